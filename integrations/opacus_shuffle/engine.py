@@ -62,6 +62,14 @@ _TRUST = (
     "no shuffler runs, and none is trusted: the released sums do not depend on the order of their terms, and "
     "show no more than shuffled reports would",
 )
+_TWO_DATA_SETS = (
+    "this engine has accounted for another data set before: its ε composes both, as if every person were "
+    "in each"
+)
+_RESUMED = (
+    "rounds were taken over from a checkpoint; how their gradients were clipped, and whether their coins "
+    "were seeded, is not known here"
+)
 _NOT_CLIPPED = "unknown: this engine has made no optimizer private"
 _SEEDED = (
     "SeededRandomness was used: whoever knows or guesses the seed can undo the noise, and no ε below "
@@ -171,7 +179,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         Raises:
             ShufflePrivacyError: if the accountant is not one of the two.
         """
-        self._in_use = self._seeded = False
+        self._in_use = False
+        self._doubts: tuple[str, ...] = ()  # what weakens a privacy statement
         self._optimizer: ShuffleMixin | None = None
         self._training_plan: TrainingPlan | None = None
         with warnings.catch_warnings():
@@ -385,7 +394,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         private_optimizer.watch(settings.module)
         self._remember(settings.data_loader)
         self._in_use = True
-        self._seeded = self._seeded or isinstance(coins, SeededRandomness)
+        if isinstance(coins, SeededRandomness):
+            self._doubt(_SEEDED)
         self._optimizer = private_optimizer
         self._training_plan = TrainingPlan.of(
             private_optimizer,
@@ -532,7 +542,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             trust=_TRUST,
             clipping=_NOT_CLIPPED if optimizer is None else optimizer.clipping_described,
             accesses=accesses,
-            warnings=[_SEEDED] if self._seeded else [],
+            warnings=self._doubts,
             target_epsilon=None if plan is None else plan.target_epsilon,
             target_delta=None if plan is None else plan.delta,
             senders_known=False,
@@ -579,7 +589,13 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         loaded: dict[str, Any] = super().load_checkpoint(
             path=path, module=module, torch_load_kwargs=torch_load_kwargs, **objects
         )
+        self._doubt(_RESUMED)
         return loaded
+
+    def _doubt(self, text: str) -> None:
+        """Have every privacy statement from here on say so."""
+        if text not in self._doubts:
+            self._doubts = (*self._doubts, text)
 
     def _warn_of_changes(self, state: dict[str, Any]) -> None:
         changes = self._require_accountant().changes(
@@ -594,10 +610,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
 
     def _remember(self, data_loader: DataLoader[Any]) -> None:
         if self.dataset is not None and self.dataset is not data_loader.dataset:
-            warn_caller(
-                "this engine has accounted for another data set before: its ε composes both, as if every "
-                "person were in each. Use one engine per data set unless they are the same people"
-            )
+            warn_caller(f"{_TWO_DATA_SETS}. Use one engine per data set unless they are the same people")
+            self._doubt(_TWO_DATA_SETS)
         self.dataset = data_loader.dataset
 
 

@@ -27,7 +27,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shuffle_plugins.accounting import EpsilonInterval, Floats
+from shuffle_plugins.accounting import (
+    Cover,
+    DataAccess,
+    EpsilonInterval,
+    Floats,
+    Guarantee,
+    PrivacyStatement,
+    StatedRounds,
+    Unit,
+)
 from shuffle_plugins.bandits.designs import (
     Design,
     Indices,
@@ -36,7 +45,7 @@ from shuffle_plugins.bandits.designs import (
     near_optimal_design,
     span_coordinates,
 )
-from shuffle_plugins.bandits.privacy import NoNoise, PrivacyModel, RewardNoise
+from shuffle_plugins.bandits.privacy import NoNoise, NonPrivate, PrivacyModel, RewardNoise
 from shuffle_plugins.core import checks
 
 if TYPE_CHECKING:
@@ -263,6 +272,55 @@ class LinearBandit:
     def costs(self) -> tuple[EpsilonInterval | None, ...]:
         """What each batch so far costs its own clients, in order. No client is in two of them."""
         return tuple(self._costs)
+
+    def statement(self) -> PrivacyStatement:
+        """Everything that has to be said beside the ε of the batches so far; ``print`` it."""
+        model, cost, unprotected = self._privacy, self.epsilon, isinstance(self._privacy, NonPrivate)
+        batches = sum(each is not None or unprotected for each in self._costs)
+        guarantee = Guarantee.of_nothing(delta=0.0)
+        if batches:
+            guarantee = Guarantee(
+                adversary="any" if cost is None else cost.adversary,
+                sees=f"sees {model.seen}",
+                delta=0.0 if cost is None else cost.delta,
+                epsilon=cost,
+                detail="nothing is protected" if cost is None else "for the clients of the dearest batch",
+            )
+        rounds = StatedRounds(
+            mechanism=f"a batch of rewards under {type(model).__name__}",
+            rounds=batches,
+            unreleased=0,
+            local_epsilon=None,
+            local_delta=0.0,
+            population=(self._horizon, self._horizon),
+            cohort=None,
+            sampling="once per client",
+            seen=model.seen,
+            secrecy="every client is in one batch only",
+            source="docs/guides/bandits.md",
+        )
+        return PrivacyStatement(
+            subject="a linear bandit's rewards",
+            unit=Unit.CLIENT,
+            guarantees=(guarantee,),
+            rounds=(rounds,) if batches else (),
+            composition="no client is in two batches, so that a run costs what its dearest batch costs",
+            trust=(model.trust,),
+            clipping="rewards outside [-1, 1] are refused",
+            accesses=(
+                DataAccess(
+                    what="rewards",
+                    cover=Cover.NOT_COVERED if unprotected else Cover.COVERED,
+                    detail="of a client, all that it could give, replaced at once",
+                ),
+                DataAccess(
+                    what="actions and their features",
+                    cover=Cover.NOT_COVERED,
+                    detail="they are public; if they were made from the clients' data, that costs ε as well",
+                ),
+            ),
+            warnings=("rewards are not protected at all",) if unprotected else (),
+        )
 
     def plan(self) -> tuple[PlannedBatch, ...]:
         """The batches still to come, as they will be if no action is dropped. Planning costs no privacy."""

@@ -225,6 +225,16 @@ class PrivacyModel(ABC):
         """
 
     @property
+    def trust(self) -> str:
+        """Who is trusted with rewards, and for what, for a privacy statement."""
+        return "unknown: this model of trust does not say"
+
+    @property
+    def seen(self) -> str:
+        """What may be seen of the clients' messages, for a privacy statement."""
+        return "what this model of trust lets out, which it does not say"
+
+    @property
     def needs_every_report(self) -> bool:
         """Whether a batch costs more than planned if reports are missing from it."""
         return False
@@ -233,6 +243,16 @@ class PrivacyModel(ABC):
 @dataclass(frozen=True, kw_only=True)
 class NonPrivate(PrivacyModel):
     """Nothing is protected; to compare with."""
+
+    @property
+    def trust(self) -> str:
+        """Who is trusted with rewards, and for what."""
+        return "everybody: rewards are sent as they are, and nothing is protected"
+
+    @property
+    def seen(self) -> str:
+        """What may be seen of the clients' messages."""
+        return "every reward, with its sender"
 
     def noise(self, reports: int) -> RewardNoise:
         """No noise, no ε."""
@@ -255,6 +275,16 @@ class CentralModel(PrivacyModel):
 
     def __post_init__(self) -> None:
         checks.number("epsilon", self.epsilon, at_least=LEAST_EPSILON)
+
+    @property
+    def trust(self) -> str:
+        """Who is trusted with rewards, and for what."""
+        return "the server sees every reward, and is trusted with it and to add noise to the sums"
+
+    @property
+    def seen(self) -> str:
+        """What may be seen of the clients' messages."""
+        return "the played actions, which follow from the noisy sums; the server alone sees rewards"
 
     def noise(self, reports: int) -> RewardNoise:
         """Noise of scale 2/ε on each sum; it does not depend on the number of rewards."""
@@ -282,6 +312,16 @@ class LocalModel(PrivacyModel):
         checks.number("local_epsilon", self.local_epsilon, at_least=LEAST_EPSILON)
         chosen = checks.choice(RewardMechanism, "mechanism", self.mechanism)
         object.__setattr__(self, "mechanism", chosen)
+
+    @property
+    def trust(self) -> str:
+        """Who is trusted with rewards, and for what."""
+        return "nobody: each client randomises its own reward, and its report may be seen with its name"
+
+    @property
+    def seen(self) -> str:
+        """What may be seen of the clients' messages."""
+        return "the randomised reports, with their senders"
 
     def noise(self, reports: int) -> RewardNoise:
         """Reports of ε0, whatever their number."""
@@ -321,6 +361,16 @@ class ShuffledModel(PrivacyModel):
         checks.delta(self.delta)
         for name, kind in (("mechanism", RewardMechanism), ("bound", Bound)):
             object.__setattr__(self, name, checks.choice(kind, name, getattr(self, name)))
+
+    @property
+    def trust(self) -> str:
+        """Who is trusted with rewards, and for what."""
+        return "the shuffler draws who is given which action, and is trusted not to tell the server"
+
+    @property
+    def seen(self) -> str:
+        """What may be seen of the clients' messages."""
+        return "pairs of action and randomised report, without senders"
 
     @property
     def needs_every_report(self) -> bool:

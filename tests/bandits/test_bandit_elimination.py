@@ -348,3 +348,26 @@ def test_environments_refuse() -> None:
     environment.play(bandit, seed=0)
     with pytest.raises(ValueError, match="fresh"):
         environment.play(bandit, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("model", "adversary", "trusted"),
+    [
+        (CentralModel(epsilon=1.0), "whoever sees the played actions", "the server sees every reward"),
+        (LocalModel(local_epsilon=2.0), "local", "nobody"),
+        (ShuffledModel(epsilon=1.0, delta=1e-6, mechanism="binary-rr"), "model-observer", "the shuffler"),
+        (NonPrivate(), "any", "everybody"),
+    ],
+)
+def test_a_statement_names_whom_the_model_trusts(model, adversary, trusted):
+    bandit = LinearBandit(actions=np.eye(2), horizon=2000, privacy=model)
+    assert "nothing recorded" in str(bandit.statement())
+    bandit.select()
+    found = bandit.statement()
+    (guarantee,) = found.guarantees
+    assert (guarantee.adversary, guarantee.epsilon, found.num_rounds) == (adversary, bandit.epsilon, 1)
+    assert found.trust[0].startswith(trusted)
+    unprotected = isinstance(model, NonPrivate)
+    assert ("rewards are not protected at all" in found.warnings) == unprotected
+    assert ("ε covers nothing, as there is none" in str(found)) == unprotected
+    json.dumps(found.to_dict(), allow_nan=False)

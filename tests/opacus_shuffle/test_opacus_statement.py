@@ -77,6 +77,9 @@ def test_a_checkpoint_is_stated_by_the_command_line(
     found = json.loads(capsys.readouterr().out)
     assert found["guarantees"][0]["upper"] == engine.get_epsilon(1e-5)
     assert found["budget"]["epsilon"] == 9.0
+    resumed, module, optimizer, _ = make_private()
+    resumed.load_checkpoint(path=path, module=module, optimizer=optimizer)
+    assert any("taken over from a checkpoint" in warning for warning in resumed.statement().warnings)
     path.write_bytes(path.read_bytes()[:200])
     assert cli.main(["statement", str(path)]) == 2
     assert "cannot be read by torch.load" in capsys.readouterr().err

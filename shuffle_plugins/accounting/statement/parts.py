@@ -12,6 +12,7 @@ from shuffle_plugins.accounting.terms import NEIGHBOURING_RELATION, Adversary
 
 _Number = TypeVar("_Number", int, float)
 
+NOTHING_RECORDED = "no round was recorded: this says nothing of anything that was released all the same"
 _ALL_NAMED = "Σ ε0, no amplification"
 _NO_LOCAL = "none: what a client sends is not private by itself, or Σ δ0 of its reports exceeds δ"
 
@@ -56,6 +57,20 @@ class Guarantee:
     delta: float
     epsilon: EpsilonInterval | None
     detail: str = ""
+
+    @classmethod
+    def of_nothing(cls, *, delta: float) -> Self:
+        """ε = 0, as nothing was recorded."""
+        found = EpsilonInterval(
+            lower=0.0,
+            upper=0.0,
+            delta=delta,
+            neighbouring_relation=NEIGHBOURING_RELATION,
+            adversary="any",
+            upper_bound="there is nothing to bound",
+            lower_bound="none",
+        )
+        return cls(adversary="any", sees="sees nothing", delta=delta, epsilon=found, detail=NOTHING_RECORDED)
 
     @classmethod
     def of_sum(cls, local_epsilon: float, *, delta: float, detail: str = "") -> Self:
@@ -110,10 +125,11 @@ class StatedRounds:
         mechanism: what makes them private, as they describe it.
         rounds: how many there are.
         unreleased: how many of them let nothing out, and are charged before the server alone.
-        local_epsilon: ε0 of what a client sends in one; infinite if that alone is not private.
+        local_epsilon: ε0 of what a client sends in one; infinite if that alone is not private, None if it is
+            not known.
         local_delta: its δ0.
         population: smallest and largest n.
-        cohort: smallest and largest k.
+        cohort: smallest and largest k; None if it is not known.
         sampling: how clients are chosen.
         seen: what may be seen of the clients' messages.
         secrecy: what of the sampling must stay secret.
@@ -123,10 +139,10 @@ class StatedRounds:
     mechanism: str
     rounds: int
     unreleased: int
-    local_epsilon: float
+    local_epsilon: float | None
     local_delta: float
     population: tuple[int, int]
-    cohort: tuple[float, float]
+    cohort: tuple[float, float] | None
     sampling: str
     seen: str
     secrecy: str
@@ -139,7 +155,7 @@ class StatedRounds:
             rounds=self.rounds + other.rounds,
             unreleased=self.unreleased + other.unreleased,
             population=_both(self.population, other.population),
-            cohort=_both(self.cohort, other.cohort),
+            cohort=None if self.cohort is None or other.cohort is None else _both(self.cohort, other.cohort),
         )
 
 

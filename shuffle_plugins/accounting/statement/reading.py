@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from shuffle_plugins.accounting.accountant import ShuffleAccountant
@@ -13,8 +13,6 @@ from shuffle_plugins.accounting.rounds.base import Round
 from shuffle_plugins.accounting.statement.parts import Guarantee, StatedRounds, StatedTarget
 from shuffle_plugins.accounting.terms import Adversary, Unit
 from shuffle_plugins.core import checks
-
-NOTHING_RECORDED = "no round was recorded: this says nothing of anything that was released all the same"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +118,7 @@ def _grouped(entries: Iterable[_Entry]) -> tuple[StatedRounds, ...]:
 
 def _guarantees(accountant: ShuffleAccountant, delta: float) -> tuple[Guarantee, ...]:
     if not accountant.history:
-        return (_of_nothing(delta),)
+        return (Guarantee.of_nothing(delta=delta),)
     adversary = accountant.history[0][0].adversary
     try:
         found, detail = accountant.epsilon(delta), ""
@@ -135,16 +133,9 @@ def _guarantees(accountant: ShuffleAccountant, delta: float) -> tuple[Guarantee,
     return watched, left
 
 
-def _of_nothing(delta: float) -> Guarantee:
-    found = replace(ShuffleAccountant().epsilon(delta), upper_bound="there is nothing to bound")
-    return Guarantee(
-        adversary=found.adversary, sees="sees nothing", delta=delta, epsilon=found, detail=NOTHING_RECORDED
-    )
-
-
 def _federated_guarantees(accountant: FederatedAccountant, delta: float) -> tuple[Guarantee, ...]:
     if not accountant.num_rounds:
-        return (_of_nothing(delta),)
+        return (Guarantee.of_nothing(delta=delta),)
     most = accountant.worst_client_rounds
     of_whom = {
         Adversary.MODEL_OBSERVER: "for any client",

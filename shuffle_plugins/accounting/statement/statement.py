@@ -16,13 +16,14 @@ from shuffle_plugins.accounting.accountant import ShuffleAccountant
 from shuffle_plugins.accounting.federated.accountant import ClientSpread, FederatedAccountant
 from shuffle_plugins.accounting.statement import text
 from shuffle_plugins.accounting.statement.parts import (
+    NOTHING_RECORDED,
     Cover,
     DataAccess,
     Guarantee,
     StatedRounds,
     StatedTarget,
 )
-from shuffle_plugins.accounting.statement.reading import NOTHING_RECORDED, compared, read
+from shuffle_plugins.accounting.statement.reading import compared, read
 from shuffle_plugins.accounting.terms import NEIGHBOURING_RELATION, Adversary, Method, Unit
 from shuffle_plugins.core import checks
 
@@ -77,7 +78,8 @@ class PrivacyStatement:
         unit: the unit of privacy.
         guarantees: one for each adversary.
         rounds: by kind, in the order in which kinds first came.
-        method: how upper bounds compose.
+        composition: how the rounds' costs are put together.
+        method: how upper bounds compose; None if no accountant composed them.
         trust: who is trusted, and for what.
         clipping: how vectors come into the mechanism's ball.
         accesses: what is computed from the data, and whether ε covers it.
@@ -96,7 +98,8 @@ class PrivacyStatement:
     unit: Unit
     guarantees: tuple[Guarantee, ...]
     rounds: tuple[StatedRounds, ...]
-    method: Method
+    composition: str
+    method: Method | None = None
     trust: tuple[str, ...] = (_UNRECORDED,)
     clipping: str = _UNKNOWN_CLIPPING
     accesses: tuple[DataAccess, ...]
@@ -161,6 +164,7 @@ class PrivacyStatement:
                 each for each in found.guarantees if senders_known or each.adversary != Adversary.LOCAL
             ),
             rounds=found.rounds,
+            composition=_COMPOSITION[accountant.method],
             method=accountant.method,
             trust=tuple(trust),
             clipping=clipping,
@@ -198,12 +202,10 @@ class PrivacyStatement:
     @property
     def released(self) -> str:
         """What ε covers."""
-        return _RELEASED if self.rounds else NOTHING_RECORDED
-
-    @property
-    def composition(self) -> str:
-        """How the rounds' costs are put together."""
-        return _COMPOSITION[self.method]
+        if not self.rounds:
+            return NOTHING_RECORDED
+        known = any(each.epsilon is not None for each in self.guarantees)
+        return _RELEASED if known else "nothing, as there is none"
 
     @property
     def uncovered(self) -> tuple[str, ...]:

@@ -107,13 +107,13 @@ def _guarantee_dict(each: Guarantee) -> dict[str, Any]:
 def _rounds_dict(each: StatedRounds) -> dict[str, Any]:
     plain = asdict(each)
     for name in ("population", "cohort"):
-        plain[name] = list(plain[name])
+        plain[name] = None if plain[name] is None else list(plain[name])
     return plain | {"local_epsilon": _finite(each.local_epsilon)}
 
 
-def _finite(value: float) -> float | None:
+def _finite(value: float | None) -> float | None:
     """The number, or None in its place: JSON has no infinity."""
-    return value if math.isfinite(value) else None
+    return None if value is None or not math.isfinite(value) else value
 
 
 # -- parts --------------------------------------------------------------------------------------------------
@@ -184,18 +184,13 @@ def _guarantees(statement: PrivacyStatement) -> Iterator[tuple[str, tuple[str, .
 
 def _rounds(statement: PrivacyStatement) -> Iterator[tuple[str, tuple[str, ...]]]:
     for each in statement.rounds[:_MOST_KINDS]:
-        local = (
-            "infinite (private only in the sum)"
-            if math.isinf(each.local_epsilon)
-            else _up(each.local_epsilon)
-        )
         unreleased = f", {each.unreleased:,} of which let nothing out" if each.unreleased else ""
         yield (
             f"{each.rounds:,} × {each.mechanism}{unreleased}.",
             (
-                f"Local ε0 = {local}, δ0 = {each.local_delta:g}, of what one client sends in a round.",
-                f"n = {_range(*each.population)} clients, k = {_range(*each.cohort)} in a round, sampled "
-                f"{each.sampling}: {each.secrecy}.",
+                f"Local ε0 = {_local(each)}, δ0 = {each.local_delta:g}, of what one client sends in a round.",
+                f"n = {_range(*each.population)} clients, k = {_range(*each.cohort or ())} in a round, "
+                f"sampled {each.sampling}: {each.secrecy}.",
                 f"Nobody may see more than {each.seen}.",
                 f"Bounds: {each.source}.",
             ),
@@ -209,7 +204,8 @@ def _rounds(statement: PrivacyStatement) -> Iterator[tuple[str, tuple[str, ...]]
 
 
 def _composition(statement: PrivacyStatement) -> Iterator[tuple[str, tuple[str, ...]]]:
-    yield f"{statement.method.upper()}: {statement.composition}. Rounds may follow from earlier ones.", ()
+    method = "" if statement.method is None else f"{statement.method.upper()}: "
+    yield f"{_sentence(method + statement.composition)} Rounds may follow from earlier ones.", ()
     spread = statement.spread
     if spread is not None:
         yield (
@@ -225,7 +221,15 @@ def _up(value: float) -> str:
     return rounded(value, up=True)
 
 
-def _range(low: float, high: float) -> str:
+def _local(each: StatedRounds) -> str:
+    if each.local_epsilon is None:
+        return "unknown"
+    return "infinite (private only in the sum)" if math.isinf(each.local_epsilon) else _up(each.local_epsilon)
+
+
+def _range(low: float | None = None, high: float | None = None) -> str:
+    if low is None or high is None:
+        return "unknown"
     return f"{low:,.12g}" if low == high else f"{low:,.12g} to {high:,.12g}"
 
 
