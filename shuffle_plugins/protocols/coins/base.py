@@ -14,9 +14,9 @@ from shuffle_plugins.mechanisms import CountRange
 from shuffle_plugins.protocols.base import check_clips
 from shuffle_plugins.protocols.coins.calibration import calibrated_coins
 from shuffle_plugins.protocols.coins.sampling import (
+    COINS_AT_ONCE,
     DISTANCE,
     MOST_COINS,
-    MOST_LISTED,
     RATIO,
     drawn_range,
     heads,
@@ -143,7 +143,7 @@ class CoinSum(LabelledSum):
             trials=present.honest * self.coins,
             coin_distance=DISTANCE,
             # Whether drawn for all clients at once, in so many parts, or by each for itself.
-            coin_ratio=RATIO * present.reports * (1 + self.cohort * self.coins // MOST_LISTED),
+            coin_ratio=RATIO * present.reports * (1 + self.cohort * self.coins // COINS_AT_ONCE),
             dim=self.lattice.size,
             population=present.population,
             cohort=present.reports,

@@ -21,11 +21,11 @@ MOST_COINS = 1 << 40
 
 RATIO = 2.0**-64
 """Bound on |log(P/P')| of a number of heads drawn with probability P that has P' under fair coins, within
-``DRAWN_REACH`` standard deviations, for each ``MOST_LISTED`` coins or part of them.
+``DRAWN_REACH`` standard deviations, for each ``COINS_AT_ONCE`` coins or part of them.
 None is drawn further out.
 """
 
-MOST_LISTED = 1 << 32
+COINS_AT_ONCE = 1 << 32
 """Coins of one table, some 10 MB long; more are drawn in parts."""
 
 _MOST_TOSSED = 256
@@ -63,12 +63,12 @@ def heads(coins: int, size: int, *, randomness: Randomness | None = None) -> Ten
         return torch.zeros(size, dtype=torch.int64)
     if coins <= _MOST_TOSSED:
         return _tossed(coins, size, source)
-    many, rest = divmod(coins, MOST_LISTED)
+    many, rest = divmod(coins, COINS_AT_ONCE)
     if many == 0:
         return _looked_up(coins, size, source)
     drawn = heads(rest, size, randomness=source)
     for _ in range(many):
-        drawn += _looked_up(MOST_LISTED, size, source)
+        drawn += _looked_up(COINS_AT_ONCE, size, source)
     return drawn
 
 
@@ -78,8 +78,8 @@ def drawn_range(coins: int) -> tuple[int, int]:
     Each part of at most 2**32 coins stays within ``DRAWN_REACH`` deviations of its middle. So somebody who
     sees neither can be shown that a client's number lies in this range: it is far shorter than all coins.
     """
-    many, rest = divmod(coins, MOST_LISTED)
-    highest = many * _largest_drawn(MOST_LISTED) + _largest_drawn(rest)
+    many, rest = divmod(coins, COINS_AT_ONCE)
+    highest = many * _largest_drawn(COINS_AT_ONCE) + _largest_drawn(rest)
     return coins - highest, highest
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from shuffle_plugins.protocols.coins import sampling
-from shuffle_plugins.protocols.coins.sampling import MOST_LISTED, alias_table, drawn_range, heads
+from shuffle_plugins.protocols.coins.sampling import COINS_AT_ONCE, alias_table, drawn_range, heads
 
 
 class Constant:
@@ -33,7 +33,7 @@ def test_a_draw_reaches_the_ends_and_no_further(coins: int) -> None:
     assert table.first + table.further - 1 <= high
 
 
-@pytest.mark.parametrize("coins", [0, 1, 7, 256, 300, 12_484, MOST_LISTED + 300])
+@pytest.mark.parametrize("coins", [0, 1, 7, 256, 300, 12_484, COINS_AT_ONCE + 300])
 def test_draws_lie_in_the_range(coins: int) -> None:
     low, high = drawn_range(coins)
     drawn = heads(coins, 2_000)
