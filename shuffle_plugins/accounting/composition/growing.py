@@ -26,7 +26,7 @@ from shuffle_plugins.accounting.composition.pld import (
     Window,
     to_grid,
 )
-from shuffle_plugins.accounting.losses.distribution import BoundKind, PrivacyLossDistribution
+from shuffle_plugins.accounting.losses.distribution import BoundKind, PrivacyLossDistribution, growth_of
 from shuffle_plugins.accounting.numerics.grid import Floats, transform_size
 
 Entry = TypeVar("Entry")
@@ -51,6 +51,7 @@ class _Sums(NamedTuple):
         pure: their largest losses together, rounded up.
         span: largest range of losses of one law.
         cells: largest number of grid cells to a deviation that a law asks for.
+        loss_error, mass_error: by how much rounding may move losses and masses, together, rounded up.
         flat: whether every loss is 0.
         symmetric: whether exchanging P and Q changes nothing.
     """
@@ -61,6 +62,8 @@ class _Sums(NamedTuple):
     pure: float = 0.0
     span: float = 0.0
     cells: int = 0
+    loss_error: float = 0.0
+    mass_error: float = 0.0
     flat: bool = True
     symmetric: bool = True
 
@@ -73,6 +76,8 @@ class _Sums(NamedTuple):
             pure=float(law.loss[-1]),
             span=float(law.loss[-1] - law.loss[0]),
             cells=law.cells,
+            loss_error=law.loss_error,
+            mass_error=law.mass_error,
             flat=not np.any(law.loss != 0),
             symmetric=law.symmetric,
         )
@@ -83,9 +88,11 @@ class _Sums(NamedTuple):
             steps=self.steps + steps,
             variance=self.variance + steps * other.variance,
             missing=self.missing + steps * other.missing,
-            pure=math.nextafter(self.pure + math.nextafter(steps * other.pure, math.inf), math.inf),
+            pure=_raised(self.pure, steps, other.pure),
             span=max(self.span, other.span),
             cells=max(self.cells, other.cells),
+            loss_error=_raised(self.loss_error, steps, other.loss_error),
+            mass_error=_raised(self.mass_error, steps, other.mass_error),
             flat=self.flat and other.flat,
             symmetric=self.symmetric and other.symmetric,
         )
@@ -263,6 +270,7 @@ class GrowingComposition(LossComposition):
         if self._deviation == 0 and not sums.flat:
             raise ArithmeticError("one loss is all that is left of a law within floating-point range")
         self._missing, self._pure = sums.missing, sums.pure
+        self._loss_error, self._growth = sums.loss_error, growth_of(sums.mass_error)
         self._largest = self._smallest = self._largest_step = self._cell = 0.0
         if self._deviation > 0:
             self._discretise()
@@ -314,6 +322,11 @@ class GrowingComposition(LossComposition):
             octave += 1
         rungs = (min(_rung(_RUNGS * octave + i), high) for i in range(1, _RUNGS))
         return next((rung for rung in rungs if excess(rung) > 0), min(math.pow(2.0, octave + 1), high))
+
+
+def _raised(total: float, steps: int, each: float) -> float:
+    """``total + steps·each``, rounded up."""
+    return math.nextafter(total + math.nextafter(steps * each, math.inf), math.inf)
 
 
 def _prune(known: dict[Entry, Any], rounds: Sequence[Entry]) -> None:

@@ -123,8 +123,12 @@ def mass_growth(laws: Sequence[PrivacyLossDistribution], steps: Sequence[int]) -
 
     So much is set aside for roundoff wherever a δ enters or leaves the accountant.
     """
-    error = math.fsum(step * law.mass_error for step, law in zip(steps, laws, strict=True))
-    return math.exp(min(max(error - _MASS_SLACK, 0.0), _LARGEST_GAIN))
+    return growth_of(math.fsum(step * law.mass_error for step, law in zip(steps, laws, strict=True)))
+
+
+def growth_of(mass_error: float) -> float:
+    """As :func:`mass_growth`, from the laws' errors added up."""
+    return math.exp(min(max(mass_error - _MASS_SLACK, 0.0), _LARGEST_GAIN))
 
 
 def finite_losses(
