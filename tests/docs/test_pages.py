@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from shuffle_plugins import __version__
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -42,6 +45,12 @@ def test_the_code_runs_and_prints_what_the_page_says(name: str, capsys: pytest.C
     for block in blocks:
         exec(compile(block, name, "exec"), {})
     assert capsys.readouterr().out.startswith("ε ∈ [0.3841, 0.4209] at δ = 1e-05 (replace-one neighbours, ")
+
+
+def test_the_citation_is_of_this_version_and_licence() -> None:
+    cited = dict(re.findall(r"^(version|license): (\S+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE))
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert cited == {"version": __version__, "license": declared["license"]}
 
 
 def test_the_readme_needs_two_screens() -> None:

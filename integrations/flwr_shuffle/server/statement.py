@@ -74,6 +74,7 @@ def _trust(settings: Settings) -> Iterator[str]:
             yield (
                 "a mixer that also reads the models learns no more than the server, whose ε holds against it"
             )
+    yield "whoever submits the app is trusted with the code that runs on clients, mix nodes and aggregators"
     share: float | None = settings.honest_fraction
     if isinstance(settings.mechanism, SumSpec):
         share = getattr(settings.mechanism.protocol, "honest_fraction", None)

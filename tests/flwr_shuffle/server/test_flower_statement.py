@@ -21,7 +21,7 @@ from strategy_harness import CLIENTS, DIM, MODEL, grid_of, honest_payload, recor
 from shuffle_plugins.accounting import Adversary, Cover, PrivacyStatement
 from shuffle_plugins.ledger import BudgetLedger, read_statement
 from shuffle_plugins.protocols import VectorSum
-from shuffle_plugins.shuffler.keys import generate_mixer_key
+from shuffle_plugins.shuffler.keys import generate_service_key
 
 SUM = VectorSum.with_noise(dim=DIM, cohort=16, noise_multiplier=2.5, overhead=0.3, honest_fraction=0.75)
 
@@ -66,10 +66,11 @@ def test_rounds_are_stated_also_while_one_is_under_way(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("rate", [None, 0.5])
 def test_a_mix_node_is_trusted_not_to_help_the_server(rate: float | None) -> None:
-    stage = MixNodeStage(mixer_public_key=[generate_mixer_key().public.hex() for _ in range(2)])
+    stage = MixNodeStage(mixer_public_key=[generate_service_key().public.hex() for _ in range(2)])
     sampling = FixedSize(10) if rate is None else SelfSampling(rate)
     found = private(shuffler=stage, sampling=sampling, honest_fraction=0.8).statement()
-    first, mixer, honest = found.trust
+    first, mixer, submitter, honest = found.trust
+    assert submitter.startswith("whoever submits the app")
     assert first == stage.trust
     assert ("secret participation hides nobody from it" in mixer) == (rate is not None)
     assert ("whose ε holds against it" in mixer) == (rate is None)
@@ -78,14 +79,14 @@ def test_a_mix_node_is_trusted_not_to_help_the_server(rate: float | None) -> Non
 
 @pytest.mark.parametrize("verified", [False, True])
 def test_a_shared_sum_trusts_no_server(verified: bool) -> None:
-    keys = [generate_mixer_key().public.hex() for _ in range(2)]
+    keys = [generate_service_key().public.hex() for _ in range(2)]
     stage = SharedSumStage(aggregator_public_keys=keys, verified=verified)
     found = shuffled_sum(shuffler=stage, sampling=SelfSampling(0.5)).statement()
     assert found.trust[0] == stage.trust
     assert "at least one of server and aggregators must not work with the others" in found.trust[0]
     assert ("by no more than the bounds of its counts" in found.trust[0]) is verified
-    assert len(found.trust) == 2  # participation is secret from the server, and there is no mixer
-    assert found.trust[1].startswith("75% of the clients")
+    assert len(found.trust) == 3  # participation is secret from the server, and there is no mixer
+    assert found.trust[2].startswith("75% of the clients")
 
 
 def shuffled_sum(**options: Any) -> ShuffleStrategy:
