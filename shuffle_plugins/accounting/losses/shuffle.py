@@ -41,6 +41,7 @@ from shuffle_plugins.accounting.numerics.grid import Cells, Floats
 from shuffle_plugins.accounting.numerics.profiles import loss_of
 from shuffle_plugins.accounting.pairs.bits import BitPair, bit_losses
 from shuffle_plugins.accounting.pairs.counts import CountPair, Pair, PairMixture
+from shuffle_plugins.accounting.pairs.crowd import CrowdPair, crowd_losses
 from shuffle_plugins.accounting.pairs.slots import slot_losses
 
 Outcomes = tuple[Floats, Floats, Floats, float]
@@ -146,6 +147,8 @@ def outcomes_of(pair: Pair, *, kind: BoundKind, tolerance: float) -> Outcomes:
         raise ValueError("sums of slots and envelopes are bounded from above only")
     if isinstance(pair, BitPair):
         return bit_losses(pair)
+    if isinstance(pair, CrowdPair):
+        return crowd_losses(pair, tolerance=tolerance)
     return slot_losses(pair, tolerance=tolerance)
 
 

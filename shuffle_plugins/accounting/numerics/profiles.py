@@ -7,11 +7,16 @@ the smaller one may be taken point by point.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from shuffle_plugins.accounting.numerics.grid import Floats
+from shuffle_plugins.accounting.numerics.search import zero_between
+
+_ROUNDOFF = 2.0**-50
+_GROWTH = 0.01  # beyond evenly placed points, their distance relative to the loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +100,52 @@ def loss_of(p: Floats, q: Floats, gain: Floats) -> Floats:
         found = log_mass_ratio(p, q)
     found[near] = np.log1p(gain[near] / q[near])
     return found
+
+
+def joined(
+    right: PositiveLosses, left: PositiveLosses, *, total: float
+) -> tuple[PositiveLosses, PositiveLosses, float]:
+    """Both sides of a profile, and the mass between them, which has no loss.
+
+    The smaller bound on the total variation holds for both. Where they then have more mass than there is, the
+    bound at E = 1 is lowered onto the chord between them (``docs/proofs/noise.md``, "Profile to pair").
+    """
+    difference = _total_variation(right) - _total_variation(left)
+    right, left = _lowered(right, difference), _lowered(left, -difference)
+
+    def missing_middle(amount: float) -> float:
+        p, q = _lowered(right, amount).p, _lowered(left, amount).q
+        return math.fsum(p) + math.fsum(q) + right.beyond - total
+
+    excess, most = missing_middle(0.0), _total_variation(right)
+    if excess <= 0 or missing_middle(most) >= 0:
+        return right, left, max(-excess, 0.0)
+    amount = zero_between(missing_middle, 0.0, most, xtol=_ROUNDOFF * most, rtol=_ROUNDOFF)
+    return _lowered(right, amount), _lowered(left, amount), max(-missing_middle(amount), 0.0)
+
+
+def _total_variation(outcomes: PositiveLosses) -> float:
+    return math.fsum(outcomes.q * np.expm1(outcomes.loss)) + outcomes.beyond
+
+
+def _lowered(outcomes: PositiveLosses, amount: float) -> PositiveLosses:
+    """With ``amount`` less at E = 1, and right of it no more than convexity asks for.
+
+    An outcome at E of Q mass q holds q·(E − 1) of what there is at 1; the first ones give it up.
+    """
+    if amount <= 0:
+        return outcomes
+    x = np.expm1(outcomes.loss)
+    held = np.cumsum(outcomes.q * x)
+    q = np.clip((held - amount) / x, 0.0, outcomes.q)
+    return replace(outcomes, p=q * np.exp(outcomes.loss), q=q)
+
+
+def profile_points(last: float, *, step: float, uniform: float) -> Floats:
+    """Losses from 0 to ``last``, ``step`` apart, and wider apart in proportion beyond ``uniform``."""
+    even = np.arange(0.0, min(uniform, last), step)
+    if uniform >= last:
+        return np.append(even[even < last - 1e-6 * step], last)
+    growth = max(_GROWTH, step / uniform)
+    count = max(2, math.ceil(math.log(last / even[-1]) / growth) + 1)
+    return np.concatenate([even, np.geomspace(even[-1], last, count)[1:]])

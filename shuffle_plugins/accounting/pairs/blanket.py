@@ -22,11 +22,15 @@ class Form(StrEnum):
     e^ε0/(e^ε0 + 1) of 2·e^ε0. (ε0, δ0) reports are accounted by it.
     ``BIT``: a report is one randomised bit and nothing else, so that its shuffle is a count; it is counted
     exactly, which is tighter than any blanket.
+    ``SIGN``: a report is a public index, drawn by one law for all records, and one randomised bit about it.
+    The others' reports then hide by all that they are, not by the blanket alone
+    (``docs/proofs/accounting.md``, section 3b).
     """
 
     CORNERS = "corners"
     CLONES = "clones"
     BIT = "bit"
+    SIGN = "sign"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,6 +150,16 @@ class Blanket:
         Arguments are those of :meth:`generic`.
         """
         return replace(cls.generic(local_epsilon, exact=exact), form=Form.BIT)
+
+    @classmethod
+    def sign(cls, local_epsilon: float, *, exact: bool = True) -> Self:
+        """A public index, drawn without looking at the record, and the record's bit there, randomised.
+
+        The bit is flipped with probability 1/(e^ε0 + 1), and the index is drawn by one law for all records
+        and clients: one coordinate of many, one coefficient, one bit plane. Arguments are those of
+        :meth:`generic`; ``exact`` says whether some record has a one, and another a zero, at every index.
+        """
+        return replace(cls.generic(local_epsilon, exact=exact), form=Form.SIGN)
 
     @classmethod
     def from_atoms(cls, *, local_epsilon: float, atoms: Iterable[tuple[float, float, float]]) -> Self:

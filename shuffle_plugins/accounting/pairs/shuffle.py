@@ -20,6 +20,7 @@ from shuffle_plugins.accounting.pairs.counts import (
     slot_pair,
     third_record_pair,
 )
+from shuffle_plugins.accounting.pairs.crowd import CrowdLaws, CrowdPair
 from shuffle_plugins.accounting.terms import CohortDraw, Sampling
 
 _COHORT_BUCKETS = (
@@ -33,6 +34,10 @@ _FEWEST_BIT_BUCKETS = 64
 _TAIL_BIT_BUCKETS, _BIT_TAIL = 8, 1e-7  # sizes of less probability than this need fewer groups
 _MOST_BIT_COHORTS = 96
 _MOST_COUNTED_REPORTS = 2e9  # counting more takes too long
+_CROWD_GROUPS, _MANY_CROWDS_GROUPS = 128, 48  # of datasets: a fraction of a second for a round
+_FEWEST_ACTIVE = (
+    0.01  # expected reports for each record in a cohort, below which nothing is won over the blanket
+)
 _MOST_SLOTTED = 30.0  # ε0 above which a slot's weights differ by too many orders of magnitude to be summed
 _BIT_COHORT_WIDTH = 0.004  # relative, of a bucket of random cohorts
 
@@ -47,11 +52,17 @@ def upper_pairs(blanket: Blanket, draw: CohortDraw) -> tuple[PairMixture, ...]:
     """Every dominating pair there is of a round; where there are two, each is the smaller one somewhere."""
     if blanket.high > 0 and blanket.local_epsilon <= _MOST_SLOTTED:
         return upper_pair(blanket, draw), _placed(draw, partial(slot_pair, blanket), upper=True)
-    counted = blanket.form is Form.BIT and blanket.local_epsilon <= MOST_COUNTED
-    counted = counted and draw.cohort <= _MOST_COUNTED_REPORTS
-    if counted and not draw.spans_batches:
-        return upper_pair(blanket, draw), _bit_pair(blanket.local_epsilon, draw)
-    return (upper_pair(blanket, draw),)
+    pairs = (upper_pair(blanket, draw),)
+    if draw.spans_batches or blanket.local_epsilon > MOST_COUNTED:
+        return pairs
+    if blanket.form is Form.BIT and draw.cohort <= _MOST_COUNTED_REPORTS:
+        return (*pairs, _bit_pair(blanket.local_epsilon, draw))
+    if blanket.form is Form.SIGN and draw.cohort * blanket.differing >= _FEWEST_ACTIVE:
+        many = draw.sees_cohort and draw.sampling is Sampling.POISSON
+        groups = _MANY_CROWDS_GROUPS if many else _CROWD_GROUPS
+        signs = partial(_sign_pair, blanket.local_epsilon, groups=groups)
+        return (*pairs, _placed(draw, signs, upper=True))
+    return pairs
 
 
 def lower_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> dict[str, PairMixture]:
@@ -130,6 +141,18 @@ def _random_cohorts(draw: CohortDraw, build: Callable[..., Pair], *, upper: bool
         masses=tuple(float(mass) for mass in law),
         pairs=tuple(build(population=size, slots=size, participation=1.0) for size in map(int, sizes)),
         dropped=TAIL,
+    )
+
+
+def _sign_pair(
+    local_epsilon: float, population: int, slots: int, participation: float, *, groups: int
+) -> CrowdPair:
+    return CrowdPair(
+        local_epsilon=local_epsilon,
+        population=population,
+        slots=slots,
+        laws=CrowdLaws.sign(local_epsilon, participation=participation),
+        groups=groups,
     )
 
 

@@ -9,18 +9,22 @@ not depend on the number of slots. Proofs: ``docs/proofs/noise.md``, section 1.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.hinge import expected_positive_part, log_positive_part_bound
-from shuffle_plugins.accounting.numerics.profiles import PositiveLosses, hull_outcomes, loss_of
-from shuffle_plugins.accounting.numerics.search import zero_between
+from shuffle_plugins.accounting.numerics.profiles import (
+    PositiveLosses,
+    hull_outcomes,
+    joined,
+    loss_of,
+    profile_points,
+)
 
 _MASS_TOLERANCE = 1e-9
-_ROUNDOFF = 2.0**-50
 _LARGEST_WEIGHT = 1e70
 _LARGEST_LOSS = math.log(_LARGEST_WEIGHT)
 _LOG_NEGLIGIBLE = math.log(1e-40)  # of a δ at which a profile may end
@@ -29,7 +33,6 @@ _FEW_STEPS = 1_000_000  # partial outcomes on the way to them
 _SCOUTS = 32  # rough values of the profile, by which its points are placed
 _SCOUTS_SHARE = 0.01  # of variance by which rough values are smoothed
 _UNIFORM_REACH = 12.0  # standard deviations of the loss that points cover evenly
-_GROWTH = 0.01  # beyond them, the distance of points relative to the loss
 _RARE = 1e-4  # expected number of draws that may be treated one at a time
 _OUTLYING = 20.0  # … if they are so many standard deviations of the rest away
 
@@ -127,52 +130,13 @@ def slot_losses(pair: SlotPair, *, tolerance: float) -> tuple[Floats, Floats, Fl
     lost = pair.slots * pair.lost / pair.population
     right = _speaking_for_first(pair, u, v, mass, tolerance=tolerance)
     left = _speaking_for_first(pair, v, u, mass, tolerance=tolerance) if pair.one_sided else right
-    right, left, rest = _joined(right, left, total=1.0 - lost)
+    right, left, rest = joined(right, left, total=1.0 - lost)
     return (
         np.concatenate([right.loss, [0.0], -left.loss]),
         np.concatenate([right.p, [rest], left.q]),
         np.concatenate([right.q, [rest], left.p]),
         max(right.beyond, left.beyond) + lost,
     )
-
-
-def _joined(
-    right: PositiveLosses, left: PositiveLosses, *, total: float
-) -> tuple[PositiveLosses, PositiveLosses, float]:
-    """Both sides of a profile, and the mass between them, which has no loss.
-
-    The smaller bound on the total variation holds for both. Where they then have more mass than there is, the
-    bound at E = 1 is lowered onto the chord between them (``docs/proofs/noise.md``, "Profile to pair").
-    """
-    difference = _total_variation(right) - _total_variation(left)
-    right, left = _lowered(right, difference), _lowered(left, -difference)
-
-    def missing_middle(amount: float) -> float:
-        p, q = _lowered(right, amount).p, _lowered(left, amount).q
-        return math.fsum(p) + math.fsum(q) + right.beyond - total
-
-    excess, most = missing_middle(0.0), _total_variation(right)
-    if excess <= 0 or missing_middle(most) >= 0:
-        return right, left, max(-excess, 0.0)
-    amount = zero_between(missing_middle, 0.0, most, xtol=_ROUNDOFF * most, rtol=_ROUNDOFF)
-    return _lowered(right, amount), _lowered(left, amount), max(-missing_middle(amount), 0.0)
-
-
-def _total_variation(outcomes: PositiveLosses) -> float:
-    return math.fsum(outcomes.q * np.expm1(outcomes.loss)) + outcomes.beyond
-
-
-def _lowered(outcomes: PositiveLosses, amount: float) -> PositiveLosses:
-    """With ``amount`` less at E = 1, and right of it no more than convexity asks for.
-
-    An outcome at E of Q mass q holds q·(E − 1) of what there is at 1; the first ones give it up.
-    """
-    if amount <= 0:
-        return outcomes
-    x = np.expm1(outcomes.loss)
-    held = np.cumsum(outcomes.q * x)
-    q = np.clip((held - amount) / x, 0.0, outcomes.q)
-    return replace(outcomes, p=q * np.exp(outcomes.loss), q=q)
 
 
 def _all_outcomes(pair: SlotPair) -> tuple[Floats, Floats, Floats, float]:
@@ -210,18 +174,10 @@ def _speaking_for_first(
     if deviation <= 0:
         return scouts_law
     # Spreading over points h apart adds at most h²/6 on average: the other half of the tolerance.
-    losses = _points(last, step=deviation * math.sqrt(3 * tolerance), uniform=_UNIFORM_REACH * deviation)
+    losses = profile_points(
+        last, step=deviation * math.sqrt(3 * tolerance), uniform=_UNIFORM_REACH * deviation
+    )
     return hull_outcomes(losses, profile.bound(losses, share=tolerance / 2))
-
-
-def _points(last: float, *, step: float, uniform: float) -> Floats:
-    """Losses from 0 to ``last``, ``step`` apart, and wider apart in proportion beyond ``uniform``."""
-    even = np.arange(0.0, min(uniform, last), step)
-    if uniform >= last:
-        return np.append(even[even < last - 1e-6 * step], last)
-    growth = max(_GROWTH, step / uniform)
-    count = max(2, math.ceil(math.log(last / even[-1]) / growth) + 1)
-    return np.concatenate([even, np.geomspace(even[-1], last, count)[1:]])
 
 
 class _Profile:

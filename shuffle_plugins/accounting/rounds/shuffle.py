@@ -26,7 +26,12 @@ from shuffle_plugins.accounting.terms import Adversary, Sampling
 from shuffle_plugins.core import checks
 
 _GRIDLESS = "stronger clones, numerical"
-_PAIR_NAMES = {Form.CORNERS: "blanket pair", Form.CLONES: "clones pair", Form.BIT: "counted bits"}
+_PAIR_NAMES = {
+    Form.CORNERS: "blanket pair",
+    Form.CLONES: "clones pair",
+    Form.BIT: "counted bits",
+    Form.SIGN: "crowd pair",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,7 +138,7 @@ class ShuffleRound(Round):
     def pair_name(self) -> str:
         """The name of the dominating pair."""
         form = self.effective_blanket.form
-        return _PAIR_NAMES[Form.CORNERS if form is Form.BIT and self.spans_batches else form]
+        return _PAIR_NAMES[Form.CORNERS if form is not Form.CLONES and self.spans_batches else form]
 
     @property
     def comparable(self) -> tuple[Any, ...] | None:

@@ -16,7 +16,7 @@ several times better.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -167,11 +167,22 @@ def worst_excess(length: NDArray[np.int64], *, last: bool, constants: Constants)
     return 2 * b * above - above**2
 
 
-def sampled_blanket(*, local_epsilon: float, plan: SampledPlan, dim: int, constants: Constants) -> Blanket:
-    """One sign is exactly the generic blanket; several signs, or looser constants, are bounded by it."""
-    if plan.levels * plan.samples == 1 and constants is Constants.EXACT:
-        return randomized_response_blanket(local_epsilon=local_epsilon, dim=dim)
-    return Blanket.generic(local_epsilon, exact=False)
+def sampled_blanket(
+    *, local_epsilon: float, plan: SampledPlan, dim: int, constants: Constants, extreme: bool = True
+) -> Blanket:
+    """Of one sign about a public place; several signs are bounded by the generic blanket.
+
+    Args:
+        local_epsilon: ε0 in nats.
+        plan: how the vector is sampled.
+        dim: its length.
+        constants: looser ones flip the sign more often, which is bounded by the exact ones.
+        extreme: whether some record is as large as can be in every place, and another its opposite.
+    """
+    if plan.levels * plan.samples > 1:
+        return Blanket.generic(local_epsilon, exact=False)
+    sign = randomized_response_blanket(local_epsilon=local_epsilon, dim=dim)
+    return replace(sign, exact=sign.exact and extreme and constants is Constants.EXACT)
 
 
 def sampled_bits_blanket(*, local_epsilon: float, dim: int) -> Blanket:

@@ -10,6 +10,8 @@ from enum import StrEnum
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import checks
+from shuffle_plugins.mechanisms.signs.bit_planes_law import best_plan, sampled_blanket
+from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants
 
 _HALVINGS = 80  # of the bracket of the level: float64 has no more digits
 
@@ -82,11 +84,13 @@ def check_expected(*, clients: int, failure: float) -> None:
 
 
 def l2_bit_planes_blanket(*, local_epsilon: float, dim: int) -> Blanket:
-    """The generic blanket, as a bound: no vector is extreme in all its coefficients.
+    """Blanket of ``l2-bit-planes`` with its defaults, as a bound: no vector is extreme in all coefficients.
 
     Raises:
         ValueError: if an argument is out of range.
     """
-    checks.local_epsilon(local_epsilon)
-    checks.dim(dim)
-    return Blanket.generic(local_epsilon, exact=False)
+    size = 1 << (checks.dim(dim) - 1).bit_length()  # the rotation's
+    plan = best_plan(local_epsilon=local_epsilon, dim=size)
+    return sampled_blanket(
+        local_epsilon=local_epsilon, plan=plan, dim=size, constants=Constants.EXACT, extreme=False
+    )

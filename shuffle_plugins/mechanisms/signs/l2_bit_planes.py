@@ -8,9 +8,9 @@ from torch import Tensor
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.mechanisms.signs.bit_planes import BitPlaneRandomizer, BitPlanes
-from shuffle_plugins.mechanisms.signs.bit_planes_law import best_plan
+from shuffle_plugins.mechanisms.signs.bit_planes_law import best_plan, sampled_blanket
 from shuffle_plugins.mechanisms.signs.coefficients import CoefficientRandomizer
-from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized, l2_bit_planes_blanket
+from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized
 from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants
 from shuffle_plugins.mechanisms.signs.representations import Frame
 
@@ -93,8 +93,14 @@ class L2BitPlanes(BitPlaneRandomizer, CoefficientRandomizer):
         )
 
     def blanket(self) -> Blanket:
-        """The generic blanket, as a bound: no vector is extreme in all its coefficients."""
-        return l2_bit_planes_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
+        """A bound: no vector is extreme in all its coefficients."""
+        return sampled_blanket(
+            local_epsilon=self.local_epsilon,
+            plan=self.plan,
+            dim=self.dim,
+            constants=self._planes.constants,
+            extreme=False,
+        )
 
     @property
     def _worst_spread_variance(self) -> float:

@@ -83,7 +83,7 @@ class LInfBitPlanes(BitPlaneRandomizer, CoordinateRandomizer):
         return total * self.radius**2
 
     def blanket(self) -> Blanket:
-        """The generic blanket: attained by one sign, a bound for several."""
+        """That of one sign; several are bounded by the generic blanket."""
         return sampled_blanket(
             local_epsilon=self.local_epsilon, plan=self.plan, dim=self.dim, constants=self.constants
         )

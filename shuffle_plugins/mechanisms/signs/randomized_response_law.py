@@ -60,6 +60,7 @@ def randomized_response_blanket(*, local_epsilon: float, dim: int) -> Blanket:
 
     The inputs that are +radius, or -radius, in every coordinate attain the weights (e, 1) and (1, e) on every
     report: :math:`ω(j, ±) = 1/(d(e+1))`, so the two masses are 1/(e+1) in total, as for the generic blanket.
+    As the coordinate tells nothing about the record, others' reports hide by more than the blanket.
     From ε0 = 42 on thresholds cannot follow ε0, and the blanket is only a bound.
 
     Raises:
@@ -67,7 +68,7 @@ def randomized_response_blanket(*, local_epsilon: float, dim: int) -> Blanket:
     """
     checks.local_epsilon(local_epsilon)
     checks.dim(dim)
-    return Blanket.generic(local_epsilon, exact=local_epsilon < _LOUDEST_EXACT)
+    return Blanket.sign(local_epsilon, exact=local_epsilon < _LOUDEST_EXACT)
 
 
 def bit_blanket(*, local_epsilon: float, dim: int = 1) -> Blanket:

@@ -113,10 +113,12 @@ def cap_blanket(*, local_epsilon: float, signs: int, exact: bool) -> Blanket:
         ValueError: if an argument is out of range.
     """
     cap = cap_parameters(local_epsilon=local_epsilon, signs=signs)
+    if signs == 1:
+        return Blanket.sign(local_epsilon, exact=exact and local_epsilon < _LOUDEST_EXACT)
     least = 1 / (2.0**signs + math.expm1(local_epsilon) * cap.patterns)
     differing = least * cap.patterns
     exact = exact and local_epsilon < _LOUDEST_EXACT
-    third = exact and signs > 1 and cap.agreements == signs
+    third = exact and cap.agreements == signs
     return Blanket(
         local_epsilon=local_epsilon,
         differing=differing,
