@@ -91,10 +91,11 @@ _DRAWN = {
     Sampling.FULL: "everybody takes part, so that nothing about sampling has to be secret and sampling earns "
     "nothing",
     Sampling.SINGLE_PASS: "anybody cuts the population into disjoint batches, of which nothing has to be "
-    "secret; a client is in one batch of each pass",
-    Sampling.CHECK_IN: "each client picks one round of a pass uniformly; the adversary must not learn which",
+    "secret; a client is in one batch of each pass, and a pass counts as one round",
+    Sampling.CHECK_IN: "each client picks one batch of a pass uniformly; the adversary must not learn "
+    "which, and a pass counts as one round",
     Sampling.EPOCH: "the population is put into a fresh uniform order and cut into batches; the adversary "
-    "must not learn the order",
+    "must not learn the order, and an epoch counts as one round",
 }
 
 _DRAWN_OPENLY = (

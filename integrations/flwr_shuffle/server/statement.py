@@ -87,7 +87,11 @@ def _clipping(settings: Settings, terms: UpdateTerms) -> str:
     norm = terms.clipping_norm or mechanism.radius
     moves = "" if terms.clipping_norm is None else ", which moves with a private bit of every report"
     ball = f"a ball of radius {norm:.6g} in the norm of {mechanism.name}"
-    return f"each client clips its whole update to {ball}{moves}"
+    what = "its whole update"
+    if settings.records_per_client > 1:
+        samples, records = settings.samples_per_client, settings.records_per_client
+        what = f"the update of each of {samples} records, drawn in secret from its {records},"
+    return f"each client clips {what} to {ball}{moves}"
 
 
 def _accesses(

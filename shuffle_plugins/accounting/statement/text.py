@@ -189,8 +189,8 @@ def _rounds(statement: PrivacyStatement) -> Iterator[tuple[str, tuple[str, ...]]
             f"{each.rounds:,} × {each.mechanism}{unreleased}.",
             (
                 f"Local ε0 = {_local(each)}, δ0 = {each.local_delta:g}, of what one client sends in a round.",
-                f"n = {_range(*each.population)} clients, k = {_range(*each.cohort or ())} in a round, "
-                f"sampled {each.sampling}: {each.secrecy}.",
+                f"Accounted for as k = {_range(*each.cohort or ())} of n = {_range(*each.population)} "
+                f"clients, sampled {each.sampling}: {each.secrecy}.",
                 f"Nobody may see more than {each.seen}.",
                 f"Bounds: {each.source}.",
             ),

@@ -235,7 +235,7 @@ def test_histories_of_several_mechanisms_are_listed_by_kind() -> None:
     first, second = found.rounds
     assert (first.rounds, first.cohort, first.population) == (3, (80, 120), (1000, 1000))
     assert (second.rounds, second.mechanism) == (1, SUM.description)
-    assert "k = 80 to 120 in a round" in str(found)
+    assert "k = 80 to 120 of n = 1,000 clients" in str(found)
     many = stated(*(ShuffleRound(local_epsilon=1 + i / 16, population=9, cohort=9) for i in range(16)))
     assert "4 rounds of 4 more kinds" in str(many)
     assert len(many.to_dict()["rounds"]) == 16
@@ -335,3 +335,19 @@ def test_secret_participation_and_rounds_that_let_nothing_out() -> None:
     assert "neither the adversary nor the server may learn who sent which" in second.secrecy
     assert "1 of which let nothing out" in str(found)
     assert (found.target.adversary, found.target.exceeded) == ("server", True)
+
+
+def test_a_budget_that_ended_a_run_is_not_exceeded() -> None:
+    accountant, budget = FederatedAccountant(), 0.3
+    for index in range(300):
+        one = FederatedRound.drawn(Randomizer(), candidates=2000, invited=100, reports=70 + 7 * index % 31)
+        if accountant.would_exceed(one, max_epsilon=budget, delta=DELTA):
+            break
+        accountant.step(one, participants=None)
+    assert 50 <= accountant.num_rounds < 300
+    loaded = FederatedAccountant()
+    loaded.load_state_dict(accountant.state_dict())  # it does not know what the first was allowed
+    found = PrivacyStatement.of(loaded, delta=DELTA, target_epsilon=budget)
+    assert loaded.epsilon(DELTA, lower=False).upper > budget  # rounds to come are counted already
+    assert not found.target.exceeded
+    assert found.target.spent == found.guarantees[0].epsilon.upper
