@@ -48,6 +48,7 @@ from .rounds.base import Round as Round
 from .rounds.coins import SumRound as SumRound
 from .rounds.counted import BitEncoding as BitEncoding
 from .rounds.counted import CountedRound as CountedRound
+from .rounds.gaussian import GaussianReportsRound as GaussianReportsRound
 from .rounds.laplace import LaplaceRound as LaplaceRound
 from .rounds.poisson_binomial import PoissonBinomialRound as PoissonBinomialRound
 from .rounds.records import SampledRecordsRound as SampledRecordsRound

@@ -6,6 +6,7 @@ Importing this package makes the kinds that come with it known to ``Round.from_s
 from shuffle_plugins.accounting.rounds import (
     coins,
     counted,
+    gaussian,
     laplace,
     poisson_binomial,
     records,
@@ -13,4 +14,4 @@ from shuffle_plugins.accounting.rounds import (
     tags,
 )
 
-__all__ = ["coins", "counted", "laplace", "poisson_binomial", "records", "shuffle", "tags"]
+__all__ = ["coins", "counted", "gaussian", "laplace", "poisson_binomial", "records", "shuffle", "tags"]

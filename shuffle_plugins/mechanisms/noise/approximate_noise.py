@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import ClassVar
 
-from shuffle_plugins.accounting import Adversary, Blanket, Sampling, ShuffleRound
+from shuffle_plugins.accounting import Adversary, Blanket, GaussianReportsRound, Sampling, ShuffleRound
 from shuffle_plugins.mechanisms.base import Norm
 from shuffle_plugins.mechanisms.noise.additive_law import gaussian_blanket
 from shuffle_plugins.mechanisms.noise.gaussian_law import check_local_delta
@@ -18,8 +18,9 @@ class ApproximateNoise(GridNoise):
     """Noise whose reports are (ε0, δ0)-LDP: ε0 alone does not describe them.
 
     A number (dim 1) has a blanket of its own, whose cut tail is charged instead of δ0. Longer vectors are
-    accounted through (ε0, δ0), which charges δ0 once for every report of a round: choose δ0 far below the δ
-    that is wanted, divided by the number of reports.
+    accounted by the likelihoods of the noise: :class:`~shuffle_plugins.accounting.GaussianReportsRound`.
+    Epochs, check-ins, rounds of few reports and little noise go through (ε0, δ0), which charges δ0 once for
+    every report of a round: for these choose δ0 far below the δ that is wanted, divided by the reports.
     """
 
     norm: ClassVar[Norm] = Norm.L2
@@ -36,6 +37,14 @@ class ApproximateNoise(GridNoise):
     @abstractmethod
     def _sigma_per_radius(self) -> float:
         """Of the Gaussian mechanism whose post-processing a report is: standard deviation over radius."""
+
+    @abstractmethod
+    def _radius_per_sigma(self) -> float:
+        """Radius of all records, over the standard deviation of the noise that a report is made of."""
+
+    @abstractmethod
+    def _attained_per_sigma(self) -> float:
+        """Of two opposite records, with what codes add to the noise; 0 where that is not known."""
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, local_delta={self.local_delta!r})"
@@ -63,21 +72,31 @@ class ApproximateNoise(GridNoise):
         sampling: Sampling = Sampling.WITHOUT_REPLACEMENT,
         adversary: Adversary = Adversary.MODEL_OBSERVER,
     ) -> ShuffleRound:
-        """A round of this mechanism: at dim 1 with its blanket, whose cut is the round's ε0, else with δ0.
+        """A round of this mechanism: at dim 1 with its blanket, whose cut is the round's ε0, else its noise.
 
         Raises:
             ValueError: if an argument is out of range.
         """
         own = self._representable_blanket()
+        if own is None:
+            return GaussianReportsRound(
+                local_epsilon=self.local_epsilon,
+                local_delta=self.local_delta,
+                population=population,
+                cohort=cohort,
+                sampling=sampling,
+                adversary=adversary,
+                radius=self._radius_per_sigma(),
+                attained=self._attained_per_sigma(),
+            )
         return ShuffleRound(
-            local_epsilon=self.local_epsilon if own is None else own.local_epsilon,
+            local_epsilon=own.local_epsilon,
             population=population,
             cohort=cohort,
             sampling=sampling,
             adversary=adversary,
-            mechanism="generic" if own is None else self.name,
+            mechanism=self.name,
             blanket=own,
-            local_delta=self.local_delta if own is None else 0.0,
         )
 
     def _representable_blanket(self) -> Blanket | None:

@@ -16,6 +16,7 @@ from shuffle_plugins.mechanisms.noise.discrete_gaussian_law import (
     MOST_BITS,
     GaussianGrid,
     gaussian_grid,
+    rounded_radius,
 )
 from shuffle_plugins.mechanisms.noise.discrete_sampling import discrete_gaussian
 from shuffle_plugins.randomness import Randomness
@@ -108,6 +109,13 @@ class DiscreteGaussian(ApproximateNoise):
 
     def _sigma_per_radius(self) -> float:
         return self._grid.continuous_sigma / math.ceil(self._grid.radius_in_steps)
+
+    def _radius_per_sigma(self) -> float:
+        return rounded_radius(self._grid.radius_in_steps, dim=self.dim) / self._grid.continuous_sigma
+
+    def _attained_per_sigma(self) -> float:
+        # Whole records are not rounded; noise of variance 4 more makes the discrete law a normal one.
+        return math.floor(self._grid.radius_in_steps) / math.hypot(self._grid.sigma, 2)
 
     def _noisy(self, scaled: Tensor, randomness: Randomness) -> Tensor:
         rounded = stochastic_round(scaled, randomness=randomness)

@@ -34,6 +34,7 @@ _SMOOTHING_VARIANCE = 4
 _GOOD_ENOUGH = 1.005  # times the least noise; finer grids are not tried
 _MARGIN = 1e-9  # relative; covers rounding in float64
 _BISECTIONS = 80
+_LOG_MISS = 80.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +62,17 @@ def rounded_distance(radius_in_steps: float, *, dim: int, miss: float) -> float:
     apart, root = 2 * radius_in_steps, math.sqrt(dim)
     spread = (2 * apart + root) * math.sqrt(math.log(1 / miss) / 2)
     return min(math.sqrt(apart**2 + min(dim / 4, root * apart) + spread), apart + root)
+
+
+def rounded_radius(radius_in_steps: float, *, dim: int) -> float:
+    """The length of a rounded record of the ball, exceeded with probability below 1e-34.
+
+    With ℓ = 80, e^-ℓ = 2e-35: ‖y‖² + 2‖y‖·√(ℓ/2) + d/4 + √(dℓ/2), each random part by Hoeffding's inequality
+    (``docs/proofs/sums.md``, "Rounding"). Never more than ‖y‖ + √d.
+    """
+    likely = radius_in_steps**2 + 2 * radius_in_steps * math.sqrt(_LOG_MISS / 2)
+    likely += dim / 4 + math.sqrt(dim * _LOG_MISS / 2)
+    return min(math.sqrt(likely), radius_in_steps + math.sqrt(dim)) * (1 + _MARGIN)
 
 
 @lru_cache(maxsize=256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import torch
@@ -12,6 +13,7 @@ from shuffle_plugins.mechanisms.noise.approximate_noise import DEFAULT_LOCAL_DEL
 from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
 from shuffle_plugins.randomness import Randomness
 
+_FINE_BITS = 16  # from which the codes' grid is so fine that reports can be taken as they are without it
 _TAIL = 10.0  # codes end so many σ beyond the ball; cut with probability below 1e-22
 
 
@@ -91,6 +93,16 @@ class Gaussian(ApproximateNoise):
 
     def _sigma_per_radius(self) -> float:
         return 2 * self._ratio
+
+    def _radius_per_sigma(self) -> float:
+        return 1 / self._sigma_per_radius()
+
+    def _attained_per_sigma(self) -> float:
+        if self.bits < _FINE_BITS:
+            return 0.0
+        # A sum of codes, smoothed over some steps, is normal to the last digit.
+        step = self.step / self.sigma
+        return self._radius_per_sigma() / math.sqrt(1 + 10 * step**2)
 
     def _noisy(self, scaled: Tensor, randomness: Randomness) -> Tensor:
         noise = randomness.normal(tuple(scaled.shape), dtype=torch.float64, device=scaled.device)

@@ -1,0 +1,436 @@
+r"""Gaussian reports of any dimension: the profile of a shuffled round, read against the others' own records.
+
+A record is a point of a ball of radius ρ, in units of the noise's standard deviation; a report is the record
+plus standard normal noise on every coordinate. What one slot adds to the round's likelihoods is lognormal,
+and depends on the records x, x' and z of the two neighbours and of the slot's owner only through a plane. The
+planes that three points of the ball can make are covered by finitely many *kinds*, each above its part in
+convex order. A sum of many slots, of any mixture of kinds, is bounded by an exponential tilt and a certified
+normal approximation of the tilted sum. Proofs: ``docs/proofs/noise.md``, section 6.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from scipy import special
+
+from shuffle_plugins.accounting.numerics.grid import Floats
+
+_REACH = 9.5  # standard deviations at which integrals over the noise end
+_STEP, _COMMON_STEP = 0.5, 0.75  # of the trapezoidal rule: e^(−2π²/h²) is what it misses
+_SHARES = (
+    (0.12, (0.0, 0.01, 0.06, 1.0)),
+    (0.3, (0.0, 0.01, 0.04, 0.12, 0.35, 1.0)),
+    (math.inf, (0.0, 0.01, 0.03, 0.08, 0.2, 0.35, 0.5, 0.7, 1.0)),
+)
+"""Cells of 1 − (‖x − x'‖/2ρ)², for radii up to so much."""
+_SKEWS_PER_RADIUS, _FEWEST_SKEWS, _MOST_SKEWS = 60, 4, 12  # cells of how much nearer z is to x' than to x
+_DISTANCE = 1e-18  # total variation that all reports of a round may be moved by for a common part
+_UNLIKELY = 1e-20  # chance of so few clients with the common part that it is charged to δ
+_LEAST_CUT, _LARGEST_CUT = 6.0, 9.2  # standard deviations beyond which a report's weight is held
+_CUT_SHARE = 1e-5  # of δ, that this may cost
+_KINK, _OWN_KINK = 1e-6, 1e-2  # relative, that the rule may miss of a slot's moments, and of the phantom's
+_MARGIN = 1e-5  # relative, of exponents; far above rounding and the rule's error
+_PROBED, _PROBED_DELTA, _PROBED_FLOOR = 7.0, 1e-9, 1e-15
+_LEAST_SLOTS = 64  # below, a normal approximation says nothing
+_NEGLIGIBLE = 1e-28  # of a δ at which a profile may end
+_OMEGAS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Kinds:
+    """Laws of a slot: shape (kinds, nodes of the noise × nodes of the common factor)."""
+
+    first: Floats  # R_x/R_z − 1
+    second: Floats  # R_x'/R_z − 1
+    mass: Floats
+    slope: Floats  # of (R_x/R_z, R_x'/R_z) along the noise, over the common factor: shape (2, kinds, nodes)
+    bend: Floats
+    place: Floats  # the noise itself
+    common: Floats  # the common factor
+    length: Floats  # standard deviation of log R_x/R_z, shape (kinds, 1)
+
+
+def common_share(*, radius: float, reports: float) -> float:
+    """θ: the share that every record's law has in common with that of the centre, but for 1e-18 in all."""
+    t = -float(special.ndtri(min(_DISTANCE / max(reports, 1.0), 0.5)))
+    return math.exp(-(radius**2) / 2 - t * radius)
+
+
+def gaussian_profile(
+    *, radius: float, population: int, slots: int, participation: float = 1.0
+) -> tuple[Floats, Floats]:
+    """Losses from 0 up and upper bounds on δ there, both directions alike.
+
+    Args:
+        radius: ρ, of the ball of records over the noise's standard deviation.
+        population: n.
+        slots: reports that may be seen.
+        participation: the probability with which each of them is.
+
+    Returns:
+        Arrays of shape (points,). Right of the last point the last value holds.
+    """
+    spread = min(_signal(radius, population, slots, participation), 1e4)
+    far = np.concatenate([np.arange(0.0, 7.0, 0.125), np.geomspace(7.0, 60.0, 40)])
+    excess = far * spread
+    alone = _alone(radius, _largest_rate(population, slots, participation), excess)
+    bounds = alone
+    if slots * participation >= _LEAST_SLOTS:
+        # Where the tail is not reached nothing is gained, and much time saved by asking there first.
+        probe = np.array([_PROBED]) * spread
+        reached = _shuffled(radius, population, slots, participation, probe)
+        if reached[0] < max(_PROBED_DELTA * spread, _PROBED_FLOOR):
+            bounds = np.minimum(alone, _shuffled(radius, population, slots, participation, excess))
+    bounds = np.minimum.accumulate(np.minimum(bounds, 1.0))
+    last = min(int((bounds > bounds[-1] * (1 + 1e-6)).sum()) + 1, len(bounds))
+    return np.log1p(excess[:last]), bounds[:last]
+
+
+def _largest_rate(population: int, slots: int, participation: float) -> float:
+    """The probability of taking part, or with a random cohort one that is exceeded with chance 1e-20."""
+    mean = slots * participation
+    if participation == 1:
+        return mean / population
+    return min((mean + 10 * math.sqrt(mean) + 40) / population, 1.0)
+
+
+def _alone(radius: float, rate: float, excess: Floats) -> Floats:
+    """A report with its sender's name, of a client that takes part with this probability."""
+    mu = 2 * radius
+    epsilon = np.log1p(excess / rate)
+    first = special.ndtr(mu / 2 - epsilon / mu)
+    second = np.exp(epsilon + special.log_ndtr(-mu / 2 - epsilon / mu))
+    return np.asarray(rate * np.maximum(first - second, 0.0) * (1 + 1e-6) + 1e-30)
+
+
+def _planes(radius: float) -> tuple[Floats, Floats, Floats]:
+    """Kinds that cover all x, x', z: half the distance η of x and x', and where the middle lies from z.
+
+    Returns η, the middle's offset from z along x − x', and across.
+    """
+    rows = []
+    shares = next(cells for limit, cells in _SHARES if radius <= limit)
+    skews = min(max(math.ceil(_SKEWS_PER_RADIUS * radius), _FEWEST_SKEWS), _MOST_SKEWS)
+    for low, high in pairwise(shares):
+        largest, least = radius**2 * (1 - low), radius**2 * (1 - high)
+        widest = math.sqrt(largest) * (2 * radius - math.sqrt(largest))
+        half = widest / skews
+        for i in range(skews):
+            skew = -widest + (2 * i + 1) * half
+            middle = min(
+                radius**2 * (1 + math.sqrt(high)) ** 2,
+                4 * radius**2 - least - 2 * max(abs(skew) - half, 0.0),
+            )
+            across = largest + half * radius
+            across = max(across, abs(skew))
+            middle = middle + half / radius
+            eta = math.sqrt(across)
+            rows.append((eta, skew / eta, math.sqrt(max(middle - (skew / eta) ** 2, 0.0))))
+    eta, along, aside = np.array(rows).T
+    return eta, along, aside
+
+
+def _kinds(eta: Floats, along: Floats, aside: Floats) -> _Kinds:
+    """The laws, cut where less than 1e-19 of each record's reports lie."""
+    a, b = (along + eta)[:, None], (along - eta)[:, None]
+    nodes = math.ceil((2 * _REACH + 2 * float(eta.max())) / _STEP)
+    g = (-_REACH + b) + (2 * _REACH + a - b) * (np.arange(nodes + 1) / nodes)
+    step = (2 * _REACH + a - b) / nodes
+    weight = np.exp(-0.5 * g**2) / math.sqrt(2 * math.pi) * step
+    s = aside[:, None]
+    others = math.ceil((2 * _REACH + float(aside.max())) / _COMMON_STEP)
+    c = -_REACH + (2 * _REACH + s) * (np.arange(others + 1) / others)
+    common_weight = np.exp(-0.5 * c**2) / math.sqrt(2 * math.pi) * (2 * _REACH + s) / others
+    common = s * c - s**2 / 2
+    log_a, log_b = a * g - a**2 / 2, b * g - b**2 / 2
+    kinds = len(eta)
+    first = np.expm1(log_a[:, :, None] + common[:, None, :])
+    second = np.expm1(log_b[:, :, None] + common[:, None, :])
+    mass = weight[:, :, None] * common_weight[:, None, :]
+    slope = np.stack([a * np.exp(log_a), -b * np.exp(log_b)])
+    bend = np.stack([a**2 * np.exp(log_a), -(b**2) * np.exp(log_b)])
+    return _Kinds(
+        first=first.reshape(kinds, -1),
+        second=second.reshape(kinds, -1),
+        mass=mass.reshape(kinds, -1),
+        slope=slope,
+        bend=bend,
+        place=g,
+        common=np.exp(common),
+        length=np.hypot(a, s),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Tilted:
+    """Of each kind: log of the moment; mean, variance and third absolute moment under the tilt."""
+
+    log_moment: Floats
+    mean: Floats
+    variance: Floats
+    third: Floats
+    variation: Floats  # given each value of the common factor: shape (kinds, common nodes)
+    chance: Floats  # of that value
+    still: Floats  # probability of values that do not depend on the noise
+
+
+def _small_exponential(z: Floats) -> Floats:
+    """e^z − 1 − z without cancellation."""
+    series = np.full_like(z, 1 / 3628800)
+    for factor in (362880, 40320, 5040, 720, 120, 24, 6, 2):
+        series *= z
+        series += 1 / factor
+    series *= z * z
+    large = np.abs(z) > 0.3
+    if np.any(large):
+        series[large] = np.expm1(z[large]) - z[large]
+    return series
+
+
+def _tilted(
+    kinds: _Kinds,
+    excess: float,
+    c: float,
+    *,
+    thinned: float,
+    scale: float,
+    participation: float,
+    cut: float,
+    full: bool,
+) -> _Tilted:
+    """Under e^(c·X), X = scale·(κG − (1 − E)) with probability participation/κ, −scale·(1 − E) if thinned."""
+    cap = np.expm1(kinds.length * (kinds.length / 2 + cut))
+    x = np.minimum(kinds.first, cap) - (1 + excess) * kinds.second
+    if thinned > 1:
+        x = thinned * x - (thinned - 1) * excess
+    x = scale * x
+    z = c * x
+    mass = kinds.mass * (participation / thinned)
+    growth = (mass * _small_exponential(z)).sum(axis=1)
+    empty = participation * (1 - 1 / thinned)
+    place = scale * excess
+    growth = growth + empty * float(_small_exponential(np.array([c * place]))[0])
+    # The weights are held with a kink, of which the trapezoidal rule may miss h²/8 times the change in slope.
+    tip = np.minimum(c * scale * thinned * cap[:, 0], 700.0)
+    bend_there = participation * tip * np.expm1(tip) * kinds.length[:, 0] * (1 + 1 / cap[:, 0])
+    missed = _STEP**2 / 8 * bend_there * np.exp(-((kinds.length[:, 0] + cut) ** 2) / 2)
+    growth = np.where(missed <= (_KINK if full else _OWN_KINK) * growth, growth + missed, np.inf)
+    moment = 1 + growth
+    tilted = np.expm1(z)
+    mean = ((mass * tilted * x).sum(axis=1) + empty * math.expm1(min(c * place, 700.0)) * place) / moment
+    tilted += 1
+    tilted *= mass
+    second = ((tilted * x * x).sum(axis=1) + empty * math.exp(min(c * place, 700.0)) * place**2) / moment
+    variance = second - mean**2
+    apart = x - mean[:, None]
+    third = (tilted * np.abs(apart) * apart * apart).sum(axis=1)
+    third += empty * math.exp(min(c * place, 700.0)) * np.abs(place - mean) ** 3
+    third += (1 - participation) * np.abs(mean) ** 3
+    variation = chance = np.zeros((len(moment), 1))
+    still = (1 - participation + empty * math.exp(min(c * place, 700.0))) / moment
+    if full:
+        shape = (len(moment), kinds.place.shape[1], kinds.common.shape[1])
+        slope = kinds.slope[0] + (1 + excess) * kinds.slope[1]
+        bend = kinds.bend[0] + (1 + excess) * kinds.bend[1]
+        drift = (-kinds.place - bend / slope)[:, :, None]
+        drift = drift + (c * scale * thinned) * kinds.common[:, None, :] * slope[:, :, None]
+        free = np.where(kinds.first < cap, tilted, 0.0)
+        still = still + (tilted - free).sum(axis=1) / moment
+        free = free.reshape(shape) / moment[:, None, None]
+        chance = free.sum(axis=1)
+        variation = 1.1 * (free * np.abs(drift) / slope[:, :, None]).sum(axis=1)
+        variation /= scale * thinned * kinds.common
+    return _Tilted(np.log1p(growth), mean, variance, third / moment, variation, chance, still)
+
+
+def _shuffled(radius: float, population: int, slots: int, participation: float, excess: Floats) -> Floats:
+    reports = slots * participation
+    theta = common_share(radius=radius, reports=reports)
+    kinds = _kinds(*_planes(radius))
+    phantom = _kinds(np.array([radius]), np.array([0.0]), np.array([radius]))
+    top = _kinds(np.array([radius]), np.array([radius]), np.array([0.0]))
+    total = np.zeros(len(excess))
+    left = 1.0
+    for unlikely in _levels(theta, population):
+        within = -math.log(unlikely) / (theta * population)  # u ≥ 1 − this, but for that chance
+        u = 1 - min(within, 1 - 1e-9)
+        # log of the chance that u is smaller, exactly
+        log_chance = math.log(u) + (population - 1) * math.log1p(-theta * (1 - u))
+        chance = min(math.exp(log_chance), 1.0)
+        thinned = (1 - theta + theta * u) / u
+        lightest = theta / thinned
+        found = np.zeros(len(excess))
+        for i, e in enumerate(excess.tolist()):
+            found[i] = _bound(
+                radius, kinds, phantom, top, e, population, slots, participation, thinned, lightest
+            )
+            if found[i] < _NEGLIGIBLE:
+                found[i:] = found[i]
+                break
+        total += max(left - chance, 0.0) * found
+        left = chance
+    total += left
+    # Reports moved for the common part, before both datasets; weights cut where the noise ends.
+    return np.asarray(total * (1 + 1e-9) + 2 * (2 + excess) * _DISTANCE + 1e-30)
+
+
+def _levels(theta: float, population: int) -> tuple[float, ...]:
+    if -math.log(_UNLIKELY) * (1 - theta) / (theta * population) < 5e-3:
+        return (_UNLIKELY,)
+    return (1e-2, _UNLIKELY)
+
+
+def _signal(radius: float, population: int, slots: int, participation: float) -> float:
+    """The standard deviation of the loss, roughly."""
+    return math.sqrt(slots * participation * math.expm1(min(4 * radius**2, 600.0))) / population
+
+
+def _bound(
+    radius: float,
+    kinds: _Kinds,
+    phantom: _Kinds,
+    top: _Kinds,
+    excess: float,
+    population: int,
+    slots: int,
+    participation: float,
+    thinned: float,
+    lightest: float,
+) -> float:
+    """H_E at E = 1 + excess, for one size of the common part."""
+    x = -population * excess
+    rate = min(slots * participation / population, 1.0)
+    spread = _signal(radius, population, slots, participation)
+    y = excess / spread
+    density = math.exp(-y * y / 2) / math.sqrt(2 * math.pi)
+    lost = _CUT_SHARE * spread * max(density - y * float(special.ndtr(-y)), 0.0) / rate
+    cut = min(max(-float(special.ndtri(min(lost, 0.1))), _LEAST_CUT), _LARGEST_CUT)
+    lost = float(special.ndtr(-cut))
+    own_cut = -float(special.ndtri(min(lost * population * lightest, 1e-5)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        c = _contour(top, 0, excess, x, slots, participation, cut)
+        for _ in range(2):
+            each = _tilted(
+                kinds, excess, c, thinned=thinned, scale=1.0, participation=participation, cut=cut, full=True
+            )
+            # A kind of a longer tail may overtake the one that the contour was made for.
+            overtaking = int(np.argmax(np.nan_to_num(each.log_moment, nan=np.inf)))
+            lower = _contour(kinds, overtaking, excess, x, slots, participation, cut)
+            if lower > 0.9 * c:
+                break
+            c = lower
+        own = _tilted(
+            phantom, excess, c, thinned=1.0, scale=1 / lightest, participation=rate, cut=own_cut, full=False
+        )
+        missing = lost * slots * participation + float(special.ndtr(-own_cut)) * rate / lightest
+        return (_sum_bound(each, own, c, x, slots, missing) + missing) / population
+
+
+def _contour(
+    kinds: _Kinds, kind: int, excess: float, x: float, slots: int, participation: float, cut: float
+) -> float:
+    """Where this kind's log moment times e^(cx)/c² is least, roughly."""
+    length = float(kinds.length[kind, 0])
+    values = np.minimum(kinds.first[kind], math.expm1(length * (length / 2 + cut)))
+    values = values - (1 + excess) * kinds.second[kind]
+    mass = kinds.mass[kind]
+    variance = float((mass * values**2).sum())
+    low, high = -12.0, 6.0
+    root = math.sqrt(slots * participation * variance)
+    for _ in range(40):
+        middle = (low + high) / 2
+        c = math.exp(middle) / root
+        with np.errstate(over="ignore"):
+            slope = slots * participation * float((mass * values * np.expm1(c * values)).sum())
+        low, high = (low, middle) if not slope + x - 2 / c < 0 else (middle, high)
+    return math.exp(low) / root
+
+
+def _sum_bound(each: _Tilted, own: _Tilted, c: float, x: float, slots: int, missing: float) -> float:
+    """E(x + S)₊ for slots of any of the kinds, and the phantom's."""
+    largest = float(each.log_moment.max()) * (1 + _MARGIN)
+    pad = 2 * (largest - each.log_moment) / c**2
+    mean, variance = each.mean + c * pad, each.variance + pad
+    own_mean, own_variance = float(own.mean[0]), float(own.variance[0]) * (1 + 2 * _OWN_KINK)
+    low, high = x + slots * float(mean.min()) + own_mean, x + slots * float(mean.max()) + own_mean
+    slack = _MARGIN * (abs(x) + abs(low) + abs(high)) + 2 * _OWN_KINK * abs(own_mean)
+    low, high = low - slack - missing, high + slack
+    least = slots * float(variance.min()) * (1 - _MARGIN)
+    most = (slots * float(variance.max()) + own_variance) * (1 + _MARGIN)
+    exponent = c * x + slots * largest + float(own.log_moment[0]) * (1 + _MARGIN)
+    if not math.isfinite(exponent + most) or least <= 0:
+        return math.inf
+    log_normal = _log_largest_part(low, high, most, c) + 0.5 * math.log(most / least)
+    rest = _remainder(each, own, pad, least, c, slots)
+    if not math.isfinite(rest):
+        return math.inf
+    return math.exp(min(exponent + log_normal, 700.0)) + math.exp(min(exponent, 700.0)) * rest
+
+
+def _log_part(offset: float, variance: float, c: float) -> tuple[float, float]:
+    """log E[Y₊·e^(−cY)] of a normal Y, and its derivative by the mean."""
+    root = math.sqrt(variance)
+    a = (offset - c * variance) / root
+    log_density = -0.5 * a * a - 0.5 * math.log(2 * math.pi)
+    if a < 0:
+        mills = math.sqrt(math.pi / 2) * float(special.erfcx(-a / math.sqrt(2)))
+        part = 1 + a * mills
+        if a < -50:
+            part = 1 / (a * a)
+        log_part = log_density + math.log(part)
+        ratio = mills / part
+    else:
+        value = math.exp(log_density) + a * float(special.ndtr(a))
+        log_part, ratio = math.log(value), float(special.ndtr(a)) / value
+    return -c * offset + c * c * variance / 2 + math.log(root) + log_part, ratio / root - c
+
+
+def _log_largest_part(low: float, high: float, variance: float, c: float) -> float:
+    """The largest over means in [low, high]: log-concave, so below both ends' tangents."""
+    left, rise = _log_part(low, variance, c)
+    right, fall = _log_part(high, variance, c)
+    if rise <= 0:
+        return left
+    if fall >= 0:
+        return right
+    crossing = (right - left + rise * low - fall * high) / (rise - fall)
+    return left + rise * (min(max(crossing, low), high) - low)
+
+
+def _remainder(each: _Tilted, own: _Tilted, pad: Floats, least: float, c: float, slots: int) -> float:
+    """What the tilted sum's normal approximation may be off by."""
+    largest = float(each.variance.max())
+    third, fourth = slots * float(each.third.max()), slots * largest**2
+    end = min(math.sqrt(2 / largest), 2.5 * least / third)
+    w = np.linspace(0.0, end, _OMEGAS)
+    # Up to 12 deviations of the sum finely: beyond nothing is left.
+    near = 12 / math.sqrt(least)
+    if near < end:
+        w = np.concatenate([np.linspace(0.0, near, _OMEGAS), np.linspace(near, end, 64)[1:]])
+    gap = (third + float(own.third[0])) * w**3 / 6
+    gap += (fourth + float(own.variance[0]) ** 2) * w**4 / 8
+    decay = -least * (1 - 1 / slots) * w**2 / 2 + third * w**3 / 6
+    values = gap * np.exp(decay) / (c**2 + w**2)
+    inner = float((np.maximum(values[1:], values[:-1]) * np.diff(w)).sum()) / math.pi * 1.01
+    seen = _largest_characteristic(each, pad, end)
+    if not seen < 1:
+        return math.inf
+    outer = (math.exp(max((slots - 1) * math.log(seen), -700.0)) + math.exp(-least * end**2 / 2)) / end
+    return inner + outer / math.pi
+
+
+def _largest_characteristic(each: _Tilted, pad: Floats, end: float) -> float:
+    """A bound on every kind's characteristic function beyond ``end``: by moments, then by variation."""
+    w = end * np.geomspace(1.0, 4.0, 48)[:, None]
+    by_moments = np.abs(1 - each.variance * w**2 / 2) + each.third * w**3 / 6
+    by_moments = np.where(each.variance * w**2 <= 2, by_moments, 1.0)
+    faded = np.exp(-pad * w**2 / 2)
+    ends = np.minimum(np.maximum(by_moments[1:], by_moments[:-1]), 1.0)
+    before = np.maximum.accumulate(ends * faded[:-1], axis=0)
+    free = np.minimum(each.variation / w[:, :, None], each.chance).sum(axis=2)
+    after = np.minimum((each.still + free) * faded, 1.0)
+    return float(np.minimum(after[0], np.maximum(before, after[1:]).min(axis=0)).max())

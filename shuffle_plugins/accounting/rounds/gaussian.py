@@ -1,0 +1,136 @@
+"""Rounds of shuffled reports that are vectors of an l2 ball plus Gaussian noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution
+from shuffle_plugins.accounting.losses.gaussian_reports import (
+    gaussian_instance_losses,
+    gaussian_report_losses,
+    gaussian_round_profile,
+)
+from shuffle_plugins.accounting.numerics.grid import Floats
+from shuffle_plugins.accounting.pairs.counts import PairMixture
+from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
+from shuffle_plugins.accounting.terms import Sampling
+from shuffle_plugins.core import checks
+
+_INSTANCE = "sum of Gaussian reports"
+_WITHOUT_INSTANCE = (Sampling.SINGLE_PASS, Sampling.CHECK_IN, Sampling.EPOCH)
+_LARGEST_RADIUS = 4.0  # over the noise: reports so clear have nothing in common
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GaussianReportsRound(ShuffleRound):
+    """A shuffled round of reports that are a vector of an l2 ball plus N(0, σ²) on every coordinate.
+
+    No such report is ε0-LDP, but its likelihoods are known. They are used here in any dimension: what can be
+    told does not depend on it. Nothing is charged for the reports' δ0, but where the analysis says nothing:
+    in epochs and check-ins, in rounds of few reports, and for little noise. Those are accounted as a
+    :class:`ShuffleRound` of (ε0, δ0) reports (``docs/proofs/noise.md``, section 6).
+
+    Attributes:
+        local_epsilon, local_delta: ε0 and δ0 of one report.
+        population, cohort, sampling, adversary: as of :class:`ShuffleRound`.
+        radius: of the ball of records, over the noise's standard deviation σ; positive. Two records are at
+            most 2·radius·σ apart.
+        attained: the same of two records that clients may really hold, opposite each other; it makes the
+            lower bound. 0 if none are known.
+
+    Neighbouring relation: replace-one at fixed population.
+
+    Raises:
+        ValueError: if a field is out of range, or the fields contradict each other.
+    """
+
+    radius: float = field()
+    attained: float = 0.0
+
+    KIND: ClassVar[str] = "gaussian-reports"
+    STORED: ClassVar[tuple[str, ...]] = (*ShuffleRound.STORED, "radius", "attained")
+
+    def __post_init__(self) -> None:
+        ShuffleRound.__post_init__(self)
+        if self.mechanism != "generic":
+            raise ValueError(
+                "a GaussianReportsRound is described by its radius; leave out mechanism and blanket"
+            )
+        object.__setattr__(self, "radius", checks.number("radius", self.radius, above=0))
+        attained = checks.number("attained", self.attained, at_least=0, at_most=self.radius)
+        object.__setattr__(self, "attained", attained)
+
+    @property
+    def comparable(self) -> tuple[Any, ...] | None:
+        """The noise."""
+        if type(self) is not GaussianReportsRound:
+            return None
+        return self.KIND, (self.radius, self.attained)
+
+    @property
+    def description(self) -> str:
+        """The reports' noise."""
+        return f"Gaussian reports with σ = {1 / self.radius:.6g} times the radius"
+
+    @property
+    def pair_name(self) -> str:
+        """The name of the dominating pair."""
+        return (
+            "Gaussian reports" if self._profile() is not None else super(GaussianReportsRound, self).pair_name
+        )
+
+    @property
+    def replacement_distance(self) -> float:
+        """0, or where reports are accounted by ε0 and δ0, what is charged for δ0."""
+        if self._profile() is not None:
+            return 0.0
+        return super(GaussianReportsRound, self).replacement_distance
+
+    def instances(self) -> dict[str, PairMixture]:
+        """None: there is an instance, but it is not made of counts."""
+        return {}
+
+    def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
+        """The privacy losses of a pair that dominates the round."""
+        profile = self._profile()
+        if profile is None:
+            return super(GaussianReportsRound, self).upper_losses(resolution)
+        return gaussian_report_losses(profile, resolution=resolution)
+
+    def upper_losses_from_below(self, resolution: Resolution) -> PrivacyLossDistribution | None:
+        """None but where reports are accounted by ε0 and δ0."""
+        if self._profile() is None:
+            return super(GaussianReportsRound, self).upper_losses_from_below(resolution)
+        return None
+
+    @property
+    def resolves_alone(self) -> bool:
+        """Whether the round is accounted by pairs of two counts."""
+        return self._profile() is None and super(GaussianReportsRound, self).resolves_alone
+
+    @property
+    def lower_families(self) -> tuple[str, ...]:
+        """The sum of the reports, which whoever sees them can add up."""
+        known = self.attained > 0 and self.sampling not in _WITHOUT_INSTANCE
+        return (_INSTANCE,) if known else ()
+
+    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+        """The privacy losses of the sum, where everybody else holds x'."""
+        return gaussian_instance_losses(radius=self.attained, draw=self, resolution=resolution)
+
+    def _profile(self) -> tuple[Floats, Floats] | None:
+        if self.spans_batches or self.radius > _LARGEST_RADIUS:
+            return None
+        sampling = self.sampling
+        if sampling is Sampling.EPOCH:  # before a server, one batch
+            sampling = Sampling.FULL
+        if sampling is Sampling.CHECK_IN:
+            return None
+        return gaussian_round_profile(
+            radius=self.radius,
+            population=self.population,
+            cohort=self.cohort,
+            sampling=sampling,
+            sees_cohort=self.sees_cohort,
+        )

@@ -1,0 +1,94 @@
+"""Rounds of Gaussian vectors: what they cost from above and below, and where δ0 still counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shuffle_plugins.accounting import (
+    Adversary,
+    GaussianReportsRound,
+    Sampling,
+    ShuffleAccountant,
+    ShuffleRound,
+)
+from shuffle_plugins.mechanisms import registry
+
+_MECHANISMS = ("gaussian", "discrete-gaussian")
+
+
+def _round(name: str = "gaussian", *, population: int = 10_000, **fields: object) -> GaussianReportsRound:
+    mechanism = registry.get(name, local_epsilon=0.5, dim=2, local_delta=1e-12)
+    fields = {"cohort": population, "sampling": Sampling.FULL} | fields
+    found = mechanism.round(population=population, **fields)
+    assert isinstance(found, GaussianReportsRound)
+    return found
+
+
+def _interval(each: ShuffleRound, *, steps: int = 1, delta: float = 1e-6) -> tuple[float, float]:
+    accountant = ShuffleAccountant()
+    accountant.step(each, num_steps=steps)
+    found = accountant.epsilon(delta)
+    return found.lower, found.upper
+
+
+@pytest.mark.parametrize("name", _MECHANISMS)
+def test_both_ends_meet_and_are_far_below_those_of_approximate_reports(name: str) -> None:
+    here = _round(name)
+    lower, upper = _interval(here)
+    assert 0.00195 < lower < upper < 0.00213
+    assert upper <= 1.02 * lower if name == "gaussian" else upper <= 1.05 * lower
+    assert upper < 0.02045 / 9  # what ε0 and δ0 alone certify
+
+
+def test_many_rounds_on_a_sample_cost_what_a_sum_with_the_same_noise_does() -> None:
+    sampled = _round(population=60_000, cohort=10_000, sampling=Sampling.WITHOUT_REPLACEMENT)
+    lower, upper = _interval(sampled, steps=1200)
+    assert 0.01416 < lower < upper < 0.0145
+    random = replace(sampled, sampling=Sampling.POISSON)
+    assert _interval(random, steps=1200) == pytest.approx((lower, upper), rel=0.03)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", [Sampling.WITHOUT_REPLACEMENT, Sampling.POISSON])
+def test_a_server_that_sees_the_cohort_pays_nothing_for_sampling(sampling: Sampling) -> None:
+    seen = _round(population=60_000, cohort=10_000, sampling=sampling, adversary=Adversary.SERVER)
+    full = _interval(_round())
+    assert _interval(seen) == pytest.approx(full, rel=0.03)
+    lower, upper = _interval(seen)
+    assert lower < upper
+
+
+def test_epochs_and_small_rounds_are_accounted_by_their_delta() -> None:
+    epoch = _round(population=60_000, cohort=10_000, sampling=Sampling.EPOCH)
+    known = ShuffleRound(
+        local_epsilon=epoch.local_epsilon,
+        local_delta=epoch.local_delta,
+        population=epoch.population,
+        cohort=epoch.cohort,
+        sampling=epoch.sampling,
+    )
+    assert epoch.replacement_distance == known.replacement_distance > 0
+    assert epoch.lower_families == ()
+    loud = GaussianReportsRound(
+        local_epsilon=5.0, local_delta=1e-9, population=100, cohort=100, sampling=Sampling.FULL, radius=1.0
+    )
+    assert loud.replacement_distance > 0
+
+
+def test_it_is_saved_and_read_back_and_checks_its_fields() -> None:
+    here = _round()
+    assert GaussianReportsRound.from_state(here.state()) == here
+    assert "σ" in here.description
+    assert here.replacement_distance == 0
+    with pytest.raises(ValueError, match="attained must be"):
+        replace(here, attained=2 * here.radius)
+    with pytest.raises(ValueError, match="radius must be"):
+        replace(here, radius=0.0, attained=0.0)
+
+
+def test_coarse_codes_have_no_lower_end() -> None:
+    coarse = registry.get("gaussian", local_epsilon=0.5, dim=2, local_delta=1e-12, bits=8)
+    found = coarse.round(population=100, cohort=100, sampling=Sampling.FULL)
+    assert found.lower_families == ()
