@@ -18,7 +18,7 @@ from shuffle_plugins.accounting.losses.distribution import (
 )
 from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window
 from shuffle_plugins.accounting.numerics.grid import Floats
-from shuffle_plugins.accounting.pairs.gaussian_reports import gaussian_profile
+from shuffle_plugins.accounting.pairs.gaussian_reports import gaussian_reports_profile
 from shuffle_plugins.accounting.terms import CohortDraw, Sampling
 
 _REACHED = 1e-12  # δ to which a profile must fall: a bound that stays above it knows nothing of the tail
@@ -43,11 +43,13 @@ def gaussian_round_profile(
     if sampling is not Sampling.POISSON:
         slots = int(cohort)
         everybody = sees_cohort or sampling in (Sampling.FULL, Sampling.SINGLE_PASS)
-        found = gaussian_profile(radius=radius, population=slots if everybody else population, slots=slots)
+        found = gaussian_reports_profile(
+            radius=radius, population=slots if everybody else population, slots=slots
+        )
     elif sees_cohort:
         found = _over_cohorts(radius, population, cohort / population)
     else:
-        found = gaussian_profile(
+        found = gaussian_reports_profile(
             radius=radius, population=population, slots=population, participation=cohort / population
         )
     return found if found[1][-1] <= _REACHED else None
@@ -61,7 +63,7 @@ def _over_cohorts(radius: float, population: int, rate: float) -> tuple[Floats, 
     found = []
     for edge in edges.tolist():
         size = 1 + first + edge
-        found.append(gaussian_profile(radius=radius, population=size, slots=size))
+        found.append(gaussian_reports_profile(radius=radius, population=size, slots=size))
     losses = found[-1][0]
     deltas = np.full(len(losses), TAIL + float(law[: edges[0]].sum()))
     for mass, (own, values) in zip(masses, found, strict=True):

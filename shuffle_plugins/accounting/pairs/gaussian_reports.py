@@ -60,7 +60,7 @@ def common_share(*, radius: float, reports: float) -> float:
     return math.exp(-(radius**2) / 2 - t * radius)
 
 
-def gaussian_profile(
+def gaussian_reports_profile(
     *, radius: float, population: int, slots: int, participation: float = 1.0
 ) -> tuple[Floats, Floats]:
     """Losses from 0 up and upper bounds on δ there, both directions alike.

@@ -9,7 +9,7 @@ import pytest
 from scipy import special
 
 from shuffle_plugins.accounting.pairs import gaussian_reports
-from shuffle_plugins.accounting.pairs.gaussian_reports import gaussian_profile
+from shuffle_plugins.accounting.pairs.gaussian_reports import gaussian_reports_profile
 
 _NODES = np.linspace(-10.0, 10.0, 401)
 _WEIGHTS = np.exp(-(_NODES**2) / 2) / math.sqrt(2 * math.pi) * (_NODES[1] - _NODES[0])
@@ -83,7 +83,7 @@ def test_sums_of_any_owners_are_below_the_profile_and_the_worst_nearly_reaches_i
     radius: float, slots: int, population: int
 ) -> None:
     """All others at x' is a real dataset; mixtures of owners are the sums that the proof bounds."""
-    losses, bounds = gaussian_profile(radius=radius, population=population, slots=slots)
+    losses, bounds = gaussian_reports_profile(radius=radius, population=population, slots=slots)
     s = 2 * radius
     weight = np.exp(s * _NODES - s * s / 2)
     half = np.exp(radius * _NODES - radius**2 / 2)
@@ -113,7 +113,7 @@ def test_sums_of_any_owners_are_below_the_profile_and_the_worst_nearly_reaches_i
 
 def test_more_reports_and_more_noise_cost_less() -> None:
     def epsilon(radius: float, population: int, slots: int, participation: float = 1.0) -> float:
-        losses, bounds = gaussian_profile(
+        losses, bounds = gaussian_reports_profile(
             radius=radius, population=population, slots=slots, participation=participation
         )
         return float(np.interp(-math.log(1e-7), -np.log(bounds), losses))
@@ -129,7 +129,7 @@ def test_more_reports_and_more_noise_cost_less() -> None:
 @pytest.mark.parametrize("reports", [2, 63, 10**12])
 def test_few_and_very_many_reports(reports: int) -> None:
     """One report with its sender's name is the least that is ever known; so many that ε0 is all but gone."""
-    losses, bounds = gaussian_profile(radius=0.05, population=reports, slots=reports)
+    losses, bounds = gaussian_reports_profile(radius=0.05, population=reports, slots=reports)
     mu = 0.1 if reports < 64 else 0.1 / math.sqrt(reports)
     epsilon = 4.5 * mu
     exact = float(special.ndtr(mu / 2 - 4.5) - math.exp(epsilon) * special.ndtr(-mu / 2 - 4.5))
