@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from shuffle_plugins.accounting.composition.growing import GrowingHistory
 from shuffle_plugins.accounting.composition.pld import LossComposition
@@ -238,9 +238,9 @@ class ShuffleAccountant:
         )
         return False
 
-    def _with(self, shuffle_round: Round, *, num_steps: int) -> ShuffleAccountant:
+    def _with(self, shuffle_round: Round, *, num_steps: int) -> Self:
         """This history and further rounds; what was composed of it is shared."""
-        longer = ShuffleAccountant(method=self._method)
+        longer = type(self)(method=self._method)
         longer._rounds, longer._steps = self._rounds.copy(), self._steps.copy()
         longer._earlier, longer._sums = self._earlier.copy(), self._sums
         longer._upper_history = self._upper_history

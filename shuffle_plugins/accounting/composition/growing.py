@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -41,7 +41,7 @@ Moments = tuple[float, float, float]
 _NO_MOMENTS: Moments = (0.0, 0.0, 0.0)
 
 
-class _Sums(NamedTuple):
+class Sums(NamedTuple):
     """What a composition is told of the laws of its rounds, or of its first few, by sums and maxima.
 
     Attributes:
@@ -68,7 +68,8 @@ class _Sums(NamedTuple):
     symmetric: bool = True
 
     @classmethod
-    def of(cls, law: PrivacyLossDistribution) -> _Sums:
+    def of(cls, law: PrivacyLossDistribution) -> Sums:
+        """Of one round of this law."""
         return cls(
             steps=1,
             variance=law.deviation**2,
@@ -82,9 +83,9 @@ class _Sums(NamedTuple):
             symmetric=law.symmetric,
         )
 
-    def joined(self, other: _Sums, steps: int) -> _Sums:
+    def joined(self, other: Sums, steps: int) -> Sums:
         """Of these rounds and ``steps`` of another."""
-        return _Sums(
+        return Sums(
             steps=self.steps + steps,
             variance=self.variance + steps * other.variance,
             missing=self.missing + steps * other.missing,
@@ -98,17 +99,18 @@ class _Sums(NamedTuple):
         )
 
 
-class _Ends(NamedTuple):
+class Ends(NamedTuple):
     """On a grid: the first and the last point of a composition, and the largest size of one law's loss."""
 
     first: int = 0
     last: int = 0
     largest: int = 0
 
-    def joined(self, grid: GridLaw, steps: int) -> _Ends:
+    def joined(self, grid: GridLaw, steps: int) -> Ends:
+        """Of these rounds and ``steps`` of another."""
         first, last = grid.first, grid.first + len(grid.p) - 1
         largest = max(self.largest, abs(first), abs(last))
-        return _Ends(self.first + steps * first, self.last + steps * last, largest)
+        return Ends(self.first + steps * first, self.last + steps * last, largest)
 
 
 class GrowingHistory(Generic[Entry]):
@@ -122,8 +124,8 @@ class GrowingHistory(Generic[Entry]):
         self._law_of = law_of
         self._rounds: list[Entry] = []
         self._steps: list[int] = []
-        self._own: dict[Entry, _Sums] = {}  # of one step of each distinct round
-        self._sums = [_Sums()]  # of the first rounds, as many as the place says
+        self._own: dict[Entry, Sums] = {}  # of one step of each distinct round
+        self._sums = [Sums()]  # of the first rounds, as many as the place says
         self._kept: dict[float, _AtCell[Entry]] = {}
         self._kind: BoundKind = "upper"
         self._number = 0
@@ -146,7 +148,7 @@ class GrowingHistory(Generic[Entry]):
         for each in rounds[folded:]:
             if each not in self._own:
                 law = self._law_of(each)
-                self._own[each], self._kind = _Sums.of(law), law.kind
+                self._own[each], self._kind = Sums.of(law), law.kind
         _prune(self._own, rounds)
         for place in range(len(self._sums) - 1, last):
             self._sums.append(self._sums[-1].joined(self._own[rounds[place]], steps[place]))
@@ -188,7 +190,7 @@ class _AtCell(Generic[Entry]):
         self._distinct: dict[Entry, GridLaw] = {}
         self._grids: list[GridLaw] = []
         self._steps: list[int] = []
-        self._ends = [_Ends()]
+        self._ends = [Ends()]
         self._moments: dict[float, tuple[int, Moments]] = {}
         self._spectra: dict[tuple[float, int], tuple[int, Spectrum]] = {}
 
@@ -210,7 +212,7 @@ class _AtCell(Generic[Entry]):
         _prune(self._distinct, rounds)
 
     @property
-    def ends(self) -> _Ends:
+    def ends(self) -> Ends:
         """Of the whole history."""
         return self._ends[-1]
 
@@ -225,7 +227,7 @@ class _AtCell(Generic[Entry]):
     def _added(self, moments: Moments, tilt: float, places: Iterable[int]) -> Moments:
         value, mean, variance = moments
         for place in places:
-            own, step = _moments(self._grids[place], self._cell, tilt), self._steps[place]
+            own, step = tilted_moments(self._grids[place], self._cell, tilt), self._steps[place]
             value, mean, variance = value + step * own[0], mean + step * own[1], variance + step * own[2]
         return value, mean, variance
 
@@ -245,11 +247,40 @@ class _AtCell(Generic[Entry]):
 
     def _include(self, found: Spectrum, tilt: float, place: int) -> None:
         grid = self._grids[place]
-        found.include(_tilted(grid, self._cell, tilt), first=grid.first, step=self._steps[place])
+        found.include(tilted(grid, self._cell, tilt), first=grid.first, step=self._steps[place])
+
+
+class KeptAtCell(Protocol):
+    """What is kept of rounds on the grid of one cell."""
+
+    @property
+    def ends(self) -> Ends:
+        """Of all of them."""
+        ...
+
+    def moments(self, tilt: float) -> Moments:
+        """The sum of their moments under a tilt."""
+        ...
+
+    def spectrum(self, tilt: float, size: int) -> Spectrum:
+        """The product of their tilted transforms."""
+        ...
+
+
+class Kept(Protocol):
+    """What is kept of rounds."""
+
+    def check_latest(self, number: int) -> None:
+        """Raise RuntimeError if what is kept is no longer for the composition of this number."""
+        ...
+
+    def at_cell(self, cell: float) -> KeptAtCell:
+        """The rounds on the grid of this cell."""
+        ...
 
 
 class GrowingComposition(LossComposition):
-    """A history composed at one moment, out of what a :class:`GrowingHistory` keeps.
+    """A history composed at one moment, out of what is kept of it.
 
     Args:
         history: what is kept.
@@ -258,7 +289,7 @@ class GrowingComposition(LossComposition):
         number: of this composition of the history.
     """
 
-    def __init__(self, history: GrowingHistory[Any], sums: _Sums, *, kind: BoundKind, number: int) -> None:
+    def __init__(self, history: Kept, sums: Sums, *, kind: BoundKind, number: int) -> None:
         # What the base class adds up over all laws is known already.
         self._history, self._number = history, number
         self._windows: dict[float, Window] = {}
@@ -336,7 +367,7 @@ def _prune(known: dict[Entry, Any], rounds: Sequence[Entry]) -> None:
             del known[each]
 
 
-def _moments(grid: GridLaw, cell: float, tilt: float) -> Moments:
+def tilted_moments(grid: GridLaw, cell: float, tilt: float) -> Moments:
     """log E[e^(tilt·L)] of one law, and its first two derivatives."""
     loss = _losses(grid, cell)
     exponent = tilt * loss
@@ -348,7 +379,7 @@ def _moments(grid: GridLaw, cell: float, tilt: float) -> Moments:
     return math.log(total) + peak, mean, variance
 
 
-def _tilted(grid: GridLaw, cell: float, tilt: float) -> Floats:
+def tilted(grid: GridLaw, cell: float, tilt: float) -> Floats:
     """The tilted law's masses; they add up to 1."""
     exponent = tilt * _losses(grid, cell)
     weight = grid.p * np.exp(exponent - exponent.max())

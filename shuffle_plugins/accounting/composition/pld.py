@@ -406,12 +406,13 @@ class Spectrum:
         )
 
     @property
-    def _rounding(self) -> float:
+    def rounding(self) -> float:
+        """How far an entry of the transform of masses that add up to 1 can be off."""
         return 4 * (math.log2(self.size) + 4) * _UNIT_ROUNDOFF
 
     def include(self, weight: Floats, *, first: int, step: int) -> None:
         """Compose with ``step`` times a law: its masses from grid point ``first`` on, which add up to 1."""
-        rounding = self._rounding
+        rounding = self.rounding
         if len(weight) > self.size:
             weight = tally(np.arange(len(weight)) % self.size, weight, self.size)
         transform = fft.rfft(weight, n=self.size)
@@ -431,7 +432,7 @@ class Spectrum:
         known = self.relative_error < 0.5
         error = np.where(known, absolute * np.expm1(np.where(known, self.relative_error, 0.0)), lost)
         # A real transform lists half of its frequencies.
-        return 2 * (float(error.sum()) + self._rounding * float(absolute.sum()))
+        return 2 * (float(error.sum()) + self.rounding * float(absolute.sum()))
 
 
 @dataclass(frozen=True, slots=True)

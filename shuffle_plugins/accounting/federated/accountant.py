@@ -9,15 +9,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Self
 
-from shuffle_plugins.accounting.accountant import ShuffleAccountant, check_saved
-from shuffle_plugins.accounting.federated.cohorts import (
-    Cohort,
-    cheapest,
-    costliest,
-    costly_size,
-    covering_size,
-    fewer_sizes,
-)
+from shuffle_plugins.accounting.accountant import ShuffleAccountant, check_saved, resolution_of
+from shuffle_plugins.accounting.composition.counted import CountedHistory
+from shuffle_plugins.accounting.composition.pld import LossComposition
+from shuffle_plugins.accounting.federated.cohorts import Cohort, cheapest, costliest, fewer_sizes
 from shuffle_plugins.accounting.federated.participation import (
     ParticipationCounts,
     RecordedRound,
@@ -25,7 +20,8 @@ from shuffle_plugins.accounting.federated.participation import (
 )
 from shuffle_plugins.accounting.federated.rounds import FederatedRound, RoundKind, as_tuples
 from shuffle_plugins.accounting.intervals import EpsilonInterval, known
-from shuffle_plugins.accounting.rounds.base import Round
+from shuffle_plugins.accounting.losses.distribution import COARSE, FINE, PrivacyLossDistribution
+from shuffle_plugins.accounting.rounds.base import Round, check_recordable, upper_losses
 from shuffle_plugins.accounting.rounds.records import SampledRecordsRound, SeveralReportsRound
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import (
@@ -39,10 +35,9 @@ from shuffle_plugins.accounting.terms import (
 from shuffle_plugins.core import checks, rounded
 
 _STATE_VERSION = 2
-_MOST_SIZES, _FEW_SIZES = 32, 12  # sizes of cohorts composed for an interval, and for the quick number
-_LONG, _ROUNDS_PER_SPARE = 50, 200  # rounds from which rounds to come are counted already; one for so many
-_LEAST_AHEAD = 16  # rounds to come that a question about a budget begins with
-_MOST_FOUND = 8  # composed histories that are remembered
+_MOST_SIZES = 400  # sizes of cohorts composed finely and in any order
+_FEW_SIZES = 64  # sizes composed for what is asked seldom
+_FEW_ROUNDS = 100  # up to which a history is composed at once
 _TOLERANCE = 1e-9  # relative, of a sum of ε0 that should be equal to the budget
 
 _AMPLIFIED = (Adversary.MODEL_OBSERVER, Adversary.SERVER)
@@ -108,46 +103,49 @@ class ClientSpread:
     median_epsilon: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Certificate:
-    """The history and ``left`` more rounds that ``cohort`` covers cost at most ``epsilon``."""
+class _CohortAccountant(ShuffleAccountant):
+    """Composes up to some hundred sizes of cohorts finely, by how often each came."""
 
-    cohort: Cohort
-    left: int
-    epsilon: float
+    def __init__(self, *, method: Method = "pld") -> None:
+        super().__init__(method=method)
+        self.counted = CountedHistory(_fine_law)
 
-    def after(self, cohort: Cohort) -> _Certificate | None:
-        """What the certificate still says once a round of this size is recorded; None if nothing."""
-        if self.left < 1 or not self.cohort.covers(cohort):
-            return None
-        return replace(self, left=self.left - 1)
+    def _with(self, shuffle_round: Round, *, num_steps: int) -> Self:
+        longer = super()._with(shuffle_round, num_steps=num_steps)
+        longer.counted = self.counted
+        return longer
+
+    def _upper_composition(self) -> LossComposition:
+        if len(self._earlier) > _MOST_SIZES:
+            return super()._upper_composition()
+        counts = self._counts
+        if sum(counts.values()) <= _FEW_ROUNDS and resolution_of(counts) is not COARSE:
+            return super()._upper_composition()
+        return self.counted.composition(list(counts), list(counts.values()))
 
 
 @dataclass(slots=True)
 class _Answers:
     """What was found out for one adversary and one δ.
 
-    A server asks before and after every round, and composing a long history takes a second. So an answer is
-    found for some rounds to come as well, and holds until those are recorded.
-
     Attributes:
-        certified: what the history costs.
-        allowed: a budget that the history and some rounds to come do not exceed.
-        asked: a size that costs at least as much as every one asked about lately.
-        ahead: rounds to come for which the last question about a budget was answered.
+        charged: what the history costs; None where it was not asked, or a round was recorded since.
+        allowed: a size and an ε that one more round of it was found not to exceed.
+        limit: an ε that the history is known not to exceed.
         shown: the largest ε that was given out, so that ε never falls while rounds are recorded.
     """
 
-    certified: _Certificate | None = None
-    allowed: _Certificate | None = None
-    asked: Cohort | None = None
-    ahead: int = _LEAST_AHEAD
+    charged: float | None = None
+    allowed: tuple[Cohort, float] | None = None
+    limit: float = math.inf
     shown: float = 0.0
 
     def record(self, cohort: Cohort) -> None:
         """Keep what still holds once one more round is recorded."""
-        self.certified = self.certified and self.certified.after(cohort)
-        self.allowed = self.allowed and self.allowed.after(cohort)
+        self.charged, self.limit = None, math.inf
+        if self.allowed is not None and self.allowed[0].covers(cohort):
+            self.limit = self.allowed[1]
+        self.allowed = None
 
 
 class FederatedAccountant:
@@ -180,10 +178,8 @@ class FederatedAccountant:
         self._records: list[RecordedRound] = []
         self._participation = ParticipationCounts()
         self._cohorts: dict[Adversary, Counter[Cohort]] = {adversary: Counter() for adversary in _AMPLIFIED}
-        self._last_kind = 0
         self._answers: defaultdict[tuple[Adversary, float], _Answers] = defaultdict(_Answers)
-        # ε of the histories composed last: where participation is secret, observer and server share them
-        self._found: dict[tuple[Adversary, frozenset[tuple[Cohort, int]], float], float] = {}
+        self._whole = {adversary: _CohortAccountant(method=method) for adversary in _AMPLIFIED}
 
     # -- recording --------------------------------------------------------------------------------------
 
@@ -227,16 +223,20 @@ class FederatedAccountant:
         self._participation.rename()
 
     def _record(self, federated_round: FederatedRound, *, unnamed: bool, released: bool) -> None:
+        for adversary in _AMPLIFIED:
+            check_recordable(federated_round.before(adversary))
         kind = self._participation.of(federated_round)
-        self._last_kind = kind.index
+        kind.recorded += 1
         if (
             federated_round.local_delta > kind.example.local_delta
         ):  # sums of one kind: the largest δ0 is charged
             kind.example = federated_round
         for adversary in _AMPLIFIED:
             if released or adversary is Adversary.SERVER:
-                cohort = kind.cohort(federated_round.before(adversary))
+                shuffle_round = federated_round.before(adversary)
+                cohort = kind.cohort(shuffle_round)
                 self._cohorts[adversary][cohort] += 1
+                self._whole[adversary].step(shuffle_round)
                 for (asked_about, _), answers in self._answers.items():
                     if asked_about is adversary:
                         answers.record(cohort)
@@ -284,17 +284,20 @@ class FederatedAccountant:
     ) -> EpsilonInterval:
         """Certified bounds on ε at δ.
 
+        The upper bound is that of the rounds composed one by one, each at its own size, to less than one per
+        cent. Against the server those rounds are the costliest that a client can have been in; only where
+        these are of more than 400 sizes, sizes are rounded to costlier ones nearby.
+
         The lower bound is what real instances of the rounds as recorded attain; against the server, those of
-        the client known by name who took part most. Of histories with more than a few dozen different cohorts
-        both bounds are rounded outwards, by a few parts in a thousand.
+        the client known by name who took part most, sizes rounded to less costly ones.
 
         Args:
             delta: in (0, 1).
             adversary: the model's observer or the server; ``LOCAL`` only without a lower end.
-            lower: False leaves the lower end at 0, and gives as the upper end what a budget is charged: a
-                number that is quick and never falls while rounds are recorded, infinite where no ε can be
-                certified. It may be up to about one per cent larger, since cohorts of many sizes are rounded
-                down to a few, and in long histories a few rounds to come are counted already.
+            lower: False leaves the lower end at 0, and gives as the upper end what a budget is charged and
+                :meth:`would_exceed` compares: the same upper bound, except that it never falls while rounds
+                are recorded (composed anew, an ε may move by a few parts in ten thousand), and that it is
+                infinite where no ε can be certified.
 
         Raises:
             ValueError: if ``delta`` is not in (0, 1), or, unless ``lower`` is false, less than what the
@@ -314,15 +317,13 @@ class FederatedAccountant:
                 lower_bound="none",
             )
         adversary = round_adversary(adversary)
-        charged = self._charged(adversary, {})
-        above = self._accountant(adversary, fewer_sizes(charged, limit=_MOST_SIZES)).epsilon(delta)
-        attained = charged
-        if adversary is Adversary.SERVER:
-            attained = cheapest(self._cohorts[adversary], self._participation.of_busiest_client())
-        below = above
-        if attained != charged or len(charged) > _MOST_SIZES:
-            fewer = fewer_sizes(attained, limit=_FEW_SIZES, costlier=False)
-            below = self._accountant(adversary, fewer).epsilon(delta)
+        accountant, attained = self._charged(adversary), self._attained(adversary)
+        if attained is None:
+            return replace(accountant.epsilon(delta), adversary=adversary.value)
+        above = accountant.epsilon(delta, lower=False)
+        if above.upper == math.inf:
+            accountant.epsilon(delta)  # says what is wrong
+        below = attained.epsilon(delta)
         attained_epsilon = min(below.lower, above.upper)
         return replace(
             above,
@@ -357,8 +358,7 @@ class FederatedAccountant:
 
     def _server_epsilon(self, taken: Mapping[int, int], delta: float) -> float:
         """Certified ε against the server of a client that took part in so many rounds of each kind."""
-        charged = fewer_sizes(costliest(self._cohorts[Adversary.SERVER], taken), limit=_FEW_SIZES)
-        return self._accountant(Adversary.SERVER, charged).epsilon(delta, lower=False).upper
+        return self._dominating(Adversary.SERVER, taken).epsilon(delta, lower=False).upper
 
     def records_epsilon(
         self,
@@ -384,11 +384,13 @@ class FederatedAccountant:
                 with δ0 > 0, or clients sent more reports than they have records.
         """
         adversary = round_adversary(adversary)
-        charged = self._charged(adversary, {})
-        sizes = fewer_sizes(charged, limit=_MOST_SIZES)
+        charged = self._charged(adversary)
+        exact = adversary is Adversary.MODEL_OBSERVER
+        if len(self._cohorts[adversary]) > _FEW_SIZES:
+            exact = False
+            charged = self._dominating(adversary, self._participation.taken, limit=_FEW_SIZES)
         accountant = ShuffleAccountant(method=self._method)
-        exact = sizes == charged and adversary is Adversary.MODEL_OBSERVER
-        for each, steps in self._accountant(adversary, sizes).history:
+        for each, steps in charged.history:
             if isinstance(each, SeveralReportsRound):
                 exact = False  # hosts charge such a round for the fewest reports that it was promised to have
                 records = each.records(records_per_client=records_per_client)
@@ -409,12 +411,9 @@ class FederatedAccountant:
         if adversary is Adversary.LOCAL:
             return self._local(delta)
         answers = self._answers[adversary, delta]
-        if answers.certified is None:
-            answers.certified = self._certificate(adversary, delta)
-        found = answers.certified.epsilon
-        if answers.allowed is not None:
-            found = min(found, answers.allowed.epsilon)
-        answers.shown = max(found, answers.shown)
+        if answers.charged is None:
+            answers.charged = self._charged(adversary).epsilon(delta, lower=False).upper
+        answers.shown = max(min(answers.charged, answers.limit), answers.shown)
         return answers.shown
 
     def would_exceed(
@@ -440,59 +439,68 @@ class FederatedAccountant:
         adversary = Adversary(adversary)
         if adversary is Adversary.LOCAL:
             return self._local(delta, extra=federated_round) > max_epsilon * (1 + _TOLERANCE)
-        answers = self._answers[adversary, delta]
-        cohort = self._participation.of(federated_round).cohort(federated_round.before(adversary))
+        shuffle_round = federated_round.before(adversary)
+        check_recordable(shuffle_round)
+        kind = self._participation.of(federated_round)
+        cohort, answers = kind.cohort(shuffle_round), self._answers[adversary, delta]
         known = answers.allowed
-        if known is not None and known.epsilon <= max_epsilon and known.after(cohort) is not None:
+        if known is not None and known[1] <= max_epsilon and known[0].covers(cohort):
             return False
-        # Ask for many rounds to come, of a size that covers all asked about lately: the answer holds longer.
-        covering = answers.asked = covering_size(cohort, answers.asked or cohort)
-        ahead = min(max(_LEAST_AHEAD, self.num_rounds // 4), 4 * answers.ahead)
-        while ahead > 1 and self._composed(adversary, delta, ahead={covering: ahead}) > max_epsilon:
-            ahead //= 4
-        if ahead <= 1:
-            covering, ahead = cohort, 1
-            answers.asked = cohort
-            if self._composed(adversary, delta, ahead={cohort: 1}) > max_epsilon:
-                return True
-        answers.ahead = ahead
-        answers.allowed = _Certificate(covering, ahead, max_epsilon)
-        return False
+        if self._is_whole(adversary):
+            whole = self._whole[adversary]
+            exceeds = whole.would_exceed(shuffle_round, target_epsilon=max_epsilon, delta=delta)
+        else:
+            taken = Counter(self._participation.taken) + Counter({kind.index: 1})
+            longer = self._dominating(adversary, taken, also=cohort)
+            exceeds = longer.epsilon(delta, lower=False).upper > max_epsilon
+        if not exceeds:
+            answers.allowed = cohort, max_epsilon
+        return exceeds
 
     # -- composing --------------------------------------------------------------------------------------
 
-    def _certificate(self, adversary: Adversary, delta: float) -> _Certificate:
-        """What the history costs; if long and of many sizes, with a few rounds to come."""
+    def _is_whole(self, adversary: Adversary) -> bool:
+        """Whether somebody can have been in all rounds, so that all are charged."""
+        many = len(self._cohorts[adversary]) > _MOST_SIZES
+        if self._method == "rdp" and many:  # each size takes milliseconds, at every question
+            return False
+        return adversary is Adversary.MODEL_OBSERVER or self._participation.is_complete
+
+    def _charged(self, adversary: Adversary) -> ShuffleAccountant:
+        """The rounds that the number reported charges for."""
+        if self._is_whole(adversary):
+            return self._whole[adversary]
+        return self._dominating(adversary, self._participation.taken)
+
+    def _dominating(
+        self,
+        adversary: Adversary,
+        taken: Mapping[int, int],
+        *,
+        also: Cohort | None = None,
+        limit: int = _MOST_SIZES,
+    ) -> ShuffleAccountant:
+        """Rounds that cost at least as much as any with so many of each kind, ``also`` among them."""
         cohorts = self._cohorts[adversary]
-        long = len(cohorts) > 1 and cohorts.total() >= _LONG
-        spare = math.ceil(cohorts.total() / _ROUNDS_PER_SPARE) if long else 0
-        if not spare or not any(cohort.kind == self._last_kind for cohort in cohorts):
-            return _Certificate(Cohort(-1, 1, 1), 0, self._composed(adversary, delta))
-        covering = costly_size(cohorts, self._last_kind)
-        return _Certificate(covering, spare, self._composed(adversary, delta, ahead={covering: spare}))
+        if also is not None:
+            cohorts = cohorts + Counter({also: 1})
+        if adversary is Adversary.SERVER:
+            cohorts = costliest(cohorts, taken)
+        return self._accountant(adversary, fewer_sizes(cohorts, limit=limit))
 
-    def _composed(
-        self, adversary: Adversary, delta: float, *, ahead: Mapping[Cohort, int] | None = None
-    ) -> float:
-        charged = fewer_sizes(self._charged(adversary, ahead or {}), limit=_FEW_SIZES)
-        key = (adversary, frozenset(charged.items()), delta)
-        if key not in self._found:
-            while len(self._found) >= _MOST_FOUND:
-                del self._found[next(iter(self._found))]
-            self._found[key] = self._accountant(adversary, charged).epsilon(delta, lower=False).upper
-        return self._found[key]
-
-    def _charged(self, adversary: Adversary, ahead: Mapping[Cohort, int]) -> Counter[Cohort]:
-        """The rounds that the number reported charges for, with rounds to come of everybody."""
+    def _attained(self, adversary: Adversary) -> ShuffleAccountant | None:
+        """Rounds that a client was in, or less costly ones; None where they are all that are charged."""
         if adversary is Adversary.MODEL_OBSERVER:
-            return self._cohorts[adversary] + Counter(ahead)
-        taken = {kind.index: kind.rounds for kind in self._participation.kinds}
-        for cohort, rounds in ahead.items():
-            taken[cohort.kind] += rounds
-        return costliest(self._cohorts[adversary] + Counter(ahead), taken)
+            attained = self._cohorts[adversary]
+        else:
+            attained = cheapest(self._cohorts[adversary], self._participation.of_busiest_client())
+        if attained == self._cohorts[adversary] and self._is_whole(adversary):
+            return None
+        return self._accountant(adversary, fewer_sizes(attained, limit=_FEW_SIZES, costlier=False))
 
     def _accountant(self, adversary: Adversary, cohorts: Mapping[Cohort, int]) -> ShuffleAccountant:
-        accountant = ShuffleAccountant(method=self._method)
+        accountant = _CohortAccountant(method=self._method)
+        accountant.counted = self._whole[adversary].counted
         examples = {kind.index: kind.example.before(adversary) for kind in self._participation.kinds}
         for cohort, rounds in sorted(cohorts.items()):
             accountant.step(_like(examples[cohort.kind], cohort), num_steps=rounds)
@@ -570,6 +578,10 @@ class FederatedAccountant:
         known = Counter(record.federated_round.kind for record in accountant._records if not record.unnamed)
         accountant._participation.load(participation, known=known)
         return accountant
+
+
+def _fine_law(each: Round) -> PrivacyLossDistribution:
+    return upper_losses(each, FINE)
 
 
 @lru_cache(maxsize=8192)

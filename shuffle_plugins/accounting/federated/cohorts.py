@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 _FINEST = 1.001  # ratio of the grid that sizes are rounded to first; coarser ones follow until they fit
-_UNUSUAL = 0.03  # share of a history's rounds that may be costlier than the size expected for rounds to come
 
 
 class Cohort(NamedTuple):
@@ -188,41 +187,3 @@ def _first(order: Iterable[Cohort], cohorts: Mapping[Cohort, int], wanted: int) 
         if rounds:
             taken[cohort] = rounds
     return taken
-
-
-def covering_size(one: Cohort, other: Cohort) -> Cohort:
-    """A size that covers both; of rounds that do not compare, the first."""
-    if one.kind != other.kind or one.covers(other):
-        return one
-    if other.covers(one):
-        return other
-    few, many = sorted((one.reports, other.reports))
-    hiding = min(few * cohort.hiding // cohort.reports for cohort in (one, other))
-    return _lighter(
-        Cohort(one.kind, max(few, hiding), few), Cohort(one.kind, min(one.hiding, other.hiding), many)
-    )
-
-
-def costly_size(cohorts: Mapping[Cohort, int], kind: int) -> Cohort:
-    """A size that costs at least as much as all but a few per cent of the rounds of a kind."""
-    own = [(cohort, rounds) for cohort, rounds in cohorts.items() if cohort.kind == kind]
-    few = int(_quantile([(cohort.reports, rounds) for cohort, rounds in own]))
-    many = -int(_quantile([(-cohort.reports, rounds) for cohort, rounds in own]))
-    spread = _quantile([(cohort.spread, rounds) for cohort, rounds in own])
-    hiding = int(_quantile([(cohort.hiding, rounds) for cohort, rounds in own]))
-    return _lighter(Cohort(kind, max(few, math.floor(few * spread)), few), Cohort(kind, hiding, many))
-
-
-def _lighter(safe: Cohort, other: Cohort) -> Cohort:
-    """The size that costs less to first order; ``other`` is no size if it has more reports than clients."""
-    return other if other.reports <= other.hiding and other.weight < safe.weight else safe
-
-
-def _quantile(values: Sequence[tuple[float, int]]) -> float:
-    """The value below which only an unusual share of the rounds lies."""
-    left = _UNUSUAL * sum(rounds for _, rounds in values)
-    for value, rounds in sorted(values):
-        left -= rounds
-        if left < 0:
-            return value
-    raise ValueError("no rounds")

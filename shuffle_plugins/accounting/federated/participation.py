@@ -38,6 +38,7 @@ class KindParticipation:
         most: the largest of them.
         earlier: the same under each earlier set of names.
         unnamed: rounds whose participants are not known; everybody is taken to have been in them.
+        recorded: all rounds of the kind.
     """
 
     index: int
@@ -46,6 +47,7 @@ class KindParticipation:
     most: int = 0
     earlier: list[Counter[str]] = field(default_factory=list)
     unnamed: int = 0
+    recorded: int = 0
 
     @property
     def eras(self) -> list[Counter[str]]:
@@ -81,6 +83,16 @@ class ParticipationCounts:
     def kinds(self) -> list[KindParticipation]:
         """Participation in each kind of round, in the order of their indices."""
         return list(self._kinds.values())
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether of every kind, one client can have been in all rounds."""
+        return all(kind.rounds >= kind.recorded for kind in self.kinds)
+
+    @property
+    def taken(self) -> dict[int, int]:
+        """Of each kind, by its index, the most rounds that one client can have been in."""
+        return {kind.index: kind.rounds for kind in self.kinds}
 
     @property
     def num_eras(self) -> int:

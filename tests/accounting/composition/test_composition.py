@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 
@@ -13,9 +14,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from shuffle_plugins.accounting import ShuffleRound, pair_losses
+from shuffle_plugins.accounting.composition.counted import CountedHistory
 from shuffle_plugins.accounting.composition.pld import LossComposition
 from shuffle_plugins.accounting.composition.renyi import RenyiComposition, renyi_divergence
-from shuffle_plugins.accounting.losses.distribution import COARSE, FINE
+from shuffle_plugins.accounting.losses.distribution import (
+    COARSE,
+    FINE,
+    BoundKind,
+    PrivacyLossDistribution,
+)
 from shuffle_plugins.accounting.numerics.binomial import binomial_window
 from shuffle_plugins.accounting.numerics.grid import spread_to_grid
 
@@ -303,3 +310,26 @@ def test_mixed_kinds_are_refused() -> None:
         LossComposition([upper, lower], [1, 1])
     with pytest.raises(ValueError, match="upper laws"):
         RenyiComposition([lower], [1])
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-9])
+def test_kinds_composed_by_their_counts_are_those_composed_at_once(delta: float) -> None:
+    rounds = [ShuffleRound(local_epsilon=2.0, population=n, cohort=n, sampling="full") for n in (20, 31, 47)]
+    for steps in ([3, 9, 9], [60, 1, 400]):  # of few rounds transforms are far from dead
+        for kind in ("upper", "lower"):
+
+            def law(each: ShuffleRound, kind: BoundKind = kind) -> PrivacyLossDistribution:  # type: ignore[assignment]
+                return pair_losses(each.dominating_pair(), kind=kind, resolution=FINE)
+
+            history = CountedHistory(law)
+            history.composition(rounds[:2], [500, 7]).epsilon(delta)  # what was asked before does not matter
+            found = history.composition(rounds, steps).epsilon(delta)
+            assert found == CountedHistory(law).composition(rounds, steps).epsilon(delta)
+            at_once = LossComposition([law(each) for each in rounds], steps).epsilon(delta)
+            assert found == pytest.approx(at_once, rel=2e-3)
+            if kind == "upper":
+                upper = found
+            else:
+                assert found <= upper
+    copied = copy.deepcopy(history)
+    assert copied.composition(rounds[::-1], steps[::-1]).epsilon(delta) == pytest.approx(found, rel=1e-9)
