@@ -103,7 +103,9 @@ class Instances:
                 continue
             yield name, partial(LossComposition, laws, steps)
             if not all(law.symmetric for law in laws):
-                yield name, partial(LossComposition, [law.reversed() for law in laws], steps)
+                with suppress(ArithmeticError):
+                    others = [reversed_lower_losses(r, family, resolution) for r, family in pick.items()]
+                    yield name, partial(LossComposition, others, steps)
 
 
 def _leaking_most(each: Round) -> PrivacyLossDistribution:

@@ -61,12 +61,16 @@ class LossComposition:
     Args:
         laws: privacy loss laws of distinct rounds, all of one kind.
         steps: how often each is run.
+        whole: keep all of the mass of laws from below on the grid, for thousands of steps of each: see
+            :func:`merge_to_grid`.
 
     Raises:
         ValueError: if there is nothing to compose, lengths differ, or kinds are mixed.
     """
 
-    def __init__(self, laws: Sequence[PrivacyLossDistribution], steps: Sequence[int]) -> None:
+    def __init__(
+        self, laws: Sequence[PrivacyLossDistribution], steps: Sequence[int], *, whole: bool = False
+    ) -> None:
         if not laws or len(laws) != len(steps):
             raise ValueError("compose at least one law, and give every law its number of steps")
         kinds = {law.kind for law in laws}
@@ -96,6 +100,7 @@ class LossComposition:
         self._largest = self._smallest = 0.0
         self._largest_step = 0.0  # of any step, as an absolute value
         self._cell = 0.0
+        self._whole = whole
         if self._single is None and self._deviation > 0:
             self._discretise()
 
@@ -114,7 +119,7 @@ class LossComposition:
         if likeliest > cell:
             cell = likeliest / math.ceil(likeliest / cell)
         self._use_cell(cell, span)
-        self._grid = [to_grid(law, cell) for law in self._laws]
+        self._grid = [to_grid(law, cell, whole=self._whole) for law in self._laws]
         width = max(len(g.p) for g in self._grid)
         self._mass = np.zeros((len(self._grid), width))
         for row, grid in zip(self._mass, self._grid, strict=True):
@@ -216,8 +221,10 @@ class LossComposition:
         if self._deviation == 0:
             return np.zeros(1), np.ones(1)
         window = self._window(0.0)
-        # What the transform is off is spread over all points, what wraps around may meet in one.
+        # What the transform is off is spread over all points, what wraps around may meet in one. The window's
+        # masses add up to 1; those of laws on a grid to a little less, as their losses are rounded down.
         mass = window.mass - window.noise / len(window.mass) - window.wrapped
+        mass *= math.exp(window.log_scale) * (1 - _RELATIVE_SLACK)
         keep = mass > 0
         return window.loss[keep], mass[keep]
 
@@ -565,12 +572,12 @@ def _sign(kind: BoundKind) -> float:
     return 1.0 if kind == "upper" else -1.0
 
 
-def to_grid(law: PrivacyLossDistribution, cell: float) -> GridLaw:
+def to_grid(law: PrivacyLossDistribution, cell: float, *, whole: bool = False) -> GridLaw:
     """The law with losses on a grid, on the side that it bounds from."""
     if law.kind == "upper":
         first, q = spread_to_grid(law.loss, law.q, cell=cell)
         return GridLaw(first=first, p=q * np.exp((first + np.arange(len(q))) * cell))
-    first, p = merge_to_grid(law.loss, law.p, law.q, cell=cell)
+    first, p = merge_to_grid(law.loss, law.p, law.q, cell=cell, whole=whole)
     return GridLaw(first=first, p=p)
 
 

@@ -78,21 +78,32 @@ def sampled_instance(
     *,
     sampling_rate: float,
     resolution: Resolution,
+    exchanged: bool = False,
 ) -> PrivacyLossDistribution:
     """From below: everybody else holds x', and the client x or x', which are opposite in every message.
 
-    P is the law of what is seen when the client holds x and takes part with probability γ.
+    P is the law of what is seen when the client holds x and takes part with probability γ, Q when it holds
+    x', and the reverse if ``exchanged``. Composed losses are rounded down, so that one direction is no bound
+    for the other.
 
     Args:
         laws: from below, one of each kind of shuffle, all of that instance.
         counts: how many shuffles are of the kind.
         sampling_rate: γ in (0, 1].
         resolution: how finely losses are resolved on their grid.
+        exchanged: whether P and Q are exchanged.
 
     Raises:
         ArithmeticError: if no outcome is within floating-point range.
     """
-    loss, p = LossComposition(laws, counts).outcomes()
+    if exchanged:
+        loss, q = LossComposition([law.reversed() for law in laws], counts, whole=True).outcomes()
+        loss = np.minimum(loss, _LARGEST_LOSS)
+        seen = sampling_rate * q * np.exp(-loss) + (1 - sampling_rate) * q
+        if sampling_rate < 1:
+            loss = -np.log1p(sampling_rate * np.expm1(-loss))
+        return finite_losses(loss, q, seen, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
+    loss, p = LossComposition(laws, counts, whole=True).outcomes()
     q = p * np.exp(-loss)
     seen = sampling_rate * p + (1 - sampling_rate) * q
     loss = np.minimum(loss, _LARGEST_LOSS)

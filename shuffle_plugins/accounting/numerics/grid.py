@@ -54,11 +54,14 @@ def spread_to_grid(loss: Floats, q: Floats, *, cell: float) -> tuple[int, Floats
     return first, upper + tally(cells, (1.0 - share) * q, size)
 
 
-def merge_to_grid(loss: Floats, p: Floats, q: Floats, *, cell: float) -> tuple[int, Floats]:
+def merge_to_grid(
+    loss: Floats, p: Floats, q: Floats, *, cell: float, whole: bool = False
+) -> tuple[int, Floats]:
     """Merge outcomes between grid points so that each merged outcome's loss is a grid point.
 
     A lower bound, with an error of second order in ``cell``: ``docs/proofs/accounting.md``, section 5,
-    "Losses to a grid".
+    "Losses to a grid". One merged outcome is left between two grid points. It is rounded down, which costs
+    the P mass of the law a little: or, if ``whole``, merged with as much from below as takes it there.
     """
     # An outcome a rounding error below a grid point is on it.
     index = np.floor(loss / cell + 1e-9).astype(np.int64)
@@ -84,7 +87,14 @@ def merge_to_grid(loss: Floats, p: Floats, q: Floats, *, cell: float) -> tuple[i
         grid_q = rising.masses_until(meet)
         above = falling.masses_until(len(occupied) - 1 - meet)[::-1]
         grid_q += above / edge  # a mirrored grid point's Q mass is P mass
-        grid_q[occupied[meet]] += spare[meet] * q[occupied[meet]]
+        left = int(occupied[meet])
+        grid_q[left] += spare[meet] * q[left]
+        if whole:
+            needed = spare[meet] * up[left] / (edge[left] - edge[:left])
+            enough = np.nonzero(grid_q[:left] >= needed)[0]
+            if len(enough):
+                grid_q[enough[-1]] -= needed[enough[-1]]
+                grid_q[left] += needed[enough[-1]]
     else:
         last = int(rising.front[-1]) if len(rising.front) else 0
         grid_q = rising.masses_until(last)

@@ -258,6 +258,14 @@ class Round(CohortDraw, ABC):
         """
         raise ValueError(f"a {type(self).__name__} has no instance {family!r}")
 
+    def reversed_lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+        """:meth:`lower_losses` with the two datasets exchanged, also from below.
+
+        By default the same outcomes read the other way, which is right where these are a pair of
+        distributions. If losses were rounded down, exchanging would round them up: override it then.
+        """
+        return lower_losses(self, family, resolution).reversed()
+
     def single_bounds(self, delta: float) -> Iterator[tuple[float, str]]:
         """Further upper bounds on ε, as (ε, name), for a history of exactly one such round.
 
@@ -420,5 +428,5 @@ def lower_losses(each: Round, family: str, resolution: Resolution) -> PrivacyLos
 
 @lru_cache(maxsize=_CACHED)
 def reversed_lower_losses(each: Round, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-    """:meth:`Round.lower_losses` with the two datasets exchanged, computed once for equal rounds."""
-    return lower_losses(each, family, resolution).reversed()
+    """:meth:`Round.reversed_lower_losses`, computed once for equal rounds."""
+    return each.reversed_lower_losses(family, resolution)

@@ -169,6 +169,13 @@ class CountedRound(Round):
 
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
         """The privacy losses of that dataset and its neighbour."""
+        return self._dataset(resolution, exchanged=False)
+
+    def reversed_lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+        """The privacy losses of the neighbour and that dataset."""
+        return self._dataset(resolution, exchanged=True)
+
+    def _dataset(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
         if self.encoding is BitEncoding.SYMMETRIC:
             alone = self._tag().shuffled(self.reports)
             laws = [lower_losses(alone, lower_families(alone)[0], resolution)]
@@ -183,7 +190,9 @@ class CountedRound(Round):
                 )
                 rise = held.reversed()
             laws, counts = [fall, rise], [self.ones, self.ones]
-        found = sampled_instance(laws, counts, sampling_rate=self.sampling_rate, resolution=resolution)
+        found = sampled_instance(
+            laws, counts, sampling_rate=self.sampling_rate, resolution=resolution, exchanged=exchanged
+        )
         return discounted(found, self.distance)
 
     def _tag(self) -> Tag:

@@ -167,6 +167,13 @@ class PoissonBinomialRound(Round):
         With secret participation it holds v or 0, and everybody else 0: then who does not take part sends
         what the others do.
         """
+        return self._opposite_vectors(resolution, exchanged=False)
+
+    def reversed_lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+        """The same with the client's two vectors exchanged."""
+        return self._opposite_vectors(resolution, exchanged=True)
+
+    def _opposite_vectors(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
         pairs = self.attained or ()
         half = (1 - 2 * self.flip) / 2
         laws = [
@@ -184,6 +191,7 @@ class PoissonBinomialRound(Round):
             [count for _, count in pairs],
             sampling_rate=self.sampling_rate * (self.participation or 1.0),
             resolution=resolution,
+            exchanged=exchanged,
         )
         return discounted(found, min(1.0, 4 * TAIL * self.dim))
 

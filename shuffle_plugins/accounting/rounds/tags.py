@@ -163,12 +163,20 @@ class TaggedRound(Round):
 
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
         """The privacy losses of all messages of two opposite records."""
+        return self._opposite_records(resolution, exchanged=False)
+
+    def reversed_lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+        """The same with the two records exchanged."""
+        return self._opposite_records(resolution, exchanged=True)
+
+    def _opposite_records(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
         shuffles, counts = zip(*self.shuffles(), strict=True)
         return sampled_instance(
             [lower_losses(each, lower_families(each)[0], resolution) for each in shuffles],
             counts,
             sampling_rate=self.sampling_rate,
             resolution=resolution,
+            exchanged=exchanged,
         )
 
     @classmethod

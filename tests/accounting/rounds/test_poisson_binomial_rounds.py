@@ -9,7 +9,7 @@ import pytest
 
 from shuffle_plugins.accounting import PoissonBinomialRound, Round, Sampling, ShuffleAccountant
 from shuffle_plugins.accounting.losses.coins import gaussian_profile
-from shuffle_plugins.accounting.losses.distribution import FINE
+from shuffle_plugins.accounting.losses.distribution import COARSE, FINE, SINGLE
 from shuffle_plugins.accounting.pairs.bit_scores import _fewest_coins, _Law, _shift, score_cover
 
 DELTA = 1e-6
@@ -268,3 +268,38 @@ def test_a_state_comes_back():
 def test_impossible_fields_are_refused(changes, said):
     with pytest.raises(ValueError, match=said):
         single(**changes)
+
+
+MANY = PoissonBinomialRound(
+    population=50, cohort=50, dim=60_000, bits=1, flip=0.499, distance=250.0, attained=((0.5, 60_000),)
+)
+
+
+@pytest.mark.parametrize("resolution", [COARSE, FINE])
+def test_an_instance_of_many_coordinates_is_a_bound_in_both_directions(resolution):
+    """What rounding takes off one coordinate's law comes to a few per cent of the mass of sixty thousand."""
+    [family] = MANY.lower_families
+    for law in (MANY.lower_losses(family, resolution), MANY.reversed_lower_losses(family, resolution)):
+        assert 0.99 < law.p.sum() <= 1
+        assert law.q.sum() <= 1
+        assert law.p * np.exp(-law.loss) == pytest.approx(law.q, rel=1e-9)
+    exact = 60_000 * binary_kl(0.5 * 0.002 / 2, crowd=49)
+    forwards = MANY.lower_losses(family, SINGLE)
+    assert 0.99 * exact < (forwards.p * forwards.loss).sum() <= exact * (1 + 1e-9)
+
+
+def binary_kl(bias: float, *, crowd: int) -> float:
+    """Divergence of the counts of one bit with this bias, or the opposite, among others with the opposite."""
+    others = np.array(
+        [math.comb(crowd, k) * (0.5 - bias) ** k * (0.5 + bias) ** (crowd - k) for k in range(50)]
+    )
+    one, two = (np.convolve(others, [0.5 - b, 0.5 + b]) for b in (bias, -bias))
+    return float((one * np.log(one / two)).sum())
+
+
+@pytest.mark.parametrize("delta", [1e-2, 1e-5])
+def test_the_ends_of_many_coordinates_do_not_cross_over_rounds(delta):
+    accountant = ShuffleAccountant()
+    accountant.step(MANY, num_steps=20)
+    found = accountant.epsilon(delta)
+    assert 0.85 * found.upper < found.lower < found.upper
