@@ -10,6 +10,7 @@ import typer
 from shuffle_plugins import accounting
 from shuffle_plugins.cli import options, output
 from shuffle_plugins.cli.questions import AskedRounds, answer_json, show_answer
+from shuffle_plugins.core import rounded
 
 # Numbers of rounds at which a curve is drawn: enough for a smooth line, few enough for seconds.
 _PLOT_POINTS = 13
@@ -47,10 +48,17 @@ def epsilon_command(
         return asked.compare(local_epsilon=local_epsilon, num_steps=num_steps, delta=delta)
 
     found = answer(rounds)
+    client = _of_a_client(asked.whole_client(local_epsilon), num_steps=rounds, delta=delta, method=method)
     if as_json:
-        output.print_json(answer_json(found.beside(published)))
+        also = {} if client is None else {"epsilon_of_a_client": client}
+        output.print_json(answer_json(found.beside(published)) | also)
     else:
         show_answer(found, published=published, population=population)
+        if client is not None:
+            output.remark(
+                "That is for one record. For neighbours that differ in all records of a client: "
+                f"ε ≤ {rounded(client, up=True)}."
+            )
         left_out = len(accounting.ALL_PUBLISHED) - len(published)
         output.remark(f"{left_out} more published bounds: --all shows them." if left_out else None)
     if plot is not None:
@@ -64,6 +72,17 @@ def epsilon_command(
                 progress(len(others), len(points))
         plot_comparisons(comparisons=others, path=plot)
     output.picture_written(plot, as_json=as_json)
+
+
+def _of_a_client(
+    whole: accounting.Round | None, *, num_steps: int, delta: float, method: accounting.Method
+) -> float | None:
+    """The upper end of ε of these rounds; None if there are none."""
+    if whole is None:
+        return None
+    accountant = accounting.ShuffleAccountant(method=method)
+    accountant.step(whole, num_steps=num_steps)
+    return accountant.epsilon(delta, lower=False).upper
 
 
 def _spread(rounds: int) -> list[int]:

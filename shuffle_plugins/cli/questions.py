@@ -114,6 +114,22 @@ class AskedRounds:
             samples_per_client=self.samples_per_client,
         )
 
+    def whole_client(self, local_epsilon: float) -> accounting.Round | None:
+        """The same round for neighbours that differ in all records of a client; None if it is not accounted.
+
+        Also None where clients have one record each: then there is no other question.
+        """
+        one_record = self.round(local_epsilon)
+        if not isinstance(one_record, accounting.SampledRecordsRound):
+            return None
+        if self.samples_per_client == 1:
+            return one_record.clients
+        if one_record.sampling not in accounting.SeveralReportsRound.SAMPLINGS:
+            return None
+        return accounting.SeveralReportsRound.of(
+            one_record.clients, reports_per_client=self.samples_per_client
+        )
+
     def compare(self, *, local_epsilon: float, num_steps: int, delta: float) -> accounting.Comparison:
         """The project's own bounds on that many rounds; ``beside`` of the answer adds published ones."""
         return accounting.compare(

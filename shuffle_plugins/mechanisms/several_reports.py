@@ -62,6 +62,7 @@ class SeveralReports:
         if type(one) is not ShuffleRound:
             raise ValueError(
                 f"several reports per client are accounted for shuffled reports, and a round of "
-                f"{self.name!r} is a {type(one).__name__}: take a one-message mechanism"
+                f"{self.name!r} is a {type(one).__name__}: take a one-message mechanism with δ0 = 0, such as "
+                "'privunit-g' or 'laplace'"
             )
         return SeveralReportsRound.of(one, reports_per_client=self.reports_per_client)

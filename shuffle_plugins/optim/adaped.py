@@ -224,11 +224,14 @@ class AdaPeD:
                 starts as a copy of μ.
 
         Raises:
-            ValueError: if ``arrays`` lacks ψ, or the personal model has other names or shapes than μ.
+            ValueError: if ``arrays`` lacks ψ, μ is not finite (θ would not be either, after a step), or the
+                personal model has other names or shapes than μ.
         """
         if DISSIMILARITY not in arrays:
             raise ValueError(f"the arrays have no {DISSIMILARITY!r}: they are not of AdaPeD")
         global_model = {name: value.detach() for name, value in arrays.items() if name != DISSIMILARITY}
+        if not all(bool(value.isfinite().all()) for value in global_model.values()):
+            raise ValueError("the global model that came is not finite: the personal model is left as it was")
         kept = global_model if personal_model is None else dict(personal_model)
         if {name: value.shape for name, value in kept.items()} != {
             name: value.shape for name, value in global_model.items()

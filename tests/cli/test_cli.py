@@ -19,6 +19,7 @@ from shuffle_plugins.accounting import (
     Method,
     SampledRecordsRound,
     Sampling,
+    SeveralReportsRound,
     ShuffleAccountant,
     ShuffleRound,
     comparison,
@@ -804,6 +805,12 @@ def test_clients_with_several_records_are_asked_about(run: Run) -> None:
     assert code == 0
     assert "replace-one record neighbours" in out
     assert "2 of 20 records" in " ".join(out.split())
+    whole = ShuffleAccountant()
+    whole.step(SeveralReportsRound.of(clients, reports_per_client=2), num_steps=20)
+    assert found["epsilon_of_a_client"] == whole.epsilon(1e-5).upper > found["upper"]
+    assert "all records of a client: ε ≤" in " ".join(out.split())
+    one = answer(run, "epsilon", *QUESTION, "--records-per-client", "20")
+    assert one["epsilon_of_a_client"] == answer(run, "epsilon", *QUESTION)["upper"]
     code, _, err = run("epsilon", *QUESTION, "--records-per-client", "2", "--samples-per-client", "3")
     assert code != 0
     assert "at most records_per_client" in err

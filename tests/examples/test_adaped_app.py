@@ -207,6 +207,22 @@ def test_any_registered_randomizer_or_sum_will_do(apps, config, randomizer):
     assert not any(reply.has_error() for reply in grid.replies)
 
 
+def test_no_server_destroys_a_personal_model(apps, config):
+    """With a global model that is not finite; nor does training that diverges: the one of before is kept."""
+    config |= {"evaluation": "none"}
+    grid = grid_of(apps, config)
+    serve(apps, grid, config)
+    before = kept(apps, grid)
+    context = grid.context(grid.get_node_ids()[0])
+    arrays = {name: value * float("nan") for name, value in apps[2].initial(config).items()}
+    with pytest.raises(ValueError, match="is not finite"):
+        apps[2].method(config).received(arrays, personal_model=apps[0].personal_model(context))
+    with pytest.raises(ValueError, match="no finite personal model"):
+        apps[0].keep(context, {name: value * float("inf") for name, value in before[0].items()})
+    after = apps[0].personal_model(context)
+    assert all(torch.equal(value, before[0][name]) for name, value in after.items())
+
+
 @pytest.fixture(scope="module")
 def page() -> str:
     return (FOLDER.parents[1] / "docs" / "guides" / "personalized.md").read_text()

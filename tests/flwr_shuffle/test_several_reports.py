@@ -326,7 +326,7 @@ def test_sums_are_not_accounted_for_several_reports():
     from shuffle_plugins.protocols import VectorSum
 
     total = VectorSum.with_noise(dim=3, cohort=10, noise_multiplier=1.0, radius=1.0)
-    with pytest.raises(ValueError, match="take a one-message mechanism"):
+    with pytest.raises(ValueError, match="take a one-message mechanism with δ0 = 0"):
         SeveralReports(total, 2).round(population=10, cohort=10, sampling=Sampling.FULL)
     one = ShuffleRound(local_epsilon=1.0, population=10, cohort=10, sampling="full", local_delta=1e-9)
     with pytest.raises(ValueError, match="δ0 = 0"):

@@ -67,7 +67,13 @@ def personal_model(context: Context) -> dict[str, Tensor] | None:
 
 
 def keep(context: Context, model: dict[str, Tensor]) -> None:
-    """Keep the personal model in the node's state, and in its file if it has one."""
+    """Keep the personal model in the node's state, and in its file if it has one.
+
+    Raises:
+        ValueError: if it is not finite: the one of before is kept, and the server is told of no change.
+    """
+    if not all(bool(value.isfinite().all()) for value in model.values()):
+        raise ValueError("training left no finite personal model; the one of before is kept")
     context.state[PERSONAL_MODEL] = ArrayRecord(task.state_dict(model))
     if (path := _file(context)) is not None:
         path.parent.mkdir(parents=True, exist_ok=True)

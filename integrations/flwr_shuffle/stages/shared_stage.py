@@ -199,10 +199,23 @@ class SharedSumStage(ShuffleStage):
         return terms
 
     def take(self, reply: Message, *, instruction: Instruction, dim: int) -> Message:
-        """Write a client's share to a file, so that it need not stay in memory."""
+        """Write a client's share to a file, so that it need not stay in memory.
+
+        Raises:
+            OSError: if it cannot be written. The round stays charged, and nothing of it is added up.
+        """
         light = copy(reply)
         light.content = RecordDict()
-        self._begun(instruction, dim).put(light, payload_or_nothing(reply))
+        try:
+            self._begun(instruction, dim).put(light, payload_or_nothing(reply))
+        except OSError as error:
+            self._coming = None
+            folder = self._share_folder or tempfile.gettempdir()
+            raise OSError(
+                error.errno,
+                f"the clients' shares of a round cannot be kept in {folder} ({error.strerror}): make room "
+                "there, or give SharedSumStage(share_folder=…). The round is charged; start again to go on",
+            ) from error
         return light
 
     def _begun(self, instruction: Instruction, dim: int) -> _Coming:

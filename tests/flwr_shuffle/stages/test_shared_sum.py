@@ -918,6 +918,17 @@ def test_a_sum_of_too_few_is_charged_and_not_used(tmp_path: Path, monkeypatch: p
     assert not found.refusal.conclusive
 
 
+def test_a_share_that_cannot_be_written_ends_the_run_charged(tmp_path: Path) -> None:
+    """As on a full disk: nothing was released, and the text says what to do."""
+    run = SharedRun(folder=tmp_path)
+    run.stage = run.new_stage(share_folder=tmp_path / "no such folder")
+    strategy = run.strategy()
+    with pytest.raises(OSError, match=r"cannot be kept in .*no such folder.*share_folder=.*is charged"):
+        strategy.start(run.grid, ArrayRecord({"w": Array(MODEL)}), num_rounds=2)
+    assert strategy.accountant.num_rounds == 1
+    assert strategy.arrays is None
+
+
 def test_shares_lie_in_a_file_and_not_in_memory(
     run: SharedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
