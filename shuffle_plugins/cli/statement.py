@@ -29,9 +29,7 @@ def statement_command(
         Path | None,
         typer.Argument(
             metavar="[FILE]",
-            help="A server's or a client's ledger, an accountant's state_dict() saved as JSON or by "
-            "torch.save, or a checkpoint of the Opacus engine; without it, the rounds that the options "
-            "describe.",
+            help="Ledger, checkpoint or saved state; only read.",
             show_default=False,
         ),
     ] = None,
@@ -66,7 +64,11 @@ def statement_command(
     records_per_client: options.RecordsOption = 1,
     samples_per_client: options.SamplesOption = 1,
 ) -> None:
-    """What has to be said beside an ε: unit, neighbours, adversary, trust, and what is not covered."""
+    """What has to be said beside an ε: unit, neighbours, adversary, trust, and what is not covered.
+
+    FILE is a server's or a client's ledger, a checkpoint of the Opacus engine, or an accountant's state_dict()
+    as JSON or by torch.save. Without it the options describe the rounds.
+    """
     if markdown and as_json:
         raise typer.BadParameter("give --markdown or --json, not both")
     about: dict[str, Any] = {

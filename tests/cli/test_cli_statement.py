@@ -109,6 +109,7 @@ def test_a_servers_ledger(run: Run, tmp_path: Path) -> None:
     assert answer(run, str(path), "--model", "letters")["num_rounds"] == 1
 
 
+@pytest.mark.slow
 def test_a_clients_ledger(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "client"
     promised = written(ShuffleRound(local_epsilon=1.0, population=50, cohort=50, sampling="full"))

@@ -66,6 +66,7 @@ def test_seeds_void_it_and_clipping_is_described_as_it_is(make_private: Privatel
     assert all(each.cover is not Cover.UNKNOWN for each in accesses)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_stated_by_the_command_line(
     make_private: Privately, train: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -320,6 +320,7 @@ def test_unnamed_rounds_are_everybodys_and_new_names_end_the_spread() -> None:
     assert "known by name" not in str(found)
 
 
+@pytest.mark.slow
 def test_secret_participation_and_rounds_that_let_nothing_out() -> None:
     accountant = FederatedAccountant()
     drawn = FederatedRound.drawn(Randomizer(), candidates=200, invited=40, reports=40)
@@ -337,6 +338,7 @@ def test_secret_participation_and_rounds_that_let_nothing_out() -> None:
     assert (found.target.adversary, found.target.exceeded) == ("server", True)
 
 
+@pytest.mark.slow
 def test_a_budget_that_ended_a_run_is_not_exceeded() -> None:
     accountant, budget = FederatedAccountant(), 0.3
     for index in range(300):

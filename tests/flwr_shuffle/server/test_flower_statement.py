@@ -35,6 +35,7 @@ def access(statement: PrivacyStatement, what: str) -> Cover:
     return found
 
 
+@pytest.mark.slow
 def test_rounds_are_stated_also_while_one_is_under_way(tmp_path: Any) -> None:
     said: list[PrivacyStatement] = []
 
