@@ -66,8 +66,8 @@ def statement_command(
 ) -> None:
     """What has to be said beside an ε: unit, neighbours, adversary, trust, and what is not covered.
 
-    FILE is a server's or a client's ledger, a checkpoint of the Opacus engine, or an accountant's state_dict()
-    as JSON or by torch.save. Without it the options describe the rounds.
+    FILE is a server's or a client's ledger, a checkpoint of the Opacus engine, or an accountant's
+    state_dict() as JSON or by torch.save. Without it the options describe the rounds.
     """
     if markdown and as_json:
         raise typer.BadParameter("give --markdown or --json, not both")
