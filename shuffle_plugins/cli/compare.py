@@ -32,6 +32,8 @@ def compare_command(
     mechanism: options.MechanismOption = options.GENERIC,
     dim: options.DimOption = None,
     local_delta: options.LocalDeltaOption = 0.0,
+    records_per_client: options.RecordsOption = 1,
+    samples_per_client: options.SamplesOption = 1,
     as_json: options.JsonOption = False,
     plot: options.PlotOption = None,
 ) -> None:

@@ -809,6 +809,8 @@ def test_clients_with_several_records_are_asked_about(run: Run) -> None:
     whole.step(SeveralReportsRound.of(clients, reports_per_client=2), num_steps=20)
     assert found["epsilon_of_a_client"] == whole.epsilon(1e-5).upper > found["upper"]
     assert "all records of a client: ε ≤" in " ".join(out.split())
+    [compared] = answer(run, "compare", *asked)
+    assert compared["upper"] == found["upper"]
     one = answer(run, "epsilon", *QUESTION, "--records-per-client", "20")
     assert one["epsilon_of_a_client"] == answer(run, "epsilon", *QUESTION)["upper"]
     code, _, err = run("epsilon", *QUESTION, "--records-per-client", "2", "--samples-per-client", "3")
