@@ -43,9 +43,14 @@ def statement_command(
         str | None, typer.Option("--model", metavar="M", help="Which model of a ledger that holds several.")
     ] = None,
     unit: Annotated[
-        accounting.Unit,
-        typer.Option("--unit", metavar="UNIT", help="What a client stands for: client, record or user."),
-    ] = accounting.Unit.CLIENT,
+        accounting.Unit | None,
+        typer.Option(
+            "--unit",
+            metavar="UNIT",
+            help="What a client stands for: client, record or user. A checkpoint's are records unless given, "
+            "all others clients.",
+        ),
+    ] = None,
     target_epsilon: Annotated[
         float | None, options.number_option("--target-epsilon", metavar="EPS", help="Budget to compare with.")
     ] = None,
@@ -72,7 +77,7 @@ def statement_command(
     if markdown and as_json:
         raise typer.BadParameter("give --markdown or --json, not both")
     about: dict[str, Any] = {
-        "unit": unit,
+        "unit": accounting.Unit.CLIENT if unit is None else unit,
         "target_epsilon": target_epsilon,
         "target_adversary": accounting.Adversary(adversary),
     }
@@ -90,7 +95,7 @@ def statement_command(
         )
     else:
         _refuse_rounds_beside_a_file(context)
-        found = _of_file(saved, delta=delta, model=model, about=about)
+        found = _of_file(saved, delta=delta, model=model, about=about, unit=unit)
     if as_json:
         output.print_json(found.to_dict())
     else:
@@ -107,7 +112,12 @@ def _refuse_rounds_beside_a_file(context: typer.Context) -> None:
 
 
 def _of_file(
-    path: Path, *, delta: float | None, model: str | None, about: dict[str, Any]
+    path: Path,
+    *,
+    delta: float | None,
+    model: str | None,
+    about: dict[str, Any],
+    unit: accounting.Unit | None,
 ) -> accounting.PrivacyStatement:
     with path.open("rb") as file:
         beginning = file.read(len(_SQLITE))
@@ -124,9 +134,16 @@ def _of_file(
         delta = target[1] if delta is None else delta
     if delta is None:
         raise typer.BadParameter("--delta is needed: a saved state has rounds, and no δ")
-    return accounting.PrivacyStatement.of(
-        _accountant_of(state), delta=delta, subject="a saved accountant", **about
-    )
+    of_engine = _is_of_engine(state)
+    if of_engine and unit is None:
+        about = about | {"unit": accounting.Unit.RECORD}
+    subject = "a saved accountant of the Opacus engine" if of_engine else "a saved accountant"
+    return accounting.PrivacyStatement.of(_accountant_of(state), delta=delta, subject=subject, **about)
+
+
+def _is_of_engine(state: Mapping[str, Any]) -> bool:
+    """Whether an accountant of the Opacus engine wrote the state: it says by which of the two."""
+    return "mechanism" in state
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:
@@ -168,7 +185,7 @@ def _accountant_of(
         federated = accounting.FederatedAccountant(method=kept.get("method", "pld"))
         federated.load_state_dict(kept)
         return federated
-    if "mechanism" not in kept:
+    if not _is_of_engine(kept):
         accountant = accounting.ShuffleAccountant(method=kept.get("method", "pld"))
         accountant.load_state_dict(kept)
         return accountant
