@@ -43,6 +43,12 @@ from .numerics.search import narrowed as narrowed
 from .numerics.search import zero_between as zero_between
 from .pairs.blanket import Blanket as Blanket
 from .pairs.clones import binary_pair as binary_pair
+from .pairs.instances import Atoms as Atoms
+from .pairs.instances import diluted as diluted
+from .pairs.instances import most_telling as most_telling
+from .pairs.instances import product_atoms as product_atoms
+from .pairs.instances import read_coarsely as read_coarsely
+from .pairs.instances import two_level_atoms as two_level_atoms
 from .precision import pair_epsilon_interval as pair_epsilon_interval
 from .rounds.base import Round as Round
 from .rounds.coins import SumRound as SumRound

@@ -8,6 +8,8 @@ from .hadamard import hadamard_signs as hadamard_signs
 from .hadamard import hadamard_transform as hadamard_transform
 from .hadamard import padded_dim as padded_dim
 from .kashin import KashinFrame as KashinFrame
+from .kashin_law import kashin_level as kashin_level
+from .kashin_law import kashin_size as kashin_size
 from .norms import l1_norms as l1_norms
 from .public_bits import public_random_bytes as public_random_bytes
 from .public_bits import public_signs as public_signs

@@ -8,20 +8,20 @@ and vector quantization").
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from shuffle_plugins.compressors.hadamard import cpu_kernels, hadamard_transform, padded_dim
+from shuffle_plugins.compressors.hadamard import cpu_kernels, hadamard_transform
+from shuffle_plugins.compressors.kashin_law import MARGIN as _MARGIN
+from shuffle_plugins.compressors.kashin_law import kashin_level, kashin_size
 from shuffle_plugins.compressors.public_bits import public_random_bytes, public_signs
 from shuffle_plugins.compressors.rotation import TightFrame
 from shuffle_plugins.core import Rows, checks, rows_at_once
 
 _CHUNK = 1 << 20  # coefficients handled at a time on a CPU
-_MARGIN = 1e-3  # share of the level that covers rounding
 _AIM, _SHARE, _QUICK_STEPS = 0.85, 1.75, 8
 
 
@@ -78,11 +78,9 @@ class KashinFrame(TightFrame):
     """The signs of those rows, (dim,) int8."""
 
     def __post_init__(self) -> None:
-        size = 2 * padded_dim(self.dim)
+        size = kashin_size(checks.dim(self.dim))
         if self.level == 0.0:
-            hardest = math.sqrt(math.pi / 2 / (1 - self.dim / size))
-            always = math.sqrt(self.dim) / (1 - _MARGIN)
-            object.__setattr__(self, "level", min(1.25 * hardest, always))
+            object.__setattr__(self, "level", kashin_level(self.dim))
         checks.number("level", self.level, above=1)
         checks.whole("max_iterations", self.max_iterations)
         drawn = np.frombuffer(public_random_bytes("kashin rows", seed=self.seed, count=8 * size), dtype="<u8")

@@ -126,7 +126,7 @@ class Mechanism(Reporter):
             cohort=cohort,
             sampling=sampling,
             adversary=adversary,
-            mechanism="generic" if self.local_delta else self.name,
+            mechanism=self.name,
             blanket=None if self.local_delta else self.blanket(),
             local_delta=self.local_delta,
         )

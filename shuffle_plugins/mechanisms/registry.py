@@ -75,7 +75,7 @@ _BUILT_IN: dict[Kind, dict[str, tuple[str, str, str | None]]] = {
         "l2-block": (
             "mechanisms.signs.l2_block:L2Block",
             "one block of Kashin coefficients of an l2 ball, as a pattern of signs",
-            "mechanisms.signs.sqkr_law:sqkr_blanket",
+            "mechanisms.signs.sqkr_law:l2_block_blanket",
         ),
         "linf-bit-planes": (
             "mechanisms.signs.linf_bit_planes:LInfBitPlanes",
@@ -152,7 +152,7 @@ _BUILT_IN: dict[Kind, dict[str, tuple[str, str, str | None]]] = {
         "limited-hadamard": (
             "mechanisms.categories.limited_hadamard:LimitedHadamard",
             "one-bit Hadamard response of a category in a random group, also with little randomness",
-            "mechanisms.categories.oracles_law:hadamard_blanket",
+            "mechanisms.categories.oracles_law:one_bit_hadamard_blanket",
         ),
         "local-hashing": (
             "mechanisms.categories.local_hashing:LocalHashing",

@@ -27,6 +27,7 @@ from shuffle_plugins.accounting.losses.distribution import (
     deviation_of,
     finite_losses,
 )
+from shuffle_plugins.accounting.losses.slots import slot_losses_from_below
 from shuffle_plugins.accounting.numerics.binomial import (
     LOG_TAIL,
     MOST_LISTED,
@@ -143,12 +144,16 @@ def outcomes_of(pair: Pair, *, kind: BoundKind, tolerance: float) -> Outcomes:
         if kind == "upper" and _has_three_counts(pair) and pair.slots * pair.active >= _MANY_ACTIVE:
             return slot_losses(pair.as_slots(), tolerance=tolerance)
         return (*_outcomes(pair, kind=kind, tolerance=tolerance), 0.0)
-    if kind == "lower":
-        raise ValueError("sums of slots and envelopes are bounded from above only")
     if isinstance(pair, BitPair):
+        if kind == "lower":
+            raise ValueError("envelopes are bounded from above only")
         return bit_losses(pair)
     if isinstance(pair, CrowdPair):
+        if kind == "lower":
+            raise ValueError("crowds are bounded from above only")
         return crowd_losses(pair, tolerance=tolerance)
+    if kind == "lower":
+        return (*slot_losses_from_below(pair), 0.0)
     return slot_losses(pair, tolerance=tolerance)
 
 

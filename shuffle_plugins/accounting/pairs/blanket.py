@@ -9,6 +9,7 @@ from dataclasses import fields as dataclass_fields
 from enum import StrEnum
 from typing import Any, Self
 
+from shuffle_plugins.accounting.pairs.instances import Atoms
 from shuffle_plugins.core import checks
 
 _MASS_TOLERANCE = 1e-11
@@ -60,6 +61,9 @@ class Blanket:
             a lower bound.
         tail: mass of the differing client's own report that the weights leave out, charged to δ.
         form: what the reports are.
+        instances: datasets in which everybody else holds one record z, each as triples (u, v, mass): with
+            R_z, the law of a report about z, u = R_x/R_z − 1 and v = R_x'/R_z − 1 have that mass under R_z.
+            Exact, or a coarser reading of reports; each makes a lower bound.
 
     Raises:
         ValueError: if a mass is negative or the weights do not have mean one.
@@ -74,11 +78,13 @@ class Blanket:
     outside: float = 0.0
     tail: float = 0.0
     form: Form = Form.CORNERS
+    instances: tuple[Atoms, ...] = ()
 
     def __post_init__(self) -> None:
         checks.local_epsilon(self.local_epsilon)
         object.__setattr__(self, "form", Form(self.form))
         object.__setattr__(self, "edges", tuple((float(r), float(mass)) for r, mass in self.edges))
+        object.__setattr__(self, "instances", tuple(map(_checked_atoms, self.instances)))
         masses = (self.differing, self.low, self.high, self.outside, self.tail, *(m for _, m in self.edges))
         if not all(math.isfinite(x) and x >= 0 for x in masses):
             raise ValueError("blanket masses must be finite and not negative")
@@ -205,9 +211,12 @@ class Blanket:
         return 2 * self.differing + self.low + self.high + 2 * math.fsum(mass for _, mass in self.edges)
 
     def state(self) -> tuple[Any, ...]:
-        """The blanket as a plain tuple of float, bool, str and tuples, for checkpoints."""
+        """The blanket as a plain tuple of float, bool, str and tuples, for checkpoints.
+
+        Without instances it is as it was before there were any.
+        """
         fields = astuple(self)
-        return (*fields[:-1], self.form.value)
+        return (*fields[:-2], self.form.value, *([self.instances] if self.instances else []))
 
     @classmethod
     def from_state(cls, state: tuple[Any, ...]) -> Self:
@@ -217,12 +226,36 @@ class Blanket:
             ValueError: if the tuple is not one that :meth:`state` writes.
         """
         names = [field.name for field in dataclass_fields(cls)]
-        if not isinstance(state, (tuple, list)) or len(state) != len(names):
+        if not isinstance(state, (tuple, list)) or len(state) not in (len(names) - 1, len(names)):
             raise ValueError(f"not the state of a Blanket: {state!r}")
         try:
-            return cls(**dict(zip(names, state, strict=True)))
+            return cls(**dict(zip(names, state, strict=False)))
         except TypeError as error:
             raise ValueError(f"not the state of a Blanket: {state!r}") from error
+
+
+def _checked_atoms(atoms: Iterable[tuple[float, float, float]]) -> Atoms:
+    """One instance's atoms as floats.
+
+    Raises:
+        ValueError: if they are not the law of two gains of mean zero.
+    """
+    found = tuple((float(u), float(v), float(mass)) for u, v, mass in atoms)
+    if not all(map(math.isfinite, (x for atom in found for x in atom))):
+        raise ValueError("an instance's atoms must be finite numbers")
+    if any(mass < 0 or min(u, v) < -1 for u, v, mass in found):
+        raise ValueError("an instance's atom needs a mass that is not negative, and gains of at least -1")
+    total = math.fsum(mass for _, _, mass in found)
+    means = [math.fsum(atom[i] * atom[2] for atom in found) for i in (0, 1)]
+    sizes = [math.fsum(abs(atom[i]) * atom[2] for atom in found) for i in (0, 1)]
+    if abs(total - 1) > _MASS_TOLERANCE or any(
+        abs(mean) > _MASS_TOLERANCE * (1 + size) for mean, size in zip(means, sizes, strict=True)
+    ):
+        raise ValueError(
+            f"an instance's masses must sum to 1 and its gains have mean 0, got {total!r} and {means}: check "
+            "that the atoms are (R_x/R_z − 1, R_x'/R_z − 1, R_z) and that none is missing"
+        )
+    return found
 
 
 def _corner_coordinate(weight: float, largest: float) -> float:

@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from shuffle_plugins.accounting.pairs.bits import BitPair
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.accounting.pairs.crowd import CrowdPair
+from shuffle_plugins.accounting.pairs.instances import Atoms
 from shuffle_plugins.accounting.pairs.slots import SlotPair
 
 _MOST_SPREAD = 10.0
@@ -130,6 +131,14 @@ class PairMixture:
     def information(self) -> float:
         """Mean of the components' information."""
         return math.fsum(m * pair.information for m, pair in zip(self.masses, self.pairs, strict=True))
+
+    @property
+    def readable_information(self) -> float:
+        """What of it lower bounds read; instances are ordered by it."""
+        return math.fsum(
+            m * (pair.readable_information if isinstance(pair, SlotPair) else pair.information)
+            for m, pair in zip(self.masses, self.pairs, strict=True)
+        )
 
     @property
     def symmetric(self) -> bool:
@@ -238,6 +247,13 @@ def third_record_pair(
         sign_gain=math.expm1(local_epsilon) / 2,
         passive_weight=max(1.0 - (e + 1.0) * outside, 0.0) / others if others > 0 else 0.0,
     )
+
+
+def alike_pair(atoms: Atoms, *, population: int, slots: int, participation: float) -> SlotPair:
+    """Exact pair when all other clients hold one record, which gives a report these gains. A lower bound."""
+    present = tuple((u, v, participation * mass) for u, v, mass in atoms)
+    absent = ((0.0, 0.0, 1.0 - participation),) if participation < 1 else ()
+    return SlotPair(population=population, slots=slots, atoms=(*present, *absent))
 
 
 def mirror_pair(blanket: Blanket, *, population: int, slots: int, participation: float) -> CountPair:

@@ -15,6 +15,7 @@ from shuffle_plugins.accounting.pairs.blanket import Blanket, Form
 from shuffle_plugins.accounting.pairs.counts import (
     Pair,
     PairMixture,
+    alike_pair,
     blanket_pair,
     mirror_pair,
     slot_pair,
@@ -95,6 +96,9 @@ def lower_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> dict[s
     if blanket.exact:
         name = "binary-RR" if generic else mechanism
         found[f"{name} instance"] = _placed(draw, partial(mirror_pair, blanket), upper=False)
+    for number, atoms in enumerate(blanket.instances):
+        name = f"{mechanism} instance, all others alike" + (f" ({number + 1})" if number else "")
+        found[name] = _placed(draw, partial(alike_pair, atoms), upper=False)
     return found
 
 

@@ -34,6 +34,7 @@ _SCOUTS = 32  # rough values of the profile, by which its points are placed
 _SCOUTS_SHARE = 0.01  # of variance by which rough values are smoothed
 _UNIFORM_REACH = 12.0  # standard deviations of the loss that points cover evenly
 _RARE = 1e-4  # expected number of draws that may be treated one at a time
+_COMMON = 30.0  # how much it matters, at the deltas that people ask for
 _OUTLYING = 20.0  # … if they are so many standard deviations of the rest away
 
 
@@ -89,6 +90,15 @@ class SlotPair:
         return self.slots * math.fsum(m * (u - v) ** 2 for u, v, m in self.atoms) / self.population**2
 
     @property
+    def readable_information(self) -> float:
+        """:attr:`information`, less a guess at what is lost where only one sum of scores is read.
+
+        That sum does not tell how P and Q change together, which matters where few reports speak for anybody.
+        """
+        common = math.fsum(m * (u + v) ** 2 for u, v, m in self.atoms) / 4
+        return self.information / (1 + _COMMON * self.slots * common / self.population**2)
+
+    @property
     def one_sided(self) -> bool:
         """Whether exchanging P and Q changes the pair."""
         law: dict[tuple[float, float], float] = {}
@@ -120,12 +130,8 @@ def slot_losses(pair: SlotPair, *, tolerance: float) -> tuple[Floats, Floats, Fl
     """
     if not 0 < tolerance <= 0.1:
         raise ValueError(f"tolerance must be in (0, 0.1], got {tolerance!r}")
-    kinds = len(pair.atoms)
-    # As many multisets are built on the way as there are of one kind more.
-    if math.comb(pair.slots + kinds - 1, pair.slots) <= _FEW_OUTCOMES and (
-        math.comb(pair.slots + kinds, pair.slots) <= _FEW_STEPS
-    ):
-        return _all_outcomes(pair)
+    if few_outcomes(pair):
+        return listed_outcomes(pair)
     u, v, mass = (np.array(column) for column in zip(*(a for a in pair.atoms if a[2] > 0), strict=True))
     lost = pair.slots * pair.lost / pair.population
     right = _speaking_for_first(pair, u, v, mass, tolerance=tolerance)
@@ -139,8 +145,21 @@ def slot_losses(pair: SlotPair, *, tolerance: float) -> tuple[Floats, Floats, Fl
     )
 
 
-def _all_outcomes(pair: SlotPair) -> tuple[Floats, Floats, Floats, float]:
-    """The pair itself, outcome by outcome: one for every multiset of atoms."""
+def few_outcomes(pair: SlotPair) -> bool:
+    """Whether :func:`listed_outcomes` takes little time."""
+    kinds = len(pair.atoms)
+    # As many multisets are built on the way as there are of one kind more.
+    return math.comb(pair.slots + kinds - 1, pair.slots) <= _FEW_OUTCOMES and (
+        math.comb(pair.slots + kinds, pair.slots) <= _FEW_STEPS
+    )
+
+
+def listed_outcomes(pair: SlotPair) -> tuple[Floats, Floats, Floats, float]:
+    """The pair itself, outcome by outcome: one for every multiset of atoms.
+
+    Returns:
+        Losses, P masses and Q masses, shape (outcomes,) each, and the P mass that the pair leaves out.
+    """
     u, v, mass = (np.array(column) for column in zip(*pair.atoms, strict=True))
     kinds = len(mass)
     last, run = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)

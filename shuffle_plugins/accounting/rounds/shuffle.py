@@ -50,6 +50,8 @@ class ShuffleRound(Round):
             an observer of the model is that of full participation at any batch size; records that fill no
             last batch may be left out. Against the server it is the size of the smallest batch.
         mechanism: name of the randomizer whose blanket is used; ``"generic"`` covers every ε0-LDP randomizer.
+            With ``local_delta`` it has no blanket: then its name only says that what the worst (ε0, δ0)
+            randomizer leaks is no lower bound on what this one does.
         blanket: the randomizer's blanket; None takes the generic one.
         local_delta: δ0 of an (ε0, δ0)-LDP report, in [0, 1). Such rounds are accounted through a pure ε0
             randomizer close to the real one (Feldman, McMillan, Talwar 2021, Theorem 3.8), and the distance
@@ -90,7 +92,7 @@ class ShuffleRound(Round):
                 "one whose own tail is charged, and no local_delta"
             )
         if self.blanket is None:
-            if self.mechanism != "generic":
+            if self.mechanism != "generic" and not self.local_delta:
                 raise ValueError(
                     f"mechanism {self.mechanism!r} needs its blanket; pass blanket=, for a known mechanism "
                     "shuffle_plugins.mechanisms.blanket(name, local_epsilon=…, dim=…)"
@@ -225,7 +227,7 @@ class ShuffleRound(Round):
     def lower_families(self) -> tuple[str, ...]:
         """Names of the instances, the one that tells most first."""
         found = self.instances()
-        return tuple(sorted(found, key=lambda name: -found[name].information))
+        return tuple(sorted(found, key=lambda name: -found[name].readable_information))
 
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
         """The privacy losses of one instance."""
@@ -267,10 +269,11 @@ class ShuffleRound(Round):
         blanket = Blanket.from_state(saved.pop("effective_blanket"))
         if not isinstance(saved["mechanism"], str):
             raise ValueError(f"not the state of a {cls.__name__}: its mechanism is {saved['mechanism']!r}")
-        if saved["mechanism"] != "generic":
+        pure = saved["local_delta"] == 0
+        if saved["mechanism"] != "generic" and pure:
             return saved | {"blanket": blanket}
         epsilon = checks.local_epsilon(saved["local_epsilon"])
-        if blanket != _worst_case(epsilon, pure=saved["local_delta"] == 0):
+        if blanket != _worst_case(epsilon, pure=pure):
             raise ValueError(f"not the state of a {cls.__name__}: its blanket is not the generic one")
         return saved
 

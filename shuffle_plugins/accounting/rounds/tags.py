@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from shuffle_plugins.accounting.composition.tags import sampled_composition, sampled_instance
 from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution
 from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.accounting.pairs.instances import product_atoms
 from shuffle_plugins.accounting.rounds.base import Round, lower_families, lower_losses, upper_losses
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import Sampling
@@ -25,6 +26,8 @@ class Tag:
         local_epsilon: ε0 of one such message, in nats, in [1e-9, 500].
         count: how many tags are of this kind, each with one message of every client.
         places: whether there is more than one place. If not, a message is a bit, and only counted.
+        lean: two records are known whose bits, before they are flipped, have means of ±``lean`` in every
+            place: 1 if they are opposite for certain. It makes a lower bound.
 
     Raises:
         ValueError: if a number is out of range.
@@ -33,12 +36,14 @@ class Tag:
     local_epsilon: float
     count: int
     places: bool
+    lean: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "local_epsilon", checks.local_epsilon(self.local_epsilon))
         checks.whole("count", self.count)
         if type(self.places) is not bool:
             raise ValueError(f"places must be true or false, got {self.places!r}")
+        checks.number("lean", self.lean, at_least=0, at_most=1)
 
     def shuffled(self, reports: int) -> ShuffleRound:
         """The round of one such tag: so many messages, everybody's.
@@ -56,9 +61,19 @@ class Tag:
             blanket=build(self.local_epsilon),
         )
 
-    def state(self) -> tuple[float, int, bool]:
-        """The kind as a plain tuple, for checkpoints."""
-        return self.local_epsilon, self.count, self.places
+    def attained(self, reports: int) -> ShuffleRound:
+        """The round of one such tag, with the two records as its instance: everybody else holds one."""
+        if self.lean == 1:
+            return self.shuffled(reports)
+        gain = math.tanh(self.local_epsilon / 2) * self.lean
+        instance = product_atoms(likely=((1 + gain) / 2,), held=(-1,))
+        blanket = replace(Blanket.generic(self.local_epsilon, exact=False), instances=(instance,))
+        return replace(self.shuffled(reports), blanket=blanket)
+
+    def state(self) -> tuple[float, int, bool] | tuple[float, int, bool, float]:
+        """The kind as a plain tuple, for checkpoints; without a lean of one."""
+        plain = (self.local_epsilon, self.count, self.places)
+        return plain if self.lean == 1 else (*plain, self.lean)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +88,8 @@ class TaggedRound(Round):
         population, cohort, sampling, adversary: as of :class:`Round`.
         tags: kinds of tags.
         honest: clients of the cohort counted on to follow the protocol; all of them if None.
-        opposite: whether two records are opposite in every message under every tag: it makes the lower bound.
+        opposite: whether two records are opposite in every message under every tag, as far as its ``lean``
+            says: it makes the lower bound.
         participation: probability with which each of the cohort, by a secret coin of its own, sends messages
             about its record. The others send messages about a record that is the same for all, such as zero.
             None if all send their own. It holds against everybody who sees no more than the shuffled messages
@@ -137,8 +153,11 @@ class TaggedRound(Round):
 
     def shuffles(self) -> tuple[tuple[ShuffleRound, int], ...]:
         """Each kind of tag as a round among those who follow the protocol, and how many there are."""
-        reports = self.cohort if self.honest is None else self.honest
-        return tuple((tag.shuffled(reports), tag.count) for tag in self.tags)
+        return tuple((tag.shuffled(self._reports), tag.count) for tag in self.tags)
+
+    @property
+    def _reports(self) -> int:
+        return self.cohort if self.honest is None else self.honest
 
     @property
     def resolves_alone(self) -> bool:
@@ -159,7 +178,8 @@ class TaggedRound(Round):
     @property
     def lower_families(self) -> tuple[str, ...]:
         """All messages of two opposite records, if there are such."""
-        return (_INSTANCE,) if self.opposite and self.participation is None else ()
+        known = self.opposite and self.participation is None and any(tag.lean > 0 for tag in self.tags)
+        return (_INSTANCE,) if known else ()
 
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
         """The privacy losses of all messages of two opposite records."""
@@ -170,10 +190,11 @@ class TaggedRound(Round):
         return self._opposite_records(resolution, exchanged=True)
 
     def _opposite_records(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
-        shuffles, counts = zip(*self.shuffles(), strict=True)
+        told = [tag for tag in self.tags if tag.lean > 0]
+        attained = [tag.attained(self._reports) for tag in told]
         return sampled_instance(
-            [lower_losses(each, lower_families(each)[0], resolution) for each in shuffles],
-            counts,
+            [lower_losses(each, lower_families(each)[0], resolution) for each in attained],
+            [tag.count for tag in told],
             sampling_rate=self.sampling_rate,
             resolution=resolution,
             exchanged=exchanged,
@@ -184,7 +205,8 @@ class TaggedRound(Round):
         """The fields, their tags rebuilt."""
         try:
             tags = tuple(
-                Tag(local_epsilon=e, count=count, places=places) for e, count, places in saved["tags"]
+                Tag(local_epsilon=e, count=count, places=places, lean=lean[0] if lean else 1.0)
+                for e, count, places, *lean in saved["tags"]
             )
         except (TypeError, ValueError) as error:
             raise ValueError(f"not the state of a {cls.__name__}: its tags are {saved['tags']!r}") from error

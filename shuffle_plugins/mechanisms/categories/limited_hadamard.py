@@ -16,8 +16,8 @@ from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES
 from shuffle_plugins.mechanisms.categories.mixture_oracle_law import odds_below
 from shuffle_plugins.mechanisms.categories.oracles_law import (
     flip_threshold,
-    hadamard_blanket,
     limited_hadamard_blanket,
+    one_bit_hadamard_blanket,
 )
 from shuffle_plugins.mechanisms.frequency import FrequencyOracle
 from shuffle_plugins.randomness import WHOLE, Randomness
@@ -122,7 +122,7 @@ class LimitedHadamard(FrequencyOracle):
         """That of Hadamard response; with limited randomness the one of its own two answers."""
         if self._limited:
             return limited_hadamard_blanket(local_epsilon=self.local_epsilon, yes=self._yes, no=self._no)
-        return hadamard_blanket(local_epsilon=self.local_epsilon, categories=self.dim)
+        return one_bit_hadamard_blanket(local_epsilon=self.local_epsilon, categories=self.dim)
 
     @override
     def sum(self, reports: Reports) -> Tensor:

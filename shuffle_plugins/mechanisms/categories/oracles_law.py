@@ -16,11 +16,13 @@ Li, Jha 2017 (optimal unary encoding, local hashing). Masses are derived in ``do
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
-from shuffle_plugins.accounting import Blanket
+from shuffle_plugins.accounting import Atoms, Blanket, two_level_atoms
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture, follows, odds_below
 from shuffle_plugins.randomness import WHOLE
@@ -62,11 +64,14 @@ def ideal_k_ary_response(*, local_epsilon: float, categories: int) -> Blanket:
 def ideal_hadamard_response(*, local_epsilon: float) -> Blanket:
     """Hadamard response: a row of the code half of which is likely for each category, any two sharing half.
 
+    The product of two rows of the code is a row too, unlikely wherever just one of the two is likely: a third
+    record of that row, as there is for rows 1 and 2, hides nobody.
+
     Raises:
         ValueError: if ε0 is out of range.
     """
     share = 1 / (2 * (math.exp(checks.local_epsilon(local_epsilon)) + 1))
-    return Blanket(local_epsilon=local_epsilon, differing=share, low=share, high=share)
+    return Blanket(local_epsilon=local_epsilon, differing=share, low=share, high=share, outside=share)
 
 
 def ideal_subset_selection(*, local_epsilon: float, categories: int, size: int | None = None) -> Blanket:
@@ -93,7 +98,24 @@ def ideal_subset_selection(*, local_epsilon: float, categories: int, size: int |
         low=density * (k - s) * (k - s - 1) / (k * (k - 1)),
         high=density * s * (s - 1) / (k * (k - 1)),
         outside=density * one * min((k - s - 1) / (k - 2), 1.0),
+        instances=_third_of(local_epsilon, lambda a, b, c: density * _held(k, s, a + b + c)),
     )
+
+
+def _held(categories: int, size: int, wanted: int) -> float:
+    """Probability that a random subset has the wanted ones of three categories, and not the others."""
+    chance = 1.0
+    for i in range(3):  # the wanted ones first
+        left = categories - i
+        taken = size - min(i, wanted)
+        chance *= taken / left if i < wanted else (left - taken) / left
+    return max(chance, 0.0)
+
+
+def _third_of(local_epsilon: float, share: Callable[[int, int, int], float]) -> tuple[Atoms, ...]:
+    """Everybody else holds a third category; ``share`` of the blanket is likely for x, x' and it, or not."""
+    shares = {kinds: share(*kinds) for kinds in itertools.product((0, 1), repeat=3)}
+    return (two_level_atoms(local_epsilon=local_epsilon, shares=shares),)
 
 
 def ideal_rappor(*, local_epsilon: float, categories: int) -> Blanket:
@@ -137,6 +159,9 @@ def ideal_local_hashing(*, local_epsilon: float, buckets: int | None = None) -> 
         low=apart * (g - 2) / size + (g - 1) / (g * size),
         high=1 / (g * size),
         outside=apart * apart / size,
+        instances=_third_of(
+            local_epsilon, lambda a, b, c: g / size * math.prod(1 / g if hit else apart for hit in (a, b, c))
+        ),
     )
 
 
@@ -157,6 +182,9 @@ def _unary(local_epsilon: float, categories: int, *, likely: float, missed: floa
         low=scale * unset * unset + all_ones * math.exp(local_epsilon),
         high=scale * likely * likely - all_ones,
         outside=scale * likely * unset * unset,
+        instances=_third_of(
+            local_epsilon, lambda a, b, c: scale * math.prod(likely if bit else unset for bit in (a, b, c))
+        ),
     )
 
 
@@ -170,15 +198,27 @@ def k_rr_blanket(*, local_epsilon: float, categories: int) -> Blanket:
     return _rounded(ideal_k_ary_response(local_epsilon=local_epsilon, categories=categories), mixture.odds)
 
 
+def one_bit_hadamard_blanket(*, local_epsilon: float, categories: int) -> Blanket:
+    """One-bit Hadamard response with all the randomness that helps; its group is part of the report.
+
+    It has the masses of Hadamard response, but either answer of a group is likely for any third record.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    return replace(hadamard_blanket(local_epsilon=local_epsilon, categories=categories), outside=0.0)
+
+
 def hadamard_blanket(*, local_epsilon: float, categories: int) -> Blanket:
-    """Hadamard response, and its one-bit variant whose group is part of the report.
+    """Hadamard response.
 
     Raises:
         ValueError: if an argument is out of range.
     """
     checks.categories(categories)
     mixture = Mixture.of(local_epsilon, share=Fraction(1, 2))
-    return _rounded(ideal_hadamard_response(local_epsilon=local_epsilon), mixture.odds)
+    law = ideal_hadamard_response(local_epsilon=local_epsilon)
+    return _rounded(_of_two(law, categories), mixture.odds)
 
 
 def limited_hadamard_blanket(*, local_epsilon: float, yes: int, no: int) -> Blanket:
@@ -201,8 +241,17 @@ def limited_hadamard_blanket(*, local_epsilon: float, yes: int, no: int) -> Blan
     one, zero = no / WHOLE / 4, (WHOLE - yes) / WHOLE / 4
     excess = (yes - no) / (WHOLE - yes)
     spread = excess / math.expm1(checks.local_epsilon(local_epsilon))
+    # Everybody else holds x'. A quarter of the groups say yes to x alone, a quarter to x' alone.
+    gain, loss = (yes - no) / no, (no - yes) / yes
+    quarters = (
+        (gain, 0.0, no / WHOLE / 4),
+        (-excess / (1 + excess), 0.0, (WHOLE - no) / WHOLE / 4),
+        (loss, 0.0, yes / WHOLE / 4),
+        (excess, 0.0, zero),
+        (0.0, 0.0, 0.5),
+    )
     if spread > _NO_EDGE:
-        return Blanket.generic(local_epsilon, exact=False)
+        return replace(Blanket.generic(local_epsilon, exact=False), instances=(quarters,))
     return Blanket(
         local_epsilon=local_epsilon,
         differing=one,
@@ -210,6 +259,7 @@ def limited_hadamard_blanket(*, local_epsilon: float, yes: int, no: int) -> Blan
         high=one + zero * spread,
         edges=((1 + excess, zero),),
         exact=False,
+        instances=(quarters,),
     )
 
 
@@ -267,8 +317,8 @@ def local_hashing_blanket(*, local_epsilon: float, categories: int, buckets: int
 
 def _of_two(law: Blanket, categories: int) -> Blanket:
     """The law of more categories for two of them, of which it is a post-processing: no third record."""
-    return law if categories > 2 else replace(law, outside=0.0)
+    return law if categories > 2 else replace(law, outside=0.0, instances=())
 
 
 def _rounded(law: Blanket, odds: Fraction) -> Blanket:
-    return law if follows(odds, law.local_epsilon) else replace(law, exact=False, outside=0.0)
+    return law if follows(odds, law.local_epsilon) else replace(law, exact=False, outside=0.0, instances=())

@@ -12,13 +12,17 @@ Source of the Laplace blanket: Balle, Bell, Gascón, Nissim 2019, §5 (there for
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
-from shuffle_plugins.accounting import Blanket, Floats
+from shuffle_plugins.accounting import Atoms, Blanket, Floats, most_telling, read_coarsely
 from shuffle_plugins.core import checks
 
+_PLACES = 16  # between two records, of which everybody else's is tried at half
+_LINE_CELLS, _AXIS_CELLS = 4096, 48  # in which reports about a number, or on one of several axes, are read
 _CELLS = 1 << 13  # in which continuous weights are counted first
 _FEWEST_LEVELS, _MOST_LEVELS = 6, 96
 _TAIL_LEVELS = 0.01  # … and by factors of e of what remains of the record, for each
@@ -91,6 +95,62 @@ def discrete_laplace_blanket(*, local_epsilon: float, steps: int) -> Blanket:
     blanket = np.bincount(cell, weights=mass, minlength=_CELLS).astype(np.float64)
     record = np.bincount(cell, weights=mass * weight, minlength=_CELLS).astype(np.float64)
     return _on_levels(log_weights, blanket, record, last=last, tail=0.0, low=middle)
+
+
+@lru_cache(maxsize=256)
+def discrete_laplace_instance(*, rate: float, steps: int, across: bool) -> Atoms:
+    r"""The instance of noise P[k] ∝ e^(−rate·|k|) on whole numbers that tells most.
+
+    Records are ``steps`` apart on a line, and everybody else's is between them. With ``across`` rows have
+    more coordinates: then records may also be half as far from 0, on two axes, with everybody else's at 0 or
+    as far on an axis of its own.
+
+    Args:
+        rate: how fast the noise falls, in nats per step.
+        steps: at least 1.
+        across: whether there are more axes.
+    """
+    places = sorted({round(steps * i / _PLACES) for i in range(_PLACES // 2 + 1)})
+    edges = np.unique(np.round(np.linspace(0, steps, _LINE_CELLS + 1)).astype(np.int64))
+    edges = np.unique(np.concatenate([edges, places]))
+    ends = _line_masses(rate, edges, steps), _line_masses(rate, edges, 0)
+    candidates = []
+    for place in places:
+        other = _line_masses(rate, edges, place)
+        candidates.append(read_coarsely(ends[0] / other - 1, ends[1] / other - 1, other))
+    half = steps // 2
+    if across and half:
+        edges = np.unique(np.round(np.linspace(0, half, _AXIS_CELLS + 1)).astype(np.int64))
+        far, near = _line_masses(rate, edges, half), _line_masses(rate, edges, 0)
+        gain, loss = far / near, near / far
+        for third, mass in ((np.ones(1), np.ones(1)), (loss, far)):
+            u = gain[:, None, None] * third - 1
+            v = gain[:, None] * third - 1
+            shape = (len(gain), len(gain), len(third))
+            law = near[:, None, None] * near[:, None] * mass
+            candidates.append(
+                read_coarsely(
+                    np.broadcast_to(u, shape).ravel(), np.broadcast_to(v, shape).ravel(), law.ravel()
+                )
+            )
+    return most_telling(candidates)
+
+
+def _line_masses(rate: float, edges: NDArray[np.int64], record: int) -> Floats:
+    """Masses of the reports up to edges[0], of those above each edge up to the next, and of those beyond.
+
+    The record is one of the edges. Ratios are constant up to the first edge and from the last on.
+    """
+    share = 1 / (1 + math.exp(-rate))
+    below = np.minimum(edges - record, 0.0)  # of reports up to an edge left of the record
+    above = np.maximum(edges - record, 0.0)
+    left = share * np.exp(rate * below)
+    right = share * np.exp(-rate * above) * math.exp(-rate)  # beyond an edge right of it
+    width = np.diff(edges)
+    rising = left[1:] * -np.expm1(-rate * width)
+    falling = right[:-1] * -np.expm1(-rate * width)
+    inner = np.where(edges[1:] <= record, rising, falling)
+    return np.concatenate([left[:1], inner, right[-1:]])
 
 
 def gaussian_blanket(*, sigma: float, radius: float, tail: float = 1e-18) -> Blanket:

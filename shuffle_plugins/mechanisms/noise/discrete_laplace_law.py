@@ -25,13 +25,13 @@ infimum over all laws is that over the multiples, so the blanket covers it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms.noise.additive_law import discrete_laplace_blanket
+from shuffle_plugins.mechanisms.noise.additive_law import discrete_laplace_blanket, discrete_laplace_instance
 
 FINE_BITS = 20
 """Bits per coordinate of the mechanism called Laplace: the grid adds about 1e-4 to its variance."""
@@ -103,8 +103,16 @@ def grid_blanket(*, local_epsilon: float, dim: int, bits: int = COARSE_BITS) -> 
     grid = laplace_grid(local_epsilon=local_epsilon, dim=dim, bits=bits)
     whole = grid.whole_radius
     if whole is None or local_epsilon > _LOUDEST_BLANKET or 2 * whole > _MOST_STEPS:
-        return Blanket.generic(local_epsilon, exact=False)
-    return discrete_laplace_blanket(local_epsilon=local_epsilon, steps=2 * whole)
+        generic = Blanket.generic(local_epsilon, exact=False)
+        if grid.radius_in_steps < 1 or local_epsilon > _LOUDEST_BLANKET:
+            return generic
+        # Rows on an axis, at whole steps, so that nothing is rounded.
+        steps = 2 * math.floor(grid.radius_in_steps)
+        own = discrete_laplace_instance(rate=float(1 / grid.scale), steps=steps, across=dim > 2)
+        return replace(generic, instances=(own,))
+    law = discrete_laplace_blanket(local_epsilon=local_epsilon, steps=2 * whole)
+    own = discrete_laplace_instance(rate=local_epsilon / (2 * whole), steps=2 * whole, across=False)
+    return replace(law, instances=(own,))
 
 
 def fine_blanket(*, local_epsilon: float, dim: int) -> Blanket:

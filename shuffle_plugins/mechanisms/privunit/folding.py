@@ -22,8 +22,8 @@ from torch import Tensor
 
 from shuffle_plugins.compressors import hadamard_signs, hadamard_transform, padded_dim, public_signs
 from shuffle_plugins.core import Rows, rows_at_once
+from shuffle_plugins.mechanisms.privunit.projunit_law import mixed_block
 
-_MIXED = 1024  # columns mixed by one transform, short enough for a cache
 _EXTREME = 1e15  # rows so much longer than the ball are handled in float64
 
 
@@ -54,7 +54,7 @@ class Folding:
     """D_2, (folds·size,) int8."""
 
     def __post_init__(self) -> None:
-        block = 1 if self.size == self.dim else min(padded_dim(self.dim), _MIXED)
+        block = 1 if self.size == self.dim else mixed_block(self.dim)
         padded = -(-self.dim // block) * block
         folds = -(-padded // self.size)
         values = {

@@ -21,6 +21,7 @@ from scipy import special
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import checks
+from shuffle_plugins.mechanisms.privunit.sphere import half_spaces_at_angle, three_caps
 from shuffle_plugins.randomness import WHOLE
 
 _ROUNDING = 1e-12  # relative; rounding in float64 never costs ε0
@@ -125,7 +126,8 @@ def privunit_g_blanket(*, local_epsilon: float, dim: int) -> Blanket:
     Raises:
         ValueError: if a parameter is out of range.
     """
-    s = optimal_privunit_g(local_epsilon=local_epsilon, dim=dim).tail
+    threshold = optimal_privunit_g(local_epsilon=local_epsilon, dim=dim).threshold
+    s = float(special.ndtr(-threshold))
     shrink = math.exp(-local_epsilon)
     plain = shrink / (shrink - math.expm1(-local_epsilon) * s)
     return Blanket(
@@ -133,6 +135,16 @@ def privunit_g_blanket(*, local_epsilon: float, dim: int) -> Blanket:
         differing=plain * s,
         low=plain * (1 - 2 * s),
         outside=plain * s * (1 - s) if dim > 1 else 0.0,
+        instances=(
+            three_caps(
+                local_epsilon=local_epsilon,
+                density=plain,
+                measure=s,
+                overlap=lambda angle: half_spaces_at_angle(threshold, angle=angle),
+            ),
+        )
+        if dim > 1
+        else (),
     )
 
 

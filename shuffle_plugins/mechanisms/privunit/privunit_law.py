@@ -25,7 +25,13 @@ from functools import lru_cache
 
 from shuffle_plugins.accounting import Blanket, zero_between
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms.privunit.sphere import cap_measure, cap_moment, caps_overlap
+from shuffle_plugins.mechanisms.privunit.sphere import (
+    cap_measure,
+    cap_moment,
+    caps_at_angle,
+    caps_overlap,
+    three_caps,
+)
 from shuffle_plugins.mechanisms.signs.randomized_response_law import bit_blanket
 from shuffle_plugins.randomness import WHOLE
 
@@ -152,4 +158,12 @@ def privunit_blanket(*, local_epsilon: float, dim: int) -> Blanket:
         differing=uniform * s,
         low=uniform * (1 - 2 * s),
         outside=uniform * max(s - shared, 0.0),
+        instances=(
+            three_caps(
+                local_epsilon=local_epsilon,
+                density=uniform,
+                measure=s,
+                overlap=lambda angle: caps_at_angle(parameters.threshold, angle=angle, dim=dim),
+            ),
+        ),
     )

@@ -76,6 +76,7 @@ class ProjUnit(LocalRandomizer):
         size = check_projected_dim(projected_dim, dim=dim)
         self._folding = Folding(dim=dim, size=size, seed=seed)
         grown = inflation(projected_dim=size, dim=dim, slack=slack)
+        self._slack = slack
         self._inner = PrivUnit(local_epsilon=self.local_epsilon, dim=size, radius=self.radius * grown)
         self._pattern_bits = (self._folding.patterns - 1).bit_length()
         excess = along_square(local_epsilon=self.local_epsilon, dim=size)
@@ -127,7 +128,10 @@ class ProjUnit(LocalRandomizer):
     def blanket(self) -> Blanket:
         """PrivUnit's in k dimensions, as a bound; see ``projunit_law.projunit_blanket``."""
         return projunit_blanket(
-            local_epsilon=self.local_epsilon, dim=self.dim, projected_dim=self.projected_dim
+            local_epsilon=self.local_epsilon,
+            dim=self.dim,
+            projected_dim=self.projected_dim,
+            slack=self._slack,
         )
 
     @override

@@ -6,14 +6,23 @@ import math
 from dataclasses import replace
 from functools import lru_cache
 
+import numpy as np
 from scipy import special
 
-from shuffle_plugins.accounting import Blanket
+from shuffle_plugins.accounting import Atoms, Blanket, most_telling, read_coarsely
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.privunit.privunit_law import optimal_privunit, privunit_blanket
+from shuffle_plugins.mechanisms.privunit.sphere import caps_at_angle
 
 DEFAULT_PROJECTED_DIM = 4096
 DEFAULT_SLACK = 3.0
+_MIXED = 1024  # columns mixed by one transform, short enough for a cache
+_SINGLE_PRECISION = 1 - 1e-6  # of folded rows
+
+
+def mixed_block(dim: int) -> int:
+    """How many columns of a row are mixed together before they are folded."""
+    return min(1 << (dim - 1).bit_length(), _MIXED)
 
 
 def check_projected_dim(projected_dim: int | None, *, dim: int) -> int:
@@ -54,7 +63,9 @@ def along_square(*, local_epsilon: float, dim: int) -> float:
 
 
 @lru_cache(maxsize=256)
-def projunit_blanket(*, local_epsilon: float, dim: int, projected_dim: int | None = None) -> Blanket:
+def projunit_blanket(
+    *, local_epsilon: float, dim: int, projected_dim: int | None = None, slack: float = DEFAULT_SLACK
+) -> Blanket:
     """PrivUnit's in ``projected_dim`` dimensions: exact without folding, a bound with it.
 
     The pattern of a report does not depend on the row. Given it, a report is PrivUnit's of a point of the
@@ -66,4 +77,39 @@ def projunit_blanket(*, local_epsilon: float, dim: int, projected_dim: int | Non
     checks.local_epsilon(local_epsilon)
     size = check_projected_dim(projected_dim, dim=dim)
     own = privunit_blanket(local_epsilon=local_epsilon, dim=size)
-    return own if size == dim else replace(own, exact=False, outside=0.0)
+    if size == dim:
+        return own
+    lean = _SINGLE_PRECISION / inflation(projected_dim=size, dim=dim, slack=slack)
+    known = size > 1 and mixed_block(dim) <= dim
+    instances = (_folded_instance(local_epsilon, size, lean),) if known else ()
+    return replace(own, exact=False, outside=0.0, instances=instances)
+
+
+def _folded_instance(local_epsilon: float, size: int, lean: float) -> Atoms:
+    """The instance of rows that are one coordinate of the folded row, and so shorter than its ball.
+
+    PrivUnit reports about their direction with probability (1 + lean)/2, else about the opposite one. The
+    rows are opposite to each other; everybody else's is x', or at a right angle. Such rows exist where
+    coordinates are mixed in blocks no longer than a row, as they undo the mixing of one block.
+    """
+    parameters = optimal_privunit(local_epsilon=local_epsilon, dim=size)
+    measure, density = parameters.cap_measure, parameters.uniform_probability
+    shared = caps_at_angle(parameters.threshold, angle=math.pi / 2, dim=size)
+    weight = {s: 1 + math.expm1(local_epsilon) * (1 + s * lean) / 2 if s else 1.0 for s in (1, 0, -1)}
+    candidates = []
+    for parts in (
+        {(s, -s): measure for s in (1, -1)},
+        {
+            **{(s, t): shared for s in (1, -1) for t in (1, -1)},
+            **{(s, 0): measure - 2 * shared for s in (1, -1)},
+            **{(0, t): measure - 2 * shared for t in (1, -1)},
+        },
+    ):
+        atoms = [
+            (weight[s] / weight[t], weight[-s] / weight[t], density * area * weight[t])
+            for (s, t), area in parts.items()
+        ]
+        columns = (np.array(column) for column in zip(*atoms, strict=True))
+        first, second, mass = columns
+        candidates.append(read_coarsely(first - 1, second - 1, mass))
+    return most_telling(candidates)

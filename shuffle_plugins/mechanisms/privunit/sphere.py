@@ -8,12 +8,17 @@ chosen for full relative accuracy up to d = 1e7, where A is of size 1/√d.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from shuffle_plugins.accounting import Atoms, most_telling, two_level_atoms
+
 _STRIDE, _FEW_DIMENSIONS = 16, 40
+_ANGLES = 37  # between two directions that are tried
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(400)  # caps of a million dimensions to nine digits
 
 
 def cap_measure(threshold: float, *, dim: int) -> float:
@@ -48,6 +53,72 @@ def caps_overlap(threshold: float, *, dim: int) -> float:
     share = np.zeros(steps)
     share[reached] = _measures_above(threshold / across[reached], dim=dim - 1)
     return float(np.mean(share)) * cap_measure(threshold, dim=dim) * (1 + 1e-9)
+
+
+def caps_at_angle(threshold: float, *, angle: float, dim: int) -> float:
+    r"""P[⟨V, u⟩ >= threshold and ⟨V, w⟩ >= threshold] for unit vectors at that angle; dim at least 2.
+
+    In their plane V has a uniform direction and a squared length of law Beta(1, (d−2)/2), so the measure is
+    :math:`\frac1π \int_{angle/2}^{\arccos t} (1 - t^2/\cos^2 a)^{(d-2)/2} da`. A square root at the upper
+    end is taken out by substitution.
+
+    Args:
+        threshold: t, in [0, 1].
+        angle: in [0, π].
+        dim: d.
+    """
+    last = math.acos(threshold)
+    if last <= angle / 2:
+        return 0.0
+    root = math.sqrt(last - angle / 2)
+    width = root * (_NODES + 1) / 2
+    cosine = np.cos(last - width**2)
+    inside = np.maximum((cosine - threshold) * (cosine + threshold) / cosine**2, 0.0)
+    power = inside ** ((dim - 2) / 2) if dim > 2 else np.ones_like(inside)
+    return float(_WEIGHTS @ (power * 2 * width)) * root / 2 / math.pi
+
+
+def half_spaces_at_angle(threshold: float, *, angle: float) -> float:
+    """The same of a standard normal V of any dimension: its squared length in a plane is exponential."""
+    widest = math.pi / 2 - angle / 2
+    if widest <= 0:
+        return 0.0
+    a = angle / 2 + widest * (_NODES + 1) / 2
+    with np.errstate(under="ignore"):
+        density = np.exp(-(threshold**2) / (2 * np.maximum(np.cos(a), 1e-150) ** 2))
+    return float(_WEIGHTS @ density) * widest / 2 / math.pi
+
+
+def three_caps(
+    *, local_epsilon: float, density: float, measure: float, overlap: Callable[[float], float]
+) -> Atoms:
+    """The instance of directions x, x' and everybody else's z, opposite to the two, that tells most.
+
+    z is at the same angle to x and to x', in their plane, on the other side. Then no report of a positive
+    threshold is in all three caps, and x and x' are at least as far from z as from each other's middle.
+
+    Args:
+        local_epsilon: ε0.
+        density: c, of a report outside of its cap.
+        measure: of a cap.
+        overlap: measure of two caps whose centres are at that angle.
+    """
+
+    def instance(angle: float) -> Atoms:
+        together = min(overlap(angle), measure)
+        other = min(overlap(math.pi - angle / 2), measure / 2, measure - together)
+        alone = density * (measure - together - other)
+        shares: dict[tuple[int, ...], float] = {
+            (1, 0, 0): alone,
+            (0, 1, 0): alone,
+            (1, 1, 0): density * together,
+            (1, 0, 1): density * other,
+            (0, 1, 1): density * other,
+            (0, 0, 1): density * (measure - 2 * other),
+        }
+        return two_level_atoms(local_epsilon=local_epsilon, shares=shares)
+
+    return most_telling(instance(angle) for angle in np.linspace(math.pi / 2, math.pi, _ANGLES).tolist())
 
 
 def _measures_above(thresholds: NDArray[np.float64], *, dim: int) -> NDArray[np.float64]:

@@ -22,12 +22,19 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from shuffle_plugins.accounting import Blanket
+from shuffle_plugins.accounting import Atoms, Blanket, most_telling, product_atoms
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants, randomized_response_blanket
+from shuffle_plugins.mechanisms.signs.randomized_response_law import (
+    Constants,
+    randomized_response_blanket,
+    split_budget,
+)
 
 MAX_LEVELS = 32
 _PATIENCE = 2  # levels without gain after which no more are tried
+_MOST_SIGNS = 16  # of a report, whose products are listed
+_LOUDEST = 42.0  # ε0 from which thresholds cannot follow
+_SINGLE = 1e-6  # more than the rounding of numbers in single precision
 _HALVINGS = 60  # of the bracket, to float64's digits
 _NEWTON_STEPS = 8  # to float64's digits
 
@@ -168,7 +175,7 @@ def worst_excess(length: NDArray[np.int64], *, last: bool, constants: Constants)
 
 
 def sampled_blanket(
-    *, local_epsilon: float, plan: SampledPlan, dim: int, constants: Constants, extreme: bool = True
+    *, local_epsilon: float, plan: SampledPlan, dim: int, constants: Constants, value: float = 1.0
 ) -> Blanket:
     """Of one sign about a public place; several signs are bounded by the generic blanket.
 
@@ -177,12 +184,60 @@ def sampled_blanket(
         plan: how the vector is sampled.
         dim: its length.
         constants: looser ones flip the sign more often, which is bounded by the exact ones.
-        extreme: whether some record is as large as can be in every place, and another its opposite.
+        value: how large all numbers of some record and of its opposite are, in (0, 1].
     """
-    if plan.levels * plan.samples > 1:
-        return Blanket.generic(local_epsilon, exact=False)
-    sign = randomized_response_blanket(local_epsilon=local_epsilon, dim=dim)
-    return replace(sign, exact=sign.exact and extreme and constants is Constants.EXACT)
+    one = plan.levels * plan.samples == 1
+    sign = randomized_response_blanket(local_epsilon=local_epsilon, dim=dim) if one else None
+    if sign is not None and value == 1 and constants is Constants.EXACT:
+        return sign
+    return replace(
+        sign or Blanket.generic(local_epsilon),
+        exact=False,
+        instances=opposite_rows(local_epsilon, plan, constants, value=value),
+    )
+
+
+def opposite_rows(
+    local_epsilon: float, plan: SampledPlan, constants: Constants, *, value: float
+) -> tuple[Atoms, ...]:
+    """The instance of rows x and x' = −x all of whose numbers are ``value`` in size, if it can be listed.
+
+    A sign is read as whether it is that of x. Everybody else holds x', or x in some of the numbers, or fair
+    signs, whichever tells most.
+
+    Args:
+        local_epsilon: ε0 of a report.
+        plan: how rows are sampled.
+        constants: whose constants.
+        value: in (0, 1].
+    """
+    if plan.levels * plan.samples > _MOST_SIGNS or local_epsilon > _LOUDEST:
+        return ()
+    shares = budgets(plan.levels, per_place=local_epsilon / plan.samples, constants=constants)
+    thresholds = split_budget(
+        local_epsilon, shares=shares.tolist(), repeats=plan.samples, constants=constants
+    )
+    sizes = plane_leans(value, levels=plan.levels)
+    likely = [(1 + t.gain * size) / 2 for t, size in zip(thresholds, sizes, strict=True)] * plan.samples
+    count = len(likely)
+    held = [[-1] * (count - i) + [other] * i for other in (1, 0) for i in range(count + 1)]
+    return (most_telling(product_atoms(likely=likely, held=each) for each in held),)
+
+
+def plane_leans(value: float, *, levels: int) -> tuple[float, ...]:
+    """How large, at least, what each level sends of the numbers ±value is; of opposite signs."""
+    sizes = [abs(plane_mean(value, level=k, levels=levels)) for k in range(levels)]
+    if value < 1:  # numbers in single precision, of which the last level magnifies the rounding
+        sizes[-1] = max(sizes[-1] - _SINGLE * 2.0**levels, 0.0)
+    return tuple(sizes)
+
+
+def plane_mean(value: float, *, level: int, levels: int) -> float:
+    """What one level sends of a number in [−1, 1]: a sign, or in the last level the rest."""
+    depth = min(level + 1, levels - 1)
+    scaled = (value + 1) * 2.0 ** (depth - 1)
+    whole = min(math.floor(scaled), (1 << depth) - 1)
+    return 2 * (scaled - whole if level == levels - 1 else whole % 2) - 1.0
 
 
 def sampled_bits_blanket(*, local_epsilon: float, dim: int) -> Blanket:

@@ -13,6 +13,10 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.signs.bit_planes_law import best_plan, sampled_blanket
 from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants
 
+CLIENTS, FAILURE = 10_000, 1e-6
+"""Reports in a round, and how likely one may be clipped, that the level provides for by default."""
+
+_SINGLE_PRECISION = 1 - 1e-5
 _HALVINGS = 80  # of the bracket of the level: float64 has no more digits
 
 
@@ -83,6 +87,15 @@ def check_expected(*, clients: int, failure: float) -> None:
     checks.number("failure", failure, above=0, below=1)
 
 
+def flat_lean(level: float) -> float:
+    """How large the coefficients of ±r·e_1 are, of those that are provided for: all the same.
+
+    That vector's coefficients are a row of a Hadamard matrix, in a rotation and in a Kashin frame. A little
+    less covers that they are computed in single precision.
+    """
+    return 1.0 if level <= 1 else _SINGLE_PRECISION / level
+
+
 def l2_bit_planes_blanket(*, local_epsilon: float, dim: int) -> Blanket:
     """Blanket of ``l2-bit-planes`` with its defaults, as a bound: no vector is extreme in all coefficients.
 
@@ -90,7 +103,11 @@ def l2_bit_planes_blanket(*, local_epsilon: float, dim: int) -> Blanket:
         ValueError: if an argument is out of range.
     """
     size = 1 << (checks.dim(dim) - 1).bit_length()  # the rotation's
-    plan = best_plan(local_epsilon=local_epsilon, dim=size)
+    level = sound_level(size=size, clients=CLIENTS, failure=FAILURE)
     return sampled_blanket(
-        local_epsilon=local_epsilon, plan=plan, dim=size, constants=Constants.EXACT, extreme=False
+        local_epsilon=local_epsilon,
+        plan=best_plan(local_epsilon=local_epsilon, dim=size),
+        dim=size,
+        constants=Constants.EXACT,
+        value=flat_lean(level),
     )

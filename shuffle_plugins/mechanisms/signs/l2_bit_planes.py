@@ -10,7 +10,7 @@ from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.mechanisms.signs.bit_planes import BitPlaneRandomizer, BitPlanes
 from shuffle_plugins.mechanisms.signs.bit_planes_law import best_plan, sampled_blanket
 from shuffle_plugins.mechanisms.signs.coefficients import CoefficientRandomizer
-from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized
+from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized, flat_lean
 from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants
 from shuffle_plugins.mechanisms.signs.representations import Frame
 
@@ -93,13 +93,13 @@ class L2BitPlanes(BitPlaneRandomizer, CoefficientRandomizer):
         )
 
     def blanket(self) -> Blanket:
-        """A bound: no vector is extreme in all its coefficients."""
+        """A bound: no vector is extreme in all its coefficients. Those of ±radius·e_1 are all of one size."""
         return sampled_blanket(
             local_epsilon=self.local_epsilon,
             plan=self.plan,
             dim=self.dim,
             constants=self._planes.constants,
-            extreme=False,
+            value=flat_lean(self.level),
         )
 
     @property

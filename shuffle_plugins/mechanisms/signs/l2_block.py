@@ -17,8 +17,8 @@ from shuffle_plugins.mechanisms.signs.linf_block_law import report_bits
 from shuffle_plugins.mechanisms.signs.public_indices import PublicIndices
 from shuffle_plugins.mechanisms.signs.representations import Frame
 from shuffle_plugins.mechanisms.signs.sign_blocks import SignBlockRandomizer, SignBlocks
-from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_blanket, cap_parameters
-from shuffle_plugins.mechanisms.signs.sqkr_law import best_signs
+from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_parameters
+from shuffle_plugins.mechanisms.signs.sqkr_law import best_signs, patterns_blanket
 from shuffle_plugins.randomness import Randomness
 
 _CHUNK_ENTRIES = 1 << 20  # overlaps handled at a time
@@ -108,7 +108,10 @@ class L2Block(SignBlockRandomizer, CoefficientRandomizer):
 
     def blanket(self) -> Blanket:
         """The cap's blanket, as a bound: no vector is extreme in all its coefficients."""
-        return cap_blanket(local_epsilon=self.local_epsilon, signs=self.signs, exact=False)
+        whole = (self._representation.size // self.signs) / self._blocks.blocks
+        return patterns_blanket(
+            local_epsilon=self.local_epsilon, signs=self.signs, level=self.level, whole=whole
+        )
 
     def _choose_blocks(self, signs: int | None, max_bits: int | None) -> SignBlocks:
         size, most = self._representation.size, min(self.dim, MAX_SIGNS)

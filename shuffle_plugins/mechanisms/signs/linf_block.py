@@ -8,9 +8,9 @@ from torch import Tensor
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import Rows, checks
-from shuffle_plugins.mechanisms.signs.linf_block_law import best_block, report_bits
+from shuffle_plugins.mechanisms.signs.linf_block_law import best_block, block_blanket, report_bits
 from shuffle_plugins.mechanisms.signs.sign_blocks import SignBlockRandomizer, SignBlocks
-from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_blanket, cap_parameters
+from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_parameters
 from shuffle_plugins.mechanisms.signs.unit_numbers import CoordinateRandomizer
 
 
@@ -91,6 +91,4 @@ class LInfBlock(SignBlockRandomizer, CoordinateRandomizer):
 
         Coordinates beyond d have random signs, which only adds to what any two records share.
         """
-        return cap_blanket(
-            local_epsilon=self.local_epsilon, signs=self.block, exact=self.dim % self.block == 0
-        )
+        return block_blanket(local_epsilon=self.local_epsilon, dim=self.dim, signs=self.block)

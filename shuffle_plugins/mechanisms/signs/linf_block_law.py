@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from shuffle_plugins.accounting import Blanket
+from shuffle_plugins.accounting import Atoms, Blanket, diluted
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_blanket, cap_parameters
+from shuffle_plugins.mechanisms.signs.sign_patterns_law import (
+    LOUDEST_EXACT,
+    MAX_SIGNS,
+    cap_blanket,
+    cap_parameters,
+    three_patterns,
+)
 
 _DEFAULT_MOST_BITS = 15  # of a report, unless one coordinate takes more
 
@@ -60,4 +66,20 @@ def linf_block_blanket(*, local_epsilon: float, dim: int) -> Blanket:
         ValueError: if an argument is out of range.
     """
     signs = best_block(local_epsilon=local_epsilon, dim=dim)
-    return cap_blanket(local_epsilon=local_epsilon, signs=signs, exact=dim % signs == 0)
+    return block_blanket(local_epsilon=local_epsilon, dim=dim, signs=signs)
+
+
+def block_blanket(*, local_epsilon: float, dim: int, signs: int) -> Blanket:
+    """Blanket of ``linf-block`` with blocks of that many coordinates.
+
+    Rows whose blocks all have one pattern make the lower bound. A last block that is padded, and so has
+    random signs for any row, is read as telling nothing.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    whole = (dim // signs) / block_count(dim=dim, signs=signs)
+    instances: tuple[Atoms, ...] = ()
+    if whole > 0 and signs > 1 and local_epsilon < LOUDEST_EXACT:
+        instances = (diluted(three_patterns(local_epsilon=local_epsilon, signs=signs), whole),)
+    return cap_blanket(local_epsilon=local_epsilon, signs=signs, exact=dim % signs == 0, instances=instances)

@@ -16,18 +16,25 @@ moves from the first two to (e^ε0, e^ε0) and (1, 1), which lowers every hockey
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
-from shuffle_plugins.accounting import Blanket
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from shuffle_plugins.accounting import Atoms, Blanket, most_telling, two_level_atoms
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
 from shuffle_plugins.randomness import WHOLE
 
 MAX_SIGNS = 20
-_LOUDEST_EXACT = 42  # from here on a probability is a few units of 2**-62 and cannot follow ε0
+_FEW_SIGNS = 8  # of which all three patterns are tried
+LOUDEST_EXACT = 42
+"""ε0 from which a probability is a few units of 2**-62 and cannot follow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +107,9 @@ def _cap(signs: int, agreements: int, above_one: Fraction) -> CapParameters:
     )
 
 
-def cap_blanket(*, local_epsilon: float, signs: int, exact: bool) -> Blanket:
+def cap_blanket(
+    *, local_epsilon: float, signs: int, exact: bool, instances: tuple[Atoms, ...] = ()
+) -> Blanket:
     """Blanket of one pattern, about any public or random place.
 
     Args:
@@ -108,16 +117,20 @@ def cap_blanket(*, local_epsilon: float, signs: int, exact: bool) -> Blanket:
         signs: s.
         exact: whether some record has every pattern for certain, and another its opposite. From ε0 = 42 on
             thresholds cannot follow ε0, and the blanket is only a bound.
+        instances: datasets whose laws are known, up to that ε0.
 
     Raises:
         ValueError: if an argument is out of range.
     """
     cap = cap_parameters(local_epsilon=local_epsilon, signs=signs)
     if signs == 1:
-        return Blanket.sign(local_epsilon, exact=exact and local_epsilon < _LOUDEST_EXACT)
+        known = instances if local_epsilon < LOUDEST_EXACT else ()
+        sign = Blanket.sign(local_epsilon, exact=exact and local_epsilon < LOUDEST_EXACT)
+        return replace(sign, instances=known)
     least = 1 / (2.0**signs + math.expm1(local_epsilon) * cap.patterns)
     differing = least * cap.patterns
-    exact = exact and local_epsilon < _LOUDEST_EXACT
+    quiet = local_epsilon < LOUDEST_EXACT
+    exact = exact and quiet
     third = exact and cap.agreements == signs
     return Blanket(
         local_epsilon=local_epsilon,
@@ -125,4 +138,81 @@ def cap_blanket(*, local_epsilon: float, signs: int, exact: bool) -> Blanket:
         low=least * (2**signs - 2 * cap.patterns),
         exact=exact,
         outside=differing if third else 0.0,
+        instances=instances if quiet else (),
     )
+
+
+@lru_cache(maxsize=256)
+def three_patterns(*, local_epsilon: float, signs: int) -> Atoms:
+    """The instance of records x, x' and everybody else's z of the three patterns that tell most.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    cap = cap_parameters(local_epsilon=local_epsilon, signs=signs)
+    least = 1 / (2.0**signs + math.expm1(local_epsilon) * cap.patterns)
+
+    def instance(same: int, against: int, other: int) -> Atoms:
+        """x' has ``same`` + ``other`` of x's signs; z has ``same`` + ``against`` of them."""
+        sizes = (same, against, other, signs - same - against - other)
+        agreed = np.meshgrid(*(np.arange(size + 1) for size in sizes), indexing="ij")
+        ways = np.ones(agreed[0].shape)
+        for count, size in zip(agreed, sizes, strict=True):
+            ways = ways * special.binom(size, count)
+        flipped = [size - count for count, size in zip(agreed, sizes, strict=True)]
+        inside = [
+            sum(a if own else b for own, a, b in zip(has, agreed, flipped, strict=True)) >= cap.agreements
+            for has in ((1, 1, 1, 1), (1, 0, 1, 0), (1, 1, 0, 0))
+        ]
+        shares = {
+            kinds: least
+            * float(ways[np.all([a == bool(b) for a, b in zip(inside, kinds, strict=True)], axis=0)].sum())
+            for kinds in itertools.product((0, 1), repeat=3)
+        }
+        return two_level_atoms(local_epsilon=local_epsilon, shares=shares)
+
+    places = range(signs + 1)
+    if signs <= _FEW_SIGNS:
+        chosen = [c for c in itertools.product(places, repeat=3) if sum(c) <= signs]
+    else:
+        third = round(signs / 3)
+        chosen = [(0, signs // 2, 0), (0, third, third), (signs // 4, signs // 4, signs // 4), (0, 0, 0)]
+    return most_telling(itertools.starmap(instance, chosen))
+
+
+@lru_cache(maxsize=256)
+def leaning_patterns(*, local_epsilon: float, signs: int, lean: float) -> Atoms:
+    """The instance of opposite records all of whose signs have means of ±``lean`` before they are sent.
+
+    Everybody else holds x', or has fair signs, whichever tells more. A report is read as the number of places
+    in which it agrees with the signs of x.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    cap = cap_parameters(local_epsilon=local_epsilon, signs=signs)
+    likely = (1 + lean) / 2
+    agreed = np.arange(signs + 1)
+    inside = np.array(
+        [
+            np.convolve(_binomial(a, likely), _binomial(signs - a, 1 - likely))[cap.agreements :].sum()
+            for a in range(signs + 1)
+        ]
+    )
+    least = 1 / (2.0**signs + math.expm1(local_epsilon) * cap.patterns)
+    ways = special.binom(signs, agreed)
+    one = least * ways * (1 + math.expm1(local_epsilon) * inside)
+    two, fair = one[::-1], ways / 2.0**signs
+    return most_telling(
+        tuple(zip((one / z - 1).tolist(), (two / z - 1).tolist(), z.tolist(), strict=True))
+        for z in (two, fair)
+    )
+
+
+def _binomial(trials: int, probability: float) -> NDArray[np.float64]:
+    """Masses of 0, …, trials."""
+    counts = np.arange(trials + 1)
+    law: NDArray[np.float64] = special.binom(trials, counts) * (
+        probability**counts * (1 - probability) ** (trials - counts)
+    )
+    return law

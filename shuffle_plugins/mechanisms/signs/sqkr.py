@@ -22,8 +22,8 @@ from shuffle_plugins.mechanisms.signs.sign_patterns import (
     round_to_patterns,
     send_patterns,
 )
-from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_blanket, cap_parameters
-from shuffle_plugins.mechanisms.signs.sqkr_law import best_signs
+from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_parameters
+from shuffle_plugins.mechanisms.signs.sqkr_law import best_signs, patterns_blanket
 from shuffle_plugins.randomness import Randomness
 
 _MOST_OUTCOMES = 1 << 16  # more reports are not listed
@@ -130,7 +130,7 @@ class SQKR(CoefficientRandomizer):
 
     def blanket(self) -> Blanket:
         """The cap's blanket, as a bound: no vector is extreme in all its coefficients."""
-        return cap_blanket(local_epsilon=self.local_epsilon, signs=self.signs, exact=False)
+        return patterns_blanket(local_epsilon=self.local_epsilon, signs=self.signs, level=self.level)
 
     @override
     def sum(self, reports: Reports) -> Tensor:

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from shuffle_plugins.accounting import Blanket
+from shuffle_plugins.accounting import Atoms, Blanket, diluted
+from shuffle_plugins.compressors import kashin_level, kashin_size
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_blanket, cap_parameters
+from shuffle_plugins.mechanisms.signs.coefficients_law import flat_lean
+from shuffle_plugins.mechanisms.signs.sign_patterns_law import (
+    LOUDEST_EXACT,
+    MAX_SIGNS,
+    cap_blanket,
+    cap_parameters,
+    leaning_patterns,
+)
 
 
 def best_signs(*, local_epsilon: float, dim: int, among: tuple[int, ...] | None = None) -> int:
@@ -33,10 +41,44 @@ def _best_signs(local_epsilon: float, among: tuple[int, ...]) -> int:
 
 
 def sqkr_blanket(*, local_epsilon: float, dim: int) -> Blanket:
-    """Blanket of ``sqkr`` and ``l2-block`` with their defaults: that of their patterns, as a bound.
+    """Blanket of ``sqkr`` with its defaults: that of its patterns, as a bound.
 
     Raises:
         ValueError: if an argument is out of range.
     """
     signs = best_signs(local_epsilon=local_epsilon, dim=dim)
-    return cap_blanket(local_epsilon=local_epsilon, signs=signs, exact=False)
+    return patterns_blanket(local_epsilon=local_epsilon, signs=signs, level=kashin_level(dim))
+
+
+def l2_block_blanket(*, local_epsilon: float, dim: int) -> Blanket:
+    """Blanket of ``l2-block`` with its defaults: that of its patterns, as a bound.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    signs = best_signs(local_epsilon=local_epsilon, dim=dim)
+    size = kashin_size(dim)
+    whole = (size // signs) / -(-size // signs)
+    return patterns_blanket(local_epsilon=local_epsilon, signs=signs, level=kashin_level(dim), whole=whole)
+
+
+def patterns_blanket(*, local_epsilon: float, signs: int, level: float, whole: float = 1.0) -> Blanket:
+    """Blanket of a pattern of coefficients of a public frame: the pattern's, as a bound.
+
+    The lower bound is that of the records ±r·e_1, whose coefficients are flat: each is ±1/level of the
+    largest one that is provided for.
+
+    Args:
+        local_epsilon: ε0 in nats.
+        signs: in a pattern.
+        level: how many times its average size a coefficient may have.
+        whole: share of the blocks that are not padded with zeros.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    instances: tuple[Atoms, ...] = ()
+    if whole > 0 and local_epsilon < LOUDEST_EXACT:
+        own = leaning_patterns(local_epsilon=local_epsilon, signs=signs, lean=flat_lean(level))
+        instances = (diluted(own, whole),)
+    return cap_blanket(local_epsilon=local_epsilon, signs=signs, exact=False, instances=instances)

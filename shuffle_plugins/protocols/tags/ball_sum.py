@@ -11,7 +11,7 @@ from torch import Tensor
 from shuffle_plugins.compressors import KashinFrame, TightFrame
 from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.mechanisms import Norm, PrivacyParameter, PrivateSum
-from shuffle_plugins.mechanisms.signs.coefficients_law import check_expected, sound_level
+from shuffle_plugins.mechanisms.signs.coefficients_law import check_expected, flat_lean, sound_level
 from shuffle_plugins.mechanisms.signs.representations import Frame, representation
 from shuffle_plugins.protocols.base import check_cohort, check_overhead, honest_population
 from shuffle_plugins.protocols.tags.base import TaggedSum
@@ -60,18 +60,20 @@ class BallSum(TaggedSum, PrivateSum):
         return self.spread.size
 
     @property
-    def opposite(self) -> bool:
-        """No vector of the ball is extreme in all its coefficients, unless there is one number."""
-        return self.dim == 1 and self.size == 1
+    def flat(self) -> float:
+        """The coefficients of ±radius·e_1, a row of a Hadamard matrix, over the largest there may be."""
+        return flat_lean(self._level)
 
     @property
     def coefficient_radius(self) -> float:
         """Beyond which a coefficient is clipped, in units of the data."""
+        return self._level * self.radius / math.sqrt(self.size)
+
+    @property
+    def _level(self) -> float:
         if isinstance(self.spread, KashinFrame):
-            level = self.spread.level
-        else:
-            level = sound_level(size=self.size, clients=self.cohort, failure=self.failure)
-        return level * self.radius / math.sqrt(self.size)
+            return self.spread.level
+        return sound_level(size=self.size, clients=self.cohort, failure=self.failure)
 
     @property
     def worst_variance(self) -> float:

@@ -14,7 +14,7 @@ from shuffle_plugins.accounting import Adversary, PrivacyTarget, Sampling, Tag, 
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
 from shuffle_plugins.mechanisms import CountRange
 from shuffle_plugins.mechanisms.signs.bit_planes import BitPlanes
-from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan
+from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan, plane_leans
 from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
 from shuffle_plugins.protocols.base import SummingProtocol, check_clips
 from shuffle_plugins.protocols.tags.calibration import calibrated_budget
@@ -78,9 +78,9 @@ class TaggedSum(SummingProtocol):
         """D, coordinates that are sampled."""
 
     @property
-    def opposite(self) -> bool:
-        """Whether two data are opposite in every coordinate, which makes the cost attained."""
-        return True
+    def flat(self) -> float:
+        """How large all coordinates of two opposite data are, at most 1: they make the lower bound."""
+        return 1.0
 
     def _checked(self, x: Tensor | Rows) -> Rows:
         """The data as rows, (clients, dim).
@@ -192,17 +192,18 @@ class TaggedSum(SummingProtocol):
         """
         present = self.participants(population=population, cohort=cohort, sampling=sampling)
         single, several = tag_counts(self.plan, size=self.size)
+        leans = plane_leans(self.flat, levels=self.levels)
         counts = [(count, places) for count, places in ((single, False), (several, True)) if count]
         return TaggedRound(
             tags=tuple(
-                Tag(local_epsilon=epsilon, count=count, places=places)
-                for epsilon in self.message_epsilons
+                Tag(local_epsilon=epsilon, count=count, places=places, lean=lean)
+                for epsilon, lean in zip(self.message_epsilons, leans, strict=True)
                 for count, places in counts
             ),
             population=present.population,
             cohort=present.reports,
             honest=None if present.honest == present.reports else present.honest,
-            opposite=self.opposite,
+            opposite=True,
             sampling=present.sampling,
             adversary=adversary,
             participation=participation,

@@ -1,0 +1,290 @@
+r"""From below, the outcomes of a sum of independent slots: exact laws of real instances.
+
+Reports are read as whole numbers, their scores, and only the sum T of the scores is kept. That is a
+post-processing, so what it leaks the round leaks too. With f_k the law of a sum of k scores g and slots of
+gains (u_j, v_j) and masses m_j,
+
+    P(T = τ) = f_k(τ) + (k/n)·Σ_j m_j·u_j·f_{k−1}(τ − g_j),
+
+and with v for Q. Scores are proportional to u − v, rounded: to first order that is all that tells P from Q.
+Laws of sums come from their transforms, tilted so that tails keep their digits. Proof and the treatment of
+rounding: ``docs/proofs/noise.md``, section 7.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import fft
+
+from shuffle_plugins.accounting.numerics.grid import Cells, Floats, tally
+from shuffle_plugins.accounting.numerics.profiles import loss_of
+from shuffle_plugins.accounting.numerics.search import zero_between
+from shuffle_plugins.accounting.pairs.slots import SlotPair, few_outcomes, listed_outcomes
+
+_WASTED = 3e-4  # share of the variance of the loss that rounding scores may lose
+_HIGHEST_SCORES = np.unique(np.round(np.geomspace(1, 4096, 160))).astype(np.int64)
+_LONGEST = 1 << 19  # of a transform; beyond, slots are summed in blocks
+_LOG_TAIL = 70.0  # −log of the mass of T that is left out at either end
+_LOG_UNHEARD = 50.0  # −log of the least size of a frequency that is summed
+_LOG_ALIASED = 46.0  # −log of the mass that a transform may fold over
+_REACH = 4.5  # deviations around its mean of which a tilted law tells every digit that matters
+_LARGEST_TILT = 700.0  # of a score, so that its weight is a float
+_ROUNDOFF = 128 * 2.0**-53  # of a transform, relative to its largest value
+_BLOCK_CELLS = 8  # to a deviation of a block's score
+_MOST_TILTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """Independent slots of one law. The masses may fall short of one: the rest has no gain and score 0."""
+
+    population: int
+    count: int
+    u: Floats
+    v: Floats
+    mass: Floats
+
+
+def slot_losses_from_below(pair: SlotPair) -> tuple[Floats, Floats, Floats]:
+    """A finite pair that ``pair`` dominates: losses, rounded towards 0, and masses under P and under Q.
+
+    Masses may fall short of one; what is left out leaks nothing.
+    """
+    if few_outcomes(pair):
+        return listed_outcomes(pair)[:3]
+    u, v, mass = (np.array(column) for column in zip(*(a for a in pair.atoms if a[2] > 0), strict=True))
+    # What rounding added to the means would be added to the mass of P and Q.
+    total = mass.sum()
+    slots = _Slots(pair.population, pair.slots, u - (mass @ u) / total, v - (mass @ v) / total, mass)
+    while True:
+        scores = _scores(slots)
+        if scores is not None:
+            break
+        slots = _in_blocks(slots)
+    law = _law_of_sum(slots, scores)
+    p, q = (np.maximum(law.mass + gain / pair.population, 0.0) for gain in (law.gain_u, law.gain_v))
+    return loss_of(p, q, (law.gain_u - law.gain_v) / pair.population), p, q
+
+
+def _scores(slots: _Slots) -> Cells | None:
+    """Whole numbers nearly proportional to u − v; None if the transform of their sum would be too long."""
+    difference = slots.u - slots.v
+    top = float(np.abs(difference).max())
+    if top == 0:
+        return np.zeros(len(difference), dtype=np.int64)
+    energy = float(slots.mass @ difference**2)
+    for highest in _HIGHEST_SCORES:
+        score = np.rint(difference * (highest / top))
+        mean = float(slots.mass @ score)
+        variance = float(slots.mass @ (score - mean) ** 2)
+        variance += max(1.0 - float(slots.mass.sum()), 0.0) * mean**2
+        if variance <= 0:
+            continue
+        together = float(slots.mass @ (difference * score))
+        if together**2 >= (1 - _WASTED) * variance * energy:
+            break
+    deviation = math.sqrt(slots.count * variance) if variance > 0 else 0.0
+    if 2 * (_REACH + math.sqrt(2 * _LOG_ALIASED)) * deviation > _LONGEST:
+        return None
+    return np.asarray(score, dtype=np.int64)
+
+
+def _in_blocks(slots: _Slots) -> _Slots:
+    """Blocks of slots, each summed up by the score of its own; a few slots that fill no block are left out.
+
+    The reports are put into blocks at random, which anybody who sees them can do.
+    """
+    blocks = math.isqrt(slots.count)
+    inner = _Slots(slots.population, slots.count // blocks, slots.u, slots.v, slots.mass)
+    scores = _scores(inner)
+    if scores is None:
+        inner = _in_blocks(inner)
+        scores = _scores(inner)
+        assert scores is not None
+    law = _law_of_sum(inner, scores)
+    mean = float((law.mass * law.place).sum())
+    deviation = math.sqrt(float((law.mass * (law.place - mean) ** 2).sum()))
+    cell = np.floor((law.place - mean) * (_BLOCK_CELLS / deviation) + 0.5).astype(np.int64)
+    cell -= cell.min()
+    size = int(cell.max()) + 1
+    mass, u, v = (tally(cell, column, size) for column in (law.mass, law.gain_u, law.gain_v))
+    keep = mass > 0
+    mass, u, v = mass[keep], u[keep] / mass[keep], v[keep] / mass[keep]
+    mass /= max(float(mass.sum()), 1.0)
+    return _Slots(slots.population, blocks, u - mass @ u, v - mass @ v, mass)
+
+
+@dataclass(frozen=True, slots=True)
+class _SumLaw:
+    """The law of a sum of scores, and what it tells.
+
+    Attributes:
+        place: values of the sum, increasing.
+        mass: their probabilities, rounded down.
+        gain_u, gain_v: E[Σu; T] and E[Σv; T]. Their difference is rounded towards 0.
+    """
+
+    place: Floats
+    mass: Floats
+    gain_u: Floats
+    gain_v: Floats
+
+
+def _law_of_sum(slots: _Slots, scores: Cells) -> _SumLaw:
+    size = int(scores.max() - scores.min()) + 1
+    first = int(scores.min())
+    tallied = _Tallied(
+        count=slots.count,
+        score=np.arange(first, first + size, dtype=np.float64),
+        mass=tally(scores - first, slots.mass, size),
+        u=tally(scores - first, slots.mass * slots.u, size),
+        v=tally(scores - first, slots.mass * slots.v, size),
+        rest=max(1.0 - math.fsum(slots.mass), 0.0),
+    ).trimmed()
+    parts = list(tallied.parts())
+    return _SumLaw(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tallied:
+    """Scores with their masses, and with their masses times u and v; ``rest`` is more mass at score 0."""
+
+    count: int
+    score: Floats
+    mass: Floats
+    u: Floats
+    v: Floats
+    rest: float
+
+    def trimmed(self) -> _Tallied:
+        keep = self.mass > 0
+        score, mass, u, v = self.score[keep], self.mass[keep], self.u[keep], self.v[keep]
+        if self.rest > 0:
+            score, mass = np.append(score, 0.0), np.append(mass, self.rest)
+            u, v = np.append(u, 0.0), np.append(v, 0.0)
+        return _Tallied(self.count, score, mass, u, v, 0.0)
+
+    # -- the tilted law: weights e^(θg), normalised ---------------------------------------------------------
+
+    def cumulant(self, tilt: float) -> float:
+        """log E e^(θT)."""
+        exponent = tilt * self.score
+        top = float(exponent.max())
+        return self.count * (top + math.log(float(self.mass @ np.exp(exponent - top))))
+
+    def tilted(self, tilt: float) -> tuple[Floats, float, float]:
+        """Masses of the scores, mean and deviation of T."""
+        exponent = tilt * self.score
+        weight = self.mass * np.exp(exponent - exponent.max())
+        weight /= weight.sum()
+        mean = float(weight @ self.score)
+        variance = float(weight @ (self.score - mean) ** 2)
+        return weight, self.count * mean, math.sqrt(self.count * variance)
+
+    @property
+    def most_tilt(self) -> float:
+        return _LARGEST_TILT / max(float(np.abs(self.score).max()), 1.0)
+
+    def tilt_where(self, reached: Callable[[float], float], sign: int) -> float:
+        """The tilt of that sign where a function that rises with its size is zero, or the largest."""
+        most = self.most_tilt
+        if reached(sign * most) <= 0:
+            return sign * most
+        return sign * zero_between(lambda size: reached(sign * size), 0.0, most, xtol=1e-12, rtol=1e-6)
+
+    def end(self, tilt: float, *, sign: int, log_tail: float) -> float:
+        """A value that T, tilted, passes with a probability of at most e^-log_tail (Chernoff)."""
+        base = self.cumulant(tilt)
+
+        def decay(more: float) -> float:
+            mean = self.tilted(tilt + more)[1]
+            return more * mean - (self.cumulant(tilt + more) - base) - log_tail
+
+        return self.tilted(tilt + self.tilt_where(decay, sign))[1]
+
+    def parts(self) -> Iterator[tuple[Floats, Floats, Floats, Floats]]:
+        """The law of T piece by piece: places, masses, and the two gains."""
+        lowest, highest = (
+            max(math.floor(self.end(0.0, sign=-1, log_tail=_LOG_TAIL)), int(self.count * self.score.min())),
+            min(math.ceil(self.end(0.0, sign=1, log_tail=_LOG_TAIL)), int(self.count * self.score.max())),
+        )
+        _, mean, deviation = self.tilted(0.0)
+        left, right = math.ceil(mean - _REACH * deviation), math.floor(mean + _REACH * deviation)
+        left, right = max(min(left, math.floor(mean)), lowest), min(max(right, math.ceil(mean)), highest)
+        below = list(self._outwards(left - 1, lowest, sign=-1))
+        yield from reversed(below)
+        yield self._piece(0.0, left, right)
+        yield from self._outwards(right + 1, highest, sign=1)
+
+    def _outwards(
+        self, start: int, last: int, *, sign: int
+    ) -> Iterator[tuple[Floats, Floats, Floats, Floats]]:
+        for _ in range(_MOST_TILTS):
+            if sign * (last - start) < 0:
+                return
+
+            def starts(tilt: float, start: int = start) -> float:
+                _, mean, deviation = self.tilted(tilt)
+                return sign * (mean - start) - _REACH * deviation
+
+            tilt = self.tilt_where(starts, sign)
+            _, mean, deviation = self.tilted(tilt)
+            reach = math.floor(sign * mean + _REACH * deviation)
+            stop = sign * min(max(reach, sign * start), sign * last)
+            yield self._piece(tilt, min(start, stop), max(start, stop))
+            start = stop + sign
+
+    def _piece(self, tilt: float, left: int, right: int) -> tuple[Floats, Floats, Floats, Floats]:
+        """Exact but for rounding, from the transform of the tilted law."""
+        weight, _, _ = self.tilted(tilt)
+        low = min(math.floor(self.end(tilt, sign=-1, log_tail=_LOG_ALIASED)), left)
+        high = max(math.ceil(self.end(tilt, sign=1, log_tail=_LOG_ALIASED)), right)
+        length = fft.next_fast_len(high - low + 1, real=True)
+        count = self.count
+        # Few frequencies matter; they are found roughly, and then computed with all digits.
+        rough = np.zeros(length)
+        np.add.at(rough, self.score.astype(np.int64) % length, weight)
+        with np.errstate(divide="ignore"):
+            decay = -max(count - 1, 1) * np.log(np.abs(fft.rfft(rough)))
+        heard = np.nonzero(decay < _LOG_UNHEARD)[0]
+        angle = (2 * math.pi / length) * heard
+        real, imaginary = np.zeros(len(angle)), np.zeros(len(angle))
+        first_u, first_v = np.zeros(len(angle), dtype=complex), np.zeros(len(angle), dtype=complex)
+        share = weight / self.mass
+        for score, w, u, v in zip(self.score, weight, self.u * share, self.v * share, strict=True):
+            versine, sine = 2 * np.sin(angle * (score / 2)) ** 2, np.sin(angle * score)
+            real -= w * versine
+            imaginary += w * sine
+            first_u += u * (1 - versine - 1j * sine)
+            first_v += v * (1 - versine - 1j * sine)
+        with np.errstate(divide="ignore"):
+            modulus = 0.5 * np.log1p(np.maximum(2 * real + real**2 + imaginary**2, -1.0))
+        phase = np.arctan2(imaginary, 1 + real)
+
+        def law(first: npt.NDArray[np.complex128] | float, times: int) -> tuple[Floats, float]:
+            kernel = np.zeros(length // 2 + 1, dtype=complex)
+            turned = np.exp(1j * (angle * low - times * phase))
+            kernel[heard] = first * turned * (np.exp(times * modulus) if times else 1.0)
+            found = np.asarray(fft.irfft(kernel, n=length), dtype=np.float64)
+            return found[left - low : right - low + 1], float(np.abs(found).max())
+
+        mass, mass_top = law(1.0, count)
+        gain_u, u_top = law(count * first_u, count - 1)
+        gain_v, v_top = law(count * first_v, count - 1)
+        place = np.arange(left, right + 1, dtype=np.float64)
+        aliased = math.exp(-_LOG_ALIASED)
+        error = _ROUNDOFF * mass_top + 2 * aliased
+        gain_error = _ROUNDOFF * (u_top + v_top) + 2 * aliased * self.count
+        # The loss is rounded towards 0, then both masses are lowered alike.
+        half = np.maximum(np.abs(gain_u - gain_v) - gain_error, 0.0) / 2 * np.sign(gain_u - gain_v)
+        middle = (gain_u + gain_v) / 2
+        kept = np.clip((mass - error) / (mass + error), 0.0, 1.0)
+        kept = np.where(mass > 4 * error, kept, 0.0)
+        untilt = np.exp(self.cumulant(tilt) - tilt * place) * kept
+        raised = mass + error
+        return place, raised * untilt, (middle + half) * untilt, (middle - half) * untilt

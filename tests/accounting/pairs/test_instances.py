@@ -1,0 +1,182 @@
+"""Lower bounds from datasets in which everybody else holds one record: laws, brute force, order."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from brute_force import hockey_stick, shuffled_law
+from thinning import first_fast
+
+from shuffle_plugins.accounting import Blanket, Sampling, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting.losses.shuffle import pair_losses
+from shuffle_plugins.accounting.losses.slots import slot_losses_from_below
+from shuffle_plugins.accounting.pairs.counts import PairMixture, alike_pair, mirror_pair, third_record_pair
+from shuffle_plugins.accounting.pairs.instances import product_atoms, read_coarsely, two_level_atoms
+from shuffle_plugins.accounting.pairs.slots import SlotPair
+
+
+def channel_atoms(channel: np.ndarray) -> tuple[tuple[float, float, float], ...]:
+    """Rows: the laws of x, x' and z."""
+    x, other, z = channel
+    return tuple(zip((x / z - 1).tolist(), (other / z - 1).tolist(), z.tolist(), strict=True))
+
+
+def profile(p: np.ndarray, q: np.ndarray, epsilons: np.ndarray) -> np.ndarray:
+    return np.array([np.maximum(p - math.exp(e) * q, 0).sum() for e in epsilons])
+
+
+@pytest.mark.parametrize(("population", "cohort"), [(4, 4), (5, 3)])
+def test_atoms_give_the_dataset_exactly(population: int, cohort: int) -> None:
+    rng = np.random.default_rng(population)
+    channel = rng.dirichlet(np.ones(4), size=3) + 0.05
+    channel /= channel.sum(axis=1, keepdims=True)
+    laws = [shuffled_law(channel, (held, *[2] * (population - 1)), cohort=cohort) for held in (0, 1)]
+    _, p, q = slot_losses_from_below(
+        alike_pair(channel_atoms(channel), population=population, slots=cohort, participation=1.0)
+    )
+    for epsilon in np.linspace(-1, 1.5, 7):
+        assert profile(p, q, np.array([epsilon]))[0] == pytest.approx(hockey_stick(*laws, epsilon), rel=1e-10)
+
+
+def exact_sum(pair: SlotPair, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """P and Q masses of the sum of scores, by convolving slot after slot."""
+    u, v, mass = map(np.array, zip(*pair.atoms, strict=True))
+    first, size = int(scores.min()), int(np.ptp(scores)) + 1
+    steps = [np.bincount(scores - first, weights=mass * w, minlength=size) for w in (np.ones(len(u)), u, v)]
+    law = np.ones(1)
+    for _ in range(pair.slots - 1):
+        law = np.convolve(law, steps[0])
+    base = np.convolve(law, steps[0])
+    gains = [base + pair.slots / pair.population * np.convolve(law, step) for step in steps[1:]]
+    return gains[0], gains[1]
+
+
+@pytest.mark.parametrize("slots", [40, 80])
+def test_laws_of_sums_are_those_of_convolution(slots: int) -> None:
+    e = math.exp(1.2)
+    pair = SlotPair(
+        population=2 * slots,
+        slots=slots,
+        atoms=(
+            (e - 1, 0.0, 0.1),
+            (0.0, e - 1, 0.1),
+            (1 / e - 1, 0.0, 0.1 * e),
+            (0.0, 1 / e - 1, 0.1 * e),
+            (0.0, 0.0, 0.8 - 0.2 * e),
+        ),
+    )
+    _, p, q = slot_losses_from_below(pair)
+    difference = np.array([u - v for u, v, _ in pair.atoms])
+    found = np.linspace(0, 1.5 / math.sqrt(slots), 9)
+    ratios = []
+    for highest in range(1, 40):
+        scores = np.rint(difference * (highest / np.abs(difference).max())).astype(np.int64)
+        ratios.append(profile(p, q, found) / profile(*exact_sum(pair, scores), found))
+        if np.all(np.abs(ratios[-1] - 1) < 1e-7):
+            break
+    assert np.all(np.abs(ratios[-1] - 1) < 1e-7), "no whole scores have this law"
+    assert np.all(ratios[-1] <= 1 + 1e-12), "not rounded down"
+
+
+@first_fast(
+    ("local_epsilon", "population", "slots"),
+    [
+        (1.0, 60_000, 10_000),
+        (0.5, 10**9, 10**9),
+        (2.0, 10**6, 10**3),
+        (1e-6, 10**5, 10**4),
+        (3.0, 10**12, 10**7),
+    ],
+)
+def test_sums_say_what_counts_say(local_epsilon: float, population: int, slots: int) -> None:
+    e = math.exp(local_epsilon)
+    places = {"population": population, "slots": slots, "participation": 1.0}
+    p, outside = 1 / (e + 1), 1 / (e + 2)
+    gain, loss = math.expm1(local_epsilon), math.expm1(-local_epsilon)
+    for counted, atoms in (
+        (mirror_pair(Blanket.generic(local_epsilon), **places), ((gain, 0.0, p), (loss, 0.0, e * p))),
+        (
+            third_record_pair(local_epsilon=local_epsilon, outside=outside, **places),
+            ((gain, 0.0, outside), (0.0, gain, outside), (loss, loss, e * outside)),
+        ),
+    ):
+        by_counts, by_sums = (
+            pair_losses(PairMixture.single(pair), kind="lower")
+            for pair in (counted, alike_pair(atoms, **places))
+        )
+        assert by_sums.deviation == pytest.approx(by_counts.deviation, rel=5e-3)
+        deltas = [
+            profile(law.p, law.q, np.linspace(0, 5, 11) * by_counts.deviation) for law in (by_counts, by_sums)
+        ]
+        assert deltas[1] == pytest.approx(deltas[0], rel=2e-2)
+
+
+def test_products_and_levels_are_laws() -> None:
+    atoms = product_atoms(likely=(0.7, 0.6, 0.9), held=(-1, 0, 1))
+    for each in (
+        atoms,
+        two_level_atoms(local_epsilon=1.0, shares={(1, 0, 0): 0.1, (0, 1, 0): 0.1, (0, 0, 1): 0.1}),
+        read_coarsely(*map(np.array, zip(*atoms, strict=True))),
+    ):
+        u, v, mass = map(np.array, zip(*each, strict=True))
+        assert mass.sum() == pytest.approx(1, abs=1e-14)
+        assert u @ mass == pytest.approx(0, abs=1e-12)
+        assert v @ mass == pytest.approx(0, abs=1e-12)
+    # The product itself: eight patterns of signs.
+    patterns = np.array(np.meshgrid(*[(1, -1)] * 3)).reshape(3, -1).T
+    up = np.array((0.7, 0.6, 0.9))
+    laws = [
+        np.prod((1 + patterns * np.array(held) * (2 * up - 1)) / 2, axis=1)
+        for held in ((1, 1, 1), (-1, -1, -1), (-1, 0, 1))
+    ]
+    u, v, mass = map(np.array, zip(*atoms, strict=True))
+    assert mass @ (u - v) ** 2 == pytest.approx(((laws[0] - laws[1]) ** 2 / laws[2]).sum(), rel=1e-12)
+
+
+def test_bad_atoms_are_refused() -> None:
+    law = {"local_epsilon": 1.0, "differing": 1 / (math.e + 1)}
+    for atoms in (((0.1, 0.0, 1.0),), ((-2.0, 0.0, 0.5), (2.0, 0.0, 0.5)), ((0.0, 0.0, 0.5),)):
+        with pytest.raises(ValueError, match="instance"):
+            Blanket(**law, instances=(atoms,))
+
+
+def test_states_without_instances_are_read() -> None:
+    plain = Blanket.generic(1.0)
+    assert len(plain.state()) == 9
+    assert Blanket.from_state(plain.state()) == plain
+    own = Blanket(
+        local_epsilon=1.0,
+        differing=1 / (math.e + 1),
+        instances=(((0.5, -0.5, 0.5), (-0.5, 0.5, 0.5)),),
+    )
+    assert Blanket.from_state(own.state()) == own
+
+
+@pytest.mark.parametrize("sampling", [Sampling.POISSON, Sampling.FULL, Sampling.EPOCH])
+def test_an_instance_is_below_the_blanket_however_clients_are_drawn(sampling: Sampling) -> None:
+    e = math.exp(1.0)
+    atoms = ((e - 1, 0.0, 1 / (e + 1)), (1 / e - 1, 0.0, e / (e + 1)))
+    cohort = 2_000 if sampling is Sampling.FULL else 500
+    accountant = ShuffleAccountant()
+    accountant.step(
+        ShuffleRound(
+            local_epsilon=1.0,
+            population=2_000,
+            cohort=cohort,
+            sampling=sampling,
+            mechanism="two",
+            blanket=Blanket(local_epsilon=1.0, differing=1 / (e + 1), exact=False, instances=(atoms,)),
+        ),
+        num_steps=20,
+    )
+    generic = ShuffleAccountant()
+    generic.step(
+        ShuffleRound(local_epsilon=1.0, population=2_000, cohort=cohort, sampling=sampling), num_steps=20
+    )
+    interval, other = accountant.epsilon(1e-6), generic.epsilon(1e-6)
+    assert 0 < interval.lower <= interval.upper
+    binary = next(bound for bound in generic.bounds(1e-6) if bound.name.startswith("binary-RR"))
+    assert interval.lower == pytest.approx(binary.epsilon, rel=2e-3)
+    assert other.lower >= interval.lower * (1 - 2e-3)
