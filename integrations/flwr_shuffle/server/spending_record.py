@@ -48,11 +48,12 @@ class SpendingRecord:
         return self._accountant
 
     def charged(self) -> FederatedAccountant:
-        """A copy of the accountant, with the round under way, if there is one, at its highest cost."""
+        """The accountant; while a round is under way a copy that has it, too, at its highest cost."""
+        if self._open is None:
+            return self._accountant
         accountant = FederatedAccountant(method=self._accountant.method)
         accountant.load_state_dict(self._accountant.state_dict())
-        if self._open is not None:
-            accountant.step(self._open[1], participants=None)
+        accountant.step(self._open[1], participants=None)
         return accountant
 
     @property

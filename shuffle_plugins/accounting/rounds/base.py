@@ -155,12 +155,14 @@ class Round(CohortDraw, ABC):
     @property
     def secrecy(self) -> str:
         """How clients are sampled, what of it must stay secret, and whether their own coins must, too."""
-        drawn = CohortDraw.secrecy.fget(self)  # type: ignore[attr-defined]
+        drawn = str(CohortDraw.secrecy.fget(self))  # type: ignore[attr-defined]
         if self.opened() == self:
-            return str(drawn)
+            return drawn
+        if self.sampling is Sampling.FULL:
+            drawn = "everybody takes part"
         return (
-            f"{drawn}; whether its data are in the round each client decides by a coin of its own, which "
-            "nobody else may see"
+            f"{drawn}; each client decides by a coin of its own, which nobody else may see, whether its data "
+            "are in the round"
         )
 
     def __str__(self) -> str:

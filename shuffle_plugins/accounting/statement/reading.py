@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -88,13 +87,11 @@ def compared(
         ValueError: if the budget is out of range.
     """
     checks.target_epsilon(epsilon)
-    if not isinstance(accountant, FederatedAccountant):
+    if isinstance(accountant, FederatedAccountant):
+        found = accountant.epsilon(delta, adversary=adversary, lower=False)
+    else:
         found = accountant.epsilon(delta, lower=False)
-        return StatedTarget(epsilon=epsilon, delta=delta, adversary=found.adversary, spent=found.upper)
-    spent = accountant.epsilon(delta, adversary=adversary, lower=False).upper
-    if adversary is not Adversary.LOCAL and spent < math.inf:  # a budget is charged for rounds to come, too
-        spent = min(spent, accountant.epsilon(delta, adversary=adversary).upper)
-    return StatedTarget(epsilon=epsilon, delta=delta, adversary=adversary.value, spent=spent)
+    return StatedTarget(epsilon=epsilon, delta=delta, adversary=found.adversary, spent=found.upper)
 
 
 def _grouped(entries: Iterable[_Entry]) -> tuple[StatedRounds, ...]:
