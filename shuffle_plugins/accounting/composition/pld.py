@@ -108,7 +108,7 @@ class LossComposition:
         affordable = _WANTED_GRID / (2 * _SIGMAS * math.sqrt(self._total_steps))
         wanted: float = max(law.cells for law in self._laws)
         if len(self._laws) == 1:
-            few = self._total_steps <= _MOST_REFINED_STEPS
+            few = self._total_steps <= _MOST_REFINED_STEPS or len(self._laws[0].loss) > wanted
             stored = 2 * wanted if self._laws[0].condensed else max(affordable, wanted if few else 0.0)
             wanted = min(max(affordable, wanted), stored)
         span = max(float(law.loss[-1] - law.loss[0]) for law in self._laws)

@@ -43,6 +43,7 @@ from shuffle_plugins.accounting.numerics.profiles import loss_of
 from shuffle_plugins.accounting.pairs.bits import BitPair, bit_losses
 from shuffle_plugins.accounting.pairs.counts import CountPair, Pair, PairMixture
 from shuffle_plugins.accounting.pairs.crowd import CrowdPair, crowd_losses
+from shuffle_plugins.accounting.pairs.mixes import MixPair, mix_losses
 from shuffle_plugins.accounting.pairs.slots import slot_losses
 
 Outcomes = tuple[Floats, Floats, Floats, float]
@@ -127,6 +128,8 @@ def _parts(mixture: PairMixture, *, kind: BoundKind, resolution: Resolution) -> 
     parts = []
     for mass, pair in zip(mixture.masses, pairs, strict=True):
         allowed = tolerance / max(len(pairs) * mass, tolerance / max(tolerance, COARSE.tolerance))
+        if isinstance(pair, MixPair):  # each takes a tenth of a second at this tolerance
+            allowed = max(allowed, COARSE.tolerance)
         loss, p, q, left_out = outcomes_of(pair, kind=kind, tolerance=max(tolerance, allowed))
         keep = (p > 0) & (q > 0)
         certain = float(p[~keep].sum()) if kind == "upper" else 0.0
@@ -152,6 +155,10 @@ def outcomes_of(pair: Pair, *, kind: BoundKind, tolerance: float) -> Outcomes:
         if kind == "lower":
             raise ValueError("crowds are bounded from above only")
         return crowd_losses(pair, tolerance=tolerance)
+    if isinstance(pair, MixPair):
+        if kind == "lower":
+            raise ValueError("mixes are bounded from above only")
+        return mix_losses(pair, tolerance=tolerance)
     if kind == "lower":
         return (*slot_losses_from_below(pair), 0.0)
     return slot_losses(pair, tolerance=tolerance)

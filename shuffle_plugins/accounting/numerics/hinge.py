@@ -266,8 +266,8 @@ def _moments(draw: Draw, *, tilt: Floats, step: Floats, blocks: int) -> _Moments
     coarse = step[:, None] * (_BLOCK * np.arange(blocks))
     fine = step[:, None] * np.arange(_BLOCK)
     tilted = (values * tilt[:, None])[:, :, None]
-    x = _complex_expm1(tilted, values[:, :, None] * coarse[:, None, :]) * weights
-    y = _complex_expm1(0.0, values[:, :, None] * fine[:, None, :])
+    x = complex_expm1(tilted, values[:, :, None] * coarse[:, None, :]) * weights
+    y = complex_expm1(0.0, values[:, :, None] * fine[:, None, :])
     rest = np.matmul(x.transpose(0, 2, 1), y)
     rest += x.sum(axis=1)[:, :, None]
     rest += (weights * y).sum(axis=1)[:, None, :]
@@ -345,7 +345,7 @@ def _trapezoid(
     return np.asarray(np.maximum(result + ends[:, None], 0.0), dtype=np.float64)
 
 
-def _complex_expm1(real: npt.ArrayLike, imaginary: Floats) -> npt.NDArray[np.complex128]:
+def complex_expm1(real: npt.ArrayLike, imaginary: Floats) -> npt.NDArray[np.complex128]:
     """e^(real + i·imaginary) − 1, accurate where it is small."""
     half = imaginary / 2
     sine, cosine = np.sin(half), np.cos(half)

@@ -30,6 +30,7 @@ from shuffle_plugins.accounting.pairs.bits import BitPair
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.accounting.pairs.crowd import CrowdPair
 from shuffle_plugins.accounting.pairs.instances import Atoms
+from shuffle_plugins.accounting.pairs.mixes import MixPair
 from shuffle_plugins.accounting.pairs.slots import SlotPair
 
 _MOST_SPREAD = 10.0
@@ -105,7 +106,7 @@ class CountPair:
         )
 
 
-Pair = CountPair | SlotPair | BitPair | CrowdPair
+Pair = CountPair | SlotPair | BitPair | CrowdPair | MixPair
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,11 +22,13 @@ from shuffle_plugins.accounting.pairs.counts import (
     third_record_pair,
 )
 from shuffle_plugins.accounting.pairs.crowd import CrowdLaws, CrowdPair
+from shuffle_plugins.accounting.pairs.mixes import MixPair, mixes_help
 from shuffle_plugins.accounting.terms import CohortDraw, Sampling
 
 _COHORT_BUCKETS = (
     24  # of a random cohort's size, which spreads so little that few buckets lose next to nothing
 )
+_MIXED_COHORT_BUCKETS = 12  # of a pair that takes a tenth of a second each
 _BIT_BUCKETS = (
     (30_000, 256),
     (3_000_000, 128),
@@ -49,8 +51,17 @@ def upper_pair(blanket: Blanket, draw: CohortDraw) -> PairMixture:
     return _placed(draw, partial(blanket_pair, blanket), upper=True)
 
 
-def upper_pairs(blanket: Blanket, draw: CohortDraw) -> tuple[PairMixture, ...]:
-    """Every dominating pair there is of a round; where there are two, each is the smaller one somewhere."""
+def upper_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> tuple[PairMixture, ...]:
+    """Every dominating pair there is of a round; where there are two, each is the smaller one somewhere.
+
+    Args:
+        blanket: privacy blanket of the reports.
+        draw: who takes part, and who looks.
+        mechanism: name of the randomizer; ``"generic"`` is any that all clients of the round share.
+    """
+    if mechanism == "generic" and mixed(blanket, draw):
+        build = partial(MixPair, local_epsilon=blanket.local_epsilon)
+        return upper_pair(blanket, draw), _placed(draw, build, upper=True, buckets=_MIXED_COHORT_BUCKETS)
     if blanket.high > 0 and blanket.local_epsilon <= _MOST_SLOTTED:
         return upper_pair(blanket, draw), _placed(draw, partial(slot_pair, blanket), upper=True)
     pairs = (upper_pair(blanket, draw),)
@@ -64,6 +75,19 @@ def upper_pairs(blanket: Blanket, draw: CohortDraw) -> tuple[PairMixture, ...]:
         signs = partial(_sign_pair, blanket.local_epsilon, groups=groups)
         return (*pairs, _placed(draw, signs, upper=True))
     return pairs
+
+
+def mixed(blanket: Blanket, draw: CohortDraw) -> bool:
+    """Whether a generic round is accounted by the mixes of others that there can be, too."""
+    return (
+        blanket.form is Form.CORNERS
+        and not draw.spans_batches
+        and mixes_help(
+            local_epsilon=blanket.local_epsilon,
+            population=int(draw.cohort) if draw.sees_cohort else draw.population,
+            reports=draw.cohort,
+        )
+    )
 
 
 def lower_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> dict[str, PairMixture]:
@@ -109,7 +133,9 @@ def _instance_of_an_epoch(draw: CohortDraw) -> CohortDraw:
     return replace(draw, sampling=Sampling.WITHOUT_REPLACEMENT, cohort=reports)
 
 
-def _placed(draw: CohortDraw, build: Callable[..., Pair], *, upper: bool) -> PairMixture:
+def _placed(
+    draw: CohortDraw, build: Callable[..., Pair], *, upper: bool, buckets: int = _COHORT_BUCKETS
+) -> PairMixture:
     """A pair under the sampling and before the adversary of a round.
 
     ``build`` makes it of a ``population``, ``slots`` and their ``participation``.
@@ -120,7 +146,7 @@ def _placed(draw: CohortDraw, build: Callable[..., Pair], *, upper: bool) -> Pai
     population, sampling = draw.population, draw.sampling
     if sampling is Sampling.POISSON or (sampling is Sampling.CHECK_IN and draw.sees_cohort):
         if draw.sees_cohort:
-            return _random_cohorts(draw, build, upper=upper)
+            return _random_cohorts(draw, build, upper=upper, buckets=buckets)
         rate = draw.sampling_rate
         return PairMixture.single(build(population=population, slots=population, participation=rate))
     if draw.spans_batches:
@@ -131,14 +157,16 @@ def _placed(draw: CohortDraw, build: Callable[..., Pair], *, upper: bool) -> Pai
     return PairMixture.single(build(population=population, slots=cohort, participation=1.0))
 
 
-def _random_cohorts(draw: CohortDraw, build: Callable[..., Pair], *, upper: bool) -> PairMixture:
+def _random_cohorts(
+    draw: CohortDraw, build: Callable[..., Pair], *, upper: bool, buckets: int
+) -> PairMixture:
     """Poisson cohorts, against a server: the client took part, so the cohort is 1 + Bin(n − 1, γ) and public.
 
     With full participation fewer clients are worse, so a bucket of cohort sizes is replaced by its smallest
     size in an upper bound and by its largest in a lower one.
     """
     first, last = window_ends(draw.population - 1, draw.sampling_rate)
-    edges = np.unique(np.linspace(0, last - first + 1, _COHORT_BUCKETS + 1).astype(np.int64))
+    edges = np.unique(np.linspace(0, last - first + 1, buckets + 1).astype(np.int64))
     sizes = 1 + first + (edges[:-1] if upper else edges[1:] - 1)
     law = binomial_between(draw.population - 1, draw.sampling_rate, edges=first + edges)
     return PairMixture(

@@ -20,7 +20,8 @@ from shuffle_plugins.accounting.losses.shuffle import pair_losses
 from shuffle_plugins.accounting.pairs.blanket import Blanket, Form
 from shuffle_plugins.accounting.pairs.clones import binary_pair
 from shuffle_plugins.accounting.pairs.counts import CountPair, PairMixture
-from shuffle_plugins.accounting.pairs.shuffle import lower_pairs, upper_pair, upper_pairs
+from shuffle_plugins.accounting.pairs.mixes import MixPair
+from shuffle_plugins.accounting.pairs.shuffle import lower_pairs, mixed, upper_pair, upper_pairs
 from shuffle_plugins.accounting.rounds.base import Round
 from shuffle_plugins.accounting.terms import Adversary, Sampling
 from shuffle_plugins.core import checks
@@ -49,7 +50,9 @@ class ShuffleRound(Round):
             one whole pass. In an epoch it is the batch size, and one step is one whole epoch, whose cost to
             an observer of the model is that of full participation at any batch size; records that fill no
             last batch may be left out. Against the server it is the size of the smallest batch.
-        mechanism: name of the randomizer whose blanket is used; ``"generic"`` covers every ε0-LDP randomizer.
+        mechanism: name of the randomizer whose blanket is used; ``"generic"`` covers every ε0-LDP randomizer
+            that all clients of the round share. If a client's randomizer follows from what others of the
+            round reported, give it a name of its own and ``Blanket.generic(local_epsilon)``.
             With ``local_delta`` it has no blanket: then its name only says that what the worst (ε0, δ0)
             randomizer leaks is no lower bound on what this one does.
         blanket: the randomizer's blanket; None takes the generic one.
@@ -139,6 +142,8 @@ class ShuffleRound(Round):
     @property
     def pair_name(self) -> str:
         """The name of the dominating pair."""
+        if self.mechanism == "generic" and mixed(self.effective_blanket, self):
+            return "crowd pair"
         form = self.effective_blanket.form
         return _PAIR_NAMES[Form.CORNERS if form is not Form.CLONES and self.spans_batches else form]
 
@@ -221,7 +226,8 @@ class ShuffleRound(Round):
     @property
     def resolves_alone(self) -> bool:
         """Whether the dominating pair has two counts, not three."""
-        return all(isinstance(pair, CountPair) and pair.passive in (0.0, 1.0) for pair in self._pairs())
+        pairs = (pair for pair in self._pairs() if not isinstance(pair, MixPair))
+        return all(isinstance(pair, CountPair) and pair.passive in (0.0, 1.0) for pair in pairs)
 
     @property
     def lower_families(self) -> tuple[str, ...]:
@@ -254,7 +260,7 @@ class ShuffleRound(Round):
             )
 
     def _upper_pairs(self) -> tuple[PairMixture, ...]:
-        return upper_pairs(self.effective_blanket, self)
+        return upper_pairs(self.effective_blanket, self, mechanism=self.mechanism)
 
     def _pairs(self) -> Iterator[object]:
         return (pair for mixture in self._upper_pairs() for pair in mixture.pairs)

@@ -1,0 +1,227 @@
+"""The pair of others of three types, against enumeration: exact rounds, mixes of types, sums of draws."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from shuffle_plugins.accounting import Blanket, EpsilonInterval, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting.numerics.grid import Floats
+from shuffle_plugins.accounting.numerics.hinge import expected_positive_part
+from shuffle_plugins.accounting.numerics.mixed_sums import MixedSums
+from shuffle_plugins.accounting.pairs import mixes
+from shuffle_plugins.accounting.pairs.mixes import MixPair, mix_losses
+
+FACTORS = np.array([1.0, 1.05, 1.3, 2.0, 3.5])  # E
+
+
+def epsilon_of(shuffle_round: ShuffleRound, steps: int = 1) -> EpsilonInterval:
+    accountant = ShuffleAccountant()
+    accountant.step(shuffle_round, num_steps=steps)
+    return accountant.epsilon(1e-6)
+
+
+def random_channel(rng: np.random.Generator, *, records: int, outputs: int, local_epsilon: float) -> Floats:
+    """An ε0-LDP channel, most of them with two likelihoods to each output."""
+    likely = rng.random((records, outputs)) < 0.5 if rng.random() < 0.7 else rng.random((records, outputs))
+    channel = rng.dirichlet(np.ones(outputs)) * np.exp(local_epsilon * likely)
+    channel /= channel.sum(axis=1, keepdims=True)
+    return np.asarray(channel)
+
+
+def level(channel: Floats) -> float:
+    return float(np.log(channel.max(axis=0) / channel.min(axis=0)).max())
+
+
+def exact_round(channel: Floats, own: int, others: tuple[int, ...], cohort: int) -> Floats:
+    """The law of the list of reports of a uniform ordered sample of clients."""
+    rows = [channel[own], *(channel[z] for z in others)]
+    total = np.zeros(channel.shape[1] ** cohort)
+    orders = list(itertools.permutations(range(len(rows)), cohort))
+    for order in orders:
+        law = np.ones(1)
+        for client in order:
+            law = np.outer(law, rows[client]).ravel()
+        total += law
+    return total / len(orders)
+
+
+def enumerated_bound(pair: MixPair) -> Floats:
+    """The bound of the proof at each of FACTORS: all shares, all mixes, all sums of draws."""
+    others = min(pair.slots, pair.population - 1)
+    shares, left_out = mixes._shares(pair)
+    e = math.exp(pair.local_epsilon)
+    growth = FACTORS - 1
+    visible = pair.participation * pair.slots / pair.population
+    total = np.full(len(FACTORS), left_out)
+    for share in shares:
+        types = mixes._types(growth, share.odds)
+        own = share.own * (2 + growth) * (e - 1) / (e + 1)
+        worst = np.zeros(len(FACTORS))
+        for mix in itertools.product(range(others + 1), repeat=3):
+            if sum(mix) != others:
+                continue
+            value = np.stack(
+                [-pair.population * growth, own - pair.population * growth, -own - pair.population * growth]
+            )
+            mass = np.array([1 - visible, visible / 2, visible / 2])
+            for (values, masses), count in zip(types, mix, strict=True):
+                lazy = np.concatenate([share.others * values.T, np.zeros((1, len(growth)))])
+                weights = np.append(pair.participation * masses, 1 - pair.participation)
+                for _ in range(count):
+                    value = (value[:, None] + lazy[None]).reshape(-1, len(growth))
+                    mass = np.outer(mass, weights).ravel()
+            worst = np.maximum(worst, mass @ np.maximum(value, 0.0))
+        total += share.mass * worst / pair.population
+    return total
+
+
+@pytest.mark.parametrize(("population", "cohort"), [(2, 1), (3, 2), (3, 3), (4, 3)])
+def test_rounds_of_few_clients_are_below_the_worst_mix(population: int, cohort: int) -> None:
+    rng = np.random.default_rng([population, cohort])
+    closest = 0.0
+    for _ in range(8):
+        channel = random_channel(
+            rng, records=3, outputs=int(rng.integers(2, 4)), local_epsilon=rng.uniform(0.3, 3)
+        )
+        pair = MixPair(local_epsilon=level(channel), population=population, slots=cohort, participation=1.0)
+        bound = enumerated_bound(pair)
+        for others in itertools.combinations_with_replacement(range(3), population - 1):
+            p, q = (exact_round(channel, own, others, cohort) for own in (0, 1))
+            for first, second in ((p, q), (q, p)):
+                exact = np.maximum(first - FACTORS[:, None] * second, 0.0).sum(axis=1)
+                assert np.all(exact <= bound + 1e-12)
+                closest = max(closest, float(exact[0] / bound[0]))
+        computed = mixes._Profile(pair).bound(np.log(FACTORS), share=1e-3, strides=4)
+        inside = pair.largest_ratio > FACTORS
+        assert np.all(bound[inside] <= computed[inside] + mixes._Profile(pair).left_out)
+    assert 0.2 < closest <= 1  # the bound says something even here
+
+
+@pytest.mark.parametrize("odds", [1.02, 1.6, 2.0, 9.0, 300.0])
+def test_the_two_other_extreme_laws_are_below_one_of_the_three_types(odds: float) -> None:
+    for factor in np.linspace(1.0, odds, 9):
+        both = odds / (2 * odds + 1)
+        binary = ([1 - factor * odds, 1 - factor / odds], [1 / (odds + 1), odds / (odds + 1)])
+        third = (
+            [1 - factor / odds, 1 / odds - factor, odds * (1 - factor)],
+            [both, both, 1 / (2 * odds + 1)],
+        )
+        same = ([odds * (1 - factor), (1 - factor) / odds], binary[1])
+        points = np.array([*binary[0], *third[0], *same[0]])
+        size = 1e-12 * odds**2
+        above = _calls(binary, points) + size
+        for law in (third, same):
+            assert np.dot(*law) == pytest.approx(1 - factor, abs=size)
+            assert np.all(_calls(law, points) <= above)
+
+
+def _calls(law: tuple[list[float], list[float]], points: Floats) -> Floats:
+    """E(G − t)₊ at each of the points."""
+    return np.maximum(np.array(law[0]) - points[:, None], 0.0) @ np.array(law[1])
+
+
+def test_sums_of_every_mix_are_below_the_bound() -> None:
+    """All mixes of twelve draws, by enumeration of their counts; and one type of many draws, a second way."""
+    rng = np.random.default_rng(3)
+    types = []
+    for atoms in (2, 2, 3):
+        values, masses = rng.normal(size=(2, atoms)), rng.dirichlet(np.ones(atoms))
+        types.append((values - (values @ masses)[:, None], masses))
+    own = (np.array([[1.0, -1.0], [2.0, -2.0]]), np.array([0.5, 0.5]))
+    shift = np.array([-1.0, -8.0])
+    found = MixedSums(
+        shift=shift, types=types, own=own, trials=12, participation=0.7, own_participation=1.0, strides=12
+    ).largest(1e-3)
+    for row in range(2):
+        worst = 0.0
+        for mix in itertools.product(range(13), repeat=3):
+            if sum(mix) != 12:
+                continue
+            value, mass = shift[row] + own[0][row], own[1]
+            for (values, masses), count in zip(types, mix, strict=True):
+                counts = [
+                    c for c in itertools.product(range(count + 1), repeat=len(masses)) if sum(c) <= count
+                ]
+                grid = np.array(counts, dtype=np.float64)
+                rest = count - grid.sum(axis=1)
+                ways = np.array(
+                    [
+                        math.factorial(count) / math.prod(map(math.factorial, [*c, count - sum(c)]))
+                        for c in counts
+                    ]
+                )
+                weight = ways * np.prod((0.7 * masses) ** grid, axis=1) * 0.3**rest
+                value = (value[:, None] + grid @ values[row]).ravel()
+                mass = np.outer(mass, weight).ravel()
+            assert mass.sum() == pytest.approx(1)
+            worst = max(worst, float(mass @ np.maximum(value, 0.0)))
+        assert worst <= found[row] < (1.1, 5)[row] * worst
+
+
+def test_a_single_type_agrees_with_sums_of_one_law() -> None:
+    values = np.array([[2.0, -1.0]] * 3)
+    law = (values, np.array([1 / 3, 2 / 3]))
+    nothing = (np.zeros((3, 2)), np.array([0.5, 0.5]))
+    shift = np.array([0.0, -100.0, -600.0])
+    draws = {"trials": 10_000, "participation": 0.5, "own_participation": 1.0, "strides": 2}
+    found = MixedSums(shift=shift, types=[law, law, law], own=nothing, **draws).largest(1e-5)
+    direct = expected_positive_part(
+        values=values, masses=0.5 * law[1], trials=10_000, shift=shift, share=1e-5
+    )
+    np.testing.assert_allclose(found, direct, rtol=1e-3)
+
+
+@pytest.mark.parametrize("local_epsilon", [0.05, 1.0, 4.0])
+@pytest.mark.parametrize("population", [2, 1000, 10**9])
+def test_buckets_of_shares_hold_the_whole_law(population: int, local_epsilon: float) -> None:
+    pair = MixPair(local_epsilon=local_epsilon, population=population, slots=1, participation=1.0)
+    shares, left_out = mixes._shares(pair)
+    assert math.fsum(share.mass for share in shares) + left_out == pytest.approx(1, abs=1e-10)
+    assert left_out < (1e-30 if population > 1000 else 0.01)
+    odds, own = [share.odds for share in shares], [share.own for share in shares]
+    assert odds == sorted(odds)
+    assert odds[0] >= math.exp(local_epsilon)
+    assert own == sorted(own)
+
+
+@pytest.mark.parametrize("local_epsilon", [0.3, 1.5])
+def test_lower_and_upper_bounds_of_a_generic_round_meet(local_epsilon: float) -> None:
+    generic = ShuffleRound(local_epsilon=local_epsilon, population=60_000, cohort=10_000)
+    found = epsilon_of(generic, 100)
+    assert found.lower <= found.upper < found.lower * 1.006
+
+
+def test_the_pair_of_mixes_is_symmetric_and_whole() -> None:
+    _, p, q, missing = mix_losses(
+        MixPair(local_epsilon=1.0, population=500, slots=200, participation=1.0), tolerance=6e-3
+    )
+    np.testing.assert_allclose(np.sort(p), np.sort(q), atol=1e-15)
+    assert p.sum() + missing == pytest.approx(1)
+
+
+def test_more_clients_cost_less_and_more_reports_cost_more() -> None:
+    losses = np.linspace(0.0, 0.05, 6)
+
+    def bound(population: int, slots: int, local_epsilon: float) -> Floats:
+        pair = MixPair(local_epsilon=local_epsilon, population=population, slots=slots, participation=1.0)
+        return mixes._Profile(pair).bound(losses, share=1e-4, strides=8)
+
+    middle = bound(20_000, 4_000, 1.0)
+    assert np.all(bound(30_000, 4_000, 1.0) < middle)
+    assert np.all(middle < bound(20_000, 5_000, 1.0))
+    assert np.all(middle < bound(20_000, 4_000, 1.1))
+
+
+def test_randomizers_that_follow_reports_keep_the_blanket() -> None:
+    """The three types are proved for one randomizer that all clients share, fixed before the round."""
+    common = {"local_epsilon": 1.0, "population": 1000, "cohort": 1000}
+    shared = epsilon_of(ShuffleRound(**common)).upper
+    sequential = ShuffleRound(**common, mechanism="sequential", blanket=Blanket.generic(1.0))
+    epoch = ShuffleRound(**common, sampling="epoch")
+    following = [epsilon_of(each).upper for each in (sequential, epoch)]
+    assert shared < 0.9 * min(following)
+    assert following[0] == pytest.approx(following[1])
