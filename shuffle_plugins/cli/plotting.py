@@ -23,6 +23,8 @@ _BAND_COLOUR = "#ffe47a"
 _COLOURS = {
     "blanket pair, PLD": "#00694c",
     "blanket pair, RDP": "#0072b2",
+    "crowd pair, PLD": "#117733",
+    "crowd pair, RDP": "#332288",
     "3-RR instance": "#cc79a7",
     "binary-RR instance": "#d55e00",
 }

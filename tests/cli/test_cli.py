@@ -191,7 +191,7 @@ def test_published_bounds_are_left_out_where_they_are_not_stated(run: Run) -> No
     poisson = answer(run, "epsilon", *QUESTION, "--sampling", "poisson")
     left = {bound["name"] for bound in poisson["bounds"]}
     assert "subsampled shuffle RDP, published" in names - left
-    assert "blanket pair, PLD" in names & left
+    assert "crowd pair, PLD" in names & left
     _, out, _ = run("epsilon", *QUESTION, "--sampling", "poisson", "--all")
     assert "not for Poisson sampling" in " ".join(out.split())
 
@@ -215,7 +215,7 @@ def test_compare_answers_every_pair_of_rounds_and_local_epsilon(run: Run) -> Non
     code, out, _ = run("compare", *asked)
     assert code == 0
     assert "T = 20" in out
-    assert out.count("blanket pair, PLD") == 2
+    assert out.count("crowd pair, PLD") == 2
 
 
 @pytest.mark.slow
@@ -224,7 +224,7 @@ def test_plot(run: Run, tmp_path: Path, command: str) -> None:
     target = tmp_path / "epsilon.png"
     code, out, err = run(command, *QUESTION, "--plot", str(target))
     assert (code, err) == (0, "")
-    assert "blanket pair, PLD" in out
+    assert "crowd pair, PLD" in out
     assert f"Picture written to {target}\n" in out
     assert target.read_bytes().startswith(b"\x89PNG")
     code, out, err = run(command, *QUESTION, "--plot", str(target), "--json")

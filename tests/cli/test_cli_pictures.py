@@ -70,7 +70,7 @@ def test_own_lines_stand_out_from_published_ones() -> None:
     styles = line_styles({bound.name for bound in small(10).bounds} | published)
     greys = {styles[name]["color"] for name in published}
     thickest = max(styles[name]["linewidth"] for name in published)
-    for name in ("blanket pair, PLD", "blanket pair, RDP", "3-RR instance", "binary-RR instance"):
+    for name in ("crowd pair, PLD", "crowd pair, RDP", "3-RR instance", "binary-RR instance"):
         assert styles[name]["color"] not in greys
         assert styles[name]["linewidth"] > 2 * thickest
 
@@ -90,7 +90,7 @@ def test_a_picture_names_published_bounds_that_agree_once_and_leaves_out_far_one
     drawn = target.read_text()
     assert "<!-- privacy blanket, Bennett -->" in drawn
     assert "<!-- = privacy blanket, Hoeffding -->" in drawn
-    assert "blanket pair, PLD (upper)" in drawn
+    assert "crowd pair, PLD (upper)" in drawn
     assert "no amplification" not in drawn
 
 

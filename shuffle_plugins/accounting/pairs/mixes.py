@@ -32,16 +32,17 @@ from shuffle_plugins.accounting.numerics.profiles import (
 _REACH = 72.0  # −log of the probability of the shares that are left out
 _FIRST_SHARE, _SHARE_GROWTH = 1.0, 4.0  # buckets of 1 − u, in units of its mean
 _NO_MATTER = 1e-3  # relative change of a weight within a bucket that needs no finer one
-_STRIDES, _COARSE_STRIDES, _SCOUT_STRIDES = 16, 10, 4  # of the lattice of mixes
+_STRIDES, _COARSE_STRIDES, _SCOUT_STRIDES = 12, 8, 4  # of the lattice of mixes
 _FINEST = 1.5e-3  # tolerance; what is finer takes longer and gains next to nothing
 _FINE = 3e-3  # tolerance up to which the lattice is fine
 _COMMON = 0.02  # probability of a bucket of shares from which it is, too
-_SCOUTS, _SCOUTS_SHARE = 32, 0.02
+_RARE_STEP = 4  # points of the profile to one at which a bucket of less probability is computed
+_SCOUTS, _ROUGH = 64, 0.02  # points that look for the end of the profile; smoothing where little matters
 _FEW = 2.0  # reports whose variance smooths a sum, at least
 _FEWEST_REPORTS = 150  # below, the blanket's pair is as good
 _LEAST_GAIN = 0.99  # of the variance, for which it is worth the time
 _UNIFORM_REACH = 12.0
-_NEGLIGIBLE = 1e-40
+_LOG_NEGLIGIBLE = math.log(1e-40)  # of a δ at which a profile may end
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +89,9 @@ def mixes_help(*, local_epsilon: float, population: int, reports: float) -> bool
     e, gap = math.exp(-local_epsilon), -math.expm1(-local_epsilon)
     least = max(e, 2 * e / (1 + 2 * e))
     # What the share of the others' reports that is common to all records costs, to first order.
-    extra = (8 / (least * 2) + (1 + e) / gap * max(gap / e, 1.0)) / population
+    extra = (4 / least + (1 + e) / gap * max(gap / e, 1.0)) / population
+    # And what smoothing costs.
+    extra += 2 * _FEW / reports
     return least * (1 + extra) < _LEAST_GAIN * 2 * e / (1 + e)
 
 
@@ -194,14 +197,13 @@ class _Profile:
         largest = math.log1p(
             pair.participation * pair.slots / pair.population * math.expm1(pair.local_epsilon)
         )
-        scouts = np.union1d(
-            np.linspace(0.0, largest, 8), np.geomspace(0.1 * math.sqrt(pair.information), largest, _SCOUTS)
+        deviation = math.sqrt(pair.information)
+        scouts = np.geomspace(min(0.1 * deviation, largest / 2), largest, _SCOUTS)
+        log_bound = self._sums(scouts, self._shares[0], _SCOUT_STRIDES).log_bound() - math.log(
+            pair.population
         )
-        rough = self.bound(scouts, share=_SCOUTS_SHARE, strides=_SCOUT_STRIDES)
-        ended = np.nonzero(rough <= _NEGLIGIBLE)[0]
+        ended = np.nonzero(log_bound < _LOG_NEGLIGIBLE)[0]
         last = float(scouts[ended[0]]) if len(ended) else largest
-        law = hull_outcomes(scouts, rough)
-        deviation = math.sqrt(float(((law.p + law.q) * law.loss**2).sum()))
         losses = profile_points(
             last, step=deviation * math.sqrt(3 * tolerance), uniform=_UNIFORM_REACH * deviation
         )
@@ -212,22 +214,30 @@ class _Profile:
     def bound(self, losses: Floats, *, share: float, strides: int) -> Floats:
         """Upper bounds, shape (losses,), from sums smoothed by that share of their variance."""
         total = np.zeros(len(losses))
+        some = np.unique(np.append(np.arange(0, len(losses), _RARE_STEP), len(losses) - 1))
         for each in self._shares:
-            # Where a bucket is rare a rougher value does.
-            rougher = min(share / max(each.mass, 1e-300), max(share, _SCOUTS_SHARE))
-            fewer = strides if each.mass > _COMMON else _SCOUT_STRIDES
-            total += each.mass * np.minimum(self._largest(losses, each, rougher, fewer), 1.0)
+            if each.mass > _COMMON:
+                total += each.mass * self._largest(losses, each, share, strides)
+                continue
+            # Where a bucket is rare a rougher value does. In E it is convex, so a chord is above it.
+            rougher = min(share / max(each.mass, 1e-300), max(share, _ROUGH))
+            few = self._largest(losses[some], each, rougher, _SCOUT_STRIDES)
+            total += each.mass * np.interp(np.expm1(losses), np.expm1(losses[some]), few)
         largest = self._pair.largest_ratio
         total[np.exp(losses) >= largest * (1 - 1e-12)] = 0.0
         return np.minimum.accumulate(np.minimum(total * (1 + 1e-12), 1.0))
 
     def _largest(self, losses: Floats, share: _Share, smoothing: float, strides: int) -> Floats:
         """The largest value of all mixes, given that bucket of shares."""
+        found = self._sums(losses, share, strides).largest(smoothing) / self._pair.population
+        return np.minimum(found, 1.0)
+
+    def _sums(self, losses: Floats, share: _Share, strides: int) -> MixedSums:
         pair = self._pair
         growth = np.expm1(losses)
         e = math.exp(pair.local_epsilon)
         own = share.own * (2 + growth) * math.expm1(pair.local_epsilon) / (e + 1)
-        sums = MixedSums(
+        return MixedSums(
             shift=-pair.population * growth,
             types=[(share.others * values, masses) for values, masses in _types(growth, share.odds)],
             own=(np.stack([own, -own], axis=1), np.array([0.5, 0.5])),
@@ -236,4 +246,3 @@ class _Profile:
             own_participation=pair.participation * pair.slots / pair.population,
             strides=strides,
         )
-        return sums.largest(smoothing) / pair.population

@@ -60,7 +60,7 @@ def upper_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> tuple[
         mechanism: name of the randomizer; ``"generic"`` is any that all clients of the round share.
     """
     if mechanism == "generic" and mixed(blanket, draw):
-        build = partial(MixPair, local_epsilon=blanket.local_epsilon)
+        build = partial(_mix_pair, blanket)
         return upper_pair(blanket, draw), _placed(draw, build, upper=True, buckets=_MIXED_COHORT_BUCKETS)
     if blanket.high > 0 and blanket.local_epsilon <= _MOST_SLOTTED:
         return upper_pair(blanket, draw), _placed(draw, partial(slot_pair, blanket), upper=True)
@@ -88,6 +88,14 @@ def mixed(blanket: Blanket, draw: CohortDraw) -> bool:
             reports=draw.cohort,
         )
     )
+
+
+def _mix_pair(blanket: Blanket, *, population: int, slots: int, participation: float) -> Pair:
+    """The pair of mixes, or the blanket's for cohorts of so few that it is as good."""
+    epsilon = blanket.local_epsilon
+    if mixes_help(local_epsilon=epsilon, population=population, reports=slots * participation):
+        return MixPair(local_epsilon=epsilon, population=population, slots=slots, participation=participation)
+    return blanket_pair(blanket, population=population, slots=slots, participation=participation)
 
 
 def lower_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> dict[str, PairMixture]:

@@ -206,7 +206,15 @@ def test_a_server_and_a_check_in_take_the_right_view() -> None:
     assert server.epsilon(1e-6, lower=False).upper == alone.epsilon(1e-6, lower=False).upper
     # Checked in to one of ten rounds, bits are counted round by round, not all at once: the blanket's cost.
     checked_in = accountant_of(bit_round(level, population=5_000, cohort=500, sampling="check-in"))
-    everybody = accountant_of(ShuffleRound(local_epsilon=level, population=5_000, cohort=5_000))
+    everybody = accountant_of(
+        ShuffleRound(
+            local_epsilon=level,
+            population=5_000,
+            cohort=5_000,
+            mechanism="any",
+            blanket=Blanket.generic(level),
+        )
+    )
     # A full round needs no grid; the other's answer carries the width of one.
     assert checked_in.epsilon(1e-6, lower=False).upper == pytest.approx(
         everybody.epsilon(1e-6, lower=False).upper, rel=1e-4

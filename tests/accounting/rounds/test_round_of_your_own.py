@@ -86,7 +86,7 @@ def test_it_composes_with_rounds_of_the_package(page: ModuleType) -> None:
     for each in (own, shuffled, coins, own):
         accountant.step(each)
     both = accountant.epsilon(1e-5)
-    assert both.upper_bound == "blanket pair and covering Gaussian and gaussian-sum, PLD"
+    assert both.upper_bound == "covering Gaussian and crowd pair and gaussian-sum, PLD"
     sources = {bound.source for bound in accountant.bounds(1e-5)}
     assert sources == {f"{page.GaussianRound.SOURCE}; {ShuffleRound.SOURCE}"}
     assert 0 < both.lower < both.upper

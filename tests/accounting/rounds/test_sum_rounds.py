@@ -192,7 +192,7 @@ def test_sums_and_single_messages_compose():
     accountant.step(ShuffleRound(local_epsilon=1.0, population=500, cohort=500))
     both = accountant.epsilon(1e-6)
     assert both.upper > alone
-    assert both.upper_bound == "blanket pair and covering Gaussian, PLD"
+    assert both.upper_bound == "covering Gaussian and crowd pair, PLD"
 
 
 def test_a_history_of_sums_survives_a_checkpoint():
