@@ -204,7 +204,7 @@ def test_the_pair_of_mixes_is_symmetric_and_whole() -> None:
 
 
 def test_more_clients_cost_less_and_more_reports_cost_more() -> None:
-    losses = np.linspace(0.0, 0.05, 6)
+    losses = np.linspace(0.0, 0.01, 21)
 
     def bound(population: int, slots: int, local_epsilon: float) -> Floats:
         pair = MixPair(local_epsilon=local_epsilon, population=population, slots=slots, participation=1.0)
