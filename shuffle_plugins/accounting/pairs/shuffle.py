@@ -59,9 +59,8 @@ def upper_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> tuple[
         draw: who takes part, and who looks.
         mechanism: name of the randomizer; ``"generic"`` is any that all clients of the round share.
     """
-    if mechanism == "generic" and mixed(blanket, draw):
-        build = partial(_mix_pair, blanket)
-        return upper_pair(blanket, draw), _placed(draw, build, upper=True, buckets=_MIXED_COHORT_BUCKETS)
+    if mechanism == "generic" and (mixes := _mixes(blanket, draw)):
+        return upper_pair(blanket, draw), mixes
     if blanket.high > 0 and blanket.local_epsilon <= _MOST_SLOTTED:
         return upper_pair(blanket, draw), _placed(draw, partial(slot_pair, blanket), upper=True)
     pairs = (upper_pair(blanket, draw),)
@@ -79,15 +78,15 @@ def upper_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> tuple[
 
 def mixed(blanket: Blanket, draw: CohortDraw) -> bool:
     """Whether a generic round is accounted by the mixes of others that there can be, too."""
-    return (
-        blanket.form is Form.CORNERS
-        and not draw.spans_batches
-        and mixes_help(
-            local_epsilon=blanket.local_epsilon,
-            population=int(draw.cohort) if draw.sees_cohort else draw.population,
-            reports=draw.cohort,
-        )
-    )
+    return _mixes(blanket, draw) is not None
+
+
+def _mixes(blanket: Blanket, draw: CohortDraw) -> PairMixture | None:
+    """The pair over all mixes of others, where it is smaller by more than next to nothing."""
+    if blanket.form is not Form.CORNERS or draw.spans_batches:
+        return None
+    found = _placed(draw, partial(_mix_pair, blanket), upper=True, buckets=_MIXED_COHORT_BUCKETS)
+    return found if any(isinstance(pair, MixPair) for pair in found.pairs) else None
 
 
 def _mix_pair(blanket: Blanket, *, population: int, slots: int, participation: float) -> Pair:
