@@ -28,6 +28,7 @@ _ALIASED = 1e-6  # relative excess that chooses the period
 _FAR = 12.0  # standard deviations
 _NEWTON_STEPS = 60  # at most, towards the saddle point; any contour gives a valid bound
 _LARGEST_EXPONENT = 300.0  # e to this power, squared, is a float
+_LOG_FADED = -50.0  # of a term, relative to the one on the real line, that need not be computed
 _SMALLEST_LOG_MODULUS = -7.0  # relative to M(c)
 _BLOCK = 32  # terms whose factors are computed as an outer product
 _MOST_TERMS, _MOST_SHARED_TERMS = 1 << 11, 384  # per row; beyond, the Gaussian is widened
@@ -316,18 +317,29 @@ def _trapezoid(
     most = [(n, law) for n, law in zip(mixes.max(axis=0), laws, strict=True) if n > 0]
     at_most = np.sum([n * law.wrong for n, law in most], axis=0)
     raised = np.sum([n * (law.floored - law.log_modulus) for n, law in most], axis=0)
-    turns = np.sum([n * np.abs(law.angle) for n, law in most], axis=0) + t * np.abs(shift)[:, None]
-    depth = np.sum([-n * law.log_modulus for n, law in most], axis=0) + fading
-    products = 4 * _ROUNDOFF * (turns + depth + 8)
+    # Most terms are next to nothing in every sum. They are bounded, not computed.
+    least = zip(mixes.min(axis=0), laws, strict=True)
+    ceiling = np.sum([n * law.log_modulus for n, law in least], axis=0) - fading + raised + at_most
+    kept = np.nonzero(np.any(ceiling > _LOG_FADED, axis=0))[0]
+    faded = np.ones(t.shape[1], dtype=np.bool_)
+    faded[kept] = False
+    rest = 4 * np.exp(ceiling[:, faded]).sum(axis=1)
+
+    at_most, raised = at_most[:, kept], raised[:, kept]
+    fading, turning, first = fading[:, kept], turning[:, kept], t[:, kept]
+    turns = np.sum([n * np.abs(law.angle[:, kept]) for n, law in most], axis=0)
+    depth = np.sum([-n * law.log_modulus[:, kept] for n, law in most], axis=0) + fading
+    products = 4 * _ROUNDOFF * (turns + first * np.abs(shift)[:, None] + depth + 8)
     plain = not np.any(raised) and bool(np.all(at_most < 1.0))
     lost_share = np.expm1(np.minimum(at_most, 1.0)) + products
-    log_moduli = np.stack([law.log_modulus.ravel() for law in laws])
-    angles = np.stack([law.angle.ravel() for law in laws])
+    log_moduli = np.stack([law.log_modulus[:, kept].ravel() for law in laws])
+    angles = np.stack([law.angle[:, kept].ravel() for law in laws])
+    doubled = np.where(kept == 0, 1.0, 2.0)
     result = np.empty((len(shift), len(mixes)))
     for i, mix in enumerate(mixes):
-        damping = (mix @ log_moduli).reshape(t.shape) - fading
+        damping = (mix @ log_moduli).reshape(fading.shape) - fading
         size = np.exp(damping)
-        terms = np.cos((mix @ angles).reshape(t.shape) + turning)
+        terms = np.cos((mix @ angles).reshape(fading.shape) + turning)
         if plain:
             terms = (terms + lost_share) * size
         else:
@@ -338,7 +350,7 @@ def _trapezoid(
                 np.exp(np.minimum(log_ceiling + at_most, _LARGEST_EXPONENT)),
             )
             terms = terms * size + lost + size * np.where(size > 0, products, 0.0)
-        result[:, i] = (2 * terms.sum(axis=1) - terms[:, 0]) * step / (2 * math.pi)
+        result[:, i] = ((terms * doubled).sum(axis=1) + rest) * step / (2 * math.pi)
     last = t[:, -1]
     exponent = (smoothing * last) ** 2 / 2
     ends = np.exp(-exponent) / ((last / tilt) ** 2 * math.pi * smoothing**2 * last)

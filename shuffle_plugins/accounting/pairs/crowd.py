@@ -33,9 +33,10 @@ from shuffle_plugins.accounting.numerics.profiles import hull_outcomes, joined, 
 
 _FINEST = 2e-3  # tolerance, finer than which groups of datasets cost more than it
 _COARSER = 4  # groups of datasets to one where losses are resolved coarsely
-_FEWEST_GROUPS = 8
-_CONTOURS = 8  # on each of which neighbouring groups are bounded together
-_SCOUTS, _SCOUTS_SHARE, _SCOUT_GROUPS = 48, 0.01, 4
+_FEWEST_GROUPS = 4
+_CONTOURS = 2  # on each of which neighbouring groups are bounded together
+_SCOUTS, _SCOUTS_SHARE, _SCOUT_GROUPS = 24, 0.01, 2
+_ENDS = 64  # losses at which the profile may end
 _UNIFORM_REACH = 12.0  # standard deviations of the loss that points cover evenly
 _LOG_NEGLIGIBLE = math.log(1e-40)  # of a δ at which a profile may end
 # −log of probabilities by which it is told apart how few blanket reports there are, by how many are expected
@@ -137,6 +138,8 @@ def crowd_losses(pair: CrowdPair, *, tolerance: float) -> tuple[Floats, Floats, 
     tolerance = max(tolerance, _FINEST)
     groups = pair.groups if tolerance <= _FINEST else pair.groups // _COARSER
     crowds = list(_crowds(pair))
+    if len(crowds) > 3:  # so few blanket reports cost more than fewer groups do
+        groups = groups * 3 // 4
     last = _last_loss(pair, crowds)
     scouts = np.union1d(np.linspace(0.0, last, _SCOUTS), np.geomspace(1e-3 * last, last, _SCOUTS))
     rough = [c.mass * c.bound(scouts, share=_SCOUTS_SHARE, groups=_SCOUT_GROUPS) for c in crowds]
@@ -166,7 +169,7 @@ def _last_loss(pair: CrowdPair, crowds: list[_Crowd]) -> float:
     first = 0.01 * math.sqrt(pair.information)
     if end <= first:
         return end
-    losses = np.geomspace(first, end, 256)
+    losses = np.geomspace(first, end, _ENDS)
     bounds = [math.log(c.mass) + c.log_bound(losses, groups=_SCOUT_GROUPS) for c in crowds]
     ended = np.nonzero(np.max(bounds, axis=0) < _LOG_NEGLIGIBLE)[0]
     return float(losses[ended[0]]) if len(ended) else end
