@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from shuffle_plugins.accounting.composition.tags import sampled_composition, sampled_instance
-from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution
+from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution, tighter
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.accounting.pairs.instances import product_atoms
 from shuffle_plugins.accounting.rounds.base import Round, lower_families, lower_losses, upper_losses
@@ -48,15 +48,19 @@ class Tag:
     def shuffled(self, reports: int) -> ShuffleRound:
         """The round of one such tag: so many messages, everybody's.
 
-        With several places the blanket has the weights and masses of one bit, and covers what the place
-        tells, as part of the message (``docs/proofs/tags.md``, "What is seen").
+        With several places the place is a part of the message that says nothing of the record
+        (``docs/proofs/tags.md``, "What is seen").
         """
-        build = Blanket.generic if self.places else Blanket.bit
+        return self.sampled(population=reports, cohort=reports)
+
+    def sampled(self, *, population: int, cohort: int) -> ShuffleRound:
+        """The round of one such tag whose messages a uniform sample of the population sends."""
+        build = Blanket.sign if self.places else Blanket.bit
         return ShuffleRound(
             local_epsilon=self.local_epsilon,
-            population=reports,
-            cohort=reports,
-            sampling=Sampling.FULL,
+            population=population,
+            cohort=cohort,
+            sampling=Sampling.FULL if cohort == population else Sampling.WITHOUT_REPLACEMENT,
             mechanism="tag",
             blanket=build(self.local_epsilon),
         )
@@ -165,15 +169,20 @@ class TaggedRound(Round):
         return False
 
     def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
-        """The privacy losses of all tags composed, on a sample."""
+        """The privacy losses of all tags composed, on a sample; of one tag, those of its messages too."""
         shuffles, counts = zip(*self.shuffles(), strict=True)
-        return sampled_composition(
+        composed = sampled_composition(
             [upper_losses(each, resolution) for each in shuffles],
             counts,
             # Secret participation is one more sample (docs/proofs/sums.md, "Secret participation").
             sampling_rate=self.sampling_rate * (self.participation or 1.0),
             resolution=resolution,
         )
+        # Who follows the protocol, and who sends about a record of its own, is no matter of a single message.
+        if sum(counts) > 1 or self.sampling_rate == 1 or self.honest is not None or self.participation:
+            return composed
+        direct = self.tags[0].sampled(population=self.population, cohort=self.cohort)
+        return tighter(composed, upper_losses(direct, resolution))
 
     @property
     def lower_families(self) -> tuple[str, ...]:

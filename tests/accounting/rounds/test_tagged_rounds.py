@@ -255,3 +255,19 @@ def test_tags_too_many_or_too_quiet_for_a_law_cost_their_local_guarantees() -> N
         accountant.step(TaggedRound(tags=(tag,), population=1, cohort=1, opposite=True))
         assert 0 <= accountant.epsilon(1e-12, lower=False).upper <= most
         assert accountant.epsilon(1e-12).upper == accountant.epsilon(1e-12, lower=False).upper
+
+
+@pytest.mark.parametrize("places", [False, True])
+def test_a_single_tag_on_a_sample_costs_no_more_than_the_shuffle_of_its_messages(places: bool) -> None:
+    """Composing first and sampling after it is up to five times as much."""
+    tag = Tag(local_epsilon=2.0, count=1, places=places)
+    tagged = TaggedRound(
+        population=10_000, cohort=500, sampling=Sampling.WITHOUT_REPLACEMENT, tags=(tag,), opposite=True
+    )
+    found = []
+    for each in (tagged, tag.sampled(population=10_000, cohort=500)):
+        accountant = ShuffleAccountant()
+        accountant.step(each)
+        found.append(accountant.epsilon(1e-6))
+    assert found[0].upper <= found[1].upper * (1 + 1e-6)
+    assert found[0].upper <= 1.05 * found[0].lower
