@@ -252,13 +252,14 @@ class ShuffleAccountant:
 
         Returns:
             (amplified, any): after more than the first no more than the sum of all ε0 can be certified (basic
-            composition), after more than the second no ε at all. Both are infinite for rounds without δ0.
+            composition), after more than the second no ε at all. Both are infinite for rounds without δ0, and
+            for those whose δ0 is not charged, as they are accounted by their likelihoods.
 
         Raises:
             ValueError: if ``delta`` is not in (0, 1).
         """
         checks.delta(delta)
-        if not shuffle_round.local_delta:
+        if not shuffle_round.local_delta or not shuffle_round.replacement_distance:
             return math.inf, math.inf
         distance = math.fsum(r.replacement_distance * steps for r, steps in self.history if r.local_delta)
         last = _most(shuffle_round.own_delta, beside=self._local_delta(), within=delta)

@@ -14,6 +14,7 @@ from opacus_transparent import Transparent
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from shuffle_plugins.accounting import ShuffleRound
 from shuffle_plugins.mechanisms import Gaussian
 from shuffle_plugins.protocols import VectorSum
 
@@ -252,8 +253,23 @@ def test_its_epsilon_is_not_computed_unless_somebody_reads_it(
 # -- reports with a δ0 of their own -------------------------------------------------------------------------
 
 
+class ChargedGaussian(Gaussian):
+    """Accounted by ε0 and δ0 alone, as an (ε0, δ0) randomizer of somebody else is."""
+
+    def round(self, **who: Any) -> ShuffleRound:
+        return ShuffleRound(local_epsilon=self.local_epsilon, local_delta=self.local_delta, **who)
+
+
 def noisy(local_delta: float) -> Any:
-    return partial(Gaussian, local_delta=local_delta)
+    return partial(ChargedGaussian, local_delta=local_delta)
+
+
+def test_gaussian_reports_use_up_no_delta(make_private: Privately) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        engine, *_ = make_private(randomizer=partial(Gaussian, local_delta=1e-4), local_epsilon=1.0)
+    assert not any("local_delta of its own" in str(warning.message) for warning in caught)
+    assert engine.training_plan.delta_warning() is None
 
 
 @pytest.mark.parametrize("local_delta", [1e-6, 3e-7])
