@@ -34,6 +34,7 @@ _PRECISION = 1e-3  # relative, of the ε0 that is found
 _SIGNS = {Norm.L1: "ℓ1", Norm.L2: "ℓ2", Norm.LINF: "ℓ∞"}
 _DEFAULTS = {Norm.L1: "l1-hadamard", Norm.L2: "privunit-g", Norm.LINF: "linf-block"}
 _ORDERS = {Norm.L1: 1.0, Norm.L2: 2.0, Norm.LINF: math.inf}
+_CHARGED = 1 + math.exp(-1) / 2  # times δ0 for every report at ε0 = 1 (Feldman et al. 2021, Theorem 3.8)
 _SHARE_OF_DELTA = 0.1  # that the δ0 of reports may add up to
 
 
@@ -336,7 +337,8 @@ class OneMessage(GradientModel):
         probe = _mechanism(name, 1.0, target, options)
         probed = _charged(probe, participation)
         if probe.local_delta:
-            charged = probed.replacement_distance / probe.local_delta
+            # Where this noise is accounted without its δ0, louder or quieter noise may not be.
+            charged = probed.replacement_distance / probe.local_delta or probed.cohort * _CHARGED
             room = target.delta / ((1 + math.exp(target.epsilon)) * charged * participation.releases)
             options["local_delta"] = _SHARE_OF_DELTA * room
 
