@@ -202,7 +202,7 @@ def test_a_mechanism_has_its_own_bound(run: Run) -> None:
     own = answer(run, "epsilon", *asked, "--mechanism", "privunit", "--dim", "100")
     sign = answer(run, "epsilon", *asked, "--mechanism", "linf-coordinate")
     assert own["upper"] < 0.99 * generic["upper"]
-    assert sign["upper"] == pytest.approx(generic["upper"], rel=1e-9)
+    assert sign["upper"] < 0.8 * generic["upper"]
 
 
 @pytest.mark.slow

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import fft
+from numpy import fft
 
-from shuffle_plugins.accounting.numerics.grid import Cells, Floats, tally
+from shuffle_plugins.accounting.numerics.grid import Cells, Floats, tally, transform_size
 from shuffle_plugins.accounting.numerics.profiles import loss_of
 from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.accounting.pairs.slots import SlotPair, few_outcomes, listed_outcomes
@@ -244,7 +244,7 @@ class _Tallied:
         weight, _, _ = self.tilted(tilt)
         low = min(math.floor(self.end(tilt, sign=-1, log_tail=_LOG_ALIASED)), left)
         high = max(math.ceil(self.end(tilt, sign=1, log_tail=_LOG_ALIASED)), right)
-        length = fft.next_fast_len(high - low + 1, real=True)
+        length = transform_size(high - low + 1)
         count = self.count
         # Few frequencies matter; they are found roughly, and then computed with all digits.
         rough = np.zeros(length)
