@@ -31,11 +31,13 @@ from shuffle_plugins.accounting.numerics.search import zero_between
 
 _WANTED_GRID = 1 << 16  # points that the cell of a history aims at: a transform takes milliseconds
 _SIGMAS = 9.0  # tilted deviations on either side of a window; what lies outside is bounded, not ignored
+_AFFORDABLE_GRID = 1 << 21  # that a finer cell may lead to: a transform takes a fifth of a second
 MAX_GRID = 1 << 23
 """Points of the largest transform: its arrays take some hundred megabytes."""
 _UNIT_ROUNDOFF = 2.0**-53
 _RELATIVE_SLACK = 1e-10  # of a δ summed over outcomes: more than sums of so many positive numbers can be off
 _EPSILON_SLACK, _RELATIVE_EPSILON_SLACK = 1e-13, 1e-12  # what rounding of grid points can take off an ε
+_NO_FLOAT, _MOST_LEFT = -746.0, 0.5  # log of what is zero as a float; share of frequencies worth picking out
 _LARGEST_EXPONENT = 700.0  # e to this power is a float
 _CHERNOFF_STRENGTHS = (81.0, 60.0, 40.0, 120.0, 25.0, 240.0, 12.0, 6.0)
 _ENOUGH = -30.0  # log of a negligible tilted mass
@@ -120,12 +122,13 @@ class LossComposition:
             cell = likeliest / math.ceil(likeliest / cell)
         self._use_cell(cell, span)
         self._grid = [to_grid(law, cell, whole=self._whole) for law in self._laws]
-        width = max(len(g.p) for g in self._grid)
-        self._mass = np.zeros((len(self._grid), width))
-        for row, grid in zip(self._mass, self._grid, strict=True):
-            row[: len(grid.p)] = grid.p
+        occupied = [np.nonzero(grid.p)[0] for grid in self._grid]
+        self._mass = np.zeros((len(self._grid), max(map(len, occupied))))
+        self._loss = np.zeros(self._mass.shape)
+        for mass, loss, grid, at in zip(self._mass, self._loss, self._grid, occupied, strict=True):
+            mass[: len(at)], loss[: len(at)] = grid.p[at], (grid.first + at) * cell
+            loss[len(at) :] = loss[0]  # of no mass
         firsts = np.array([g.first for g in self._grid], dtype=np.float64)
-        self._loss = (firsts[:, None] + np.arange(width)) * cell
         self._largest_step = float(np.abs(self._loss).max())
         lengths = np.array([len(g.p) for g in self._grid], dtype=np.float64)
         self._smallest = float(self._steps @ firsts) * cell
@@ -133,7 +136,7 @@ class LossComposition:
 
     def _finest_cell(self, wanted: float, span: float) -> float:
         """The cell with ``wanted`` of them to a deviation, or the finest that is affordable."""
-        wanted = min(wanted, MAX_GRID / (4 * _SIGMAS * math.sqrt(self._total_steps)))
+        wanted = min(wanted, _AFFORDABLE_GRID / (2 * _SIGMAS * math.sqrt(self._total_steps)))
         cell = self._deviation / math.sqrt(self._total_steps) / wanted
         return max(cell, _FINEST_CELL * span / math.sqrt(self._total_steps))
 
@@ -349,9 +352,10 @@ class LossComposition:
 
     def _spectrum(self, tilt: float, size: int) -> Spectrum:
         spectrum = Spectrum.of_nothing(size)
-        for mass, loss, grid, step in zip(self._mass, self._loss, self._grid, self._steps, strict=True):
-            weight = mass * np.exp(tilt * loss - (tilt * loss).max())
-            spectrum.include(weight[: len(grid.p)] / weight.sum(), first=grid.first, step=int(step))
+        for grid, step in zip(self._grid, self._steps, strict=True):
+            exponent = tilt * self._cell * (grid.first + np.arange(len(grid.p)))
+            weight = grid.p * np.exp(exponent - exponent.max())
+            spectrum.include(weight / weight.sum(), first=grid.first, step=int(step))
         return spectrum
 
     def _points(self, least: int) -> int:
@@ -426,18 +430,27 @@ class Spectrum:
         magnitude = np.abs(transform)
         self.log_bound += step * np.log(magnitude + rounding)
         self.relative_error += step * (rounding / np.maximum(magnitude, 1e-300) + 8 * _UNIT_ROUNDOFF)
-        with np.errstate(under="ignore"):
-            self.product *= _power(transform, step)
+        # Of many steps few frequencies are left: the powers of all others are no floats.
+        left = self.log_bound > _NO_FLOAT
+        if np.count_nonzero(left) > _MOST_LEFT * len(left):
+            with np.errstate(under="ignore"):
+                self.product *= _power(transform, step)
+        else:
+            power = np.zeros_like(self.product)
+            with np.errstate(under="ignore"):
+                power[left] = self.product[left] * _power(transform[left], step)
+            self.product = power
         self.shift += step * first
 
     def noise(self) -> float:
         """How far all masses together can be from those of the composition."""
         absolute = np.abs(self.product)
         # Where a transform has died out nothing is known of its power but how large it can be.
+        left = self.log_bound > _NO_FLOAT
+        known = self.relative_error[left] < 0.5
+        error = absolute[left] * np.expm1(np.where(known, self.relative_error[left], 0.0))
         with np.errstate(under="ignore"):
-            lost = absolute + np.exp(self.log_bound)
-        known = self.relative_error < 0.5
-        error = np.where(known, absolute * np.expm1(np.where(known, self.relative_error, 0.0)), lost)
+            error[~known] = absolute[left][~known] + np.exp(self.log_bound[left][~known])
         # A real transform lists half of its frequencies.
         return 2 * (float(error.sum()) + self.rounding * float(absolute.sum()))
 

@@ -96,9 +96,10 @@ def loss_of(p: Floats, q: Floats, gain: Floats) -> Floats:
     """log(p/q) where ``gain`` is p − q known to full precision, so that a small loss keeps its digits."""
     near = np.abs(gain) <= 0.5 * q
     near &= q > 0
-    with np.errstate(divide="ignore", invalid="ignore"):  # outcomes that one side has not have no loss
-        found = log_mass_ratio(p, q)
+    found = np.empty(len(p))
     found[near] = np.log1p(gain[near] / q[near])
+    with np.errstate(divide="ignore", invalid="ignore"):  # outcomes that one side has not have no loss
+        found[~near] = log_mass_ratio(p[~near], q[~near])
     return found
 
 

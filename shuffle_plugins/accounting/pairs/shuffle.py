@@ -34,6 +34,7 @@ _BIT_BUCKETS = (
     (3_000_000, 128),
 )  # groups of datasets up to so many reports: a fraction of a second
 _FEWEST_BIT_BUCKETS = 64
+_MOST_BIT_COUNTS = 350_000  # buckets times √reports
 _TAIL_BIT_BUCKETS, _BIT_TAIL = 8, 1e-7  # sizes of less probability than this need fewer groups
 _MOST_BIT_COHORTS = 96
 _MOST_COUNTED_REPORTS = 2e9  # counting more takes too long
@@ -210,7 +211,7 @@ def _bit_pair(local_epsilon: float, draw: CohortDraw) -> PairMixture:
                 buckets=_bit_buckets(slots),
             )
 
-        return _placed(draw, counted, upper=True)
+        return _lightened(_placed(draw, counted, upper=True))
     # A bucket of cohort sizes gets its least noise and its largest participation: both can only cost more.
     first, law = binomial_window(population, draw.sampling_rate)
     width = max(1, int(_BIT_COHORT_WIDTH * draw.cohort), -(-len(law) // _MOST_BIT_COHORTS))
@@ -226,7 +227,9 @@ def _bit_pair(local_epsilon: float, draw: CohortDraw) -> PairMixture:
                 population=population,
                 others=max(int(low) - 1, 0),
                 participation=int(high) / population,
-                buckets=_FEWEST_BIT_BUCKETS if mass > _BIT_TAIL else _TAIL_BIT_BUCKETS,
+                buckets=min(_bit_buckets(int(high)), _FEWEST_BIT_BUCKETS)
+                if mass > _BIT_TAIL
+                else _TAIL_BIT_BUCKETS,
                 spare=int(high) - max(int(low), 1) if high > 0 else 0,
             )
             for low, high, mass in zip(least, most, masses, strict=True)
@@ -235,6 +238,19 @@ def _bit_pair(local_epsilon: float, draw: CohortDraw) -> PairMixture:
     )
 
 
+def _lightened(mixture: PairMixture) -> PairMixture:
+    """The same with fewer groups of datasets where there are many components, and fewest in rare ones."""
+    if len(mixture.pairs) == 1:
+        return mixture
+    limits = (_FEWEST_BIT_BUCKETS if mass > _BIT_TAIL else _TAIL_BIT_BUCKETS for mass in mixture.masses)
+    pairs = (
+        replace(pair, buckets=min(pair.buckets, limit)) if isinstance(pair, BitPair) else pair
+        for pair, limit in zip(mixture.pairs, limits, strict=True)
+    )
+    return replace(mixture, pairs=tuple(pairs))
+
+
 def _bit_buckets(reports: int) -> int:
-    """As many groups of datasets as take a fraction of a second."""
-    return next((buckets for limit, buckets in _BIT_BUCKETS if reports <= limit), _FEWEST_BIT_BUCKETS)
+    """As many groups of datasets as take a fraction of a second: a group lists some dozen √reports counts."""
+    most = max(_TAIL_BIT_BUCKETS, int(_MOST_BIT_COUNTS / math.sqrt(max(reports, 1))))
+    return min(next((few for limit, few in _BIT_BUCKETS if reports <= limit), _FEWEST_BIT_BUCKETS), most)
