@@ -1,7 +1,7 @@
 """Random questions to the accountant: order, monotonicity, agreement of ε and δ, and processor time.
 
 Settings are drawn, from a seed, over ε0 in [1e-6, 50], up to 10^12 clients and 10^9 rounds, δ from 1e-18,
-every sampling, both adversaries and all registered one-message mechanisms, alone or two or three in turn. What
+every sampling, both adversaries, all registered one-message mechanisms, alone or two or three in turn. What
 must hold is checked by :func:`check`; the slowest answers are listed.
 
 Usage: python benchmarks/accounting_fuzz.py [--seed N] [--seconds S] [--output FILE]

@@ -33,6 +33,7 @@ from shuffle_plugins.accounting.pairs.instances import Atoms
 from shuffle_plugins.accounting.pairs.mixes import MixPair
 from shuffle_plugins.accounting.pairs.slots import SlotPair
 
+_UP = 2.0**-50
 _MOST_SPREAD = 10.0
 """Largest ε0 at which (e, e) reports keep their precision when spread over the two kinds of inactive slot.
 
@@ -159,7 +160,8 @@ def blanket_pair(
         blanket = _without_high(blanket)
     if blanket.edges or blanket.tail:
         return slot_pair(blanket, population=population, slots=slots, participation=participation)
-    active = min(2 * participation * blanket.differing, 1.0)
+    # Rounded up, as the pair grows with it (docs/proofs/accounting.md, section 5).
+    active = min(2 * participation * blanket.differing * (1 + _UP), 1.0)
     null = participation * max(0.0, 1.0 - blanket.mass)
     passive, neutral_gain = (min(null / (1.0 - active), 1.0) if active < 1 else 0.0), 0.0
     if blanket.high > 0 and active < 1:
