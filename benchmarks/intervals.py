@@ -154,9 +154,9 @@ def main() -> None:
             refused.append(
                 {"mechanism": question[0], "dim": question[1], "level": question[2], "why": str(error)}
             )
-    given.output.write_text(
-        json.dumps({"intervals": [asdict(row) for row in rows], "refused": refused}, indent=1) + "\n"
-    )
+    lines = [json.dumps(asdict(row)) for row in rows]
+    listed = ",\n".join(lines)
+    given.output.write_text(f'{{"intervals": [\n{listed}\n], "refused": {json.dumps(refused)}}}\n')
     table = Table("mechanism", "dim", "median", "worst", "by level (median)")
     every = [row.ratio for row in rows if row.ratio is not None]
     for name in names:

@@ -15,6 +15,8 @@ from shuffle_plugins.accounting.losses.slots import slot_losses_from_below
 from shuffle_plugins.accounting.pairs.counts import PairMixture, alike_pair, mirror_pair, third_record_pair
 from shuffle_plugins.accounting.pairs.instances import product_atoms, read_coarsely, two_level_atoms
 from shuffle_plugins.accounting.pairs.slots import SlotPair
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.mechanisms.privunit.sphere import caps_at_angle
 
 
 def channel_atoms(channel: np.ndarray) -> tuple[tuple[float, float, float], ...]:
@@ -180,3 +182,55 @@ def test_an_instance_is_below_the_blanket_however_clients_are_drawn(sampling: Sa
     binary = next(bound for bound in generic.bounds(1e-6) if bound.name.startswith("binary-RR"))
     assert interval.lower == pytest.approx(binary.epsilon, rel=2e-3)
     assert other.lower >= interval.lower * (1 - 2e-3)
+
+
+ALIKE = ("privunit", "oue", "laplace", "sqkr", "l2-bit-planes", "hadamard-response", "linf-block")
+
+
+@first_fast("name", ALIKE)
+def test_the_ends_of_registered_mechanisms_are_in_order(name: str) -> None:
+    dim = 1 if name == "laplace" else 64
+    for local_epsilon, population, cohort, rounds in ((0.5, 2_000, 2_000, 1), (2.0, 50_000, 5_000, 200)):
+        blanket = registry.blanket(name, local_epsilon=local_epsilon, dim=dim)
+        accountant = ShuffleAccountant()
+        accountant.step(
+            ShuffleRound(
+                local_epsilon=local_epsilon,
+                population=population,
+                cohort=cohort,
+                mechanism=name,
+                blanket=blanket,
+            ),
+            num_steps=rounds,
+        )
+        interval = accountant.epsilon(1e-6)
+        assert 0 < interval.lower <= interval.upper, (name, local_epsilon)
+
+
+def test_histories_of_different_instances_go_one_way() -> None:
+    """Rounds of different mechanisms: each direction is composed by itself."""
+    accountant = ShuffleAccountant()
+    for name, dim in (("oue", 50), ("laplace", 1)):
+        accountant.step(
+            ShuffleRound(
+                local_epsilon=1.0,
+                population=10_000,
+                cohort=1_000,
+                mechanism=name,
+                blanket=registry.blanket(name, local_epsilon=1.0, dim=dim),
+            ),
+            num_steps=30,
+        )
+    both = accountant.epsilon(1e-6)
+    assert 0 < both.lower <= both.upper
+
+
+def test_caps_overlap_as_sampled() -> None:
+    rng = np.random.default_rng(5)
+    for dim in (2, 3, 8):
+        v = rng.normal(size=(200_000, dim))
+        v /= np.linalg.norm(v, axis=1, keepdims=True)
+        for threshold, angle in ((0.2, 2.0), (0.5, 1.2)):
+            other = v[:, :2] @ [math.cos(angle), math.sin(angle)]
+            share = ((v[:, 0] >= threshold) & (other >= threshold)).mean()
+            assert caps_at_angle(threshold, angle=angle, dim=dim) == pytest.approx(share, abs=0.006)
