@@ -118,7 +118,7 @@ def test_noise_depends_on_the_reports_sent_and_little_on_how_they_are_split() ->
     same = partial(planned, population=1000, mechanism="linf-coordinate")
     rows = [same(cohorts=(k,), num_steps=10_000 // k).best for k in (10, 100, 1000)]
     noise = [row.noise_mse / row.num_steps for row in rows]
-    assert max(noise) < 1.02 * min(noise)
+    assert max(noise) < 1.1 * min(noise)  # of ten reports one is accounted as if its owner were in doubt
     assert rows[0].sampling_mse > 0 == rows[-1].sampling_mse
 
 
