@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.compressors.hadamard import cpu_kernels, hadamard_transform
-from shuffle_plugins.compressors.kashin_law import MARGIN as _MARGIN
+from shuffle_plugins.compressors.kashin_law import LEVEL_MARGIN as _MARGIN
 from shuffle_plugins.compressors.kashin_law import kashin_level, kashin_size
 from shuffle_plugins.compressors.public_bits import public_random_bytes, public_signs
 from shuffle_plugins.compressors.rotation import TightFrame

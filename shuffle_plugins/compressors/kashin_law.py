@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-MARGIN = 1e-3
+LEVEL_MARGIN = 1e-3
 """Share of a frame's level that covers rounding."""
 
 
@@ -16,4 +16,4 @@ def kashin_size(dim: int) -> int:
 def kashin_level(dim: int) -> float:
     """The level of a frame that is given none: 1.25 times the hardest row's, or what every row keeps to."""
     hardest = math.sqrt(math.pi / 2 / (1 - dim / kashin_size(dim)))
-    return min(1.25 * hardest, math.sqrt(dim) / (1 - MARGIN))
+    return min(1.25 * hardest, math.sqrt(dim) / (1 - LEVEL_MARGIN))
