@@ -87,7 +87,8 @@ def _mixes(blanket: Blanket, draw: CohortDraw) -> PairMixture | None:
     if blanket.form is not Form.CORNERS or draw.spans_batches:
         return None
     found = _placed(draw, partial(_mix_pair, blanket), upper=True, buckets=_MIXED_COHORT_BUCKETS)
-    return found if any(isinstance(pair, MixPair) for pair in found.pairs) else None
+    helped = (mass for mass, pair in zip(found.masses, found.pairs, strict=True) if isinstance(pair, MixPair))
+    return found if math.fsum(helped) > 0.5 else None
 
 
 def _mix_pair(blanket: Blanket, *, population: int, slots: int, participation: float) -> Pair:
