@@ -114,7 +114,7 @@ def test_few_loud_rounds_are_multiplied_out(local_epsilon: float, exact: float) 
 def test_tiny_costs_of_many_rounds_are_not_noise() -> None:
     quiet = ShuffleRound(local_epsilon=0.1, population=10**9, cohort=10**5)
     interval = accountant_of((quiet, 10**6)).epsilon(1e-5)
-    assert interval.upper == pytest.approx(6.361e-6, rel=0.003)  # the Gaussian limit of its pair
+    assert 5.642e-6 <= interval.upper <= 1.015 * 5.642e-6  # the Gaussian limit of binary response
 
 
 @pytest.mark.slow

@@ -108,7 +108,7 @@ def read_coarsely(u: Floats, v: Floats, mass: Floats) -> Atoms:
 
 def information(atoms: Atoms) -> float:
     """Variance of the privacy loss of one report, times the square of how many hide it."""
-    return math.fsum(mass * (u - v) ** 2 for u, v, mass in atoms)
+    return sum(mass * (u - v) * (u - v) for u, v, mass in atoms)  # infinite, not an error, at the largest ε0
 
 
 def most_telling(candidates: Iterable[Atoms]) -> Atoms:
