@@ -114,6 +114,11 @@ class CrowdPair:
         return 1.0 + self.slots / self.population * math.expm1(self.local_epsilon)
 
     @property
+    def largest_loss(self) -> float:
+        """The logarithm of the same, which keeps its digits where the ratio is one but for rounding."""
+        return math.log1p(self.slots / self.population * math.expm1(self.local_epsilon))
+
+    @property
     def information(self) -> float:
         """Variance of the privacy loss when it is small."""
         gain = max(_squared(self.laws, np.array(law)) for law in self.laws.others)
@@ -165,7 +170,7 @@ def crowd_losses(pair: CrowdPair, *, tolerance: float) -> tuple[Floats, Floats, 
 
 def _last_loss(pair: CrowdPair, crowds: list[_Crowd]) -> float:
     """Where the profile has ended: at the largest loss, or with less than 1e-40 left of each crowd's."""
-    end = math.log(pair.largest_ratio)
+    end = pair.largest_loss
     first = 0.01 * math.sqrt(pair.information)
     if end <= first:
         return end
@@ -213,7 +218,7 @@ class _Crowd:
     def __init__(self, pair: CrowdPair, *, theta: float, least: float, most: float, mass: float) -> None:
         laws, n = pair.laws, pair.population
         self.mass = mass
-        self._pure = math.log(pair.largest_ratio)
+        self._pure = pair.largest_loss
         self._divisor = n - 1 + 1 / (theta * most)
         self._others, self._kinds = pair.slots - 1, len(laws.others)
         self._second, self._difference = np.array(laws.second), np.array(laws.difference)

@@ -78,6 +78,8 @@ def gaussian_reports_profile(
     far = np.concatenate([np.arange(0.0, 7.0, 0.125), np.geomspace(7.0, 60.0, 40)])
     excess = far * spread
     alone = _alone(radius, _largest_rate(population, slots, participation), excess)
+    if participation < 1:
+        alone += _UNLIKELY  # cohorts in which the rate is larger
     bounds = alone
     if slots * participation >= _LEAST_SLOTS:
         # Where the tail is not reached nothing is gained, and much time saved by asking there first.

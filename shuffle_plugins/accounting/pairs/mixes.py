@@ -70,9 +70,13 @@ class MixPair:
 
     @property
     def largest_ratio(self) -> float:
-        """A bound on the ratio of the masses of P and Q at every outcome."""
-        share = self.participation * self.slots / self.population
-        return 1.0 + share * math.expm1(self.local_epsilon)
+        """A bound on the ratio of the masses of P and Q at every outcome; of a random cohort, everybody's."""
+        return 1.0 + self.slots / self.population * math.expm1(self.local_epsilon)
+
+    @property
+    def largest_loss(self) -> float:
+        """The logarithm of the same, which keeps its digits where the ratio is one but for rounding."""
+        return math.log1p(self.slots / self.population * math.expm1(self.local_epsilon))
 
     @property
     def information(self) -> float:
@@ -194,16 +198,16 @@ class _Profile:
     def outcomes(self, tolerance: float) -> PositiveLosses:
         """Outcomes of positive loss of a pair that dominates."""
         pair = self._pair
-        largest = math.log1p(
-            pair.participation * pair.slots / pair.population * math.expm1(pair.local_epsilon)
-        )
+        # Beyond the largest loss of a cohort of the mean size next to nothing is left.
+        rate = pair.participation * pair.slots / pair.population
+        largest = math.log1p(rate * math.expm1(pair.local_epsilon))
         deviation = math.sqrt(pair.information)
         scouts = np.geomspace(min(0.1 * deviation, largest / 2), largest, _SCOUTS)
         log_bound = self._sums(scouts, self._shares[0], _SCOUT_STRIDES).log_bound() - math.log(
             pair.population
         )
         ended = np.nonzero(log_bound < _LOG_NEGLIGIBLE)[0]
-        last = float(scouts[ended[0]]) if len(ended) else largest
+        last = float(scouts[ended[0]]) if len(ended) else pair.largest_loss
         losses = profile_points(
             last, step=deviation * math.sqrt(3 * tolerance), uniform=_UNIFORM_REACH * deviation
         )
@@ -223,8 +227,7 @@ class _Profile:
             rougher = min(share / max(each.mass, 1e-300), max(share, _ROUGH))
             few = self._largest(losses[some], each, rougher, _SCOUT_STRIDES)
             total += each.mass * np.interp(np.expm1(losses), np.expm1(losses[some]), few)
-        largest = self._pair.largest_ratio
-        total[np.exp(losses) >= largest * (1 - 1e-12)] = 0.0
+        total[losses >= self._pair.largest_loss] = 0.0
         return np.minimum.accumulate(np.minimum(total * (1 + 1e-12), 1.0))
 
     def _largest(self, losses: Floats, share: _Share, smoothing: float, strides: int) -> Floats:

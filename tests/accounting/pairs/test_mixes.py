@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from brute_force import hockey_stick, k_ary_response, shuffled_law
 
 from shuffle_plugins.accounting import Blanket, EpsilonInterval, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.numerics.grid import Floats
@@ -99,6 +100,22 @@ def test_rounds_of_few_clients_are_below_the_worst_mix(population: int, cohort: 
         inside = pair.largest_ratio > FACTORS
         assert np.all(bound[inside] <= computed[inside] + mixes._Profile(pair).left_out)
     assert 0.2 < closest <= 1  # the bound says something even here
+
+
+@pytest.mark.parametrize(("population", "rate"), [(2, 0.3), (4, 0.5)])
+def test_random_cohorts_may_be_everybody(population: int, rate: float) -> None:
+    """The number of reports is public, so losses go on beyond those of a cohort of the mean size."""
+    local_epsilon = 2.0
+    pair = MixPair(local_epsilon=local_epsilon, population=population, slots=population, participation=rate)
+    _, p, q, missing = mix_losses(pair, tolerance=6e-3)
+    mean_size = math.log1p(rate * math.expm1(local_epsilon))
+    for channel in (k_ary_response(local_epsilon, 2), k_ary_response(local_epsilon, 3)):
+        others = (len(channel) - 1,) * (population - 1)
+        first, second = (shuffled_law(channel, (own, *others), rate=rate) for own in (0, 1))
+        for epsilon in (0.0, mean_size, (mean_size + local_epsilon) / 2, 0.95 * local_epsilon):
+            exact = hockey_stick(first, second, epsilon)
+            assert exact > 1e-6
+            assert exact <= np.maximum(p - math.exp(epsilon) * q, 0.0).sum() + missing
 
 
 @pytest.mark.parametrize("odds", [1.02, 1.6, 2.0, 9.0, 300.0])

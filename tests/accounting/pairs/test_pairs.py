@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 from brute_force import extreme_channel, hockey_stick, k_ary_response, neighbours, shuffled_law
 
-from shuffle_plugins.accounting import Blanket, PrivacyLossDistribution, ShuffleRound, pair_losses
+from shuffle_plugins.accounting import (
+    Blanket,
+    PrivacyLossDistribution,
+    ShuffleAccountant,
+    ShuffleRound,
+    pair_losses,
+)
 
 VIOLATION = 1e-12
 
@@ -249,3 +255,22 @@ def test_high_atoms_are_accounted_as_an_upper_bound() -> None:
                 q = shuffled_law(channel, two, cohort=cohort)
                 for epsilon in epsilons(local_epsilon):
                     assert hockey_stick(p, q, epsilon) <= delta_of(law, epsilon) + VIOLATION
+
+
+@pytest.mark.parametrize("local_epsilon", [1e-6, 1e-9])
+def test_one_sign_of_very_many_clients_is_accounted(local_epsilon: float) -> None:
+    """The largest ratio of its likelihoods is one but for rounding; its loss is not zero."""
+    own = Blanket.sign(local_epsilon)
+    accountant = ShuffleAccountant()
+    accountant.step(
+        ShuffleRound(
+            local_epsilon=local_epsilon,
+            population=10**12,
+            cohort=1,
+            mechanism="linf-coordinate",
+            blanket=own,
+        ),
+        num_steps=10,
+    )
+    found = accountant.epsilon(1e-18 * local_epsilon).upper
+    assert 0.99 < found / (10e-12 * local_epsilon) < 1 + 1e-6
