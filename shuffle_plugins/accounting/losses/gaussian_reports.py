@@ -96,9 +96,12 @@ def gaussian_instance_losses(
         seen = int(draw.sees_cohort)
         first, law = binomial_window(draw.population - seen, draw.sampling_rate)
         edges = np.unique(np.searchsorted(np.cumsum(law), _INSTANCE_QUANTILES))
+        few = len(law) <= len(_INSTANCE_QUANTILES)  # at γ = 1 there is one size
+        if few:
+            edges = np.arange(len(law) + 1)
         parts = []
         for low, high in pairwise(edges):
-            size = seen + first + int(high)
+            size = seen + first + int(high) - few
             rate = 1.0 if seen else (first + int(low)) / draw.population
             parts.append((float(law[low:high].sum()), rate, size))
         parts = [part for part in parts if part[1] > 0]

@@ -92,3 +92,15 @@ def test_coarse_codes_have_no_lower_end() -> None:
     coarse = registry.get("gaussian", local_epsilon=0.5, dim=2, local_delta=1e-12, bits=8)
     found = coarse.round(population=100, cohort=100, sampling=Sampling.FULL)
     assert found.lower_families == ()
+
+
+@pytest.mark.parametrize(("population", "cohort"), [(200, 200), (2, 2), (2, 1), (1, 0.5)])
+@pytest.mark.parametrize("adversary", [Adversary.MODEL_OBSERVER, Adversary.SERVER])
+def test_poisson_cohorts_of_few_sizes(population: int, cohort: float, adversary: Adversary) -> None:
+    """If everybody takes part for certain there is one size, and the round costs what a full one does."""
+    poisson = _round(population=population, cohort=cohort, sampling=Sampling.POISSON, adversary=adversary)
+    lower, upper = _interval(poisson)
+    assert 0 <= lower <= upper
+    if cohort == population:
+        full = _round(population=population, adversary=adversary)
+        assert lower == pytest.approx(_interval(full)[0], rel=1e-6)
