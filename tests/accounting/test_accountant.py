@@ -337,6 +337,7 @@ def test_calibrated_steps_are_the_largest() -> None:
     assert accountant_of((ROUND, found + 1)).epsilon(1e-6, lower=False).upper > 1.0
 
 
+@pytest.mark.slow
 def test_calibrated_cohort_is_the_best() -> None:
     common = {"population": 5_000, "local_epsilon": 1.0, "num_steps": 300}
 
@@ -348,6 +349,7 @@ def test_calibrated_cohort_is_the_best() -> None:
     assert upper(found) <= 1.0 < upper(found + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", [{"sampling": "single-pass"}, {"adversary": "server"}])
 def test_hidden_only_by_its_cohort_a_client_wants_a_large_one(scheme: dict[str, str]) -> None:
     def upper(cohort: int) -> float:
@@ -596,6 +598,7 @@ def test_a_question_after_every_round_starts_from_the_last_one(monkeypatch: pyte
     assert shares[1] < 60
 
 
+@pytest.mark.slow
 def test_a_loaded_history_is_composed_anew() -> None:
     """What was composed of forty kinds of rounds is no part of an answer about more steps of them."""
     rounds = [ShuffleRound(local_epsilon=1 + i / 100, population=10_000, cohort=1000) for i in range(40)]

@@ -6,6 +6,7 @@ import math
 
 import mpmath
 import pytest
+from thinning import first_fast
 
 from shuffle_plugins.accounting import (
     Blanket,
@@ -173,7 +174,7 @@ def gaussian_delta(mu: mpmath.mpf, epsilon: float) -> mpmath.mpf:
     return mpmath.ncdf(mu / 2 - shift) - mpmath.exp(epsilon) * mpmath.ncdf(-mu / 2 - shift)
 
 
-@pytest.mark.parametrize(
+@first_fast(
     ("local_epsilon", "population", "steps", "delta"),
     [
         (1e-9, 10**15, 10**5, 1.63e-16),

@@ -24,7 +24,8 @@ def fuzzer() -> Any:
         sys.path.remove(str(BENCHMARKS))
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
 def test_no_setting_contradicts_itself(fuzzer: Any, seed: int) -> None:
     found = fuzzer.fuzz(seed=seed, settings=8, most=9.0, longest=6.0)
     assert found["settings"] == 8

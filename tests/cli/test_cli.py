@@ -253,7 +253,7 @@ def test_plot_without_matplotlib_says_what_to_install(
     [
         ("local-epsilon", "-k 200 -t 20", 0.01),
         ("rounds", "-k 200 -e 1", 0.02),
-        ("cohort", "-e 1 -t 20", 0.05),
+        pytest.param("cohort", "-e 1 -t 20", 0.05, marks=pytest.mark.slow),
     ],
 )
 def test_calibrate_comes_close_to_the_target_from_below(
@@ -404,6 +404,7 @@ def test_plan_keeps_its_contract(run: Run) -> None:
         assert list(baseline) == ["name", "average_mse", "cohort", "rounds", "local_epsilon"]
 
 
+@pytest.mark.slow
 def test_a_plans_row_is_what_epsilon_answers(run: Run) -> None:
     row = answer(run, "plan", *PLANNED)["rows"][0]
     asked = ["-n", "300", "-k", str(row["cohort"]), "-e", str(row["local_epsilon"]), "-t", str(row["rounds"])]
@@ -473,6 +474,7 @@ def test_a_plan_of_a_sum_refuses_what_it_would_ignore(run: Run, more: list[str])
     assert "leave out --sampling, --method and --plot" in " ".join(err.split())
 
 
+@pytest.mark.slow
 def test_a_plan_against_the_server_tells_of_secret_participation(run: Run) -> None:
     asked = ["plan", "-n", "200", "--target-epsilon", "1", "-d", "1e-5", "--dim", "3", "-t", "1", "-k", "100"]
     asked += ["--mechanism", "linf-coordinate"]
@@ -732,7 +734,7 @@ def test_local_delta_costs_and_is_refused_with_a_law(run) -> None:
 
 
 def test_an_audit_compares_what_is_attained_with_what_is_claimed(run) -> None:
-    asked = ("--mechanism", "binary-rr", "-e", "2", "--trials", "3000")
+    asked = ("--mechanism", "binary-rr", "-e", "2", "--trials", "3000", "--confidence", "0.9999999")
     # Four clients at ε0 = 2: the attack proves some 1.8, so that chance does not take it to 0.
     found = answer(run, "audit", *asked, "-n", "4", "-k", "4", "-d", "0.01")
     assert [entry["what"] for entry in found] == ["one report", "shuffled rounds"]

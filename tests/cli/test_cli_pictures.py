@@ -128,6 +128,7 @@ def printed(tables: Iterable[Table], *, width: int) -> str:
     return text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["without-replacement", "full"])
 def test_a_plan_has_a_picture(tmp_path: Path, sampling: str) -> None:
     found = plan(

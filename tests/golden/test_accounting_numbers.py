@@ -11,7 +11,7 @@ from answers import DATA, answer, differences
 from thinning import every_nth_fast
 
 _CASES = every_nth_fast(
-    ((subject, name) for subject, questions in SUBJECTS.items() for name in questions), nth=6
+    ((subject, name) for subject, questions in SUBJECTS.items() for name in questions), nth=8
 )
 
 

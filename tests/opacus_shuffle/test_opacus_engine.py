@@ -801,6 +801,7 @@ def test_epochs_are_whole_numbers_of_steps(make_model: Any, n: int, caplog: pyte
     assert len(loader) == n // 8
 
 
+@pytest.mark.slow
 def test_calibration_leaves_room_for_what_was_recorded(make_model: Any, dataset: Any, train: Any) -> None:
     engine, module, optimizer, loader = calibrated(make_model, dataset, epochs=2, target_epsilon=0.7)
     train(module, optimizer, loader, epochs=2)

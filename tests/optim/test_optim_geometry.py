@@ -268,6 +268,7 @@ def test_bits_are_those_of_the_theorem(bits, samples):
         assert 0.1 * min(histograms, samples * bits) <= bounds.histogram_bits(**known) + 1e-9
 
 
+@pytest.mark.slow
 def test_plans_say_what_clients_send():
     problem = logistic_regression(features=16, norm="linf")
     asked = {"population": 500, "model": OneMessage(mechanism="linf-coordinate"), **BUDGET}

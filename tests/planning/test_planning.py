@@ -114,6 +114,7 @@ def test_error_falls_with_epsilon_and_population() -> None:
         assert all(later < 0.99 * earlier for earlier, later in itertools.pairwise(errors))
 
 
+@pytest.mark.slow
 def test_noise_depends_on_the_reports_sent_and_little_on_how_they_are_split() -> None:
     same = partial(planned, population=1000, mechanism="linf-coordinate")
     rows = [same(cohorts=(k,), num_steps=10_000 // k).best for k in (10, 100, 1000)]
@@ -122,6 +123,7 @@ def test_noise_depends_on_the_reports_sent_and_little_on_how_they_are_split() ->
     assert rows[0].sampling_mse > 0 == rows[-1].sampling_mse
 
 
+@pytest.mark.slow
 def test_everybody_is_best_and_said_to_be() -> None:
     found = planned(mechanism="linf-coordinate", num_steps=10)
     assert found.everybody
@@ -176,6 +178,7 @@ class _Steep:
         return 1 + (self.radius**2) * math.exp(3 * (3 - self.local_epsilon))
 
 
+@pytest.mark.slow
 def test_the_mechanisms_left_out_are_named_with_the_reason(searched: Plan) -> None:
     reasons = {each.mechanism: each.reason for each in searched.dismissed}
     assert "dim=1" in reasons["binary-rr"]
@@ -195,6 +198,7 @@ def test_a_dismissed_mechanism_could_not_have_won() -> None:
         assert row.average_mse > other.average_mse
 
 
+@pytest.mark.slow
 def test_full_participation_has_one_cohort() -> None:
     found = planned(sampling="full", num_steps=(1, 10))
     assert {row.cohort for row in found.rows} == {N}
@@ -222,6 +226,7 @@ def test_random_check_in_hears_everybody_too() -> None:
     assert found.thrifty == found.best
 
 
+@pytest.mark.slow
 def test_an_epoch_hears_everybody_and_may_have_any_batches() -> None:
     found = planned(sampling="epoch", num_steps=2, cohorts=(20, N))
     few, all_at_once = found.rows

@@ -112,6 +112,7 @@ def test_what_does_not_fit_is_refused() -> None:
         DapTask(vdaf=Vdaf.SUM_VEC, length=1 << 32, most=1, min_batch_size=100, client={})
 
 
+@pytest.mark.slow
 def test_flipped_bits_go_through_the_vdaf() -> None:
     """The sum that two aggregators find, proofs checked, is the protocol's total."""
     protocol = CountedUnary(length=6, cohort=2, bit_epsilon=1.0, max_weight=3)

@@ -85,6 +85,7 @@ def test_few_outcomes_are_enumerated_exactly(pair):
     np.testing.assert_allclose(sticks(p, q, GRID), sticks(*enumerated(pair), GRID), rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(pair=symmetric_pairs())
 def test_the_contour_is_never_below_enumeration(pair):

@@ -276,6 +276,7 @@ def test_records_that_fill_no_batch_lower_what_is_attained_and_not_what_is_certi
     assert left_out.lower == accountant_of((sampled, 20)).epsilon(1e-5).lower < divided.lower
 
 
+@pytest.mark.slow
 def test_a_server_that_knows_the_batches_finds_a_client_in_its_batch_alone() -> None:
     known = accountant_of((epoch(6_000, adversary="server"), 20)).epsilon(1e-5)
     batch = ShuffleRound(local_epsilon=3.0, population=6_000, cohort=6_000, sampling="full")
@@ -326,6 +327,7 @@ def test_the_randomizer_of_a_report_may_be_chosen_during_the_round_at_the_price_
         assert published == pytest.approx(was, abs=5e-4)
 
 
+@pytest.mark.slow
 def test_calibration_knows_epochs() -> None:
     asked = {"target_epsilon": 0.3685, "delta": 1e-5, "population": 60_000}
     assert calibrate_local_epsilon(**asked, num_steps=20, cohort=60, sampling="epoch") == pytest.approx(

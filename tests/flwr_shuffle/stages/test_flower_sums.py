@@ -240,6 +240,7 @@ def test_every_round_costs_what_the_sum_was_made_for() -> None:
     assert spent.local_epsilon == math.inf
 
 
+@pytest.mark.slow
 def test_rounds_of_everybody_cost_the_target() -> None:
     target, rounds = 4.0, 3
     calibrated = VectorSum.calibrated(

@@ -113,7 +113,7 @@ def test_counts_of_leaning_bits_are_shared_too(tmp_path: Path) -> None:
     assert float((found.total.sum - truth).norm()) < 6 * math.sqrt(few.worst_variance * 6 / COHORT)
 
 
-@pytest.mark.parametrize("verified", [False, True])
+@first_fast("verified", [False, True])
 @first_fast(
     "bits",
     [
