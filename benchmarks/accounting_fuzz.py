@@ -94,7 +94,7 @@ def make_round(name: str, dim: int, *, local_epsilon: float, **fields: Any) -> S
 
 
 def accountant_of(history: History) -> ShuffleAccountant:
-    """Its accountant."""
+    """A shuffle accountant that holds the rounds of ``history``, each as often as it says."""
     accountant = ShuffleAccountant()
     for each, steps in history:
         accountant.step(each, num_steps=steps)

@@ -96,7 +96,7 @@ def asked_of(name: str) -> list[tuple[int, float, Setting]]:
 
 
 def round_of(name: str, dim: int, level: float, setting: Setting) -> Round:
-    """One round."""
+    """The round of ``name`` in ``dim`` dimensions at local ε ``level``, in one setting of the grid."""
     if registry.kind_of(name) is registry.Kind.SUMS:
         built = mechanisms.get(name, dim=dim, cohort=setting.cohort, noise_multiplier=level)
         found: Round = built.round(population=setting.population)
@@ -108,7 +108,7 @@ def round_of(name: str, dim: int, level: float, setting: Setting) -> Round:
 
 
 def interval(name: str, dim: int, level: float, setting: Setting) -> Interval:
-    """The certified interval."""
+    """Both ends of ε, with their names, of that round over the rounds and at the δ of the setting."""
     began = time.process_time()
     accountant = ShuffleAccountant()
     accountant.step(round_of(name, dim, level, setting), num_steps=setting.num_steps)

@@ -206,7 +206,7 @@ class _CountsAtCell:
 
     @property
     def ends(self) -> Ends:
-        """Of the composition."""
+        """Where the losses of all these rounds together may end."""
         found = Ends()
         for place, step in zip(self._places, self._steps, strict=True):
             found = found.joined(self._tables.grids[place], step)

@@ -63,7 +63,7 @@ class GaussianReportsRound(ShuffleRound):
 
     @property
     def comparable(self) -> tuple[Any, ...] | None:
-        """The noise."""
+        """The kind and the multiples of the noise that decide its cost; None for subclasses."""
         if type(self) is not GaussianReportsRound:
             return None
         return self.KIND, (self.radius, self.attained)
