@@ -140,6 +140,7 @@ def test_bounds_are_ordered_and_capped(shuffle_round: ShuffleRound, steps: int, 
     assert 0 <= interval.lower <= interval.upper <= steps * shuffle_round.local_epsilon * (1 + 1e-9)
     assert math.isfinite(interval.upper)
     assert accountant.delta(interval.upper).upper <= delta * (1 + 1e-3)
-    generic = dataclasses.replace(shuffle_round, mechanism="generic", blanket=None)
+    own = Blanket.generic(shuffle_round.local_epsilon)
+    generic = dataclasses.replace(shuffle_round, mechanism="of one's own", blanket=own)
     if shuffle_round.mechanism != "clones":
         assert interval.upper <= upper((generic, steps), delta=delta) * (1 + 5 * NUMERICAL)

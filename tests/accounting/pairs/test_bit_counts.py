@@ -162,7 +162,13 @@ def test_the_interval_is_two_per_cent_wide(
         delta
     )
     assert 0 < interval.lower <= interval.upper <= 1.021 * interval.lower
-    blanket = ShuffleRound(local_epsilon=local_epsilon, population=population, cohort=cohort)
+    blanket = ShuffleRound(
+        local_epsilon=local_epsilon,
+        population=population,
+        cohort=cohort,
+        mechanism="of one's own",
+        blanket=Blanket.generic(local_epsilon),
+    )
     assert interval.upper < accountant_of(blanket, steps).epsilon(delta, lower=False).upper
     assert interval.upper_bound == "counted bits, PLD"
 
