@@ -570,7 +570,7 @@ def test_a_growing_history_is_bounded_as_one_composed_at_once(delta: float) -> N
     assert found.upper == pytest.approx(at_once, rel=5e-3)
     attained = [each.lower_losses(each.lower_families[0], FINE) for each in steps]
     lower = LossComposition(attained, list(steps.values())).epsilon(delta)
-    assert found.lower == pytest.approx(lower, rel=3e-3)
+    assert found.lower == pytest.approx(lower, rel=5e-3)
     assert found.lower < at_once
 
 

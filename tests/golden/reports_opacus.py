@@ -124,7 +124,7 @@ def resumed(name: str) -> dict[str, Any]:
     """A checkpoint of then, loaded now, and one more epoch."""
     engine, module, optimizer, loader = started(name, seed=2)
     with warnings.catch_warnings():
-        # It says so, rightly: the rounds of these checkpoints were recorded with wider pairs than mechanisms have now.
+        # It may say so: these checkpoints were recorded with wider pairs than mechanisms have now.
         warnings.filterwarnings("ignore", message="this run does not go on")
         engine.load_checkpoint(path=path_of(name), module=module, optimizer=optimizer)
     loaded = state(engine, module)
