@@ -29,7 +29,7 @@ class SeveralReports:
 
     @property
     def name(self) -> str:
-        """The mechanism's."""
+        """That of the mechanism whose reports are put together."""
         return self.mechanism.name
 
     @property

@@ -172,7 +172,7 @@ class _Tallied:
     # -- the tilted law: weights e^(θg), normalised ---------------------------------------------------------
 
     def cumulant(self, tilt: float) -> float:
-        """log E e^(θT)."""
+        """Log of the moment generating function of the sum T of all scores at the tilt θ: log E e^(θT)."""
         exponent = tilt * self.score
         top = float(exponent.max())
         return self.count * (top + math.log(float(self.mass @ np.exp(exponent - top))))

@@ -165,7 +165,7 @@ class _Trapezoid:
         self._total, self._bend, self._lost = np.zeros((rows, nodes)), np.zeros((rows, nodes)), np.zeros(rows)
 
     def largest(self) -> Floats:
-        """Shape (rows,)."""
+        """For each row the largest bound over all mixes, shape (rows,)."""
         sums = self._sums
         last = math.sqrt(2 * _LEFT_OFF) / self._smoothing
         reach = max_of([np.ptp(values, axis=1) for values, _ in [*sums.types, sums.own]])

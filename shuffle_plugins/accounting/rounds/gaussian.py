@@ -70,7 +70,7 @@ class GaussianReportsRound(ShuffleRound):
 
     @property
     def description(self) -> str:
-        """The reports' noise."""
+        """One line: what is reported, and how large its noise is beside the radius."""
         return f"Gaussian reports with σ = {1 / self.radius:.6g} times the radius"
 
     @property

@@ -201,7 +201,7 @@ class PrivacyStatement:
 
     @property
     def released(self) -> str:
-        """What ε covers."""
+        """What was released at the cost of the stated ε; a sentence that says so if nothing was."""
         if not self.rounds:
             return NOTHING_RECORDED
         known = any(each.epsilon is not None for each in self.guarantees)
@@ -225,7 +225,7 @@ class PrivacyStatement:
         return text.as_markdown(self)
 
     def __str__(self) -> str:
-        """As :meth:`to_text`."""
+        """The statement as plain text, as :meth:`to_text` gives it."""
         return self.to_text()
 
 
