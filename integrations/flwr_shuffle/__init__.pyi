@@ -18,9 +18,6 @@ from .server.strategy import ShuffleStrategy as ShuffleStrategy
 from .simulated_nodes import SimulatedConfig as SimulatedConfig
 from .simulated_nodes import SimulatedNodes as SimulatedNodes
 from .stages.aggregator_node import register_aggregator as register_aggregator
-from .stages.base import Anonymous as Anonymous
-from .stages.base import Replies as Replies
-from .stages.base import ShuffleStage as ShuffleStage
 from .stages.grid import AnonymousReply as AnonymousReply
 from .stages.grid import ShuffleGrid as ShuffleGrid
 from .stages.in_memory import InMemoryStage as InMemoryStage
@@ -28,4 +25,7 @@ from .stages.in_memory import SummingStage as SummingStage
 from .stages.mix_node import register_mix_node as register_mix_node
 from .stages.mix_stage import MixNodeStage as MixNodeStage
 from .stages.shared_stage import SharedSumStage as SharedSumStage
+from .stages.stage import Anonymous as Anonymous
+from .stages.stage import Replies as Replies
+from .stages.stage import ShuffleStage as ShuffleStage
 from .wrapped_grid import arriving as arriving

@@ -50,7 +50,6 @@ from .pairs.instances import product_atoms as product_atoms
 from .pairs.instances import read_coarsely as read_coarsely
 from .pairs.instances import two_level_atoms as two_level_atoms
 from .precision import pair_epsilon_interval as pair_epsilon_interval
-from .rounds.base import Round as Round
 from .rounds.coins import SumRound as SumRound
 from .rounds.counted import BitEncoding as BitEncoding
 from .rounds.counted import CountedRound as CountedRound
@@ -59,6 +58,7 @@ from .rounds.laplace import LaplaceRound as LaplaceRound
 from .rounds.poisson_binomial import PoissonBinomialRound as PoissonBinomialRound
 from .rounds.records import SampledRecordsRound as SampledRecordsRound
 from .rounds.records import SeveralReportsRound as SeveralReportsRound
+from .rounds.round import Round as Round
 from .rounds.shuffle import ShuffleRound as ShuffleRound
 from .rounds.tags import Tag as Tag
 from .rounds.tags import TaggedRound as TaggedRound

@@ -22,7 +22,7 @@ from shuffle_plugins.accounting.losses.distribution import (
     Resolution,
 )
 from shuffle_plugins.accounting.replacement import ROUNDOFF, Replacement
-from shuffle_plugins.accounting.rounds.base import Round, check_recordable, resolves_alone, upper_losses
+from shuffle_plugins.accounting.rounds.round import Round, check_recordable, resolves_alone, upper_losses
 from shuffle_plugins.accounting.terms import NEIGHBOURING_RELATION, Method, check_method
 from shuffle_plugins.core import checks
 

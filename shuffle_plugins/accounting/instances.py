@@ -10,7 +10,7 @@ from itertools import chain
 from shuffle_plugins.accounting.composition.growing import GrowingHistory
 from shuffle_plugins.accounting.composition.pld import LossComposition
 from shuffle_plugins.accounting.losses.distribution import COARSE, PrivacyLossDistribution, Resolution
-from shuffle_plugins.accounting.rounds.base import (
+from shuffle_plugins.accounting.rounds.round import (
     Round,
     lower_families,
     lower_losses,

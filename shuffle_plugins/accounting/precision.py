@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shuffle_plugins.accounting.accountant import ShuffleAccountant, resolution_of
 from shuffle_plugins.accounting.composition.pld import LossComposition
-from shuffle_plugins.accounting.rounds.base import Round
+from shuffle_plugins.accounting.rounds.round import Round
 
 
 def pair_epsilon_interval(accountant: ShuffleAccountant, delta: float) -> tuple[float, float]:

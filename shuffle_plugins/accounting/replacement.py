@@ -16,7 +16,7 @@ import numpy as np
 
 from shuffle_plugins.accounting.composition.pld import LossComposition
 from shuffle_plugins.accounting.composition.renyi import RenyiComposition
-from shuffle_plugins.accounting.rounds.base import Round
+from shuffle_plugins.accounting.rounds.round import Round
 
 ROUNDOFF = 1e-9
 """Relative error of a computed δ, which is moved to the safe side by it: small ε0 leave few digits."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shuffle_plugins.accounting.accountant import ShuffleAccountant
-from shuffle_plugins.accounting.rounds.base import Round
+from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.accounting.terms import Method, check_method
 from shuffle_plugins.core import checks
 

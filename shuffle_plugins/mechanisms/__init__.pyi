@@ -3,8 +3,6 @@ from . import noise as noise
 from . import privunit as privunit
 from . import registry as registry
 from . import signs as signs
-from .base import LocalRandomizer as LocalRandomizer
-from .base import Mechanism as Mechanism
 from .categories.hadamard_response import HadamardResponse as HadamardResponse
 from .categories.k_rr import KRandomizedResponse as KRandomizedResponse
 from .categories.limited_hadamard import LimitedHadamard as LimitedHadamard
@@ -17,6 +15,8 @@ from .categories.subset_selection import SubsetSelection as SubsetSelection
 from .categories.unary_encoding import OptimalUnaryEncoding as OptimalUnaryEncoding
 from .categories.unary_encoding import Rappor as Rappor
 from .frequency import FrequencyOracle as FrequencyOracle
+from .local_randomizer import LocalRandomizer as LocalRandomizer
+from .local_randomizer import Mechanism as Mechanism
 from .noise.discrete_gaussian import DiscreteGaussian as DiscreteGaussian
 from .noise.discrete_laplace import DiscreteLaplace as DiscreteLaplace
 from .noise.gaussian import Gaussian as Gaussian

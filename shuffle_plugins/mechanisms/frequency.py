@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.core import Reports, checked_categories
-from shuffle_plugins.mechanisms.base import Mechanism
+from shuffle_plugins.mechanisms.local_randomizer import Mechanism
 from shuffle_plugins.randomness import Randomness, secure
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from shuffle_plugins.accounting import Blanket
-    from shuffle_plugins.mechanisms.base import Mechanism
+    from shuffle_plugins.mechanisms.local_randomizer import Mechanism
     from shuffle_plugins.mechanisms.private_sum import PrivateSum
 
 ENTRY_POINT_GROUP = "shuffle_plugins.mechanisms"

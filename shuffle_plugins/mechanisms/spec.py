@@ -15,7 +15,7 @@ from shuffle_plugins.mechanisms import registry
 
 if TYPE_CHECKING:
     from shuffle_plugins.core import ReportLayout
-    from shuffle_plugins.mechanisms.base import LocalRandomizer
+    from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer
     from shuffle_plugins.mechanisms.private_sum import PrivateSum
 
 Option = int | float | str | bool
@@ -315,7 +315,7 @@ def _is_sum(name: object) -> bool:
 @lru_cache(maxsize=_BUILT)
 def _built(text: str, dim: int) -> LocalRandomizer:
     """Keyed by the text, in which 1, 1.0 and true differ, as they may to a mechanism."""
-    from shuffle_plugins.mechanisms.base import LocalRandomizer
+    from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer
 
     spec = MechanismSpec.from_json(text)
     try:

@@ -1,7 +1,5 @@
 from . import published as published
-from .base import ShuffleProtocol as ShuffleProtocol
-from .base import SummingProtocol as SummingProtocol
-from .coins.base import CoinSum as CoinSum
+from .coins.coin_sum import CoinSum as CoinSum
 from .coins.histogram_sum import HistogramSum as HistogramSum
 from .coins.sampling import MOST_COINS as MOST_COINS
 from .coins.sampling import drawn_range as drawn_range
@@ -19,11 +17,13 @@ from .histograms import Intervals as Intervals
 from .lattices import FixedPoint as FixedPoint
 from .lattices import Interval as Interval
 from .shares.split_sum import SplitSum as SplitSum
+from .shuffle_protocol import ShuffleProtocol as ShuffleProtocol
+from .shuffle_protocol import SummingProtocol as SummingProtocol
 from .simplex import onto_simplex as onto_simplex
 from .tags.ball_sum import BallSum as BallSum
-from .tags.base import TaggedSum as TaggedSum
 from .tags.binary_sum import BinarySum as BinarySum
 from .tags.cube_sum import CubeSum as CubeSum
+from .tags.tagged_sum import TaggedSum as TaggedSum
 from .tally import Tally as Tally
 from .unary.counted_unary import CountedUnary as CountedUnary
 from .unary.heavy_hitters import FoundValues as FoundValues

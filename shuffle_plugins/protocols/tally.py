@@ -15,7 +15,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
-from shuffle_plugins.protocols.base import SummingProtocol
+from shuffle_plugins.protocols.shuffle_protocol import SummingProtocol
 
 MOST_MESSAGES = 1 << 28
 """Messages of all clients together that are listed one by one."""

@@ -1,9 +1,5 @@
 from . import keys as keys
 from . import statements as statements
-from .base import TOKEN_BYTES as TOKEN_BYTES
-from .base import RoundContext as RoundContext
-from .base import Shuffler as Shuffler
-from .base import shuffled as shuffled
 from .batches import BatchRequest as BatchRequest
 from .batches import ItemsDigest as ItemsDigest
 from .batches import MixedStatement as MixedStatement
@@ -34,6 +30,10 @@ from .mixer import Mixer as Mixer
 from .permutation import DEFAULT_MEMORY as DEFAULT_MEMORY
 from .permutation import ExternalPermutation as ExternalPermutation
 from .service import BatchService as BatchService
+from .shuffler import TOKEN_BYTES as TOKEN_BYTES
+from .shuffler import RoundContext as RoundContext
+from .shuffler import Shuffler as Shuffler
+from .shuffler import shuffled as shuffled
 from .spool import BatchLimits as BatchLimits
 from .spool import BatchSpool as BatchSpool
 from .statements import CHALLENGE_BYTES as CHALLENGE_BYTES

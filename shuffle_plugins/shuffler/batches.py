@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.shuffler.base import RoundContext
 from shuffle_plugins.shuffler.envelopes import MOST_MIXERS, row_binding, ticket_size
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
 from shuffle_plugins.shuffler.keys import KEY_BYTES, ServicePublicKey
 from shuffle_plugins.shuffler.marks import mark_bytes
+from shuffle_plugins.shuffler.shuffler import RoundContext
 from shuffle_plugins.shuffler.statements import Statement, encoded_number, positions, statement
 
 DIGEST_BYTES = 32

@@ -36,10 +36,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
-from shuffle_plugins.shuffler.base import RoundContext
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
 from shuffle_plugins.shuffler.keys import KEY_BYTES, SealingKey, SigningKey, public_key_bytes
 from shuffle_plugins.shuffler.marks import MARK_BYTES, draw_marks, mark_bytes, read_marks
+from shuffle_plugins.shuffler.shuffler import RoundContext
 
 MOST_MIXERS = 16
 """How many mixers there may be in a cascade."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from shuffle_plugins.core import Reports, checks
 from shuffle_plugins.randomness import SecureRandomness
-from shuffle_plugins.shuffler.base import Shuffler
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal
+from shuffle_plugins.shuffler.shuffler import Shuffler
 
 
 class InMemoryShuffler(Shuffler):

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.shuffler.base import RoundContext
 from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, Opened, check_several, layer_size
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
 from shuffle_plugins.shuffler.keys import KEY_BYTES
 from shuffle_plugins.shuffler.marks import agree
 from shuffle_plugins.shuffler.permutation import DEFAULT_MEMORY, ExternalPermutation
 from shuffle_plugins.shuffler.service import BatchService
+from shuffle_plugins.shuffler.shuffler import RoundContext
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from shuffle_plugins.shuffler.base import RoundContext
 from shuffle_plugins.shuffler.errors import Refusal
 from shuffle_plugins.shuffler.keys import SigningKey
+from shuffle_plugins.shuffler.shuffler import RoundContext
 
 CHALLENGE_BYTES = 32
 """Bytes of the random challenge to which a mixer answers who it is."""

@@ -23,8 +23,8 @@ from flwr_shuffle.server.sampling import Invitation
 from flwr_shuffle.server.settings import Settings
 from flwr_shuffle.server.spending_record import SpendingRecord
 from flwr_shuffle.server.wrapped_strategy import model_of
-from flwr_shuffle.stages.base import Anonymous, Needed, Total
 from flwr_shuffle.stages.grid import AnonymousReply, ShuffleGrid
+from flwr_shuffle.stages.stage import Anonymous, Needed, Total
 from flwr_shuffle.stages.valid_reports import valid_sum
 from flwr_shuffle.updates import Layout
 from shuffle_plugins.accounting import Adversary, FederatedRound

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flwr_shuffle.server.sampling import FEWEST_REPORTS, ClientSampling, FixedSize, SelfSampling
-from flwr_shuffle.stages.base import ShuffleStage
 from flwr_shuffle.stages.in_memory import InMemoryStage, SummingStage
+from flwr_shuffle.stages.stage import ShuffleStage
 from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import Kind, PrivateSum, Spec, SumSpec, available, summary

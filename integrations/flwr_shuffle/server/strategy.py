@@ -36,8 +36,8 @@ from flwr_shuffle.server.wrapped_strategy import (
     typed_alike,
     weight_key,
 )
-from flwr_shuffle.stages.base import ShuffleStage
 from flwr_shuffle.stages.grid import ShuffleGrid
+from flwr_shuffle.stages.stage import ShuffleStage
 from flwr_shuffle.updates import Layout
 from shuffle_plugins.accounting import (
     Adversary,

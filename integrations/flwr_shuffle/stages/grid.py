@@ -15,7 +15,7 @@ from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.serverapp import Grid
 
 from flwr_shuffle.messages import RECORD_KEY, ClientRefusal, Instruction
-from flwr_shuffle.stages.base import Anonymous, Replies, ShuffleStage
+from flwr_shuffle.stages.stage import Anonymous, Replies, ShuffleStage
 from flwr_shuffle.updates import Layout
 from flwr_shuffle.wrapped_grid import WrappedGrid, arriving
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flwr_shuffle.messages import payload_of, read_plain_payload
-from flwr_shuffle.stages.base import Anonymous, Replies, ShuffleStage
+from flwr_shuffle.stages.stage import Anonymous, Replies, ShuffleStage
 from flwr_shuffle.stages.valid_reports import readable_reports, valid_sum
 from shuffle_plugins.shuffler import BatchRefused, InMemoryShuffler, Refusal, Shuffler
 

@@ -24,7 +24,6 @@ from flwr_shuffle.batch_messages import (
 from flwr_shuffle.messages import context_of
 from flwr_shuffle.mix_messages import MIX_QUERY, MixRequest, read_answer
 from flwr_shuffle.service_messages import Role
-from flwr_shuffle.stages.base import Anonymous, Replies, ShuffleStage
 from flwr_shuffle.stages.service_nodes import (
     Found,
     Offenders,
@@ -33,6 +32,7 @@ from flwr_shuffle.stages.service_nodes import (
     payload_or_nothing,
     read_or_lost,
 )
+from flwr_shuffle.stages.stage import Anonymous, Replies, ShuffleStage
 from flwr_shuffle.stages.valid_reports import readable_reports
 from shuffle_plugins.core import checks
 from shuffle_plugins.shuffler import (

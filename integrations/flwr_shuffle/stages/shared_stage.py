@@ -30,7 +30,6 @@ from flwr_shuffle.aggregate_messages import (
 from flwr_shuffle.messages import Instruction, context_of
 from flwr_shuffle.service_messages import Role, envelopes_text
 from flwr_shuffle.shared_terms import SharedTerms, digest_of
-from flwr_shuffle.stages.base import Anonymous, Replies, ShuffleStage, Total
 from flwr_shuffle.stages.service_nodes import (
     Offenders,
     ServiceNodes,
@@ -38,6 +37,7 @@ from flwr_shuffle.stages.service_nodes import (
     payload_or_nothing,
     read_or_lost,
 )
+from flwr_shuffle.stages.stage import Anonymous, Replies, ShuffleStage, Total
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import CountRange, PrivateSum
 from shuffle_plugins.secure_aggregation import (

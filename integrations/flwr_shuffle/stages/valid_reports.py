@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from flwr_shuffle.stages.base import Total
+from flwr_shuffle.stages.stage import Total
 from shuffle_plugins.core import ReportLayout, Reports
 from shuffle_plugins.mechanisms import PrivateSum
 

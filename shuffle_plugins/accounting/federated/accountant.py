@@ -21,8 +21,8 @@ from shuffle_plugins.accounting.federated.participation import (
 from shuffle_plugins.accounting.federated.rounds import FederatedRound, RoundKind, as_tuples
 from shuffle_plugins.accounting.intervals import EpsilonInterval, known
 from shuffle_plugins.accounting.losses.distribution import COARSE, FINE, PrivacyLossDistribution
-from shuffle_plugins.accounting.rounds.base import Round, check_recordable, upper_losses
 from shuffle_plugins.accounting.rounds.records import SampledRecordsRound, SeveralReportsRound
+from shuffle_plugins.accounting.rounds.round import Round, check_recordable, upper_losses
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import (
     NEIGHBOURING_RELATION,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from shuffle_plugins.accounting.federated.cohorts import Cohort
 from shuffle_plugins.accounting.federated.rounds import FederatedRound, RoundKind
-from shuffle_plugins.accounting.rounds.base import Round
+from shuffle_plugins.accounting.rounds.round import Round
 
 
 class RecordedRound(NamedTuple):

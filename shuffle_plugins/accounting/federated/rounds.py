@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Protocol, Self
 
-from shuffle_plugins.accounting.rounds.base import Round
+from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.accounting.terms import Adversary, Sampling
 from shuffle_plugins.core import checks
 

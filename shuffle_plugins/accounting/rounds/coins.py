@@ -15,7 +15,7 @@ from shuffle_plugins.accounting.losses.coins import (
 from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution
 from shuffle_plugins.accounting.pairs.fair_coins import DRAWN_REACH
 from shuffle_plugins.accounting.pairs.gaussian_cover import GaussianCover, gaussian_cover, log_ratio
-from shuffle_plugins.accounting.rounds.base import Round
+from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.accounting.terms import Sampling
 from shuffle_plugins.core import checks
 

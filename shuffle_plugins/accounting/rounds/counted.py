@@ -15,7 +15,7 @@ from shuffle_plugins.accounting.losses.distribution import (
     discounted,
 )
 from shuffle_plugins.accounting.pairs.bits import BitResponse
-from shuffle_plugins.accounting.rounds.base import Round, lower_families, lower_losses, upper_losses
+from shuffle_plugins.accounting.rounds.round import Round, lower_families, lower_losses, upper_losses
 from shuffle_plugins.accounting.rounds.tags import Tag
 from shuffle_plugins.accounting.terms import Sampling
 from shuffle_plugins.core import checks

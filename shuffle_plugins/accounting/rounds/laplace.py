@@ -11,7 +11,7 @@ from shuffle_plugins.accounting.losses.laplace import (
     laplace_instance_losses,
     laplace_losses,
 )
-from shuffle_plugins.accounting.rounds.base import Round
+from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.core import checks
 
 _LARGEST_EPSILON = 500.0  # as of a local randomizer: above it e^ε0 leaves a float no room

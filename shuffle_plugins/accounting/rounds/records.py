@@ -20,7 +20,7 @@ from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.accounting.pairs.counts import PairMixture
-from shuffle_plugins.accounting.rounds.base import Round, lower_losses, upper_losses
+from shuffle_plugins.accounting.rounds.round import Round, lower_losses, upper_losses
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import MAX_POPULATION, Adversary, Sampling, Unit
 from shuffle_plugins.core import checks

@@ -9,7 +9,7 @@ from typing import Any
 from shuffle_plugins.accounting.accountant import ShuffleAccountant
 from shuffle_plugins.accounting.federated.accountant import ClientSpread, FederatedAccountant
 from shuffle_plugins.accounting.intervals import EpsilonInterval
-from shuffle_plugins.accounting.rounds.base import Round
+from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.accounting.statement.parts import Guarantee, StatedRounds, StatedTarget
 from shuffle_plugins.accounting.terms import Adversary, Unit
 from shuffle_plugins.core import checks

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import ClassVar
 
 from shuffle_plugins.accounting import Adversary, Blanket, GaussianReportsRound, Sampling, ShuffleRound
-from shuffle_plugins.mechanisms.base import Norm
+from shuffle_plugins.mechanisms.local_randomizer import Norm
 from shuffle_plugins.mechanisms.noise.additive_law import gaussian_blanket
 from shuffle_plugins.mechanisms.noise.gaussian_law import check_local_delta
 from shuffle_plugins.mechanisms.noise.grid_noise import GridNoise

@@ -15,7 +15,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, compact_dtype, rows_at_once
-from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
 from shuffle_plugins.randomness import Randomness
 
 _ORDERS = {Norm.L1: 1.0, Norm.L2: 2.0}

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports, Rows
-from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.privunit.folding import Folding
 from shuffle_plugins.mechanisms.privunit.privunit import PrivUnit
 from shuffle_plugins.mechanisms.privunit.projunit_law import (

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shuffle_plugins.compressors import KashinFrame
 from shuffle_plugins.core import Rows, checks, rows_at_once
-from shuffle_plugins.mechanisms.base import Norm
+from shuffle_plugins.mechanisms.local_randomizer import Norm
 from shuffle_plugins.mechanisms.signs.coefficients_law import (
     Oversized,
     balanced_level,

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from shuffle_plugins.core import Rows
-from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
 
 
 class NumberRandomizer(LocalRandomizer):

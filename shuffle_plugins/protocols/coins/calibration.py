@@ -25,10 +25,10 @@ from shuffle_plugins.accounting.pairs.gaussian_cover import (
     gaussian_cover,
 )
 from shuffle_plugins.core import checks
-from shuffle_plugins.protocols.base import check_overhead, counted_on
 from shuffle_plugins.protocols.coins.sampling import DISTANCE
 from shuffle_plugins.protocols.errors import TargetUnreachable
 from shuffle_plugins.protocols.lattices import MOST_LEVELS, Lattice
+from shuffle_plugins.protocols.shuffle_protocol import check_overhead, counted_on
 
 _LEAST_NOISE, _MOST_NOISE = 0.06, 1e7  # noise multipliers: less has no ε to speak of, more no use
 _MOST_ATTEMPTS = 20  # each adds a part in a thousand of noise; one or two are enough but for tiny δ

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shuffle_plugins.accounting import Adversary, Sampling, SumRound
 from shuffle_plugins.core import checks
-from shuffle_plugins.protocols.coins.base import CoinSum
+from shuffle_plugins.protocols.coins.coin_sum import CoinSum
 from shuffle_plugins.protocols.coins.one_hot import OneHot
 from shuffle_plugins.protocols.histograms import Histogram, Intervals
 from shuffle_plugins.protocols.tally import Tally

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.core import Rows, checked_categories, checks
-from shuffle_plugins.protocols.base import check_categories
 from shuffle_plugins.protocols.lattices import MOST_LEVELS, Lattice
+from shuffle_plugins.protocols.shuffle_protocol import check_categories
 from shuffle_plugins.randomness import Randomness
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 from typing_extensions import override
 
-from shuffle_plugins.protocols.coins.base import CoinSum
+from shuffle_plugins.protocols.coins.coin_sum import CoinSum
 from shuffle_plugins.protocols.lattices import Interval
 from shuffle_plugins.protocols.tally import Tally
 

@@ -10,10 +10,10 @@ from typing_extensions import override
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import Norm, PrivacyParameter, PrivateSum
-from shuffle_plugins.protocols.base import check_cohort, check_overhead, honest_population
-from shuffle_plugins.protocols.coins.base import CoinSum
 from shuffle_plugins.protocols.coins.calibration import fewest_coins
+from shuffle_plugins.protocols.coins.coin_sum import CoinSum
 from shuffle_plugins.protocols.lattices import FixedPoint
+from shuffle_plugins.protocols.shuffle_protocol import check_cohort, check_overhead, honest_population
 from shuffle_plugins.protocols.tally import Tally
 
 _DISTANCE = 1e-12  # of all coordinates' coins from their Gaussian, where no δ is given that it must fit in

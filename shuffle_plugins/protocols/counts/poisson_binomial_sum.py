@@ -17,7 +17,10 @@ from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, check
 from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.mechanisms.signs.randomized_response import plus_thresholds
 from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
-from shuffle_plugins.protocols.base import (
+from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
+from shuffle_plugins.protocols.counts.calibration import MOST_BITS_EACH, fewest_bits, loudest_gain
+from shuffle_plugins.protocols.errors import TargetUnreachable
+from shuffle_plugins.protocols.shuffle_protocol import (
     check_clips,
     check_cohort,
     check_overhead,
@@ -25,9 +28,6 @@ from shuffle_plugins.protocols.base import (
     honest_population,
     population_of,
 )
-from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
-from shuffle_plugins.protocols.counts.calibration import MOST_BITS_EACH, fewest_bits, loudest_gain
-from shuffle_plugins.protocols.errors import TargetUnreachable
 from shuffle_plugins.protocols.tally import LabelledSum, Tally
 from shuffle_plugins.randomness import WHOLE, Randomness, secure
 

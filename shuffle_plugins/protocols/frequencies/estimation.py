@@ -20,15 +20,6 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.core import ReportLayout, Reports, checks, clopper_pearson_lower, clopper_pearson_upper
 from shuffle_plugins.mechanisms import FrequencyOracle, registry
-from shuffle_plugins.protocols.base import (
-    Participants,
-    ShuffleProtocol,
-    check_categories,
-    check_cohort,
-    hiding,
-    honest_population,
-    population_of,
-)
 from shuffle_plugins.protocols.frequencies.support import (
     Support,
     built,
@@ -37,6 +28,15 @@ from shuffle_plugins.protocols.frequencies.support import (
     support_of,
 )
 from shuffle_plugins.protocols.histograms import Histogram, Intervals
+from shuffle_plugins.protocols.shuffle_protocol import (
+    Participants,
+    ShuffleProtocol,
+    check_categories,
+    check_cohort,
+    hiding,
+    honest_population,
+    population_of,
+)
 from shuffle_plugins.randomness import Randomness
 from shuffle_plugins.shuffler import InMemoryShuffler, Shuffler
 

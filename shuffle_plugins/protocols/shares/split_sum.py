@@ -13,11 +13,11 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import Adversary, LaplaceRound, PrivacyTarget, Sampling, narrowed
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
-from shuffle_plugins.protocols.base import SummingProtocol, check_overhead, counted_on
 from shuffle_plugins.protocols.errors import TargetUnreachable
 from shuffle_plugins.protocols.lattices import Interval
 from shuffle_plugins.protocols.shares.mixing import FEWEST_SHARES, mixing_distance
 from shuffle_plugins.protocols.shares.noise import PolyaNoise
+from shuffle_plugins.protocols.shuffle_protocol import SummingProtocol, check_overhead, counted_on
 from shuffle_plugins.randomness import Randomness, secure
 
 MOST_BITS = 62

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from shuffle_plugins.accounting import PrivacyTarget
 from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan
-from shuffle_plugins.protocols.base import SummingProtocol, check_overhead, counted_on
 from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
 from shuffle_plugins.protocols.errors import TargetUnreachable
+from shuffle_plugins.protocols.shuffle_protocol import SummingProtocol, check_overhead, counted_on
 from shuffle_plugins.protocols.tags.plans import best_tag_plan, budget_of_noise
 
 _ENOUGH = 1e-3  # of ε, that may be left unspent

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from shuffle_plugins.core import Rows, checks
-from shuffle_plugins.protocols.tags.base import TaggedSum
+from shuffle_plugins.protocols.tags.tagged_sum import TaggedSum
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from shuffle_plugins.accounting import BitEncoding, PrivacyTarget
 from shuffle_plugins.core import Reports, Rows, checked_categories, checks
 from shuffle_plugins.protocols.histograms import Histogram, Intervals
 from shuffle_plugins.protocols.tally import Tally
-from shuffle_plugins.protocols.unary.base import FAILURE, UnaryCounts, calibrated_bits, weight_limit
+from shuffle_plugins.protocols.unary.unary_counts import FAILURE, UnaryCounts, calibrated_bits, weight_limit
 from shuffle_plugins.protocols.unary.weights import bernstein
 from shuffle_plugins.randomness import Randomness, secure
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from shuffle_plugins.accounting import Adversary, BitEncoding, CountedRound, PrivacyTarget, Sampling
 from shuffle_plugins.core import Reports, checked_categories, checks
-from shuffle_plugins.protocols.unary.base import FAILURE, calibrated_bits, weight_limit
 from shuffle_plugins.protocols.unary.counted_unary import CountedUnary
+from shuffle_plugins.protocols.unary.unary_counts import FAILURE, calibrated_bits, weight_limit
 from shuffle_plugins.randomness import Randomness, secure
 
 _MOST_BITS = 62

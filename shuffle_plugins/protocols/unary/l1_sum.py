@@ -11,9 +11,9 @@ from torch import Tensor
 from shuffle_plugins.accounting import BitEncoding, PrivacyTarget
 from shuffle_plugins.core import FieldLayout, ReportLayout, Rows, checks
 from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
-from shuffle_plugins.protocols.base import check_cohort, honest_population
+from shuffle_plugins.protocols.shuffle_protocol import check_cohort, honest_population
 from shuffle_plugins.protocols.tally import Tally
-from shuffle_plugins.protocols.unary.base import (
+from shuffle_plugins.protocols.unary.unary_counts import (
     FAILURE,
     UnaryCounts,
     calibrated_bits,

@@ -445,7 +445,7 @@ def test_batches_that_nobody_shuffled_cost_nothing(tmp_path):
 
 
 def test_a_mixers_lost_answer_is_charged_in_full(tmp_path):
-    from flwr_shuffle.stages.base import Anonymous
+    from flwr_shuffle.stages.stage import Anonymous
 
     from shuffle_plugins.shuffler import Refusal
 

@@ -22,9 +22,9 @@ from flwr_shuffle.service_messages import (
     refusal_content,
     refusal_in,
 )
-from flwr_shuffle.stages.base import Anonymous
 from flwr_shuffle.stages.mix_node import register_mix_node
 from flwr_shuffle.stages.mix_stage import MixNodeStage
+from flwr_shuffle.stages.stage import Anonymous
 from mixing import SIZE, SPEC, MixedRun, encoded
 
 from shuffle_plugins.mechanisms import MechanismSpec

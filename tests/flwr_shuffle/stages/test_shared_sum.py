@@ -27,7 +27,7 @@ from flwr_shuffle.aggregate_messages import AGGREGATE_QUERY, AggregateRequest, S
 from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, Instruction, context_of, payload_of
 from flwr_shuffle.service_messages import SERVICE_KEY, Role, refusal_in
 from flwr_shuffle.shared_terms import SharedTerms
-from flwr_shuffle.stages.base import Needed
+from flwr_shuffle.stages.stage import Needed
 from sharing_run import COHORT, DIM, MODEL, SUM, SharedRun, update_of
 from thinning import first_fast
 
@@ -513,7 +513,7 @@ def test_without_an_aggregator_nothing_is_charged(run: SharedRun) -> None:
 
 
 def _replies(run: SharedRun, replies: list[Message], instruction: Instruction) -> Any:
-    from flwr_shuffle.stages.base import Replies
+    from flwr_shuffle.stages.stage import Replies
 
     return Replies(messages=replies, instruction=instruction, dim=DIM, grid=run.grid)
 

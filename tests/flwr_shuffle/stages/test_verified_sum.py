@@ -17,7 +17,7 @@ from flwr_shuffle.client import packing
 from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, Instruction, context_of, payload_of
 from flwr_shuffle.service_messages import SERVICE_KEY, refusal_in
 from flwr_shuffle.shared_terms import SharedTerms
-from flwr_shuffle.stages.base import Anonymous
+from flwr_shuffle.stages.stage import Anonymous
 from sharing_run import DIM, MODEL, SUM, SharedRun, update_of
 
 from shuffle_plugins.protocols import BallSum

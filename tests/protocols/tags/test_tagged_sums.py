@@ -18,8 +18,8 @@ from shuffle_plugins.mechanisms.signs.bit_planes import plane_value
 from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan, plane_weights
 from shuffle_plugins.protocols import BallSum, BinarySum, CubeSum, VectorSum
 from shuffle_plugins.protocols.published import sums as published
-from shuffle_plugins.protocols.tags.base import TaggedSum
 from shuffle_plugins.protocols.tags.plans import level_epsilons
+from shuffle_plugins.protocols.tags.tagged_sum import TaggedSum
 from shuffle_plugins.randomness import SeededRandomness
 from shuffle_plugins.shuffler import InMemoryShuffler
 
@@ -116,7 +116,7 @@ def test_through_the_shuffler_message_by_message(
 def test_chunks_of_clients_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     protocol, x = CubeSum(dim=4, cohort=40, budget=1600.0, samples=4), cube(40, 4)
     whole = protocol.share(x.sign())
-    monkeypatch.setattr("shuffle_plugins.protocols.tags.base._ENTRIES_AT_ONCE", 12)
+    monkeypatch.setattr("shuffle_plugins.protocols.tags.tagged_sum._ENTRIES_AT_ONCE", 12)
     assert torch.equal(protocol.share(x.sign()), whole)  # so loud that nothing is flipped
     assert torch.equal(whole, x.sign().sum(dim=0).long())
 

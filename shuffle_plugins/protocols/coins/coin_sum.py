@@ -11,7 +11,6 @@ from typing_extensions import override
 from shuffle_plugins.accounting import Adversary, PrivacyTarget, Sampling, SumRound
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.mechanisms import CountRange
-from shuffle_plugins.protocols.base import check_clips
 from shuffle_plugins.protocols.coins.calibration import calibrated_coins
 from shuffle_plugins.protocols.coins.sampling import (
     COINS_AT_ONCE,
@@ -22,6 +21,7 @@ from shuffle_plugins.protocols.coins.sampling import (
     heads,
 )
 from shuffle_plugins.protocols.lattices import Lattice
+from shuffle_plugins.protocols.shuffle_protocol import check_clips
 from shuffle_plugins.protocols.tally import LabelledSum, Tally
 from shuffle_plugins.randomness import Randomness, secure
 

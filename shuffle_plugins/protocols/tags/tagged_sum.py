@@ -16,7 +16,7 @@ from shuffle_plugins.mechanisms import CountRange
 from shuffle_plugins.mechanisms.signs.bit_planes import BitPlanes
 from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan, plane_leans
 from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
-from shuffle_plugins.protocols.base import SummingProtocol, check_clips
+from shuffle_plugins.protocols.shuffle_protocol import SummingProtocol, check_clips
 from shuffle_plugins.protocols.tags.calibration import calibrated_budget
 from shuffle_plugins.protocols.tags.plans import level_epsilons, tag_counts
 from shuffle_plugins.protocols.tally import Tally, label_bits

@@ -22,9 +22,9 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
 from shuffle_plugins.mechanisms.categories.oracles_law import flip_threshold
-from shuffle_plugins.protocols.base import check_clips, counted_on
 from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
 from shuffle_plugins.protocols.errors import TargetUnreachable
+from shuffle_plugins.protocols.shuffle_protocol import check_clips, counted_on
 from shuffle_plugins.protocols.tally import LabelledSum, Tally
 from shuffle_plugins.protocols.unary.sampling import DRAWN_DISTANCE, drawn_binomials
 from shuffle_plugins.protocols.unary.weights import exceeding_probability, least_max_weight
