@@ -4,6 +4,7 @@ from . import bandits as bandits
 from . import cli as cli
 from . import compressors as compressors
 from . import core as core
+from . import features as features
 from . import ledger as ledger
 from . import mechanisms as mechanisms
 from . import optim as optim

@@ -15,9 +15,9 @@ ROOT = Path(__file__).resolve().parents[1]
 STUBS = sorted([*ROOT.glob("shuffle_plugins/**/__init__.pyi"), *ROOT.glob("integrations/*/__init__.pyi")])
 PACKAGES = [".".join(stub.parent.relative_to(ROOT).parts).removeprefix("integrations.") for stub in STUBS]
 LAYERS = [
-    *("core", "randomness", "compressors", "accounting", "mechanisms", "shuffler", "secure_aggregation"),
-    *("protocols", "ledger", "planning", "auditing", "optim", "bandits", "testing", "cli", "opacus_shuffle"),
-    "flwr_shuffle",
+    *("core", "features", "randomness", "compressors", "accounting", "mechanisms", "shuffler"),
+    *("secure_aggregation", "protocols", "ledger", "planning", "auditing", "optim", "bandits"),
+    *("testing", "cli", "opacus_shuffle", "flwr_shuffle"),
 ]
 """From the ground up. What stands lower never imports what stands higher."""
 

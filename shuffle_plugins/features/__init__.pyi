@@ -1,0 +1,2 @@
+from .normalization import group_normalized as group_normalized
+from .scattering import Scattering as Scattering
