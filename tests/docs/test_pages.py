@@ -57,3 +57,11 @@ def test_the_readme_needs_two_screens() -> None:
     before = (ROOT / "README.md").read_text().split("## Read on")[0].splitlines()
     assert len(before) <= 110  # of 55 lines each
     assert max(map(len, before)) <= 250  # the two commands are the longest lines
+
+
+def test_every_face_is_on_a_page_of_the_reference() -> None:
+    pages = "".join(page.read_text() for page in ROOT.glob("docs/api/*.md"))
+    documented = set(re.findall(r"^\.\. automodule:: (\S+)$", pages, re.MULTILINE))
+    packages = [*ROOT.glob("shuffle_plugins/*/__init__.pyi"), *ROOT.glob("integrations/*/__init__.pyi")]
+    faces = {".".join(stub.parent.relative_to(ROOT).parts).removeprefix("integrations.") for stub in packages}
+    assert faces - documented == {"shuffle_plugins.cli"}

@@ -41,7 +41,7 @@ class PoissonBinomialRound(Round):
         honest: clients of the cohort counted on to follow the protocol; all of them if None.
         participation: probability with which each of the cohort, by a secret coin of its own, sends bits of
             its values; the others' are of v = 0. None if all send their own.
-        attained: values of a v such that v, −v and 0 may all be sent, as (|v_j|, how many coordinates),
+        attained: values of a v such that v, −v and 0 may all be sent, as (abs(v_j), how many coordinates),
             rounded down, coordinates of value 0 left out: it makes the lower bound. None if none is known.
 
     Raises:
