@@ -298,9 +298,9 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 with the five numbers below set.
             target_unclipped_quantile, clipbound_learning_rate:
                 with ``"adaptive"``, the fields of :class:`AdaptiveClipping`, which says what they do and what
-                None stands for; so are the three that follow. A part of ``local_epsilon``, or of the sum's noise, pays for the noisy number
-                of unclipped gradients; ε is that of ``local_epsilon`` (for every randomizer's worst case) or
-                of ``noise_multiplier``.
+                None stands for; so are the three that follow. A part of ``local_epsilon``, or of the sum's
+                noise, pays for the noisy number of unclipped gradients; ε is that of ``local_epsilon`` (for
+                every randomizer's worst case) or of ``noise_multiplier``.
             min_clipbound, max_clipbound, unclipped_num_std: likewise.
             criterion: not used; accepted because Opacus scripts pass it.
             batch_first: whether the batch is the first dimension of the module's input.

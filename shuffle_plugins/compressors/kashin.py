@@ -34,8 +34,8 @@ class KashinFrame(TightFrame):
     column twice, and one random row out of every two lets a column be replaced by half of the others only.
 
     **Search.** :meth:`represent` looks for a point of the affine space {c : U c = x} inside the box
-    abs(c) ≤ level·‖x‖₂/√N. It starts at Uᵀx and takes 1.75 times the step to the projection, onto that space, of
-    the nearest point of a box 0.85 times as large, up to eight times: this is gradient descent on half the
+    ‖c‖∞ ≤ level·‖x‖₂/√N. It starts at Uᵀx and takes 1.75 times the step to the projection, onto that space,
+    of the nearest point of a box 0.85 times as large, up to eight times: this is gradient descent on half the
     squared distance from that box, within the space, whose slope has Lipschitz constant 1, so steps below 2
     converge to the least distance. A row that is still outside goes on by Douglas-Rachford splitting, which
     converges wherever there is a point strictly inside. Projections are exact, and the one onto the affine
