@@ -169,6 +169,52 @@ class MixedRun:
         return reply(seal(values.pop("report", honest), **values), to=message)
 
 
+def operators_files(
+    folder: Path, *, clients: int, mixers: int = 1, pinned_by_clients: int | None = None, **own: Any
+) -> tuple[Callable[[int], dict[str, Any]], list[str]]:
+    """Keys on disk for real clients, which are the first nodes, and for the mix nodes after them.
+
+    Args:
+        folder: where all files go.
+        clients: how many, each with a ledger.
+        mixers: how many after them.
+        pinned_by_clients: how many of the mixers' keys clients have pinned, if not all.
+        own: what a mixer's operator wrote beside what is needed.
+
+    Returns:
+        The ``node_config`` by position, and the mixers' public keys.
+    """
+    keys = [generate_service_key() for _ in range(mixers)]
+    texts = [key.public.hex() for key in keys]
+    for place, key in enumerate(keys):
+        write_private_key(folder / f"mixer{place}", key)
+        SpentTokens.create(folder / f"mixer{place}.rounds", public_key=key.public.sealing)
+    for client in range(clients):
+        signing = generate_signing_key()
+        write_private_key(folder / f"client{client}", signing)
+        enrol_client(folder / "enrolled", public_key_bytes(signing))
+
+    def config(position: int) -> dict[str, Any]:
+        if position >= clients:
+            return {
+                "shuffle-role": "mixer",
+                "shuffle-mixer-key-file": str(folder / f"mixer{position - clients}"),
+                "shuffle-enrolled-file": str(folder / "enrolled"),
+                "shuffle-min-batch": 2,
+                **({"shuffle-mixer-public-key": ",".join(texts)} if mixers > 1 else {}),
+                **own,
+            }
+        return {
+            "shuffle-mixer-public-key": ",".join(texts[:pinned_by_clients]),
+            "shuffle-signing-key-file": str(folder / f"client{position}"),
+            "shuffle-max-local-epsilon": 100.0,
+            "shuffle-max-rounds": 1000,
+            "shuffle-ledger-file": str(folder / f"client{position}.db"),
+        }
+
+    return config, texts
+
+
 def encoded(reports: Reports | None) -> list[bytes]:
     """Each report by itself, as bytes, sorted."""
     assert reports is not None

@@ -28,6 +28,7 @@ from flwr_shuffle.client import mod as mod_module
 from flwr_shuffle.client.ledger import STATE_KEY
 from flwr_shuffle.messages import ClientRefusal, Instruction, context_of, payload_of
 from flwr_shuffle.server.sampling import Invitation
+from mixing import operators_files
 from mod_harness import app as app_of
 from mod_harness import ask, question
 from mod_harness import instruction as instruction_of_round
@@ -42,13 +43,8 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.ledger import BudgetLedger, ClientLimits
 from shuffle_plugins.mechanisms import MechanismSpec, get
-from shuffle_plugins.shuffler import SpentTokens
 from shuffle_plugins.shuffler.keys import (
-    enrol_client,
     generate_service_key,
-    generate_signing_key,
-    public_key_bytes,
-    write_private_key,
 )
 
 CLIENTS, RECORDS, SAMPLES, DIM = 8, 5, 3, 4
@@ -68,30 +64,7 @@ class World:
         self.places: dict[int, list[list[int]]] = defaultdict(list)
         self.sent: list[list[bytes]] = []
         self.opened: list[list[bytes]] = []
-        mixer = generate_service_key()
-        write_private_key(folder / "mixer", mixer)
-        SpentTokens.create(folder / "mixer.rounds", public_key=mixer.public.sealing)
-        for client in range(CLIENTS):
-            key = generate_signing_key()
-            write_private_key(folder / f"client{client}", key)
-            enrol_client(folder / "enrolled", public_key_bytes(key))
-
-        def config(position: int) -> dict[str, Any]:
-            if position == CLIENTS:
-                return {
-                    "shuffle-role": "mixer",
-                    "shuffle-mixer-key-file": str(folder / "mixer"),
-                    "shuffle-enrolled-file": str(folder / "enrolled"),
-                    "shuffle-min-batch": 2,
-                }
-            return {
-                "shuffle-mixer-public-key": mixer.public.hex(),
-                "shuffle-signing-key-file": str(folder / f"client{position}"),
-                "shuffle-max-local-epsilon": 30.0,
-                "shuffle-max-rounds": 100,
-                "shuffle-ledger-file": str(folder / f"client{position}.db"),
-            }
-
+        config, keys = operators_files(folder, clients=CLIENTS)
         app = ClientApp(mods=[ShuffleMod(limits=LIMITS)])
         app.train()(self.train)
         register_mix_node(app)
@@ -101,9 +74,7 @@ class World:
         )
         more = {} if not pieces else {"piece_bytes": pieces}
         self.stage = (
-            MixNodeStage(
-                mixer_public_key=mixer.public.hex(), discovery_timeout=5.0, poll_interval=0.05, **more
-            )
+            MixNodeStage(mixer_public_key=keys[0], discovery_timeout=5.0, poll_interval=0.05, **more)
             if self.mixed
             else None
         )

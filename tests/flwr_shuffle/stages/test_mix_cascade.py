@@ -30,7 +30,7 @@ from flwr_shuffle.batch_messages import (
 from flwr_shuffle.messages import Instruction, payload_of
 from flwr_shuffle.service_messages import SERVICE_KEY
 from flwr_shuffle.stages.mix_node import register_mix_node
-from mixing import SIZE, SPEC, MixedRun, encoded
+from mixing import SIZE, SPEC, MixedRun, encoded, operators_files
 
 from shuffle_plugins.shuffler import (
     BatchLimits,
@@ -43,17 +43,14 @@ from shuffle_plugins.shuffler import (
     Refusal,
     RoundContext,
     ShuffleError,
-    SpentTokens,
     layer_size,
     ticket_size,
 )
 from shuffle_plugins.shuffler import envelopes as envelopes_module
 from shuffle_plugins.shuffler.keys import (
-    enrol_client,
     generate_service_key,
     generate_signing_key,
     public_key_bytes,
-    write_private_key,
 )
 
 PIECE = 2 * layer_size(SIZE, mixers=2, position=0)
@@ -554,34 +551,9 @@ def rowed_grid(
     own: dict[str, Any] | None = None,
 ) -> tuple[InProcessGrid, list[str]]:
     """Eight real clients and two mix nodes; the clients have pinned the first so many of them."""
-    keys = [generate_service_key() for _ in range(2)]
-    texts = [key.public.hex() for key in keys]
-    for place, key in enumerate(keys):
-        write_private_key(folder / f"mixer{place}", key)
-        SpentTokens.create(folder / f"mixer{place}.rounds", public_key=key.public.sealing)
-    for client in range(CLIENTS):
-        signing = generate_signing_key()
-        write_private_key(folder / f"client{client}", signing)
-        enrol_client(folder / "enrolled", public_key_bytes(signing))
-
-    def config(position: int) -> dict[str, Any]:
-        if position >= CLIENTS:
-            return {
-                "shuffle-role": "mixer",
-                "shuffle-mixer-key-file": str(folder / f"mixer{position - CLIENTS}"),
-                "shuffle-enrolled-file": str(folder / "enrolled"),
-                "shuffle-min-batch": 2,
-                "shuffle-mixer-public-key": ",".join(texts),
-                **(own or {}),
-            }
-        return {
-            "shuffle-mixer-public-key": ",".join(texts[:pinned_by_clients]),
-            "shuffle-signing-key-file": str(folder / f"client{position}"),
-            "shuffle-max-local-epsilon": 100.0,
-            "shuffle-max-rounds": 100,
-            "shuffle-ledger-file": str(folder / f"client{position}.db"),
-        }
-
+    config, texts = operators_files(
+        folder, clients=CLIENTS, mixers=2, pinned_by_clients=pinned_by_clients, **(own or {})
+    )
     app = ClientApp(mods=[ShuffleMod()])
     app.train()(train)
     register_mix_node(app, limits=limits)

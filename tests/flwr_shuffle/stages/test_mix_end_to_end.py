@@ -21,17 +21,11 @@ from flwr_shuffle import (
 from flwr_shuffle.client import mod as mod_module
 from flwr_shuffle.messages import RECORD_KEY, payload_of
 from flwr_shuffle.service_messages import SERVICE_KEY
+from mixing import operators_files
 from scipy.stats import chi2, mannwhitneyu
 
 from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedRound
-from shuffle_plugins.shuffler import Refusal, SpentTokens
-from shuffle_plugins.shuffler.keys import (
-    enrol_client,
-    generate_service_key,
-    generate_signing_key,
-    public_key_bytes,
-    write_private_key,
-)
+from shuffle_plugins.shuffler import Refusal
 
 CLIENTS = 12
 DIM = 5
@@ -72,35 +66,12 @@ def train(message: Message, context: Context) -> Message:
 
 @pytest.fixture
 def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WatchedGrid:
-    mixer = generate_service_key()
-    write_private_key(tmp_path / "mixer", mixer)
-    SpentTokens.create(tmp_path / "mixer.rounds", public_key=mixer.public.sealing)
-    for client in range(CLIENTS):
-        key = generate_signing_key()
-        write_private_key(tmp_path / f"client{client}", key)
-        enrol_client(tmp_path / "enrolled", public_key_bytes(key))
-
-    def config(position: int) -> dict[str, Any]:
-        if position == CLIENTS:
-            return {
-                "shuffle-role": "mixer",
-                "shuffle-mixer-key-file": str(tmp_path / "mixer"),
-                "shuffle-enrolled-file": str(tmp_path / "enrolled"),
-                "shuffle-min-batch": 2,
-            }
-        return {
-            "shuffle-mixer-public-key": mixer.public.hex(),
-            "shuffle-signing-key-file": str(tmp_path / f"client{position}"),
-            "shuffle-max-local-epsilon": 100.0,
-            "shuffle-max-rounds": 1000,
-            "shuffle-ledger-file": str(tmp_path / f"client{position}.db"),
-        }
-
+    config, keys = operators_files(tmp_path, clients=CLIENTS)
     app = ClientApp(mods=[ShuffleMod()])
     app.train()(train)
     register_mix_node(app)
     grid = WatchedGrid(app, num_nodes=CLIENTS + 1, node_config=config)
-    grid.mixer_public_key = mixer.public.hex()
+    grid.mixer_public_key = keys[0]
     toss = mod_module._coin
 
     def noted(probability: float) -> bool:
