@@ -1,1 +1,1 @@
-from .app import main as main
+from .commands import main as main

@@ -1,119 +1,39 @@
-"""``shuffle-plugins``: the subcommands put together, and what happens to their errors.
-
-A subcommand is a module of this package, loaded only if it is asked for. What subcommands share is in
-``options`` (names, and how values are read), ``questions`` (rounds, and the bounds on them), ``output`` and
-``tables``.
-"""
+"""``shuffle-plugins app``: a page on this machine where ε moves with its parameters."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Sequence
-from importlib import import_module
-from typing import Annotated, Any, cast
+from typing import Annotated
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
-from shuffle_plugins import __version__
-from shuffle_plugins.cli.plotting import PlottingUnavailable
+from shuffle_plugins.cli import options
 
-_COMMANDS = (
-    "epsilon",
-    "statement",
-    "compare",
-    "calibrate",
-    "plan",
-    "round-costs",
-    "bandit",
-    "audit",
-    "estimate",
-    "mechanisms",
-    "budget",
-    "keys",
-    "dap-task",
-)
-
-_ancestry = typer.BadParameter.__mro__
-# Base of all complaints about a command line: its name and package depend on the version of typer.
-_CommandLineError = cast(type[typer.BadParameter], _ancestry[_ancestry.index(Exception) - 1])
+_PORT = 8484  # links to a setting work as long as the port is the same
 
 
-class _Command(TyperCommand):
-    def get_help_option(self, ctx: Any) -> Any:
-        return _as_flag(super().get_help_option(ctx))
-
-
-class _Group(TyperGroup):
-    def get_help_option(self, ctx: Any) -> Any:
-        return _as_flag(super().get_help_option(ctx))
-
-
-def _as_flag(option: Any) -> Any:
-    """The option, shown without a type: newer typer prints ``<bool>`` after a flag."""
-    if option is not None:
-        option.metavar = ""
-    return option
-
-
-def _root(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", metavar="", help="Print version.")] = False,
+def app_command(
+    *,
+    port: Annotated[
+        int,
+        options.whole_option(
+            "--port", metavar="PORT", help="Port of 127.0.0.1 to serve the page at; 0 for any free one."
+        ),
+    ] = _PORT,
+    browser: Annotated[
+        bool,
+        typer.Option("--browser/--no-browser", help="Open the page in the browser."),
+    ] = True,
 ) -> None:
-    if version:
-        print(__version__)
-        raise typer.Exit
-    if context.invoked_subcommand is None:
-        text = context.get_help()  # printed already, and empty, if typer has Rich
-        if text:
-            print(text)
-        raise typer.Exit(2)
+    """A page in your browser, served by this machine alone, where ε moves with sliders for n, k, ε0, T and δ.
 
-
-def _application(arguments: Sequence[str]) -> typer.Typer:
-    """The command line with the one subcommand that the arguments begin with, or else with all of them."""
-    application = typer.Typer(
-        name="shuffle-plugins",
-        cls=_Group,
-        callback=_root,
-        invoke_without_command=True,
-        help="What rounds of the shuffle model cost: certified ε for replace-one neighbours.",
-        add_completion=False,
-        pretty_exceptions_enable=False,
-    )
-    for name in [name for name in _COMMANDS if name in arguments[:1]] or _COMMANDS:
-        module = name.replace("-", "_")
-        command = getattr(import_module(f"shuffle_plugins.cli.{module}"), f"{module}_command")
-        if isinstance(command, typer.Typer):
-            application.add_typer(command, name=name, cls=_Group)
-        else:
-            application.command(name, cls=_Command)(command)
-    return application
-
-
-def main(arguments: Iterable[str] | None = None) -> int:
-    """Run the command line; bad input ends in one line on stderr and exit code 2."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    It needs the extra `app`. Nothing is fetched from elsewhere, and nobody else can connect.
+    """
     try:
-        status = _application(given)(given, standalone_mode=False)
-    except _CommandLineError as error:
-        return _refuse(error.format_message())
-    except (ValueError, PlottingUnavailable) as error:
-        return _refuse(str(error))
-    except OSError as error:
-        known = error.filename is not None and error.strerror is not None
-        return _refuse(f"{error.filename} cannot be used: {error.strerror}" if known else str(error))
-    except ArithmeticError as error:
-        return _refuse(f"out of numerical reach: {error}")
-    except typer.Abort:
-        return 130
-    return status if isinstance(status, int) else 0
-
-
-def _refuse(message: str) -> int:
-    print("error:", " ".join(message.split()), file=sys.stderr)
-    return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        from shuffle_plugins.cli.page.server import serve
+    except ImportError as error:
+        raise typer.BadParameter(
+            f"the page needs {error.name}; install it with: pip install 'shuffle-plugins[app]'"
+        ) from error
+    if not 0 <= port < 1 << 16:
+        raise typer.BadParameter(f"a port is a whole number in [0, 65535], got {port}", param_hint="--port")
+    serve(port=port, browser=browser)

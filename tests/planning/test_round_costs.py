@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shuffle_plugins.cli.app import main
+from shuffle_plugins.cli.commands import main
 from shuffle_plugins.planning import mixed_round_costs, sum_round_costs
 from shuffle_plugins.secure_aggregation import (
     Aggregator,

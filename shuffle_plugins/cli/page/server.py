@@ -1,0 +1,135 @@
+"""The page's server: on 127.0.0.1 alone, for pages that it served itself."""
+
+from __future__ import annotations
+
+import socket
+import webbrowser
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from threading import Thread
+
+import anyio
+import anyio.to_thread
+import uvicorn
+from anyio.lowlevel import RunVar
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from shuffle_plugins.cli.page import rendering
+from shuffle_plugins.cli.page.rendering import Part
+
+_LOOPBACK = "127.0.0.1"
+_HOSTS = [_LOOPBACK, "localhost"]
+_LONGEST_QUERY = 4096  # characters; a setting has some two hundred
+# An answer that was given up still ends the part it is at; the next one need not wait for that.
+_WORKERS = 2
+_limiter: RunVar[anyio.CapacityLimiter] = RunVar("_limiter")  # one for each event loop
+_SHUTDOWN = 1  # seconds that answers under way are waited for
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+def application() -> Starlette:
+    """The page as an ASGI application, which answers to local names alone.
+
+    A ``Host`` that is not local is refused, so that a page of another site, whose name its owner has made
+    to mean 127.0.0.1, reads nothing. What a browser asks on behalf of another site is refused, too.
+    """
+    return Starlette(
+        routes=[
+            Route("/", _page),
+            Route("/answer", _answer),
+            Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
+        ],
+        middleware=[
+            Middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS, www_redirect=False),
+            Middleware(BaseHTTPMiddleware, dispatch=_guarded),
+        ],
+    )
+
+
+def serve(*, port: int, browser: bool) -> None:
+    """Serve the page until Ctrl-C.
+
+    Args:
+        port: of 127.0.0.1; 0 for any free one.
+        browser: open the page, where there is a browser.
+
+    Raises:
+        OSError: if the port is taken.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((_LOOPBACK, port))
+        except OSError as error:
+            raise OSError(
+                f"port {port} of {_LOOPBACK} cannot be used ({error.strerror}): give another one by --port, "
+                "or --port 0 for any that is free"
+            ) from error
+        listening.listen()
+        address = f"http://{_LOOPBACK}:{listening.getsockname()[1]}/"
+        print(f"The page is at {address} on this machine alone; Ctrl-C ends it.", flush=True)
+        if browser:  # in a thread: a browser in the terminal would not return
+            Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+        config = uvicorn.Config(
+            application(),
+            lifespan="off",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=_SHUTDOWN,
+        )
+        try:
+            uvicorn.Server(config).run(sockets=[listening])
+        except KeyboardInterrupt:
+            return
+
+
+async def _guarded(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Refuse what another site asks for, and tell browsers to load nothing from elsewhere."""
+    from_elsewhere = request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+    if from_elsewhere and request.url.path != "/":  # following a link to the page is fine
+        return PlainTextResponse("only the page itself may ask", status_code=403)
+    if len(request.url.query) > _LONGEST_QUERY:
+        return PlainTextResponse("the query is too long for a setting", status_code=414)
+    response = await call_next(request)
+    response.headers.update(_HEADERS)
+    return response
+
+
+async def _page(request: Request) -> Response:
+    return HTMLResponse(await anyio.to_thread.run_sync(rendering.page, dict(request.query_params)))
+
+
+async def _answer(request: Request) -> Response:
+    return StreamingResponse(_lines(dict(request.query_params)), media_type="application/x-ndjson")
+
+
+async def _lines(query: dict[str, str]) -> AsyncIterator[str]:
+    """The parts of an answer, each computed in a thread; none any more once nobody listens."""
+    try:
+        limiter = _limiter.get()
+    except LookupError:
+        limiter = anyio.CapacityLimiter(_WORKERS)
+        _limiter.set(limiter)
+    parts = rendering.parts(query)
+    following: Callable[[], Part | None] = partial(next, parts, None)
+    while True:
+        part = await anyio.to_thread.run_sync(following, abandon_on_cancel=True, limiter=limiter)
+        if part is None:
+            return
+        yield part.line()

@@ -1,0 +1,123 @@
+"""``shuffle-plugins app`` in a real browser, without a window."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
+from shuffle_plugins.cli.page.picture import interval
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+DRIVER = shutil.which("chromedriver")
+FLAGS = [
+    *("headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-sync"),
+    *("disable-background-networking", "disable-component-update", "disable-extensions"),
+]
+PATIENCE = 120  # seconds; only a page that hangs needs them
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(
+        CHROMIUM is None or DRIVER is None,
+        reason="no Chromium with its driver here (Debian: apt-get install chromium chromium-driver)",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    command = [sys.executable, "-m", "shuffle_plugins", "app", "--port", "0", "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as served:
+        assert served.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:\d+/", served.stdout.readline())
+        try:
+            assert found is not None
+            yield found[0]
+            if Path(f"/proc/{served.pid}/maps").exists():
+                assert "libtorch" not in Path(f"/proc/{served.pid}/maps").read_text()
+        finally:
+            served.terminate()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    webdriver = pytest.importorskip("selenium.webdriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS, f"user-data-dir={tmp_path_factory.mktemp('profile')}", "window-size=1400,1000"):
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=DRIVER))
+    yield driver
+    driver.quit()
+
+
+def expected(rounds: int) -> str:
+    accountant = ShuffleAccountant()
+    accountant.step(ShuffleRound(local_epsilon=1.0, population=2000, cohort=200), num_steps=rounds)
+    found = accountant.epsilon(1e-5)
+    return interval(found.lower, found.upper)
+
+
+def test_the_interval_moves_with_a_slider(address: str, browser: Any) -> None:
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    def text(css: str) -> str:
+        return browser.find_element(By.CSS_SELECTOR, css).text
+
+    def until(condition: Callable[[], bool]) -> None:
+        WebDriverWait(browser, PATIENCE, poll_frequency=0.05).until(lambda _: condition())
+
+    def fresh() -> bool:
+        return not browser.find_elements(By.CSS_SELECTOR, ".stale, [aria-busy=true]")
+
+    browser.get(f"{address}?population=2000&cohort=200&local-epsilon=1&rounds=20&delta=1e-5")
+    until(fresh)
+    assert text("#verdict .interval") == expected(20)
+    assert "subsampled shuffle RDP, published" in text("#bounds")
+    before = browser.find_element(By.CSS_SELECTOR, "#plot path.upper").get_attribute("d")
+
+    browser.find_element(By.ID, "rounds-slider").send_keys(Keys.ARROW_RIGHT)
+    until(lambda: text("#verdict .interval") == expected(25))
+    until(fresh)
+    assert browser.find_element(By.ID, "rounds").get_property("value") == "25"
+    assert parse_qs(urlsplit(browser.current_url).query)["rounds"] == ["25"]
+    assert "--rounds 25" in text("#command")
+    assert "num_steps=25" in text("#python")
+    assert browser.find_element(By.CSS_SELECTOR, "#plot path.upper").get_attribute("d") != before
+
+    field = browser.find_element(By.ID, "cohort")
+    field.clear()
+    field.send_keys("3000")
+    until(lambda: "cohort must be in (0, population], got 3000.0 of 2000" in text("#cohort-said"))
+    assert not fresh(), "the answer to another setting is greyed"
+    assert field.get_attribute("aria-invalid") == "true"
+    browser.find_element(By.CSS_SELECTOR, "#sampling option[value=full]").click()
+    until(fresh)
+    assert not field.is_enabled()
+    assert text("#cohort-said") == "Everybody's, if everybody takes part."
+
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True},
+    )
+    assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+
+    assert browser.get_log("browser") == [], "no errors on the console"
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
+    assert any("/answer?" in each for each in asked)
+    elsewhere = {each for each in asked if not each.startswith((address, "chrome", "data:"))}
+    assert elsewhere == set(), "nothing is asked of anybody else"

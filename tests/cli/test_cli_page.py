@@ -1,0 +1,287 @@
+"""The page of ``shuffle-plugins app`` says what the accountant says, and to this machine alone."""
+
+import asyncio
+import json
+import math
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from scipy.stats import norm
+from starlette.testclient import TestClient
+from thinning import first_fast
+
+from shuffle_plugins import cli, mechanisms
+from shuffle_plugins.accounting import (
+    FEW_PUBLISHED,
+    ShuffleAccountant,
+    ShuffleRound,
+    compare,
+)
+from shuffle_plugins.cli.page import answers, picture, rendering, server, settings
+from shuffle_plugins.cli.page.rendering import Part
+from shuffle_plugins.cli.page.settings import RefusedSetting, Setting
+from shuffle_plugins.planning import report_error
+
+SMALL = {"population": "2000", "cohort": "200", "local-epsilon": "1", "rounds": "20", "delta": "1e-5"}
+ROUND = ShuffleRound(local_epsilon=1.0, population=2000, cohort=200)
+
+
+@pytest.fixture
+def client() -> TestClient:
+    return TestClient(server.application(), base_url="http://127.0.0.1:8484")
+
+
+def test_the_interval_is_the_accountants() -> None:
+    accountant = ShuffleAccountant()
+    accountant.step(ROUND, num_steps=20)
+    expected = accountant.epsilon(1e-5)
+    assert answers.certified(Setting.read(SMALL)).interval == expected
+    verdict = next(rendering.parts(SMALL))
+    assert verdict.name == "verdict"
+    assert picture.interval(expected.lower, expected.upper) in verdict.html
+
+
+def test_published_bounds_are_those_of_a_comparison() -> None:
+    found = answers.with_published(Setting.read(SMALL), FEW_PUBLISHED)
+    assert found == compare(shuffle_round=ROUND, num_steps=20, delta=1e-5, published=FEW_PUBLISHED)
+
+
+@first_fast(
+    "changed",
+    [
+        {"mechanism": "k-rr", "dim": "7", "adversary": "server", "over": "cohort"},
+        {},
+        {"sampling": "full", "population": "200"},
+        {"sampling": "poisson", "cohort": "150.5"},
+        {"mechanism": "privunit", "dim": "50"},
+    ],
+)
+def test_the_command_and_the_python_shown_give_the_same_interval(
+    changed: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    setting = Setting.read(SMALL | changed)
+    assert Setting.read(setting.query()) == setting
+    found = answers.certified(setting).interval
+    assert cli.main([*setting.arguments(), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["lower"], printed["upper"]) == (found.lower, found.upper)
+    assert setting.command().startswith("shuffle-plugins epsilon --population ")
+    exec(compile(setting.python(), "shown", "exec"), {})
+    assert capsys.readouterr().out.strip() == str(found)
+
+
+@pytest.mark.parametrize(
+    ("changed", "field", "sentence"),
+    [
+        ({"cohort": "3000"}, "cohort", "cohort must be in (0, population], got 3000.0 of 2000"),
+        ({"rounds": "1.5"}, "rounds", "'1.5' is not a whole number"),
+        ({"rounds": "0"}, "rounds", "num_steps must be a whole number in [1, 1,000,000,000,000], got 0"),
+        ({"delta": ""}, "delta", "δ is missing: type a number"),
+        ({"delta": "1"}, "delta", "delta must be in (0, 1), got 1.0"),
+        ({"local-epsilon": "inf"}, "local-epsilon", "local_epsilon must be in [1e-09, 500], got inf"),
+        ({"mechanism": "k-rr", "dim": "1"}, "dim", "categories must be a whole number in [2,"),
+        ({"mechanism": "nobody"}, "mechanism", "no mechanism named 'nobody'"),
+        ({"sampling": "<b>"}, "sampling", "'&lt;b&gt;' is not one of without-replacement,"),
+        ({"cohort": "0.5"}, "cohort", None),
+    ],
+)
+def test_a_refusal_is_the_accountants_sentence_beside_its_field(
+    changed: dict[str, str], field: str, sentence: str | None
+) -> None:
+    (refused,) = rendering.parts(SMALL | changed)
+    assert (refused.name, refused.field) == ("refused", field)
+    shown = refused.html.replace("&#39;", "'")
+    assert sentence is None or f">{sentence}" in shown
+    if field == "cohort":
+        with pytest.raises(ValueError, match="cohort") as error:
+            ShuffleRound(local_epsilon=1.0, population=2000, cohort=float(changed["cohort"]))
+        assert str(error.value) in shown
+
+
+def test_a_curve_asks_the_accountant_at_every_place() -> None:
+    setting = Setting.read(SMALL)
+    *_, points = answers.curve(setting, published=FEW_PUBLISHED[:1])
+    assert [each.place for each in points] == [1, 3, 10, 20, 30, 100, 300, 1000]
+    assert answers.places(setting)[0] == 20
+    for each in (points[0], points[-1]):
+        found = compare(
+            shuffle_round=ROUND, num_steps=int(each.place), delta=1e-5, published=FEW_PUBLISHED[:1]
+        )
+        assert (each.lower, each.upper, each.local) == (
+            found.interval.lower,
+            found.interval.upper,
+            each.place,
+        )
+        assert each.published == tuple((b.name, b.epsilon) for b in found.bounds if b.name in FEW_PUBLISHED)
+
+
+def test_a_curve_has_no_place_that_no_round_has() -> None:
+    over_clients = answers.places(Setting.read(SMALL | {"over": "population"}))
+    assert min(over_clients) == 300
+    over_reports = answers.places(Setting.read(SMALL | {"over": "cohort"}))
+    assert max(over_reports) == 2000
+    everybody = Setting.read(SMALL | {"over": "cohort", "sampling": "full"})
+    assert everybody.over == "population", "of which the cohort is all"
+
+
+def test_a_picture_puts_larger_values_higher_and_further_right() -> None:
+    points = [
+        answers.Point(place=10.0**i, lower=2**i / 9, upper=2**i / 5, local=10.0**i, published=(("x", 1.0),))
+        for i in range(4)
+    ]
+    drawn = picture.draw(points, own=100.0, symbol="T", width=600)
+    assert drawn is not None
+    spots = [(dot.x, dot.y) for dot in drawn.dots]
+    assert [x for x, _ in spots] == sorted(x for x, _ in spots)
+    assert [y for _, y in spots] == sorted((y for _, y in spots), reverse=True)
+    steps = [b[1] - a[1] for a, b in pairwise(spots)]
+    assert max(steps) - min(steps) < 0.3, "equal factors are equal distances"
+    assert [dot.own for dot in drawn.dots] == [False, False, True, False]
+    assert all(drawn.left <= x <= drawn.right and drawn.top <= y <= drawn.bottom for x, y in spots)
+    assert [tick.label for tick in drawn.across] == ["1", "10", "100", "1,000"]
+    assert drawn.lines[0].name == "x"
+    nothing = answers.Point(place=1, lower=0, upper=0, local=1)
+    assert picture.draw([nothing], own=1, symbol="T", width=9) is None
+
+
+def test_a_trusted_server_has_the_gaussian_mechanisms_epsilon() -> None:
+    asked = SMALL | {"mechanism": "l2-block", "dim": "64", "adversary": "server"}
+    found = answers.equally_noisy_gaussian(Setting.read(asked))
+    assert isinstance(found, answers.CentralGaussian)
+    variance = report_error("l2-block", local_epsilon=1.0, dim=64, radius=1.0, norm="l2").variance
+    assert found.noise_multiplier == pytest.approx(math.sqrt(200 * variance / 64), rel=1e-12)
+    mu = 2 * math.sqrt(20) / found.noise_multiplier  # twenty Gaussians are one (Dong, Roth, Su 2022)
+    delta = norm.cdf(mu / 2 - found.epsilon / mu) - math.exp(found.epsilon) * norm.cdf(
+        -mu / 2 - found.epsilon / mu
+    )
+    assert delta == pytest.approx(1e-5, rel=2e-3)
+    assert delta <= 1e-5
+
+
+def test_where_nothing_compares_with_a_trusted_server_the_page_says_why() -> None:
+    for changed, why in [({}, "generic"), ({"mechanism": "k-rr", "dim": "4"}, "categories")]:
+        found = answers.equally_noisy_gaussian(Setting.read(SMALL | changed))
+        assert isinstance(found, str)
+        assert why in found
+
+
+def test_sliders_start_where_they_can_stand_and_every_position_can_be_read() -> None:
+    for slider in settings.SLIDERS:
+        assert slider.start in slider.values
+        numbers = [slider.read(text) for text in slider.values]
+        assert numbers == sorted(set(numbers))
+    assert set(mechanisms.available(*mechanisms.ONE_MESSAGE)) - set(settings.offered_mechanisms()) == {
+        "gaussian",
+        "discrete-gaussian",
+    }
+    assert [settings.as_typed(value) for value in (6e4, 0.3, 1e-5, 1e20)] == ["60000", "0.3", "1e-5", "1e20"]
+
+
+def test_the_page_is_filled_from_its_address(client: TestClient) -> None:
+    found = client.get("/", params={"population": '7"><script>', "mechanism": "privunit", "over": "cohort"})
+    assert found.status_code == 200
+    assert 'value="7&#34;&gt;&lt;script&gt;"' in found.text
+    assert '<option value="privunit" selected>' in found.text
+    assert "default-src 'none'" in found.headers["content-security-policy"]
+    assert "http" not in found.text.replace("http-equiv", ""), "nothing is loaded from elsewhere"
+    for asset in ("page.js", "page.css", "icon.svg"):
+        assert client.get(f"/static/{asset}").status_code == 200
+
+
+def test_only_this_machine_and_the_page_itself_may_ask(client: TestClient) -> None:
+    for host in ("shuffle.example", "127.0.0.1.example", "192.168.0.2:8484"):
+        assert client.get("/", headers={"host": host}).status_code == 400
+    assert client.get("/", headers={"host": "localhost:8484"}).status_code == 200
+    for site in ("cross-site", "same-site"):
+        assert client.get("/answer?delta=2", headers={"sec-fetch-site": site}).status_code == 403
+        assert client.get("/", headers={"sec-fetch-site": site}).status_code == 200
+    assert client.get("/answer?delta=2", headers={"sec-fetch-site": "same-origin"}).status_code == 200
+    assert client.get("/", params={"population": "1" * 9000}).status_code == 414
+    assert client.post("/answer").status_code == 405
+    assert "access-control-allow-origin" not in client.get("/answer?delta=2").headers
+
+
+def test_an_answer_that_nobody_waits_for_is_not_computed_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = []
+
+    def endless(query: dict[str, str]) -> Iterator[Part]:
+        while True:
+            computed.append(query)
+            yield Part(name="verdict", html="")
+
+    monkeypatch.setattr(rendering, "parts", endless)
+    sent: list[dict[str, object]] = []
+    gone = asyncio.Event()
+
+    async def receive() -> dict[str, object]:
+        if not receive_calls:
+            receive_calls.append(1)
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict[str, object]) -> None:
+        sent.append(message)
+        if len(sent) == 3:
+            gone.set()
+
+    receive_calls: list[int] = []
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/answer",
+        "raw_path": b"/answer",
+        "query_string": b"rounds=7",
+        "headers": [(b"host", b"localhost")],
+        "http_version": "1.1",
+        "scheme": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+    }
+
+    async def ask() -> None:
+        await asyncio.wait_for(server.application()(scope, receive, send), timeout=60)
+
+    asyncio.run(ask())
+    assert computed[0] == {"rounds": "7"}
+    assert sent[0]["status"] == 200
+
+
+def test_the_page_never_loads_torch() -> None:
+    code = (
+        "import sys; from itertools import islice\n"
+        "from shuffle_plugins.cli.page import rendering, server\n"
+        f"asked = {SMALL | {'mechanism': 'privunit', 'dim': '9'}!r}\n"
+        "assert rendering.page(asked) and len(list(islice(rendering.parts(asked), 3))) == 3\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_a_port_that_cannot_be_had_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["app", "--port", "70000", "--no-browser"]) == 2
+    assert "[0, 65535]" in capsys.readouterr().err
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert cli.main(["app", "--port", port, "--no-browser"]) == 2
+    assert f"port {port} of 127.0.0.1 cannot be used" in capsys.readouterr().err
+
+
+def test_the_command_says_which_package_the_page_needs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "shuffle_plugins.cli.page.server")
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert cli.main(["app", "--no-browser"]) == 2
+    assert "pip install 'shuffle-plugins[app]'" in capsys.readouterr().err
+
+
+def test_refusals_that_name_no_field_are_about_the_whole_setting() -> None:
+    assert RefusedSetting("the bounds cross").field is None
+    assert RefusedSetting("--dim is needed").field == "dim"
+    (refused,) = rendering.parts(SMALL | {"over": "x"})
+    assert refused.field == "over"
