@@ -111,7 +111,7 @@ def test_reports_withstand_the_attack_at_the_declared_local_epsilon(name, dim, l
     assert result.epsilon >= share * local_epsilon
 
 
-@pytest.mark.parametrize(("name", "dim"), [("binary-rr", 1), ("linf-coordinate", 4)])
+@first_fast(("name", "dim"), [("binary-rr", 1), ("linf-coordinate", 4)])
 @first_fast(
     ("fields", "delta", "share"),
     [

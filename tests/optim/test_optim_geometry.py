@@ -61,9 +61,10 @@ def least_loss(problem, data):
 # -- geometry ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@first_fast(
     ("norm", "domain", "length", "mechanism"),
-    [("l1", Box, 1, "l1-hadamard"), ("l2", Ball, 1, "privunit-g"), ("linf", L1Ball, 4, "linf-block")],
+    [("l2", Ball, 1, "privunit-g"), ("linf", L1Ball, 4, "linf-block"), ("l1", Box, 1, "l1-hadamard")],
+    fast=2,
 )
 def test_a_geometry_has_its_domain_and_mechanism(norm, domain, length, mechanism):
     for build in (logistic_regression, support_vector_machine):

@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from thinning import first_fast
 
 from shuffle_plugins.core import Rows
 from shuffle_plugins.protocols import VectorSum, rounding
@@ -47,7 +48,7 @@ def expected(value, draw):
     return (whole + draw) >> 62
 
 
-@pytest.mark.parametrize("levels", [50, 40_000])
+@first_fast("levels", [50, 40_000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_entry_is_rounded_by_all_digits_of_its_draw(path, dtype, levels):
     """Entries are made such that for each of them the first 16 digits leave the carry open."""

@@ -4,6 +4,7 @@ import math
 
 import pytest
 from scipy import fft, optimize
+from thinning import first_fast
 
 from shuffle_plugins.accounting import (
     EpsilonInterval,
@@ -66,7 +67,7 @@ def test_the_search_crosses_plateaus_just_above_and_just_below_the_target(start:
     assert largest_within(lambda level: math.inf, target=1.0, start=start, **RANGE) is None
 
 
-@pytest.mark.parametrize(
+@first_fast(
     ("target", "rounds", "change", "calls"),
     [
         (1.0, 300, {}, 6),
@@ -77,6 +78,7 @@ def test_the_search_crosses_plateaus_just_above_and_just_below_the_target(start:
         (0.5, 100, {"population": 500, "sampling": "full"}, 6),
         (8.0, 2, {"population": 500}, 16),  # past a kink and a jump
     ],
+    fast=2,
 )
 def test_calibration_takes_few_calls_and_every_answer_fits(
     target: float, rounds: int, change: dict[str, object], calls: int, monkeypatch: pytest.MonkeyPatch

@@ -104,7 +104,7 @@ def books(path):
 
 
 @first_fast("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize(("owner", "name"), POINTS, ids=[name for _, name in POINTS])
+@first_fast(("owner", "name"), POINTS, fast=3, ids=[name for _, name in POINTS])
 def test_a_run_cut_off_goes_on(owner, name, after, tmp_path, monkeypatch):
     Releasing.released = []
     with monkeypatch.context() as patched:
