@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -11,7 +12,59 @@ from torch.nn import functional
 from shuffle_plugins.core import checks
 
 _LEAST_VARIANCE = 1e-5  # as torch's group norm
+_FLOORS = (
+    0.0,
+    0.02,
+    0.003,
+)  # deviation below which a place of an image in [0, 1] is taken for empty, by order
 _ROWS_AT_ONCE = 1000
+
+
+def place_normalized(coefficients: Tensor, *, orders: Sequence[int]) -> Tensor:
+    """Every place's coefficients of each order with mean 0 and deviation 1, and the whole row of length 1.
+
+    What a place then says is which waves are strong there compared with the others, and not how much contrast
+    there is: a faint stroke counts as much as a bold one. Order 0, the blurred image, has one coefficient a
+    place, and gets mean 0 and deviation 1 over all places. All of this is taken from one image alone, so it
+    spends no privacy. Rows have one length, so that clipping weighs all records alike.
+
+    Args:
+        coefficients: of images with values in [0, 1]: (images, channels, rows, columns), or with colours,
+            (images, colours, channels, rows, columns), of which each is normalised by itself.
+        orders: how many channels there are of order 0, 1 and 2, as :attr:`Scattering.orders` says.
+
+    Returns:
+        (images, colours·channels·rows·columns), of the same floating type.
+
+    Raises:
+        ValueError: if the coefficients have other dimensions or are not floating point, or other channels
+            than ``orders`` says.
+    """
+    _check(coefficients)
+    if len(orders) > len(_FLOORS) or sum(orders) != coefficients.shape[-3]:
+        raise ValueError(
+            f"orders must be at most {len(_FLOORS)} numbers that add up to the {coefficients.shape[-3]} "
+            f"channels, got {tuple(orders)}"
+        )
+    rows = coefficients.new_empty(len(coefficients), math.prod(coefficients.shape[1:]))
+    for start in range(0, len(coefficients), _ROWS_AT_ONCE):
+        part, first, normal = coefficients[start : start + _ROWS_AT_ONCE].float(), 0, []
+        for size, floor in zip(orders, _FLOORS, strict=False):
+            normal.append(_standard(part.narrow(-3, first, size), floor))
+            first += size
+        flat = torch.cat(normal, dim=-3).flatten(1)
+        rows[start : start + _ROWS_AT_ONCE] = flat / flat.norm(dim=1, keepdim=True).clamp(min=1e-12)
+    return rows
+
+
+def _standard(part: Tensor, floor: float) -> Tensor:
+    """Less the mean and over the deviation: over channels, or where there is one, over places."""
+    axes = (-3,) if part.shape[-3] > 1 else (-2, -1)
+    centred = part - part.mean(dim=axes, keepdim=True)
+    variance = centred.square().mean(dim=axes, keepdim=True)
+    if part.shape[-3] > 1:
+        return centred / (variance.sqrt() + floor)
+    return centred / (variance + _LEAST_VARIANCE).sqrt()
 
 
 def group_normalized(coefficients: Tensor, *, groups: int = 1) -> Tensor:
@@ -33,11 +86,7 @@ def group_normalized(coefficients: Tensor, *, groups: int = 1) -> Tensor:
         ValueError: if the coefficients have other dimensions or are not floating point, or the channels
             cannot be split so.
     """
-    if coefficients.dim() not in (4, 5) or not coefficients.is_floating_point():
-        raise ValueError(
-            "coefficients must be floating point of shape (images, channels, rows, columns), or with colours "
-            f"before the channels, got {coefficients.dtype} {tuple(coefficients.shape)}"
-        )
+    _check(coefficients)
     channels = math.prod(coefficients.shape[1:-2])
     if channels % checks.whole("groups", groups):
         raise ValueError(f"groups must divide the number of channels, {channels}, got {groups}")
@@ -49,3 +98,12 @@ def group_normalized(coefficients: Tensor, *, groups: int = 1) -> Tensor:
         normal = functional.group_norm(part, groups, eps=_LEAST_VARIANCE)
         rows[start : start + _ROWS_AT_ONCE] = normal.flatten(1) * scale
     return rows
+
+
+def _check(coefficients: Tensor) -> None:
+    """Refuse what are no coefficients of a batch of images."""
+    if coefficients.dim() not in (4, 5) or not coefficients.is_floating_point():
+        raise ValueError(
+            "coefficients must be floating point of shape (images, channels, rows, columns), or with colours "
+            f"before the channels, got {coefficients.dtype} {tuple(coefficients.shape)}"
+        )

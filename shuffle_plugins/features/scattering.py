@@ -80,9 +80,14 @@ class Scattering:
     @property
     def channels(self) -> int:
         """Coefficients of one place: 1 + J·L, and L²·J·(J-1)/2 of the second order."""
-        first = self.scales * self.directions
+        return sum(self.orders)
+
+    @property
+    def orders(self) -> tuple[int, ...]:
+        """How many channels there are of order 0, 1 and, if there are any, 2."""
         pairs = self.scales * (self.scales - 1) // 2 if self.order == 2 else 0
-        return 1 + first + pairs * self.directions**2
+        sizes = (1, self.scales * self.directions, pairs * self.directions**2)
+        return tuple(size for size in sizes if size)
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from shuffle_plugins.features import Scattering, group_normalized
+from shuffle_plugins.features import Scattering, group_normalized, place_normalized
 
 
 def drawn(*shape: int) -> torch.Tensor:
@@ -30,6 +30,33 @@ def test_a_blank_image_and_half_precision():
     rows = group_normalized(torch.zeros(2, 4, 2, 2, dtype=torch.float16), groups=2)
     assert rows.dtype == torch.float16
     assert not rows.any()
+
+
+def test_each_order_of_each_place_is_normal_by_itself():
+    coefficients = drawn(1003, 2, 7, 3, 2)
+    rows = place_normalized(coefficients, orders=(1, 4, 2))
+    torch.testing.assert_close(rows.norm(dim=1), torch.ones(1003))
+    found = rows.view(coefficients.shape)
+    assert found[:, :, 1:5].mean(dim=2).abs().max() < 1e-5
+    assert found[:, :, 5:].mean(dim=2).abs().max() < 1e-5
+    assert found[:, :, 0].mean(dim=(2, 3)).abs().max() < 1e-5
+    image = coefficients[1001, 1, 1:5, 2, 1]
+    expected = (image - image.mean()) / (image.std(correction=0) + 0.02)
+    shown = found[1001, 1, 1:5, 2, 1]
+    torch.testing.assert_close(shown / shown.norm(), expected / expected.norm())
+
+
+def test_empty_places_say_nothing():
+    scattering = Scattering(height=8, width=8, directions=2)
+    rows = place_normalized(scattering(torch.full((2, 8, 8), 0.3)), orders=scattering.orders)
+    assert rows.abs().max() < 1
+    assert not place_normalized(torch.zeros(2, 5, 2, 2), orders=(1, 4)).any()
+
+
+@pytest.mark.parametrize("orders", [(1, 4), (1, 2, 2, 1)])
+def test_refuses_orders_of_other_channels(orders):
+    with pytest.raises(ValueError, match="orders"):
+        place_normalized(torch.zeros(2, 6, 3, 2), orders=orders)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,124 @@
+"""``examples/frontier``: gradients that are never written out, the product's noise, a grid that goes on."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from shuffle_plugins.core import Rows
+from shuffle_plugins.mechanisms import PrivUnit
+from shuffle_plugins.protocols import VectorSum
+from shuffle_plugins.randomness import SeededRandomness
+
+FOLDER = Path(__file__).parents[2] / "examples" / "frontier"
+NAMES = ("arms", "data", "page", "run", "training")
+
+
+@pytest.fixture(scope="module")
+def frontier():
+    """The scripts of the folder, which import each other by bare names."""
+    paths = [str(FOLDER), str(FOLDER.parent)]
+    before = {name: sys.modules.pop(name, None) for name in NAMES}
+    sys.path[:0] = paths
+    try:
+        import arms
+        import data
+        import page
+        import run
+        import training
+
+        yield SimpleNamespace(arms=arms, data=data, page=page, run=run, training=training)
+    finally:
+        for path in paths:
+            sys.path.remove(path)
+        for name in NAMES:
+            del sys.modules[name]
+            if before[name] is not None:
+                sys.modules[name] = before[name]
+
+
+@pytest.fixture
+def gradients(frontier):
+    coins = torch.Generator().manual_seed(0)
+    return frontier.training.OuterProducts(
+        torch.randn(70, 3, generator=coins), torch.randn(70, 40, generator=coins)
+    )
+
+
+def test_outer_products_answer_as_rows_that_are_written_out(gradients):
+    written = Rows(gradients.dense())
+    assert (gradients.num_rows, gradients.dim) == (written.num_rows, written.dim) == (70, 120)
+    vector, weights = torch.arange(120.0), torch.arange(70.0)
+    torch.testing.assert_close(gradients.l2_norm(), written.l2_norm())
+    torch.testing.assert_close(gradients.gram(), written.gram(), rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(gradients.dot(vector), written.dot(vector), rtol=1e-4, atol=1e-2)
+    torch.testing.assert_close(
+        gradients.weighted_sum(weights), written.weighted_sum(weights), rtol=1e-4, atol=1e-2
+    )
+    torch.testing.assert_close(gradients.narrow(5, 9).dense(), written.narrow(5, 9).dense())
+
+
+def test_reports_of_outer_products_are_those_of_the_written_out_gradients(gradients):
+    mechanism = PrivUnit(local_epsilon=4.0, dim=120, radius=0.5)
+    drawn = [
+        mechanism.randomize_sum(rows, randomness=SeededRandomness(3))
+        for rows in (gradients, Rows(gradients.dense()))
+    ]
+    torch.testing.assert_close(*drawn, rtol=1e-3, atol=1e-3)
+
+
+def test_a_sum_clips_each_gradient_and_adds_noise_of_the_stated_size(frontier, gradients):
+    clip = 0.5
+    protocol = VectorSum.with_noise(dim=120, cohort=70, noise_multiplier=4.0, radius=clip)
+    exact = frontier.training.with_gaussian(0.0, clip=clip, coins=torch.Generator())(gradients)
+    written = gradients.dense()
+    assert torch.allclose(exact, (written * (clip / written.norm(dim=1, keepdim=True))).sum(dim=0), atol=1e-4)
+    noise = torch.cat([frontier.training.through(protocol)(gradients) - exact for _ in range(20)])
+    assert float(noise.std()) == pytest.approx(math.sqrt(protocol.noise_variance), rel=0.1)
+
+
+def test_the_grid_goes_on_where_it_stopped_and_the_page_counts_its_runs(frontier, tmp_path, monkeypatch):
+    coins = np.random.default_rng(0)
+    labels = coins.integers(2, size=300)
+    rows = coins.normal(size=(300, 8)) / 3 + labels[:, None]
+    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
+    kept = {"train_0": rows[:200], "train_1": labels[:200], "test_0": rows[200:], "test_1": labels[200:]}
+    np.savez(tmp_path / "census.npz", **kept)
+    schedule = frontier.training.Schedule(cohort=50, rounds=4, clip=0.5, pace=2.0)
+    for name, arm in frontier.arms.ARMS.items():
+        small = frontier.arms.Arm(title=arm.title, trusts=arm.trusts, schedule=schedule, noise=arm.noise)
+        monkeypatch.setitem(frontier.arms.ARMS, name, small)
+    monkeypatch.setattr(frontier.run, "EPSILONS", (8.0,))
+    results = tmp_path / "results.json"
+    asked = ["--data-dir", str(tmp_path), "--cache", str(tmp_path), "--results", str(results)]
+    asked += ["--only", "census", "--seeds", "1"]
+    frontier.run.main([*asked, "--arms", "sum", "none"])
+    first = json.loads(results.read_text())["runs"]
+    assert [run["arm"] for run in first] == ["sum", "none"]
+    assert first[1]["accuracy"] > 0.6
+    frontier.run.main(asked)
+    runs = json.loads(results.read_text())["runs"]
+    assert runs[:2] == first
+    assert sorted(run["arm"] for run in runs) == sorted(frontier.arms.ARMS)
+    for run in runs:
+        if run["arm"] != "none":
+            assert 0 < run["epsilon"][0] <= run["epsilon"][1] <= 8.0
+    assert "5 runs are on this page" in frontier.page.text(runs)
+
+
+def test_a_record_of_census_becomes_signed_words(frontier, tmp_path):
+    record = ["58", "Private", *["0"] * 14, "0", "2174", "0", *["x"] * 5, "1700.09", *["y"] * 14]
+    record += ["52", "94", "50000+."]
+    for part in ("train", "test"):
+        (tmp_path / f"census_income_1994_1995_{part}.csv").write_text(", ".join(record) + "\n")
+    (rows, labels), _ = frontier.data._census(tmp_path)
+    assert labels.tolist() == [1]
+    assert rows.shape == (1, frontier.data.CENSUS_FEATURES)
+    assert float(rows.float().square().sum()) == pytest.approx(1.0, abs=0.5)
