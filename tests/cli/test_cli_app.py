@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
 from shuffle_plugins.cli.page.picture import interval
+from shuffle_plugins.cli.page.workers import Workers
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 DRIVER = shutil.which("chromedriver")
@@ -25,13 +26,8 @@ FLAGS = [
 ]
 PATIENCE = 120  # seconds; only a page that hangs needs them
 
-pytestmark = [
-    pytest.mark.process,
-    pytest.mark.skipif(
-        CHROMIUM is None or DRIVER is None,
-        reason="no Chromium with its driver here (Debian: apt-get install chromium chromium-driver)",
-    ),
-]
+pytestmark = pytest.mark.process
+SMALL = {"population": "2000", "cohort": "200", "local-epsilon": "1", "rounds": "20", "delta": "1e-5"}
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +39,6 @@ def address() -> Iterator[str]:
         try:
             assert found is not None
             yield found[0]
-            if Path(f"/proc/{served.pid}/maps").exists():
-                assert "libtorch" not in Path(f"/proc/{served.pid}/maps").read_text()
         finally:
             served.terminate()
 
@@ -69,6 +63,10 @@ def expected(rounds: int) -> str:
     return interval(found.lower, found.upper)
 
 
+@pytest.mark.skipif(
+    CHROMIUM is None or DRIVER is None,
+    reason="no Chromium with its driver here (Debian: apt-get install chromium chromium-driver)",
+)
 def test_the_interval_moves_with_a_slider(address: str, browser: Any) -> None:
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
@@ -83,7 +81,7 @@ def test_the_interval_moves_with_a_slider(address: str, browser: Any) -> None:
     def fresh() -> bool:
         return not browser.find_elements(By.CSS_SELECTOR, ".stale, [aria-busy=true]")
 
-    browser.get(f"{address}?population=2000&cohort=200&local-epsilon=1&rounds=20&delta=1e-5")
+    browser.get(f"{address}?{urlencode(SMALL)}")
     until(fresh)
     assert text("#verdict .interval") == expected(20)
     assert "subsampled shuffle RDP, published" in text("#bounds")
@@ -121,3 +119,29 @@ def test_the_interval_moves_with_a_slider(address: str, browser: Any) -> None:
     assert any("/answer?" in each for each in asked)
     elsewhere = {each for each in asked if not each.startswith((address, "chrome", "data:"))}
     assert elsewhere == set(), "nothing is asked of anybody else"
+
+
+def test_a_question_that_nobody_waits_for_any_more_is_ended_and_a_crash_is_told() -> None:
+    minutes = {"population": "1e15", "cohort": "1e15", "rounds": "1"}
+
+    async def ask() -> None:
+        processes = Workers(grace=0.1)
+        answer = processes.lines(SMALL)
+        assert expected(20) in json.loads(await anext(answer))["html"]
+        await answer.aclose()  # its process waits for the next question
+        (worker,) = processes._workers
+        hopeless = asyncio.ensure_future(anext(processes.lines(minutes)))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(hopeless, 1.0)
+        assert await asyncio.wait_for(worker.process.wait(), PATIENCE) != 0
+
+        answer = processes.lines({"delta": "2"})
+        assert json.loads(await anext(answer))["field"] == "delta"
+        (worker,) = processes._workers
+        worker.process.kill()
+        assert "ended by itself" in json.loads(await anext(answer))["html"]
+        assert [each async for each in answer] == []
+        assert processes._workers == []
+        await worker.process.wait()
+
+    asyncio.run(ask())

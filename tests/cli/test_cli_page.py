@@ -1,12 +1,11 @@
 """The page of ``shuffle-plugins app`` says what the accountant says, and to this machine alone."""
 
-import asyncio
+import io
 import json
 import math
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -21,8 +20,7 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     compare,
 )
-from shuffle_plugins.cli.page import answers, picture, rendering, server, settings
-from shuffle_plugins.cli.page.rendering import Part
+from shuffle_plugins.cli.page import answers, picture, rendering, server, settings, workers
 from shuffle_plugins.cli.page.settings import RefusedSetting, Setting
 from shuffle_plugins.planning import report_error
 
@@ -199,55 +197,18 @@ def test_only_this_machine_and_the_page_itself_may_ask(client: TestClient) -> No
     for site in ("cross-site", "same-site"):
         assert client.get("/answer?delta=2", headers={"sec-fetch-site": site}).status_code == 403
         assert client.get("/", headers={"sec-fetch-site": site}).status_code == 200
-    assert client.get("/answer?delta=2", headers={"sec-fetch-site": "same-origin"}).status_code == 200
     assert client.get("/", params={"population": "1" * 9000}).status_code == 414
     assert client.post("/answer").status_code == 405
-    assert "access-control-allow-origin" not in client.get("/answer?delta=2").headers
+    assert "access-control-allow-origin" not in client.get("/").headers
 
 
-def test_an_answer_that_nobody_waits_for_is_not_computed_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    computed = []
-
-    def endless(query: dict[str, str]) -> Iterator[Part]:
-        while True:
-            computed.append(query)
-            yield Part(name="verdict", html="")
-
-    monkeypatch.setattr(rendering, "parts", endless)
-    sent: list[dict[str, object]] = []
-    gone = asyncio.Event()
-
-    async def receive() -> dict[str, object]:
-        if not receive_calls:
-            receive_calls.append(1)
-            return {"type": "http.request", "body": b"", "more_body": False}
-        await gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(message: dict[str, object]) -> None:
-        sent.append(message)
-        if len(sent) == 3:
-            gone.set()
-
-    receive_calls: list[int] = []
-    scope = {
-        "type": "http",
-        "method": "GET",
-        "path": "/answer",
-        "raw_path": b"/answer",
-        "query_string": b"rounds=7",
-        "headers": [(b"host", b"localhost")],
-        "http_version": "1.1",
-        "scheme": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.3"},
-    }
-
-    async def ask() -> None:
-        await asyncio.wait_for(server.application()(scope, receive, send), timeout=60)
-
-    asyncio.run(ask())
-    assert computed[0] == {"rounds": "7"}
-    assert sent[0]["status"] == 200
+def test_a_process_gives_the_parts_of_each_answer_one_by_one(monkeypatch, capsys) -> None:
+    asked = [{"query": {"delta": "2"}}, {}, {"query": {"rounds": ""}}, {"query": {"rounds": "x"}}]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(json.dumps(each) + "\n" for each in asked)))
+    workers.main()
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each and each["field"] for each in said] == ["delta", None, "rounds", "rounds"]
+    assert said[1] is None
 
 
 def test_the_page_never_loads_torch() -> None:

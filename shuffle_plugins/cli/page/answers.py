@@ -19,6 +19,8 @@ _REACH = {"population": 100.0, "cohort": 100.0, "local-epsilon": 10.0, "rounds":
 _STEPS = {"population": (1, 3), "cohort": (1, 3), "local-epsilon": (1, 2, 5), "rounds": (1, 3)}
 _LARGEST = {"local-epsilon": 20.0, "rounds": 1e6}  # beyond, only the setting itself is a point
 _GAUSSIAN_SAMPLINGS = ("without-replacement", "full")
+# Of more reports the numerical clone bounds add up so many terms that they take minutes and gigabytes.
+_MOST_PUBLISHED = 10**10
 
 
 def certified(setting: Setting) -> accounting.Comparison:
@@ -37,13 +39,20 @@ def certified(setting: Setting) -> accounting.Comparison:
         raise RefusedSetting(f"out of numerical reach: {error}") from error
 
 
+def asks_published(setting: Setting) -> bool:
+    """Whether published bounds take seconds, so that a page can wait for them."""
+    return setting.asked.participants()[1] <= _MOST_PUBLISHED
+
+
 def with_published(setting: Setting, names: Sequence[str]) -> accounting.Comparison:
-    """The accountant's own bounds, and published ones of these names.
+    """The accountant's own bounds, and published ones of these names, where :func:`asks_published`.
 
     Raises:
         RefusedSetting: as :func:`certified`.
     """
-    certified(setting)
+    own = certified(setting)
+    if not asks_published(setting):
+        return own
     return _with_published(
         setting.asked, setting.local_epsilon, setting.num_steps, setting.delta, tuple(names)
     )
@@ -130,7 +139,7 @@ def point(setting: Setting, place: float, *, published: Sequence[str] = ()) -> P
 def curve(setting: Setting, *, published: Sequence[str]) -> Iterator[tuple[Point, ...]]:
     """The picture's points in order of place, whenever one more is known; published bounds come last."""
     found: dict[float, Point] = {}
-    for names in ((), tuple(published)):
+    for names in ((), tuple(published)) if published else ((),):
         for place in places(setting):
             one = point(setting, place, published=names)
             if one is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -87,24 +87,35 @@ def parts(query: Mapping[str, str]) -> Iterator[Part]:
         width = _width(query.get("width", ""))
         answer = answers.certified(setting)
     except RefusedSetting as refused:
-        yield Part(name="refused", html=_html("refused.html", refused=refused), field=refused.field)
+        yield refusal(refused.sentence, field=refused.field)
         return
     known = _known(setting, answer)
     yield Part(name="verdict", html=_html("verdict.html", **known))
     yield Part(name="facts", html=_html("facts.html", **known))
     yield Part(name="code", html=_html("code.html", setting=setting))
-    few = accounting.FEW_PUBLISHED
-    yield Part(name="bounds", html=_bounds(answers.with_published(setting, few), pending=True), done=False)
-    yield from _plots(setting, width=width)
-    yield Part(name="bounds", html=_bounds(answers.with_published(setting, _QUICK), pending=True), done=False)
-    every = answers.with_published(setting, (*_QUICK, *_SLOW))
-    yield Part(name="bounds", html=_bounds(every, pending=False))
+    few = accounting.FEW_PUBLISHED if answers.asks_published(setting) else ()
+    yield Part(
+        name="bounds",
+        html=_bounds(setting, answers.with_published(setting, few), more=bool(few)),
+        done=not few,
+    )
+    yield from _plots(setting, published=few, width=width)
+    if few:
+        quick = answers.with_published(setting, _QUICK)
+        yield Part(name="bounds", html=_bounds(setting, quick, more=True), done=False)
+        every = answers.with_published(setting, (*_QUICK, *_SLOW))
+        yield Part(name="bounds", html=_bounds(setting, every, more=False))
 
 
-def _plots(setting: Setting, *, width: float) -> Iterator[Part]:
+def refusal(sentence: str, *, field: str | None = None) -> Part:
+    """That there is no answer, and why."""
+    return Part(name="refused", html=_html("refused.html", sentence=sentence), field=field)
+
+
+def _plots(setting: Setting, *, published: Sequence[str], width: float) -> Iterator[Part]:
     of = next(each for each in settings.SLIDERS if each.name == setting.over)
-    expected = 2 * len(answers.places(setting))
-    for count, points in enumerate(answers.curve(setting, published=accounting.FEW_PUBLISHED), start=1):
+    expected = (2 if published else 1) * len(answers.places(setting))
+    for count, points in enumerate(answers.curve(setting, published=published), start=1):
         drawn = picture.draw(points, own=setting.place, symbol=of.symbol, width=width)
         html = _html("plot.html", picture=drawn, points=points, of=of, delta=setting.delta)
         yield Part(name="plot", html=html, done=count == expected)
@@ -145,7 +156,7 @@ def _known(setting: Setting, answer: accounting.Comparison) -> dict[str, Any]:
     }
 
 
-def _bounds(answer: accounting.Comparison, *, pending: bool) -> str:
+def _bounds(setting: Setting, answer: accounting.Comparison, *, more: bool) -> str:
     published = set(accounting.ALL_PUBLISHED)
     return _html(
         "bounds.html",
@@ -154,5 +165,6 @@ def _bounds(answer: accounting.Comparison, *, pending: bool) -> str:
         published=[each for each in answer.bounds if each.name in published],
         missing=answer.out_of_range,
         certified=answer.interval.upper,
-        pending=pending,
+        more=more,
+        waits=not answers.asks_published(setting),
     )

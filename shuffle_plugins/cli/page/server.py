@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import webbrowser
 from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
+from contextlib import asynccontextmanager
 from pathlib import Path
 from threading import Thread
 
-import anyio
 import anyio.to_thread
 import uvicorn
-from anyio.lowlevel import RunVar
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -23,14 +22,11 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from shuffle_plugins.cli.page import rendering
-from shuffle_plugins.cli.page.rendering import Part
+from shuffle_plugins.cli.page.workers import Workers
 
 _LOOPBACK = "127.0.0.1"
 _HOSTS = [_LOOPBACK, "localhost"]
 _LONGEST_QUERY = 4096  # characters; a setting has some two hundred
-# An answer that was given up still ends the part it is at; the next one need not wait for that.
-_WORKERS = 2
-_limiter: RunVar[anyio.CapacityLimiter] = RunVar("_limiter")  # one for each event loop
 _SHUTDOWN = 1  # seconds that answers under way are waited for
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -58,6 +54,7 @@ def application() -> Starlette:
             Middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS, www_redirect=False),
             Middleware(BaseHTTPMiddleware, dispatch=_guarded),
         ],
+        lifespan=_with_workers,
     )
 
 
@@ -87,7 +84,7 @@ def serve(*, port: int, browser: bool) -> None:
             Thread(target=webbrowser.open, args=(address,), daemon=True).start()
         config = uvicorn.Config(
             application(),
-            lifespan="off",
+            lifespan="on",
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -116,20 +113,16 @@ async def _page(request: Request) -> Response:
 
 
 async def _answer(request: Request) -> Response:
-    return StreamingResponse(_lines(dict(request.query_params)), media_type="application/x-ndjson")
+    lines = request.app.state.workers.lines(dict(request.query_params))
+    return StreamingResponse(lines, media_type="application/x-ndjson")
 
 
-async def _lines(query: dict[str, str]) -> AsyncIterator[str]:
-    """The parts of an answer, each computed in a thread; none any more once nobody listens."""
+@asynccontextmanager
+async def _with_workers(app: Starlette) -> AsyncIterator[None]:
+    app.state.workers = Workers()
+    warming = asyncio.ensure_future(app.state.workers.warm())
     try:
-        limiter = _limiter.get()
-    except LookupError:
-        limiter = anyio.CapacityLimiter(_WORKERS)
-        _limiter.set(limiter)
-    parts = rendering.parts(query)
-    following: Callable[[], Part | None] = partial(next, parts, None)
-    while True:
-        part = await anyio.to_thread.run_sync(following, abandon_on_cancel=True, limiter=limiter)
-        if part is None:
-            return
-        yield part.line()
+        yield
+    finally:
+        warming.cancel()
+        app.state.workers.close()
