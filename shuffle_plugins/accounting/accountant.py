@@ -31,6 +31,7 @@ _MOST_FINE_ROUNDS = 32  # distinct rounds that are composed finely; with more, a
 _MOST_STEPS = 10**12  # as of core.checks.num_steps
 _MOST_LOSS_STEPS = 10**6  # beyond which the grid of losses is so coarse that Rényi orders may be tighter
 _CROSSING = 1e-6  # relative; bounds that cross by more than their numerical errors are a defect
+_CLOSED = 1 - 1e-6  # share of what costs no amplification: no lower end is looked for above it
 _NO_AMPLIFICATION = "local epsilon, no amplification"
 
 
@@ -479,10 +480,12 @@ class ShuffleAccountant:
         )
 
     def _lower_epsilon(self, delta: float) -> tuple[float, str]:
-        best, best_name = 0.0, "none"
+        best, best_name, most = 0.0, "none", self._cap(delta)
         for name, value in self._attained(lambda composition: composition.epsilon(_above(delta))):
             if value > best:
                 best, best_name = value, name
+            if best >= _CLOSED * most:
+                break
         return best, best_name
 
 

@@ -27,12 +27,11 @@ from shuffle_plugins.accounting.composition.growing import (
     Ends,
     Entry,
     GrowingComposition,
-    Moments,
     Sums,
     tilted,
     tilted_moments,
 )
-from shuffle_plugins.accounting.composition.pld import GridLaw, Spectrum, to_grid
+from shuffle_plugins.accounting.composition.pld import GridLaw, Moments, Spectrum, to_grid
 from shuffle_plugins.accounting.losses.distribution import BoundKind, PrivacyLossDistribution
 from shuffle_plugins.accounting.numerics.grid import Floats, tally
 

@@ -22,6 +22,7 @@ from shuffle_plugins.accounting.composition.pld import (
     MAX_GRID,
     GridLaw,
     LossComposition,
+    Moments,
     Spectrum,
     Window,
     to_grid,
@@ -37,7 +38,6 @@ _MOST_SPECTRA = 8  # kept for one cell; a question takes two or three
 _MOST_TRIED = 64  # laws of rounds that no history has
 _MOST_CELLS_KEPT = 2  # a question about one more round may want another cell than the history itself
 
-Moments = tuple[float, float, float]
 _NO_MOMENTS: Moments = (0.0, 0.0, 0.0)
 
 
@@ -295,7 +295,7 @@ class GrowingComposition(LossComposition):
         self._windows: dict[float, Window] = {}
         self._sums = sums
         self._kind = kind
-        self._single = None
+        self._single = self._fewer = None
         self._total_steps = float(sums.steps)
         self._deviation = math.sqrt(sums.variance)
         if self._deviation == 0 and not sums.flat:

@@ -23,6 +23,7 @@ from shuffle_plugins.accounting.losses.distribution import BoundKind, PrivacyLos
 from shuffle_plugins.accounting.numerics.grid import (
     Floats,
     merge_to_grid,
+    spread_over_few,
     spread_to_grid,
     tally,
     transform_size,
@@ -32,6 +33,7 @@ from shuffle_plugins.accounting.numerics.search import zero_between
 _WANTED_GRID = 1 << 16  # points that the cell of a history aims at: a transform takes milliseconds
 _SIGMAS = 9.0  # tilted deviations on either side of a window; what lies outside is bounded, not ignored
 _AFFORDABLE_GRID = 1 << 21  # that a finer cell may lead to: a transform takes a fifth of a second
+_LARGE_GRID = 1 << 19  # points of a window from which it is widened only for what matters
 MAX_GRID = 1 << 23
 """Points of the largest transform: its arrays take some hundred megabytes."""
 _UNIT_ROUNDOFF = 2.0**-53
@@ -42,11 +44,19 @@ _LARGEST_EXPONENT = 700.0  # e to this power is a float
 _CHERNOFF_STRENGTHS = (81.0, 60.0, 40.0, 120.0, 25.0, 240.0, 12.0, 6.0)
 _ENOUGH = -30.0  # log of a negligible tilted mass
 _REFINEMENTS, _SETTLED = 4, 1e-5  # of ε by a window centred on it: how often, and the change that ends it
+_AT_MOST_LARGEST = 1 - 1e-6  # share of all largest losses together: an ε beyond it cannot be told much better
 _MOST_REFINED_STEPS = 1e6  # beyond which the tilt of Chernoff's bound is close enough
 _MOST_CELLS = 1 << 22  # that one step's losses may span
 _MOST_PRODUCTS, _MOST_MULTIPLIED = 1_000_000, 20  # outcomes and steps up to which all products are listed
 _MOST_SUMMED = 1 << 24  # products of outcomes and ε up to which each ε is summed by itself
+_NEGLIGIBLE_OUTSIDE, _SMALL_OUTSIDE = 1e-12, 1e-9  # tilted masses outside a window; the second, of large ones
+_MANY_FREQUENCIES = 1 << 17  # of which logarithms take too long
+_MANY_LOSSES = 1 << 15  # of one law on the grid, beyond which moment-generating functions are those of fewer
 _FINEST_CELL = 1e-4  # of the span of one step's loss: finer grids of one step are not worth their size
+
+
+Moments = tuple[float, float, float]
+"""log E[e^(tilt·L)] at a tilt, and its first two derivatives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +113,7 @@ class LossComposition:
         self._largest_step = 0.0  # of any step, as an absolute value
         self._cell = 0.0
         self._whole = whole
+        self._fewer: tuple[Floats, Floats] | None = None
         if self._single is None and self._deviation > 0:
             self._discretise()
 
@@ -123,11 +134,12 @@ class LossComposition:
         self._use_cell(cell, span)
         self._grid = [to_grid(law, cell, whole=self._whole) for law in self._laws]
         occupied = [np.nonzero(grid.p)[0] for grid in self._grid]
-        self._mass = np.zeros((len(self._grid), max(map(len, occupied))))
-        self._loss = np.zeros(self._mass.shape)
-        for mass, loss, grid, at in zip(self._mass, self._loss, self._grid, occupied, strict=True):
-            mass[: len(at)], loss[: len(at)] = grid.p[at], (grid.first + at) * cell
-            loss[len(at) :] = loss[0]  # of no mass
+        listed = list(zip(self._grid, occupied, strict=True))
+        self._mass = _stacked([grid.p[at] for grid, at in listed], fill=0.0)
+        self._loss = _stacked([cell * (grid.first + at).astype(np.float64) for grid, at in listed])
+        if self._mass.shape[1] > _MANY_LOSSES:
+            rows = [spread_over_few(loss, mass) for loss, mass in zip(self._loss, self._mass, strict=True)]
+            self._fewer = _stacked([row[0] for row in rows]), _stacked([row[1] for row in rows], fill=0.0)
         firsts = np.array([g.first for g in self._grid], dtype=np.float64)
         self._largest_step = float(np.abs(self._loss).max())
         lengths = np.array([len(g.p) for g in self._grid], dtype=np.float64)
@@ -173,11 +185,15 @@ class LossComposition:
             return _invert_single(self._single, target, kind=self._kind)
         # Every tilt gives a bound; which one is close is certain only if its mean is near the answer.
         tighter = min if self._kind == "upper" else max
-        found = tighter(self._window(t).epsilon(target, kind=self._kind) for t in self._tilts(target))
+        found = 0.0 if self._kind == "lower" else math.inf
+        for tilt in self._tilts(target):
+            found = tighter(found, self._window(tilt).epsilon(target, kind=self._kind))
+            if self._kind == "lower" and found >= _AT_MOST_LARGEST * self._pure:
+                return found
         if found <= 0 and self._kind == "lower":
             found = self._window(0.0).epsilon(target, kind=self._kind)
         for _ in range(_REFINEMENTS if self._total_steps <= _MOST_REFINED_STEPS else 0):
-            if not 0 < found < min(self._largest, self._pure):
+            if not 0 < found < min(self._largest, _AT_MOST_LARGEST * self._pure):
                 break
             before = found
             again = self._window(self._tilt_for_epsilon(found)).epsilon(target, kind=self._kind)
@@ -269,14 +285,21 @@ class LossComposition:
 
     # -- tilts ------------------------------------------------------------------------------------------
 
-    def _cumulant(self, tilt: float) -> tuple[float, float, float]:
+    def _cumulant(self, tilt: float) -> Moments:
         """log E_P[e^(tilt·L)] of the composition, and its first two derivatives."""
-        exponent = tilt * self._loss
+        return self._moments(self._loss, self._mass, tilt)
+
+    def _cumulant_bound(self, tilt: float) -> Moments:
+        """The same or, where a law has very many losses, a little above it."""
+        return self._cumulant(tilt) if self._fewer is None else self._moments(*self._fewer, tilt)
+
+    def _moments(self, losses: Floats, masses: Floats, tilt: float) -> Moments:
+        exponent = tilt * losses
         peak = exponent.max(axis=1, keepdims=True)
-        weight = self._mass * np.exp(exponent - peak)
+        weight = masses * np.exp(exponent - peak)
         total = weight.sum(axis=1)
-        mean = (weight * self._loss).sum(axis=1) / total
-        variance = (weight * (self._loss - mean[:, None]) ** 2).sum(axis=1) / total
+        mean = (weight * losses).sum(axis=1) / total
+        variance = (weight * (losses - mean[:, None]) ** 2).sum(axis=1) / total
         return (
             float(self._steps @ (np.log(total) + peak[:, 0])),
             float(self._steps @ mean),
@@ -288,7 +311,7 @@ class LossComposition:
 
     def _tilt_for_epsilon(self, epsilon: float) -> float:
         """The tilt whose mean loss is ``epsilon``."""
-        return self._solve_tilt(lambda tilt: self._cumulant(tilt)[1] - epsilon)
+        return self._solve_tilt(lambda tilt: self._cumulant_bound(tilt)[1] - epsilon)
 
     def _tilts(self, delta: float) -> tuple[float, ...]:
         """The tilt of the Chernoff bound on P[L > ε] = δ; its mean is a little above the ε wanted.
@@ -299,7 +322,7 @@ class LossComposition:
         log_delta = math.log(delta)
 
         def divergence(tilt: float) -> float:
-            value, mean, _ = self._cumulant(tilt)
+            value, mean, _ = self._cumulant_bound(tilt)
             return tilt * mean - value
 
         most = 0.9 * divergence(self._largest_tilt())
@@ -367,7 +390,8 @@ class LossComposition:
         reach = max(_SIGMAS * deviation, 64 * self._cell)
         while True:
             outside = sum(self._outside(tilt, cumulant, centre, sign * reach) for sign in (1.0, -1.0))
-            if outside < 1e-12 or 2 * reach > MAX_GRID * self._cell:
+            large, largest = (2 * reach > points * self._cell for points in (_LARGE_GRID, MAX_GRID))
+            if outside < (_SMALL_OUTSIDE if large else _NEGLIGIBLE_OUTSIDE) or largest:
                 return reach, outside
             reach *= 1.4
 
@@ -380,7 +404,7 @@ class LossComposition:
         best = 0.0
         for strength in _CHERNOFF_STRENGTHS:
             moved = self._near(min(max(tilt + strength / reach, -limit), limit))
-            best = min(best, self._cumulant(moved)[0] - cumulant - (moved - tilt) * edge)
+            best = min(best, self._cumulant_bound(moved)[0] - cumulant - (moved - tilt) * edge)
             if best < _ENOUGH:
                 break
         return math.exp(best)
@@ -574,11 +598,32 @@ def _product(laws: Sequence[PrivacyLossDistribution], steps: Sequence[int]) -> P
 def _power(spectrum: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[np.complex128]:
     if exponent == 1:
         return spectrum
+    if len(spectrum) > _MANY_FREQUENCIES:
+        return _power_by_squaring(spectrum, exponent)
     with np.errstate(divide="ignore", invalid="ignore"):
         logarithm = np.log(spectrum)
     result: npt.NDArray[np.complex128] = np.exp(exponent * logarithm)
     result[spectrum == 0] = 0.0
     return result
+
+
+def _power_by_squaring(spectrum: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[np.complex128]:
+    """Faster. A product is off by √5 units of roundoff, so the power by at most that for each factor."""
+    result = np.ones_like(spectrum)
+    while exponent:
+        if exponent & 1:
+            result = result * spectrum
+        exponent >>= 1
+        spectrum = spectrum * spectrum if exponent else spectrum
+    return result
+
+
+def _stacked(rows: Sequence[Floats], *, fill: float | None = None) -> Floats:
+    """Rows of different lengths in one array: the rest of a row is ``fill``, or its first entry."""
+    stacked = np.empty((len(rows), max(map(len, rows))))
+    for row, to in zip(rows, stacked, strict=True):
+        to[: len(row)], to[len(row) :] = row, row[0] if fill is None else fill
+    return stacked
 
 
 def _sign(kind: BoundKind) -> float:

@@ -54,7 +54,9 @@ _MANY_ACTIVE = 300.0  # expected slots, from which a profile is found faster tha
 _NEVER_CUT = 40  # windows hold every count of so few slots
 _LOST_MASS = 1e-9  # more than rounding can take off all masses together: then outcomes are missing
 _SHARED_PASSIVE_CELLS = 5_000_000  # of a table of passive counts, beyond which its rows share one law
-_FINER = 3  # cells of a component's outcomes to one of the mixture's
+_FINER = 3  # cells of a component's or a block's outcomes to one of the whole law's
+_COMPONENTS = 48  # one of so many of equal mass is resolved finely
+_MOST_AT_ONCE, _BLOCK = 1 << 20, 1 << 17  # outcomes of counts that are listed in one array, and of a block
 
 
 def pair_losses(
@@ -122,31 +124,35 @@ def _parts(mixture: PairMixture, *, kind: BoundKind, resolution: Resolution) -> 
     resolved no more finely than it matters to all.
     """
     pairs = mixture.pairs
+    cells = _FINER * STORED_CELLS[kind] * resolution.cells
     if len(pairs) == 1:
-        return [outcomes_of(pairs[0], kind=kind, tolerance=resolution.tolerance)]
+        return [outcomes_of(pairs[0], kind=kind, tolerance=resolution.tolerance, cells=cells)]
     tolerance = max(resolution.tolerance, FINE.tolerance)  # the choice of components is coarser than that
+    most = max(len(pairs), _COMPONENTS)
     parts = []
     for mass, pair in zip(mixture.masses, pairs, strict=True):
-        allowed = tolerance / max(len(pairs) * mass, tolerance / max(tolerance, COARSE.tolerance))
+        allowed = tolerance / max(most * mass, tolerance / max(tolerance, COARSE.tolerance))
         if isinstance(pair, MixPair):  # each takes a tenth of a second at this tolerance
             allowed = max(allowed, COARSE.tolerance)
-        loss, p, q, left_out = outcomes_of(pair, kind=kind, tolerance=max(tolerance, allowed))
+        loss, p, q, left_out = outcomes_of(pair, kind=kind, tolerance=max(tolerance, allowed), cells=cells)
         keep = (p > 0) & (q > 0)
         certain = float(p[~keep].sum()) if kind == "upper" else 0.0
         loss, p, q = loss[keep], p[keep], q[keep]
         if len(p):
-            cell = deviation_of(loss, p) / (_FINER * STORED_CELLS[kind] * resolution.cells)
-            loss, p, q = condense(loss, p, q, cell=cell, kind=kind)
+            loss, p, q = condense(loss, p, q, cell=deviation_of(loss, p) / cells, kind=kind)
         parts.append((loss, p, q, left_out + certain))
     return parts
 
 
-def outcomes_of(pair: Pair, *, kind: BoundKind, tolerance: float) -> Outcomes:
-    """Losses and masses of a pair's outcomes, and a bound on the P mass left out beside tails of counts."""
+def outcomes_of(pair: Pair, *, kind: BoundKind, tolerance: float, cells: float | None = None) -> Outcomes:
+    """Losses and masses of a pair's outcomes, and a bound on the P mass left out beside tails of counts.
+
+    ``cells`` is as of :func:`_outcomes`.
+    """
     if isinstance(pair, CountPair):
         if kind == "upper" and _has_three_counts(pair) and pair.slots * pair.active >= _MANY_ACTIVE:
             return slot_losses(pair.as_slots(), tolerance=tolerance)
-        return (*_outcomes(pair, kind=kind, tolerance=tolerance), 0.0)
+        return (*_outcomes(pair, kind=kind, tolerance=tolerance, cells=cells), 0.0)
     if isinstance(pair, BitPair):
         if kind == "lower":
             raise ValueError("envelopes are bounded from above only")
@@ -173,24 +179,56 @@ def _has_three_counts(pair: CountPair) -> bool:
     return 0 < pair.passive < 1 and not pair.one_sided
 
 
-def _outcomes(pair: CountPair, *, kind: BoundKind, tolerance: float) -> tuple[Floats, Floats, Floats]:
-    """Losses, P and Q masses of all outcomes kept; shape (outcomes,) each."""
+def _outcomes(
+    pair: CountPair, *, kind: BoundKind, tolerance: float, cells: float | None = None
+) -> tuple[Floats, Floats, Floats]:
+    """Losses, P and Q masses of all outcomes kept; shape (outcomes,) each.
+
+    Millions are put together, ``cells`` to a deviation, block by block as they are listed: passes over all of
+    them cost far more than listing them.
+    """
     nodes = _active_nodes(pair, kind=kind, tolerance=tolerance)
     passive = _passive_nodes(pair, nodes, kind=kind, tolerance=tolerance)
-    # n − z and m ± D are small whole numbers taken before anything large is added, so nothing cancels.
+    signs = None if pair.one_sided else _sign_nodes(nodes.trials, kind=kind, tolerance=tolerance)
+    rows, beside = len(nodes.value), passive.value.shape[1] * (1 if signs is None else signs.value.shape[1])
+
+    def listed(some: slice) -> tuple[Floats, Floats, Floats]:
+        if signs is None:
+            return _one_sided(pair, nodes.part(some), passive.part(some))
+        return _right_half(pair, nodes.part(some), passive.part(some), signs.part(some))
+
+    if cells is None or rows * beside <= _MOST_AT_ONCE:
+        found = listed(slice(None))
+        return found if signs is None else _with_mirror_image(*found)
+    few = listed(slice(None, None, max(1, rows * beside // _BLOCK)))
+    loss, p, q = few if signs is None else _with_mirror_image(*few)
+    keep = (p > 0) & (q > 0)
+    cell = deviation_of(loss[keep], p[keep]) / cells
+    height = max(1, _BLOCK // beside)
+    blocks = [
+        _put_together(*listed(slice(i, i + height)), cell=cell, kind=kind) for i in range(0, rows, height)
+    ]
+    loss, p, q = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    return (loss, p, q) if signs is None else _with_mirror_image(loss, p, q)
+
+
+def _one_sided(pair: CountPair, nodes: _ActiveNodes, passive: _Nodes) -> tuple[Floats, Floats, Floats]:
     z = passive.value
-    common = (pair.population - z) + pair.passive_weight * z  # (active nodes, passive nodes)
-    if pair.neutral_gain:
-        common = common + pair.neutral_gain * (pair.slots - nodes.value[:, None] - z)
-    if pair.one_sided:
-        mass = nodes.mass[:, None] * passive.mass / pair.population
-        gain = 2 * pair.sign_gain * nodes.value[:, None]
-        p, q = (mass * (common + gain)).ravel(), (mass * pair.population).ravel()
-        # P has mass one, so counts at their means add nothing, and fluctuations alone keep their digits.
-        gain = 2 * pair.sign_gain * (nodes.value[:, None] - pair.slots * pair.active)
-        gain = gain + (pair.passive_weight - 1.0) * (z - pair.slots * (1.0 - pair.active) * pair.passive)
-        return loss_of(p, q, (mass * gain).ravel()), p, q
-    signs = _sign_nodes(nodes.trials, kind=kind, tolerance=tolerance)
+    common = _common(pair, nodes, passive)
+    mass = nodes.mass[:, None] * passive.mass / pair.population
+    gain = 2 * pair.sign_gain * nodes.value[:, None]
+    p, q = (mass * (common + gain)).ravel(), (mass * pair.population).ravel()
+    # P has mass one, so counts at their means add nothing, and fluctuations alone keep their digits.
+    gain = 2 * pair.sign_gain * (nodes.value[:, None] - pair.slots * pair.active)
+    gain = gain + (pair.passive_weight - 1.0) * (z - pair.slots * (1.0 - pair.active) * pair.passive)
+    return loss_of(p, q, (mass * gain).ravel()), p, q
+
+
+def _right_half(
+    pair: CountPair, nodes: _ActiveNodes, passive: _Nodes, signs: _Nodes
+) -> tuple[Floats, Floats, Floats]:
+    """Of a symmetric pair the outcomes with loss 0 and above."""
+    common = _common(pair, nodes, passive)
     half = pair.sign_gain
     # axes: active node, passive node, sign node
     m, sign_sum = nodes.value[:, None, None], signs.value[:, None, :]
@@ -202,12 +240,41 @@ def _outcomes(pair: CountPair, *, kind: BoundKind, tolerance: float) -> tuple[Fl
     if np.any(q < -1e-12 * p):
         raise ArithmeticError(f"a node of {pair} left the range of a density; please report this round")
     q = np.maximum(q, 0.0)
-    loss = loss_of(p, q, (mass * (2 * half * sign_sum)).ravel())
-    mirror = ~np.broadcast_to(sign_sum == 0, mass.shape).ravel()
+    return loss_of(p, q, (mass * (2 * half * sign_sum)).ravel()), p, q
+
+
+def _common(pair: CountPair, nodes: _ActiveNodes, passive: _Nodes) -> Floats:
+    """n times what P's and Q's densities share, but for active slots; shape (active nodes, passive nodes)."""
+    # n − z and m ± D are small whole numbers taken before anything large is added, so nothing cancels.
+    z = passive.value
+    common = (pair.population - z) + pair.passive_weight * z
+    if pair.neutral_gain:
+        common = common + pair.neutral_gain * (pair.slots - nodes.value[:, None] - z)
+    return common
+
+
+def _with_mirror_image(loss: Floats, p: Floats, q: Floats) -> tuple[Floats, Floats, Floats]:
+    """Both halves of a symmetric pair; outcomes of loss 0 are their own mirror image."""
+    mirror = loss > 0
     return (
         np.concatenate([loss, -loss[mirror]]),
         np.concatenate([p, q[mirror]]),
         np.concatenate([q, p[mirror]]),
+    )
+
+
+def _put_together(
+    loss: Floats, p: Floats, q: Floats, *, cell: float, kind: BoundKind
+) -> tuple[Floats, Floats, Floats]:
+    """As :func:`condense`, but for outcomes of loss 0, which keep it, and those that have no loss."""
+    none, lost = loss == 0, ~((p > 0) & (q > 0))
+    some = ~(none | lost)
+    found = condense(loss[some], p[some], q[some], cell=cell, kind=kind) if some.any() else (loss[:0],) * 3
+    lost &= ~none
+    return (
+        np.append(found[0], [0.0, math.inf]),
+        np.append(found[1], [p[none].sum(), p[lost].sum()]),
+        np.append(found[2], [q[none].sum(), 0.0]),
     )
 
 
@@ -221,6 +288,16 @@ class _ActiveNodes:
     most_inactive: Floats
     least_inactive: Floats
 
+    def part(self, some: slice) -> _ActiveNodes:
+        """Some of them."""
+        return _ActiveNodes(
+            self.value[some],
+            self.mass[some],
+            self.trials[some],
+            self.most_inactive[some],
+            self.least_inactive[some],
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _Nodes:
@@ -228,6 +305,10 @@ class _Nodes:
 
     value: Floats
     mass: Floats
+
+    def part(self, some: slice) -> _Nodes:
+        """Those of some active nodes."""
+        return _Nodes(self.value[some], self.mass[some])
 
 
 def _active_nodes(pair: CountPair, *, kind: BoundKind, tolerance: float) -> _ActiveNodes:

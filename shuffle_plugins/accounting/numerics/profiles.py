@@ -96,6 +96,8 @@ def loss_of(p: Floats, q: Floats, gain: Floats) -> Floats:
     """log(p/q) where ``gain`` is p − q known to full precision, so that a small loss keeps its digits."""
     near = np.abs(gain) <= 0.5 * q
     near &= q > 0
+    if near.all():
+        return np.asarray(np.log1p(gain / q), dtype=np.float64)
     found = np.empty(len(p))
     found[near] = np.log1p(gain[near] / q[near])
     with np.errstate(divide="ignore", invalid="ignore"):  # outcomes that one side has not have no loss

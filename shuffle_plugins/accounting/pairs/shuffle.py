@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 
 from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_between, binomial_window, window_ends
+from shuffle_plugins.accounting.numerics.grid import Cells
 from shuffle_plugins.accounting.pairs.bits import MOST_COUNTED, BitPair
 from shuffle_plugins.accounting.pairs.blanket import Blanket, Form
 from shuffle_plugins.accounting.pairs.counts import (
@@ -25,10 +26,16 @@ from shuffle_plugins.accounting.pairs.crowd import CrowdLaws, CrowdPair
 from shuffle_plugins.accounting.pairs.mixes import MixPair, mixes_help
 from shuffle_plugins.accounting.terms import CohortDraw, Sampling
 
-_COHORT_BUCKETS = (
-    24  # of a random cohort's size, which spreads so little that few buckets lose next to nothing
+_TAIL_PLACES = (-10.5, -9.25, -8.0, -7.0, -6.0, -5.0, -4.0, -3.0)
+_PLACES = (
+    (1e5, (*_TAIL_PLACES, -2.25, -1.5, -0.75, 0.0, 0.75, 1.5, 2.25, 3.5)),
+    (1e6, (-8.5, -6.5, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.5)),
+    (math.inf, (-6.0, -4.0, -2.5, -1.25, 0.0, 1.25, 2.5)),
 )
-_MIXED_COHORT_BUCKETS = 12  # of a pair that takes a tenth of a second each
+"""Edges of buckets of a random cohort's sizes, in deviations, of cohorts up to so large."""
+_FEW_SIZES = 24  # of a cohort, each of which is accounted by itself
+_LOWER_PLACES = (-8.5, -7.5, -6.5, -5.5, -4.5, -3.5, 4.75, 6.5)
+"""Further ones where a bucket counts as its largest size: there the smallest cohorts tell most."""
 _BIT_BUCKETS = (
     (30_000, 256),
     (3_000_000, 128),
@@ -86,7 +93,7 @@ def _mixes(blanket: Blanket, draw: CohortDraw) -> PairMixture | None:
     """The pair over all mixes of others, where it is smaller by more than next to nothing."""
     if blanket.form is not Form.CORNERS or draw.spans_batches:
         return None
-    found = _placed(draw, partial(_mix_pair, blanket), upper=True, buckets=_MIXED_COHORT_BUCKETS)
+    found = _placed(draw, partial(_mix_pair, blanket), upper=True, few=True)
     helped = (mass for mass, pair in zip(found.masses, found.pairs, strict=True) if isinstance(pair, MixPair))
     return found if math.fsum(helped) > 0.5 else None
 
@@ -142,9 +149,7 @@ def _instance_of_an_epoch(draw: CohortDraw) -> CohortDraw:
     return replace(draw, sampling=Sampling.WITHOUT_REPLACEMENT, cohort=reports)
 
 
-def _placed(
-    draw: CohortDraw, build: Callable[..., Pair], *, upper: bool, buckets: int = _COHORT_BUCKETS
-) -> PairMixture:
+def _placed(draw: CohortDraw, build: Callable[..., Pair], *, upper: bool, few: bool = False) -> PairMixture:
     """A pair under the sampling and before the adversary of a round.
 
     ``build`` makes it of a ``population``, ``slots`` and their ``participation``.
@@ -155,7 +160,7 @@ def _placed(
     population, sampling = draw.population, draw.sampling
     if sampling is Sampling.POISSON or (sampling is Sampling.CHECK_IN and draw.sees_cohort):
         if draw.sees_cohort:
-            return _random_cohorts(draw, build, upper=upper, buckets=buckets)
+            return _random_cohorts(draw, build, upper=upper, few=few)
         rate = draw.sampling_rate
         return PairMixture.single(build(population=population, slots=population, participation=rate))
     if draw.spans_batches:
@@ -166,16 +171,14 @@ def _placed(
     return PairMixture.single(build(population=population, slots=cohort, participation=1.0))
 
 
-def _random_cohorts(
-    draw: CohortDraw, build: Callable[..., Pair], *, upper: bool, buckets: int
-) -> PairMixture:
+def _random_cohorts(draw: CohortDraw, build: Callable[..., Pair], *, upper: bool, few: bool) -> PairMixture:
     """Poisson cohorts, against a server: the client took part, so the cohort is 1 + Bin(n − 1, γ) and public.
 
     With full participation fewer clients are worse, so a bucket of cohort sizes is replaced by its smallest
     size in an upper bound and by its largest in a lower one.
     """
     first, last = window_ends(draw.population - 1, draw.sampling_rate)
-    edges = np.unique(np.linspace(0, last - first + 1, buckets + 1).astype(np.int64))
+    edges = _cohort_edges(draw, first=first, size=last - first + 1, upper=upper, few=few)
     sizes = 1 + first + (edges[:-1] if upper else edges[1:] - 1)
     law = binomial_between(draw.population - 1, draw.sampling_rate, edges=first + edges)
     return PairMixture(
@@ -183,6 +186,26 @@ def _random_cohorts(
         pairs=tuple(build(population=size, slots=size, participation=1.0) for size in map(int, sizes)),
         dropped=TAIL,
     )
+
+
+def _cohort_edges(draw: CohortDraw, *, first: int, size: int, upper: bool, few: bool) -> Cells:
+    """Where buckets of ``size`` cohort sizes begin and end: close around the mean, wide in the tails.
+
+    Sizes far above the mean are one bucket from above: they are rare, and little better than those before.
+    Those far below are rare but worse, which is felt in small cohorts. ``few`` halves the number of buckets.
+    """
+    if size <= _FEW_SIZES:
+        return np.arange(size + 1)
+    mean = (draw.population - 1) * draw.sampling_rate - first
+    deviation = math.sqrt(max((draw.population - 1) * draw.sampling_rate * (1 - draw.sampling_rate), 1.0))
+    places = np.array(next(places for largest, places in _PLACES if draw.cohort <= largest))
+    if few:
+        places = places[::2]
+    if not upper:
+        places = np.union1d(places, _LOWER_PLACES)
+    wanted = mean + deviation * places
+    inner = np.clip(np.rint(wanted), 0, size).astype(np.int64)
+    return np.unique(np.concatenate([[0], inner, [size]]))
 
 
 def _sign_pair(

@@ -14,17 +14,20 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from shuffle_plugins.accounting import ShuffleRound, pair_losses
+from shuffle_plugins.accounting.composition import pld
 from shuffle_plugins.accounting.composition.counted import CountedHistory
 from shuffle_plugins.accounting.composition.pld import LossComposition
 from shuffle_plugins.accounting.composition.renyi import RenyiComposition, renyi_divergence
+from shuffle_plugins.accounting.losses import shuffle as shuffle_losses
 from shuffle_plugins.accounting.losses.distribution import (
     COARSE,
     FINE,
+    SINGLE,
     BoundKind,
     PrivacyLossDistribution,
 )
 from shuffle_plugins.accounting.numerics.binomial import binomial_window
-from shuffle_plugins.accounting.numerics.grid import spread_to_grid
+from shuffle_plugins.accounting.numerics.grid import spread_over_few, spread_to_grid
 
 
 def exact_delta(*, local_epsilon: float, population: int, cohort: int, epsilon: float) -> float:
@@ -70,6 +73,55 @@ def test_laws_bracket_the_exact_profile(resolution, local_epsilon, population, c
         assert above >= exact * (1 - 1e-9)
         scale = 0.006 if resolution is FINE else 0.04
         assert above - below <= scale * exact * (1 + multiple**2)
+
+
+@pytest.mark.parametrize("setting", [(1.0, 3_000, 3_000), (3.0, 5_000, 1_000)])
+def test_outcomes_put_together_block_by_block_bracket_the_exact_profile(monkeypatch, setting) -> None:
+    local_epsilon, population, cohort = setting
+    pair = ShuffleRound(local_epsilon=local_epsilon, population=population, cohort=cohort).dominating_pair()
+    whole = {kind: pair_losses(pair, kind=kind, resolution=SINGLE) for kind in ("upper", "lower")}
+    monkeypatch.setattr(shuffle_losses, "_MOST_AT_ONCE", 1_000)
+    monkeypatch.setattr(shuffle_losses, "_BLOCK", 5_000)
+    for multiple in (0.0, 1.0, 3.0):
+        epsilon = multiple * whole["upper"].deviation
+        exact = exact_delta(
+            local_epsilon=local_epsilon, population=population, cohort=cohort, epsilon=epsilon
+        )
+        found = {
+            kind: LossComposition([pair_losses(pair, kind=kind, resolution=SINGLE)], [1]).delta(epsilon)
+            for kind in ("upper", "lower")
+        }
+        assert found["lower"] <= exact * (1 + 1e-9)
+        assert found["upper"] >= exact * (1 - 1e-9)
+        for kind, law in whole.items():
+            assert found[kind] == pytest.approx(LossComposition([law], [1]).delta(epsilon), rel=1e-4)
+
+
+def test_fewer_losses_have_no_smaller_moments() -> None:
+    rng = np.random.default_rng(5)
+    for scale in (1.0, 1e-5):  # a bulk as wide as the tails, and one far narrower
+        loss = np.unique(np.concatenate([rng.normal(0.0, scale, 60_000), rng.uniform(-30, 30, 20_000)]))
+        mass = np.where(np.abs(loss) < 5 * scale, 1.0, 1e-9)
+        mass /= mass.sum()
+        few, weight = spread_over_few(loss, mass)
+        assert len(few) < 30_000
+        for tilt in (-20.0, -1.0, -1e-2, 1e-3, 0.3, 4.0, 20.0):
+            peak = abs(tilt) * 30
+            exact = math.log((mass * np.exp(tilt * loss - peak)).sum())
+            assert -1e-13 * peak <= math.log((weight * np.exp(tilt * few - peak)).sum()) - exact <= 1e-3
+
+
+@pytest.mark.parametrize("kind", ["upper", "lower"])
+def test_shorter_ways_for_large_transforms_give_the_same_answers(monkeypatch, kind: BoundKind) -> None:
+    shuffle_round = ShuffleRound(local_epsilon=6.0, population=2_000, cohort=2_000)
+    law = pair_losses(shuffle_round.dominating_pair(), kind=kind)
+    usual = LossComposition([law], [3_001])
+    expected = [usual.epsilon(1e-6), usual.delta(30.0)]
+    monkeypatch.setattr(pld, "_MANY_FREQUENCIES", 100)
+    monkeypatch.setattr(pld, "_MANY_LOSSES", 100)
+    monkeypatch.setattr(pld, "_LARGE_GRID", 100)
+    shorter = LossComposition([law], [3_001])
+    assert [shorter.epsilon(1e-6), shorter.delta(30.0)] == pytest.approx(expected, rel=1e-6)
 
 
 def test_law_masses_are_probabilities() -> None:
