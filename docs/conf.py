@@ -54,7 +54,8 @@ nb_execution_mode = "off"
 
 autodoc_default_options = {"members": True, "show-inheritance": True, "member-order": "groupwise"}
 autodoc_typehints_format = "short"
-toc_object_entries = False
+toc_object_entries = False  # a table of 1,700 names on every page takes a fifth of the time
+add_module_names = False
 python_maximum_signature_line_length = 90
 napoleon_custom_sections = [("Attributes", "params_style")]  # a list, as of arguments; not one entry each
 html_math_renderer = "mathml"
