@@ -205,7 +205,7 @@ def test_only_this_machine_and_the_page_itself_may_ask(client: TestClient) -> No
 def test_a_process_gives_the_parts_of_each_answer_one_by_one(monkeypatch, capsys) -> None:
     asked = [{"query": {"delta": "2"}}, {}, {"query": {"rounds": ""}}, {"query": {"rounds": "x"}}]
     monkeypatch.setattr(sys, "stdin", io.StringIO("".join(json.dumps(each) + "\n" for each in asked)))
-    workers.main()
+    workers.answer_lines()
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [each and each["field"] for each in said] == ["delta", None, "rounds", "rounds"]
     assert said[1] is None

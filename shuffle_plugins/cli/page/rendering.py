@@ -87,7 +87,7 @@ def parts(query: Mapping[str, str]) -> Iterator[Part]:
         width = _width(query.get("width", ""))
         answer = answers.certified(setting)
     except RefusedSetting as refused:
-        yield refusal(refused.sentence, field=refused.field)
+        yield refused_part(refused.sentence, field=refused.field)
         return
     known = _known(setting, answer)
     yield Part(name="verdict", html=_html("verdict.html", **known))
@@ -107,7 +107,7 @@ def parts(query: Mapping[str, str]) -> Iterator[Part]:
         yield Part(name="bounds", html=_bounds(setting, every, more=False))
 
 
-def refusal(sentence: str, *, field: str | None = None) -> Part:
+def refused_part(sentence: str, *, field: str | None = None) -> Part:
     """That there is no answer, and why."""
     return Part(name="refused", html=_html("refused.html", sentence=sentence), field=field)
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from shuffle_plugins.cli.page.rendering import Part, parts, refusal
+from shuffle_plugins.cli.page.rendering import Part, parts, refused_part
 
 _MOST = 3  # processes; each takes some 150 MB
 _GRACE = 3.0  # seconds in which a part that is not wanted any more may end, so that its process is kept
@@ -68,7 +68,7 @@ class Workers:
             while (line := await worker.ask(message)) != _NO_MORE:
                 if not line:
                     self._end(worker)
-                    yield refusal(_ENDED).line()
+                    yield refused_part(_ENDED).line()
                     return
                 yield line.decode()
                 message = {}
@@ -146,7 +146,7 @@ class Workers:
         self._freed.set()
 
 
-def main() -> None:
+def answer_lines() -> None:
     """Answer the lines on stdin until there are no more."""
     found: Iterator[Part] = iter(())
     for line in sys.stdin:
@@ -159,4 +159,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    answer_lines()
