@@ -11,7 +11,9 @@ from pathlib import Path
 
 from docutils import nodes
 from latex2mathml.converter import convert
+from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
+from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.writers.html5 import HTML5Translator
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,6 +50,7 @@ templates_path = ["_templates"]
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
+html_copy_source = False
 
 myst_heading_anchors = 6
 nb_execution_mode = "off"
@@ -59,6 +62,19 @@ add_module_names = False
 python_maximum_signature_line_length = 90
 napoleon_custom_sections = [("Attributes", "params_style")]  # a list, as of arguments; not one entry each
 html_math_renderer = "mathml"
+
+
+class _OthersAsText(SphinxPostTransform):
+    """Makes text of references to other libraries, rather than look for each of 15,000 among all names."""
+
+    default_priority = 5  # before references are resolved
+
+    def run(self, **_: object) -> None:
+        """In one page."""
+        ours = {name.rpartition(".")[2] for name in self.env.domains.python_domain.objects}
+        for reference in list(self.document.findall(pending_xref)):
+            if reference["refdomain"] == "py" and reference["reftarget"].rpartition(".")[2] not in ours:
+                reference.replace_self(reference.children)
 
 
 def _no_type(app: Sphinx, what: str, name: str, value: object, options: object, lines: list[str]) -> None:
@@ -77,5 +93,6 @@ def _formula(translator: HTML5Translator, node: nodes.Element) -> None:
 def setup(app: Sphinx) -> dict[str, bool]:
     """Formulas become MathML, which browsers draw by themselves: no script to fetch, no LaTeX to install."""
     app.connect("autodoc-process-docstring", _no_type, priority=400)  # before napoleon's 500
+    app.add_post_transform(_OthersAsText)
     app.add_html_math_renderer("mathml", (_formula, None), (_formula, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}
