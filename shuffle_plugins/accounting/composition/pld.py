@@ -609,13 +609,17 @@ def _power(spectrum: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[n
 
 def _power_by_squaring(spectrum: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[np.complex128]:
     """Faster. A product is off by √5 units of roundoff, so the power by at most that for each factor."""
-    result = np.ones_like(spectrum)
-    while exponent:
+    square, result = spectrum.copy(), None
+    while True:
         if exponent & 1:
-            result = result * spectrum
+            if result is None:
+                result = square.copy()
+            else:
+                result *= square
         exponent >>= 1
-        spectrum = spectrum * spectrum if exponent else spectrum
-    return result
+        if not exponent:
+            return spectrum if result is None else result
+        square *= square
 
 
 def _stacked(rows: Sequence[Floats], *, fill: float | None = None) -> Floats:
