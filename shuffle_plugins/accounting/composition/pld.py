@@ -187,7 +187,10 @@ class LossComposition:
         tighter = min if self._kind == "upper" else max
         found = 0.0 if self._kind == "lower" else math.inf
         for tilt in self._tilts(target):
-            found = tighter(found, self._window(tilt).epsilon(target, kind=self._kind))
+            window = self._window(tilt)
+            if self._kind == "lower" and window.noise >= 1:  # as much as all of its mass: it tells nothing
+                break
+            found = tighter(found, window.epsilon(target, kind=self._kind))
             if self._kind == "lower" and found >= _AT_MOST_LARGEST * self._pure:
                 return found
         if found <= 0 and self._kind == "lower":
