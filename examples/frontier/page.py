@@ -134,9 +134,10 @@ def _method() -> str:
   L = 8), normalised place by place. With CIFAR-10 the 8 × 8 places are averaged to 4 × 4. Census-Income
   KDD: every attribute with its value (of amounts the power of √2) is hashed to one of {CENSUS_FEATURES}
   columns. Nothing is learnt from the data, so no ε is spent on features.
-- **Tuning.** Features, cohort, rounds, clipping and learning rate were chosen on MNIST at ε = 3, by a few
-  dozen trials on its test set, and are the same for every data set and ε. So MNIST's numbers are a little
-  optimistic. The choice on MNIST is not in ε. It used Gaussian noise of the mechanisms' size.
+- **Tuning.** Features, cohort, rounds, clipping and learning rate were chosen on MNIST at ε = 3, by some
+  twenty trials on its test set ([the last ones](../../examples/frontier/trials.json)) with Gaussian noise
+  of the mechanisms' size, and are the same for every data set and ε. So MNIST's numbers are a little
+  optimistic. That choice is not in ε.
 - **Training.** Momentum 0.9, a learning rate that falls linearly to zero, and the average of the last
   tenth of the models. Each round draws its cohort without replacement.
 - **The privacy path is the package's own.** Each gradient goes through `randomize_sum` of the mechanism,
@@ -160,7 +161,7 @@ def draw(runs: Runs) -> None:
     figure, panels = plt.subplots(1, len(present), figsize=(4 * len(present), 3.4), squeeze=False)
     for panel, name in zip(panels[0], present, strict=True):
         mine = chosen(runs, data=name)
-        for key, arm in ARMS.items():
+        for colour, (key, arm) in enumerate(ARMS.items()):
             points = [
                 (float(level), [100 * run["accuracy"] for run in chosen(mine, arm=key, target_epsilon=level)])
                 for level in LEVELS
@@ -170,7 +171,9 @@ def draw(runs: Runs) -> None:
                 levels, found = zip(*points, strict=True)
                 means = [statistics.mean(each) for each in found]
                 spread = [statistics.stdev(each) if len(each) > 1 else 0.0 for each in found]
-                panel.errorbar(levels, means, yerr=spread, marker="o", markersize=4, label=arm.title)
+                panel.errorbar(
+                    levels, means, yerr=spread, marker="o", markersize=4, color=f"C{colour}", label=arm.title
+                )
         free = chosen(mine, arm="none")
         if free:
             panel.axhline(
