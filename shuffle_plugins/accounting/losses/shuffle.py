@@ -42,8 +42,8 @@ from shuffle_plugins.accounting.numerics.grid import Cells, Floats
 from shuffle_plugins.accounting.numerics.profiles import loss_of
 from shuffle_plugins.accounting.pairs.bits import BitPair, bit_losses
 from shuffle_plugins.accounting.pairs.counts import CountPair, Pair, PairMixture
-from shuffle_plugins.accounting.pairs.crowd import CrowdPair, crowd_losses
-from shuffle_plugins.accounting.pairs.mixes import MixPair, mix_losses
+from shuffle_plugins.accounting.pairs.mixes import MixPair
+from shuffle_plugins.accounting.pairs.others import OthersPair, others_losses
 from shuffle_plugins.accounting.pairs.slots import slot_losses
 
 Outcomes = tuple[Floats, Floats, Floats, float]
@@ -157,14 +157,10 @@ def outcomes_of(pair: Pair, *, kind: BoundKind, tolerance: float, cells: float |
         if kind == "lower":
             raise ValueError("envelopes are bounded from above only")
         return bit_losses(pair)
-    if isinstance(pair, CrowdPair):
+    if isinstance(pair, OthersPair):
         if kind == "lower":
-            raise ValueError("crowds are bounded from above only")
-        return crowd_losses(pair, tolerance=tolerance)
-    if isinstance(pair, MixPair):
-        if kind == "lower":
-            raise ValueError("mixes are bounded from above only")
-        return mix_losses(pair, tolerance=tolerance)
+            raise ValueError("mixes of others are bounded from above only")
+        return others_losses(pair, tolerance=tolerance)
     if kind == "lower":
         return (*slot_losses_from_below(pair), 0.0)
     return slot_losses(pair, tolerance=tolerance)

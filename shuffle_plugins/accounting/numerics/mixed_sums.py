@@ -5,17 +5,19 @@ With M_i the moment generating function of type i and n_i draws of it, for every
     E[(x + S)₊] = 1/(2πi) · ∫ Π M_i(s)^{n_i} e^{s·x} / s² ds        along Re s = c.
 
 The sum that stands for the integral (:mod:`~shuffle_plugins.accounting.numerics.hinge`) is made of
-exponentials of linear functions of the n_i, so it is defined for all real n_i. It is computed where these are
-multiples of N/strides; between, it is at most the largest value at the corners of a cell and a bound of
-second order. Proof: ``docs/proofs/accounting.md``, section 3c, "All mixes at once".
+exponentials of linear functions of the n_i, so it is defined for all real n_i. It is computed at the corners
+of a few cells of mixes; within a cell it is at most the largest value at the corners and a bound of second
+order. Cells that may hold the largest value are divided until that bound is next to nothing. Proof:
+``docs/proofs/accounting.md``, section 3c, "All mixes at once".
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import product
+from functools import cached_property, lru_cache
+from itertools import combinations, product
 
 import numpy as np
 
@@ -26,31 +28,39 @@ Law = tuple[Floats, Floats]
 """Values, shape (rows, atoms), and masses, shape (atoms,)."""
 
 _ROUNDOFF = 2.0**-52
-_PERIOD = 18.0  # of the trapezoidal sum, in deviations of the tilted sum
-_FADED = 32.0  # −log of a relative size of terms that are bounded and not computed
-_LEFT_OFF = 24.0  # −log of the Gaussian factor at the ends
+_PERIOD, _LEAST_PERIOD = 14.0, 18.0  # of the trapezoidal sum: in deviations of the tilted sum, and times c
+_FADED = 20.0  # −log of a relative size of terms that are bounded and not computed
+_LEFT_OFF = 14.0  # −log of the Gaussian factor at the ends
 _FAR = 12.0  # deviations from which the scale that matters grows
 _LARGEST_EXPONENT = 300.0
 _LEAST_LOG = -34.0  # of a modulus of M; rounding cannot tell less
-_BISECTIONS = 15  # towards the saddle point; any contour gives a valid bound
-_BLOCK = 64  # terms computed at once
-_MOST_BLOCKS = 64
-_AT_ONCE = 100_000  # terms of all nodes, so that arrays stay in the processor's cache
+_NEWTON_STEPS = 30  # at most, towards the saddle point; any contour gives a valid bound
+_NEAR_SADDLE = 0.02  # relative
+_SHORT_SUMS = (16, 24, 32, 48)  # terms after which all up to a far one may be next to nothing
+_BLOCK, _MOST_TERMS = 128, 1 << 12
+_AT_ONCE = 1 << 15  # terms of all rows, so that arrays stay in the processor's cache
+_ALIKE = 1.25  # ratio of distances between values that come round together
+_MOST_SMOOTHED = 30.0  # c times the deviation of the Gaussian
 _SMALL_ERROR = 1e-6  # relative
+_ENOUGH, _ROUGHLY = 5e-5, 1e-2  # relative; what the largest of all mixes is known to, and far out at most
+_FEWER_ROWS = 0.7  # share of those that wait, below which the others are left alone
+_FEW_TRIALS = 12  # so few that each mix is computed
+_FIRST_STRIDES = {1: 1, 2: 1, 3: 3}  # cells along an edge to begin with, by the number of types
+_HALVINGS = {1: 0, 2: 6, 3: 4}  # of a cell, at most
+_EACH = 64  # draws of two types, up to which every mix may be computed
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class MixedSums:
     """Sums x + own + Σ n_i draws of type i, Σ n_i = trials; every law has mean zero.
 
     Attributes:
         shift: x, shape (rows,).
-        types: two or three laws.
+        types: up to three laws.
         own: one further law, drawn once.
         trials: N.
         participation: probability that a draw of a type is made; otherwise it is zero.
         own_participation: the same of the one further draw.
-        strides: cells along each edge of the lattice of mixes.
     """
 
     shift: Floats
@@ -59,225 +69,455 @@ class MixedSums:
     trials: int
     participation: float
     own_participation: float
-    strides: int
 
     def largest(self, share: float) -> Floats:
         """Upper bounds, shape (rows,), on the expected positive part of every mix.
 
         Args:
-            share: variance of the Gaussian that smooths the sum, relative to its own.
+            share: variance of the Gaussian that smooths the sum, relative to its own, at most.
         """
-        tilt, log_height, spread = self._saddle_points()
-        deviation = np.sqrt(self.trials * max_of([_variance(law) for law in self.types]) * self.participation)
-        scale = np.maximum(deviation, np.abs(self.shift) / _FAR)
-        smoothing = math.sqrt(share) * np.minimum(scale, np.maximum(spread, 0.5 / tilt))
-        step = 2 * math.pi / (_PERIOD * np.hypot(spread, smoothing))
-        size = _Trapezoid(self, tilt, log_height, smoothing, step).largest()
-        return np.where(log_height < -700, 1e-290, size * np.exp(np.maximum(log_height, -700.0)))
+        return _Contours(self, share).largest()
 
     def log_bound(self) -> Floats:
         """Chernoff's bound on the logarithm of the same, shape (rows,): (y)₊ ≤ e^{c·y − 1}/c."""
-        tilt, log_height, _ = self._saddle_points()
-        return log_height + np.log(tilt) - 1.0
+        saddle = self.saddle_points()
+        return np.asarray(saddle.log_height + np.log(saddle.tilt) - 1.0, dtype=np.float64)
 
-    def _saddle_points(self) -> tuple[Floats, Floats, Floats]:
-        """Where the largest N·log M_i(c) + c·x − 2·log c is least, that value, and the largest deviation."""
-        most = max_of([np.abs(values).max(axis=1) for values, _ in [*self.types, self.own]])
-        deviation = np.sqrt(self.trials * max_of([_variance(law) for law in self.types]) * self.participation)
+    @cached_property
+    def packed(self) -> Law:
+        """All laws, the own one last: values, (laws, rows, atoms), and masses, (laws, atoms).
+
+        What masses lack of one is a draw of zero.
+        """
+        laws = [*((values, self.participation * masses) for values, masses in self.types)]
+        laws.append((self.own[0], self.own_participation * self.own[1]))
+        atoms = max(len(masses) for _, masses in laws)
+        values = np.zeros((len(laws), len(self.shift), atoms))
+        weights = np.zeros((len(laws), atoms))
+        for i, (value, masses) in enumerate(laws):
+            values[i, :, : len(masses)] = value
+            weights[i, : len(masses)] = masses
+        return values, weights
+
+    @cached_property
+    def counts(self) -> Floats:
+        """How often each of the packed laws is drawn in a sum of one type, shape (laws, 1)."""
+        return np.array([[float(self.trials)]] * len(self.types) + [[1.0]])
+
+    @cached_property
+    def deviation(self) -> Floats:
+        """The largest standard deviation of a sum, shape (rows,)."""
+        values, masses = self.packed
+        return self._largest_deviation(np.einsum("la,lra->lr", masses, values**2))
+
+    def _largest_deviation(self, variances: Floats) -> Floats:
+        each = self.counts * variances
+        return np.asarray(np.sqrt(each[:-1].max(axis=0) + each[-1]), dtype=np.float64)
+
+    def saddle_points(self) -> _Saddle:
+        """About where the largest N·log M_i(c) + log M_own(c) + c·x − 2·log c is least."""
+        x, deviation = self.shift, np.maximum(self.deviation, 1e-300)
+        most = np.maximum(np.abs(self.packed[0]).max(axis=(0, 2)), 1e-300)
         low = np.log(0.1 / (deviation + most))
         high = np.maximum(np.log(_LARGEST_EXPONENT / most), low + 1.0)
-        for _ in range(_BISECTIONS):
-            middle = (low + high) / 2
-            rises = self._slope(np.exp(middle)) > 0
-            low, high = np.where(rises, low, middle), np.where(rises, middle, high)
-        tilt = np.exp(low)
-        log_height, _, spread = self._at(tilt)
-        return tilt, log_height, spread
+        # Of a Gaussian sum it is the root of c·σ² + x = 2/c.
+        tilt = (np.sqrt(x**2 + 8 * deviation**2) - x) / (2 * deviation**2)
+        log_tilt = np.clip(np.log(tilt), low, high)
+        for _ in range(_NEWTON_STEPS):
+            found = self._at(np.exp(log_tilt))
+            rises = found.slope > 0
+            low, high = np.where(rises, low, log_tilt), np.where(rises, log_tilt, high)
+            tilt = found.tilt
+            moved = tilt - found.slope / (found.spread**2 + 2 / tilt**2)
+            log_moved = np.log(np.clip(moved, tilt / 4, tilt * 4))
+            inside = (log_moved > low) & (log_moved < high)
+            log_moved = np.where(inside, log_moved, (low + high) / 2)
+            if np.all(np.abs(log_moved - log_tilt) < _NEAR_SADDLE):
+                break
+            log_tilt = log_moved
+        return found
 
-    def _slope(self, tilt: Floats) -> Floats:
-        return self._at(tilt)[1]
-
-    def _at(self, tilt: Floats) -> tuple[Floats, Floats, Floats]:
-        """Log of the height of the integrand at Im s = 0, its slope there, and the deviation of the sum."""
-        heights, slopes, variances = [], [], []
-        for values, masses in self.types:
-            log_moment, mean, variance = _tilted(values, masses, tilt, self.participation)
-            heights.append(self.trials * log_moment)
-            slopes.append(self.trials * mean)
-            variances.append(self.trials * variance)
-        log_moment, mean, variance = _tilted(*self.own, tilt, self.own_participation)
-        each = np.array(heights)
-        best = np.argmax(each, axis=0)[None]
-        height = np.take_along_axis(each, best, 0)[0] + log_moment + tilt * self.shift - 2 * np.log(tilt)
-        slope = np.take_along_axis(np.array(slopes), best, 0)[0] + mean + self.shift - 2 / tilt
-        return height, slope, np.sqrt(max_of(variances) + variance)
-
-
-def max_of(each: list[Floats]) -> Floats:
-    """The largest of several arrays, entry by entry."""
-    return np.asarray(np.max(np.array(each), axis=0), dtype=np.float64)
-
-
-def _variance(law: Law) -> Floats:
-    return np.asarray((law[1] * law[0] ** 2).sum(axis=1), dtype=np.float64)
-
-
-def _tilted(
-    values: Floats, masses: Floats, tilt: Floats, participation: float
-) -> tuple[Floats, Floats, Floats]:
-    """log M, mean and variance of one draw under the tilt."""
-    growth = np.expm1(np.minimum(tilt[:, None] * values, 2 * _LARGEST_EXPONENT))
-    moment = participation * (masses * growth).sum(axis=1)
-    weight = participation * masses * (1 + growth)
-    mean = (weight * values).sum(axis=1) / (1 + moment)
-    variance = (weight * values**2).sum(axis=1) / (1 + moment) - mean**2
-    return np.log1p(moment), mean, np.maximum(variance, 0.0)
+    def _at(self, tilt: Floats) -> _Saddle:
+        values, masses = self.packed
+        growth = np.expm1(np.minimum(tilt[:, None] * values, 2 * _LARGEST_EXPONENT))
+        moment = np.einsum("la,lra->lr", masses, growth)
+        growth += 1
+        growth *= masses[:, None, :]
+        growth *= values
+        mean = growth.sum(axis=2) / (1 + moment)
+        variance = np.maximum((growth * values).sum(axis=2) / (1 + moment) - mean**2, 0.0)
+        logs, means = self.counts * np.log1p(moment), self.counts * mean
+        best = np.argmax(logs[:-1], axis=0)[None]
+        highest = np.take_along_axis(logs[:-1], best, 0)[0]
+        slope = np.take_along_axis(means[:-1], best, 0)[0] + means[-1] + self.shift - 2 / tilt
+        return _Saddle(
+            tilt=tilt,
+            log_height=highest + logs[-1] + tilt * self.shift - 2 * np.log(tilt),
+            slope=slope,
+            spread=self._largest_deviation(variance),
+            behind=logs[:-1] - highest,
+            moment=moment[:-1],
+        )
 
 
-@lru_cache(maxsize=16)
-def _lattice(types: int, strides: int) -> tuple[Floats, Cells]:
-    """Mixes at the nodes, as shares, shape (nodes, types), and the nodes of each cell, (cells, types)."""
-    nodes = [mix for mix in product(range(strides + 1), repeat=types) if sum(mix) == strides]
-    place = {mix: i for i, mix in enumerate(nodes)}
-    cells = []
-    for mix in nodes:
-        if types == 2:
-            corners = [mix, (mix[0] - 1, mix[1] + 1)]
-            cells.append(corners)
-        else:
-            a, b, c = mix
-            cells.append([mix, (a - 1, b + 1, c), (a - 1, b, c + 1)])
-            cells.append([mix, (a - 1, b + 1, c), (a, b + 1, c - 1)])
-    kept = [[place[corner] for corner in corners] for corners in cells if all(c in place for c in corners)]
-    return np.array(nodes, dtype=np.float64) / strides, np.array(kept, dtype=np.int64)
+@dataclass(frozen=True, slots=True)
+class _Saddle:
+    """The integrand at Im s = 0.
+
+    Attributes:
+        tilt: c.
+        log_height: logarithm of the largest integrand of all mixes.
+        slope: its derivative in c.
+        spread: the largest deviation of a tilted sum.
+        behind: how far below the largest those of single types are, shape (types, rows).
+        moment: M − 1 of the types.
+    """
+
+    tilt: Floats
+    log_height: Floats
+    slope: Floats
+    spread: Floats
+    behind: Floats
+    moment: Floats
 
 
-class _Trapezoid:
+class _Contours:
     """The sums over Im s, in units of the largest integrand at Im s = 0."""
 
-    def __init__(
-        self, sums: MixedSums, tilt: Floats, log_height: Floats, smoothing: Floats, step: Floats
-    ) -> None:
-        self._sums, self._tilt, self._smoothing, self._step = sums, tilt, smoothing, step
-        self._log_height = log_height
-        self._mixes, self._cells = _lattice(len(sums.types), sums.strides)
-        rows, nodes = len(tilt), len(self._mixes)
-        self._total, self._bend, self._lost = np.zeros((rows, nodes)), np.zeros((rows, nodes)), np.zeros(rows)
+    def __init__(self, sums: MixedSums, share: float) -> None:
+        saddle = sums.saddle_points()
+        self._sums, self._saddle = sums, saddle
+        scale = np.maximum(sums.deviation, np.abs(sums.shift) / _FAR)
+        self._smoothing = math.sqrt(share) * np.minimum(scale, np.maximum(saddle.spread, 0.5 / saddle.tilt))
+        period = np.maximum(_PERIOD * np.hypot(saddle.spread, self._smoothing), _LEAST_PERIOD / saddle.tilt)
+        self._step = 2 * math.pi / period
+        self._values, self._masses = sums.packed
 
     def largest(self) -> Floats:
         """For each row the largest bound over all mixes, shape (rows,)."""
-        sums = self._sums
-        last = math.sqrt(2 * _LEFT_OFF) / self._smoothing
-        reach = max_of([np.ptp(values, axis=1) for values, _ in [*sums.types, sums.own]])
-        # Up to t·reach = π |M(c + it)| falls: |M|² is a sum of positive multiples of cos(t·(g − g')).
-        falling = bool(np.all(last * reach < math.pi))
-        blocks = min(math.ceil(float((last / self._step).max()) / _BLOCK) + 1, _MOST_BLOCKS)
-        for block in range(blocks):
-            faded, ceiling = self._add(block)
-            end = self._step * (_BLOCK * (block + 1) - 1)
-            if falling and faded:
-                # So the last bound on a term, times (c² + t²)/t², bounds all up to where the Gaussian ends.
-                self._lost += ceiling * (self._tilt**2 + end**2) / (self._step * end)
-                end = np.maximum(end, last)
-                break
-        cells = self._total[:, self._cells].max(axis=2) + self._bend[:, self._cells].sum(axis=2)
-        found = (cells.max(axis=1) + self._lost) * self._step / (2 * math.pi)
+        sums, saddle = self._sums, self._saddle
+        terms, lost, end = self._short_sums()
+        ends = math.sqrt(2 * _LEFT_OFF)
+        # Where no short sum will do terms are added up to where the Gaussian ends.
+        long = terms == 0
+        self._smoothing = np.where(
+            long, np.maximum(self._smoothing, ends / (self._step * (_MOST_TERMS - 1))), self._smoothing
+        )
+        terms = np.where(long, np.ceil(ends / (self._smoothing * self._step)).astype(np.int64) + 2, terms)
+        # Far out by z deviations a relative change of the value matters by as much over z².
+        enough = np.minimum(_ENOUGH * (1 + (sums.shift / np.maximum(sums.deviation, 1e-300)) ** 2), _ROUGHLY)
+        found = np.empty(len(terms))
+        for rows, most in _alike(terms):
+            kept, dropped = self._terms(rows, most)
+            largest = _largest_of_all_mixes(kept, trials=sums.trials, enough=enough[rows])
+            found[rows] = largest + dropped
+            end[rows] = np.where(long[rows], self._step[rows] * (most - 1), end[rows])
+        found = (found + lost) * self._step / (2 * math.pi)
         # The terms beyond, as in the proof of Claim 3 of docs/proofs/noise.md.
-        exponent = ((self._smoothing * self._tilt) ** 2 - (self._smoothing * end) ** 2) / 2
+        exponent = ((self._smoothing * saddle.tilt) ** 2 - (self._smoothing * end) ** 2) / 2
         exponent = np.clip(exponent, -700.0, 700.0)
-        found += np.exp(exponent) * self._tilt**2 / (math.pi * self._smoothing**2 * end**3)
-        rounding = 16 * _ROUNDOFF * (1 + np.abs(self._log_height) + self._tilt * np.abs(sums.shift))
-        return np.asarray(np.maximum(found, 0.0) * (1 + rounding), dtype=np.float64)
+        found += np.exp(exponent) * saddle.tilt**2 / (math.pi * self._smoothing**2 * end**3)
+        rounding = 16 * _ROUNDOFF * (1 + np.abs(saddle.log_height) + saddle.tilt * np.abs(sums.shift))
+        found = np.maximum(found, 1e-300) * (1 + rounding)
+        with np.errstate(over="ignore"):
+            height = np.exp(np.maximum(saddle.log_height, -700.0))
+        return np.asarray(np.where(saddle.log_height < -700, 1e-290, found * height), dtype=np.float64)
 
-    def _add(self, block: int) -> tuple[bool, Floats]:
-        """Add a block of terms. Returns whether its last ones are negligible, and a bound on the last."""
-        sums = self._sums
-        t = self._step[:, None] * (_BLOCK * block + np.arange(_BLOCK))
-        laws = [
-            _log_moment(values, masses, self._tilt, t, sums.participation) for values, masses in sums.types
-        ]
-        log_modulus = np.stack([law[0] for law in laws])  # (types, rows, terms)
-        angle = np.stack([law[1] for law in laws])
-        wrong = np.stack([law[2] for law in laws])
-        own_modulus, own_angle, own_wrong = _log_moment(*sums.own, self._tilt, t, sums.own_participation)
-        ratio = t / self._tilt[:, None]
-        shape = own_modulus - (self._smoothing[:, None] * t) ** 2 / 2 - np.log1p(ratio**2)
-        shape += (self._tilt[:, None] * sums.shift[:, None]) - 2 * np.log(self._tilt)[:, None]
-        shape -= self._log_height[:, None]
-        shape += (self._smoothing * self._tilt)[:, None] ** 2 / 2
-        turn = t * (sums.shift + self._smoothing**2 * self._tilt)[:, None] - 2 * np.arctan(ratio) + own_angle
-        doubled = np.full(t.shape, 2.0)
-        if block == 0:
-            doubled[:, 0] = 1.0
-        ceiling = doubled * np.exp(np.minimum(shape + sums.trials * (log_modulus + wrong).max(axis=0), 600.0))
-        kept = np.any(ceiling > math.exp(-_FADED), axis=0)
-        self._lost += ceiling[:, ~kept].sum(axis=1)
-        if np.any(kept):
-            self._add_kept(
-                log_modulus[:, :, kept],
-                angle[:, :, kept],
-                wrong[:, :, kept],
-                (shape + np.log(doubled))[:, kept],
-                turn[:, kept],
-                own_wrong[:, kept] + 8 * _ROUNDOFF * (np.abs(turn) + np.abs(shape) + 8)[:, kept],
-            )
-        return bool(np.all(ceiling[:, -1] < math.exp(-_FADED))), ceiling[:, -1]
+    def _short_sums(self) -> tuple[Cells, Floats, Floats]:
+        """How many terms suffice, or 0; a bound on those left out up to a far one, and where that one is.
 
-    def _add_kept(
-        self,
-        log_modulus: Floats,
-        angle: Floats,
-        wrong: Floats,
-        shape: Floats,
-        turn: Floats,
-        rounding: Floats,
-    ) -> None:
-        """Add terms, shape (types, rows, terms) or (rows, terms), to the sums of every node."""
-        counts = self._sums.trials * self._mixes  # (nodes, types)
-        types = len(log_modulus)
-        wrong = wrong + 4 * _ROUNDOFF * (np.abs(angle) + np.abs(log_modulus))
-        # Where all types can be told from zero one error serves all nodes.
-        error = self._sums.trials * wrong.max(axis=0) + rounding
-        apart = np.zeros(shape.shape)
-        for i in range(types):
-            for j in range(i):
-                gap = np.hypot(log_modulus[i] - log_modulus[j], angle[i] - angle[j])
-                apart = np.maximum(apart, gap)
-        apart *= self._sums.trials / self._sums.strides
-        bend = np.minimum((types - 1) / (4 * types) * apart**2, 2.0)
-        rows_at_once = max(1, _AT_ONCE // (len(counts) * shape.shape[1]))
-        for start in range(0, len(shape), rows_at_once):
-            part = slice(start, start + rows_at_once)
+        |M(c + it)/M(c)|² is 1 − 2Σ w w'·(1 − cos t(g − g')) over pairs of tilted values. From t to 2π/d − t
+        a pair of values d apart adds at least what it does at t. So M is as small as it is at t until values
+        that far apart come round. The Gaussian is made as narrow as that allows.
+        """
+        saddle, tilt = self._saddle, self._saddle.tilt
+        terms = np.zeros(len(tilt), dtype=np.int64)
+        lost, far = np.zeros(len(tilt)), np.ones(len(tilt))
+        values, masses = self._values[:-1], self._masses[:-1]
+        # The draw of zero is an atom too.
+        none = np.maximum(1 - masses.sum(axis=1), 0.0)
+        values = np.concatenate([values, np.zeros((*values.shape[:2], 1))], axis=2)
+        masses = np.concatenate([masses, none[:, None]], axis=1)
+        growth = np.exp(np.minimum(tilt[:, None] * values, 2 * _LARGEST_EXPONENT))
+        weights = masses[:, None, :] * growth / (1 + saddle.moment)[:, :, None]
+        pairs = list(combinations(range(values.shape[2]), 2))
+        one, other = [i for i, _ in pairs], [j for _, j in pairs]
+        apart = np.abs(values[:, :, one] - values[:, :, other])  # (types, rows, pairs)
+        weight = weights[:, :, one] * weights[:, :, other]
+        main = np.argmax(weight * apart**2, axis=2)[:, :, None]
+        used = apart <= _ALIKE * np.take_along_axis(apart, main, 2)
+        weight = np.where(used, weight, 0.0)
+        widest = np.maximum(np.where(used, apart, 0.0).max(axis=2), 1e-300)
+        for count in _SHORT_SUMS:
+            near = self._step * (count - 1)
+            end = 2 * math.pi / widest.max(axis=0) - near
+            narrowest = math.sqrt(2 * _LEFT_OFF) / np.maximum(end, 1e-300)
+            fits = (terms == 0) & (end > near) & (narrowest <= self._smoothing)
+            fits &= narrowest * tilt < _MOST_SMOOTHED
+            if not np.any(fits):
+                continue
+            gone = 4 * np.einsum("irp,irp->ir", weight, np.sin(near[:, None] * apart / 2) ** 2)
+            fall = saddle.behind + self._sums.trials / 2 * np.log1p(-np.minimum(gone, 1 - 1e-15))
             size = np.exp(
-                np.minimum(
-                    np.tensordot(counts, log_modulus[:, part], axes=1) + shape[part], _LARGEST_EXPONENT
-                )
+                np.minimum(fall.max(axis=0) + np.minimum(narrowest * tilt, _MOST_SMOOTHED) ** 2 / 2, 600.0)
             )
-            phase = np.tensordot(counts, angle[:, part], axes=1) + turn[part]
-            if np.all(error[part] < _SMALL_ERROR):
-                off = np.expm1(error[part]) + bend[part] * np.exp(error[part])
-                self._bend[part] += np.einsum("vrt,rt->rv", size, off)
+            left = 2 * (1 + 1e-9) * size * tilt**2 / (self._step * near)
+            fits &= left < math.exp(-_FADED) * 4
+            terms[fits], lost[fits], far[fits] = count, left[fits], end[fits]
+            self._smoothing[fits] = narrowest[fits]
+        return terms, lost, far
+
+    def _terms(self, rows: Cells, count: int) -> tuple[_Terms, Floats]:
+        """The terms of some rows that are not negligible, and a bound on the sum of the others."""
+        blocks, dropped = [], np.zeros(len(rows))
+        for start in range(0, count, _BLOCK):
+            block, ceiling = self._block(rows, np.arange(start, min(start + _BLOCK, count)))
+            kept = np.any(ceiling > math.exp(-_FADED), axis=0)
+            dropped += ceiling[:, ~kept].sum(axis=1)
+            blocks.append(block if np.all(kept) else block.of(kept))
+        return (blocks[0] if len(blocks) == 1 else _Terms.joined(blocks)), dropped
+
+    def _block(self, rows: Cells, places: Cells) -> tuple[_Terms, Floats]:
+        """The terms at these places, and bounds on them."""
+        sums, saddle = self._sums, self._saddle
+        tilt, shift = saddle.tilt[rows], sums.shift[rows]
+        smoothing, t = self._smoothing[rows], self._step[rows, None] * places
+        log_modulus, angle, wrong = _log_moments(self._values[:, rows], self._masses, tilt, t)
+        ratio = t / tilt[:, None]
+        shape = log_modulus[-1] - (smoothing[:, None] * t) ** 2 / 2 - np.log1p(ratio**2)
+        height = tilt * shift - 2 * np.log(tilt) - saddle.log_height[rows] + (smoothing * tilt) ** 2 / 2
+        shape += height[:, None]
+        turn = t * (shift + smoothing**2 * tilt)[:, None] - 2 * np.arctan(ratio) + angle[-1]
+        rounding = wrong[-1] + 8 * _ROUNDOFF * (np.abs(turn) + np.abs(shape) + 8)
+        shape += np.where(places == 0, 0.0, math.log(2.0))
+        highest = (log_modulus[:-1] + wrong[:-1]).max(axis=0)
+        ceiling = np.exp(np.minimum(shape + sums.trials * highest, 600.0))
+        return _Terms(log_modulus[:-1], angle[:-1], wrong[:-1], shape, turn, rounding), ceiling
+
+
+def _alike(terms: Cells) -> Iterator[tuple[Cells, int]]:
+    """Rows that need about as many terms, and how many."""
+    order = np.argsort(terms, kind="stable")
+    start = 0
+    while start < len(order):
+        stop = start + 1
+        while stop < len(order) and (stop - start + 1) * terms[order[stop]] <= _AT_ONCE:
+            stop += 1
+        yield order[start:stop], int(terms[order[stop - 1]])
+        start = stop
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """Terms of the sums, Π M_i(s)^{n_i} times what all mixes share.
+
+    Attributes:
+        log_modulus: log|M_i|, shape (types, rows, terms).
+        angle: arg M_i.
+        wrong: relative error of M_i.
+        shape: logarithm of the shared factor, shape (rows, terms).
+        turn: its angle.
+        rounding: its relative error.
+    """
+
+    log_modulus: Floats
+    angle: Floats
+    wrong: Floats
+    shape: Floats
+    turn: Floats
+    rounding: Floats
+
+    def of(self, kept: Cells) -> _Terms:
+        """Some of the terms."""
+        return _Terms(
+            self.log_modulus[:, :, kept],
+            self.angle[:, :, kept],
+            self.wrong[:, :, kept],
+            self.shape[:, kept],
+            self.turn[:, kept],
+            self.rounding[:, kept],
+        )
+
+    def of_rows(self, rows: Cells) -> _Terms:
+        """The terms of some of the rows."""
+        return _Terms(
+            self.log_modulus[:, rows],
+            self.angle[:, rows],
+            self.wrong[:, rows],
+            self.shape[rows],
+            self.turn[rows],
+            self.rounding[rows],
+        )
+
+    @classmethod
+    def joined(cls, parts: list[_Terms]) -> _Terms:
+        """Blocks of terms of the same rows."""
+        names = cls.__slots__
+        return cls(*(np.concatenate([getattr(p, name) for p in parts], axis=-1) for name in names))
+
+
+Mix = tuple[float, ...]
+"""Numbers of draws of each type."""
+
+
+@lru_cache(maxsize=16)
+def _lattice(types: int, trials: int, strides: int) -> list[tuple[Mix, ...]]:
+    """The corners of equal cells."""
+    corners: list[tuple[tuple[int, ...], ...]] = []
+    for mix in product(range(strides + 1), repeat=types):
+        if sum(mix) != strides:
+            continue
+        if types == 1:
+            corners.append((mix,))
+        elif types == 2:
+            corners.append((mix, (mix[0] - 1, mix[1] + 1)))
+        else:
+            a, b, c = mix
+            corners.append((mix, (a - 1, b + 1, c), (a - 1, b, c + 1)))
+            corners.append((mix, (a - 1, b + 1, c), (a, b + 1, c - 1)))
+    inside = [cell for cell in corners if all(count >= 0 for corner in cell for count in corner)]
+    return [tuple(tuple(trials * count / strides for count in corner) for corner in cell) for cell in inside]
+
+
+def _divided(cell: tuple[Mix, ...]) -> list[tuple[Mix, ...]]:
+    """Parts of a cell with edges half as long; of two types in whole numbers of draws."""
+    middles = {
+        (i, j): tuple((a + b) / 2 for a, b in zip(cell[i], cell[j], strict=True))
+        for i, j in combinations(range(len(cell)), 2)
+    }
+    if len(cell) == 2:
+        low, high = middles[0, 1]
+        middle = (float(math.floor(low)), float(math.ceil(high)))
+        return [(cell[0], middle), (middle, cell[1])]
+    return [
+        (cell[0], middles[0, 1], middles[0, 2]),
+        (cell[1], middles[0, 1], middles[1, 2]),
+        (cell[2], middles[0, 2], middles[1, 2]),
+        tuple(middles.values()),
+    ]
+
+
+class _Nodes:
+    """The sums at single mixes.
+
+    Args:
+        terms: of the sums.
+        trials: N.
+    """
+
+    def __init__(self, terms: _Terms, *, trials: int) -> None:
+        self._terms, self._trials = terms, trials
+        self.known: dict[Mix, tuple[Floats, Floats]] = {}
+        self._wrong = terms.wrong + 4 * _ROUNDOFF * (np.abs(terms.angle) + np.abs(terms.log_modulus))
+        # Where all types can be told from zero one error serves all nodes.
+        error = trials * self._wrong.max(axis=0) + terms.rounding
+        self._shared = np.exp(error) if bool(np.all(error < _SMALL_ERROR)) else None
+        # D² of the proof, for an edge of one draw.
+        types = len(terms.log_modulus)
+        self._gap = np.zeros(terms.shape.shape)
+        for i, j in combinations(range(types), 2):
+            each = terms.log_modulus[i] - terms.log_modulus[j], terms.angle[i] - terms.angle[j]
+            np.maximum(self._gap, each[0] ** 2 + each[1] ** 2, out=self._gap)
+        self._gap *= (types - 1) / (4 * types)
+
+    def of(self, rows: Cells) -> _Nodes:
+        """The same for some of the rows."""
+        some = _Nodes(self._terms.of_rows(rows), trials=self._trials)
+        some.known = {mix: (total[rows], size[rows]) for mix, (total, size) in self.known.items()}
+        return some
+
+    def add(self, counts: Mix) -> Floats:
+        """Compute the sum at a mix, with rounding, shape (rows,)."""
+        terms = self._terms
+        size = terms.shape + _weighted(counts, terms.log_modulus)
+        np.exp(np.minimum(size, _LARGEST_EXPONENT, out=size), out=size)
+        phase = terms.turn + _weighted(counts, terms.angle)
+        grown = self._shared
+        if grown is None:
+            grown = np.exp(np.minimum(_weighted(counts, self._wrong) + terms.rounding, 50.0))
+        np.cos(phase, out=phase)
+        phase += grown
+        phase -= 1.0
+        total: Floats = np.einsum("rt,rt->r", size, phase)
+        size *= grown
+        self.known[counts] = total, size
+        return total
+
+    def bound(self, cell: tuple[Mix, ...], *, edge: float) -> Floats:
+        """On the sums at all mixes in a cell, shape (rows,)."""
+        totals, sizes = zip(*(self.known[corner] for corner in cell), strict=True)
+        highest = np.asarray(np.maximum.reduce(totals))
+        if not edge:
+            return highest
+        bend = np.minimum(self._gap * edge**2, 2.0)
+        highest += np.einsum("rt,rt->r", np.maximum.reduce(sizes), bend)
+        return highest
+
+
+def _weighted(counts: Mix, each: Floats) -> Floats:
+    total = counts[0] * each[0]
+    for i in range(1, len(counts)):
+        if counts[i]:
+            total += counts[i] * each[i]
+    return np.asarray(total)
+
+
+def _largest_of_all_mixes(terms: _Terms, *, trials: int, enough: Floats) -> Floats:
+    """A bound on the sums at every mix, shape (rows,), to about the relative size ``enough`` of each row."""
+    types = len(terms.log_modulus)
+    strides = max(trials, 1) if types == 3 and trials <= _FEW_TRIALS else _FIRST_STRIDES[types]
+    whole = types < 3 or strides == trials  # corners are, so a cell of one draw holds no other mix
+    cells = _lattice(types, trials, strides)
+    nodes = _Nodes(terms, trials=trials)
+    result, rows = np.empty(len(terms.shape)), np.arange(len(terms.shape))
+    settled = best = np.full(len(rows), -math.inf)
+    for level in range(_HALVINGS[types] + 1):
+        for corner in {corner for cell in cells for corner in cell} - nodes.known.keys():
+            best = np.maximum(best, nodes.add(corner))
+        wanted = best * (1 + enough)
+        unsettled, waiting = [], np.zeros(len(rows), dtype=np.bool_)
+        for cell in cells:
+            edge = max(abs(a - b) for a, b in zip(cell[0], cell[-1], strict=True))
+            bound = nodes.bound(cell, edge=0.0 if whole and edge <= 1 else edge)
+            open_rows = bound > wanted
+            if level < _HALVINGS[types] and np.any(open_rows):
+                # Where types come round at different places division does not help before each mix is alone.
+                least = 0.0 if whole and trials <= _EACH else edge / 2 ** (_HALVINGS[types] - level)
+                open_rows &= bound - wanted > 2 * (
+                    nodes.bound(cell, edge=least) - nodes.bound(cell, edge=0.0)
+                )
+            if level < _HALVINGS[types] and np.any(open_rows):
+                unsettled.append(cell)
+                waiting |= open_rows
+                settled = np.maximum(settled, np.where(open_rows, -math.inf, bound))
             else:
-                each = np.minimum(np.tensordot(counts, wrong[:, part], axes=1) + rounding[part], 50.0)
-                self._bend[part] += (size * (np.expm1(each) + bend[part] * np.exp(each))).sum(axis=2).T
-            np.cos(phase, out=phase)
-            self._total[part] += np.einsum("vrt,vrt->rv", size, phase)
+                settled = np.maximum(settled, bound)
+        result[rows] = settled
+        if not unsettled:
+            break
+        cells = [part for cell in unsettled for part in _divided(cell)]
+        if waiting.mean() < _FEWER_ROWS:
+            rows, settled, best, enough = rows[waiting], settled[waiting], best[waiting], enough[waiting]
+            nodes = nodes.of(np.flatnonzero(waiting))
+    return result
 
 
-def _log_moment(
-    values: Floats, masses: Floats, tilt: Floats, t: Floats, participation: float
-) -> tuple[Floats, Floats, Floats]:
-    """log|M|, arg M and a relative error of M at tilt + i·t; shape (rows, terms) each."""
-    real, imaginary, scale = np.zeros(t.shape), np.zeros(t.shape), np.zeros(t.shape)
-    for column, mass in zip(values.T, participation * masses, strict=True):
-        z_real, z_imaginary = (tilt * column)[:, None], t * column[:, None]
-        part = complex_expm1(z_real, z_imaginary)
-        real += mass * part.real
-        imaginary += mass * part.imag
-        scale += mass * (np.abs(part) + np.exp(z_real) * (np.abs(z_imaginary) + np.abs(z_real)))
+def _log_moments(values: Floats, masses: Floats, tilt: Floats, t: Floats) -> tuple[Floats, Floats, Floats]:
+    """log|M|, arg M and a relative error of M at tilt + i·t; shape (laws, rows, terms) each."""
+    shape = (len(values), *t.shape)
+    real, imaginary, scale = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    for atom in range(values.shape[2]):
+        for law in np.flatnonzero(masses[:, atom]):
+            column, mass = values[law, :, atom], masses[law, atom]
+            z_real, z_imaginary = (tilt * column)[:, None], t * column[:, None]
+            part = complex_expm1(z_real, z_imaginary)
+            real[law] += mass * part.real
+            imaginary[law] += mass * part.imag
+            scale[law] += mass * (np.abs(part) + np.exp(z_real) * (np.abs(z_imaginary) + np.abs(z_real)))
     excess = real * (2 + real) + imaginary**2
     near_zero = excess < -0.75
-    squared = np.where(near_zero, np.maximum((1 + real) ** 2 + imaginary**2, 1e-300), 1.0)
-    log_modulus = 0.5 * np.where(near_zero, np.log(squared), np.log1p(np.where(near_zero, 0.0, excess)))
-    log_modulus = np.maximum(log_modulus, _LEAST_LOG)
+    log_modulus = 0.5 * np.log1p(np.where(near_zero, 0.0, excess))
+    if np.any(near_zero):
+        squared = np.maximum((1 + real[near_zero]) ** 2 + imaginary[near_zero] ** 2, 1e-300)
+        log_modulus[near_zero] = np.maximum(0.5 * np.log(squared), _LEAST_LOG)
     return log_modulus, np.arctan2(imaginary, 1 + real), 32 * _ROUNDOFF * scale * np.exp(-log_modulus)

@@ -24,6 +24,7 @@ from shuffle_plugins.accounting.pairs.counts import (
 )
 from shuffle_plugins.accounting.pairs.crowd import CrowdLaws, CrowdPair
 from shuffle_plugins.accounting.pairs.mixes import MixPair, mixes_help
+from shuffle_plugins.accounting.pairs.others import OthersPair
 from shuffle_plugins.accounting.terms import CohortDraw, Sampling
 
 _TAIL_PLACES = (-10.5, -9.25, -8.0, -7.0, -6.0, -5.0, -4.0, -3.0)
@@ -45,11 +46,11 @@ _MOST_BIT_COUNTS = 350_000  # buckets times √reports
 _TAIL_BIT_BUCKETS, _BIT_TAIL = 8, 1e-7  # sizes of less probability than this need fewer groups
 _MOST_BIT_COHORTS = 96
 _MOST_COUNTED_REPORTS = 2e9  # counting more takes too long
-_CROWD_GROUPS, _MANY_CROWDS_GROUPS = 128, 48  # of datasets: a fraction of a second for a round
 _FEWEST_ACTIVE = (
     0.01  # expected reports for each record in a cohort, below which nothing is won over the blanket
 )
 _MOST_SLOTTED = 30.0  # ε0 above which a slot's weights differ by too many orders of magnitude to be summed
+_MANY_BLANKETS, _CLEARLY_LESS = 200.0, 0.97  # blanket reports, and a ratio of variances
 _BIT_COHORT_WIDTH = 0.004  # relative, of a bucket of random cohorts
 
 
@@ -60,7 +61,7 @@ def upper_pair(blanket: Blanket, draw: CohortDraw) -> PairMixture:
 
 
 def upper_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> tuple[PairMixture, ...]:
-    """Every dominating pair there is of a round; where there are two, each is the smaller one somewhere.
+    """The dominating pairs of a round, of which each may be the smaller one somewhere.
 
     Args:
         blanket: privacy blanket of the reports.
@@ -68,7 +69,7 @@ def upper_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> tuple[
         mechanism: name of the randomizer; ``"generic"`` is any that all clients of the round share.
     """
     if mechanism == "generic" and (mixes := _mixes(blanket, draw)):
-        return upper_pair(blanket, draw), mixes
+        return _beside_blanket(mixes, upper_pair(blanket, draw))
     if blanket.high > 0 and blanket.local_epsilon <= _MOST_SLOTTED:
         return upper_pair(blanket, draw), _placed(draw, partial(slot_pair, blanket), upper=True)
     pairs = (upper_pair(blanket, draw),)
@@ -77,11 +78,25 @@ def upper_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> tuple[
     if blanket.form is Form.BIT and draw.cohort <= _MOST_COUNTED_REPORTS:
         return (*pairs, _bit_pair(blanket.local_epsilon, draw))
     if blanket.form is Form.SIGN and draw.cohort * blanket.differing >= _FEWEST_ACTIVE:
-        many = draw.sees_cohort and draw.sampling is Sampling.POISSON
-        groups = _MANY_CROWDS_GROUPS if many else _CROWD_GROUPS
-        signs = partial(_sign_pair, blanket.local_epsilon, groups=groups)
-        return (*pairs, _placed(draw, signs, upper=True))
+        signs = _placed(draw, partial(_sign_pair, blanket.local_epsilon), upper=True)
+        return _beside_blanket(signs, *pairs)
     return pairs
+
+
+def _beside_blanket(others: PairMixture, blanket: PairMixture) -> tuple[PairMixture, ...]:
+    """Both pairs, or the first alone if it is the smaller one everywhere but for rounding.
+
+    It is where many blanket reports are expected: by Lemma 10 the blanket's pair then gains at most what
+    these may fall short of their mean.
+    """
+    for pair in others.pairs:
+        if not isinstance(pair, OthersPair):
+            return blanket, others
+        if pair.population * math.exp(-pair.local_epsilon) < _MANY_BLANKETS:
+            return blanket, others
+    if others.information > _CLEARLY_LESS * blanket.information:
+        return blanket, others
+    return (others,)
 
 
 def mixed(blanket: Blanket, draw: CohortDraw) -> bool:
@@ -208,15 +223,12 @@ def _cohort_edges(draw: CohortDraw, *, first: int, size: int, upper: bool, few: 
     return np.unique(np.concatenate([[0], inner, [size]]))
 
 
-def _sign_pair(
-    local_epsilon: float, population: int, slots: int, participation: float, *, groups: int
-) -> CrowdPair:
+def _sign_pair(local_epsilon: float, *, population: int, slots: int, participation: float) -> CrowdPair:
     return CrowdPair(
         local_epsilon=local_epsilon,
         population=population,
         slots=slots,
         laws=CrowdLaws.sign(local_epsilon, participation=participation),
-        groups=groups,
     )
 
 

@@ -13,8 +13,9 @@ from shuffle_plugins.accounting import Blanket, EpsilonInterval, ShuffleAccounta
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.hinge import expected_positive_part
 from shuffle_plugins.accounting.numerics.mixed_sums import MixedSums
-from shuffle_plugins.accounting.pairs import mixes
-from shuffle_plugins.accounting.pairs.mixes import MixPair, mix_losses
+from shuffle_plugins.accounting.pairs import mixes, others
+from shuffle_plugins.accounting.pairs.mixes import MixPair
+from shuffle_plugins.accounting.pairs.others import others_losses
 
 FACTORS = np.array([1.0, 1.05, 1.3, 2.0, 3.5])  # E
 
@@ -52,8 +53,8 @@ def exact_round(channel: Floats, own: int, others: tuple[int, ...], cohort: int)
 
 def enumerated_bound(pair: MixPair) -> Floats:
     """The bound of the proof at each of FACTORS: all shares, all mixes, all sums of draws."""
-    others = min(pair.slots, pair.population - 1)
-    shares, left_out = mixes._shares(pair)
+    draws = min(pair.slots, pair.population - 1)
+    shares, left_out = pair.shares()
     e = math.exp(pair.local_epsilon)
     growth = FACTORS - 1
     visible = pair.participation * pair.slots / pair.population
@@ -62,8 +63,8 @@ def enumerated_bound(pair: MixPair) -> Floats:
         types = mixes._types(growth, share.odds)
         own = share.own * (2 + growth) * (e - 1) / (e + 1)
         worst = np.zeros(len(FACTORS))
-        for mix in itertools.product(range(others + 1), repeat=3):
-            if sum(mix) != others:
+        for mix in itertools.product(range(draws + 1), repeat=3):
+            if sum(mix) != draws:
                 continue
             value = np.stack(
                 [-pair.population * growth, own - pair.population * growth, -own - pair.population * growth]
@@ -90,15 +91,16 @@ def test_rounds_of_few_clients_are_below_the_worst_mix(population: int, cohort: 
         )
         pair = MixPair(local_epsilon=level(channel), population=population, slots=cohort, participation=1.0)
         bound = enumerated_bound(pair)
-        for others in itertools.combinations_with_replacement(range(3), population - 1):
-            p, q = (exact_round(channel, own, others, cohort) for own in (0, 1))
+        for held in itertools.combinations_with_replacement(range(3), population - 1):
+            p, q = (exact_round(channel, own, held, cohort) for own in (0, 1))
             for first, second in ((p, q), (q, p)):
                 exact = np.maximum(first - FACTORS[:, None] * second, 0.0).sum(axis=1)
                 assert np.all(exact <= bound + 1e-12)
                 closest = max(closest, float(exact[0] / bound[0]))
-        computed = mixes._Profile(pair).bound(np.log(FACTORS), share=1e-3, strides=4)
+        shares, left_out = pair.shares()
+        computed = others._profile(shares, np.log(FACTORS), smoothing=1e-3)
         inside = pair.largest_ratio > FACTORS
-        assert np.all(bound[inside] <= computed[inside] + mixes._Profile(pair).left_out)
+        assert np.all(bound[inside] <= computed[inside] + left_out)
     assert 0.2 < closest <= 1  # the bound says something even here
 
 
@@ -107,7 +109,7 @@ def test_random_cohorts_may_be_everybody(population: int, rate: float) -> None:
     """The number of reports is public, so losses go on beyond those of a cohort of the mean size."""
     local_epsilon = 2.0
     pair = MixPair(local_epsilon=local_epsilon, population=population, slots=population, participation=rate)
-    _, p, q, missing = mix_losses(pair, tolerance=6e-3)
+    _, p, q, missing = others_losses(pair, tolerance=6e-3)
     mean_size = math.log1p(rate * math.expm1(local_epsilon))
     for channel in (k_ary_response(local_epsilon, 2), k_ary_response(local_epsilon, 3)):
         others = (len(channel) - 1,) * (population - 1)
@@ -151,7 +153,7 @@ def test_sums_of_every_mix_are_below_the_bound() -> None:
     own = (np.array([[1.0, -1.0], [2.0, -2.0]]), np.array([0.5, 0.5]))
     shift = np.array([-1.0, -8.0])
     found = MixedSums(
-        shift=shift, types=types, own=own, trials=12, participation=0.7, own_participation=1.0, strides=12
+        shift=shift, types=types, own=own, trials=12, participation=0.7, own_participation=1.0
     ).largest(1e-3)
     for row in range(2):
         worst = 0.0
@@ -184,7 +186,7 @@ def test_a_single_type_agrees_with_sums_of_one_law() -> None:
     law = (values, np.array([1 / 3, 2 / 3]))
     nothing = (np.zeros((3, 2)), np.array([0.5, 0.5]))
     shift = np.array([0.0, -100.0, -600.0])
-    draws = {"trials": 10_000, "participation": 0.5, "own_participation": 1.0, "strides": 2}
+    draws = {"trials": 10_000, "participation": 0.5, "own_participation": 1.0}
     found = MixedSums(shift=shift, types=[law, law, law], own=nothing, **draws).largest(1e-5)
     direct = expected_positive_part(
         values=values, masses=0.5 * law[1], trials=10_000, shift=shift, share=1e-5
@@ -196,7 +198,7 @@ def test_a_single_type_agrees_with_sums_of_one_law() -> None:
 @pytest.mark.parametrize("population", [2, 1000, 10**9])
 def test_buckets_of_shares_hold_the_whole_law(population: int, local_epsilon: float) -> None:
     pair = MixPair(local_epsilon=local_epsilon, population=population, slots=1, participation=1.0)
-    shares, left_out = mixes._shares(pair)
+    shares, left_out = pair.shares()
     assert math.fsum(share.mass for share in shares) + left_out == pytest.approx(1, abs=1e-10)
     assert left_out < (1e-30 if population > 1000 else 0.01)
     odds, own = [share.odds for share in shares], [share.own for share in shares]
@@ -213,7 +215,7 @@ def test_lower_and_upper_bounds_of_a_generic_round_meet(local_epsilon: float) ->
 
 
 def test_the_pair_of_mixes_is_symmetric_and_whole() -> None:
-    _, p, q, missing = mix_losses(
+    _, p, q, missing = others_losses(
         MixPair(local_epsilon=1.0, population=500, slots=200, participation=1.0), tolerance=6e-3
     )
     np.testing.assert_allclose(np.sort(p), np.sort(q), atol=1e-15)
@@ -225,7 +227,7 @@ def test_more_clients_cost_less_and_more_reports_cost_more() -> None:
 
     def bound(population: int, slots: int, local_epsilon: float) -> Floats:
         pair = MixPair(local_epsilon=local_epsilon, population=population, slots=slots, participation=1.0)
-        return mixes._Profile(pair).bound(losses, share=1e-4, strides=8)
+        return others._profile(pair.shares()[0], losses, smoothing=1e-4)
 
     middle = bound(20_000, 4_000, 1.0)
     assert np.all(bound(30_000, 4_000, 1.0) < middle)
