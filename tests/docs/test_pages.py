@@ -62,7 +62,7 @@ def test_the_code_runs_and_prints_what_the_page_says(name: str, capsys: pytest.C
     assert blocks
     for block in blocks:
         exec(compile(block, name, "exec"), {})
-    assert capsys.readouterr().out.startswith("ε ∈ [0.3841, 0.3848] at δ = 1e-05 (replace-one neighbours, ")
+    assert capsys.readouterr().out.startswith("ε ∈ [0.3841, 0.3845] at δ = 1e-05 (replace-one neighbours, ")
 
 
 @pytest.fixture
