@@ -27,10 +27,10 @@ from shuffle_plugins.accounting.pairs.mixes import MixPair, mixes_help
 from shuffle_plugins.accounting.pairs.others import OthersPair
 from shuffle_plugins.accounting.terms import CohortDraw, Sampling
 
-_TAIL_PLACES = (-10.5, -9.25, -8.0, -7.0, -6.0, -5.0, -4.0, -3.0)
+_INNER_PLACES = (-4.0, -3.0, -2.25, -1.5, -0.75, 0.0, 0.75, 1.5, 2.25, 3.5)
 _PLACES = (
-    (1e5, (*_TAIL_PLACES, -2.25, -1.5, -0.75, 0.0, 0.75, 1.5, 2.25, 3.5)),
-    (1e6, (-8.5, -6.5, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.5)),
+    (1e5, (-10.5, -9.25, -8.0, -7.0, -6.0, -5.0, *_INNER_PLACES)),
+    (1e7, (-9.0, -7.5, -6.25, -5.0, *_INNER_PLACES)),
     (math.inf, (-6.0, -4.0, -2.5, -1.25, 0.0, 1.25, 2.5)),
 )
 """Edges of buckets of a random cohort's sizes, in deviations, of cohorts up to so large."""
@@ -50,7 +50,7 @@ _FEWEST_ACTIVE = (
     0.01  # expected reports for each record in a cohort, below which nothing is won over the blanket
 )
 _MOST_SLOTTED = 30.0  # ε0 above which a slot's weights differ by too many orders of magnitude to be summed
-_MANY_BLANKETS, _CLEARLY_LESS = 3e3, 0.97  # blanket reports, and a ratio of variances
+_MANY_BLANKETS, _CLEARLY_LESS = 200.0, 0.97  # blanket reports, and a ratio of variances
 _BIT_COHORT_WIDTH = 0.004  # relative, of a bucket of random cohorts
 
 
