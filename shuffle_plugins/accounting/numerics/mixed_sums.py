@@ -46,8 +46,8 @@ _ENOUGH, _ROUGHLY = 5e-5, 1e-2  # relative; what the largest of all mixes is kno
 _FEWER_ROWS = 0.7  # share of those that wait, below which the others are left alone
 _FEW_TRIALS = 12  # so few that each mix is computed
 _FIRST_STRIDES = {1: 1, 2: 1, 3: 3}  # cells along an edge to begin with, by the number of types
-_HALVINGS = {1: 0, 2: 6, 3: 4}  # of a cell, at most
-_EACH = 64  # draws of two types, up to which every mix may be computed
+_HALVINGS = {1: 0, 2: 8, 3: 4}  # of a cell, at most
+_EACH = 256  # draws of two types, up to which every mix may be computed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ _FINEST = 1.5e-3  # tolerance; what is finer takes longer and gains next to noth
 _COMMON = 0.02  # probability of a bucket of shares from which every point of the profile is computed
 _RARE_STEP = 4  # points of the profile to one at which a bucket of less probability is computed
 _SCOUTS, _ROUGH = 32, 0.02  # points that look for the end of the profile; smoothing where little matters
-_FEW, _MOST_SMOOTHED = 0.1, 2e-3  # reports whose variance smooths a sum, and a share of it
+_FEW, _MOST_SMOOTHED = 0.4, 5e-3  # reports whose variance smooths a sum, and the most as a share
 _SMALL = 0.1  # deviation of the loss, relative to the largest, up to which its formula holds
 _NO_END = 5.0  # deviations, before which no profile ends
 _UNIFORM_REACH = 12.0  # deviations of the loss that points cover evenly
@@ -139,7 +139,7 @@ def others_losses(pair: OthersPair, *, tolerance: float) -> tuple[Floats, Floats
         step = deviation * math.sqrt(3 * tolerance)
         losses = profile_points(last, step=step, uniform=_UNIFORM_REACH * deviation)
         right = hull_outcomes(
-            losses, _profile(shares, losses, smoothing=tolerance / 2 + min(_FEW / pair.slots, _MOST_SMOOTHED))
+            losses, _profile(shares, losses, smoothing=tolerance / 3 + min(_FEW / pair.slots, _MOST_SMOOTHED))
         )
     else:
         right = rough

@@ -50,7 +50,7 @@ _FEWEST_ACTIVE = (
     0.01  # expected reports for each record in a cohort, below which nothing is won over the blanket
 )
 _MOST_SLOTTED = 30.0  # ε0 above which a slot's weights differ by too many orders of magnitude to be summed
-_MANY_BLANKETS, _CLEARLY_LESS = 200.0, 0.97  # blanket reports, and a ratio of variances
+_MANY_BLANKETS, _CLEARLY_LESS = 3e3, 0.97  # blanket reports, and a ratio of variances
 _BIT_COHORT_WIDTH = 0.004  # relative, of a bucket of random cohorts
 
 
