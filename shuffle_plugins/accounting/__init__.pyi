@@ -49,6 +49,7 @@ from .pairs.instances import most_telling as most_telling
 from .pairs.instances import product_atoms as product_atoms
 from .pairs.instances import read_coarsely as read_coarsely
 from .pairs.instances import two_level_atoms as two_level_atoms
+from .pairs.record_types import RecordTypes as RecordTypes
 from .precision import pair_epsilon_interval as pair_epsilon_interval
 from .rounds.coins import SumRound as SumRound
 from .rounds.counted import BitEncoding as BitEncoding

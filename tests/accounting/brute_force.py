@@ -1,4 +1,4 @@
-"""Exact laws of small shuffled rounds, straight from their definition: nothing here knows of blankets."""
+"""Exact laws of small shuffled rounds, straight from their definition, and bounds, straight from theirs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from scipy import optimize
+
+from shuffle_plugins.accounting import Atoms
+from shuffle_plugins.accounting.pairs.mixes import MixPair
 
 Histogram = tuple[int, ...]
 Law = dict[Histogram, float]
@@ -49,6 +52,40 @@ def hockey_stick(first: Law, second: Law, epsilon: float) -> float:
     """Σ (P − e^ε Q)₊."""
     factor = math.exp(epsilon)
     return sum(max(0.0, first.get(h, 0.0) - factor * second.get(h, 0.0)) for h in {*first, *second})
+
+
+def mixed_bound(pair: MixPair, factors: np.ndarray) -> np.ndarray:
+    """The bound of section 3c of the proofs at each E of ``factors``: all shares, mixes and sums of draws."""
+    draws = min(pair.slots, pair.population - 1)
+    shares, left_out = pair.shares()
+    growth = factors - 1
+    visible = pair.participation * pair.slots / pair.population
+    total = np.full(len(factors), left_out)
+
+    def seen_of(atoms: Atoms, kept: float) -> tuple[np.ndarray, np.ndarray]:
+        """G less its mean, for (R_x, R_x') over that share of R_z, or over nothing; and the masses."""
+        u, v, mass = np.array(atoms).T
+        gain = ((1 + u)[:, None] - factors * (1 + v)[:, None]) / kept
+        return np.vstack([gain, np.zeros(len(factors))]) + growth, np.append(kept * mass, 1 - kept)
+
+    for share in shares:
+        types = [seen_of(atoms, share.kept) for atoms in pair.others.types]
+        gains, own = seen_of(pair.others.shared, 1.0)
+        worst = np.zeros(len(factors))
+        for mix in itertools.product(range(draws + 1), repeat=3):
+            if sum(mix) != draws:
+                continue
+            value = np.concatenate([share.own * gains, np.zeros((1, len(growth)))]) - pair.population * growth
+            mass = np.append(visible * own, 1 - visible)
+            for (values, masses), count in zip(types, mix, strict=True):
+                lazy = np.concatenate([share.others * values, np.zeros((1, len(growth)))])
+                weights = np.append(pair.participation * masses, 1 - pair.participation)
+                for _ in range(count):
+                    value = (value[:, None] + lazy[None]).reshape(-1, len(growth))
+                    mass = np.outer(mass, weights).ravel()
+            worst = np.maximum(worst, mass @ np.maximum(value, 0.0))
+        total += share.mass * worst / pair.population
+    return total
 
 
 def neighbours(records: int, clients: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:

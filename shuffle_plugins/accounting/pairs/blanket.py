@@ -9,7 +9,8 @@ from dataclasses import fields as dataclass_fields
 from enum import StrEnum
 from typing import Any, Self
 
-from shuffle_plugins.accounting.pairs.instances import Atoms
+from shuffle_plugins.accounting.pairs.instances import Atoms, checked_atoms
+from shuffle_plugins.accounting.pairs.record_types import RecordTypes
 from shuffle_plugins.core import checks
 
 _MASS_TOLERANCE = 1e-11
@@ -64,6 +65,8 @@ class Blanket:
         instances: datasets in which everybody else holds one record z, each as triples (u, v, mass): with
             R_z, the law of a report about z, u = R_x/R_z − 1 and v = R_x'/R_z − 1 have that mass under R_z.
             Exact, or a coarser reading of reports; each makes a lower bound.
+        others: types that cover the records of all other clients, if it is proved that some do. The reports
+            then hide each other by all that they are, not by the blanket alone; the smaller bound holds.
 
     Raises:
         ValueError: if a mass is negative or the weights do not have mean one.
@@ -79,12 +82,16 @@ class Blanket:
     tail: float = 0.0
     form: Form = Form.CORNERS
     instances: tuple[Atoms, ...] = ()
+    others: RecordTypes | None = None
 
     def __post_init__(self) -> None:
         checks.local_epsilon(self.local_epsilon)
         object.__setattr__(self, "form", Form(self.form))
         object.__setattr__(self, "edges", tuple((float(r), float(mass)) for r, mass in self.edges))
-        object.__setattr__(self, "instances", tuple(map(_checked_atoms, self.instances)))
+        instances = (checked_atoms(each, within=_MASS_TOLERANCE) for each in self.instances)
+        object.__setattr__(self, "instances", tuple(instances))
+        if self.others is not None:
+            self._check_others(self.others)
         masses = (self.differing, self.low, self.high, self.outside, self.tail, *(m for _, m in self.edges))
         if not all(math.isfinite(x) and x >= 0 for x in masses):
             raise ValueError("blanket masses must be finite and not negative")
@@ -104,6 +111,18 @@ class Blanket:
                 f"blanket weights must have mean 1, got {mean_weight!r}: check that the atoms are "
                 "(R_x1/ω, R_x1'/ω, ω) and that none is missing"
             )
+
+    def _check_others(self, others: RecordTypes) -> None:
+        if self.form is not Form.CORNERS or self.tail:
+            raise ValueError("only pure reports with a blanket of corners have types of others")
+        most, rounding = math.exp(self.local_epsilon), 2.0**-50  # of 1 + u where u is next to −1
+        for u, v, _ in (atom for law in others.types for atom in law):
+            low, high = min(1.0, 1 + u, 1 + v) + rounding, max(1.0, 1 + u, 1 + v)
+            if high > most * low * (1 + _MASS_TOLERANCE):
+                raise ValueError(
+                    f"an other's report has the likelihoods (1 + {u!r}, 1 + {v!r}), relative to its own, "
+                    f"which are further apart than ε0={self.local_epsilon!r} allows"
+                )
 
     @property
     def strong(self) -> float:
@@ -213,10 +232,11 @@ class Blanket:
     def state(self) -> tuple[Any, ...]:
         """The blanket as a plain tuple of float, bool, str and tuples, for checkpoints.
 
-        Without instances it is as it was before there were any.
+        Without instances, or types of others, it is as it was before there were any.
         """
-        fields = astuple(self)
-        return (*fields[:-2], self.form.value, *([self.instances] if self.instances else []))
+        *fields, form, instances, others = astuple(self)
+        last = [instances, others] if others else [instances] if instances else []
+        return (*fields, form.value, *last)
 
     @classmethod
     def from_state(cls, state: tuple[Any, ...]) -> Self:
@@ -226,36 +246,15 @@ class Blanket:
             ValueError: if the tuple is not one that :meth:`state` writes.
         """
         names = [field.name for field in dataclass_fields(cls)]
-        if not isinstance(state, (tuple, list)) or len(state) not in (len(names) - 1, len(names)):
+        if not isinstance(state, (tuple, list)) or not len(names) - 2 <= len(state) <= len(names):
             raise ValueError(f"not the state of a Blanket: {state!r}")
+        fields = dict(zip(names, state, strict=False))
         try:
-            return cls(**dict(zip(names, state, strict=False)))
+            if fields.get("others") is not None:
+                fields["others"] = RecordTypes.from_state(fields["others"])
+            return cls(**fields)
         except TypeError as error:
             raise ValueError(f"not the state of a Blanket: {state!r}") from error
-
-
-def _checked_atoms(atoms: Iterable[tuple[float, float, float]]) -> Atoms:
-    """One instance's atoms as floats.
-
-    Raises:
-        ValueError: if they are not the law of two gains of mean zero.
-    """
-    found = tuple((float(u), float(v), float(mass)) for u, v, mass in atoms)
-    if not all(map(math.isfinite, (x for atom in found for x in atom))):
-        raise ValueError("an instance's atoms must be finite numbers")
-    if any(mass < 0 or min(u, v) < -1 for u, v, mass in found):
-        raise ValueError("an instance's atom needs a mass that is not negative, and gains of at least -1")
-    total = math.fsum(mass for _, _, mass in found)
-    means = [math.fsum(atom[i] * atom[2] for atom in found) for i in (0, 1)]
-    sizes = [math.fsum(abs(atom[i]) * atom[2] for atom in found) for i in (0, 1)]
-    if abs(total - 1) > _MASS_TOLERANCE or any(
-        abs(mean) > _MASS_TOLERANCE * (1 + size) for mean, size in zip(means, sizes, strict=True)
-    ):
-        raise ValueError(
-            f"an instance's masses must sum to 1 and its gains have mean 0, got {total!r} and {means}: check "
-            "that the atoms are (R_x/R_z − 1, R_x'/R_z − 1, R_z) and that none is missing"
-        )
-    return found
 
 
 def _corner_coordinate(weight: float, largest: float) -> float:

@@ -116,6 +116,34 @@ def most_telling(candidates: Iterable[Atoms]) -> Atoms:
     return max(candidates, key=information)
 
 
+def checked_atoms(atoms: Iterable[tuple[float, float, float]], *, within: float) -> Atoms:
+    """One law's atoms as floats.
+
+    Args:
+        atoms: triples (u, v, mass).
+        within: how far masses may be from one, and means from zero, relative to the gains.
+
+    Raises:
+        ValueError: if they are not the law of two gains of mean zero.
+    """
+    found = tuple((float(u), float(v), float(mass)) for u, v, mass in atoms)
+    if not all(map(math.isfinite, (x for atom in found for x in atom))):
+        raise ValueError("an instance's atoms must be finite numbers")
+    if any(mass < 0 or min(u, v) < -1 for u, v, mass in found):
+        raise ValueError("an instance's atom needs a mass that is not negative, and gains of at least -1")
+    total = math.fsum(mass for _, _, mass in found)
+    means = [math.fsum(atom[i] * atom[2] for atom in found) for i in (0, 1)]
+    sizes = [math.fsum(abs(atom[i]) * atom[2] for atom in found) for i in (0, 1)]
+    if abs(total - 1) > within or any(
+        abs(mean) > within * (1 + size) for mean, size in zip(means, sizes, strict=True)
+    ):
+        raise ValueError(
+            f"an instance's masses must sum to 1 and its gains have mean 0, got {total!r} and {means}: check "
+            "that the atoms are (R_x/R_z − 1, R_x'/R_z − 1, R_z) and that none is missing"
+        )
+    return found
+
+
 def _completed(atoms: Mapping[tuple[float, float], float]) -> Atoms:
     """With the mass of all other reports, read as one, such that no gain has a mean."""
     mass = math.fsum(atoms.values())

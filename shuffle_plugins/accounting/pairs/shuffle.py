@@ -23,8 +23,9 @@ from shuffle_plugins.accounting.pairs.counts import (
     third_record_pair,
 )
 from shuffle_plugins.accounting.pairs.crowd import CrowdLaws, CrowdPair
-from shuffle_plugins.accounting.pairs.mixes import MixPair, mixes_help
+from shuffle_plugins.accounting.pairs.mixes import MixPair
 from shuffle_plugins.accounting.pairs.others import OthersPair
+from shuffle_plugins.accounting.pairs.record_types import RecordTypes
 from shuffle_plugins.accounting.terms import CohortDraw, Sampling
 
 _INNER_PLACES = (-4.0, -3.0, -2.25, -1.5, -0.75, 0.0, 0.75, 1.5, 2.25, 3.5)
@@ -68,12 +69,13 @@ def upper_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> tuple[
         draw: who takes part, and who looks.
         mechanism: name of the randomizer; ``"generic"`` is any that all clients of the round share.
     """
-    if mechanism == "generic" and (mixes := _mixes(blanket, draw)):
-        return _beside_blanket(mixes, upper_pair(blanket, draw))
-    if blanket.high > 0 and blanket.local_epsilon <= _MOST_SLOTTED:
-        return upper_pair(blanket, draw), _placed(draw, partial(slot_pair, blanket), upper=True)
     pairs = (upper_pair(blanket, draw),)
-    if draw.spans_batches or blanket.local_epsilon > MOST_COUNTED:
+    slotted = blanket.high > 0 and blanket.local_epsilon <= _MOST_SLOTTED
+    if slotted:
+        pairs = (*pairs, _placed(draw, partial(slot_pair, blanket), upper=True))
+    if mixes := _mixes(blanket, draw, mechanism=mechanism):
+        return _beside_blanket(mixes, *pairs)
+    if slotted or draw.spans_batches or blanket.local_epsilon > MOST_COUNTED:
         return pairs
     if blanket.form is Form.BIT and draw.cohort <= _MOST_COUNTED_REPORTS:
         return (*pairs, _bit_pair(blanket.local_epsilon, draw))
@@ -83,42 +85,52 @@ def upper_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> tuple[
     return pairs
 
 
-def _beside_blanket(others: PairMixture, blanket: PairMixture) -> tuple[PairMixture, ...]:
-    """Both pairs, or the first alone if it is the smaller one everywhere but for rounding.
+def _beside_blanket(others: PairMixture, *blanket: PairMixture) -> tuple[PairMixture, ...]:
+    """All pairs, or the first alone if it is the smaller one everywhere but for rounding.
 
     It is where many blanket reports are expected: by Lemma 10 the blanket's pair then gains at most what
     these may fall short of their mean.
     """
     for pair in others.pairs:
         if not isinstance(pair, OthersPair):
-            return blanket, others
+            return *blanket, others
         if pair.population * math.exp(-pair.local_epsilon) < _MANY_BLANKETS:
-            return blanket, others
-    if others.information > _CLEARLY_LESS * blanket.information:
-        return blanket, others
+            return *blanket, others
+    if others.information > _CLEARLY_LESS * blanket[-1].information:
+        return *blanket, others
     return (others,)
 
 
-def mixed(blanket: Blanket, draw: CohortDraw) -> bool:
-    """Whether a generic round is accounted by the mixes of others that there can be, too."""
-    return _mixes(blanket, draw) is not None
+def mixed(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> bool:
+    """Whether a round is accounted by all mixes of others that there can be, too."""
+    return _mixes(blanket, draw, mechanism=mechanism) is not None
 
 
-def _mixes(blanket: Blanket, draw: CohortDraw) -> PairMixture | None:
+def _mixes(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> PairMixture | None:
     """The pair over all mixes of others, where it is smaller by more than next to nothing."""
-    if blanket.form is not Form.CORNERS or draw.spans_batches:
+    others = blanket.others
+    if mechanism == "generic" and blanket.form is Form.CORNERS:
+        others = RecordTypes.generic(blanket.local_epsilon)
+    if others is None or draw.spans_batches:
         return None
-    found = _placed(draw, partial(_mix_pair, blanket), upper=True, few=True)
+    found = _placed(draw, partial(_mix_pair, blanket, others), upper=True, few=True)
     helped = (mass for mass, pair in zip(found.masses, found.pairs, strict=True) if isinstance(pair, MixPair))
     return found if math.fsum(helped) > 0.5 else None
 
 
-def _mix_pair(blanket: Blanket, *, population: int, slots: int, participation: float) -> Pair:
+def _mix_pair(
+    blanket: Blanket, others: RecordTypes, *, population: int, slots: int, participation: float
+) -> Pair:
     """The pair of mixes, or the blanket's for cohorts of so few that it is as good."""
-    epsilon = blanket.local_epsilon
-    if mixes_help(local_epsilon=epsilon, population=population, reports=slots * participation):
-        return MixPair(local_epsilon=epsilon, population=population, slots=slots, participation=participation)
-    return blanket_pair(blanket, population=population, slots=slots, participation=participation)
+    common = blanket_pair(blanket, population=population, slots=slots, participation=participation)
+    mixes = MixPair(
+        local_epsilon=blanket.local_epsilon,
+        others=others,
+        population=population,
+        slots=slots,
+        participation=participation,
+    )
+    return mixes if mixes.helps(common.information) else common
 
 
 def lower_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> dict[str, PairMixture]:

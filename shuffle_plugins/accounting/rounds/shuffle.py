@@ -142,7 +142,7 @@ class ShuffleRound(Round):
     @property
     def pair_name(self) -> str:
         """The name of the dominating pair."""
-        if self.mechanism == "generic" and mixed(self.effective_blanket, self):
+        if mixed(self.effective_blanket, self, mechanism=self.mechanism):
             return "crowd pair"
         form = self.effective_blanket.form
         return _PAIR_NAMES[Form.CORNERS if form is not Form.CLONES and self.spans_batches else form]

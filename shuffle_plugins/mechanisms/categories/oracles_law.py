@@ -21,8 +21,9 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from typing import TypedDict
 
-from shuffle_plugins.accounting import Atoms, Blanket, two_level_atoms
+from shuffle_plugins.accounting import Atoms, Blanket, RecordTypes, two_level_atoms
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture, follows, odds_below
 from shuffle_plugins.randomness import WHOLE
@@ -98,7 +99,7 @@ def ideal_subset_selection(*, local_epsilon: float, categories: int, size: int |
         low=density * (k - s) * (k - s - 1) / (k * (k - 1)),
         high=density * s * (s - 1) / (k * (k - 1)),
         outside=density * one * min((k - s - 1) / (k - 2), 1.0),
-        instances=_third_of(local_epsilon, lambda a, b, c: density * _held(k, s, a + b + c)),
+        **_any_three(local_epsilon, lambda a, b, c: density * _held(k, s, a + b + c)),
     )
 
 
@@ -112,10 +113,23 @@ def _held(categories: int, size: int, wanted: int) -> float:
     return max(chance, 0.0)
 
 
-def _third_of(local_epsilon: float, share: Callable[[int, int, int], float]) -> tuple[Atoms, ...]:
-    """Everybody else holds a third category; ``share`` of the blanket is likely for x, x' and it, or not."""
+class _Crowds(TypedDict):
+    """What the other clients' reports make of a round, from below and from above."""
+
+    instances: tuple[Atoms, ...]
+    others: RecordTypes
+
+
+def _any_three(local_epsilon: float, share: Callable[[int, int, int], float]) -> _Crowds:
+    """Any three categories are alike; ``share`` of the blanket is likely for each of them, or not.
+
+    Two of them are x and x'. In an instance everybody else holds the third.
+    """
     shares = {kinds: share(*kinds) for kinds in itertools.product((0, 1), repeat=3)}
-    return (two_level_atoms(local_epsilon=local_epsilon, shares=shares),)
+    return {
+        "instances": (two_level_atoms(local_epsilon=local_epsilon, shares=shares),),
+        "others": RecordTypes.two_level(local_epsilon=local_epsilon, shares=shares),
+    }
 
 
 def ideal_rappor(*, local_epsilon: float, categories: int) -> Blanket:
@@ -159,7 +173,7 @@ def ideal_local_hashing(*, local_epsilon: float, buckets: int | None = None) -> 
         low=apart * (g - 2) / size + (g - 1) / (g * size),
         high=1 / (g * size),
         outside=apart * apart / size,
-        instances=_third_of(
+        **_any_three(
             local_epsilon, lambda a, b, c: g / size * math.prod(1 / g if hit else apart for hit in (a, b, c))
         ),
     )
@@ -182,7 +196,7 @@ def _unary(local_epsilon: float, categories: int, *, likely: float, missed: floa
         low=scale * unset * unset + all_ones * math.exp(local_epsilon),
         high=scale * likely * likely - all_ones,
         outside=scale * likely * unset * unset,
-        instances=_third_of(
+        **_any_three(
             local_epsilon, lambda a, b, c: scale * math.prod(likely if bit else unset for bit in (a, b, c))
         ),
     )
@@ -201,12 +215,18 @@ def k_rr_blanket(*, local_epsilon: float, categories: int) -> Blanket:
 def one_bit_hadamard_blanket(*, local_epsilon: float, categories: int) -> Blanket:
     """One-bit Hadamard response with all the randomness that helps; its group is part of the report.
 
-    It has the masses of Hadamard response, but either answer of a group is likely for any third record.
+    It has the masses of Hadamard response, but either answer of a group is likely for any third record. Of a
+    group that is drawn at random, and either answer, any three categories make any of the 8 combinations
+    equally likely, also if one of the three rows is the product of the others.
 
     Raises:
         ValueError: if an argument is out of range.
     """
-    return replace(hadamard_blanket(local_epsilon=local_epsilon, categories=categories), outside=0.0)
+    law = hadamard_blanket(local_epsilon=local_epsilon, categories=categories)
+    eighths = dict.fromkeys(itertools.product((0, 1), repeat=3), law.mass / 8)
+    return replace(
+        law, outside=0.0, others=RecordTypes.two_level(local_epsilon=local_epsilon, shares=eighths)
+    )
 
 
 def hadamard_blanket(*, local_epsilon: float, categories: int) -> Blanket:
@@ -316,7 +336,7 @@ def local_hashing_blanket(*, local_epsilon: float, categories: int, buckets: int
 
 
 def _of_two(law: Blanket, categories: int) -> Blanket:
-    """The law of more categories for two of them, of which it is a post-processing: no third record."""
+    """The law of more categories for two of them: no third record is there to hide nobody."""
     return law if categories > 2 else replace(law, outside=0.0, instances=())
 
 

@@ -7,9 +7,12 @@ import math
 
 import numpy as np
 import pytest
-from brute_force import hockey_stick, k_ary_response, neighbours, shuffled_law
+from brute_force import hockey_stick, k_ary_response, mixed_bound, neighbours, shuffled_law
+from thinning import first_fast
 
-from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting import Blanket, RecordTypes, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting.pairs import others as others_module
+from shuffle_plugins.accounting.pairs.mixes import MixPair
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.categories.oracles_law import (
     ideal_hadamard_response,
@@ -46,6 +49,13 @@ def hadamard(size: int, local_epsilon: float) -> np.ndarray:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
     weights = np.exp(local_epsilon * (matrix[1:] > 0))
     return weights / weights.sum(axis=1, keepdims=True)
+
+
+def one_bit(size: int, local_epsilon: float) -> np.ndarray:
+    """A group, every one as likely, and whether the row is plus there, which is likely to be told."""
+    told = (hadamard(size, math.log(2)) * size > 1).astype(float)
+    kept = 1 / (1 + math.exp(-local_epsilon))
+    return np.concatenate([1 - kept + (2 * kept - 1) * answer for answer in (told, 1 - told)], axis=1) / size
 
 
 def hashed(categories: int, buckets: int, local_epsilon: float) -> np.ndarray:
@@ -143,6 +153,69 @@ def test_no_dataset_exceeds_the_upper_bound_nor_all_fall_short_of_the_lower(
         answer = accountant.delta(float(epsilon))
         assert exact <= answer.upper + VIOLATION
         assert answer.lower <= exact + VIOLATION
+
+
+def mixed_cases(local_epsilon: float) -> dict[str, tuple[np.ndarray, RecordTypes]]:
+    """The mechanisms whose others are of three types."""
+    found = cases(local_epsilon)
+    found["limited-hadamard"] = (
+        one_bit(4, local_epsilon),
+        registry.blanket("limited-hadamard", local_epsilon=local_epsilon, dim=3),
+    )
+    return {name: (channel, law.others) for name, (channel, law) in found.items() if law.others}
+
+
+@pytest.mark.parametrize("local_epsilon", LEVELS)
+@pytest.mark.parametrize("name", list(mixed_cases(1.0)))
+def test_records_are_of_the_three_types(name: str, local_epsilon: float) -> None:
+    channel, others = mixed_cases(local_epsilon)[name]
+    for one, two in itertools.permutations(range(len(channel)), 2):
+        for third in range(len(channel)):
+            gains = np.stack([channel[one], channel[two]]) / channel[third] - 1
+            kind = 0 if third == one else 1 if third == two else 2
+            wanted = np.array(others.types[kind])
+            # The law is known by its values at as many points as there are.
+            for u, v, _ in wanted:
+                near = np.all(np.abs(gains.T - (u, v)) < 1e-9, axis=1)
+                same = np.all(np.abs(wanted[:, :2] - (u, v)) < 1e-9, axis=1)
+                assert channel[third][near].sum() == pytest.approx(wanted[same, 2].sum(), rel=1e-9)
+
+
+@first_fast(
+    ("name", "population", "cohort"),
+    [
+        ("rappor", 3, 2),
+        *((name, n, k) for name in mixed_cases(1.0) for n, k in ((2, 1), (3, 3), (4, 3))),
+        ("limited-hadamard", 5, 5),
+    ],
+    fast=1,
+)
+def test_all_datasets_are_below_the_worst_mix(name: str, population: int, cohort: int) -> None:
+    factors = np.array([1.0, 1.2, 1.7, 2.6])
+    for local_epsilon in (0.4, 1.5):
+        channel, others = mixed_cases(local_epsilon)[name]
+        # Reports that are as likely as others for each of three categories are one report.
+        ratios = np.round(channel[:3] / channel[:3].max(axis=0), 9)
+        groups = np.unique(ratios, axis=1, return_inverse=True)[1].ravel()
+        merged = np.stack([np.bincount(groups, weights=row) for row in channel[:3]])
+        pair = MixPair(
+            local_epsilon=local_epsilon,
+            others=others,
+            population=population,
+            slots=cohort,
+            participation=1.0,
+        )
+        bound = mixed_bound(pair, factors)
+        worst = np.zeros(len(factors))
+        for one, two in neighbours(len(merged), population):
+            p, q = (shuffled_law(merged, data, cohort=cohort) for data in (one, two))
+            worst = np.maximum(worst, [hockey_stick(p, q, math.log(factor)) for factor in factors])
+        assert np.all(worst <= bound + VIOLATION)
+        assert worst[0] > 0.3 * bound[0]
+        shares, left_out = pair.shares()
+        computed = others_module._profile(shares, np.log(factors), smoothing=1e-3)
+        inside = pair.largest_ratio > factors
+        assert np.all(bound[inside] <= computed[inside] + left_out)
 
 
 @pytest.mark.parametrize("categories", [3, 4, 10, 100])
