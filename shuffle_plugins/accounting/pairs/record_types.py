@@ -57,7 +57,7 @@ class RecordTypes:
         ``docs/proofs/accounting.md``, section 3c. In common all records have 1/e^ε0 of (R_x + R_x')/2.
         """
         share = 1 / (math.exp(local_epsilon) + 2)
-        ternary = {(1, 0, 0): share, (0, 1, 0): share, (0, 0, 1): share}
+        ternary: dict[tuple[int, ...], float] = {(1, 0, 0): share, (0, 1, 0): share, (0, 0, 1): share}
         return cls(
             types=(*_binary(local_epsilon), _two_levels(local_epsilon, ternary)),
             common=math.exp(-local_epsilon),

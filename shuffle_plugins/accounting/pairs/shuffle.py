@@ -69,10 +69,9 @@ def upper_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> tuple[
         draw: who takes part, and who looks.
         mechanism: name of the randomizer; ``"generic"`` is any that all clients of the round share.
     """
-    pairs = (upper_pair(blanket, draw),)
     slotted = blanket.high > 0 and blanket.local_epsilon <= _MOST_SLOTTED
-    if slotted:
-        pairs = (*pairs, _placed(draw, partial(slot_pair, blanket), upper=True))
+    slots = [_placed(draw, partial(slot_pair, blanket), upper=True)] if slotted else []
+    pairs = (upper_pair(blanket, draw), *slots)
     if mixes := _mixes(blanket, draw, mechanism=mechanism):
         return _beside_blanket(mixes, *pairs)
     if slotted or draw.spans_batches or blanket.local_epsilon > MOST_COUNTED:

@@ -225,9 +225,10 @@ class ShuffleRound(Round):
 
     @property
     def resolves_alone(self) -> bool:
-        """Whether the dominating pair has two counts, not three."""
+        """Whether the blanket's pair has two counts, not three, and there is none but that over mixes."""
         pairs = (pair for pair in self._pairs() if not isinstance(pair, MixPair))
-        return all(isinstance(pair, CountPair) and pair.passive in (0.0, 1.0) for pair in pairs)
+        counts = (*self.dominating_pair().pairs, *pairs)
+        return all(isinstance(pair, CountPair) and pair.passive in (0.0, 1.0) for pair in counts)
 
     @property
     def lower_families(self) -> tuple[str, ...]:
