@@ -22,7 +22,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from shuffle_plugins.accounting import Atoms, Blanket, most_telling, product_atoms
+from shuffle_plugins.accounting import Atoms, Blanket, RecordTypes, most_telling, product_atoms
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.signs.randomized_response_law import (
     Constants,
@@ -190,11 +190,11 @@ def sampled_blanket(
     sign = randomized_response_blanket(local_epsilon=local_epsilon, dim=dim) if one else None
     if sign is not None and value == 1 and constants is Constants.EXACT:
         return sign
-    return replace(
-        sign or Blanket.generic(local_epsilon),
-        exact=False,
-        instances=opposite_rows(local_epsilon, plan, constants, value=value),
-    )
+    instances = opposite_rows(local_epsilon, plan, constants, value=value)
+    if sign is not None:
+        return replace(sign, exact=False, instances=instances)
+    others = RecordTypes.generic(local_epsilon)
+    return replace(Blanket.generic(local_epsilon, exact=False), instances=instances, others=others)
 
 
 def opposite_rows(
