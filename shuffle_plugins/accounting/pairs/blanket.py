@@ -224,6 +224,16 @@ class Blanket:
             exact=corners_only,
         )
 
+    def shared(self) -> Self:
+        """The same of a randomizer that all clients share and that follows from no report of the round.
+
+        It has the types of others that cover every such randomizer, where these give the smaller bound.
+        """
+        others = RecordTypes.generic(self.local_epsilon)
+        gain = math.expm1(self.local_epsilon)
+        own = 2 * self.differing * gain * gain + 2 * math.fsum(m * (r - 1) ** 2 for r, m in self.edges)
+        return replace(self, others=others) if others.information < own else self
+
     @property
     def mass(self) -> float:
         """Total mass of the blanket, at most one."""

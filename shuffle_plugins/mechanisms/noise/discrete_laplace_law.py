@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
-from shuffle_plugins.accounting import Blanket, RecordTypes
+from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.noise.additive_law import discrete_laplace_blanket, discrete_laplace_instance
 
@@ -101,9 +101,9 @@ def grid_blanket(*, local_epsilon: float, dim: int, bits: int = COARSE_BITS) -> 
         ValueError: if ε0 or the dimension is out of range.
     """
     grid = laplace_grid(local_epsilon=local_epsilon, dim=dim, bits=bits)
-    whole, others = grid.whole_radius, RecordTypes.generic(local_epsilon)
+    whole = grid.whole_radius
     if whole is None or local_epsilon > _LOUDEST_BLANKET or 2 * whole > _MOST_STEPS:
-        generic = replace(Blanket.generic(local_epsilon, exact=False), others=others)
+        generic = Blanket.generic(local_epsilon, exact=False).shared()
         if grid.radius_in_steps < 1 or local_epsilon > _LOUDEST_BLANKET:
             return generic
         # Rows on an axis, at whole steps, so that nothing is rounded.
@@ -112,7 +112,7 @@ def grid_blanket(*, local_epsilon: float, dim: int, bits: int = COARSE_BITS) -> 
         return replace(generic, instances=(own,))
     law = discrete_laplace_blanket(local_epsilon=local_epsilon, steps=2 * whole)
     own = discrete_laplace_instance(rate=local_epsilon / (2 * whole), steps=2 * whole, across=False)
-    return replace(law, instances=(own,), others=others)
+    return replace(law, instances=(own,)).shared()
 
 
 def fine_blanket(*, local_epsilon: float, dim: int) -> Blanket:

@@ -19,7 +19,7 @@ from functools import lru_cache
 
 from scipy import special
 
-from shuffle_plugins.accounting import Blanket, RecordTypes
+from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.privunit.sphere import half_spaces_at_angle, three_caps
 from shuffle_plugins.randomness import WHOLE
@@ -145,8 +145,7 @@ def privunit_g_blanket(*, local_epsilon: float, dim: int) -> Blanket:
         )
         if dim > 1
         else (),
-        others=RecordTypes.generic(local_epsilon),
-    )
+    ).shared()
 
 
 def _hazard(threshold: float) -> float:

@@ -23,7 +23,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from shuffle_plugins.accounting import Blanket, RecordTypes, zero_between
+from shuffle_plugins.accounting import Blanket, zero_between
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.privunit.sphere import (
     cap_measure,
@@ -166,5 +166,4 @@ def privunit_blanket(*, local_epsilon: float, dim: int) -> Blanket:
                 overlap=lambda angle: caps_at_angle(parameters.threshold, angle=angle, dim=dim),
             ),
         ),
-        others=RecordTypes.generic(local_epsilon),
-    )
+    ).shared()

@@ -22,7 +22,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from shuffle_plugins.accounting import Atoms, Blanket, RecordTypes, most_telling, product_atoms
+from shuffle_plugins.accounting import Atoms, Blanket, most_telling, product_atoms
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.signs.randomized_response_law import (
     Constants,
@@ -193,8 +193,7 @@ def sampled_blanket(
     instances = opposite_rows(local_epsilon, plan, constants, value=value)
     if sign is not None:
         return replace(sign, exact=False, instances=instances)
-    others = RecordTypes.generic(local_epsilon)
-    return replace(Blanket.generic(local_epsilon, exact=False), instances=instances, others=others)
+    return replace(Blanket.generic(local_epsilon, exact=False), instances=instances).shared()
 
 
 def opposite_rows(
