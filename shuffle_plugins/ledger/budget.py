@@ -164,7 +164,7 @@ class BudgetLedger(BudgetFile):
     that dies in between leaves the round charged at the most it can have cost.
 
     The file holds how often each participant took part in a run, not in which rounds. Several models may
-    share it. RecordTypes may read it at any time; two processes may write to it, but not train one model.
+    share it. Others may read it at any time; two processes may write to it, but not train one model.
 
     Args:
         path: the file; made if it is not there.
