@@ -104,7 +104,7 @@ def report_error(
 ) -> ReportError:
     """The mechanism's error on clients in a ball, set up for the smallest ball of its own norm that holds it.
 
-    The built-in mechanisms have closed forms. RecordTypes are built, which loads torch, and their
+    The built-in mechanisms have closed forms. Others are built, which loads torch, and their
     ``worst_variance`` asked.
 
     Args:

@@ -51,7 +51,7 @@ def mixing_distance(*, clients: int, shares: int, modulus: int) -> float:
     """Bound on the total variation between shuffled shares and a function of their sum, rounded up.
 
     Args:
-        clients: n ≥ 1, those who split honestly. RecordTypes only add messages that the adversary knows.
+        clients: n ≥ 1, those who split honestly. Others only add messages that the adversary knows.
         shares: m ≥ 2, per client; two protect many clients poorly, and their number is limited to 2,048.
         modulus: q ≥ 2.
 
