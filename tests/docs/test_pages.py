@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import re
 import tomllib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import matplotlib
 import pytest
+import yaml
 
 from shuffle_plugins import __version__
 
@@ -18,6 +23,10 @@ PAGES = sorted(
 )
 LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+NUMBER = re.compile(r"\d+\.\d+")
+QUICK_STARTS = sorted(ROOT.glob("docs/start/*.md"))
+TUTORIALS = sorted(ROOT.glob("docs/tutorials/*.ipynb"))
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
@@ -25,6 +34,15 @@ def _anchors(page: Path) -> set[str]:
     """The anchors that GitHub makes of a page's headings."""
     headings = (re.sub(r"[`*]", "", text).strip().lower() for text in HEADING.findall(page.read_text()))
     return {"#" + re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in headings}
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(number) for number in NUMBER.findall(text)]
+
+
+def _names(pages: Iterable[Path]) -> set[str]:
+    """Pages as ``docs/_toc.yml`` names them."""
+    return {str(page.relative_to(ROOT).with_suffix("")) for page in pages}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -45,6 +63,68 @@ def test_the_code_runs_and_prints_what_the_page_says(name: str, capsys: pytest.C
     for block in blocks:
         exec(compile(block, name, "exec"), {})
     assert capsys.readouterr().out.startswith("ε ∈ [0.3841, 0.3845] at δ = 1e-05 (replace-one neighbours, ")
+
+
+@pytest.fixture
+def quiet_flower() -> Iterator[None]:
+    """A page may change Flower's logging, and the tests after it must not notice."""
+    level = logging.getLogger("flwr").level
+    yield
+    logging.getLogger("flwr").setLevel(level)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quiet_flower")
+@pytest.mark.parametrize("page", QUICK_STARTS, ids=lambda page: page.stem)
+def test_a_quick_start_runs_and_prints_what_it_shows(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, object] = {}
+    for block in PYTHON.findall(page.read_text()):
+        exec(compile(block, page.name, "exec"), names)
+    printed = capsys.readouterr().out
+    shown = [block for language, block in FENCED.findall(page.read_text()) if not language]
+    by_chance = ("adversary: server", "adversary: local")  # as often as the most frequent client was drawn
+    for line in "".join(shown).splitlines():
+        if not any(words in line for words in by_chance):
+            like = NUMBER.sub("(.+?)", re.escape(line.split("…")[0]).replace(r"\.", "."))
+            found = re.search(f"^{like}", printed, re.MULTILINE)
+            assert found, f"nothing was printed like {line!r}"
+            assert _numbers(found.group()) == pytest.approx(_numbers(line), rel=0.05)
+    learned = [int(share) for share in re.findall(r"privacy: (\d+)%", printed)]
+    learned += [round(100 * float(share)) for share in re.findall(r"'accuracy': ([\d.]+)", printed)]
+    assert learned
+    assert min(learned) > 65
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quiet_flower")
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_a_tutorial_runs_and_prints_what_it_has_recorded(
+    page: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    matplotlib.use("Agg")
+    names: dict[str, object] = {}
+    for cell in json.loads(page.read_text())["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        exec(compile("".join(cell["source"]), page.name, "exec"), names)
+        printed = capsys.readouterr().out
+        streams = [output["text"] for output in cell["outputs"] if output.get("name") == "stdout"]
+        recorded = "".join(text for stream in streams for text in stream)
+        if "random" in cell["metadata"].get("tags", []):
+            assert bool(printed) == bool(recorded)
+        else:
+            assert _numbers(printed) == pytest.approx(_numbers(recorded), rel=0.05)
+
+
+def test_every_page_has_its_place_in_the_site() -> None:
+    """If this fails, add the page to ``docs/_toc.yml``."""
+    contents = yaml.safe_load((ROOT / "docs/_toc.yml").read_text())
+    entries = [entry for part in contents["subtrees"] for entry in part["entries"]]
+    placed = {contents["root"], *(entry["file"] for entry in entries if "file" in entry)}
+    for entry in entries:
+        if "glob" in entry:
+            placed |= _names(ROOT.glob(entry["glob"] + ".md"))
+    assert placed == _names((*PAGES, *TUTORIALS))
 
 
 def test_the_citation_is_of_this_version_and_licence() -> None:
