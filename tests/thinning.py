@@ -24,8 +24,8 @@ def first_fast(
 
 
 def every_nth_fast(cases: Iterable[tuple[str, ...]], *, nth: int) -> list[Any]:
-    """Many cases of one kind: every ``nth`` is fast, the others are marked ``slow``; ids are the words."""
+    """Many cases of one kind: every ``nth`` is fast, if not 0, the others are ``slow``; ids are the words."""
     return [
-        pytest.param(*case, id="-".join(case), marks=[] if place % nth == 0 else pytest.mark.slow)
+        pytest.param(*case, id="-".join(case), marks=[] if nth and place % nth == 0 else pytest.mark.slow)
         for place, case in enumerate(cases)
     ]

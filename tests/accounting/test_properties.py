@@ -57,6 +57,7 @@ rounds = st.builds(
 slow = settings(deadline=None, max_examples=40)
 
 
+@pytest.mark.slow
 @slow
 @given(rounds, st.integers(1, 50), st.integers(2, 40))
 def test_more_rounds_cost_more(shuffle_round: ShuffleRound, steps: int, more: int) -> None:

@@ -57,7 +57,11 @@ ROUND_CASES = [
         marks=[] if name == "binary-rr" or (kind == "full" and name in THOROUGHLY) else pytest.mark.slow,
     )
     for name, dim in CASES
-    for kind in (ROUNDS if name in THOROUGHLY else ("full", "poisson, server"))
+    for kind in (
+        ROUNDS
+        if name == "binary-rr" or (name in THOROUGHLY and dim == max(DIMENSIONS))
+        else ("full", "poisson, server")
+    )
 ]
 TELLING = ("local", "full", "poisson, server")
 
@@ -130,7 +134,7 @@ def test_where_the_worst_case_is_attained_the_audit_comes_close(name, dim, field
     assert share * upper < result.epsilon <= upper
 
 
-@pytest.mark.parametrize(
+@first_fast(
     "attack", [LikelihoodRatio(), Frequencies(), Projection(), Aggregate()], ids=lambda attack: attack.name
 )
 def test_every_attack_gets_somewhere_alone(attack):

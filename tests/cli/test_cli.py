@@ -253,7 +253,7 @@ def test_plot_without_matplotlib_says_what_to_install(
     ("solve", "known", "step"),
     [
         ("local-epsilon", "-k 200 -t 20", 0.01),
-        ("rounds", "-k 200 -e 1", 0.02),
+        pytest.param("rounds", "-k 200 -e 1", 0.02, marks=pytest.mark.slow),
         pytest.param("cohort", "-e 1 -t 20", 0.05, marks=pytest.mark.slow),
     ],
 )

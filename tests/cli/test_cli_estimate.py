@@ -84,6 +84,7 @@ def test_a_table_for_people_names_the_guarantee(run, values) -> None:
         assert text in out
 
 
+@pytest.mark.slow
 def test_a_column_of_csv_with_other_values_counted_together(run, tmp_path) -> None:
     path = tmp_path / "table.csv"
     rows = [("id", "colour"), *((n, "mauve" if n % 4 == 0 else "red") for n in range(2000))]
@@ -184,6 +185,7 @@ def test_bad_files_end_in_one_sentence(run, tmp_path, content, extra, message) -
     assert message in err
 
 
+@pytest.mark.slow
 def test_names_with_square_brackets_are_shown_as_they_are(run, tmp_path) -> None:
     """Rich takes [bold] for markup, and [/b] for the end of something that never began."""
     path, table = tmp_path / "values.txt", tmp_path / "users.csv"

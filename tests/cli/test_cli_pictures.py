@@ -138,7 +138,7 @@ def test_a_plan_has_a_picture(tmp_path: Path, sampling: str) -> None:
         dim=20,
         mechanism="linf-coordinate",
         sampling=sampling,
-        num_steps=(1, 5),
+        num_steps=5,
     )
     path = tmp_path / "plan.png"
     plot_plan(plan=found, path=path)

@@ -9,7 +9,7 @@ from accountant_questions import DELTA, MECHANISMS
 from answers import Questions
 
 from shuffle_plugins import optim
-from shuffle_plugins.accounting import Adversary, Sampling
+from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.optim import bounds
 from shuffle_plugins.planning import choices, expected_noise, plan, report_error
@@ -74,11 +74,8 @@ def planned(**fields: Any) -> dict[str, Any]:
 for _sampling in Sampling:
     _cohorts = (400,) if _sampling is Sampling.FULL else (40, 400)
     QUESTIONS.add(f"plan: {_sampling}", partial(planned, sampling=_sampling, cohorts=_cohorts, num_steps=2))
-QUESTIONS.add("plan: several steps", planned)
 QUESTIONS.add("plan: privunit", partial(planned, mechanism="privunit", cohorts=(100,), num_steps=2))
-QUESTIONS.add("plan: server", partial(planned, adversary=Adversary.SERVER))
 QUESTIONS.add("plan: Rényi", partial(planned, method="rdp", num_steps=10))
-QUESTIONS.add("plan: searched cohorts", partial(planned, cohorts=None, num_steps=5))
 QUESTIONS.add("plan: searched", partial(planned, mechanism="l2-block", cohorts=None, num_steps=None))
 QUESTIONS.add("plan: best of all", partial(planned, mechanism="best", num_steps=2, cohorts=(100,)))
 QUESTIONS.add(

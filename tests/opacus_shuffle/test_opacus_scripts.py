@@ -54,7 +54,7 @@ def test_the_scripts_are_plain_opacus_before_they_are_changed(tmp_path: Path) ->
     assert type(result["engine"]).__module__.startswith("opacus.")
 
 
-@first_fast("changes", [LOCAL, ONE_SIGN, SUM], ids=["privunit", "one sign", "vector-sum"], fast=2)
+@first_fast("changes", [LOCAL, ONE_SIGN, SUM], ids=["privunit", "one sign", "vector-sum"])
 def test_mnist(changes: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
     result = run("mnist.py", changes, tmp_path, "--epochs", "1", "--batch-size", "300")
     check(result, rounds=5, population=1500, cohort=300, delta=1e-5)

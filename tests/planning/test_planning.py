@@ -59,7 +59,7 @@ def recomputed(row: PlanRow, found: Plan) -> ShuffleAccountant:
 
 @pytest.mark.slow
 def test_it_beats_every_point_of_a_grid(searched: Plan) -> None:
-    for name, cohort, num_steps in itertools.product(("privunit", "linf-coordinate"), (7, 250, N), (1, 1000)):
+    for name, cohort, num_steps in itertools.product(("privunit", "linf-coordinate"), (7, N), (1, 1000)):
         level = calibrate_local_epsilon(
             target_epsilon=0.5,
             delta=DELTA,
@@ -84,6 +84,7 @@ def test_every_row_is_certified_afresh(searched: Plan) -> None:
         assert row.epsilon.neighbouring_relation == "replace-one"
 
 
+@pytest.mark.slow
 def test_a_rows_errors_and_bits_belong_together(searched: Plan) -> None:
     for row in searched.rows:
         variance = report_error(
@@ -95,6 +96,7 @@ def test_a_rows_errors_and_bits_belong_together(searched: Plan) -> None:
         assert row.bits_per_client == pytest.approx(row.total_bits / N)
 
 
+@pytest.mark.slow
 def test_the_thrifty_row_saves_communication_within_the_tolerance(searched: Plan) -> None:
     best, thrifty = searched.best, searched.thrifty
     assert best.average_mse <= thrifty.average_mse <= best.average_mse * 1.05
@@ -108,8 +110,8 @@ def test_the_thrifty_row_saves_communication_within_the_tolerance(searched: Plan
 @pytest.mark.slow
 def test_error_falls_with_epsilon_and_population() -> None:
     small = partial(planned, num_steps=10, mechanism="linf-coordinate")
-    by_epsilon = [small(target_epsilon=eps, cohorts=(100, N)).best.average_mse for eps in (0.1, 0.5, 2)]
-    by_population = [small(population=n, cohorts=(100,)).best.average_mse for n in (150, 400, 2000)]
+    by_epsilon = [small(target_epsilon=eps, cohorts=(100,)).best.average_mse for eps in (0.1, 2)]
+    by_population = [small(population=n, cohorts=(100,)).best.average_mse for n in (150, 2000)]
     for errors in (by_epsilon, by_population):
         assert all(later < 0.99 * earlier for earlier, later in itertools.pairwise(errors))
 
@@ -178,6 +180,7 @@ class _Steep:
         return 1 + (self.radius**2) * math.exp(3 * (3 - self.local_epsilon))
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_the_mechanisms_left_out_are_named_with_the_reason(searched: Plan) -> None:
     reasons = {each.mechanism: each.reason for each in searched.dismissed}
@@ -250,6 +253,7 @@ def test_the_rdp_route_costs_a_little(searched: Plan) -> None:
     assert "RDP" in rdp.epsilon.upper_bound
 
 
+@pytest.mark.slow
 def test_baselines_are_what_they_say(searched: Plan) -> None:
     by_name = {each.name.split(",")[0]: each for each in searched.baselines}
     alone, curator = by_name["no shuffler"], by_name["trusted curator"]

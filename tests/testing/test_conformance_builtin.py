@@ -21,8 +21,8 @@ DIMS = dict.fromkeys(
     ),
     CATEGORIES,
 ) | {"binary-rr": (1,)}
-SAMPLES = 20_000
-FEWER_SAMPLES = 4_000
+SAMPLES = 12_000
+FEWER_SAMPLES = 2_500
 
 
 @pytest.mark.parametrize("name", available("vectors", "categories"))

@@ -78,7 +78,7 @@ def test_the_search_crosses_plateaus_just_above_and_just_below_the_target(start:
         (0.5, 100, {"population": 500, "sampling": "full"}, 6),
         (8.0, 2, {"population": 500}, 16),  # past a kink and a jump
     ],
-    fast=2,
+    fast=1,
 )
 def test_calibration_takes_few_calls_and_every_answer_fits(
     target: float, rounds: int, change: dict[str, object], calls: int, monkeypatch: pytest.MonkeyPatch

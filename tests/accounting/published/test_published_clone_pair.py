@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from brute_force import extreme_channel, hockey_stick, neighbours, shuffled_law
 from scipy import special, stats
+from thinning import first_fast
 
 from shuffle_plugins.accounting.pairs.clones import ClonePair, binary_pair
 from shuffle_plugins.accounting.pairs.few_clones import log_excess
@@ -59,6 +60,7 @@ def test_delta_is_the_pairs_own(n: int, local_epsilon: float, probability: float
         assert upper == pytest.approx(exact, rel=1e-8, abs=1e-14)
 
 
+@pytest.mark.slow
 def test_delta_agrees_with_fifty_digits() -> None:
     pair = clones.clone_pair(local_epsilon=1.5, cohort=150)
     with mpmath.workdps(50):
@@ -94,7 +96,7 @@ def test_values_that_other_implementations_found(
         assert upper == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize(("local_epsilon", "n"), [(0.4, 3), (2.0, 4), (1.0, 5)])
+@first_fast(("local_epsilon", "n"), [(0.4, 3), (2.0, 4), (1.0, 5)])
 def test_both_pairs_dominate_random_channels(local_epsilon: float, n: int) -> None:
     pairs = [module(local_epsilon=local_epsilon, cohort=n) for module in (clones.clone_pair, binary_pair)]
     rng = np.random.default_rng(n)

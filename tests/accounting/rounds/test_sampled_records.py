@@ -238,6 +238,7 @@ def test_a_random_number_of_clients_costs_little_more():
     assert poisson[0] == 0
 
 
+@pytest.mark.slow
 def test_costs_fall_with_records_and_rise_with_reports():
     fewer = [cost(sampled(m, 2))[1] for m in (2, 4, 8, 16)]
     assert all(more > less for more, less in itertools.pairwise(fewer))

@@ -91,6 +91,7 @@ def test_dummies_beyond_what_the_rate_explains_earn_nothing(liars):
     assert 0.97 * honest < certified < 1.15 * honest
 
 
+@pytest.mark.slow
 def test_dishonest_clients_hide_nobody_whatever_they_send():
     """The charge covers the round of the honest alone, if so many are, for every way of lying."""
     answered, share, reports, rate = 30, 0.6, 12, 0.5

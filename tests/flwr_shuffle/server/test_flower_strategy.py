@@ -480,7 +480,7 @@ def test_forged_reports_are_left_out_and_nobody_is_named(caplog):
 # -- the budget ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("adversary", list(Adversary))
+@first_fast("adversary", list(Adversary))
 def test_the_budget_ends_the_run_before_it_is_exceeded(adversary, tmp_path):
     answered = []
 

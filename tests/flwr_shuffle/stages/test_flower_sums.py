@@ -252,6 +252,7 @@ def test_rounds_of_everybody_cost_the_target() -> None:
     assert strategy.get_epsilon(DELTA) == pytest.approx(target, rel=0.02)
 
 
+@pytest.mark.slow
 def test_the_books_survive_and_the_budget_holds(tmp_path: Path) -> None:
     path = tmp_path / "budget.sqlite"
     first = strategy_of(ledger=path)

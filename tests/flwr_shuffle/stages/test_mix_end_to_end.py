@@ -116,6 +116,7 @@ def test_a_run_learns_behind_the_mix_node(grid: WatchedGrid) -> None:
     assert all(grid.coins)
 
 
+@pytest.mark.slow
 def test_secret_participation_earns_the_servers_number(grid: WatchedGrid) -> None:
     """Rounds that cost server and observer the same, and less than if the server had seen who took part."""
     strategy = strategy_of(grid, SelfSampling(0.5), randomizer="linf-block", local_epsilon=1.0)

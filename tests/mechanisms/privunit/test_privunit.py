@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from scipy import special, stats
-from thinning import first_fast
 
 from shuffle_plugins.core import Field, Reports, Rows
 from shuffle_plugins.mechanisms import get
@@ -150,7 +149,8 @@ def statistics_of(sums, rows):
     return found
 
 
-@first_fast(
+@pytest.mark.slow
+@pytest.mark.parametrize(
     ("make", "chunk"),
     [(generic_rows, 4), (repeated_rows, 6), (dependent_rows, 5), (rows_with_zeros, 6)],
 )
