@@ -55,7 +55,7 @@ def hockey_stick(first: Law, second: Law, epsilon: float) -> float:
 
 
 def mixed_bound(pair: MixPair, factors: np.ndarray) -> np.ndarray:
-    """The bound of section 3c of the proofs at each E of ``factors``: all shares, mixes and sums of draws."""
+    """The bound of section 3c of the proofs at each E of ``factors``, rising: all shares, mixes, sums of draws."""
     draws = min(pair.slots, pair.population - 1)
     shares, left_out = pair.shares()
     growth = factors - 1
@@ -84,7 +84,8 @@ def mixed_bound(pair: MixPair, factors: np.ndarray) -> np.ndarray:
                     value = (value[:, None] + lazy[None]).reshape(-1, len(growth))
                     mass = np.outer(mass, weights).ravel()
             worst = np.maximum(worst, mass @ np.maximum(value, 0.0))
-        total += share.mass * worst / pair.population
+        # Given the share, what the mix tells is (A − E·B)₊ of A, B ≥ 0, so it falls in E, and its bounds may.
+        total += share.mass * np.minimum.accumulate(worst) / pair.population
     return total
 
 
