@@ -55,7 +55,7 @@ def hockey_stick(first: Law, second: Law, epsilon: float) -> float:
 
 
 def mixed_bound(pair: MixPair, factors: np.ndarray) -> np.ndarray:
-    """The bound of section 3c of the proofs at each E of ``factors``, which rise: all shares, mixes and sums."""
+    """The bound of section 3c of the proofs at each E of ``factors``, which rise: all shares and mixes."""
     draws = min(pair.slots, pair.population - 1)
     shares, left_out = pair.shares()
     growth = factors - 1
