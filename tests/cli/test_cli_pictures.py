@@ -135,10 +135,10 @@ def test_a_plan_has_a_picture(tmp_path: Path, sampling: str) -> None:
         target_epsilon=1.0,
         delta=1e-6,
         population=5_000,
-        dim=20,
-        mechanism="linf-coordinate",
+        dim=1,
+        mechanism="binary-rr",
         sampling=sampling,
-        num_steps=5,
+        num_steps=(1, 5),
     )
     path = tmp_path / "plan.png"
     plot_plan(plan=found, path=path)
