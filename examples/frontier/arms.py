@@ -149,7 +149,7 @@ def local(task: Task, epsilon: float, schedule: Schedule) -> Noise:
 
 
 def nothing(task: Task, epsilon: float, schedule: Schedule) -> Noise:
-    """Clipping alone."""
+    """No noise: the exact mean of the clipped gradients."""
     return Noise(
         noisy=lambda coins: with_gaussian(0.0, clip=schedule.clip, coins=coins),
         schedule=schedule,

@@ -53,7 +53,7 @@ def accuracy(runs: Runs) -> str:
 
 
 def text(runs: Runs) -> str:
-    """The page."""
+    """The whole Markdown page, from the runs in the results."""
     return "\n".join([*_head(runs), *_accuracies(runs), *_costs(runs), _method()]) + "\n"
 
 

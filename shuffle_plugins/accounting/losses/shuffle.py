@@ -285,7 +285,7 @@ class _ActiveNodes:
     least_inactive: Floats
 
     def part(self, some: slice) -> _ActiveNodes:
-        """Some of them."""
+        """The nodes in a slice of the arrays."""
         return _ActiveNodes(
             self.value[some],
             self.mass[some],

@@ -31,7 +31,7 @@ _LARGEST_EXPONENT = 300.0  # e to this power, squared, is a float
 _LOG_FADED = -50.0  # of a term, relative to the one on the real line, that need not be computed
 _SMALLEST_LOG_MODULUS = -7.0  # relative to M(c)
 _BLOCK = 32  # terms whose factors are computed as an outer product
-_MOST_TERMS, _MOST_SHARED_TERMS = 1 << 11, 384  # per row; beyond, the Gaussian is widened
+_MOST_TERMS = 1 << 11  # per row; beyond, the Gaussian is widened
 _TERMS_AT_ONCE = 1 << 15  # so that arrays stay in the processor's cache
 
 
@@ -70,31 +70,15 @@ def expected_positive_part(
         of it.
     """
     draws, mixes = (Draw(values, masses),), np.array([[float(trials)]])
-    return _parts(draws, mixes, shift, share, most_terms=_MOST_TERMS)[:, 0]
+    return _parts(draws, mixes, shift, share)[:, 0]
 
 
-def expected_positive_parts(*, draws: Sequence[Draw], mixes: Floats, shift: Floats, share: float) -> Floats:
-    """Upper bounds on E[(shift + S)₊] for several sums S of draws from the same laws.
-
-    Args:
-        draws: the laws.
-        mixes: how many draws of each law make up a sum, shape (sums, laws), whole numbers. One contour
-            serves all sums, so they should be alike.
-        shift: x, shape (rows,).
-        share: as of :func:`expected_positive_part`, for the mean of the mixes.
-
-    Returns:
-        Shape (rows, sums).
-    """
-    return _parts(draws, mixes, shift, share, most_terms=_MOST_SHARED_TERMS)
-
-
-def _parts(draws: Sequence[Draw], mixes: Floats, shift: Floats, share: float, *, most_terms: int) -> Floats:
+def _parts(draws: Sequence[Draw], mixes: Floats, shift: Floats, share: float) -> Floats:
     result = np.repeat(np.maximum(shift, 0.0)[:, None], len(mixes), axis=1)
     rows = np.nonzero(_can_be_positive(draws, mixes, shift))[0]
     if len(rows):
         open_draws = [draw.of(rows) for draw in draws]
-        result[rows] = _by_contour(open_draws, mixes, shift[rows], share, most_terms=most_terms)
+        result[rows] = _by_contour(open_draws, mixes, shift[rows], share)
     return result
 
 
@@ -134,9 +118,7 @@ def _largest(draws: Sequence[Draw]) -> Floats:
     return np.asarray(np.max([d.values.max(axis=1) for d in draws], axis=0), dtype=np.float64)
 
 
-def _by_contour(
-    draws: Sequence[Draw], mixes: Floats, shift: Floats, share: float, *, most_terms: int
-) -> Floats:
+def _by_contour(draws: Sequence[Draw], mixes: Floats, shift: Floats, share: float) -> Floats:
     """The trapezoidal sums, shape (rows, sums)."""
     mix = mixes.mean(axis=0)
     tilt, log_height, spread = _saddle_points(draws, mix, shift)
@@ -145,7 +127,7 @@ def _by_contour(
     smoothing = math.sqrt(share) * np.minimum(scale, np.maximum(spread, 0.5 / tilt))
     period = _periods(draws, mix, shift, tilt, log_height, np.hypot(spread, smoothing))
     ends = math.sqrt(2 * _LEFT_OFF)
-    smoothing = np.maximum(smoothing, ends * period / (2 * math.pi * most_terms))
+    smoothing = np.maximum(smoothing, ends * period / (2 * math.pi * _MOST_TERMS))
     heights = np.stack([_log_moment(tilt, d) for d in draws], axis=1) @ mixes.T
     heights += (tilt * shift - 2 * np.log(tilt) + (smoothing * tilt) ** 2 / 2)[:, None]
     blocks = np.ceil(ends / smoothing * period / (2 * math.pi * _BLOCK)).astype(np.int64)

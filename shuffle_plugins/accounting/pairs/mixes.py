@@ -105,7 +105,7 @@ class _Mixes(Share):
 
     @property
     def unit(self) -> float:
-        """n."""
+        """The population, n: sums are n times the profile."""
         return float(self.pair.population)
 
     def sums(self, growth: Floats) -> MixedSums:

@@ -83,7 +83,7 @@ class Workers:
         self._give_back(worker)
 
     def close(self) -> None:
-        """End all processes."""
+        """End all processes that compute answers, also those at work."""
         for worker in tuple(self._workers):
             self._end(worker)
 
