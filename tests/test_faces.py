@@ -2,18 +2,19 @@
 
 import ast
 import importlib
+import inspect
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from difflib import unified_diff
 from functools import cache
 from pathlib import Path
 
 import pytest
+from public_names import PACKAGES, RECORDED, parsed, public_names
 
 ROOT = Path(__file__).resolve().parents[1]
-STUBS = sorted([*ROOT.glob("shuffle_plugins/**/__init__.pyi"), *ROOT.glob("integrations/*/__init__.pyi")])
-PACKAGES = [".".join(stub.parent.relative_to(ROOT).parts).removeprefix("integrations.") for stub in STUBS]
 LAYERS = [
     *("core", "features", "randomness", "compressors", "accounting", "mechanisms", "shuffler"),
     *("secure_aggregation", "protocols", "ledger", "planning", "auditing", "optim", "bandits"),
@@ -41,6 +42,33 @@ def test_every_name_of_a_face_is_there(package):
     assert dir(face) == sorted(face.__all__)
     for name in face.__all__:
         assert getattr(face, name) is not None, f"{package}.{name}"
+
+
+def test_public_names_and_signatures_are_those_recorded() -> None:
+    recorded, now = RECORDED.read_text(encoding="utf-8").splitlines(), public_names().splitlines()
+    changed = "\n".join(unified_diff(recorded, now, "recorded", "now", n=0, lineterm=""))
+    assert not changed, (
+        "what users may call has changed. If that is meant, run `python tests/public_names.py`, commit the "
+        f"new tests/public_names.txt, and add a line to CHANGELOG.md that says what to write now.\n{changed}"
+    )
+
+
+@pytest.mark.parametrize("package", ["shuffle_plugins.accounting", "shuffle_plugins.ledger"])
+def test_recorded_names_and_arguments_are_those_that_python_finds(package: str) -> None:
+    face = importlib.import_module(package)
+    text = RECORDED.read_text(encoding="utf-8")
+    lines = re.search(rf"^{package}\n((?:  .*\n)*)", text, re.MULTILINE)[1].splitlines()
+    names = [re.match(r"  (?:@dataclass )?(?:class )?(\w+)", line) for line in lines]
+    assert {name[1] for name in names if name} == set(face.__all__)
+    functions = {
+        name: getattr(face, name) for name in face.__all__ if inspect.isfunction(getattr(face, name))
+    }
+    assert functions
+    for name, function in functions.items():
+        (line,) = (line for line in lines if line.startswith(f"  {name}("))
+        arguments = ast.parse(f"def {line.strip()}: ...").body[0].args
+        written = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        assert {each.arg for each in written} == set(inspect.signature(function).parameters), name
 
 
 def test_a_face_without_the_name_says_so():
@@ -95,7 +123,7 @@ def face(package: str) -> dict[str, str]:
     path = path if path.exists() else ROOT / "integrations" / package.replace(".", "/") / "__init__.pyi"
     if not path.exists():
         return {}
-    stub = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ImportFrom)]
+    stub = [node for node in parsed(path).body if isinstance(node, ast.ImportFrom)]
     return {alias.name: "name" if node.module else "module" for node in stub for alias in node.names}
 
 
@@ -106,10 +134,10 @@ def at_a_face(module: str, name: str) -> bool:
 
 
 @cache
-def imports(code: str) -> list[tuple[str, str]]:
+def imports(code: ast.Module) -> list[tuple[str, str]]:
     """(module, name) of every import of this project's names."""
     found: list[tuple[str, str]] = []
-    for node in ast.walk(ast.parse(code)):
+    for node in ast.walk(code):
         if isinstance(node, ast.ImportFrom) and node.module and package_of(node.module + "."):
             found += [(node.module, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module == "shuffle_plugins":
@@ -117,14 +145,19 @@ def imports(code: str) -> list[tuple[str, str]]:
     return found
 
 
-def sources() -> Iterator[tuple[str, str]]:
+@cache
+def page_code(page: Path) -> ast.Module:
+    """The imports of this project's names on a page."""
+    return ast.parse("\n".join(IMPORT.findall(page.read_text())))
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
     """(path, code) of the packages, the examples, the benchmarks, and the Python of the pages."""
     for folder in ("shuffle_plugins", "integrations", "examples", "benchmarks"):
         for path in sorted(ROOT.glob(f"{folder}/**/*.py")):
-            yield str(path.relative_to(ROOT)), path.read_text()
+            yield str(path.relative_to(ROOT)), parsed(path)
     for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]:
-        lines = IMPORT.findall(page.read_text())
-        yield str(page.relative_to(ROOT)), "\n".join(lines)
+        yield str(page.relative_to(ROOT)), page_code(page)
 
 
 def home(path: str) -> str:
