@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from shuffle_plugins import __version__
 from shuffle_plugins.cli.plotting import PlottingUnavailable
+from shuffle_plugins.core import missing_extra
 
 _COMMANDS = (
     "epsilon",
@@ -101,6 +102,10 @@ def main(arguments: Iterable[str] | None = None) -> int:
         return _refuse(error.format_message())
     except (ValueError, PlottingUnavailable) as error:
         return _refuse(str(error))
+    except ModuleNotFoundError as error:
+        if advice := missing_extra(error):
+            return _refuse(advice)
+        raise
     except OSError as error:
         known = error.filename is not None and error.strerror is not None
         return _refuse(f"{error.filename} cannot be used: {error.strerror}" if known else str(error))
