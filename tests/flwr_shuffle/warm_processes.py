@@ -18,6 +18,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import random
 import signal
 import socket
@@ -53,19 +54,22 @@ def imported_programs() -> dict[str, Callable[[], object]]:
     """Import whatever Flower's programs will need."""
     installed = {entry.name: entry for entry in entry_points(group="console_scripts")}
     programs = {name: installed[name].load() for name in PROGRAMS}
+    flwr_shuffle = importlib.import_module("flwr_shuffle")
     for name in (
         "cryptography.hazmat.primitives.hpke",
         "flwr.clientapp",
         "flwr.serverapp.strategy",
         "flwr.superlink.main",
         "flwr.supernode.main",
-        "flwr_shuffle",
         "httpcore",
         "sklearn.datasets",
         "torch",
         "torch.nn",
     ):
         importlib.import_module(name)
+    # The package's own face imports a module when it is asked for, so that each has to be named.
+    for module in pkgutil.walk_packages(flwr_shuffle.__path__, "flwr_shuffle."):
+        importlib.import_module(module.name)
     return programs
 
 
