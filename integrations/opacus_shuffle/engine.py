@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, fields
 from typing import IO, Any, BinaryIO, Literal, Self
 
@@ -18,7 +18,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from opacus_shuffle.accountants import SubsampledShuffleAccountant
 from opacus_shuffle.calibration import Run, refuse_spent_delta
@@ -42,6 +42,7 @@ from opacus_shuffle.samplers import (
 from opacus_shuffle.training_plan import TrainingPlan
 from shuffle_plugins.accounting import DataAccess, EpsilonInterval, PrivacyStatement, Sampling, Unit
 from shuffle_plugins.core import checks
+from shuffle_plugins.planning import ModelKind, TrainingRecipe, training_recipe
 from shuffle_plugins.randomness import Randomness, SeededRandomness, secure
 
 _logger = logging.getLogger(__name__)
@@ -218,6 +219,56 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 "nothing is planned yet: call make_private_with_epsilon or make_private first"
             )
         return self._training_plan
+
+    @staticmethod
+    def training_recipe(
+        *,
+        module: nn.Module,
+        dataset: Dataset[Any],
+        target_epsilon: float,
+        target_delta: float,
+        randomizer: str = DEFAULT_RANDOMIZER,
+        batch_size: int | None = None,
+        num_steps: int | None = None,
+    ) -> TrainingRecipe:
+        """Recommend batch size, steps, clipping and learning rate for a model and a target; ``print`` it.
+
+        The data set is asked for its length and nothing else, so this costs no privacy. Pass the settings to
+        the SGD optimizer, the loader and ``make_private_with_epsilon`` (docs/guides/opacus.md, "Without
+        tuning").
+
+        Args:
+            module: the model. If one ``nn.Linear`` holds all parameters to train, the recipe is that of a
+                linear classifier, whose rows must have length one; otherwise that of a network.
+            dataset: the training set.
+            target_epsilon: ε of the whole run (replace-one).
+            target_delta: its δ, in (0, 1).
+            randomizer: for one report per record, a registered randomizer of vectors in an ℓ2 ball, or
+                ``"best"`` for the best of them; or ``"vector-sum"``.
+            batch_size: records of a step, to choose it yourself.
+            num_steps: steps of the run, to choose it yourself.
+
+        Raises:
+            ValueError: if an argument is out of range, or nothing stays within the target.
+            ShufflePrivacyError: if the data set has no length.
+        """
+        if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
+            raise ShufflePrivacyError("a recipe needs the number of records: use a data set with a length")
+        trained = [p for p in module.parameters() if p.requires_grad]
+        linear = any(
+            isinstance(part, nn.Linear) and {id(p) for p in part.parameters()} >= {id(p) for p in trained}
+            for part in module.modules()
+        )
+        return training_recipe(
+            target_epsilon=target_epsilon,
+            delta=target_delta,
+            population=len(dataset),
+            dim=sum(p.numel() for p in trained),
+            model=ModelKind.LINEAR if linear else ModelKind.NETWORK,
+            mechanism=randomizer,
+            cohort=batch_size,
+            num_steps=num_steps,
+        )
 
     def _require_accountant(self) -> SubsampledShuffleAccountant:
         if not isinstance(self.accountant, SubsampledShuffleAccountant):

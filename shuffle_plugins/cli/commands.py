@@ -25,6 +25,7 @@ _COMMANDS = (
     "compare",
     "calibrate",
     "plan",
+    "recipe",
     "round-costs",
     "bandit",
     "audit",

@@ -3,6 +3,7 @@
 :func:`plan` searches, a :class:`Plan` is the answer. The error model is in
 :mod:`shuffle_plugins.planning.variance` and, with what follows from it, in ``docs/guides/planning.md``.
 :func:`plan_sums` plans multi-message sums, with clients that the server draws or that take part in secret.
+:func:`training_recipe` recommends every setting of a training run.
 :func:`expected_noise` tells how much noise a round of a given mechanism has beside its largest signal.
 """
 

@@ -9,6 +9,9 @@ from .plans import Edge as Edge
 from .plans import Plan as Plan
 from .plans import PlanQuestion as PlanQuestion
 from .plans import PlanRow as PlanRow
+from .recipes import ModelKind as ModelKind
+from .recipes import TrainingRecipe as TrainingRecipe
+from .recipes import training_recipe as training_recipe
 from .round_costs import MEASURED as MEASURED
 from .round_costs import PartyCost as PartyCost
 from .round_costs import Rates as Rates

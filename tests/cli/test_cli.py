@@ -819,3 +819,19 @@ def test_clients_with_several_records_are_asked_about(run: Run) -> None:
     code, _, err = run("epsilon", *QUESTION, "--records-per-client", "2", "--samples-per-client", "3")
     assert code != 0
     assert "at most records_per_client" in err
+
+
+def test_a_recipe_is_printed_with_reasons_and_as_json(run: Run) -> None:
+    asked = ["recipe", "-n", "2000", "--target-epsilon", "2", "-d", "1e-5", "--dim", "60", "-t", "20"]
+    found = answer(run, *asked)
+    assert (found["cohort"], found["num_steps"], found["mechanism"]) == (200, 20, "privunit")
+    assert found["epsilon"]["upper"] <= 2
+    assert found["warning"] is None
+    code, out, err = run(*asked, "--model", "network")
+    assert (code, err) == (0, "")
+    for setting in found["settings"]:
+        assert setting["name"] in out
+    assert "moves each weight by 0.1" in " ".join(out.split())
+    code, out, err = run(*asked, "--mechanism", "linf-block")
+    assert (code, out) == (2, "")
+    assert "no recipe for 'linf-block'" in err

@@ -1,0 +1,277 @@
+"""Every setting of a training run, recommended from what is public, each with the rule it comes from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shuffle_plugins.accounting import NEIGHBOURING_RELATION, EpsilonInterval
+from shuffle_plugins.core import checks, rounded
+from shuffle_plugins.planning.closed_forms import CLOSED_FORMS
+from shuffle_plugins.planning.noise import ExpectedNoise
+from shuffle_plugins.planning.search import BEST_MECHANISM, plan
+from shuffle_plugins.planning.sums import SUMS, DrawnBy, plan_sums
+
+_COHORTS = 10  # of the population: a cohort is a tenth of it
+_STEPS = 200
+_MOMENTUM = 0.9
+_CLIPPING = 0.1
+_L2_MECHANISMS = tuple(
+    name for name, form in CLOSED_FORMS.items() if form.norm == "l2" and not form.local_delta
+)
+
+
+class ModelKind(StrEnum):
+    """What is trained, as far as its learning rate depends on it."""
+
+    LINEAR = "linear"
+    """A linear classifier whose weights start from zero, on rows of length one, trained by cross-entropy."""
+
+    NETWORK = "network"
+    """A network that starts from PyTorch's random weights."""
+
+
+_WEIGHT_NOISE = {ModelKind.LINEAR: 2.0, ModelKind.NETWORK: 0.1}
+"""Standard deviation that the noise of all steps together may give each weight.
+
+Chosen on MNIST by ``benchmarks/learning_rate.py``; ``docs/guides/opacus.md`` has the numbers. With rows of
+length one it is also that of the noise in each output of a linear model, in logits.
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingRecipe:
+    """Settings of a training run by stochastic gradient descent; ``print`` it.
+
+    Nothing in it was computed from the training data, so it costs no privacy.
+
+    Attributes:
+        model: what is trained.
+        population: n, records of the data set.
+        dim: d, trained parameters.
+        target_epsilon: ε that the run stays within, for replace-one neighbours.
+        delta: δ of every ε.
+        mechanism: registered name of the randomizer of one report per record, or of the sum.
+        local_epsilon: ε0 of one report; None for a sum.
+        noise_multiplier: noise of a sum over ``max_grad_norm``; None with one report per record.
+        epsilon: certified interval of all steps, against an observer of the model.
+        cohort: k, records of a step, drawn without replacement: the loader's batch size.
+        num_steps: T, steps.
+        max_grad_norm: ℓ2 norm to which gradients are clipped.
+        learning_rate: constant over the run.
+        momentum: of stochastic gradient descent.
+        expected_noise: noise of one step's mean gradient, and the largest signal that it can carry.
+    """
+
+    model: ModelKind
+    population: int
+    dim: int
+    target_epsilon: float
+    delta: float
+    mechanism: str
+    local_epsilon: float | None
+    noise_multiplier: float | None
+    epsilon: EpsilonInterval
+    cohort: int
+    num_steps: int
+    max_grad_norm: float
+    learning_rate: float
+    momentum: float
+    expected_noise: ExpectedNoise
+
+    @property
+    def neighbouring_relation(self) -> str:
+        """For which neighbouring datasets ε holds: always ``"replace-one"``."""
+        return NEIGHBOURING_RELATION
+
+    def warning(self) -> str | None:
+        """What is wrong with the noise, and what would help; None if it leaves something to learn from."""
+        return self.expected_noise.warning(num_steps=self.num_steps)
+
+    def settings(self) -> tuple[tuple[str, str, str], ...]:
+        """Name, value and reason of each setting."""
+        epochs = self.num_steps * self.cohort / self.population
+        ratio = self.expected_noise.signal_to_noise_ratio
+        if self.local_epsilon is None:
+            kind = "a sum to which every record's client adds coins: the noise of a trusted server"
+            noise = ("noise_multiplier", f"{self.noise_multiplier:.3g}", "the least")
+        else:
+            kind = "of the randomizers of one report per record, the one with the least noise here"
+            noise = ("local_epsilon", rounded(self.local_epsilon, up=False), "the largest")
+        what = (
+            "each output of the model on a row of length one"
+            if self.model is ModelKind.LINEAR
+            else "each weight"
+        )
+        return (
+            ("mechanism", self.mechanism, kind),
+            ("cohort", f"{self.cohort:,}", f"{self.cohort / self.population:.3g} of the data set a step"),
+            (
+                "num_steps",
+                f"{self.num_steps:,}",
+                f"{epochs:.3g} epochs; more reduce the noise of the run a little and take longer",
+            ),
+            (
+                *noise[:2],
+                f"{noise[2]} with which all steps together stay within epsilon={self.target_epsilon:g} at "
+                f"delta={self.delta:g} ({self.neighbouring_relation}): certified "
+                f"{rounded(self.epsilon.upper, up=True)}",
+            ),
+            (
+                "max_grad_norm",
+                f"{self.max_grad_norm:g}",
+                "so small that nearly every gradient is clipped: all records weigh alike, and no statistic "
+                "of the data is needed. Only learning_rate * max_grad_norm matters",
+            ),
+            ("momentum", f"{self.momentum:g}", "averages the noise of some ten steps"),
+            (
+                "learning_rate",
+                f"{self.learning_rate:g}",
+                f"with which the noise of all steps moves {what} by {_WEIGHT_NOISE[self.model]:g} (standard "
+                "deviation). The signal-to-noise ratio of a step is at most "
+                f"{rounded(ratio, up=True, digits=3)}",
+            ),
+        )
+
+    @property
+    def title(self) -> str:
+        """What the recipe is for, in one line."""
+        return (
+            f"{self.model} model with {self.dim:,} parameters, {self.population:,} records, "
+            f"epsilon={self.target_epsilon:g} at delta={self.delta:g}"
+        )
+
+    def __str__(self) -> str:
+        said = [f"{name}={value}: {why}" for name, value, why in self.settings()]
+        warning = self.warning()
+        return "\n".join([self.title, *said, *([] if warning is None else [f"Warning: {warning}"])])
+
+
+def training_recipe(
+    *,
+    target_epsilon: float,
+    delta: float,
+    population: int,
+    dim: int,
+    model: ModelKind | str = ModelKind.LINEAR,
+    mechanism: str | Sequence[str] = BEST_MECHANISM,
+    cohort: int | None = None,
+    num_steps: int | None = None,
+) -> TrainingRecipe:
+    r"""Recommend mechanism, cohort, steps, noise, clipping and learning rate of a run, without any tuning.
+
+    - A step takes a tenth of the data set, and a run 200 steps.
+    - The noise is the least that keeps all steps within (ε, δ).
+    - Gradients are clipped to C = 0.1, so small that nearly all of them become equally long (normalised
+      gradients, as Bu et al. 2023, *Automatic Clipping*, have them). No statistic of the data is needed.
+    - The learning rate η follows from the noise. With momentum m, and noise of standard deviation σ in every
+      coordinate of a step's mean gradient, T steps move each weight at random by
+      :math:`\eta\,\sigma\sqrt{T}/(1-m)`. This is set to 2 for a linear model, where it is the noise of every
+      output, in logits, and to 0.1 for a network.
+
+    The constants were chosen on MNIST; ``docs/guides/opacus.md`` says how they did there and elsewhere.
+
+    Args:
+        target_epsilon: ε of the whole run, for replace-one neighbours, against an observer of the model.
+        delta: δ in (0, 1).
+        population: n, records of the data set, at least 20.
+        dim: d, number of trained parameters.
+        model: ``"linear"``: a linear classifier on rows of length one, whose weights start from zero, or
+            ``"network"``.
+        mechanism: for one report per record, a registered randomizer of vectors in an ℓ2 ball, several, or
+            ``"best"`` for all of them; for a sum, one of :data:`SUMS`.
+        cohort: k, to choose it yourself.
+        num_steps: T, to choose it yourself.
+
+    Raises:
+        ValueError: if an argument is out of range, or nothing stays within the target.
+    """
+    kind = checks.choice(ModelKind, "model", model)
+    checks.whole("population", population, at_least=2 * _COHORTS)
+    k = (
+        max(2, population // _COHORTS)
+        if cohort is None
+        else checks.whole("cohort", cohort, at_most=population)
+    )
+    steps = _STEPS if num_steps is None else checks.num_steps(num_steps)
+    local_epsilon = noise_multiplier = None
+    if isinstance(mechanism, str) and mechanism in SUMS:
+        rows = plan_sums(
+            target_epsilon=target_epsilon,
+            delta=delta,
+            population=population,
+            dim=dim,
+            mechanism=mechanism,
+            num_steps=steps,
+            cohorts=[k],
+        ).rows
+        row = next((each for each in rows if each.drawn_by is not DrawnBy.CLIENTS), None)
+        if row is None:
+            raise ValueError(
+                f"no noise keeps these sums within ε={target_epsilon:g}, δ={delta:g}: use fewer steps, or a "
+                "larger ε or δ"
+            )
+        name, epsilon, noise_mse, noise_multiplier = (
+            mechanism,
+            row.epsilon,
+            row.noise_mse,
+            row.noise_multiplier,
+        )
+    else:
+        best = plan(
+            target_epsilon=target_epsilon,
+            delta=delta,
+            population=population,
+            dim=dim,
+            mechanism=_randomizers(mechanism),
+            num_steps=steps,
+            cohorts=[k],
+            norm="l2",
+        ).best
+        name, epsilon, noise_mse, local_epsilon = (
+            best.mechanism,
+            best.epsilon,
+            best.noise_mse,
+            best.local_epsilon,
+        )
+    noise = ExpectedNoise(
+        noise=_CLIPPING * math.sqrt(noise_mse),
+        largest_signal=_CLIPPING,
+        dim=dim,
+        cohort=k,
+        local_epsilon=local_epsilon,
+    )
+    rate = _WEIGHT_NOISE[kind] * (1 - _MOMENTUM) / (noise.noise / math.sqrt(dim) * math.sqrt(steps))
+    return TrainingRecipe(
+        model=kind,
+        population=population,
+        dim=dim,
+        target_epsilon=target_epsilon,
+        delta=delta,
+        mechanism=name,
+        local_epsilon=local_epsilon,
+        noise_multiplier=noise_multiplier,
+        epsilon=epsilon,
+        cohort=k,
+        num_steps=steps,
+        max_grad_norm=_CLIPPING,
+        learning_rate=float(f"{rate:.2g}"),
+        momentum=_MOMENTUM,
+        expected_noise=noise,
+    )
+
+
+def _randomizers(mechanism: str | Sequence[str]) -> Sequence[str]:
+    """Those to choose from; refuses what does not take vectors in an ℓ2 ball."""
+    if mechanism == BEST_MECHANISM:
+        return _L2_MECHANISMS
+    names = (mechanism,) if isinstance(mechanism, str) else tuple(mechanism)
+    for name in names:
+        if name not in _L2_MECHANISMS:
+            raise ValueError(
+                f"no recipe for {name!r}: give one of {', '.join((*_L2_MECHANISMS, *SUMS))}, or "
+                f"{BEST_MECHANISM!r} for the best with one report per record"
+            )
+    return names

@@ -1,0 +1,95 @@
+"""``engine.training_recipe``, and the programs of the guide that use it, run as they are printed."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from opacus_shuffle import PrivacyEngine, ShufflePrivacyError
+from torch import nn
+from torch.utils.data import IterableDataset, TensorDataset
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "guides" / "opacus.md").read_text()
+TARGET = {"target_epsilon": 3.0, "target_delta": 1e-5}
+
+
+def printed(part: str) -> str:
+    found = re.search(rf"<!-- untuned: {part} -->\n```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    assert found is not None, f"docs/guides/opacus.md has no program for {part}"
+    return found[1]
+
+
+def records(count: int) -> TensorDataset:
+    """Three kinds of rows of length one that a linear model can tell apart."""
+    coins = torch.Generator().manual_seed(0)
+    labels = torch.arange(count) % 3
+    rows = torch.eye(12)[labels] + 0.2 * torch.randn(count, 12, generator=coins)
+    return TensorDataset(nn.functional.normalize(rows, dim=1), labels)
+
+
+def test_the_kind_of_model_and_the_numbers_come_from_the_objects() -> None:
+    frozen = nn.Sequential(nn.Linear(8, 12).requires_grad_(False), nn.ReLU(), nn.Linear(12, 3))
+    one = PrivacyEngine().training_recipe(module=frozen, dataset=records(500), num_steps=50, **TARGET)
+    assert (one.model, one.dim, one.population, one.cohort) == ("linear", 39, 500, 50)
+    assert (one.mechanism, one.target_epsilon, one.delta) == ("privunit", 3.0, 1e-5)
+    network = nn.Sequential(nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, 3))
+    two = PrivacyEngine().training_recipe(
+        module=network, dataset=records(500), num_steps=50, batch_size=100, **TARGET
+    )
+    assert (two.model, two.dim, two.cohort) == ("network", 67, 100)
+
+
+def test_a_data_set_of_unknown_length_is_refused() -> None:
+    class Stream(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            yield torch.zeros(12), 0
+
+    with pytest.raises(ShufflePrivacyError, match="with a length"):
+        PrivacyEngine().training_recipe(module=nn.Linear(12, 3), dataset=Stream(), **TARGET)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Full backward hook")
+def test_the_printed_programs_train_within_the_target(capsys: pytest.CaptureFixture[str]) -> None:
+    images = torch.rand(40, 28, 28, generator=torch.Generator().manual_seed(0))
+    names: dict[str, Any] = {"images": images, "labels": torch.zeros(40).long()}
+    exec(printed("features"), names)
+    assert names["rows"].norm(dim=1).sub(1).abs().max() < 1e-5
+    assert not names["model"].weight.any()
+
+    train = records(2_000)
+    model = nn.Linear(12, 3, bias=False)
+    nn.init.zeros_(model.weight)
+    names = {"train": train, "model": model}
+    program = printed("training").replace('"vector-sum"  #', '"privunit"  #')
+    exec(program, names)
+    engine, recipe = names["engine"], names["recipe"]
+    assert recipe.mechanism == "privunit"
+    assert len(engine.accountant) == recipe.num_steps == 200
+    assert 0.97 * 3.0 < engine.get_epsilon(1e-5) <= 3.0
+    # The engine solves for the same noise as the recipe.
+    assert names["optimizer"].local_epsilon == pytest.approx(recipe.local_epsilon, rel=1e-3)
+    rows, labels = train.tensors
+    assert float((names["model"](rows).argmax(dim=1) == labels).float().mean()) > 0.8
+    assert "learning_rate=" in capsys.readouterr().out
+
+
+def test_the_table_is_what_was_measured() -> None:
+    told = json.loads((ROOT / "examples" / "results" / "untuned.json").read_text())
+    part = PAGE.split("## Without tuning")[1].split("\n## ")[0]
+    titles = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
+    for each in told:
+        assert each["epsilon_certified"] <= each["target_epsilon"]
+        line = next(
+            line
+            for line in part.splitlines()
+            if line.startswith(f"| {titles[each['data']]}, {each['model']}")
+            and f"`{each['randomizer']}`" in line
+            and f"| {each['target_epsilon']:g} |" in line
+        )
+        assert f"**{100 * each['accuracy']:.1f} %**" in line, line
