@@ -166,7 +166,7 @@ model, optimizer, loader = opacus_shuffle.PrivacyEngine().make_private(
     module=model, optimizer=torch.optim.SGD(model.parameters(), lr=1.0), max_grad_norm=1.0,
     data_loader=torch.utils.data.DataLoader(data, batch_size=4), randomizer="privunit", local_epsilon=2.0,
 )
-print(flwr_shuffle.ShuffleMod(limits=flwr_shuffle.ClientLimits(max_local_epsilon=4.0, max_rounds=1)))
+print(flwr_shuffle.ClientLimits(max_local_epsilon=4.0, max_rounds=1))  # loads no Flower, which takes seconds
 """
 
 
