@@ -233,9 +233,9 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
     ) -> TrainingRecipe:
         """Recommend batch size, steps, clipping and learning rate for a model and a target; ``print`` it.
 
-        The data set is asked for its length and nothing else, so this costs no privacy. Pass the settings to
-        the SGD optimizer, the loader and ``make_private_with_epsilon`` (docs/guides/opacus.md, "Without
-        tuning").
+        For a run by itself, without what this engine may have recorded already. The data set is asked for its
+        length and nothing else, so this costs no privacy. Pass the settings to the SGD optimizer, the loader
+        and ``make_private_with_epsilon`` (docs/guides/opacus.md, "Without tuning").
 
         Args:
             module: the model. If one ``nn.Linear`` holds all parameters to train, the recipe is that of a
