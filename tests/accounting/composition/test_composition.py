@@ -25,6 +25,8 @@ from shuffle_plugins.accounting.losses.distribution import (
     SINGLE,
     BoundKind,
     PrivacyLossDistribution,
+    discounted,
+    finite_losses,
 )
 from shuffle_plugins.accounting.numerics.binomial import binomial_window
 from shuffle_plugins.accounting.numerics.grid import spread_over_few, spread_to_grid
@@ -385,3 +387,28 @@ def test_kinds_composed_by_their_counts_are_those_composed_at_once(delta: float)
                 assert found <= upper
     copied = copy.deepcopy(history)
     assert copied.composition(rounds[::-1], steps[::-1]).epsilon(delta) == pytest.approx(found, rel=1e-9)
+
+
+@pytest.mark.parametrize("distance", [1e-4, 0.02, 0.15])
+def test_a_discounted_law_is_below_all_pairs_that_are_so_near(distance: float) -> None:
+    """Such a pair has at least δ(E) − (1 + E)·distance, 1 − E and 0; the law has the most of these."""
+    generator = np.random.default_rng(8)
+    p, q = generator.dirichlet(np.full(7, 0.7), size=2)
+    law = finite_losses(None, p, q, missing=0.0, kind="lower", resolution=FINE, symmetric=False)
+    found = discounted(law, distance)
+    assert found.p.sum() == pytest.approx(1)
+    assert found.q.sum() == pytest.approx(1)
+    assert np.all(np.diff(found.loss) > 0)
+    for bound in np.exp(np.linspace(-4, 4, 33)):
+        for mine, first, second in ((found, p, q), (found.reversed(), q, p)):
+            profile = np.maximum(mine.p - bound * mine.q, 0).sum()
+            exact = np.maximum(first - bound * second, 0).sum()
+            least = max(exact - (1 + bound) * distance, 1 - bound, 0)
+            assert profile == pytest.approx(least, abs=1e-12)
+
+
+def test_a_pair_without_a_common_outcome_has_no_law() -> None:
+    with pytest.raises(ArithmeticError, match="no outcome"):
+        finite_losses(
+            None, np.eye(2)[0], np.eye(2)[1], missing=1.0, kind="upper", resolution=FINE, symmetric=False
+        )

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -47,6 +47,7 @@ def test_sums_of_coins_to_their_far_tail(trials, probability):
 def test_never_below_enumeration(trials, steps, point, share):
     value, mass = np.array(steps).T
     mass = mass / mass.sum()
+    assume(np.ptp(value) > 1e-9)  # equal steps centre to rounding errors, which are no law of mean zero
     value = value - mass @ value
     sums, weights = np.zeros(1), np.ones(1)
     for _ in range(trials):
