@@ -151,6 +151,21 @@ def test_another_clients_name_cannot_be_put_on_an_envelope(parties: Parties) -> 
         assert refusal(opener(parties), resealed(parties, cover)) is Refusal.UNKNOWN_SIGNER
 
 
+@pytest.mark.parametrize(
+    ("flag", "inner"),
+    [(b"\x07", bytes(80)), (envelopes._REPORT, b"short"), (envelopes._DUMMY, b"")],
+    ids=["no flag", "short report", "short dummy"],
+)
+def test_an_enrolled_client_cannot_sign_what_is_no_envelope(
+    parties: Parties, flag: bytes, inner: bytes
+) -> None:
+    """Else what comes out of the shuffle could be told from the others by its length."""
+    signer, mixer_keys = parties.clients[0], (parties.mixer_key.public.sealing,)
+    layers = envelopes._Layers(parties.context, parties.analyzer_key, mixer_keys)
+    cover = flag + public_key_bytes(signer) + signer.sign(layers.signed(flag, inner)) + inner
+    assert refusal(opener(parties), resealed(parties, cover)) is Refusal.UNREADABLE
+
+
 def test_one_mixer_cannot_pass_an_envelope_on_to_another(parties: Parties) -> None:
     other = generate_sealing_key()
     passed_on = resealed(parties, cover_of(parties, parties.envelope(REPORT)), to=public_key_bytes(other))

@@ -27,6 +27,7 @@ from shuffle_plugins.accounting.losses.distribution import (
     PrivacyLossDistribution,
     discounted,
     finite_losses,
+    tighter,
 )
 from shuffle_plugins.accounting.numerics.binomial import binomial_window
 from shuffle_plugins.accounting.numerics.grid import spread_over_few, spread_to_grid
@@ -412,3 +413,30 @@ def test_a_pair_without_a_common_outcome_has_no_law() -> None:
         finite_losses(
             None, np.eye(2)[0], np.eye(2)[1], missing=1.0, kind="upper", resolution=FINE, symmetric=False
         )
+
+
+def test_the_tighter_of_two_bounds_is_below_both_and_above_the_pair_that_both_bound() -> None:
+    pair, more = [0.1, 0.2, 0.3, 0.4], [0.45, 0.55]
+
+    def law(
+        *parts: list[float], kind: BoundKind = "upper", symmetric: bool = True
+    ) -> PrivacyLossDistribution:
+        p, q = np.ones(1), np.ones(1)
+        for part in parts:
+            p, q = np.outer(p, part).ravel(), np.outer(q, part[::-1]).ravel()
+        return finite_losses(None, p, q, missing=0.0, kind=kind, resolution=FINE, symmetric=symmetric)
+
+    def profile(one: PrivacyLossDistribution, bound: float) -> float:
+        return one.missing + float(np.maximum(one.p - bound * one.q, 0).sum())
+
+    # What is composed with something more is a bound on the pair alone.
+    first, second = law(pair, more), law(pair, [0.02, 0.97, 0.01])
+    found = tighter(first, second)
+    gains = {profile(first, bound) > profile(second, bound) for bound in (1.1, 2.0, 4.5, 6.0)}
+    assert gains == {True, False}, "each of the two must be the smaller one somewhere"
+    for bound in np.exp(np.linspace(-3, 3, 41)):
+        assert profile(law(pair), bound) <= profile(found, bound) * (1 + 1e-9)
+        assert profile(found, bound) <= min(profile(first, bound), profile(second, bound)) + 1e-12
+    for wrong in (law(pair, kind="lower"), law(pair, symmetric=False)):
+        with pytest.raises(ValueError, match="only symmetric distributions that bound from above"):
+            tighter(first, wrong)
