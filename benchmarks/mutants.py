@@ -1,0 +1,236 @@
+"""Mutation testing: small changes of the code that certifies and seals, each of which should fail a test.
+
+A *mutant* is a module with one change: a comparison, a sign, a rounding direction, a number, or a ``raise``
+that is left out. Its tests run in a forked process that imports the changed module in the place of the real
+one. A mutant that no test fails *survives*. Survivors are read by a person: the result keeps a note on each,
+which says why it computes the same, or only loosens a bound, or what is missing.
+
+Every ``raise`` is left out once. Of the other changes a sample is drawn, in an order that depends on nothing
+but the name of the module. A result stays as long as the module does, so a run that was stopped goes on.
+
+Run: python benchmarks/mutants.py [--only TEXT] [--sample 30] [--again]
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import hashlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import random
+import resource
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "mutants.json"
+CPU_SECONDS = 120  # a mutant that takes longer loops, and is killed
+
+SHUFFLER = tuple(
+    f"tests/shuffler/test_shuffler_{part}.py" for part in ("envelopes", "mixer", "cascade", "keys")
+)
+SHORT = ("tests/accounting/composition", "tests/accounting/test_accountant.py")
+TARGETS = {
+    "shuffle_plugins.shuffler.envelopes": SHUFFLER,
+    "shuffle_plugins.shuffler.mixer": SHUFFLER,
+    "shuffle_plugins.shuffler.tokens": SHUFFLER,
+    "shuffle_plugins.shuffler.batches": SHUFFLER,
+    "shuffle_plugins.accounting.losses.distribution": (*SHORT, "tests/accounting/pairs/test_pairs.py"),
+    "shuffle_plugins.accounting.numerics.grid": (*SHORT, "tests/accounting/pairs/test_pairs.py"),
+    "shuffle_plugins.accounting.composition.conversion": SHORT,
+    "shuffle_plugins.accounting.composition.points": (*SHORT, "tests/accounting/pairs/test_pairs.py"),
+}
+
+SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+}
+RENAMED = {"floor": "ceil", "maximum": "minimum", "max": "min", "any": "all", "left": "right"}
+RENAMED |= {new: old for old, new in RENAMED.items()}
+
+
+def changes(node: ast.AST) -> Iterator[ast.AST]:
+    """The node with one thing changed, for each thing that can be."""
+    if isinstance(node, ast.Compare):
+        for place, operator in enumerate(node.ops):
+            changed = copy.deepcopy(node)
+            changed.ops[place] = SWAPPED[type(operator)]()  # type: ignore[call-overload]
+            yield changed
+    elif isinstance(node, ast.BinOp | ast.BoolOp) and type(node.op) in SWAPPED:
+        changed = copy.deepcopy(node)
+        changed.op = SWAPPED[type(node.op)]()  # type: ignore[assignment]
+        yield changed
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
+        yield node.operand
+    elif isinstance(node, ast.Constant):
+        if isinstance(node.value, bool):
+            yield ast.Constant(not node.value)
+        elif isinstance(node.value, int | float):
+            yield ast.Constant(node.value + 1 if isinstance(node.value, int) else node.value * 1.5)
+        elif node.value in RENAMED:
+            yield ast.Constant(RENAMED[node.value])
+    elif isinstance(node, ast.Attribute) and node.attr in RENAMED:
+        yield ast.Attribute(node.value, RENAMED[node.attr], node.ctx)
+    elif isinstance(node, ast.Name) and node.id in RENAMED:
+        yield ast.Name(RENAMED[node.id], node.ctx)
+    elif isinstance(node, ast.Raise):
+        yield ast.Pass()
+
+
+def places(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST]]:
+    """(parent, field, index, child) of all code, but for annotations, decorators and the texts of errors."""
+    for field, value in ast.iter_fields(node):
+        if field in {"annotation", "returns", "decorator_list", "ops", "op", "ctx"}:
+            continue
+        for index, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
+            if isinstance(child, ast.AST):
+                yield node, field, index, child
+                if not isinstance(child, ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom):
+                    yield from places(child)
+
+
+def mutants(source: str) -> list[tuple[str, CodeType]]:
+    """(what was changed, compiled module) of every mutant of a module."""
+    tree, found = ast.parse(source), []
+    for parent, field, index, child in list(places(tree)):
+        for changed in changes(child):
+            whole = getattr(parent, field)
+            ast.copy_location(changed, child)
+            before, after = ast.unparse(child), ast.unparse(changed)
+            if index is None:
+                setattr(parent, field, changed)
+            else:
+                whole[index] = changed
+            code = compile(ast.fix_missing_locations(tree), "<mutant>", "exec")
+            if index is None:
+                setattr(parent, field, child)
+            else:
+                whole[index] = child
+            change = f"line {getattr(child, 'lineno', 0)}: {before} → {after}"
+            same = sum(each.startswith(change) for each, _ in found)
+            found.append((change, code) if not same else (f"{change} (place {same + 1} of the line)", code))
+    return found
+
+
+class InPlaceOf(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports one module from code that is given."""
+
+    def __init__(self, module: str, path: Path, code: CodeType) -> None:
+        self.module, self.path, self.code = module, path, code
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The spec of the module that is replaced, and of no other."""
+        if fullname != self.module:
+            return None
+        return importlib.util.spec_from_file_location(fullname, self.path, loader=self)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the given code as the module."""
+        exec(self.code, module.__dict__)
+
+
+def survives(module: str, path: Path, code: CodeType, tests: Sequence[str]) -> bool:
+    """Whether all tests pass with the code in place of the module."""
+    child = os.fork()
+    if child == 0:
+        silent = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silent, 1)
+        os.dup2(silent, 2)
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+        sys.meta_path.insert(0, InPlaceOf(module, path, code))
+        options = ["-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0"]
+        try:
+            import pytest
+
+            status = int(pytest.main([*options, *tests]))
+        except BaseException:
+            status = 99
+        os._exit(status)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def recorded() -> dict[str, Any]:
+    """What was found so far, by the module's name."""
+    found: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    return found
+
+
+def main() -> int:
+    """Run what is missing of every module's sample, and write the result after each mutant."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="", metavar="TEXT", help="part of a module's name")
+    parser.add_argument("--sample", type=int, default=30, metavar="N", help="other changes of each module")
+    parser.add_argument("--again", action="store_true", help="try survivors once more")
+    given = parser.parse_args()
+    os.chdir(ROOT)
+    os.environ["CI"] = "1"  # property tests draw the same cases for every mutant
+    import hypothesis  # noqa: F401  what takes long to import is imported once
+    import scipy.optimize
+    import scipy.signal
+    import scipy.special
+    import scipy.stats  # noqa: F401
+    import torch
+
+    torch.set_num_threads(1)
+    for module, tests in TARGETS.items():
+        if given.only not in module:
+            continue
+        path = ROOT / (module.replace(".", "/") + ".py")
+        source = path.read_text()
+        fingerprint = hashlib.sha256(source.encode()).hexdigest()[:16]
+        entry = recorded().get(module, {})
+        if entry.get("source") != fingerprint:
+            entry = {"source": fingerprint, "killed": [], "survived": {}}
+        every = mutants(source)
+        entry["mutants"] = len(every)
+        random.Random(module).shuffle(every)
+        unchanged = compile(ast.parse(source), str(path), "exec")
+        if not survives(module, path, unchanged, tests):
+            raise SystemExit(f"the tests of {module} fail without a change")
+        left_out = [each for each in every if ": raise " in each[0]]
+        others = [each for each in every if each not in left_out]
+        for change, code in left_out + others[: given.sample]:
+            if change in entry["killed"] or (change in entry["survived"] and not given.again):
+                continue
+            entry["survived"].pop(change, None)
+            if survives(module, path, code, tests):
+                entry["survived"][change] = ""
+                print(f"{module}: survived: {change}", flush=True)
+            else:
+                entry["killed"].append(change)
+            results = recorded() | {module: entry}  # other runs write there, too
+            RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+        print(
+            f"{module}: {len(entry['killed'])} killed, {len(entry['survived'])} survived, {len(every)} in all"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
