@@ -88,7 +88,7 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
         if isinstance(node.value, bool):
             yield ast.Constant(not node.value)
         elif isinstance(node.value, int | float):
-            yield ast.Constant(node.value + 1 if isinstance(node.value, int) else node.value * 1.5)
+            yield ast.Constant(node.value + 1 if isinstance(node.value, int) else node.value * 1.5 or 1.0)
         elif node.value in RENAMED:
             yield ast.Constant(RENAMED[node.value])
     elif isinstance(node, ast.Attribute) and node.attr in RENAMED:

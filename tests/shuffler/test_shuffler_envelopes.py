@@ -166,6 +166,38 @@ def test_an_enrolled_client_cannot_sign_what_is_no_envelope(
     assert refusal(opener(parties), resealed(parties, cover)) is Refusal.UNREADABLE
 
 
+def test_an_opener_refuses_keys_of_another_length(parties: Parties) -> None:
+    """Keys stand one after another in what is signed: of other lengths, two lists could read the same."""
+    own = parties.mixer_key.public.sealing
+    for change in (
+        {"analyzer_key": bytes(31)},
+        {"analyzer_key": bytes(33)},
+        {"mixer_keys": (own, bytes(31))},
+    ):
+        with pytest.raises(ShuffleError, match="32 bytes"):
+            opener(parties, **change)
+
+
+def test_an_enrolled_client_cannot_sign_a_ticket_of_another_length(parties: Parties) -> None:
+    """Of two mixers the second gets a ticket with one mark; here its client has signed none, or two."""
+    own, signer = parties.mixer_key.public.sealing, parties.clients[0]
+    keys = (public_key_bytes(generate_sealing_key()), own)
+    second = opener(parties, mixer_keys=keys)
+    layers = envelopes._Layers(parties.context, parties.analyzer_key, keys)
+    for marks, good in ((1, True), (0, False), (2, False)):
+        masked = bytes(envelopes.MARK_BYTES * marks)
+        text = public_key_bytes(signer) + signer.sign(layers.signed_ticket(1, masked)) + masked
+        ticket = envelopes._SUITE.encrypt(
+            text, X25519PublicKey.from_public_bytes(own), info=layers.ticket_info(1)
+        )
+        if good:
+            assert second.open_ticket(ticket).signer == public_key_bytes(signer)
+            continue
+        with pytest.raises(BatchRefused) as refused:
+            second.open_ticket(ticket)
+        assert refused.value.code is Refusal.UNREADABLE
+
+
 def test_one_mixer_cannot_pass_an_envelope_on_to_another(parties: Parties) -> None:
     other = generate_sealing_key()
     passed_on = resealed(parties, cover_of(parties, parties.envelope(REPORT)), to=public_key_bytes(other))

@@ -400,6 +400,7 @@ def test_a_discounted_law_is_below_all_pairs_that_are_so_near(distance: float) -
     assert found.p.sum() == pytest.approx(1)
     assert found.q.sum() == pytest.approx(1)
     assert np.all(np.diff(found.loss) > 0)
+    np.testing.assert_allclose(found.loss, np.log(found.p / found.q), rtol=1e-9, atol=1e-12)
     for bound in np.exp(np.linspace(-4, 4, 33)):
         for mine, first, second in ((found, p, q), (found.reversed(), q, p)):
             profile = np.maximum(mine.p - bound * mine.q, 0).sum()
@@ -432,6 +433,7 @@ def test_the_tighter_of_two_bounds_is_below_both_and_above_the_pair_that_both_bo
     # What is composed with something more is a bound on the pair alone.
     first, second = law(pair, more), law(pair, [0.02, 0.97, 0.01])
     found = tighter(first, second)
+    np.testing.assert_allclose(found.loss, np.log(found.p / found.q), rtol=1e-9, atol=1e-12)
     gains = {profile(first, bound) > profile(second, bound) for bound in (1.1, 2.0, 4.5, 6.0)}
     assert gains == {True, False}, "each of the two must be the smaller one somewhere"
     for bound in np.exp(np.linspace(-3, 3, 41)):
