@@ -381,6 +381,22 @@ def test_no_envelope_opens_in_a_round_of_another_number_of_reports(tmp_path: Pat
         mixed(mixer, parties, envelopes, size=size)
 
 
+@pytest.mark.parametrize("size", [envelope_size(SIZE, reports=3) + 1, 300])
+def test_envelopes_hold_reports_of_one_size(tmp_path: Path, size: int) -> None:
+    """A remainder would be a report of another length, which tells whose it is."""
+    parties = Parties(context=round_context(reports=3))
+    mixer = parties.mixer(tmp_path / "state")
+    with pytest.raises(ShuffleError, match="do not hold 3 reports"):
+        mixer.mix([], context=parties.context, analyzer_key=parties.analyzer_key, size=size)
+
+
+def test_a_malformed_key_spends_no_round(parties: Parties, mixer: Mixer) -> None:
+    context = round_context()
+    with pytest.raises(ShuffleError, match="32 bytes"):
+        mixer.mix([], context=context, analyzer_key=bytes(31), size=envelope_size(SIZE))
+    mixer.check_unspent(context)
+
+
 def test_several_reports_need_a_single_mixer() -> None:
     parties = Parties(context=round_context(reports=2))
     two = [generate_service_key().public.sealing for _ in range(2)]
