@@ -348,7 +348,7 @@ def test_mechanisms_are_timed_on_request(run: Run) -> None:
 
 
 PLANNED = ["-n", "300", "--target-epsilon", "0.5", "-d", "1e-5", "--dim", "8", "-t", "4,1", "-k", "30,300"]
-PLANNED += ["--mechanism", "linf-coordinate"]
+PLANNED += ["--mechanism", "linf-block"]
 
 
 @pytest.mark.slow
@@ -409,7 +409,7 @@ def test_plan_keeps_its_contract(run: Run) -> None:
 def test_a_plans_row_is_what_epsilon_answers(run: Run) -> None:
     row = answer(run, "plan", *PLANNED)["rows"][0]
     asked = ["-n", "300", "-k", str(row["cohort"]), "-e", str(row["local_epsilon"]), "-t", str(row["rounds"])]
-    again = answer(run, "epsilon", *asked, "-d", "1e-5", "--mechanism", "linf-coordinate")
+    again = answer(run, "epsilon", *asked, "-d", "1e-5", "--mechanism", "linf-block", "--dim", "8")
     assert (again["lower"], again["upper"]) == (row["lower"], row["upper"])
 
 
@@ -477,8 +477,22 @@ def test_a_plan_of_a_sum_refuses_what_it_would_ignore(run: Run, more: list[str])
 
 @pytest.mark.slow
 def test_a_plan_against_the_server_tells_of_secret_participation(run: Run) -> None:
-    asked = ["plan", "-n", "200", "--target-epsilon", "1", "-d", "1e-5", "--dim", "3", "-t", "1", "-k", "100"]
-    asked += ["--mechanism", "linf-coordinate"]
+    asked = [
+        "plan",
+        "-n",
+        "20000",
+        "--target-epsilon",
+        "1",
+        "-d",
+        "1e-5",
+        "--dim",
+        "3",
+        "-t",
+        "1",
+        "-k",
+        "1000",
+    ]
+    asked += ["--mechanism", "l2-block"]
     assert "--mechanism vector-sum" in run(*asked, "--adversary", "server")[1]
     assert "vector-sum" not in run(*asked)[1]
 
@@ -832,6 +846,6 @@ def test_a_recipe_is_printed_with_reasons_and_as_json(run: Run) -> None:
     for setting in found["settings"]:
         assert setting["name"] in out
     assert "moves each weight by 0.1" in " ".join(out.split())
-    code, out, err = run(*asked, "--mechanism", "linf-block")
+    code, out, err = run(*asked, "--mechanism", "linf-block", "--dim", "8")
     assert (code, out) == (2, "")
     assert "no recipe for 'linf-block'" in err

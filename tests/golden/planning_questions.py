@@ -49,7 +49,7 @@ def planned(**fields: Any) -> dict[str, Any]:
             "delta": 1e-5,
             "population": 400,
             "dim": 20,
-            "mechanism": "linf-coordinate",
+            "mechanism": "l2-block",
             "num_steps": (1, 10),
             "cohorts": (40, 400),
             **fields,
@@ -74,9 +74,10 @@ def planned(**fields: Any) -> dict[str, Any]:
 for _sampling in Sampling:
     _cohorts = (400,) if _sampling is Sampling.FULL else (40, 400)
     QUESTIONS.add(f"plan: {_sampling}", partial(planned, sampling=_sampling, cohorts=_cohorts, num_steps=2))
+QUESTIONS.add("plan: signs", partial(planned, mechanism="linf-coordinate", cohorts=(400,), num_steps=2))
 QUESTIONS.add("plan: privunit", partial(planned, mechanism="privunit", cohorts=(100,), num_steps=2))
 QUESTIONS.add("plan: Rényi", partial(planned, method="rdp", num_steps=10))
-QUESTIONS.add("plan: searched", partial(planned, mechanism="l2-block", cohorts=None, num_steps=None))
+QUESTIONS.add("plan: searched", partial(planned, population=40_000, cohorts=None, num_steps=None))
 QUESTIONS.add("plan: best of all", partial(planned, mechanism="best", num_steps=2, cohorts=(100,)))
 QUESTIONS.add(
     "plan: best of two", partial(planned, mechanism=("sqkr", "linf-block"), norm="linf", radius=2.0)

@@ -27,7 +27,7 @@ from shuffle_plugins.planning.variance import enclosing_radius, report_error, sa
 from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.randomness import SeededRandomness
 
-N, DELTA, DIM = 400, 1e-5, 20
+N, DELTA, DIM = 40_000, 1e-5, 20
 
 planned = partial(plan, target_epsilon=0.5, delta=DELTA, population=N, dim=DIM, mechanism="privunit")
 
@@ -109,16 +109,16 @@ def test_the_thrifty_row_saves_communication_within_the_tolerance(searched: Plan
 
 @pytest.mark.slow
 def test_error_falls_with_epsilon_and_population() -> None:
-    small = partial(planned, num_steps=10, mechanism="linf-coordinate")
-    by_epsilon = [small(target_epsilon=eps, cohorts=(100,)).best.average_mse for eps in (0.1, 2)]
-    by_population = [small(population=n, cohorts=(100,)).best.average_mse for n in (150, 2000)]
+    small = partial(planned, num_steps=10, mechanism="l2-block")
+    by_epsilon = [small(target_epsilon=eps, cohorts=(1000,)).best.average_mse for eps in (0.1, 2)]
+    by_population = [small(population=n, cohorts=(1000,)).best.average_mse for n in (1000, 20_000)]
     for errors in (by_epsilon, by_population):
         assert all(later < 0.99 * earlier for earlier, later in itertools.pairwise(errors))
 
 
 @pytest.mark.slow
 def test_noise_depends_on_the_reports_sent_and_little_on_how_they_are_split() -> None:
-    same = partial(planned, population=1000, mechanism="linf-coordinate")
+    same = partial(planned, population=1000, mechanism="l2-block")
     rows = [same(cohorts=(k,), num_steps=10_000 // k).best for k in (10, 100, 1000)]
     noise = [row.noise_mse / row.num_steps for row in rows]
     assert max(noise) < 1.1 * min(noise)  # of ten reports one is accounted as if its owner were in doubt
@@ -127,7 +127,7 @@ def test_noise_depends_on_the_reports_sent_and_little_on_how_they_are_split() ->
 
 @pytest.mark.slow
 def test_everybody_is_best_and_said_to_be() -> None:
-    found = planned(mechanism="linf-coordinate", num_steps=10)
+    found = planned(mechanism="l2-block", num_steps=10)
     assert found.everybody
     assert found.cohort_edge is Edge.HIGHEST
     assert found.steps_edge is Edge.ONLY
@@ -150,11 +150,11 @@ def test_an_interior_optimum_is_found_and_refined() -> None:
         name,
         lambda **given: _Steep(**given),
         blanket=lambda *, local_epsilon, dim: registry.blanket(
-            "linf-coordinate", local_epsilon=local_epsilon, dim=dim
+            "l2-block", local_epsilon=local_epsilon, dim=dim
         ),
     )
     try:
-        found = planned(mechanism=name, num_steps=10, spread=0.0)
+        found = planned(population=400, mechanism=name, num_steps=10, spread=0.0)
     finally:
         del registry._ENTRIES[name]
     assert found.cohort_edge is Edge.INTERIOR
@@ -186,12 +186,15 @@ def test_the_mechanisms_left_out_are_named_with_the_reason(searched: Plan) -> No
     reasons = {each.mechanism: each.reason for each in searched.dismissed}
     assert "dim=1" in reasons["binary-rr"]
     assert searched.best.mechanism in ("privunit", "projunit")  # the same where nothing is folded
-    assert planned(dim=1, mechanism="best", num_steps=3, cohorts=(N,)).best.bits_per_report == 1
+    assert (
+        planned(population=400, dim=1, mechanism="best", num_steps=3, cohorts=(400,)).best.bits_per_report
+        == 1
+    )
 
 
 @pytest.mark.slow
 def test_a_dismissed_mechanism_could_not_have_won() -> None:
-    given = {"num_steps": 3, "cohorts": (40, N)}
+    given = {"population": 400, "num_steps": 3, "cohorts": (40, 400)}
     both = planned(mechanism=("linf-coordinate", "privunit"), **given)
     alone = planned(mechanism="linf-coordinate", norm="l2", **given)
     assert [each.mechanism for each in both.dismissed] == ["linf-coordinate"]
@@ -281,9 +284,9 @@ def test_an_impossible_target_is_refused_with_advice() -> None:
 
 
 def test_what_is_out_of_reach_is_listed() -> None:
-    found = planned(target_epsilon=1e-3, delta=1e-15, num_steps=(1, 1000), cohorts=(N,))
-    assert [(row.cohort, row.num_steps) for row in found.rows] == [(N, 1)]
-    assert found.infeasible == (("privunit", N, 1000),)
+    found = planned(population=400, target_epsilon=1e-3, delta=1e-15, num_steps=(1, 1000), cohorts=(400,))
+    assert [(row.cohort, row.num_steps) for row in found.rows] == [(400, 1)]
+    assert found.infeasible == (("privunit", 400, 1000),)
     assert any("exceed the target" in said for said in found.remarks())
 
 
@@ -572,9 +575,7 @@ def test_exact_reports_have_no_noise_to_warn_of() -> None:
 
 @pytest.mark.slow
 def test_a_large_grid_is_searched_along_its_best_lines_alone() -> None:
-    few, whole = (
-        planned(population=3000, num_steps=(1, 10, 100), whole_grid=all_of_it) for all_of_it in (False, True)
-    )
+    few, whole = (planned(num_steps=(1, 10, 100), whole_grid=all_of_it) for all_of_it in (False, True))
     assert len(few.rows) < len(whole.rows)
     assert few.best.average_mse == pytest.approx(whole.best.average_mse, rel=4 * PRECISION)
     assert few.best.cohort == whole.best.cohort
