@@ -56,6 +56,7 @@ def test_a_plot_of_nothing_but_zeros_is_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "zeros.png").stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_a_bound_keeps_its_line_in_every_picture_and_shares_it_with_none() -> None:
     names = [bound.name for bound in small(10).bounds]
     every = {bound.name for bound in PUBLISHED_BOUNDS} | {*names, "privunit instance"}

@@ -492,13 +492,13 @@ def test_expected_noise_of_a_local_randomizer_is_that_of_simulated_rounds(name: 
     assert found.signal_to_noise_ratio == pytest.approx(found.largest_signal / found.noise)
 
 
-@pytest.mark.parametrize(
+@first_fast(
     "built",
     [
-        lambda: VectorSum.with_noise(dim=24, cohort=40, radius=0.5, noise_multiplier=3.0),
         lambda: BallSum.with_noise(dim=24, cohort=40, radius=0.5, noise_multiplier=3.0),
+        lambda: VectorSum.with_noise(dim=24, cohort=40, radius=0.5, noise_multiplier=3.0),
     ],
-    ids=["vector-sum", "multi-message"],
+    ids=["multi-message", "vector-sum"],
 )
 def test_expected_noise_of_a_sum_is_at_least_that_of_simulated_rounds(built) -> None:
     protocol = built()

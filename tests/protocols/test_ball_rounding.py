@@ -82,7 +82,7 @@ def test_every_entry_is_rounded_by_all_digits_of_its_draw(path, dtype, levels):
     assert torch.equal(rule.total(split, draw=DRAW), found.sum(dim=0))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@first_fast("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], fast=2)
 @pytest.mark.parametrize(("radius", "levels"), [(1.0, 7), (0.5, 3000), (2.0, 1 << 24)])
 def test_compiled_and_torch_round_alike(monkeypatch, dtype, radius, levels):
     if rounding._kernels() is None:

@@ -88,17 +88,18 @@ def tagged(kinds: Sequence[Kind], *, population: int, cohort: int) -> TaggedRoun
     )
 
 
-@pytest.mark.parametrize(
+@first_fast(
     ("population", "cohort", "kinds"),
     [
         (3, 3, [(1.0, 2)]),
-        (4, 4, [(1.0, 1), (0.5, 1)]),
-        (3, 3, [(0.7, 2), (1.5, 1)]),
+        (3, 1, [(1.0, 1), (2.0, 1)]),
         (2, 2, [(2.0, 3)]),
         (3, 2, [(1.0, 2)]),
+        (4, 4, [(1.0, 1), (0.5, 1)]),
+        (3, 3, [(0.7, 2), (1.5, 1)]),
         (4, 2, [(1.0, 1), (0.5, 1)]),
-        (3, 1, [(1.0, 1), (2.0, 1)]),
     ],
+    fast=4,
 )
 def test_no_dataset_costs_more_than_certified_and_one_as_much_as_attained(
     population: int, cohort: int, kinds: list[Kind]
