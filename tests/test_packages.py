@@ -112,7 +112,7 @@ def test_the_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
         for start, packages in SOURCES.items()
         for package in (ROOT / start).glob(packages)
         for path in package.rglob("*")
-        if path.is_file() and path.suffix != ".pyc"
+        if path.is_file() and path.parent.name != "__pycache__"
     }
     assert {"flwr_shuffle/py.typed", "opacus_shuffle/py.typed", "shuffle_plugins/py.typed"} <= there
     assert "shuffle_plugins/cli/page/static/page.js" in there
