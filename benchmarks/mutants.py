@@ -1,12 +1,14 @@
 """Mutation testing: small changes of the code that certifies and seals, each of which should fail a test.
 
-A *mutant* is a module with one change: a comparison, a sign, a rounding direction, a number, or a ``raise``
-that is left out. Its tests run in a forked process that imports the changed module in the place of the real
-one. A mutant that no test fails *survives*. Survivors are read by a person: the result keeps a note on each,
-which says why it computes the same, or only loosens a bound, or what is missing.
+A *mutant* is a module with one change: another comparison, operator, ``and`` or ``or``, sign, boolean,
+rounding direction (``floor`` for ``ceil``), number (one more, or times 1.5), or a ``raise`` that is left out.
+Its tests run in a forked process that imports the changed module in the place of the real one. A mutant that
+some test fails is *killed*; one that no test fails *survives*. A person reads the survivors and writes a note
+on each into the result file: why it computes the same, or only loosens a bound, or what is missing.
 
 Every ``raise`` is left out once. Of the other changes a sample is drawn, in an order that depends on nothing
-but the name of the module. A result stays as long as the module does, so a run that was stopped goes on.
+but the name of the module. Results and notes are kept until the module's source changes, so a run that was
+stopped goes on. New tests change no result by themselves: try survivors again with ``--again``.
 
 Run: python benchmarks/mutants.py [--only TEXT] [--sample 30] [--again]
 """
@@ -32,12 +34,13 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "mutants.json"
-CPU_SECONDS = 120  # a mutant that takes longer loops, and is killed
+CPU_SECONDS = 120  # of one mutant; what takes longer is taken for an endless loop, and killed
 
 SHUFFLER = tuple(
     f"tests/shuffler/test_shuffler_{part}.py" for part in ("envelopes", "mixer", "cascade", "keys")
 )
 SHORT = ("tests/accounting/composition", "tests/accounting/test_accountant.py")
+# The modules, and the tests of each: those that should notice, few enough to run once per mutant.
 TARGETS = {
     "shuffle_plugins.shuffler.envelopes": SHUFFLER,
     "shuffle_plugins.shuffler.mixer": SHUFFLER,
@@ -99,8 +102,9 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
         yield ast.Pass()
 
 
-def places(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST]]:
-    """(parent, field, index, child) of all code, but for annotations, decorators and the texts of errors."""
+def mutable(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST]]:
+    """(parent, field, index, child) of all code, but for annotations, decorators, imports, f-strings and what
+    stands in a ``raise``."""
     for field, value in ast.iter_fields(node):
         if field in {"annotation", "returns", "decorator_list", "ops", "op", "ctx"}:
             continue
@@ -108,26 +112,27 @@ def places(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST]]:
             if isinstance(child, ast.AST):
                 yield node, field, index, child
                 if not isinstance(child, ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom):
-                    yield from places(child)
+                    yield from mutable(child)
 
 
 def mutants(source: str) -> list[tuple[str, CodeType]]:
     """(what was changed, compiled module) of every mutant of a module."""
     tree, found = ast.parse(source), []
-    for parent, field, index, child in list(places(tree)):
+    # One tree is changed, compiled and changed back.
+    for parent, field, index, child in list(mutable(tree)):
         for changed in changes(child):
-            whole = getattr(parent, field)
+            siblings = getattr(parent, field)
             ast.copy_location(changed, child)
             before, after = ast.unparse(child), ast.unparse(changed)
             if index is None:
                 setattr(parent, field, changed)
             else:
-                whole[index] = changed
+                siblings[index] = changed
             code = compile(ast.fix_missing_locations(tree), "<mutant>", "exec")
             if index is None:
                 setattr(parent, field, child)
             else:
-                whole[index] = child
+                siblings[index] = child
             change = f"line {getattr(child, 'lineno', 0)}: {before} → {after}"
             same = sum(each.startswith(change) for each, _ in found)
             found.append((change, code) if not same else (f"{change} (place {same + 1} of the line)", code))
@@ -185,12 +190,14 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default="", metavar="TEXT", help="part of a module's name")
-    parser.add_argument("--sample", type=int, default=30, metavar="N", help="other changes of each module")
-    parser.add_argument("--again", action="store_true", help="try survivors once more")
+    parser.add_argument(
+        "--sample", type=int, default=30, metavar="N", help="changes of each module, beside raises"
+    )
+    parser.add_argument("--again", action="store_true", help="try survivors once more, after new tests")
     given = parser.parse_args()
     os.chdir(ROOT)
     os.environ["CI"] = "1"  # property tests draw the same cases for every mutant
-    import hypothesis  # noqa: F401  what takes long to import is imported once
+    import hypothesis  # noqa: F401  imported here, so that no fork needs to
     import scipy.optimize
     import scipy.signal
     import scipy.special
@@ -218,9 +225,9 @@ def main() -> int:
         for change, code in left_out + others[: given.sample]:
             if change in entry["killed"] or (change in entry["survived"] and not given.again):
                 continue
-            entry["survived"].pop(change, None)
+            note = entry["survived"].pop(change, "")
             if survives(module, path, code, tests):
-                entry["survived"][change] = ""
+                entry["survived"][change] = note
                 print(f"{module}: survived: {change}", flush=True)
             else:
                 entry["killed"].append(change)

@@ -1,8 +1,8 @@
-"""Fixed features: numbers of a record that are computed from it alone, so that a linear model can be trained.
+"""Fixed features: numbers computed from one record alone, on which a linear model is trained.
 
-A linear model on good fixed features has nothing to learn about images in general, and under differential
-privacy, where every step is noisy, it beats networks that have (Tramèr, Boneh 2021). What depends on one
-record alone spends no privacy: it is a part of how the record is read.
+Under differential privacy every step is noisy, and a linear model on good fixed features beats networks,
+which must learn features too (Tramèr, Boneh 2021). What is computed from one record alone spends no privacy:
+it is preprocessing.
 """
 
 import lazy_loader

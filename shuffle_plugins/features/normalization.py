@@ -12,29 +12,27 @@ from torch.nn import functional
 from shuffle_plugins.core import checks
 
 _LEAST_VARIANCE = 1e-5  # as torch's group norm
-_FLOORS = (
-    0.0,
-    0.02,
-    0.003,
-)  # deviation below which a place of an image in [0, 1] is taken for empty, by order
-_ROWS_AT_ONCE = 1000
+# Added to a place's deviation, by order, so that an empty place of an image in [0, 1] stays near zero.
+_FLOORS = (1e-5, 0.02, 0.003)
+_IMAGES_AT_ONCE = 1000
 
 
 def place_normalized(coefficients: Tensor, *, orders: Sequence[int]) -> Tensor:
-    """Every place's coefficients of each order with mean 0 and deviation 1, and the whole row of length 1.
+    """Every place's coefficients of each order with mean 0 and deviation about 1, and the row of length 1.
 
-    What a place then says is which waves are strong there compared with the others, and not how much contrast
-    there is: a faint stroke counts as much as a bold one. Order 0, the blurred image, has one coefficient a
-    place, and gets mean 0 and deviation 1 over all places. All of this is taken from one image alone, so it
-    spends no privacy. Rows have one length, so that clipping weighs all records alike.
+    A place is one pixel of the coefficients' coarse grid. What it then says is which waves are strong there
+    compared with the others, and not how much contrast there is: a faint stroke counts as much as a bold one.
+    Order 0, the blurred image, has one coefficient a place, and gets mean 0 and deviation 1 over all places.
+    All of this is taken from one image alone, so it spends no privacy. Rows have one length, so that clipping
+    weighs all records alike.
 
     Args:
         coefficients: of images with values in [0, 1]: (images, channels, rows, columns), or with colours,
-            (images, colours, channels, rows, columns), of which each is normalised by itself.
+            (images, colours, channels, rows, columns). Each colour is normalised by itself; a row has all.
         orders: how many channels there are of order 0, 1 and 2, as :attr:`Scattering.orders` says.
 
     Returns:
-        (images, colours·channels·rows·columns), of the same floating type.
+        (images, colours·channels·rows·columns), of the same floating type. The row of an image of zeros is 0.
 
     Raises:
         ValueError: if the coefficients have other dimensions or are not floating point, or other channels
@@ -47,18 +45,18 @@ def place_normalized(coefficients: Tensor, *, orders: Sequence[int]) -> Tensor:
             f"channels, got {tuple(orders)}"
         )
     rows = coefficients.new_empty(len(coefficients), math.prod(coefficients.shape[1:]))
-    for start in range(0, len(coefficients), _ROWS_AT_ONCE):
-        part, first, normal = coefficients[start : start + _ROWS_AT_ONCE].float(), 0, []
+    for start in range(0, len(coefficients), _IMAGES_AT_ONCE):
+        part, first, normal = coefficients[start : start + _IMAGES_AT_ONCE].float(), 0, []
         for size, floor in zip(orders, _FLOORS, strict=False):
             normal.append(_standard(part.narrow(-3, first, size), floor))
             first += size
         flat = torch.cat(normal, dim=-3).flatten(1)
-        rows[start : start + _ROWS_AT_ONCE] = flat / flat.norm(dim=1, keepdim=True).clamp(min=1e-12)
+        rows[start : start + _IMAGES_AT_ONCE] = flat / flat.norm(dim=1, keepdim=True).clamp(min=1e-12)
     return rows
 
 
 def _standard(part: Tensor, floor: float) -> Tensor:
-    """Less the mean and over the deviation: over channels, or where there is one, over places."""
+    """Without the mean, divided by the deviation: those of a place's channels, or of all places of one."""
     axes = (-3,) if part.shape[-3] > 1 else (-2, -1)
     centred = part - part.mean(dim=axes, keepdim=True)
     variance = centred.square().mean(dim=axes, keepdim=True)
@@ -93,10 +91,10 @@ def group_normalized(coefficients: Tensor, *, groups: int = 1) -> Tensor:
     flat = coefficients.flatten(1, -3)
     scale = 1 / math.sqrt(math.prod(flat.shape[1:]))
     rows = torch.empty(len(flat), math.prod(flat.shape[1:]), dtype=flat.dtype, device=flat.device)
-    for start in range(0, len(flat), _ROWS_AT_ONCE):
-        part = flat[start : start + _ROWS_AT_ONCE].float()
+    for start in range(0, len(flat), _IMAGES_AT_ONCE):
+        part = flat[start : start + _IMAGES_AT_ONCE].float()
         normal = functional.group_norm(part, groups, eps=_LEAST_VARIANCE)
-        rows[start : start + _ROWS_AT_ONCE] = normal.flatten(1) * scale
+        rows[start : start + _IMAGES_AT_ONCE] = normal.flatten(1) * scale
     return rows
 
 

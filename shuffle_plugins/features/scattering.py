@@ -29,7 +29,7 @@ from shuffle_plugins.core import checks
 
 _WIDTH, _FREQUENCY = 0.8, 3 * math.pi / 4  # of the finest wavelet
 _WRAPS = 2  # copies of the image to each side over which filters reach: the tails beyond are below float32
-_VALUES_AT_ONCE = 1 << 18  # complex ones of the widest layer, which stay near the processor
+_VALUES_AT_ONCE = 1 << 18  # complex values of the widest layer, so that it stays in the processor's cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +37,12 @@ class Scattering:
     """A scattering transform for images of one size; calling it gives their coefficients.
 
     Attributes:
-        height: pixels of a column, at least 2**scales.
+        height: pixels of a column, at least 2**scales. Beyond a multiple of that, pixels are seen only by
+            the coefficients beside them.
         width: pixels of a row, likewise.
         scales: J, scales of wavelets; a coefficient stands for 2**J by 2**J pixels.
         directions: L, directions of wavelets.
-        order: 2 for all of the coefficients above, 1 to leave the last kind out.
+        order: 2 for waves in the image and waves in their strengths, 1 for the former alone.
 
     Raises:
         ValueError: if a number is out of range.
@@ -67,9 +68,9 @@ class Scattering:
         object.__setattr__(self, "_padded", padded)
         wavelets, blurs = {}, {}
         for scale in range(self.scales):
-            finest = torch.stack([self._wavelet(scale, turn) for turn in range(self.directions)])
+            full = torch.stack([self._wavelet(scale, turn) for turn in range(self.directions)])
             for resolution in range(scale + 1):
-                wavelets[scale, resolution] = _sampled(finest, 1 << resolution).float()
+                wavelets[scale, resolution] = _sampled(full, 1 << resolution).float()
         gaussian = _WIDTH * 2 ** (self.scales - 1)
         for resolution in range(self.scales):
             for size in padded:
@@ -95,7 +96,7 @@ class Scattering:
         return self.channels, self.height >> self.scales, self.width >> self.scales
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Coefficients of each image.
+        """Coefficients of each image; no gradient flows back to it.
 
         Args:
             images: (..., height, width), of any floating type; colours are images of their own.
@@ -143,11 +144,15 @@ class Scattering:
         return (waves.real.square() + waves.imag.square()).sqrt()
 
     def _blurred(self, maps: Tensor, resolution: int) -> Tensor:
+        """φ_J of maps at every 2**resolution-th pixel, (..., rows, columns) at every 2**J-th."""
         down, across = (self._blurs[size, resolution].to(maps.device) for size in self._padded)
         return down @ maps @ across.T
 
     def _wavelet(self, scale: int, turn: int) -> Tensor:
-        """Fourier transform of a wavelet, (height, width) float64: real, since a wavelet's ends mirror."""
+        """Fourier transform of a wavelet of the ``turn``-th direction, of the padded size, float64.
+
+        It is real, as the wavelet at −u is the complex conjugate of the wavelet at u.
+        """
         angle = (self.directions - self.directions // 2 - 1 - turn) * math.pi / self.directions
         deviation, frequency = _WIDTH * 2**scale, _FREQUENCY / 2**scale
         options = {"deviation": deviation, "angle": angle, "slant": 4 / self.directions}
@@ -194,7 +199,10 @@ def _every(spectra: Tensor, step: int) -> Tensor:
 
 
 def _blur(size: int, deviation: float, *, resolution: int, coarse: int) -> Tensor:
-    """One axis of φ_J, from every 2**resolution-th pixel to every coarse-th, without the two outermost."""
+    """Matrix that blurs one axis: from every 2**resolution-th pixel to every ``coarse``-th.
+
+    The first and the last of these lie in the padding and are left out.
+    """
     offsets = torch.arange(size, dtype=torch.float64)
     bell = sum(
         torch.exp(-(offsets + wrap * size).square() / (2 * deviation**2))

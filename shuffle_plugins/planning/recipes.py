@@ -14,10 +14,10 @@ from shuffle_plugins.planning.noise import ExpectedNoise
 from shuffle_plugins.planning.search import BEST_MECHANISM, plan
 from shuffle_plugins.planning.sums import SUMS, DrawnBy, plan_sums
 
-_COHORTS = 10  # of the population: a cohort is a tenth of it
+_ONE_IN = 10  # a cohort takes one record in so many
 _STEPS = 200
 _MOMENTUM = 0.9
-_CLIPPING = 0.1
+_MAX_GRAD_NORM = 0.1  # ℓ2 norm, C
 _L2_MECHANISMS = tuple(
     name for name, form in CLOSED_FORMS.items() if form.norm == "l2" and not form.local_delta
 )
@@ -45,7 +45,9 @@ length one it is also that of the noise in each output of a linear model, in log
 class TrainingRecipe:
     """Settings of a training run by stochastic gradient descent; ``print`` it.
 
-    Nothing in it was computed from the training data, so it costs no privacy.
+    Nothing in it was computed from the training data, so it costs no privacy. Noise comes in one of two ways.
+    Either every record sends *one report*, its gradient randomised by itself, or the records of a step send
+    messages of which only the *sum* has enough noise; then a step needs far less of it.
 
     Attributes:
         model: what is trained.
@@ -56,13 +58,14 @@ class TrainingRecipe:
         mechanism: registered name of the randomizer of one report per record, or of the sum.
         local_epsilon: ε0 of one report; None for a sum.
         noise_multiplier: noise of a sum over ``max_grad_norm``; None with one report per record.
-        epsilon: certified interval of all steps, against an observer of the model.
+        epsilon: certified interval of all steps, against somebody who sees the model after every step.
         cohort: k, records of a step, drawn without replacement: the loader's batch size.
         num_steps: T, steps.
         max_grad_norm: ℓ2 norm to which gradients are clipped.
         learning_rate: constant over the run.
         momentum: of stochastic gradient descent.
-        expected_noise: noise of one step's mean gradient, and the largest signal that it can carry.
+        expected_noise: ℓ2 norms of the noise in one step's mean gradient, and of the longest mean gradient
+            that clipping allows.
     """
 
     model: ModelKind
@@ -87,18 +90,21 @@ class TrainingRecipe:
         return NEIGHBOURING_RELATION
 
     def warning(self) -> str | None:
-        """What is wrong with the noise, and what would help; None if it leaves something to learn from."""
+        """What would help if the whole run's signal-to-noise ratio is too small to learn from; else None."""
         return self.expected_noise.warning(num_steps=self.num_steps)
 
     def settings(self) -> tuple[tuple[str, str, str], ...]:
-        """Name, value and reason of each setting."""
+        """Name, value and reason of each setting, as they are printed: values are rounded."""
         epochs = self.num_steps * self.cohort / self.population
         ratio = self.expected_noise.signal_to_noise_ratio
         if self.local_epsilon is None:
-            kind = "a sum to which every record's client adds coins: the noise of a trusted server"
+            kind = (
+                "a sum of clipped gradients, to which each client adds a few random bits; all bits together "
+                "are as noisy as what a trusted server would add"
+            )
             noise = ("noise_multiplier", f"{self.noise_multiplier:.3g}", "the least")
         else:
-            kind = "of the randomizers of one report per record, the one with the least noise here"
+            kind = "every record sends one noisy report; by default the randomizer with the least noise here"
             noise = ("local_epsilon", rounded(self.local_epsilon, up=False), "the largest")
         what = (
             "each output of the model on a row of length one"
@@ -125,7 +131,11 @@ class TrainingRecipe:
                 "so small that nearly every gradient is clipped: all records weigh alike, and no statistic "
                 "of the data is needed. Only learning_rate * max_grad_norm matters",
             ),
-            ("momentum", f"{self.momentum:g}", "averages the noise of some ten steps"),
+            (
+                "momentum",
+                f"{self.momentum:g}",
+                f"averages the noise of some {1 / (1 - self.momentum):.0f} steps",
+            ),
             (
                 "learning_rate",
                 f"{self.learning_rate:g}",
@@ -180,18 +190,19 @@ def training_recipe(
         dim: d, number of trained parameters.
         model: ``"linear"``: a linear classifier on rows of length one, whose weights start from zero, or
             ``"network"``.
-        mechanism: for one report per record, a registered randomizer of vectors in an ℓ2 ball, several, or
-            ``"best"`` for all of them; for a sum, one of :data:`SUMS`.
-        cohort: k, to choose it yourself.
-        num_steps: T, to choose it yourself.
+        mechanism: for one report per record, the name of a registered randomizer of vectors in an ℓ2 ball, a
+            sequence of names to choose from, or ``"best"`` to choose among all; for a sum, one of
+            :data:`SUMS`.
+        cohort: k, records of a step, up to ``population``; by default a tenth of it.
+        num_steps: T, steps; by default 200.
 
     Raises:
         ValueError: if an argument is out of range, or nothing stays within the target.
     """
     kind = checks.choice(ModelKind, "model", model)
-    checks.whole("population", population, at_least=2 * _COHORTS)
+    checks.whole("population", population, at_least=2 * _ONE_IN)
     k = (
-        max(2, population // _COHORTS)
+        max(2, population // _ONE_IN)
         if cohort is None
         else checks.whole("cohort", cohort, at_most=population)
     )
@@ -207,6 +218,7 @@ def training_recipe(
             num_steps=steps,
             cohorts=[k],
         ).rows
+        # Cohorts are drawn without replacement here; clients who join by coins of their own are not.
         row = next((each for each in rows if each.drawn_by is not DrawnBy.CLIENTS), None)
         if row is None:
             raise ValueError(
@@ -236,14 +248,16 @@ def training_recipe(
             best.noise_mse,
             best.local_epsilon,
         )
+    # noise_mse is the squared ℓ2 error of one step's mean, of vectors in the ball of radius one.
     noise = ExpectedNoise(
-        noise=_CLIPPING * math.sqrt(noise_mse),
-        largest_signal=_CLIPPING,
+        noise=_MAX_GRAD_NORM * math.sqrt(noise_mse),
+        largest_signal=_MAX_GRAD_NORM,
         dim=dim,
         cohort=k,
         local_epsilon=local_epsilon,
     )
-    rate = _WEIGHT_NOISE[kind] * (1 - _MOMENTUM) / (noise.noise / math.sqrt(dim) * math.sqrt(steps))
+    deviation = noise.noise / math.sqrt(dim)  # σ of the docstring
+    rate = _WEIGHT_NOISE[kind] * (1 - _MOMENTUM) / (deviation * math.sqrt(steps))
     return TrainingRecipe(
         model=kind,
         population=population,
@@ -256,7 +270,7 @@ def training_recipe(
         epsilon=epsilon,
         cohort=k,
         num_steps=steps,
-        max_grad_norm=_CLIPPING,
+        max_grad_norm=_MAX_GRAD_NORM,
         learning_rate=float(f"{rate:.2g}"),
         momentum=_MOMENTUM,
         expected_noise=noise,

@@ -1,6 +1,7 @@
 r"""Upper bounds on :math:`E[(x + G_1 + … + G_N)_+]` for independent G of a few types, over all mixes.
 
-With M_i the moment generating function of type i and n_i draws of it, for every c > 0
+A *mix* says how many of the N draws are of which type. With M_i the moment generating function of type i and
+n_i draws of it, for every c > 0
 
     E[(x + S)₊] = 1/(2πi) · ∫ Π M_i(s)^{n_i} e^{s·x} / s² ds        along Re s = c.
 
@@ -28,24 +29,26 @@ Law = tuple[Floats, Floats]
 """Values, shape (rows, atoms), and masses, shape (atoms,)."""
 
 _ROUNDOFF = 2.0**-52
-_PERIOD, _LEAST_PERIOD = 14.0, 18.0  # of the trapezoidal sum: in deviations of the tilted sum, and times c
-_FADED = 20.0  # −log of a relative size of terms that are bounded and not computed
-_LEFT_OFF = 14.0  # −log of the Gaussian factor at the ends
-_FAR = 12.0  # deviations from which the scale that matters grows
+_PERIOD = 14.0  # of the trapezoidal sum, in standard deviations of the tilted sum, …
+_LEAST_PERIOD = 18.0  # … and at least this over c
+_FADED = 20.0  # −log of the size, over the largest term's, of terms that are bounded and not computed
+_LEFT_OFF = 14.0  # −log of the Gaussian factor at the last term
+_FAR = 12.0  # standard deviations; further out the Gaussian may be wider in proportion
 _LARGEST_EXPONENT = 300.0
 _LEAST_LOG = -34.0  # of a modulus of M; rounding cannot tell less
 _NEWTON_STEPS = 30  # at most, towards the saddle point; any contour gives a valid bound
 _NEAR_SADDLE = 0.02  # relative
-_SHORT_SUMS = (16, 24, 32, 48)  # terms after which all up to a far one may be next to nothing
+_SHORT_SUMS = (16, 24, 32, 48)  # numbers of terms after which the rest, up to a far one, may be negligible
 _BLOCK, _MOST_TERMS = 128, 1 << 12
 _STRIDE = 16  # terms whose exponentials are made as an outer product
 _AT_ONCE = 1 << 15  # terms of all rows, so that arrays stay in the processor's cache
-_ALIKE = 1.25  # ratio of distances between values that come round together
+_SAME_DISTANCE = 1.25  # ratio of two distances between values that are taken for one
 _MOST_SMOOTHED = 30.0  # c times the deviation of the Gaussian
 _SMALL_ERROR = 1e-6  # relative
-_ENOUGH, _ROUGHLY = 5e-5, 1e-2  # relative; what the largest of all mixes is known to, and far out at most
-_FEWER_ROWS = 0.7  # share of those that wait, below which the others are left alone
-_FEW_TRIALS = 12  # so few that each mix is computed
+_ENOUGH = 5e-5  # relative error to which the largest value of all mixes is found, …
+_ROUGHLY = 1e-2  # … and far out in the tail at most this
+_FEWER_ROWS = 0.7  # if fewer than this share of the rows is unsettled, the settled ones are dropped
+_FEW_TRIALS = 12  # of three types, up to which each mix is computed
 _FIRST_STRIDES = {1: 1, 2: 1, 3: 3}  # cells along an edge to begin with, by the number of types
 _HALVINGS = {1: 0, 2: 8, 3: 4}  # of a cell, at most
 _EACH = 256  # draws of two types, up to which every mix may be computed
@@ -72,10 +75,11 @@ class MixedSums:
     own_participation: float
 
     def largest(self, share: float) -> Floats:
-        """Upper bounds, shape (rows,), on the expected positive part of every mix.
+        """For each row one upper bound on the expected positive parts of all mixes, shape (rows,).
 
         Args:
-            share: variance of the Gaussian that smooths the sum, relative to its own, at most.
+            share: variance of the Gaussian that smooths the sum, relative to the sum's variance, or to that
+                under the tilt of the contour where that is less. At most; in (0, 1).
         """
         return _Contours(self, share).largest()
 
@@ -88,7 +92,7 @@ class MixedSums:
     def packed(self) -> Law:
         """All laws, the own one last: values, (laws, rows, atoms), and masses, (laws, atoms).
 
-        What masses lack of one is a draw of zero.
+        What the masses of a law lack of one is the probability of a draw of zero.
         """
         laws = [*((values, self.participation * masses) for values, masses in self.types)]
         laws.append((self.own[0], self.own_participation * self.own[1]))
@@ -116,7 +120,7 @@ class MixedSums:
         return np.asarray(np.sqrt(each[:-1].max(axis=0) + each[-1]), dtype=np.float64)
 
     def saddle_points(self) -> _Saddle:
-        """About where the largest N·log M_i(c) + log M_own(c) + c·x − 2·log c is least."""
+        """About the c > 0 at which the largest N·log M_i(c) + log M_own(c) + c·x − 2·log c is least."""
         x, deviation = self.shift, np.maximum(self.deviation, 1e-300)
         most = np.maximum(np.abs(self.packed[0]).max(axis=(0, 2)), 1e-300)
         low = np.log(0.1 / (deviation + most))
@@ -166,12 +170,12 @@ class _Saddle:
     """The integrand at Im s = 0.
 
     Attributes:
-        tilt: c.
-        log_height: logarithm of the largest integrand of all mixes.
-        slope: its derivative in c.
-        spread: the largest deviation of a tilted sum.
-        behind: how far below the largest those of single types are, shape (types, rows).
-        moment: M − 1 of the types.
+        tilt: c, in one over the unit of the values, shape (rows,).
+        log_height: logarithm of the largest integrand of all mixes, shape (rows,).
+        slope: its derivative in c, shape (rows,).
+        spread: the largest standard deviation of a sum under the tilt, shape (rows,).
+        behind: N·log M_i less the largest of the types, at most 0, shape (types, rows).
+        moment: M_i − 1, shape (types, rows).
     """
 
     tilt: Floats
@@ -183,7 +187,7 @@ class _Saddle:
 
 
 class _Contours:
-    """The sums over Im s, in units of the largest integrand at Im s = 0."""
+    """The trapezoidal sums along s = c + i·step·j, in units of the largest integrand at j = 0."""
 
     def __init__(self, sums: MixedSums, share: float) -> None:
         saddle = sums.saddle_points()
@@ -208,7 +212,7 @@ class _Contours:
         # Far out by z deviations a relative change of the value matters by as much over z².
         enough = np.minimum(_ENOUGH * (1 + (sums.shift / np.maximum(sums.deviation, 1e-300)) ** 2), _ROUGHLY)
         found = np.empty(len(terms))
-        for rows, most in _alike(terms):
+        for rows, most in _batches(terms):
             kept, dropped = self._terms(rows, most)
             largest = _largest_of_all_mixes(kept, trials=sums.trials, enough=enough[rows])
             found[rows] = largest + dropped
@@ -225,11 +229,15 @@ class _Contours:
         return np.asarray(np.where(saddle.log_height < -700, 1e-290, found * height), dtype=np.float64)
 
     def _short_sums(self) -> tuple[Cells, Floats, Floats]:
-        """How many terms suffice, or 0; a bound on those left out up to a far one, and where that one is.
+        """Sums of few terms, where those after them are negligible; narrows the Gaussian of their rows.
 
         |M(c + it)/M(c)|² is 1 − 2Σ w w'·(1 − cos t(g − g')) over pairs of tilted values. From t to 2π/d − t
         a pair of values d apart adds at least what it does at t. So M is as small as it is at t until values
-        that far apart come round. The Gaussian is made as narrow as that allows.
+        that far apart turn by a whole circle more. The Gaussian is made as narrow as that allows.
+
+        Returns:
+            How many terms suffice, 0 where no such sum does; a bound on the sum of those left out before a
+            far one; and Im s of that one. Shape (rows,) each.
         """
         saddle, tilt = self._saddle, self._saddle.tilt
         terms = np.zeros(len(tilt), dtype=np.int64)
@@ -246,7 +254,7 @@ class _Contours:
         apart = np.abs(values[:, :, one] - values[:, :, other])  # (types, rows, pairs)
         weight = weights[:, :, one] * weights[:, :, other]
         main = np.argmax(weight * apart**2, axis=2)[:, :, None]
-        used = apart <= _ALIKE * np.take_along_axis(apart, main, 2)
+        used = apart <= _SAME_DISTANCE * np.take_along_axis(apart, main, 2)
         weight = np.where(used, weight, 0.0)
         widest = np.maximum(np.where(used, apart, 0.0).max(axis=2), 1e-300)
         for count in _SHORT_SUMS:
@@ -297,8 +305,8 @@ class _Contours:
         return _Terms(log_modulus[:-1], angle[:-1], wrong[:-1], shape, turn, rounding), ceiling
 
 
-def _alike(terms: Cells) -> Iterator[tuple[Cells, int]]:
-    """Rows that need about as many terms, and how many."""
+def _batches(terms: Cells) -> Iterator[tuple[Cells, int]]:
+    """Batches of rows that need about as many terms, each with the largest number."""
     order = np.argsort(terms, kind="stable")
     start = 0
     while start < len(order):
@@ -414,7 +422,7 @@ class _Nodes:
         # Where all types can be told from zero one error serves all nodes.
         error = trials * self._wrong.max(axis=0) + terms.rounding
         self._shared = np.exp(error) if bool(np.all(error < _SMALL_ERROR)) else None
-        # D² of the proof, for an edge of one draw.
+        # C·D² of the proof, for an edge of one draw.
         types = len(terms.log_modulus)
         self._gap = np.zeros(terms.shape.shape)
         for i, j in combinations(range(types), 2):
@@ -446,7 +454,12 @@ class _Nodes:
         return total
 
     def bound(self, cell: tuple[Mix, ...], *, edge: float) -> Floats:
-        """On the sums at all mixes in a cell, shape (rows,)."""
+        """A bound on the sums at all mixes in a cell, shape (rows,).
+
+        Args:
+            cell: its corners, which are known.
+            edge: draws along an edge; 0 if the cell holds no other mix than its corners.
+        """
         totals, sizes = zip(*(self.known[corner] for corner in cell), strict=True)
         highest = np.asarray(np.maximum.reduce(totals))
         if not edge:
@@ -483,7 +496,8 @@ def _largest_of_all_mixes(terms: _Terms, *, trials: int, enough: Floats) -> Floa
             bound = nodes.bound(cell, edge=0.0 if whole and edge <= 1 else edge)
             open_rows = bound > wanted
             if level < _HALVINGS[types] and np.any(open_rows):
-                # Where types come round at different places division does not help before each mix is alone.
+                # A cell is divided only if dividing it to the end could take off more than half of what is
+                # too much. Where mixes are few, only cells of one draw may be without any excess.
                 least = 0.0 if whole and trials <= _EACH else edge / 2 ** (_HALVINGS[types] - level)
                 open_rows &= bound - wanted > 2 * (
                     nodes.bound(cell, edge=least) - nodes.bound(cell, edge=0.0)

@@ -1,18 +1,28 @@
 r"""Pairs in which client 1's report is read against the others' own laws.
 
-Under the blanket pair a report of another client hides only by the part that every record could have sent.
-Here it hides by all of its law R_z: with r, r' client 1's laws under its two records, and n clients of whom
+The *profile* of a pair (P, Q) is H_E = Σ (P − E·Q)₊ for E = e^ε: the δ at ε. Under the blanket pair a report
+of another client hides only by the part that every record could have sent. Here it hides by all of its law
+R_z, where z is that client's record: with r, r' client 1's laws under its two records, and n clients of whom
 k report,
 
-.. math:: H_E ≤ E\Big[\Big(1 - E + \frac1D \sum_i \Big(\frac{r - E r'}{R_{z_i}} - (1 - E)\Big)\Big)_+\Big]
+.. math::
 
-over the k reports, up to terms of relative order 1/n that are bounded too: D is a little above n. What others
-hold is not known, so this is the largest value over all of their datasets. By convexity it is enough to look
-at a few extreme laws, the types, and at how many of the others have which.
+    H_E ≤ \mathbb{E}\Big[\Big(1 - E + \frac1D \sum_i \Big(\frac{r - E r'}{R_{z_i}} - (1 - E)\Big)\Big)_+\Big],
 
-The value of a mix of types is an integral along a line of the complex plane of an exponential that is affine
-in the numbers of others of each type. So it extends to numbers that are not whole, and between the corners of
-a cell of mixes it is, up to an error of second order that is bounded and added, at most what it is there.
+the mean over the k reports, each ratio taken at report i. D is n and a little more, which covers terms of
+relative order 1/n. What others hold is not known, so this is the largest value over all of their datasets. By
+convexity it is enough to look at a few extreme laws, the *types*, and at how many of the others have which: a
+*mix*.
+
+D depends on *u*, a random number in [0, 1] that the proof lets the adversary know: the weight that is left to
+the part of the others' laws that every record could have sent. In large rounds it is close to one. The
+profile is bounded for u in each of a few buckets. The bounds are added up, each times the bucket's
+probability.
+
+The value of a mix is an integral along a line of the complex plane, of exponentials of linear functions of
+the numbers of others of each type. So it extends to numbers that are not whole. Mixes are divided into cells.
+Within a cell the value is at most the largest at the cell's corners plus an error of second order, which is
+bounded and added.
 Proofs: ``docs/proofs/accounting.md``, sections 3b and 3c.
 """
 
@@ -30,25 +40,28 @@ from shuffle_plugins.accounting.numerics.profiles import hull_outcomes, joined, 
 
 _FINEST = 1.5e-3  # tolerance; what is finer takes longer and gains next to nothing
 _COMMON = 0.02  # probability of a bucket of shares from which every point of the profile is computed
-_RARE_STEP = 4  # points of the profile to one at which a bucket of less probability is computed
-_SCOUTS, _ROUGH = 32, 0.02  # points that look for the end of the profile; smoothing where little matters
-_FEW, _MOST_SMOOTHED = 0.4, 5e-3  # reports whose variance smooths a sum, and the most as a share
-_SMALL = 0.1  # deviation of the loss, relative to the largest, up to which its formula holds
-_NO_END = 5.0  # deviations, before which no profile ends
+_RARE_STEP = 4  # of less probable buckets one point of the profile in so many is computed
+_SCOUTS = 32  # points of a first rough profile
+_ROUGH = 0.02  # smoothing of rough profiles, as a share of the sum's variance
+_FEW = 0.4  # smoothing: the variance of so many reports, …
+_MOST_SMOOTHED = 5e-3  # … as a share of the sum's at most this
+_SMALL = 0.1  # deviation of the loss over the largest loss, up to which √information stands for it
+_NO_END = 5.0  # deviations of the loss; no profile ends before
 _UNIFORM_REACH = 12.0  # deviations of the loss that points cover evenly
 _LOG_NEGLIGIBLE = math.log(1e-40)  # of a δ at which a profile may end
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OthersPair(ABC):
-    """The envelope, over all datasets of the others, of a round; symmetric in P and Q.
+    """The largest profile that a round has for any dataset of the other clients; symmetric in P and Q.
 
-    All clients use one randomizer, which does not follow from reports of the round.
+    All clients use one randomizer, which is chosen before the round and not by reports of it.
 
     Attributes:
         local_epsilon: ε0.
         population: n.
-        slots: k, reports that are seen of a uniform subset of the clients; n under Poisson sampling.
+        slots: k, reports that are seen: those of a uniform subset of the clients. Under Poisson sampling n,
+            as each client may report.
     """
 
     local_epsilon: float
@@ -57,27 +70,27 @@ class OthersPair(ABC):
 
     @property
     def one_sided(self) -> bool:
-        """False: the datasets include every one with the two records exchanged."""
+        """False: with every dataset the one with the two records exchanged counts too."""
         return False
 
     @property
     def largest_ratio(self) -> float:
-        """A bound on the ratio of the masses of P and Q at every outcome; of a random cohort, everybody's."""
+        """A bound on the ratio of the masses of P and Q at every outcome."""
         return 1.0 + self.slots / self.population * math.expm1(self.local_epsilon)
 
     @property
     def largest_loss(self) -> float:
-        """The logarithm of the same, which keeps its digits where the ratio is one but for rounding."""
+        """Logarithm of :attr:`largest_ratio`, accurate where that is close to one."""
         return math.log1p(self.slots / self.population * math.expm1(self.local_epsilon))
 
     @property
     @abstractmethod
     def information(self) -> float:
-        """Variance of the privacy loss when it is small."""
+        """Variance of one round's privacy loss, by a formula that holds where losses are small."""
 
     @abstractmethod
     def shares(self) -> tuple[list[Share], float]:
-        """Buckets of u, the share of what others' reports have in common that still tells nothing of them.
+        """Buckets of u, the weight of the part of the others' laws that every record could have sent.
 
         Returns:
             The buckets, and the probability of u in none of them.
@@ -86,7 +99,7 @@ class OthersPair(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Share(ABC):
-    """Upper bounds on the profile, given a bucket of the share u.
+    """Upper bounds on the profile, given a bucket of u.
 
     Attributes:
         pair: the pair.
@@ -99,34 +112,43 @@ class Share(ABC):
     @property
     @abstractmethod
     def unit(self) -> float:
-        """What the sums are multiples of one over."""
+        """How many times the profile :meth:`sums` are."""
 
     @abstractmethod
     def sums(self, growth: Floats) -> MixedSums:
-        """The profile's sums at E, times :attr:`unit`, for E − 1 of shape (losses,)."""
+        """The sums whose largest expected positive part is :attr:`unit` times the profile at E.
+
+        Args:
+            growth: E − 1, shape (losses,).
+        """
 
     def bound(self, losses: Floats, *, share: float) -> Floats:
         """The largest value of all mixes at E = e^loss ≥ 1, shape (losses,).
 
         Args:
             losses: increasing.
-            share: by which the variance of the sums is smoothed, at most.
+            share: variance of the Gaussian that smooths a sum, over the sum's own, at most.
         """
         found = np.minimum(self.sums(np.expm1(losses)).largest(share) / self.unit * (1 + 1e-14), 1.0)
         # A profile falls, so a bound holds at every larger loss too.
         return np.minimum.accumulate(np.where(losses >= self.pair.largest_loss, 0.0, found))
 
     def log_bound(self, losses: Floats) -> Floats:
-        """Chernoff's bound on the logarithm of the same, and of u being in the bucket."""
+        """Chernoff's bound on log(mass · profile at E = e^loss), shape (losses,)."""
         return self.sums(np.expm1(losses)).log_bound() + math.log(max(self.mass, 1e-300) / self.unit)
 
 
 def others_losses(pair: OthersPair, *, tolerance: float) -> tuple[Floats, Floats, Floats, float]:
-    """A finite pair that dominates: losses, P and Q masses of its outcomes, and the P mass left out.
+    """A pair with finitely many outcomes that dominates the round.
 
     Args:
-        pair: the pair.
-        tolerance: relative excess of the variance of the loss, in (0, 0.1].
+        pair: of the round.
+        tolerance: by how much the variance of the loss may exceed the pair's, as a share of it, in (0, 0.1];
+            at least 1.5e-3 is taken.
+
+    Returns:
+        Losses log(P/Q), P masses and Q masses of the outcomes, shape (outcomes,) each, and the P mass that is
+        in none of them.
     """
     shares, left_out = pair.shares()
     tolerance = max(tolerance, _FINEST)

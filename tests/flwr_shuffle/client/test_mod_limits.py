@@ -513,7 +513,9 @@ def _timed(
 
     def join(thread: Thread, *, until: float) -> None:
         waited.append("training")
-        if train is not _never:
+        if train is _never:
+            _LATE.append(thread)
+        else:
             thread.join()
 
     monkeypatch.setattr(mod_module, "_join", join)
@@ -524,6 +526,14 @@ def _timed(
 
 
 _END = Event()
+_LATE: list[Thread] = []
+
+
+def _let_end() -> None:
+    """End the training that was too late, lest it go on during the next test."""
+    _END.set()
+    while _LATE:
+        _LATE.pop().join()
 
 
 def _never(message: Message, context: Context) -> Message:
@@ -540,7 +550,7 @@ def test_every_reply_leaves_at_its_time(
     train: Callable[[Message, Context], Message], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer, waited = _timed(train, monkeypatch)
-    _END.set()
+    _let_end()
     assert waited == ["training", "training", "the time"]
     assert len(payload_of(answer)) == _spec(400.0).report_bytes(dim=4) + 1
 
@@ -561,7 +571,7 @@ def test_a_reply_at_its_time_is_made_once(
     _END.clear()
     answer, _ = _timed(train, monkeypatch)
     sent = list(payloads)
-    _END.set()
+    _let_end()
     assert sent == [payload_of(answer)]
 
 
@@ -571,7 +581,7 @@ def test_late_training_is_a_failure(
 ) -> None:
     _END.clear()
     answer, waited = _timed(train, monkeypatch, on_failure="error")
-    _END.set()
+    _let_end()
     assert answer.error.reason == ClientRefusal.TRAINING_FAILED
     assert waited == ["training", "training", "the time"]
 
