@@ -514,12 +514,12 @@ def results_of(runs: list[Run], options: argparse.Namespace) -> Iterator[tuple[R
 def table(results: dict[str, Any]) -> str:
     """Test accuracies by method and ε as a Markdown table, beside what the thesis printed.
 
-    Mean ± standard deviation over ``SEEDS``. Where these have not all been run, the best of the runs that the
-    settings were chosen by, on seed 0, with a dagger.
+    Mean ± standard deviation over those of ``SEEDS`` that have been run. Where none has, the best of the runs
+    that the settings were chosen by, on seed 0, with a dagger.
     """
 
     def runs(*kind: str | float | None, rounds: int | None = None) -> tuple[list[dict[str, Any]], bool]:
-        """The runs to show of a method, accounting and ε; whether they are those of ``SEEDS``."""
+        """The runs to show of a method, accounting and ε; whether they are of ``SEEDS``."""
         found: list[list[dict[str, Any]]] = [
             [
                 run
@@ -529,8 +529,7 @@ def table(results: dict[str, Any]) -> str:
             ]
             for part in (results["runs"], results["tuning"]["runs"])
         ]
-        seeds = {run["seed"] for run in found[0]}
-        if seeds >= set(SEEDS):
+        if found[0]:
             return found[0], True
         return sorted(found[1], key=lambda run: -run["accuracy"])[:1], False
 
@@ -538,7 +537,7 @@ def table(results: dict[str, Any]) -> str:
         shown, final = runs(*kind, rounds=rounds)
         shares = [100 * run["accuracy"] for run in shown]
         if final:
-            return f"{mean(shares):.2f} ± {stdev(shares):.2f}"
+            return f"{mean(shares):.2f} ± {stdev(shares):.2f}" if len(shares) > 1 else f"{shares[0]:.2f}"
         return f"{shares[0]:.2f} †" if shares else "—"
 
     def certified(method: str, epsilon: float) -> str:

@@ -68,6 +68,7 @@ def expected(rounds: int) -> str:
     reason="no Chromium with its driver here (Debian: apt-get install chromium chromium-driver)",
 )
 def test_the_interval_moves_with_a_slider(address: str, browser: Any) -> None:
+    from selenium.common.exceptions import StaleElementReferenceException
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
     from selenium.webdriver.support.ui import WebDriverWait
@@ -76,7 +77,10 @@ def test_the_interval_moves_with_a_slider(address: str, browser: Any) -> None:
         return browser.find_element(By.CSS_SELECTOR, css).text
 
     def until(condition: Callable[[], bool]) -> None:
-        WebDriverWait(browser, PATIENCE, poll_frequency=0.05).until(lambda _: condition())
+        # An answer replaces elements of the page, perhaps between finding one and reading it.
+        replaced = [StaleElementReferenceException]
+        wait = WebDriverWait(browser, PATIENCE, poll_frequency=0.05, ignored_exceptions=replaced)
+        wait.until(lambda _: condition())
 
     def fresh() -> bool:
         return not browser.find_elements(By.CSS_SELECTOR, ".stale, [aria-busy=true]")

@@ -299,4 +299,4 @@ def test_runs_of_others_are_read_as_they_are_written(tmp_path):
     assert found["Fig. 5(b)", "accuracy at ε = 3: 76.46 ± 1.9 %"].verdict is claims.Verdict.NOT_RUN
     cells = [c for c in claims.claims(claims.Results(root=tmp_path)) if c.place == "Table 4.2"]
     ((cell),) = [c for c in cells if c.verdict is not claims.Verdict.NOT_RUN]
-    assert (cell.ours, cell.verdict) == ("98.1 % (1 runs)", claims.Verdict.READING)
+    assert (cell.ours, cell.verdict) == ("98.1 % (1 run)", claims.Verdict.READING)

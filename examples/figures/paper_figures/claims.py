@@ -320,7 +320,11 @@ def _personal(
         if not found and not tuned:
             raise NotRun(method)
         mean = sum(found) / len(found) if found else max(tuned)
-        whose = f"{len(found)} runs" if found else "the best run on the seed that settings were chosen by"
+        whose = (
+            f"{len(found)} run{'s' * (len(found) > 1)}"
+            if found
+            else "the best run on the seed that settings were chosen by"
+        )
         holds = Verdict.BESIDE if published is None else abs(mean - published) <= 3
         return f"{mean:.1f} % ({whose})", holds
 
