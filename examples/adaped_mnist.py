@@ -605,7 +605,7 @@ def main() -> None:
     ) as bar:
         for run, facts in results_of(missing, options):
             done[run.name] = facts
-            options.results.write_text(json.dumps(results, indent=1) + "\n")
+            options.results.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
             bar.update()
             tqdm.write(f"{run.name}: {facts['accuracy']:.2%}")
 
