@@ -128,7 +128,7 @@ def network(folder: Path, asked: dict) -> tuple[float, float]:
 
 
 def share_right(outputs: Tensor, labels: Tensor) -> float:
-    """Accuracy."""
+    """Share of the test images that the trained model classifies correctly."""
     return float((outputs.argmax(dim=1) == labels).float().mean())
 
 

@@ -19,7 +19,7 @@ PACKAGES = [".".join(stub.parent.relative_to(ROOT).parts).removeprefix("integrat
 LONGEST_VALUE = 40
 """Longer values of a class's attributes are not shown: texts for people, and no part of what is promised."""
 
-KINDS = {"property", "classmethod", "staticmethod", "cached_property"}
+KINDS = {"property", "classmethod", "staticmethod"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -104,9 +104,7 @@ def members(module: str, node: ast.ClassDef) -> dict[str, str]:
     for part in node.body:
         if isinstance(part, Function) and (not part.name.startswith("_") or part.name == "__init__"):
             kinds = [ast.unparse(decorator) for decorator in part.decorator_list]
-            kind = "".join(
-                f"@{each} " for each in kinds if each in {"property", "classmethod", "staticmethod"}
-            )
+            kind = "".join(f"@{each} " for each in kinds if each in KINDS)
             found[part.name] = f"{kind}{part.name}{signature(part)}"
         elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
             if not part.target.id.startswith("_"):

@@ -36,7 +36,7 @@ def run(*command: str | Path, cwd: Path, path: tuple[Path, ...] = (), code: int 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source distribution."""
+    """The source distribution, built from this repository."""
     folder = tmp_path_factory.mktemp("source")
     run("-m", "hatchling", "build", "-t", "sdist", "-d", folder, cwd=ROOT)
     (built,) = folder.glob("*.tar.gz")

@@ -255,8 +255,9 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
             raise ShufflePrivacyError("a recipe needs the number of records: use a data set with a length")
         trained = [p for p in module.parameters() if p.requires_grad]
+        wanted = {id(p) for p in trained}
         linear = any(
-            isinstance(part, nn.Linear) and {id(p) for p in part.parameters()} >= {id(p) for p in trained}
+            isinstance(part, nn.Linear) and wanted <= {id(p) for p in part.parameters()}
             for part in module.modules()
         )
         return training_recipe(

@@ -16,7 +16,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from shuffle_plugins.accounting.numerics.grid import Floats
+from shuffle_plugins.accounting.numerics.grid import Cells, Floats
 
 _ROUNDOFF = 2.0**-52
 _LEFT_OFF = 12.0  # −log of the Gaussian factor at the ends
@@ -189,22 +189,10 @@ def _trapezoid(
     blocks: int,
 ) -> Floats:
     """The sum over Im s = j·step with its ends and its rounding, in units of the integrand at Im s = 0."""
-    weights = masses[:, None]
-    # s = c + i·step·(BLOCK·a + b); e^{sG} − 1 splits into X + Y + X·Y, so that nothing cancels in M − 1.
-    coarse = step[:, None] * (_BLOCK * np.arange(blocks))
-    fine = step[:, None] * np.arange(_BLOCK)
-    tilted = (values * tilt[:, None])[:, :, None]
-    x = complex_expm1(tilted, values[:, :, None] * coarse[:, None, :]) * weights
-    y = complex_expm1(0.0, values[:, :, None] * fine[:, None, :])
-    rest = np.matmul(x.transpose(0, 2, 1), y)
-    rest += x.sum(axis=1)[:, :, None]
-    rest += (weights * y).sum(axis=1)[:, None, :]
-    # What rounding can have done to M, per row and block.
-    reach = np.abs(values)[:, :, None] * coarse[:, None, :]
-    scale = 3 * np.abs(x) + weights * np.exp(tilted) * (reach + np.abs(tilted))
-    most_fine = np.minimum(np.abs(values) * fine[:, -1:], 2.0)
-    wrong = _ROUNDOFF * (len(masses) + 8) * (scale.sum(axis=1) + (masses * most_fine).sum(axis=1)[:, None])
-
+    rest, scale = moments_less_one(
+        values, masses, tilt=tilt, step=step, starts=_BLOCK * np.arange(blocks), stride=_BLOCK
+    )
+    wrong = _ROUNDOFF * (len(masses) + 8) * scale  # what rounding can have done to M, per row and block
     real, imaginary = rest.real, rest.imag
     # log|M|² without losing it near M = 1, nor near M = 0.
     excess = real * (2 + real) + imaginary**2
@@ -242,6 +230,40 @@ def _trapezoid(
     exponent = (smoothing * last) ** 2 / 2
     ends = np.exp(-exponent) / ((last / tilt) ** 2 * math.pi * smoothing**2 * last)
     return np.asarray(np.maximum(total + ends, 0.0), dtype=np.float64)
+
+
+def moments_less_one(
+    values: Floats, masses: Floats, *, tilt: Floats, step: Floats, starts: Cells, stride: int
+) -> tuple[npt.NDArray[np.complex128], Floats]:
+    """M − 1 of a law along a contour, and what its rounding errors are a small multiple of.
+
+    e^{sG} − 1 at s = tilt + i·step·(a + b) is X + Y + X·Y of the same at tilt + i·step·a and at i·step·b, so
+    that few sines are needed and nothing cancels in M − 1.
+
+    Args:
+        values: shape (rows, atoms).
+        masses: shape (atoms,).
+        tilt: real part of s, shape (rows,).
+        step: shape (rows,).
+        starts: a, the first place of each block, shape (blocks,).
+        stride: places of a block, b = 0, …, stride − 1.
+
+    Returns:
+        M − 1, shape (rows, blocks, stride), and the scale of its rounding error over the unit roundoff, shape
+        (rows, blocks).
+    """
+    weights, value = masses[:, None], values[:, :, None]
+    coarse, fine = step[:, None, None] * starts, step[:, None, None] * np.arange(stride)
+    tilted = tilt[:, None, None] * value
+    x = complex_expm1(tilted, value * coarse) * weights
+    y = complex_expm1(0.0, value * fine)
+    excess = np.matmul(x.transpose(0, 2, 1), y)
+    excess += x.sum(axis=1)[:, :, None]
+    excess += (weights * y).sum(axis=1)[:, None, :]
+    size = np.abs(value)
+    scale = 3 * np.abs(x) + weights * np.exp(tilted) * (size * coarse + np.abs(tilted))
+    scale += weights * np.minimum(size * fine[:, :, -1:], 2.0)
+    return excess, np.asarray(scale.sum(axis=1), dtype=np.float64)
 
 
 def complex_expm1(real: npt.ArrayLike, imaginary: Floats) -> npt.NDArray[np.complex128]:

@@ -23,7 +23,7 @@ from itertools import combinations, product
 import numpy as np
 
 from shuffle_plugins.accounting.numerics.grid import Cells, Floats
-from shuffle_plugins.accounting.numerics.hinge import complex_expm1
+from shuffle_plugins.accounting.numerics.hinge import moments_less_one
 
 Law = tuple[Floats, Floats]
 """Values, shape (rows, atoms), and masses, shape (atoms,)."""
@@ -523,27 +523,17 @@ def _log_moments(
 ) -> tuple[Floats, Floats, Floats]:
     """log|M|, arg M and a relative error of M at tilt + i·step·places; shape (laws, rows, places) each.
 
-    The places are consecutive. e^{sG} − 1 at s = c + i·step·(start + a + b) is X + Y + X·Y of the same at
-    c + i·step·(start + a) and at i·step·b, so that few sines are needed and nothing cancels in M − 1.
+    The places are consecutive.
     """
-    coarse = step[:, None] * np.arange(places[0], places[-1] + 1, _STRIDE)
-    fine = step[:, None] * np.arange(min(_STRIDE, len(places)))
-    shape = (len(values), len(step), coarse.shape[1], fine.shape[1])
+    starts, stride = np.arange(places[0], places[-1] + 1, _STRIDE), min(_STRIDE, len(places))
+    shape = (len(values), len(step), len(starts), stride)
     excess = np.empty(shape, dtype=np.complex128)
     scale = np.empty((*shape[:3], 1))
     for law, weights in enumerate(masses):
         atoms = np.flatnonzero(weights)
-        mass, value = weights[atoms, None], values[law][:, atoms, None]
-        tilted = tilt[:, None, None] * value
-        x = mass * complex_expm1(tilted, value * coarse[:, None, :])
-        y = complex_expm1(0.0, value * fine[:, None, :])
-        np.matmul(x.transpose(0, 2, 1), y, out=excess[law])
-        excess[law] += x.sum(axis=1)[:, :, None]
-        excess[law] += (mass * y).sum(axis=1)[:, None, :]
-        size = np.abs(value)
-        reached = 3 * np.abs(x) + mass * np.exp(tilted) * (size * coarse[:, None, :] + np.abs(tilted))
-        reached += mass * np.minimum(size * fine[:, None, -1:], 2.0)
-        scale[law, :, :, 0] = reached.sum(axis=1)
+        excess[law], scale[law, :, :, 0] = moments_less_one(
+            values[law][:, atoms], weights[atoms], tilt=tilt, step=step, starts=starts, stride=stride
+        )
     excess = excess.reshape(*shape[:2], -1)[:, :, : len(places)]
     wrong = np.broadcast_to(scale, shape).reshape(*shape[:2], -1)[:, :, : len(places)]
     real, imaginary = excess.real, excess.imag
