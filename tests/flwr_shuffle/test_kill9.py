@@ -17,20 +17,13 @@ pytest.importorskip("flwr")
 
 import killed_rounds
 from deployed_parties import Killer, Parties, spent_in, states
-from killed_rounds import AGGREGATORS, CLIENTS, DELTA, KINDS, POINTS, ROUNDS
+from killed_rounds import CLIENTS, DELTA, KINDS, POINTS, ROUNDS, make_keys
 from processes import Deployment, wait_for
 
 from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger, RoundState
 from shuffle_plugins.shuffler import BatchRefused, Refusal, SpentTokens, state_beside
-from shuffle_plugins.shuffler.keys import (
-    enrol_client,
-    generate_service_key,
-    generate_signing_key,
-    public_key_bytes,
-    read_service_key,
-    write_private_key,
-)
+from shuffle_plugins.shuffler.keys import read_service_key
 
 pytestmark = [
     pytest.mark.process,
@@ -72,18 +65,6 @@ def trainer() -> Iterator[Trainer]:
     process = Trainer()
     yield process
     process.close()
-
-
-def make_keys(folder: Path) -> None:
-    for i in range(AGGREGATORS):
-        key_file, service_key = folder / f"service-{i}.key", generate_service_key()
-        write_private_key(key_file, service_key)
-        SpentTokens.create(state_beside(key_file), public_key=service_key.public.sealing)
-        (folder / f"service-{i}.public").write_text(service_key.public.hex())
-    for i in range(CLIENTS):
-        key = generate_signing_key()
-        write_private_key(folder / f"client-{i}.key", key)
-        enrol_client(folder / "enrolled", public_key_bytes(key))
 
 
 def lines(path: Path) -> list:
