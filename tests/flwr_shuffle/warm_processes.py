@@ -64,12 +64,17 @@ def imported_programs() -> dict[str, Callable[[], object]]:
         "httpcore",
         "sklearn.datasets",
         "torch",
+        "torch._dynamo",  # which every optimiser imports, for two seconds
         "torch.nn",
     ):
         importlib.import_module(name)
     # The package's own face imports a module when it is asked for, so that each has to be named.
     for module in pkgutil.walk_packages(flwr_shuffle.__path__, "flwr_shuffle."):
         importlib.import_module(module.name)
+    # The first compiled kernel loads half a second's worth of numba.
+    protocols = importlib.import_module("shuffle_plugins.protocols")
+    total = protocols.VectorSum.with_noise(dim=2, cohort=2, noise_multiplier=1.0)
+    total.randomize(sys.modules["torch"].zeros(1, 2), clip=True)
     return programs
 
 
