@@ -50,6 +50,7 @@ from .pairs.instances import product_atoms as product_atoms
 from .pairs.instances import read_coarsely as read_coarsely
 from .pairs.instances import two_level_atoms as two_level_atoms
 from .pairs.record_types import RecordTypes as RecordTypes
+from .pairs.spread import InformationBound as InformationBound
 from .precision import pair_epsilon_interval as pair_epsilon_interval
 from .rounds.coins import SumRound as SumRound
 from .rounds.counted import BitEncoding as BitEncoding

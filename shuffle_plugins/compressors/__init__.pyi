@@ -10,6 +10,7 @@ from .hadamard import padded_dim as padded_dim
 from .kashin import KashinFrame as KashinFrame
 from .kashin_law import kashin_level as kashin_level
 from .kashin_law import kashin_size as kashin_size
+from .kashin_law import kashin_stretch as kashin_stretch
 from .norms import l1_norms as l1_norms
 from .public_bits import public_random_bytes as public_random_bytes
 from .public_bits import public_signs as public_signs

@@ -8,6 +8,7 @@ and vector quantization").
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -47,6 +48,11 @@ class KashinFrame(TightFrame):
     ``max_iterations`` is scaled down into it: it represents s·x with s = level / (level reached) < 1, and is
     the only one that :meth:`reconstruct` does not give back up to rounding.
 
+    **Length.** Coefficients are 1.00 to 1.05 times as long as their vector, more of vectors of few numbers,
+    and up to 1.6 times of vectors close to a column of U. With ``stretch`` those longer than that many times
+    their vector are shortened to it: like a row that is scaled into the box, they represent a shorter
+    vector.
+
     **Level.** No frame does better than 1, and √d is enough for every row. A row along a column of U needs
     about √(π/2)/√(1 - d/N); the default is a quarter above, and at most √d: 2.22 where N = 2d, 1.81 where
     N = 4d. Rows chosen before the seed reach it, dense ones in three steps, and so do one-hot rows and
@@ -61,6 +67,7 @@ class KashinFrame(TightFrame):
         level: K, above 1; by default (0) as above. Lower means less noise in a mechanism, more
             iterations, and at last rows missed.
         max_iterations: when to give up on a row.
+        stretch: ‖c‖₂/‖x‖₂, at most; at least 1. No limit by default.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -70,6 +77,7 @@ class KashinFrame(TightFrame):
     seed: int
     level: float = 0.0
     max_iterations: int = 200
+    stretch: float = math.inf
     size: int = field(init=False, repr=False, compare=False)
     """N, the number of coefficients."""
     positions: Tensor = field(init=False, repr=False, compare=False)
@@ -83,6 +91,10 @@ class KashinFrame(TightFrame):
             object.__setattr__(self, "level", kashin_level(self.dim))
         checks.number("level", self.level, above=1)
         checks.whole("max_iterations", self.max_iterations)
+        if not self.stretch >= 1:
+            raise ValueError(
+                f"coefficients are at least as long as their vector, got stretch={self.stretch!r}"
+            )
         drawn = np.frombuffer(public_random_bytes("kashin rows", seed=self.seed, count=8 * size), dtype="<u8")
         chosen = np.sort(np.argsort(drawn, kind="stable")[: self.dim])
         object.__setattr__(self, "size", size)
@@ -185,6 +197,10 @@ class KashinFrame(TightFrame):
         late = missed.nonzero().squeeze(1)
         if late.numel():
             found[late] = self._into_box(*self._wanted(dense[late], lengths[late]), limit)
+        if self.stretch < self.level:
+            longer = found.norm(dim=1) / self.stretch
+            if bool((longer > 1).any()):
+                found /= longer.clamp(min=1.0).unsqueeze(1)
         return found, norms
 
     def _wanted(self, dense: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

@@ -69,16 +69,19 @@ def mixed_bound(pair: MixPair, factors: np.ndarray) -> np.ndarray:
         return np.vstack([gain, np.zeros(len(factors))]) + growth, np.append(kept * mass, 1 - kept)
 
     for share in shares:
-        types = [seen_of(atoms, share.kept) for atoms in pair.others.types]
+        types = [seen_of(atoms, share.bucket.kept) for atoms in pair.others.types]
         gains, own = seen_of(pair.others.shared, 1.0)
         worst = np.zeros(len(factors))
         for mix in itertools.product(range(draws + 1), repeat=3):
             if sum(mix) != draws:
                 continue
-            value = np.concatenate([share.own * gains, np.zeros((1, len(growth)))]) - pair.population * growth
+            value = (
+                np.concatenate([share.bucket.own * gains, np.zeros((1, len(growth)))])
+                - pair.population * growth
+            )
             mass = np.append(visible * own, 1 - visible)
             for (values, masses), count in zip(types, mix, strict=True):
-                lazy = np.concatenate([share.others * values, np.zeros((1, len(growth)))])
+                lazy = np.concatenate([share.bucket.others * values, np.zeros((1, len(growth)))])
                 weights = np.append(pair.participation * masses, 1 - pair.participation)
                 for _ in range(count):
                     value = (value[:, None] + lazy[None]).reshape(-1, len(growth))

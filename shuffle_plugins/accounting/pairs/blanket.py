@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from shuffle_plugins.accounting.pairs.instances import Atoms, checked_atoms
 from shuffle_plugins.accounting.pairs.record_types import RecordTypes
+from shuffle_plugins.accounting.pairs.spread import InformationBound
 from shuffle_plugins.core import checks
 
 _MASS_TOLERANCE = 1e-11
@@ -67,6 +68,7 @@ class Blanket:
             Exact, or a coarser reading of reports; each makes a lower bound.
         others: types that cover the records of all other clients, if it is proved that some do. The reports
             then hide each other by all that they are, not by the blanket alone; the smaller bound holds.
+        told: how much a report can tell at most, if that is known; the smaller bound holds.
 
     Raises:
         ValueError: if a mass is negative or the weights do not have mean one.
@@ -83,6 +85,7 @@ class Blanket:
     form: Form = Form.CORNERS
     instances: tuple[Atoms, ...] = ()
     others: RecordTypes | None = None
+    told: InformationBound | None = None
 
     def __post_init__(self) -> None:
         checks.local_epsilon(self.local_epsilon)
@@ -92,6 +95,8 @@ class Blanket:
         object.__setattr__(self, "instances", tuple(instances))
         if self.others is not None:
             self._check_others(self.others)
+        if self.told is not None and (self.form is Form.CLONES or self.tail):
+            raise ValueError("of pure reports alone it can be said how much they tell")
         masses = (self.differing, self.low, self.high, self.outside, self.tail, *(m for _, m in self.edges))
         if not all(math.isfinite(x) and x >= 0 for x in masses):
             raise ValueError("blanket masses must be finite and not negative")
@@ -242,10 +247,12 @@ class Blanket:
     def state(self) -> tuple[Any, ...]:
         """The blanket as a plain tuple of float, bool, str and tuples, for checkpoints.
 
-        Without instances, or types of others, it is as it was before there were any.
+        Without instances, types of others, or what is told, it is as it was before there were any.
         """
-        *fields, form, instances, others = astuple(self)
-        last = [instances, others] if others else [instances] if instances else []
+        *fields, form, instances, others, told = astuple(self)
+        last = [instances, others, told]
+        while last and not last[-1]:
+            last.pop()
         return (*fields, form.value, *last)
 
     @classmethod
@@ -256,12 +263,14 @@ class Blanket:
             ValueError: if the tuple is not one that :meth:`state` writes.
         """
         names = [field.name for field in dataclass_fields(cls)]
-        if not isinstance(state, (tuple, list)) or not len(names) - 2 <= len(state) <= len(names):
+        if not isinstance(state, (tuple, list)) or not len(names) - 3 <= len(state) <= len(names):
             raise ValueError(f"not the state of a Blanket: {state!r}")
         fields = dict(zip(names, state, strict=False))
         try:
             if fields.get("others") is not None:
                 fields["others"] = RecordTypes.from_state(fields["others"])
+            if fields.get("told") is not None:
+                fields["told"] = InformationBound.from_state(fields["told"])
             return cls(**fields)
         except TypeError as error:
             raise ValueError(f"not the state of a Blanket: {state!r}") from error

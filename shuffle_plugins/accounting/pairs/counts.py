@@ -32,6 +32,7 @@ from shuffle_plugins.accounting.pairs.crowd import CrowdPair
 from shuffle_plugins.accounting.pairs.instances import Atoms
 from shuffle_plugins.accounting.pairs.mixes import MixPair
 from shuffle_plugins.accounting.pairs.slots import SlotPair
+from shuffle_plugins.accounting.pairs.spread import SpreadPair
 
 _UP = 2.0**-50
 _MOST_SPREAD = 10.0
@@ -107,7 +108,7 @@ class CountPair:
         )
 
 
-Pair = CountPair | SlotPair | BitPair | CrowdPair | MixPair
+Pair = CountPair | SlotPair | BitPair | CrowdPair | MixPair | SpreadPair
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

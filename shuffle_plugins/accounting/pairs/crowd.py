@@ -17,7 +17,7 @@ import numpy as np
 from shuffle_plugins.accounting.numerics.binomial import TAIL
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.mixed_sums import MixedSums
-from shuffle_plugins.accounting.pairs.others import OthersPair, Share
+from shuffle_plugins.accounting.pairs.others import MixedShare, OthersPair, Share
 
 # −log of probabilities by which it is told apart how few blanket reports there are, by how many are expected
 _RARENESS = ((500.0, (12.0, 3.0, 0.8)), (1e6, (10.0, 2.5)))
@@ -116,7 +116,7 @@ _Atoms = tuple[Floats, Floats, Floats]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Crowd(Share):
+class _Crowd(MixedShare):
     """Given an interval that θ_u/θ lies in.
 
     Attributes:

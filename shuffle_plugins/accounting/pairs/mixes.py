@@ -8,22 +8,22 @@ only among what all records have in common. Proof: ``docs/proofs/accounting.md``
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.mixed_sums import Law, MixedSums
 from shuffle_plugins.accounting.pairs.instances import Atoms
-from shuffle_plugins.accounting.pairs.others import OthersPair, Share
+from shuffle_plugins.accounting.pairs.others import (
+    CommonBucket,
+    MixedShare,
+    OthersPair,
+    Share,
+    common_buckets,
+)
 from shuffle_plugins.accounting.pairs.record_types import RecordTypes
 
-_REACH = 72.0  # −log of the probability of the shares that are left out
-_FIRST_SHARE, _SHARE_GROWTH = 1.0, 4.0  # buckets of 1 − u, in units of its mean
-_NO_MATTER = 2e-4  # relative change of the others' laws within a bucket that needs no finer one
-_WIDEST = 0.01  # of a bucket, nevertheless
 _FEW = 2.0  # reports whose variance smooths a sum, at least
 _FEWEST_REPORTS, _FEWEST_COMMON = 150, 30  # below, also of what all have in common, the blanket is as good
 _LEAST_GAIN = 0.99  # of the variance, for which it is worth the time
@@ -57,51 +57,20 @@ class MixPair(OthersPair):
 
     def shares(self) -> tuple[list[Share], float]:
         """Buckets of u, each by its worst end, and the probability of those left out."""
-        n, common = self.population, self.others.common
-        rest = 1 - common
-        unit = 1 / max(n * common, 1.0)
-        first = max(_FIRST_SHARE, min(_NO_MATTER / max(rest, _NO_MATTER), _WIDEST) / unit)
-        steps = [0.0]
-        while steps[-1] < _REACH:
-            steps.append(first * _SHARE_GROWTH ** (len(steps) - 1))
-        ends = [min(step * unit, 0.999) for step in steps]
-
-        def below(gap: float) -> float:
-            return (1 - gap) * math.exp((n - 1) * math.log1p(-common * gap))
-
-        largest_others = n * common / (1 + (n - 1) * common)
-        found: list[Share] = []
-        for near, far in pairwise(ends):
-            if far <= near:
-                continue
-            kept = rest + common * (1 - far)
-            seen = common * (1 - far) / kept
-            found.append(
-                _Mixes(
-                    pair=self,
-                    mass=max(below(near) - below(far), 0.0) + 1e-13 * below(near),  # rounded up
-                    kept=(1 - far) / kept,
-                    own=n / (1 + (n - 1) * seen),
-                    others=largest_others,
-                )
-            )
-        return found, below(ends[-1])
+        buckets, left_out = common_buckets(population=self.population, common=self.others.common)
+        return [_Mixes(pair=self, mass=each.mass, bucket=each) for each in buckets], left_out
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Mixes(Share):
+class _Mixes(MixedShare):
     """Given a bucket of u.
 
     Attributes:
-        kept: share of each other client's law that client 1's likelihood is read against, at least.
-        own: weight of the report that client 1's stands for, times n.
-        others: weight of each other report, times n.
+        bucket: the bucket.
     """
 
     pair: MixPair
-    kept: float
-    own: float
-    others: float
+    bucket: CommonBucket
 
     @property
     def unit(self) -> float:
@@ -111,12 +80,12 @@ class _Mixes(Share):
     def sums(self, growth: Floats) -> MixedSums:
         """Those of the theorem."""
         pair = self.pair
-        types = [_law(each, growth, self.kept) for each in pair.others.types]
+        types = [_law(each, growth, self.bucket.kept) for each in pair.others.types]
         own = _law(pair.others.shared, growth, 1.0)
         return MixedSums(
             shift=-pair.population * growth,
-            types=[(self.others * values, masses) for values, masses in types],
-            own=(self.own * own[0], own[1]),
+            types=[(self.bucket.others * values, masses) for values, masses in types],
+            own=(self.bucket.own * own[0], own[1]),
             trials=min(pair.slots, pair.population - 1),
             participation=pair.participation,
             own_participation=pair.participation * pair.slots / pair.population,

@@ -31,6 +31,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -49,6 +50,10 @@ _SMALL = 0.1  # deviation of the loss over the largest loss, up to which √info
 _NO_END = 5.0  # deviations of the loss; no profile ends before
 _UNIFORM_REACH = 12.0  # deviations of the loss that points cover evenly
 _LOG_NEGLIGIBLE = math.log(1e-40)  # of a δ at which a profile may end
+_REACH = 72.0  # −log of the probability of the shares that are left out
+_FIRST_SHARE, _SHARE_GROWTH = 1.0, 4.0  # buckets of 1 − u, in units of its mean
+_NO_MATTER = 2e-4  # relative change of the others' laws within a bucket that needs no finer one
+_WIDEST = 0.01  # of a bucket, nevertheless
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,6 +114,29 @@ class Share(ABC):
     pair: OthersPair
     mass: float
 
+    @abstractmethod
+    def bound(self, losses: Floats, *, share: float) -> Floats:
+        """The largest value for all datasets of the others at E = e^loss ≥ 1, shape (losses,).
+
+        Args:
+            losses: increasing.
+            share: variance of the Gaussian that smooths a sum, over the sum's own, at most.
+        """
+
+    @abstractmethod
+    def log_bound(self, losses: Floats) -> Floats:
+        """Chernoff's bound on log(mass · profile at E = e^loss), shape (losses,)."""
+
+    def at_most(self, found: Floats, losses: Floats) -> Floats:
+        """Bounds on a profile, without those that follow from its being one: it falls, and it ends."""
+        found = np.minimum(found * (1 + 1e-14), 1.0)
+        return np.minimum.accumulate(np.where(losses >= self.pair.largest_loss, 0.0, found))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixedShare(Share):
+    """Of others of a few types: the largest value over all mixes of them."""
+
     @property
     @abstractmethod
     def unit(self) -> float:
@@ -123,19 +151,60 @@ class Share(ABC):
         """
 
     def bound(self, losses: Floats, *, share: float) -> Floats:
-        """The largest value of all mixes at E = e^loss ≥ 1, shape (losses,).
-
-        Args:
-            losses: increasing.
-            share: variance of the Gaussian that smooths a sum, over the sum's own, at most.
-        """
-        found = np.minimum(self.sums(np.expm1(losses)).largest(share) / self.unit * (1 + 1e-14), 1.0)
-        # A profile falls, so a bound holds at every larger loss too.
-        return np.minimum.accumulate(np.where(losses >= self.pair.largest_loss, 0.0, found))
+        """The largest value of all mixes, shape (losses,)."""
+        return self.at_most(self.sums(np.expm1(losses)).largest(share) / self.unit, losses)
 
     def log_bound(self, losses: Floats) -> Floats:
-        """Chernoff's bound on log(mass · profile at E = e^loss), shape (losses,)."""
+        """The same roughly, in logarithms."""
         return self.sums(np.expm1(losses)).log_bound() + math.log(max(self.mass, 1e-300) / self.unit)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommonBucket:
+    """A bucket of u, by its worst end.
+
+    Attributes:
+        mass: its probability.
+        kept: share of each other client's law that client 1's likelihood is read against, at least.
+        own: weight of the report that client 1's stands for, times n.
+        others: weight of each other report, times n.
+    """
+
+    mass: float
+    kept: float
+    own: float
+    others: float
+
+
+def common_buckets(*, population: int, common: float) -> tuple[list[CommonBucket], float]:
+    """Buckets of u where all records have so much in common, and the probability of those left out."""
+    n, rest = population, 1 - common
+    unit = 1 / max(n * common, 1.0)
+    first = max(_FIRST_SHARE, min(_NO_MATTER / max(rest, _NO_MATTER), _WIDEST) / unit)
+    steps = [0.0]
+    while steps[-1] < _REACH:
+        steps.append(first * _SHARE_GROWTH ** (len(steps) - 1))
+    ends = [min(step * unit, 0.999) for step in steps]
+
+    def below(gap: float) -> float:
+        return (1 - gap) * math.exp((n - 1) * math.log1p(-common * gap))
+
+    others = n * common / (1 + (n - 1) * common)
+    found = []
+    for near, far in pairwise(ends):
+        if far <= near:
+            continue
+        kept = rest + common * (1 - far)
+        seen = common * (1 - far) / kept
+        found.append(
+            CommonBucket(
+                mass=max(below(near) - below(far), 0.0) + 1e-13 * below(near),  # rounded up
+                kept=(1 - far) / kept,
+                own=n / (1 + (n - 1) * seen),
+                others=others,
+            )
+        )
+    return found, below(ends[-1])
 
 
 def others_losses(pair: OthersPair, *, tolerance: float) -> tuple[Floats, Floats, Floats, float]:

@@ -26,6 +26,7 @@ from shuffle_plugins.accounting.pairs.crowd import CrowdLaws, CrowdPair
 from shuffle_plugins.accounting.pairs.mixes import MixPair
 from shuffle_plugins.accounting.pairs.others import OthersPair
 from shuffle_plugins.accounting.pairs.record_types import RecordTypes
+from shuffle_plugins.accounting.pairs.spread import SpreadPair
 from shuffle_plugins.accounting.terms import CohortDraw, Sampling
 
 _INNER_PLACES = (-4.0, -3.0, -2.25, -1.5, -0.75, 0.0, 0.75, 1.5, 2.25, 3.5)
@@ -69,6 +70,9 @@ def upper_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> tuple[
         draw: who takes part, and who looks.
         mechanism: name of the randomizer; ``"generic"`` is any that all clients of the round share.
     """
+    if told := _told(blanket, draw):
+        plain = replace(blanket, told=None)
+        return *upper_pairs(plain, draw, mechanism=mechanism), told
     slotted = blanket.high > 0 and blanket.local_epsilon <= _MOST_SLOTTED
     slots = [_placed(draw, partial(slot_pair, blanket), upper=True)] if slotted else []
     pairs = (upper_pair(blanket, draw), *slots)
@@ -101,8 +105,8 @@ def _beside_blanket(others: PairMixture, *blanket: PairMixture) -> tuple[PairMix
 
 
 def mixed(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> bool:
-    """Whether a round is accounted by all mixes of others that there can be, too."""
-    return _mixes(blanket, draw, mechanism=mechanism) is not None
+    """Whether a round is accounted by all that the others can hold, too."""
+    return bool(_mixes(blanket, draw, mechanism=mechanism) or _told(blanket, draw))
 
 
 def _mixes(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> PairMixture | None:
@@ -114,6 +118,38 @@ def _mixes(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> PairMixture
         return None
     found = _placed(draw, partial(_mix_pair, blanket, others), upper=True, few=True)
     helped = (mass for mass, pair in zip(found.masses, found.pairs, strict=True) if isinstance(pair, MixPair))
+    return found if math.fsum(helped) > 0.5 else None
+
+
+def _told(blanket: Blanket, draw: CohortDraw) -> PairMixture | None:
+    """The pair of what a report tells at most, where it is smaller by more than next to nothing."""
+    told = blanket.told
+    if told is None or draw.spans_batches:
+        return None
+
+    def build(*, population: int, slots: int, participation: float) -> Pair:
+        place = {"population": population, "slots": slots}
+        spread = SpreadPair(
+            local_epsilon=blanket.local_epsilon, told=told, participation=participation, **place
+        )
+        common = blanket_pair(blanket, participation=participation, **place)
+        known = [common.information]
+        if blanket.form is Form.SIGN:
+            known.append(_sign_pair(blanket.local_epsilon, participation=participation, **place).information)
+        if blanket.others:
+            types = MixPair(
+                local_epsilon=blanket.local_epsilon,
+                others=blanket.others,
+                participation=participation,
+                **place,
+            )
+            known.append(types.information)
+        return spread if spread.helps(min(known)) else common
+
+    found = _placed(draw, build, upper=True, few=True)
+    helped = (
+        mass for mass, pair in zip(found.masses, found.pairs, strict=True) if isinstance(pair, SpreadPair)
+    )
     return found if math.fsum(helped) > 0.5 else None
 
 

@@ -22,6 +22,7 @@ from shuffle_plugins.accounting.pairs.clones import binary_pair
 from shuffle_plugins.accounting.pairs.counts import CountPair, PairMixture
 from shuffle_plugins.accounting.pairs.mixes import MixPair
 from shuffle_plugins.accounting.pairs.shuffle import lower_pairs, mixed, upper_pair, upper_pairs
+from shuffle_plugins.accounting.pairs.spread import SpreadPair
 from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.accounting.terms import Adversary, Sampling
 from shuffle_plugins.core import checks
@@ -225,8 +226,8 @@ class ShuffleRound(Round):
 
     @property
     def resolves_alone(self) -> bool:
-        """Whether the blanket's pair has two counts, not three, and there is none but that over mixes."""
-        pairs = (pair for pair in self._pairs() if not isinstance(pair, MixPair))
+        """Whether the blanket's pair has two counts, not three, and others are over what others hold."""
+        pairs = (pair for pair in self._pairs() if not isinstance(pair, (MixPair, SpreadPair)))
         counts = (*self.dominating_pair().pairs, *pairs)
         return all(isinstance(pair, CountPair) and pair.passive in (0.0, 1.0) for pair in counts)
 

@@ -22,18 +22,26 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from shuffle_plugins.accounting import Atoms, Blanket, most_telling, product_atoms
+from shuffle_plugins.accounting import Atoms, Blanket, InformationBound, diluted, most_telling, product_atoms
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.signs.randomized_response_law import (
     Constants,
     randomized_response_blanket,
     split_budget,
 )
+from shuffle_plugins.mechanisms.signs.sign_patterns_law import spread_information
 
 MAX_LEVELS = 32
 _PATIENCE = 2  # levels without gain after which no more are tried
 _MOST_SIGNS = 16  # of a report, whose products are listed
 _LOUDEST = 42.0  # ε0 from which thresholds cannot follow
+CERTAIN = ((1.0, 1.0),)
+"""A record all of whose numbers are as large as can be."""
+
+NEXT_TO_NOTHING = 2.0**-10
+"""Of the largest numbers, small ones of which all signs but the first are alike; far above rounding."""
+
+_ROUNDING = 1e-12
 _SINGLE = 1e-6  # more than the rounding of numbers in single precision
 _HALVINGS = 60  # of the bracket, to float64's digits
 _NEWTON_STEPS = 8  # to float64's digits
@@ -175,31 +183,72 @@ def worst_excess(length: NDArray[np.int64], *, last: bool, constants: Constants)
 
 
 def sampled_blanket(
-    *, local_epsilon: float, plan: SampledPlan, dim: int, constants: Constants, value: float = 1.0
+    *,
+    local_epsilon: float,
+    plan: SampledPlan,
+    dim: int,
+    constants: Constants,
+    records: tuple[tuple[float, float], ...] = CERTAIN,
+    square: float = 1.0,
 ) -> Blanket:
-    """Of one sign about a public place; several signs are bounded by the generic blanket.
+    """Of one sign about a public place, or of several; those are bounded by what they tell together, too.
 
     Args:
         local_epsilon: ε0 in nats.
         plan: how the vector is sampled.
         dim: its length.
         constants: looser ones flip the sign more often, which is bounded by the exact ones.
-        value: how large all numbers of some record and of its opposite are, in (0, 1].
+        records: of some records how large their numbers are, in (0, 1], and which share of them is so large;
+            the others are 0. Their opposites are records too.
+        square: the mean square of the numbers of a record, at most.
     """
     one = plan.levels * plan.samples == 1
     sign = randomized_response_blanket(local_epsilon=local_epsilon, dim=dim) if one else None
-    if sign is not None and value == 1 and constants is Constants.EXACT:
+    if sign is not None and records == CERTAIN and constants is Constants.EXACT:
         return sign
-    instances = opposite_rows(local_epsilon, plan, constants, value=value)
+    instances = opposite_rows(local_epsilon, plan, constants, records=records)
     if sign is not None:
-        return replace(sign, exact=False, instances=instances)
-    return replace(Blanket.generic(local_epsilon, exact=False), instances=instances).shared()
+        told = InformationBound.of_blanket(
+            local_epsilon=local_epsilon,
+            information=spread_information(local_epsilon=local_epsilon, signs=1, mean_square=square),
+            mass=sign.mass,
+        )
+        return replace(sign, exact=False, instances=instances, told=told if square < 1 else None)
+    several = replace(Blanket.generic(local_epsilon, exact=False), instances=instances).shared()
+    return replace(several, told=signs_information(local_epsilon, plan, constants))
+
+
+def signs_information(
+    local_epsilon: float, plan: SampledPlan, constants: Constants
+) -> InformationBound | None:
+    """How much several signs, each flipped by itself, tell together: section 3d of the proofs.
+
+    Args:
+        local_epsilon: ε0 of a report.
+        plan: how rows are sampled.
+        constants: whose constants.
+    """
+    if local_epsilon > _LOUDEST:
+        return None
+    shares = budgets(plan.levels, per_place=local_epsilon / plan.samples, constants=constants)
+    spent = plan.samples * [float(share) for share in shares]
+    # of a sign flipped with probability p, q = 1 − p: q²/p + p²/q = e^v − 1 + e^−v
+    product = math.fsum(math.log1p(4 * math.sinh(v / 2) ** 2) for v in spent)
+    return InformationBound.of_blanket(
+        local_epsilon=local_epsilon,
+        information=math.expm1(product) * (1 + _ROUNDING),
+        mass=math.exp(math.fsum(math.log(2) - math.log1p(math.exp(v)) for v in spent)) / (1 + _ROUNDING),
+    )
 
 
 def opposite_rows(
-    local_epsilon: float, plan: SampledPlan, constants: Constants, *, value: float
+    local_epsilon: float,
+    plan: SampledPlan,
+    constants: Constants,
+    *,
+    records: tuple[tuple[float, float], ...] = CERTAIN,
 ) -> tuple[Atoms, ...]:
-    """The instance of rows x and x' = −x all of whose numbers are ``value`` in size, if it can be listed.
+    """The instance of rows x and x' = −x, one of the records, that tells most, if it can be listed.
 
     A sign is read as whether it is that of x. Everybody else holds x', or x in some of the numbers, or fair
     signs, whichever tells most.
@@ -208,7 +257,8 @@ def opposite_rows(
         local_epsilon: ε0 of a report.
         plan: how rows are sampled.
         constants: whose constants.
-        value: in (0, 1].
+        records: sizes of numbers, in (0, 1], and the share of them that are so large. Several signs have
+            records all of whose numbers are one size.
     """
     if plan.levels * plan.samples > _MOST_SIGNS or local_epsilon > _LOUDEST:
         return ()
@@ -216,11 +266,20 @@ def opposite_rows(
     thresholds = split_budget(
         local_epsilon, shares=shares.tolist(), repeats=plan.samples, constants=constants
     )
-    sizes = plane_leans(value, levels=plan.levels)
-    likely = [(1 + t.gain * size) / 2 for t, size in zip(thresholds, sizes, strict=True)] * plan.samples
-    count = len(likely)
+    count = plan.levels * plan.samples
     held = [[-1] * (count - i) + [other] * i for other in (1, 0) for i in range(count + 1)]
-    return (most_telling(product_atoms(likely=likely, held=each) for each in held),)
+    if count == 1:
+        rows = records
+    else:
+        # Numbers next to nothing have certain signs in all levels: they are on the edge of both halves.
+        small = [size * NEXT_TO_NOTHING for size, _ in records if plan.levels > 1]
+        rows = tuple((size, 1.0) for size in (*(size for size, share in records if share == 1), *small))
+    candidates = []
+    for size, share in rows:
+        leans = plane_leans(size, levels=plan.levels)
+        likely = [(1 + t.gain * lean) / 2 for t, lean in zip(thresholds, leans, strict=True)] * plan.samples
+        candidates += [diluted(product_atoms(likely=likely, held=each), share) for each in held]
+    return (most_telling(candidates),)
 
 
 def plane_leans(value: float, *, levels: int) -> tuple[float, ...]:

@@ -17,6 +17,7 @@ from shuffle_plugins.mechanisms.signs.coefficients_law import (
     Oversized,
     balanced_level,
     check_expected,
+    mean_square,
     sound_level,
     thesis_level,
 )
@@ -30,7 +31,10 @@ _LARGEST_LEVEL = 1e6  # no sensible level comes near; squares stay in range
 class CoefficientRandomizer(NumberRandomizer):
     r"""Sends some of the D coefficients of a row's public representation, each within [-r_inf, r_inf].
 
-    r_inf = level·r/√D. A coefficient beyond it is clipped, and only then is the estimate biased.
+    r_inf = level·r/√D. A coefficient beyond it is clipped, and only then is the estimate biased. Of a Kashin
+    frame none is, but all coefficients of a vector are shortened if they are too long (``kashin_stretch``),
+    as if the vector were shorter: accounting counts on it. Only vectors close to single columns of the
+    frame have such coefficients, up to 1.6 times as long, so only vectors that are made from the seed.
 
     Args:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
@@ -100,11 +104,18 @@ class CoefficientRandomizer(NumberRandomizer):
         """A bound on E‖R(x) - x‖² over the ball: the largest variance, and the largest bias squared.
 
         The bias is largest for a vector of one coefficient; with a sound level it takes a vector made for the
-        seed.
+        seed. With a Kashin frame it is that of vectors whose coefficients are not shortened, which is none:
+        those made for the seed have one of up to (1 - stretch/level)·radius.
         """
         kashin = isinstance(self._representation, KashinFrame)
         bias = 0.0 if kashin else max(0.0, self.radius - self.coefficient_radius)
         return self._worst_spread_variance + bias**2
+
+    @property
+    def _mean_square(self) -> float:
+        """The mean square of a record's coefficients over the largest provided for, at most."""
+        frame = self._representation
+        return mean_square(self.level, stretch=frame.stretch if isinstance(frame, KashinFrame) else 1.0)
 
     @property
     @abstractmethod

@@ -87,6 +87,16 @@ def check_expected(*, clients: int, failure: float) -> None:
     checks.number("failure", failure, above=0, below=1)
 
 
+def mean_square(level: float, *, stretch: float = 1.0) -> float:
+    """The mean of the squares of a record's coefficients, over that of the largest provided for; at most.
+
+    Args:
+        level: of the largest coefficient provided for.
+        stretch: the norm of all coefficients over that of the record, at most.
+    """
+    return min((stretch / (_SINGLE_PRECISION**10 * level)) ** 2, 1.0)
+
+
 def flat_lean(level: float) -> float:
     """How large the coefficients of ±r·e_1 are, of those that are provided for: all the same.
 
@@ -94,6 +104,22 @@ def flat_lean(level: float) -> float:
     less covers that they are computed in single precision.
     """
     return 1.0 if level <= 1 else _SINGLE_PRECISION / level
+
+
+def aligned_records(*, level: float, dim: int) -> tuple[tuple[float, float], ...]:
+    """Vectors whose rotated coefficients are of one size, or 0: their sizes, and how many are not 0.
+
+    Of the first 2**a numbers all are of one size, with the rotation's own signs, and the others 0. Then each
+    2**a-th coefficient is √(2**a) times what it would be if all were equal, and the others are 0.
+    Coefficients beyond those provided for are clipped.
+    """
+    found = []
+    for power in range(dim.bit_length()):
+        size = flat_lean(level / 2.0 ** (power / 2))
+        found.append((size, 2.0**-power))
+        if size == 1:
+            break
+    return tuple(found)
 
 
 def l2_bit_planes_blanket(*, local_epsilon: float, dim: int) -> Blanket:
@@ -109,5 +135,6 @@ def l2_bit_planes_blanket(*, local_epsilon: float, dim: int) -> Blanket:
         plan=best_plan(local_epsilon=local_epsilon, dim=size),
         dim=size,
         constants=Constants.EXACT,
-        value=flat_lean(level),
+        records=aligned_records(level=level, dim=dim),
+        square=mean_square(level),
     )

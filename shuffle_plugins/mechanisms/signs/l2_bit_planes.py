@@ -7,10 +7,11 @@ from typing import ClassVar
 from torch import Tensor
 
 from shuffle_plugins.accounting import Blanket
+from shuffle_plugins.compressors import Rotation
 from shuffle_plugins.mechanisms.signs.bit_planes import BitPlaneRandomizer, BitPlanes
 from shuffle_plugins.mechanisms.signs.bit_planes_law import best_plan, sampled_blanket
 from shuffle_plugins.mechanisms.signs.coefficients import CoefficientRandomizer
-from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized, flat_lean
+from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized, aligned_records, flat_lean
 from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants
 from shuffle_plugins.mechanisms.signs.representations import Frame
 
@@ -34,7 +35,8 @@ class L2BitPlanes(BitPlaneRandomizer, CoefficientRandomizer):
 
     :meth:`clipping_bias` is the bias of given rows, exactly; :meth:`variance` includes its square.
     With ``frame="kashin"`` no coefficient is ever beyond the frame's level, about 2, so the estimate is
-    unbiased for every vector and varies far less; encoding takes several transforms of every row.
+    unbiased and varies far less; encoding takes several transforms of every row. Only a vector made from the
+    seed, close to one column of the frame, is sent as a shorter one.
 
     Args:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
@@ -93,14 +95,21 @@ class L2BitPlanes(BitPlaneRandomizer, CoefficientRandomizer):
         )
 
     def blanket(self) -> Blanket:
-        """A bound: no vector is extreme in all its coefficients. Those of ±radius·e_1 are all of one size."""
+        """A bound: no vector is extreme in all its coefficients. Some have many that are all of one size."""
         return sampled_blanket(
             local_epsilon=self.local_epsilon,
             plan=self.plan,
             dim=self.dim,
             constants=self._planes.constants,
-            value=flat_lean(self.level),
+            records=self._records,
+            square=self._mean_square,
         )
+
+    @property
+    def _records(self) -> tuple[tuple[float, float], ...]:
+        if isinstance(self._representation, Rotation):
+            return aligned_records(level=self.level, dim=self.dim)
+        return ((flat_lean(self.level), 1.0),)
 
     @property
     def _worst_spread_variance(self) -> float:

@@ -48,7 +48,9 @@ class L2Block(SignBlockRandomizer, CoefficientRandomizer):
 
     With ``frame="rotation"`` encoding takes one pass over a row instead of several transforms, the level is
     larger (:class:`~.Oversized`), and a coefficient that passes
-    it is clipped, with a bias: see ``l2-bit-planes``. With a Kashin frame nothing is ever clipped.
+    it is clipped, with a bias: see ``l2-bit-planes``. With a Kashin frame nothing is ever clipped; a vector
+    made from the seed, close to one column of the frame, is sent as a shorter one (:class:`~.KashinFrame`,
+    ``stretch``).
 
     Args:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
@@ -107,10 +109,14 @@ class L2Block(SignBlockRandomizer, CoefficientRandomizer):
         return self._blocks.cap.signs
 
     def blanket(self) -> Blanket:
-        """The cap's blanket, as a bound: no vector is extreme in all its coefficients."""
+        """The cap's blanket, as a bound, and what a report tells, as no vector is extreme everywhere."""
         whole = (self._representation.size // self.signs) / self._blocks.blocks
         return patterns_blanket(
-            local_epsilon=self.local_epsilon, signs=self.signs, level=self.level, whole=whole
+            local_epsilon=self.local_epsilon,
+            signs=self.signs,
+            level=self.level,
+            square=self._mean_square,
+            whole=whole,
         )
 
     def _choose_blocks(self, signs: int | None, max_bits: int | None) -> SignBlocks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from enum import StrEnum
 
-from shuffle_plugins.compressors import KashinFrame, Rotation, TightFrame
+from shuffle_plugins.compressors import KashinFrame, Rotation, TightFrame, kashin_level, kashin_stretch
 from shuffle_plugins.core import checks
 
 
@@ -31,6 +31,5 @@ def representation(frame: Frame, *, dim: int, seed: int, level: float | None = N
     checks.whole("seed", seed, at_least=-math.inf)
     if frame is Frame.ROTATION:
         return Rotation(dim=dim, seed=seed)
-    if level is None:
-        return KashinFrame(dim=dim, seed=seed)
-    return KashinFrame(dim=dim, seed=seed, level=level)
+    level = kashin_level(dim) if level is None else level
+    return KashinFrame(dim=dim, seed=seed, level=level, stretch=kashin_stretch(dim, level=level))

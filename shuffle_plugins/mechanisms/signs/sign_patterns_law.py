@@ -33,6 +33,7 @@ from shuffle_plugins.randomness import WHOLE
 
 MAX_SIGNS = 20
 _FEW_SIGNS = 8  # of which all three patterns are tried
+_ROUNDING = 1e-7  # relative, of sums of up to a million terms of both signs
 LOUDEST_EXACT = 42
 """ε0 from which a probability is a few units of 2**-62 and cannot follow."""
 
@@ -140,6 +141,55 @@ def cap_blanket(
         outside=differing if third else 0.0,
         instances=instances if quiet else (),
     )
+
+
+@lru_cache(maxsize=256)
+def spread_information(*, local_epsilon: float, signs: int, mean_square: float) -> float:
+    r"""The most that a pattern tells if its signs are not certain: :attr:`.InformationBound.information`.
+
+    Before they are sent the signs of a record have means in [−1, 1], whose squares are ``mean_square`` on
+    average over the signs of all places. ``docs/proofs/accounting.md``, section 3d.
+
+    Args:
+        local_epsilon: ε0 of a report.
+        signs: s.
+        mean_square: at most, in (0, 1].
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    checks.number("mean_square", mean_square, above=0, at_most=1)
+    if signs == 1:
+        return mean_square * 4 * math.sinh(local_epsilon / 2) ** 2
+    cap = cap_parameters(local_epsilon=local_epsilon, signs=signs)
+    least = 1 / (2.0**signs + math.expm1(local_epsilon) * cap.patterns)
+    squares = [
+        (least * math.expm1(local_epsilon) * _character(signs, cap.agreements, size)) ** 2
+        for size in range(signs + 1)
+    ]
+    certain = math.fsum(math.comb(signs, size) * squares[size] for size in range(1, signs + 1))
+    opposed = max(
+        -math.fsum(squares[size] * _elementary(count, minus, size) for size in range(1, count + 1)) / count
+        for count in range(1, signs + 1)
+        for minus in range(count + 1)
+    )
+    bound = 2 * mean_square * (certain + signs * max(opposed, 0.0)) / (least * 2.0**signs)
+    return bound * (1 + _ROUNDING)
+
+
+def _character(signs: int, agreements: int, size: int) -> int:
+    """Σ over the cap about all plus of the product of some ``size`` signs."""
+    return sum(
+        (-1) ** minus
+        * math.comb(size, minus)
+        * sum(math.comb(signs - size, a) for a in range(max(agreements - size + minus, 0), signs - size + 1))
+        for minus in range(size + 1)
+    )
+
+
+def _elementary(count: int, minus: int, size: int) -> int:
+    """Σ over all ``size`` of ``count`` signs, ``minus`` of them minus, of their product."""
+    return sum((-1) ** i * math.comb(minus, i) * math.comb(count - minus, size - i) for i in range(size + 1))
 
 
 @lru_cache(maxsize=256)

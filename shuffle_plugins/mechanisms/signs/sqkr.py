@@ -23,7 +23,7 @@ from shuffle_plugins.mechanisms.signs.sign_patterns import (
     send_patterns,
 )
 from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_parameters
-from shuffle_plugins.mechanisms.signs.sqkr_law import best_signs, patterns_blanket
+from shuffle_plugins.mechanisms.signs.sqkr_law import best_signs, drawn_square, patterns_blanket
 from shuffle_plugins.randomness import Randomness
 
 _MOST_OUTCOMES = 1 << 16  # more reports are not listed
@@ -56,7 +56,9 @@ class SQKR(CoefficientRandomizer):
 
     With ``frame="rotation"`` encoding takes one pass over a row instead of several transforms, the level is
     larger (:class:`~.Oversized`), and a coefficient that passes
-    it is clipped, with a bias: see ``l2-bit-planes``. With a Kashin frame nothing is ever clipped.
+    it is clipped, with a bias: see ``l2-bit-planes``. With a Kashin frame nothing is ever clipped; a vector
+    made from the seed, close to one column of the frame, is sent as a shorter one (:class:`~.KashinFrame`,
+    ``stretch``).
 
     Args:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
@@ -129,8 +131,11 @@ class SQKR(CoefficientRandomizer):
         return ReportLayout(self.name, self.dim, (*places, pattern))
 
     def blanket(self) -> Blanket:
-        """The cap's blanket, as a bound: no vector is extreme in all its coefficients."""
-        return patterns_blanket(local_epsilon=self.local_epsilon, signs=self.signs, level=self.level)
+        """The cap's blanket, as a bound, and what a report tells, as no vector is extreme everywhere."""
+        square = drawn_square(size=self._representation.size, signs=self.signs, square=self._mean_square)
+        return patterns_blanket(
+            local_epsilon=self.local_epsilon, signs=self.signs, level=self.level, square=square
+        )
 
     @override
     def sum(self, reports: Reports) -> Tensor:

@@ -14,7 +14,7 @@ from shuffle_plugins.accounting import Adversary, PrivacyTarget, Sampling, Tag, 
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
 from shuffle_plugins.mechanisms import CountRange
 from shuffle_plugins.mechanisms.signs.bit_planes import BitPlanes
-from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan, plane_leans
+from shuffle_plugins.mechanisms.signs.bit_planes_law import NEXT_TO_NOTHING, SampledPlan, plane_leans
 from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
 from shuffle_plugins.protocols.shuffle_protocol import SummingProtocol, check_clips
 from shuffle_plugins.protocols.tags.calibration import calibrated_budget
@@ -192,7 +192,9 @@ class TaggedSum(SummingProtocol):
         """
         present = self.participants(population=population, cohort=cohort, sampling=sampling)
         single, several = tag_counts(self.plan, size=self.size)
-        leans = plane_leans(self.flat, levels=self.levels)
+        # Of numbers next to 0 the last of several planes is almost certain, too.
+        sizes = (self.flat, self.flat * NEXT_TO_NOTHING)
+        leans = max((plane_leans(size, levels=self.levels) for size in sizes), key=min)
         counts = [(count, places) for count, places in ((single, False), (several, True)) if count]
         return TaggedRound(
             tags=tuple(

@@ -184,7 +184,9 @@ def test_buckets_of_shares_hold_the_whole_law(population: int, local_epsilon: fl
     shares, left_out = pair.shares()
     assert math.fsum(share.mass for share in shares) + left_out == pytest.approx(1, abs=1e-10)
     assert left_out < (1e-30 if population > 1000 else 0.01)
-    kept, own = [share.kept for share in shares], [share.own for share in shares]
+    buckets, _ = others.common_buckets(population=population, common=math.exp(-local_epsilon))
+    assert [each.mass for each in buckets] == [share.mass for share in shares]
+    kept, own = [each.kept for each in buckets], [each.own for each in buckets]
     assert kept == sorted(kept, reverse=True)
     assert 0 < kept[-1] <= kept[0] <= 1
     assert own == sorted(own)
