@@ -12,7 +12,7 @@ Source of the Laplace blanket: Balle, Bell, Gascón, Nissim 2019, §5 (there for
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,17 +98,17 @@ def discrete_laplace_blanket(*, local_epsilon: float, steps: int) -> Blanket:
 
 
 @lru_cache(maxsize=256)
-def discrete_laplace_instance(*, rate: float, steps: int, across: bool) -> Atoms:
+def discrete_laplace_instance(*, rate: float, steps: int, axes: int) -> Atoms:
     r"""The instance of noise P[k] ∝ e^(−rate·|k|) on whole numbers that tells most.
 
-    Records are ``steps`` apart on a line, and everybody else's is between them. With ``across`` rows have
-    more coordinates: then records may also be half as far from 0, on two axes, with everybody else's at 0 or
-    as far on an axis of its own.
+    Records are ``steps`` apart on a line, and everybody else's is between them. Where rows have more
+    coordinates records may also be half as far from 0 on axes: one on each of two and everybody else's at 0,
+    opposite to one of them, or on a third; or both on one, and everybody else's on another.
 
     Args:
         rate: how fast the noise falls, in nats per step.
         steps: at least 1.
-        across: whether there are more axes.
+        axes: how many there are, at least 1.
     """
     places = sorted({round(steps * i / _PLACES) for i in range(_PLACES // 2 + 1)})
     edges = np.unique(np.round(np.linspace(0, steps, _LINE_CELLS + 1)).astype(np.int64))
@@ -119,21 +119,26 @@ def discrete_laplace_instance(*, rate: float, steps: int, across: bool) -> Atoms
         other = _line_masses(rate, edges, place)
         candidates.append(read_coarsely(ends[0] / other - 1, ends[1] / other - 1, other))
     half = steps // 2
-    if across and half:
-        edges = np.unique(np.round(np.linspace(0, half, _AXIS_CELLS + 1)).astype(np.int64))
-        far, near = _line_masses(rate, edges, half), _line_masses(rate, edges, 0)
-        gain, loss = far / near, near / far
-        for third, mass in ((np.ones(1), np.ones(1)), (loss, far)):
-            u = gain[:, None, None] * third - 1
-            v = gain[:, None] * third - 1
-            shape = (len(gain), len(gain), len(third))
-            law = near[:, None, None] * near[:, None] * mass
-            candidates.append(
-                read_coarsely(
-                    np.broadcast_to(u, shape).ravel(), np.broadcast_to(v, shape).ravel(), law.ravel()
-                )
-            )
+    if axes > 1 and half:
+        edges = np.unique(np.round(np.linspace(0, 2 * half, _AXIS_CELLS + 1)).astype(np.int64))
+        edges = np.union1d(edges, [half])
+        low, middle, high = (_line_masses(rate, edges, place) for place in (0, half, 2 * half))
+        one = np.ones(1)
+        rows = [  # of x, x' and everybody else's: masses along three axes
+            ((high, middle, one), (middle, high, one), (middle, middle, one)),
+            ((high, middle, one), (middle, high, one), (low, middle, one)),
+            ((high, middle, one), (low, middle, one), (middle, high, one)),
+        ]
+        if axes > 2:
+            rows.append(((high, middle, middle), (middle, high, middle), (middle, middle, high)))
+        candidates += [_product_atoms(*each) for each in rows]
     return most_telling(candidates)
+
+
+def _product_atoms(first: tuple[Floats, ...], second: tuple[Floats, ...], other: tuple[Floats, ...]) -> Atoms:
+    """Of records whose reports' coordinates have these masses, independently."""
+    x, y, z = (reduce(np.multiply.outer, along).ravel() for along in (first, second, other))
+    return read_coarsely(x / z - 1, y / z - 1, z)
 
 
 def _line_masses(rate: float, edges: NDArray[np.int64], record: int) -> Floats:
@@ -151,6 +156,19 @@ def _line_masses(rate: float, edges: NDArray[np.int64], record: int) -> Floats:
     falling = right[:-1] * -np.expm1(-rate * width)
     inner = np.where(edges[1:] <= record, rising, falling)
     return np.concatenate([left[:1], inner, right[-1:]])
+
+
+def discrete_laplace_information(*, local_epsilon: float, steps: int) -> float:
+    """The most that a report tells: of the two ends, with everybody else at one of them (section 8 of the proofs).
+
+    Args:
+        local_epsilon: ε0 in nats, between the two ends.
+        steps: largest record, at least 1.
+    """
+    w = math.exp(-local_epsilon / steps)
+    whole = 1 + w + w * w
+    far = (1 + w * w) / whole * math.expm1(local_epsilon) + w / whole * math.expm1(-2 * local_epsilon)
+    return far * (1 + 1e-9)
 
 
 def gaussian_blanket(*, sigma: float, radius: float, tail: float = 1e-18) -> Blanket:

@@ -29,9 +29,13 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
-from shuffle_plugins.accounting import Blanket
+from shuffle_plugins.accounting import Blanket, InformationBound
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms.noise.additive_law import discrete_laplace_blanket, discrete_laplace_instance
+from shuffle_plugins.mechanisms.noise.additive_law import (
+    discrete_laplace_blanket,
+    discrete_laplace_information,
+    discrete_laplace_instance,
+)
 
 FINE_BITS = 20
 """Bits per coordinate of the mechanism called Laplace: the grid adds about 1e-4 to its variance."""
@@ -108,11 +112,15 @@ def grid_blanket(*, local_epsilon: float, dim: int, bits: int = COARSE_BITS) -> 
             return generic
         # Rows on an axis, at whole steps, so that nothing is rounded.
         steps = 2 * math.floor(grid.radius_in_steps)
-        own = discrete_laplace_instance(rate=float(1 / grid.scale), steps=steps, across=dim > 2)
+        own = discrete_laplace_instance(rate=float(1 / grid.scale), steps=steps, axes=dim)
         return replace(generic, instances=(own,))
     law = discrete_laplace_blanket(local_epsilon=local_epsilon, steps=2 * whole)
-    own = discrete_laplace_instance(rate=local_epsilon / (2 * whole), steps=2 * whole, across=False)
-    return replace(law, instances=(own,)).shared()
+    own = discrete_laplace_instance(rate=local_epsilon / (2 * whole), steps=2 * whole, axes=1)
+    information = discrete_laplace_information(local_epsilon=local_epsilon, steps=2 * whole)
+    told = InformationBound.of_blanket(
+        local_epsilon=local_epsilon, information=information, mass=law.mass * (1 - _MARGIN)
+    )
+    return replace(law, instances=(own,), told=told).shared()
 
 
 def fine_blanket(*, local_epsilon: float, dim: int) -> Blanket:

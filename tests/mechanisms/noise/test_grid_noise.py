@@ -1,5 +1,6 @@
 """Laplace and Gaussian noise on grids: what is spent, to the last digit, and what is paid for the grid."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -12,7 +13,12 @@ from thinning import first_fast
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import Field, Reports, Rows
 from shuffle_plugins.mechanisms import blanket, get
-from shuffle_plugins.mechanisms.noise.additive_law import discrete_laplace_blanket, gaussian_blanket
+from shuffle_plugins.mechanisms.noise.additive_law import (
+    discrete_laplace_blanket,
+    discrete_laplace_information,
+    discrete_laplace_instance,
+    gaussian_blanket,
+)
 from shuffle_plugins.mechanisms.noise.discrete_gaussian_law import rounded_distance
 from shuffle_plugins.mechanisms.noise.discrete_laplace_law import laplace_grid
 from shuffle_plugins.mechanisms.noise.gaussian_law import gaussian_delta, noise_ratio
@@ -162,7 +168,7 @@ def test_no_more_than_the_grid_leaves_a_client(name):
 
 def test_laplace_blankets():
     line = blanket("discrete-laplace", local_epsilon=2.0, dim=1)
-    assert replace(line, instances=(), others=None) == discrete_laplace_blanket(
+    assert replace(line, instances=(), others=None, told=None) == discrete_laplace_blanket(
         local_epsilon=2.0, steps=2 * laplace_grid(local_epsilon=2.0, dim=1, bits=12).whole_radius
     )
     for epsilon, dim in ((2.0, 2), (1e-9, 1), (200.0, 1)):
@@ -350,3 +356,31 @@ def test_calibrated_noise_keeps_its_delta_at_every_size(local_epsilon, local_del
         half, shift = 1 / (2 * mpmath.mpf(ratio)), local_epsilon * mpmath.mpf(ratio)
         spent = mpmath.ncdf(half - shift) - mpmath.exp(local_epsilon) * mpmath.ncdf(-half - shift)
         assert 1 - 1e-5 < spent / local_delta <= 1
+
+
+@pytest.mark.parametrize(("epsilon", "steps"), [(0.3, 1), (1.5, 5), (4.0, 12)])
+def test_laplace_reports_tell_most_of_the_ends(epsilon, steps):
+    """Sums over all reports, of any three records; and of records in a plane, which tell more."""
+    rate = epsilon / steps
+    reports = np.arange(-60 * steps, 61 * steps)
+    laws = [np.tanh(rate / 2) * np.exp(-rate * np.abs(reports - record)) for record in range(steps + 1)]
+    told = {
+        (x, y, z): ((laws[x] - laws[y]) ** 2 / laws[z]).sum()
+        for x, y, z in itertools.product(range(steps + 1), repeat=3)
+    }
+    information = discrete_laplace_information(local_epsilon=epsilon, steps=steps)
+    assert max(told.values()) == pytest.approx(information, rel=1e-6)
+    assert told[0, steps, steps] == pytest.approx(information, rel=1e-6)
+    line, plane = (
+        sum(m * (u - v) ** 2 for u, v, m in discrete_laplace_instance(rate=rate, steps=steps, axes=axes))
+        for axes in (1, 2)
+    )
+    assert line == pytest.approx(information, rel=3e-3)
+    if steps % 2 == 0:
+        low, middle, high = (laws[place] for place in (0, steps // 2, steps))
+        x, y, z = np.outer(high, middle), np.outer(middle, high), np.outer(low, middle)
+        opposite = ((x - y) ** 2 / z).sum()
+        x, y, z = np.outer(high, middle), np.outer(low, middle), np.outer(middle, high)
+        aside = ((x - y) ** 2 / z).sum()
+        assert plane == pytest.approx(max(line, opposite, aside), rel=1e-2)
+        assert plane > 1.2 * line
