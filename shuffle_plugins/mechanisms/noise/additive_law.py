@@ -23,6 +23,16 @@ from shuffle_plugins.core import checks
 
 _PLACES = 16  # between two records, of which everybody else's is tried at half
 _LINE_CELLS, _AXIS_CELLS = 4096, 48  # in which reports about a number, or on one of several axes, are read
+_CELLS_ACROSS = 800  # of records in an l1 ball, along the axis of everybody else's
+_FARTHER = (
+    1.0,
+    2.0,
+    3.0,
+    4.0,
+    5.0,
+    6.5,
+    8.0,
+)  # deviations by which rounding may take vectors out of the ball
 _CELLS = 1 << 13  # in which continuous weights are counted first
 _FEWEST_LEVELS, _MOST_LEVELS = 6, 96
 _TAIL_LEVELS = 0.01  # … and by factors of e of what remains of the record, for each
@@ -159,7 +169,7 @@ def _line_masses(rate: float, edges: NDArray[np.int64], record: int) -> Floats:
 
 
 def discrete_laplace_information(*, local_epsilon: float, steps: int) -> float:
-    """The most that a report tells: of the two ends, with everybody else at one of them (section 8 of the proofs).
+    """The most that a report tells: of both ends, everybody else at one (section 8 of the proofs on noise).
 
     Args:
         local_epsilon: ε0 in nats, between the two ends.
@@ -169,6 +179,46 @@ def discrete_laplace_information(*, local_epsilon: float, steps: int) -> float:
     whole = 1 + w + w * w
     far = (1 + w * w) / whole * math.expm1(local_epsilon) + w / whole * math.expm1(-2 * local_epsilon)
     return far * (1 + 1e-9)
+
+
+@lru_cache(maxsize=256)
+def laplace_ball_information(*, rate: float, radius: float, dim: int) -> float:
+    """How much a report tells of vectors of an l1 ball, at most (section 8 of the proofs on noise).
+
+    Args:
+        rate: how fast the noise falls, in nats per step.
+        radius: of the ball, in steps. Coordinates between steps are rounded at random.
+        dim: at least 2.
+    """
+    spread = min(radius, dim / 4)  # variance of the rounded vector's norm, at most
+    found = []
+    for deviations in _FARTHER:
+        beyond = deviations * (math.sqrt(spread) + deviations / 3)
+        tilt = max(math.log1p(beyond / spread), 2 * rate)
+        log_rare = 2 * rate * (radius + beyond) - tilt * beyond + spread * (math.expm1(tilt) - tilt)
+        # Of three vectors one may be rounded farther out; then a report tells no more than 2·e^(2·rate·norm).
+        within = _whole_ball_information(rate * math.floor(radius + beyond), rate)
+        found.append(within + 6 * math.exp(log_rare))
+    return min(found) * (1 + 1e-9)
+
+
+def _whole_ball_information(radius: float, rate: float) -> float:
+    """Of vectors of whole steps in a ball, its radius in nats: the largest bound of a grid's cells."""
+    w = math.exp(-rate)
+    rising, falling = (1 + w * w) / (1 + w + w * w), w / (1 + w + w * w)
+    half = radius / _CELLS_ACROSS  # of a cell
+
+    def alpha(t: Floats) -> Floats:
+        return np.asarray(rising * np.exp(t) + falling * np.exp(-2 * t))
+
+    along = np.linspace(-radius, radius, _CELLS_ACROSS + 1)
+    left = np.exp(-(radius - np.abs(along)))  # of the other coordinates
+    single = alpha(radius + along) * alpha(radius - np.abs(along)) * math.exp(2 * half)
+    far = np.exp(-(radius + along))
+    near, other = np.maximum(far[:, None], far), np.minimum(far[:, None], far)
+    beta = 1 / near - falling * other * (1 / near**2 - near)
+    beta = beta * (1 - (1 - left[:, None]) * (1 - left)) * math.exp(-5 * half)
+    return float((single[:, None] + single - 2 * beta).max())
 
 
 def gaussian_blanket(*, sigma: float, radius: float, tail: float = 1e-18) -> Blanket:

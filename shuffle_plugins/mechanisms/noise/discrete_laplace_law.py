@@ -35,6 +35,7 @@ from shuffle_plugins.mechanisms.noise.additive_law import (
     discrete_laplace_blanket,
     discrete_laplace_information,
     discrete_laplace_instance,
+    laplace_ball_information,
 )
 
 FINE_BITS = 20
@@ -47,6 +48,7 @@ _TAIL = 28.0  # noise scales from the ball to the last code; cut with probabilit
 _MARGIN = 1e-9  # relative; covers rounding in float64
 _SCALE_DIGITS = 40  # binary digits of the noise's scale, a fraction
 _LOUDEST_BLANKET = 150.0  # keeps products of the blanket's weights in float64's range
+_LOUDEST_TOLD = 30.0  # beyond, no round is large enough
 _MOST_STEPS = 1 << 22  # arrays of the blanket's levels stay small
 
 
@@ -113,7 +115,13 @@ def grid_blanket(*, local_epsilon: float, dim: int, bits: int = COARSE_BITS) -> 
         # Rows on an axis, at whole steps, so that nothing is rounded.
         steps = 2 * math.floor(grid.radius_in_steps)
         own = discrete_laplace_instance(rate=float(1 / grid.scale), steps=steps, axes=dim)
-        return replace(generic, instances=(own,))
+        if local_epsilon > _LOUDEST_TOLD:
+            return replace(generic, instances=(own,))
+        information = laplace_ball_information(
+            rate=float(1 / grid.scale) * (1 + _MARGIN), radius=grid.radius_in_steps * (1 + _MARGIN), dim=dim
+        )
+        told = InformationBound.of_any(local_epsilon=local_epsilon, information=information)
+        return replace(generic, instances=(own,), told=told)
     law = discrete_laplace_blanket(local_epsilon=local_epsilon, steps=2 * whole)
     own = discrete_laplace_instance(rate=local_epsilon / (2 * whole), steps=2 * whole, axes=1)
     information = discrete_laplace_information(local_epsilon=local_epsilon, steps=2 * whole)

@@ -14,10 +14,12 @@ from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import Field, Reports, Rows
 from shuffle_plugins.mechanisms import blanket, get
 from shuffle_plugins.mechanisms.noise.additive_law import (
+    _whole_ball_information,
     discrete_laplace_blanket,
     discrete_laplace_information,
     discrete_laplace_instance,
     gaussian_blanket,
+    laplace_ball_information,
 )
 from shuffle_plugins.mechanisms.noise.discrete_gaussian_law import rounded_distance
 from shuffle_plugins.mechanisms.noise.discrete_laplace_law import laplace_grid
@@ -173,7 +175,7 @@ def test_laplace_blankets():
     )
     for epsilon, dim in ((2.0, 2), (1e-9, 1), (200.0, 1)):
         own = get("laplace", local_epsilon=epsilon, dim=dim).blanket()
-        assert replace(own, instances=(), others=None) == Blanket.generic(epsilon, exact=False)
+        assert replace(own, instances=(), others=None, told=None) == Blanket.generic(epsilon, exact=False)
         assert own == blanket("laplace", local_epsilon=epsilon, dim=dim)
     few = get("discrete-laplace", local_epsilon=2.0, dim=1, bits=8).blanket()
     law, _ = on_a_line(get("discrete-laplace", local_epsilon=2.0, dim=1, bits=8), 2)
@@ -384,3 +386,31 @@ def test_laplace_reports_tell_most_of_the_ends(epsilon, steps):
         aside = ((x - y) ** 2 / z).sum()
         assert plane == pytest.approx(max(line, opposite, aside), rel=1e-2)
         assert plane > 1.2 * line
+
+
+def test_laplace_reports_of_rounded_vectors_tell_no_more():
+    """Sums over all reports about vectors of a disc of the l1 norm, on the grid's points and between them."""
+    rate, radius = 0.25, 4.0
+    reports = np.arange(-90, 91)
+    whole = np.array([np.tanh(rate / 2) * np.exp(-rate * np.abs(reports - at)) for at in range(-5, 6)])
+
+    def law(vector):
+        parts = []
+        for number in vector:
+            below = math.floor(number)
+            parts.append(whole[below + 5] * (below + 1 - number) + whole[below + 6] * (number - below))
+        return np.outer(*parts)
+
+    axes = np.array([[radius, 0], [0, radius], [-radius, 0], [0, -radius], [0, 0], [2, 2], [3, -1], [1, -3]])
+    laws = [law(vector) for vector in axes]
+    told = max(((x - y) ** 2 / z).sum() for x, y, z in itertools.product(laws, repeat=3))
+    most = _whole_ball_information(rate * radius, rate)
+    assert told <= most <= 1.03 * told
+    rng = np.random.default_rng(2)
+    between = []
+    for _ in range(60):
+        vector = rng.dirichlet([0.3, 0.3]) * rng.choice([-1, 1], size=2)
+        between.append(law(radius * vector))
+    bound = laplace_ball_information(rate=rate, radius=radius, dim=2)
+    for x, y, z in itertools.product(between[:20], between[20:40], [*between[40:], *laws[:4]]):
+        assert ((x - y) ** 2 / z).sum() <= bound
