@@ -21,7 +21,13 @@ from scipy import special
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms.privunit.sphere import half_spaces_at_angle, three_caps
+from shuffle_plugins.mechanisms.privunit.sphere import (
+    LOUDEST_TOLD,
+    Caps,
+    caps_information,
+    half_spaces_at_angle,
+    three_caps,
+)
 from shuffle_plugins.randomness import WHOLE
 
 _ROUNDING = 1e-12  # relative; rounding in float64 never costs ε0
@@ -130,21 +136,20 @@ def privunit_g_blanket(*, local_epsilon: float, dim: int) -> Blanket:
     s = float(special.ndtr(-threshold))
     shrink = math.exp(-local_epsilon)
     plain = shrink / (shrink - math.expm1(-local_epsilon) * s)
+    caps = Caps(
+        local_epsilon=local_epsilon,
+        density=plain,
+        measure=s,
+        overlap=lambda angle: half_spaces_at_angle(threshold, angle=angle),
+    )
+    quiet = dim > 1 and local_epsilon <= LOUDEST_TOLD
     return Blanket(
         local_epsilon=local_epsilon,
         differing=plain * s,
         low=plain * (1 - 2 * s),
         outside=plain * s * (1 - s) if dim > 1 else 0.0,
-        instances=(
-            three_caps(
-                local_epsilon=local_epsilon,
-                density=plain,
-                measure=s,
-                overlap=lambda angle: half_spaces_at_angle(threshold, angle=angle),
-            ),
-        )
-        if dim > 1
-        else (),
+        instances=(three_caps(caps),) if dim > 1 else (),
+        told=caps_information(caps) if quiet else None,
     ).shared()
 
 

@@ -26,9 +26,12 @@ from functools import lru_cache
 from shuffle_plugins.accounting import Blanket, zero_between
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.privunit.sphere import (
+    LOUDEST_TOLD,
+    Caps,
     cap_measure,
     cap_moment,
     caps_at_angle,
+    caps_information,
     caps_overlap,
     three_caps,
 )
@@ -153,17 +156,18 @@ def privunit_blanket(*, local_epsilon: float, dim: int) -> Blanket:
     shrink = math.exp(-local_epsilon)
     uniform = shrink / (shrink - math.expm1(-local_epsilon) * s)
     shared = caps_overlap(parameters.threshold, dim=dim)
+    caps = Caps(
+        local_epsilon=local_epsilon,
+        density=uniform,
+        measure=s,
+        overlap=lambda angle: caps_at_angle(parameters.threshold, angle=angle, dim=dim),
+    )
+    quiet = local_epsilon <= LOUDEST_TOLD
     return Blanket(
         local_epsilon=local_epsilon,
         differing=uniform * s,
         low=uniform * (1 - 2 * s),
         outside=uniform * max(s - shared, 0.0),
-        instances=(
-            three_caps(
-                local_epsilon=local_epsilon,
-                density=uniform,
-                measure=s,
-                overlap=lambda angle: caps_at_angle(parameters.threshold, angle=angle, dim=dim),
-            ),
-        ),
+        instances=(three_caps(caps),),
+        told=caps_information(caps) if quiet else None,
     ).shared()

@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from shuffle_plugins.accounting import Atoms, most_telling, two_level_atoms
+from shuffle_plugins.accounting import Atoms, InformationBound, most_telling, two_level_atoms
 
 _STRIDE, _FEW_DIMENSIONS = 16, 40
+LOUDEST_TOLD = 30.0
+"""ε0 beyond which no round is large enough for what a report tells to bound it."""
+
+_CELLS = 360  # of an angle
+_OVERLAP_ERROR = 1e-6  # relative to a cap's measure; far above that of the integrals
 _ANGLES = 37  # between two directions that are tried
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(400)  # caps of a million dimensions to nine digits
 
@@ -89,20 +95,30 @@ def half_spaces_at_angle(threshold: float, *, angle: float) -> float:
     return float(_WEIGHTS @ density) * widest / 2 / math.pi
 
 
-def three_caps(
-    *, local_epsilon: float, density: float, measure: float, overlap: Callable[[float], float]
-) -> Atoms:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Caps:
+    """A mechanism that reports a direction, by e^ε0 likelier within a cap about the record's own.
+
+    Attributes:
+        local_epsilon: ε0.
+        density: c, of a report outside of its cap, over the uniform law.
+        measure: of a cap, at most 1/2.
+        overlap: measure of two caps whose centres are at that angle; it falls with the angle.
+    """
+
+    local_epsilon: float
+    density: float
+    measure: float
+    overlap: Callable[[float], float]
+
+
+def three_caps(caps: Caps) -> Atoms:
     """The instance of directions x, x' and everybody else's z, opposite to the two, that tells most.
 
     z is at the same angle to x and to x', in their plane, on the other side. Then no report of a positive
     threshold is in all three caps, and x and x' are at least as far from z as from each other's middle.
-
-    Args:
-        local_epsilon: ε0.
-        density: c, of a report outside of its cap.
-        measure: of a cap.
-        overlap: measure of two caps whose centres are at that angle.
     """
+    density, measure, overlap = caps.density, caps.measure, caps.overlap
 
     def instance(angle: float) -> Atoms:
         together = min(overlap(angle), measure)
@@ -116,9 +132,30 @@ def three_caps(
             (0, 1, 1): density * other,
             (0, 0, 1): density * (measure - 2 * other),
         }
-        return two_level_atoms(local_epsilon=local_epsilon, shares=shares)
+        return two_level_atoms(local_epsilon=caps.local_epsilon, shares=shares)
 
     return most_telling(instance(angle) for angle in np.linspace(math.pi / 2, math.pi, _ANGLES).tolist())
+
+
+def caps_information(caps: Caps) -> InformationBound:
+    """How much a report tells, at most (section 3d of the proofs of accounting)."""
+    measure = caps.measure
+    overlaps = np.array([caps.overlap(angle) for angle in np.linspace(0, math.pi, _CELLS + 1).tolist()])
+    low = np.maximum(overlaps - _OVERLAP_ERROR * measure, 0.0)
+    high = np.minimum(overlaps + _OVERLAP_ERROR * measure, measure)
+    saved = -math.expm1(-caps.local_epsilon)  # 1 − 1/e
+    first, second = np.arange(_CELLS)[:, None], np.arange(_CELLS)[None]
+    # Of the angle between x and x', at most a + b and 2π − a − b, the largest in the cell.
+    apart = np.minimum(np.minimum(first + second + 2, 2 * _CELLS - first - second), _CELLS)
+    together = low[apart]
+    thrice = np.minimum(together, np.minimum(high[first], high[second]))
+    alone = 2 * measure - saved * (low[first + 1] + low[second + 1])
+    most = float((alone - 2 * (together - saved * thrice)).max())
+    return InformationBound.of_blanket(
+        local_epsilon=caps.local_epsilon,
+        information=caps.density * math.expm1(caps.local_epsilon) ** 2 * most,
+        mass=caps.density,
+    )
 
 
 def _measures_above(thresholds: NDArray[np.float64], *, dim: int) -> NDArray[np.float64]:

@@ -19,6 +19,7 @@ from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.normal_sums import BoundedTerms, log_chernoff, positive_part_bound
 from shuffle_plugins.accounting.pairs.others import _profile, others_losses
 from shuffle_plugins.accounting.pairs.spread import SpreadPair
+from shuffle_plugins.mechanisms.privunit.privunit_law import optimal_privunit, privunit_blanket
 from shuffle_plugins.mechanisms.signs.sign_patterns_law import cap_parameters, spread_information
 
 FACTORS = np.array([1.0, 1.02, 1.1, 1.3, 2.0])  # E
@@ -262,6 +263,34 @@ def test_vectors_that_bound_rotated_signs_from_below_are_records() -> None:
     assert best == pytest.approx(claimed, rel=1e-3)
     assert blanket.told is not None
     assert best <= blanket.told.information <= 1.08 * best
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.5, 4.0])
+def test_caps_of_any_three_directions_tell_no_more(epsilon: float) -> None:
+    """PrivUnit in three dimensions, on points spread evenly over the sphere."""
+    parameters = optimal_privunit(local_epsilon=epsilon, dim=3)
+    told = privunit_blanket(local_epsilon=epsilon, dim=3).told
+    assert told is not None
+    count = 20_000
+    height = 1 - (2 * np.arange(count) + 1) / count
+    around = np.pi * (1 + math.sqrt(5)) * np.arange(count)
+    points = np.stack([np.cos(around), np.sin(around), height / np.sqrt(1 - height**2)]) * np.sqrt(
+        1 - height**2
+    )
+
+    def law(direction: Floats) -> Floats:
+        weights = np.where(direction @ points >= parameters.threshold, math.exp(epsilon), 1.0)
+        return np.asarray(weights / weights.sum())
+
+    rng = np.random.default_rng(4)
+    best = 0.0
+    for _ in range(250):
+        x, y, z = (direction / np.linalg.norm(direction) for direction in rng.normal(size=(3, 3)))
+        if rng.random() < 0.5:  # z opposite to the middle of the two, all in a plane
+            z = -(x + y) / np.linalg.norm(x + y)
+        first, second, other = law(x), law(y), law(z)
+        best = max(best, float(((first - second) ** 2 / other).sum()))
+    assert 0.9 * told.information <= best <= 1.005 * told.information
 
 
 def test_a_round_takes_the_smaller_bound_and_says_what_it_is_of() -> None:
