@@ -4,6 +4,7 @@ Settings are those of large deployments: cohorts of 1,000 and more, up to 100,00
 relation: replace-one, before an observer of the model.
 
 Usage: python benchmarks/intervals.py [--output FILE] [--only NAME ...]
+       python benchmarks/intervals.py --page docs/reference/benchmarks.md    (writes its table, asks nothing)
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ LOCAL_EPSILONS = (0.5, 1.5, 4.0)
 NOISE_MULTIPLIERS = (4.0, 16.0)
 DIM, CATEGORIES = 1000, 50
 LOCAL_DELTA = 1e-12
+BAR_MEDIAN, BAR_WORST = 1.05, 1.10
+TABLE_BEGINS, TABLE_ENDS = "<!-- intervals: begin -->", "<!-- intervals: end -->"
 SPREAD_OVER_DIMENSIONS = ("discrete-laplace", "laplace", "discrete-gaussian", "gaussian")
 
 
@@ -131,19 +134,56 @@ def summary(rows: list[Interval]) -> dict[str, str]:
     ratios = [row.ratio for row in rows if row.ratio is not None]
     missing = len(rows) - len(ratios)
     line = {"median": f"{statistics.median(ratios):.3f}" if ratios else "none"}
-    line["worst"] = (f"{max(ratios):.3f}" if ratios else "none") + (f", {missing} without" if missing else "")
+    line["worst"] = (f"{max(ratios):{'.3f' if max(ratios) < 1e3 else '.3g'}}" if ratios else "none") + (
+        f", {missing} without" if missing else ""
+    )
     for level in sorted({row.level for row in rows}):
         own = [row.ratio for row in rows if row.level == level and row.ratio is not None]
-        line[f"at {level:g}"] = f"{statistics.median(own):.3f}" if own else "none"
+        line[f"at {level:g}"] = (
+            f"{statistics.median(own):{'.3f' if statistics.median(own) < 1e3 else '.3g'}}" if own else "none"
+        )
     return line
+
+
+def page_table(rows: list[Interval]) -> str:
+    """The table in Markdown: each mechanism's ratios, and whether they keep to the bar."""
+    lines = [
+        f"| mechanism | dim | median | worst | by level | at most {BAR_MEDIAN} and {BAR_WORST:.2f} |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, dim in dict.fromkeys((row.mechanism, row.dim) for row in rows):
+        own = [row for row in rows if (row.mechanism, row.dim) == (name, dim)]
+        ratios = [row.ratio for row in own if row.ratio is not None]
+        kept = len(ratios) == len(own) and max(ratios) <= BAR_WORST
+        kept = kept and statistics.median(ratios) <= BAR_MEDIAN
+        median, worst, *levels = summary(own).values()
+        lines.append(
+            f"| {name} | {dim} | {median} | {worst} | {', '.join(levels)} | {'yes' if kept else 'no'} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def write_table(page: Path) -> None:
+    """Put the committed result into the page, between its two marks."""
+    listed = json.loads(RESULTS.read_text())["intervals"]
+    rows = [Interval(**{**row, "setting": Setting(**row["setting"])}) for row in listed]
+    before, _, rest = page.read_text(encoding="utf-8").partition(TABLE_BEGINS)
+    _, _, after = rest.partition(TABLE_ENDS)
+    page.write_text(f"{before}{TABLE_BEGINS}\n\n{page_table(rows)}\n{TABLE_ENDS}{after}", encoding="utf-8")
 
 
 def main() -> None:
     """Ask, write and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--only", nargs="*", default=None, metavar="NAME")
+    parser.add_argument("--page", type=Path, default=None, metavar="FILE")
     given = parser.parse_args()
+    if given.page is not None:
+        write_table(given.page)
+        return
     names = given.only or list(registry.available())
     questions = [(name, *asked) for name in names for asked in asked_of(name)]
     rows, refused = [], []
