@@ -518,20 +518,20 @@ def test_the_budget_ends_the_run_before_it_is_exceeded(adversary, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("adversary", [Adversary.MODEL_OBSERVER, Adversary.SERVER])
 def test_secret_participation_makes_a_budget_last(adversary):
-    options = {"randomizer": "linf-block", "local_epsilon": 1.0, "clipping_norm": 1.0, "population": 200}
+    options = {"randomizer": "linf-block", "local_epsilon": 1.0, "clipping_norm": 1.0, "population": 100}
     strategy = shuffled(
         **options, sampling=SelfSampling(0.2), budget_against=adversary, max_epsilon=0.6, delta=1e-5
     )
     with pytest.raises(PrivacyBudgetExhausted):
-        strategy.start(grid_of(clients=200), record(MODEL), num_rounds=60)
+        strategy.start(grid_of(clients=100), record(MODEL), num_rounds=60)
     assert strategy.accountant.num_rounds >= 3
     assert 0.3 < strategy.get_epsilon(1e-5) <= 0.6
     # Were all reports' senders known, the first round alone would exceed it.
     alone = shuffled(
-        **options, sampling=FixedSize(40), budget_against=Adversary.SERVER, max_epsilon=0.6, delta=1e-5
+        **options, sampling=FixedSize(20), budget_against=Adversary.SERVER, max_epsilon=0.6, delta=1e-5
     )
     with pytest.raises(PrivacyBudgetExhausted, match="after 0 rounds"):
-        alone.start(grid_of(clients=200), record(MODEL), num_rounds=1)
+        alone.start(grid_of(clients=100), record(MODEL), num_rounds=1)
 
 
 def test_what_a_round_cost_is_told_and_asked():
