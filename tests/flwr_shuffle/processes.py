@@ -1,11 +1,13 @@
 """A Flower deployment of real processes on loopback, for tests: SuperLink, SuperNodes, what they start.
 
-Every process carries a mark in its environment. The end of the ``with`` block kills, by PID, whatever bears
-it; the kernel kills them all if the test process itself is killed.
+Every process carries a mark, in its environment or as its name. The end of the ``with`` block kills, by PID,
+whatever bears it; the kernel kills them all if the test process itself is killed.
 """
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import secrets
@@ -13,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -45,7 +48,7 @@ def free_port() -> int:
 
 
 def marked_pids(mark: str) -> list[int]:
-    """Living processes that were started with a mark in their environment."""
+    """Living processes with a mark in the environment that they were started with, or as their name."""
     wanted = f"{_MARK}={mark}".encode()
     found = []
     for folder in Path("/proc").iterdir():
@@ -53,10 +56,11 @@ def marked_pids(mark: str) -> list[int]:
             continue
         try:
             environment = (folder / "environ").read_bytes().split(b"\0")
+            name = (folder / "comm").read_text().strip()
             state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
-        if wanted in environment and state != "Z":
+        if (wanted in environment or name == mark) and state != "Z":
             found.append(int(folder.name))
     return sorted(found)
 
@@ -69,6 +73,62 @@ def wait_for(condition: Callable[[], object], *, seconds: float, what: str) -> o
             raise TimeoutError(f"{what}: not within {seconds:g} s")
         time.sleep(0.05)
     return value
+
+
+def _environment(home: Path) -> dict[str, str]:
+    """What Flower's programs, and the process that imports them, have in their environment."""
+    inherited = {name: os.environ[name] for name in ("HOME", "LANG", "PATH", "TMPDIR") if name in os.environ}
+    return {
+        **inherited,
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_HOME": str(home),
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(map(str, (_REPOSITORY, _REPOSITORY / "integrations"))),
+    }
+
+
+@functools.cache
+def _warm_processes() -> Path:
+    """Where to ask the process that has imported Flower's programs, which is one for all deployments."""
+    folder = tempfile.TemporaryDirectory(prefix="flwr-warm-")
+    with open(Path(folder.name) / "log", "wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(_HERE / "warm_processes.py"), folder.name],
+            env=_environment(Path(folder.name)),
+            stdout=log,
+            stderr=log,
+        )
+
+    def end() -> None:
+        process.kill()
+        process.wait()
+        folder.cleanup()
+
+    atexit.register(end)
+
+    def listens() -> bool:
+        assert process.poll() is None, (Path(folder.name) / "log").read_text()
+        return (Path(folder.name) / "socket").exists()
+
+    wait_for(listens, seconds=600, what="import of Flower's programs")
+    return Path(folder.name)
+
+
+def _ask(where: Path, request: dict) -> dict:
+    folder = os.open(where, os.O_RDONLY)
+    with socket.socket(socket.AF_UNIX) as link:
+        link.settimeout(30)
+        try:
+            link.connect(f"/proc/self/fd/{folder}/socket")  # its whole path can be too long
+        finally:
+            os.close(folder)
+        with link.makefile("rw") as stream:
+            stream.write(json.dumps(request) + "\n")
+            stream.flush()
+            return dict(json.loads(stream.readline()))
 
 
 @dataclass
@@ -116,11 +176,11 @@ class Deployment:
 
     def __init__(self, folder: Path, *, variables: Mapping[str, str] | None = None) -> None:
         self.folder = folder
-        self.mark = secrets.token_hex(8)
+        self.mark = secrets.token_hex(7)  # a process's name has at most 15 characters
         self.port = free_port()
         self.database = folder / "superlink.db"
         self._variables = dict(variables or {})
-        self._warm: subprocess.Popen[bytes] | None = None
+        self._starting: int | None = None
 
     def __enter__(self) -> Self:
         programs = self.folder / "bin"
@@ -129,15 +189,10 @@ class Deployment:
             shim = programs / name
             shim.write_text(_SHIM.format(python=sys.executable))
             shim.chmod(0o755)
-        with open(self.folder / "warm.log", "wb") as log:
-            self._warm = subprocess.Popen(
-                [sys.executable, str(_HERE / "warm_processes.py"), str(self.folder)],
-                env=self.environment("warm"),
-                stdout=log,
-                stderr=log,
-            )
+        answer = _ask(_warm_processes(), {"deploy": str(self.folder), "name": self.mark})
+        self._starting = answer["pid"]
         try:
-            wait_for((self.folder / "socket").exists, seconds=600, what="import of Flower's programs")
+            wait_for((self.folder / "socket").exists, seconds=600, what="the deployment's socket")
         except BaseException:
             self.close()
             raise
@@ -148,9 +203,7 @@ class Deployment:
 
     def close(self) -> None:
         """Kill every process of the deployment, and wait until all are gone."""
-        if self._warm is not None:
-            self._warm.kill()  # takes its children along
-            self._warm.wait()
+        self._starting = None  # is killed as well, and takes its children along
         wait_for(self._all_killed, seconds=300, what="end of the deployment's processes")
 
     def stop(self) -> None:
@@ -158,8 +211,7 @@ class Deployment:
         wait_for(self._all_killed, seconds=300, what="end of the deployment's programs")
 
     def _all_killed(self) -> bool:
-        starting = self._warm is not None and self._warm.poll() is None and self._warm.pid
-        pids = [pid for pid in marked_pids(self.mark) if pid != starting]
+        pids = [pid for pid in marked_pids(self.mark) if pid != self._starting]
         for pid in pids:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -171,37 +223,19 @@ class Deployment:
         """What a program needs that is to run under this name; shells and what they start, too."""
         home = self.folder / name
         home.mkdir(parents=True, exist_ok=True)
-        inherited = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
         path = [str(self.folder / "bin"), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
         return {
-            **inherited,
+            **_environment(home),
             _MARK: self.mark,
             "FLOWER_TEST_LOG": str(home / "log"),
             "FLOWER_TEST_FOLDER": str(self.folder),
-            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_HOME": str(home),
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "OMP_NUM_THREADS": "1",
             "PATH": os.pathsep.join(path),
-            "PYTHONPATH": os.pathsep.join(map(str, (_REPOSITORY, _REPOSITORY / "integrations"))),
             **self._variables,
         }
 
     def ask(self, request: dict) -> dict:
         """Ask the process that starts the others."""
-        folder = os.open(self.folder, os.O_RDONLY)
-        with socket.socket(socket.AF_UNIX) as link:
-            link.settimeout(30)
-            try:
-                link.connect(f"/proc/self/fd/{folder}/socket")  # its whole path can be too long
-            finally:
-                os.close(folder)
-            with link.makefile("rw") as stream:
-                stream.write(json.dumps(request) + "\n")
-                stream.flush()
-                return dict(json.loads(stream.readline()))
+        return _ask(self.folder, request)
 
     def start(self, name: str, command: list[str], *, cwd: Path | None = None) -> Program:
         """Start one of Flower's programs under a name of its own, which is also its home's."""

@@ -2,12 +2,15 @@
 
 A program of Flower takes three seconds to start where torch is imported, and a deployment starts one per
 message. Every fork is a process of its own: it has its own session, environment, FLWR_HOME and log, and can
-be killed alone. All of them die with this one, and this one dies with the process that started it.
+be killed alone. All of them die with their parent, and this one dies with the process that started it.
 
 Run as ``python warm_processes.py FOLDER``. A request is one line of JSON on FOLDER/socket:
-``{"start": [program, arguments…], "env": {…}, "cwd": folder}`` answers ``{"pid": …}``, and
-``{"status": pid}`` answers ``{"code": exit status, negative for a signal, or null while it runs}``. The
-environment of a program must have FLOWER_TEST_LOG, the file that takes its output.
+
+- ``{"deploy": folder, "name": …}`` starts a process that answers the same requests in that folder, and bears
+  this name as do its forks; the answer is ``{"pid": …}``;
+- ``{"start": [program, arguments…], "env": {…}, "cwd": folder}`` starts a program; the answer is likewise. The
+  environment must have FLOWER_TEST_LOG, the file that takes its output;
+- ``{"status": pid}`` answers ``{"code": exit status, negative for a signal, or null while it runs}``.
 """
 
 from __future__ import annotations
@@ -100,6 +103,9 @@ def prepare(request: dict) -> None:
     """Make this process that of a request: its session, folder, environment, arguments and log."""
     os.setsid()
     die_with_parent()
+    if "deploy" in request:
+        Path("/proc/self/comm").write_text(request["name"])
+        return
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(request["env"])
@@ -112,10 +118,21 @@ def prepare(request: dict) -> None:
     random.seed()
 
 
-def serve(listener: socket.socket) -> dict | None:
-    """Answer requests. Returns the request in a process that was started for it, None at the end."""
-    codes: dict[int, int | None] = {}
+def listening(folder: str) -> socket.socket:
+    """A socket in a folder, which is this process's from now on."""
+    os.chdir(folder)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind("draft")
+    os.chmod("draft", 0o600)
+    listener.listen(64)
+    os.rename("draft", "socket")
     listener.settimeout(0.05)
+    return listener
+
+
+def serve(listener: socket.socket) -> dict:
+    """Answer requests. Returns, in a process that was started for one, that request."""
+    codes: dict[int, int | None] = {}
     while True:
         while codes:  # nobody must take a dead parent for a living one: Flower looks for its PID
             try:
@@ -165,17 +182,12 @@ def main() -> None:
     shorten_waits()
     programs = imported_programs()
     sys.path.pop(0)  # the tests' own folder is no part of any program
-    os.chdir(sys.argv[1])
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind("draft")
-    os.chmod("draft", 0o600)
-    listener.listen(64)
-    os.rename("draft", "socket")
     gc.freeze()
-    request = serve(listener)
-    if request is not None:
-        listener.close()
-        end(programs[Path(request["start"][0]).name])
+    request = {"deploy": sys.argv[1]}
+    while "deploy" in request:
+        with listening(request["deploy"]) as listener:
+            request = serve(listener)
+    end(programs[Path(request["start"][0]).name])
 
 
 if __name__ == "__main__":
