@@ -8,8 +8,8 @@ Run as ``python warm_processes.py FOLDER``. A request is one line of JSON on FOL
 
 - ``{"deploy": folder, "name": …}`` starts a process that answers the same requests in that folder, and bears
   this name as do its forks; the answer is ``{"pid": …}``;
-- ``{"start": [program, arguments…], "env": {…}, "cwd": folder}`` starts a program; the answer is likewise. The
-  environment must have FLOWER_TEST_LOG, the file that takes its output;
+- ``{"start": [program, arguments…], "env": {…}, "cwd": folder}`` starts a program, likewise. The environment
+  must have FLOWER_TEST_LOG, the file that takes its output;
 - ``{"status": pid}`` answers ``{"code": exit status, negative for a signal, or null while it runs}``.
 """
 
