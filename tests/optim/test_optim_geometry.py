@@ -108,13 +108,14 @@ def test_means_of_every_geometry_are_clipped_unbiased_and_as_noisy_as_said(norm,
         oracle.mean(x * math.nan, randomness=randomness)
 
 
-@first_fast("norm", ["linf", "l1", "l2"])
 @first_fast(
-    "method",
+    ("norm", "method"),
     [
-        CohortSGD(cohort=100, num_steps=16),
-        CohortSGD(cohort=100, num_steps=16, samples=2),
-        SelfSampledSGD(expected=100, num_steps=16),
+        ("linf", CohortSGD(cohort=100, num_steps=16)),
+        ("linf", CohortSGD(cohort=100, num_steps=16, samples=2)),
+        ("linf", SelfSampledSGD(expected=100, num_steps=16)),
+        ("l1", CohortSGD(cohort=100, num_steps=16)),
+        ("l2", SelfSampledSGD(expected=100, num_steps=16)),
     ],
 )
 def test_every_geometry_learns_within_its_budget_and_below_its_bound(norm, method):
