@@ -134,7 +134,9 @@ def _parts(mixture: PairMixture, *, kind: BoundKind, resolution: Resolution) -> 
         allowed = tolerance / max(most * mass, tolerance / max(tolerance, COARSE.tolerance))
         if isinstance(pair, MixPair):  # each takes a tenth of a second at this tolerance
             allowed = max(allowed, COARSE.tolerance)
-        loss, p, q, left_out = outcomes_of(pair, kind=kind, tolerance=max(tolerance, allowed), cells=cells)
+        loss, p, q, left_out = outcomes_of(
+            pair, kind=kind, tolerance=max(tolerance, allowed), cells=cells, mass=mass
+        )
         keep = (p > 0) & (q > 0)
         certain = float(p[~keep].sum()) if kind == "upper" else 0.0
         loss, p, q = loss[keep], p[keep], q[keep]
@@ -144,10 +146,12 @@ def _parts(mixture: PairMixture, *, kind: BoundKind, resolution: Resolution) -> 
     return parts
 
 
-def outcomes_of(pair: Pair, *, kind: BoundKind, tolerance: float, cells: float | None = None) -> Outcomes:
+def outcomes_of(
+    pair: Pair, *, kind: BoundKind, tolerance: float, cells: float | None = None, mass: float = 1.0
+) -> Outcomes:
     """Losses and masses of a pair's outcomes, and a bound on the P mass left out beside tails of counts.
 
-    ``cells`` is as of :func:`_outcomes`.
+    ``cells`` is as of :func:`_outcomes`, ``mass`` the probability of the pair as a component.
     """
     if isinstance(pair, CountPair):
         if kind == "upper" and _has_three_counts(pair) and pair.slots * pair.active >= _MANY_ACTIVE:
@@ -160,7 +164,7 @@ def outcomes_of(pair: Pair, *, kind: BoundKind, tolerance: float, cells: float |
     if isinstance(pair, OthersPair):
         if kind == "lower":
             raise ValueError("mixes of others are bounded from above only")
-        return others_losses(pair, tolerance=tolerance)
+        return others_losses(pair, tolerance=tolerance, mass=mass)
     if kind == "lower":
         return (*slot_losses_from_below(pair), 0.0)
     return slot_losses(pair, tolerance=tolerance)

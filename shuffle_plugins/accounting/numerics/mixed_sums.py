@@ -46,12 +46,14 @@ _SAME_DISTANCE = 1.25  # ratio of two distances between values that are taken fo
 _MOST_SMOOTHED = 30.0  # c times the deviation of the Gaussian
 _SMALL_ERROR = 1e-6  # relative
 _ENOUGH = 5e-5  # relative error to which the largest value of all mixes is found, …
+_ENOUGH_OF_SHARE = 0.05  # … or this times the smoothing, if that is more, …
 _ROUGHLY = 1e-2  # … and far out in the tail at most this
 _FEWER_ROWS = 0.7  # if fewer than this share of the rows is unsettled, the settled ones are dropped
 _FEW_TRIALS = 12  # of three types, up to which each mix is computed
 _FIRST_STRIDES = {1: 1, 2: 1, 3: 3}  # cells along an edge to begin with, by the number of types
 _HALVINGS = {1: 0, 2: 8, 3: 4}  # of a cell, at most
-_EACH = 256  # draws of two types, up to which every mix may be computed
+MOST_EACH = 256  # draws of two types, up to which every mix may be computed
+_EACH_FROM = 3  # halvings after which it is, as a product of matrices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +193,7 @@ class _Contours:
 
     def __init__(self, sums: MixedSums, share: float) -> None:
         saddle = sums.saddle_points()
-        self._sums, self._saddle = sums, saddle
+        self._sums, self._saddle, self._share = sums, saddle, share
         scale = np.maximum(sums.deviation, np.abs(sums.shift) / _FAR)
         self._smoothing = math.sqrt(share) * np.minimum(scale, np.maximum(saddle.spread, 0.5 / saddle.tilt))
         period = np.maximum(_PERIOD * np.hypot(saddle.spread, self._smoothing), _LEAST_PERIOD / saddle.tilt)
@@ -210,7 +212,8 @@ class _Contours:
         )
         terms = np.where(long, np.ceil(ends / (self._smoothing * self._step)).astype(np.int64) + 2, terms)
         # Far out by z deviations a relative change of the value matters by as much over z².
-        enough = np.minimum(_ENOUGH * (1 + (sums.shift / np.maximum(sums.deviation, 1e-300)) ** 2), _ROUGHLY)
+        distance = sums.shift / np.maximum(sums.deviation, 1e-300)
+        enough = np.minimum(max(_ENOUGH, _ENOUGH_OF_SHARE * self._share) * (1 + distance**2), _ROUGHLY)
         found = np.empty(len(terms))
         for rows, most in _batches(terms):
             kept, dropped = self._terms(rows, most)
@@ -453,6 +456,51 @@ class _Nodes:
         self.known[counts] = total, size
         return total
 
+    def every(self) -> Floats:
+        """The largest sum of all mixes of two types, shape (rows,).
+
+        The terms of a·b + c draws of one type are those of a·b times those of c more, so that all sums are a
+        product of matrices.
+        """
+        terms, trials = self._terms, self._trials
+        stride = math.isqrt(trials) + 1
+        starts = np.arange(0, trials + 1, stride)[:, None]
+        modulus, angle = terms.log_modulus[:, :, None, :], terms.angle[:, :, None, :]
+        apart, turned = modulus[0] - modulus[1], angle[0] - angle[1]
+        first = terms.shape[:, None, :] + trials * modulus[1] + starts * apart
+        first = np.exp(np.minimum(first, _LARGEST_EXPONENT, out=first), out=first)
+        turn = terms.turn[:, None, :] + trials * angle[1] + starts * turned
+        further = np.arange(stride)[:, None]
+        grown = np.exp(further * apart)
+        exact = (first * np.exp(1j * turn)) @ (grown * np.exp(1j * further * turned)).transpose(0, 2, 1)
+        # Rounding of twice as many products as at a single mix, and of their sum.
+        wrong = 2 * trials * self._wrong.max(axis=0) + terms.rounding
+        wrong += (64 + 2 * terms.shape.shape[1]) * _ROUNDOFF
+        wrong = np.expm1(np.minimum(wrong, 50.0))
+        sums = exact.real + (first * wrong[:, None, :]) @ grown.transpose(0, 2, 1)
+        return np.asarray(sums.reshape(len(sums), -1)[:, : trials + 1].max(axis=1))
+
+    def excess(self, cell: tuple[Mix, ...], *, edge: float) -> tuple[Floats, Floats]:
+        """Bounds on how far the sums in a cell are above the chord between its corners, shape (rows,) each.
+
+        Args:
+            cell: its corners, which are known.
+            edge: draws along an edge; 0 if the cell holds no other mix than its corners.
+
+        Returns:
+            Of terms that turn little its largest value, as it vanishes towards corners; and of the others.
+        """
+        if not edge:
+            return np.zeros(len(self._gap)), np.zeros(len(self._gap))
+        sizes = np.maximum.reduce([self.known[corner][1] for corner in cell])
+        bend = self._gap * edge**2
+        turns = bend > 2
+        if not np.any(turns):
+            return np.einsum("rt,rt->r", sizes, bend), np.zeros(len(bend))
+        far = 2 * np.einsum("rt,rt->r", sizes, turns)
+        bend[turns] = 0.0
+        return np.einsum("rt,rt->r", sizes, bend), far
+
     def bound(self, cell: tuple[Mix, ...], *, edge: float) -> Floats:
         """A bound on the sums at all mixes in a cell, shape (rows,).
 
@@ -460,13 +508,15 @@ class _Nodes:
             cell: its corners, which are known.
             edge: draws along an edge; 0 if the cell holds no other mix than its corners.
         """
-        totals, sizes = zip(*(self.known[corner] for corner in cell), strict=True)
-        highest = np.asarray(np.maximum.reduce(totals))
-        if not edge:
-            return highest
-        bend = np.minimum(self._gap * edge**2, 2.0)
-        highest += np.einsum("rt,rt->r", np.maximum.reduce(sizes), bend)
-        return highest
+        totals = np.sort([self.known[corner][0] for corner in cell], axis=0)
+        if not edge or len(cell) == 1:
+            return np.asarray(totals[-1])
+        near, far = self.excess(cell, edge=edge)
+        # The chord falls from the highest corner; what is above it rises there by so much at most.
+        steepest = (4.0 if len(cell) == 2 else 3.0) * near
+        fall = np.minimum(totals[-1] - totals[-2], steepest)
+        left = 1 - fall / np.maximum(steepest, 1e-300)
+        return np.asarray(totals[-1] + near * left**2 + far)
 
 
 def _weighted(counts: Mix, each: Floats) -> Floats:
@@ -489,6 +539,9 @@ def _largest_of_all_mixes(terms: _Terms, *, trials: int, enough: Floats) -> Floa
     for level in range(_HALVINGS[types] + 1):
         for corner in {corner for cell in cells for corner in cell} - nodes.known.keys():
             best = np.maximum(best, nodes.add(corner))
+        if types == 2 and level == _EACH_FROM and trials <= MOST_EACH:
+            result[rows] = nodes.every()
+            break
         wanted = best * (1 + enough)
         unsettled, waiting = [], np.zeros(len(rows), dtype=np.bool_)
         for cell in cells:
@@ -498,10 +551,9 @@ def _largest_of_all_mixes(terms: _Terms, *, trials: int, enough: Floats) -> Floa
             if level < _HALVINGS[types] and np.any(open_rows):
                 # A cell is divided only if dividing it to the end could take off more than half of what is
                 # too much. Where mixes are few, only cells of one draw may be without any excess.
-                least = 0.0 if whole and trials <= _EACH else edge / 2 ** (_HALVINGS[types] - level)
-                open_rows &= bound - wanted > 2 * (
-                    nodes.bound(cell, edge=least) - nodes.bound(cell, edge=0.0)
-                )
+                least = 0.0 if whole and trials <= MOST_EACH else edge / 2 ** (_HALVINGS[types] - level)
+                left = nodes.bound(cell, edge=least) - nodes.bound(cell, edge=0.0)
+                open_rows &= bound - wanted > 2 * left
             if level < _HALVINGS[types] and np.any(open_rows):
                 unsettled.append(cell)
                 waiting |= open_rows

@@ -82,6 +82,11 @@ class CrowdPair(OthersPair):
         gain = max(float((np.array(self.laws.difference) ** 2 / law).sum()) for law in self.laws.others)
         return self.slots * gain / self.population**2
 
+    @property
+    def common_reports(self) -> float:
+        """That of the signs' blanket."""
+        return self.slots * float(self.laws.blanket.sum())
+
     def shares(self) -> tuple[list[Share], float]:
         """Buckets of u, narrower where few blanket reports are expected, but for a probability of 1e-30."""
         theta = float(self.laws.blanket.sum())

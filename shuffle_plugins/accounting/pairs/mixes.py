@@ -46,6 +46,11 @@ class MixPair(OthersPair):
         """Variance of the privacy loss when it is small."""
         return self.slots * self.participation * self.others.information / self.population**2
 
+    @property
+    def common_reports(self) -> float:
+        """That of what covers all of the types."""
+        return self.slots * self.participation * self.others.common
+
     def helps(self, information: float) -> bool:
         """Whether it is expected to be smaller, by more than next to nothing, than a pair of so much."""
         reports = self.slots * self.participation

@@ -36,12 +36,14 @@ from itertools import pairwise
 import numpy as np
 
 from shuffle_plugins.accounting.numerics.grid import Floats
-from shuffle_plugins.accounting.numerics.mixed_sums import MixedSums
+from shuffle_plugins.accounting.numerics.mixed_sums import MOST_EACH, MixedSums
 from shuffle_plugins.accounting.numerics.profiles import hull_outcomes, joined, profile_points
 
 _FINEST = 1.5e-3  # tolerance; what is finer takes longer and gains next to nothing
 _COMMON = 0.02  # probability of a bucket of shares from which every point of the profile is computed
 _RARE_STEP = 4  # of less probable buckets one point of the profile in so many is computed
+_LESS_ROUGH = 2.0  # smoothing where a bucket is rare only as its round is: the variance of so many reports
+_FAR_APART = 6  # points at which a rare bucket is looked at first
 _SCOUTS = 32  # points of a first rough profile
 _ROUGH = 0.02  # smoothing of rough profiles, as a share of the sum's variance
 _FEW = 0.4  # smoothing: the variance of so many reports, …
@@ -92,6 +94,11 @@ class OthersPair(ABC):
     @abstractmethod
     def information(self) -> float:
         """Variance of one round's privacy loss, by a formula that holds where losses are small."""
+
+    @property
+    def common_reports(self) -> float:
+        """How many reports are expected that every record could have sent, or more."""
+        return float(self.slots)
 
     @abstractmethod
     def shares(self) -> tuple[list[Share], float]:
@@ -207,13 +214,17 @@ def common_buckets(*, population: int, common: float) -> tuple[list[CommonBucket
     return found, below(ends[-1])
 
 
-def others_losses(pair: OthersPair, *, tolerance: float) -> tuple[Floats, Floats, Floats, float]:
+def others_losses(
+    pair: OthersPair, *, tolerance: float, mass: float = 1.0
+) -> tuple[Floats, Floats, Floats, float]:
     """A pair with finitely many outcomes that dominates the round.
 
     Args:
         pair: of the round.
         tolerance: by how much the variance of the loss may exceed the pair's, as a share of it, in (0, 0.1];
             at least 1.5e-3 is taken.
+        mass: probability of the round, one of several of which one takes place. Buckets that are rare
+            together with it are resolved roughly, and where few reports are in common a sum is smoothed more.
 
     Returns:
         Losses log(P/Q), P masses and Q masses of the outcomes, shape (outcomes,) each, and the P mass that is
@@ -224,14 +235,16 @@ def others_losses(pair: OthersPair, *, tolerance: float) -> tuple[Floats, Floats
     last, deviation = _last_loss(pair, shares), math.sqrt(pair.information)
     if deviation > _SMALL * pair.largest_loss:
         scouts = np.union1d(np.linspace(0.0, last, _SCOUTS), np.geomspace(1e-3 * last, last, _SCOUTS))
-        rough = hull_outcomes(scouts, _profile(shares, scouts, smoothing=_ROUGH))
+        rough = hull_outcomes(scouts, _profile(shares, scouts, smoothing=_ROUGH, mass=mass))
         deviation = math.sqrt(float(((rough.p + rough.q) * rough.loss**2).sum()))
     if deviation > 0:
         step = deviation * math.sqrt(3 * tolerance)
         losses = profile_points(last, step=step, uniform=_UNIFORM_REACH * deviation)
-        right = hull_outcomes(
-            losses, _profile(shares, losses, smoothing=tolerance / 3 + min(_FEW / pair.slots, _MOST_SMOOTHED))
-        )
+        few = min(_FEW / pair.slots, _MOST_SMOOTHED)
+        if mass < 1 and pair.slots > MOST_EACH:  # sums of few telling reports have jumps, which take long
+            few = min(_FEW / pair.common_reports, _ROUGH)
+        smoothing = tolerance / 3 + few
+        right = hull_outcomes(losses, _profile(shares, losses, smoothing=smoothing, mass=mass))
     else:
         right = rough
     right, left, rest = joined(right, right, total=1.0)
@@ -243,18 +256,35 @@ def others_losses(pair: OthersPair, *, tolerance: float) -> tuple[Floats, Floats
     )
 
 
-def _profile(shares: list[Share], losses: Floats, *, smoothing: float) -> Floats:
+def _profile(shares: list[Share], losses: Floats, *, smoothing: float, mass: float = 1.0) -> Floats:
     """Upper bounds on H_E at E = e^loss ≥ 1, shape (losses,)."""
     total = np.zeros(len(losses))
     some = np.unique(np.append(np.arange(0, len(losses), _RARE_STEP), len(losses) - 1))
     for share in shares:
-        if share.mass > _COMMON:
+        if mass * share.mass > _COMMON:
             total += share.mass * share.bound(losses, share=smoothing)
             continue
         # Where a bucket is rare a rougher value does. In E it is convex, so a chord is above it.
-        few = share.bound(losses[some], share=max(smoothing, _ROUGH))
+        rough = _ROUGH
+        if share.mass > _COMMON:
+            rough = min(max(_LESS_ROUGH / share.pair.common_reports, _MOST_SMOOTHED), _ROUGH)
+        few = _rare_bound(share, losses[some], smoothing=max(smoothing, rough))
         total += share.mass * np.interp(np.expm1(losses), np.expm1(losses[some]), few)
     return np.minimum.accumulate(np.minimum(total * (1 + 1e-12), 1.0))
+
+
+def _rare_bound(share: Share, losses: Floats, *, smoothing: float) -> Floats:
+    """Upper bounds of a bucket at some losses.
+
+    A bucket of little probability is often one in which nothing can be said: the bound is one at a loss, and
+    so at all before it. Those take long. Hence some losses far apart are looked at first.
+    """
+    found = np.ones(len(losses))
+    apart = np.unique(np.linspace(0, len(losses) - 1, _FAR_APART).astype(np.int64))[:-1]
+    certain = apart[share.bound(losses[apart], share=_ROUGH) >= 1.0]
+    first = int(certain[-1]) + 1 if len(certain) else 0
+    found[first:] = share.bound(losses[first:], share=smoothing)
+    return found
 
 
 def _last_loss(pair: OthersPair, shares: list[Share]) -> float:

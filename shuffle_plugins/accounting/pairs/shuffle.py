@@ -48,9 +48,7 @@ _MOST_BIT_COUNTS = 350_000  # buckets times √reports
 _TAIL_BIT_BUCKETS, _BIT_TAIL = 8, 1e-7  # sizes of less probability than this need fewer groups
 _MOST_BIT_COHORTS = 96
 _MOST_COUNTED_REPORTS = 2e9  # counting more takes too long
-_FEWEST_ACTIVE = (
-    0.01  # expected reports for each record in a cohort, below which nothing is won over the blanket
-)
+_FEWEST_ACTIVE = 2.0  # expected blanket reports for each record: with fewer, nothing is won over the blanket
 _MOST_SLOTTED = 30.0  # ε0 above which a slot's weights differ by too many orders of magnitude to be summed
 _MANY_BLANKETS, _CLEARLY_LESS = 3e3, 0.97  # blanket reports, and a ratio of variances
 _BIT_COHORT_WIDTH = 0.004  # relative, of a bucket of random cohorts
@@ -83,7 +81,7 @@ def upper_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> tuple[
     if blanket.form is Form.BIT and draw.cohort <= _MOST_COUNTED_REPORTS:
         return (*pairs, _bit_pair(blanket.local_epsilon, draw))
     if blanket.form is Form.SIGN and draw.cohort * blanket.differing >= _FEWEST_ACTIVE:
-        signs = _placed(draw, partial(_sign_pair, blanket.local_epsilon), upper=True)
+        signs = _placed(draw, partial(_sign_pair, blanket), upper=True)
         return _beside_blanket(signs, *pairs)
     return pairs
 
@@ -270,12 +268,15 @@ def _cohort_edges(draw: CohortDraw, *, first: int, size: int, upper: bool, few: 
     return np.unique(np.concatenate([[0], inner, [size]]))
 
 
-def _sign_pair(local_epsilon: float, *, population: int, slots: int, participation: float) -> CrowdPair:
+def _sign_pair(blanket: Blanket, *, population: int, slots: int, participation: float) -> Pair:
+    """The crowd pair, or the blanket's for cohorts of so few that it is as good."""
+    if slots * participation * blanket.differing < _FEWEST_ACTIVE:
+        return blanket_pair(blanket, population=population, slots=slots, participation=participation)
     return CrowdPair(
-        local_epsilon=local_epsilon,
+        local_epsilon=blanket.local_epsilon,
         population=population,
         slots=slots,
-        laws=CrowdLaws.sign(local_epsilon, participation=participation),
+        laws=CrowdLaws.sign(blanket.local_epsilon, participation=participation),
     )
 
 
