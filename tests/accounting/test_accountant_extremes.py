@@ -209,3 +209,39 @@ def test_losses_below_the_spacing_of_floats_add_up(
             assert found.lower <= exact <= found.upper
     if steps * local_epsilon <= 1e-3:
         assert gaussian_delta(mu, interval.upper) >= delta * 0.5
+
+
+def test_a_lower_end_of_tiny_losses_is_no_rounding_error() -> None:
+    """Losses of 1e-13 were read off differences of masses near one; over many rounds that added up."""
+    local_epsilon, population, cohort, steps, delta = 7e-6, 5_575_509_649, 8476.0, 1000, 1.79e-18
+    blanket = registry.blanket("limited-hadamard", local_epsilon=local_epsilon, dim=50)
+    shuffle_round = ShuffleRound(
+        local_epsilon=local_epsilon,
+        mechanism="limited-hadamard",
+        blanket=blanket,
+        population=population,
+        cohort=cohort,
+        sampling="poisson",
+    )
+    found = accountant_of((shuffle_round, steps)).epsilon(delta)
+    # The sum of many small losses is as good as Gaussian, of this deviation: half of the reports tell.
+    deviation = local_epsilon / population * math.sqrt(steps * cohort / 2)
+    z = float(mpmath.findroot(lambda x: mpmath.npdf(x) - x * mpmath.ncdf(-x) - delta / deviation, 4.5))
+    assert 0.995 * z * deviation < found.lower < z * deviation * (1 + 1e-4) < found.upper * (1 + 2e-4)
+
+
+@pytest.mark.parametrize("local_epsilon", [16.0, 27.8])
+def test_no_lower_end_is_read_off_a_law_that_is_not_resolved(local_epsilon: float) -> None:
+    """Of likelihoods of a billion the masses added up to eighteen, and the bounds crossed."""
+    shuffle_round = ShuffleRound(
+        local_epsilon=local_epsilon,
+        mechanism="sqkr",
+        blanket=registry.blanket("sqkr", local_epsilon=local_epsilon, dim=100),
+        population=18694,
+        cohort=1779.0,
+        sampling="poisson",
+    )
+    found = accountant_of((shuffle_round, 1000)).epsilon(5.5e-12)
+    # A client takes part in 95 of the rounds, and in no more than 170 but for a probability of 1e-12.
+    assert found.lower <= 170 * local_epsilon
+    assert found.lower <= found.upper

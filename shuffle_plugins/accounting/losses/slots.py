@@ -32,6 +32,7 @@ _LONGEST = 1 << 19  # of a transform; beyond, slots are summed in blocks
 _LOG_TAIL = 70.0  # −log of the mass of T that is left out at either end
 _LOG_UNHEARD = 50.0  # −log of the least size of a frequency that is summed
 _LOG_ALIASED = 46.0  # −log of the mass that a transform may fold over
+_MOST_LOST, _MOST_GAINED = 1e-6, 1e-9  # of the mass of a law from below; beyond it is not resolved
 _REACH = 4.5  # deviations around its mean of which a tilted law tells every digit that matters
 _LARGEST_TILT = 700.0  # of a score, so that its weight is a float
 _ROUNDOFF = 128 * 2.0**-53  # of a transform, relative to its largest value
@@ -54,6 +55,10 @@ def slot_losses_from_below(pair: SlotPair) -> tuple[Floats, Floats, Floats]:
     """A finite pair that ``pair`` dominates: losses, rounded towards 0, and masses under P and under Q.
 
     Masses may fall short of one; what is left out leaks nothing.
+
+    Raises:
+        ArithmeticError: if a few likelihoods are so large, at an ε0 of ten and more, that the transform does
+            not resolve the law: then masses do not add up to one.
     """
     if few_outcomes(pair):
         return listed_outcomes(pair)[:3]
@@ -68,6 +73,9 @@ def slot_losses_from_below(pair: SlotPair) -> tuple[Floats, Floats, Floats]:
         slots = _in_blocks(slots)
     law = _law_of_sum(slots, scores)
     p, q = (np.maximum(law.mass + gain / pair.population, 0.0) for gain in (law.gain_u, law.gain_v))
+    for total in (float(p.sum()), float(q.sum())):
+        if not 1 - _MOST_LOST <= total <= 1 + _MOST_GAINED:
+            raise ArithmeticError(f"the law of {pair} is not resolved: its masses add up to {total}")
     return loss_of(p, q, (law.gain_u - law.gain_v) / pair.population), p, q
 
 

@@ -13,7 +13,9 @@ Cells = npt.NDArray[np.int64]
 
 _CHAIN_SHARE = 0.6
 _NARROW, _WIDEST = 64, 8192  # losses kept to a deviation, and to the largest loss
-_ON_GRID = 1e-15  # P mass that roundoff may take off an outcome
+_ON_GRID = 1e-15  # P mass that roundoff may take off an outcome, …
+_OF_A_CELL = 1e-9  # … and as a share of a cell at most
+_LARGEST_EXPONENT = 700.0  # e to this power is a float
 
 
 def tally(index: Cells, weights: Floats, size: int) -> Floats:
@@ -106,15 +108,25 @@ def merge_to_grid(
     # An outcome a rounding error below a grid point is on it.
     index = np.floor(loss / cell + 1e-9).astype(np.int64)
     first = int(index.min())
+    # How far outcomes are above their cell's lower edge and below its upper one, as P mass. Differences of
+    # P and Q masses would not know it of losses below 1e-16.
+    lower_edge = index * cell
+    up = p * np.maximum(-np.expm1(lower_edge - loss), 0.0)
+    down = p * np.maximum(np.expm1(lower_edge + cell - loss), 0.0)
     index -= first
     size = int(index.max()) + 2
-    p = tally(index, p, size)
-    q = tally(index, q, size)
+    p, q, up, down = (tally(index, each, size) for each in (p, q, up, down))
     edge = np.exp((first + np.arange(size + 1)) * cell)
     occupied = np.nonzero(q)[0]
-    up = np.maximum(p - edge[:-1] * q, 0.0)  # how far a cell is above its lower edge
-    rising = _chain(occupied, p, q, edge)
-    falling = _chain(size - 1 - occupied[::-1], q[::-1], p[::-1], 1.0 / edge[::-1])
+    rising = _chain(occupied, q, below=down, above=up, edge=edge, cell=cell)
+    falling = _chain(
+        size - 1 - occupied[::-1],
+        p[::-1],
+        below=(up / edge[:-1])[::-1],
+        above=(down / edge[1:])[::-1],
+        edge=1.0 / edge[::-1],
+        cell=cell,
+    )
     # What neither chain has used of a cell when both stop there; meet where rounding that down is cheapest.
     spare = rising.left + falling.left[::-1] - 1.0
     central = p[occupied] >= 0.25 * p[occupied].max()
@@ -122,7 +134,7 @@ def merge_to_grid(
         cost = np.where(central & (spare >= 0), up[occupied] * spare, np.inf)
     # Where nothing but roundoff is rounded down anywhere, outcomes are on the grid: merge as few as can be.
     least = float(cost.min())
-    meet = int(np.argmax(np.where(cost <= least + _ON_GRID, spare, -np.inf)))
+    meet = int(np.argmax(np.where(cost <= least + min(_ON_GRID, _OF_A_CELL * cell), spare, -np.inf)))
     if np.isfinite(least):
         grid_q = rising.masses_until(meet)
         above = falling.masses_until(len(occupied) - 1 - meet)[::-1]
@@ -163,14 +175,23 @@ class _Chain:
         return tally(self.target[closed], self.mass[closed], self.points)
 
 
-def _chain(occupied: Cells, p: Floats, q: Floats, edge: Floats) -> _Chain:
-    """Group inward from the lower tail, as far as the first cells past the median."""
-    stop = min(int(np.searchsorted(np.cumsum(q[occupied]), _CHAIN_SHARE * q.sum())) + 2, len(occupied))
+def _chain(
+    occupied: Cells, mass: Floats, *, below: Floats, above: Floats, edge: Floats, cell: float
+) -> _Chain:
+    """Group inward from the lower tail, as far as the first cells past the median.
+
+    Args:
+        occupied: cells that hold outcomes, increasing.
+        mass: Q masses of all cells.
+        below: how far each is below its upper edge, as P mass.
+        above: how far each is above its lower edge.
+        edge: ratios at the edges of cells, ``cell`` apart in their logarithm.
+        cell: that distance.
+    """
+    stop = min(int(np.searchsorted(np.cumsum(mass[occupied]), _CHAIN_SHARE * mass.sum())) + 2, len(occupied))
     cells = occupied[:stop]
-    # surplus[i] is how far cell i is above its lower edge; deficit[i] how far below its upper edge.
-    mass = q[cells].tolist()
-    deficits = np.maximum(edge[cells + 1] * q[cells] - p[cells], 0.0).tolist()
-    numbers, p_list, edges = cells.tolist(), p[cells].tolist(), edge.tolist()
+    masses_q, deficits, surpluses = (each[cells].tolist() for each in (mass, below, above))
+    numbers, edges = cells.tolist(), edge.tolist()
     left = [math.nan] * len(occupied)
     targets: list[int] = []
     masses: list[float] = []
@@ -181,20 +202,21 @@ def _chain(occupied: Cells, p: Floats, q: Floats, edge: Floats) -> _Chain:
         point = numbers[position] + 1
         ratio = edges[point]
         deficit = rest * deficits[position]
-        grouped = rest * mass[position]
+        grouped = rest * masses_q[position]
         position += 1
         while position < count:
-            surplus = p_list[position] - ratio * mass[position]
+            apart = math.expm1(min((numbers[position] - point) * cell, _LARGEST_EXPONENT))
+            surplus = surpluses[position] + ratio * apart * masses_q[position]
             if surplus >= deficit and surplus > 0:
                 break
             deficit -= surplus if surplus > 0 else 0.0
-            grouped += mass[position]
+            grouped += masses_q[position]
             position += 1
         if position == count:
             break
         share = deficit / surplus
         targets.append(point)
-        masses.append(grouped + share * mass[position])
+        masses.append(grouped + share * masses_q[position])
         fronts.append(position)
         rest = 1.0 - share
     return _Chain(

@@ -10,10 +10,12 @@ import pytest
 from brute_force import hockey_stick, k_ary_response, mixed_bound, shuffled_law
 
 from shuffle_plugins.accounting import Blanket, EpsilonInterval, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting.numerics import mixed_sums
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.hinge import expected_positive_part
 from shuffle_plugins.accounting.numerics.mixed_sums import MixedSums
 from shuffle_plugins.accounting.pairs import others
+from shuffle_plugins.accounting.pairs.crowd import CrowdLaws, CrowdPair
 from shuffle_plugins.accounting.pairs.mixes import MixPair
 from shuffle_plugins.accounting.pairs.others import others_losses
 from shuffle_plugins.accounting.pairs.record_types import RecordTypes
@@ -227,3 +229,27 @@ def test_randomizers_that_follow_reports_keep_the_blanket() -> None:
     following = [epsilon_of(each).upper for each in (sequential, epoch)]
     assert shared < 0.9 * min(following)
     assert following[0] == pytest.approx(following[1])
+
+
+@pytest.mark.parametrize(("local_epsilon", "reports"), [(0.5, 40), (3.0, 120), (5.0, 60)])
+def test_the_largest_of_all_mixes_of_two_types_is_that_of_single_ones(
+    local_epsilon: float, reports: int
+) -> None:
+    """As a product of matrices, and by cells whose bound is above every mix in them."""
+    pair = CrowdPair(
+        local_epsilon=local_epsilon,
+        population=reports,
+        slots=reports,
+        laws=CrowdLaws.sign(local_epsilon),
+    )
+    share = pair.shares()[0][0]
+    contours = mixed_sums._Contours(share.sums(np.array([0.0, 0.2, 1.0])), 1e-3)
+    terms, _ = contours._terms(np.arange(3), 200)
+    trials = reports - 1
+    nodes = mixed_sums._Nodes(terms, trials=trials)
+    each = np.array([nodes.add((trials - other, other)) for other in range(trials + 1)])
+    assert np.all(nodes.every() >= each.max(axis=0) * (1 - 1e-12))  # rounding is charged for the worst type
+    np.testing.assert_allclose(nodes.every(), each.max(axis=0), rtol=1e-4)
+    for first, last in ((0, trials), (3, 11), (trials - 2, trials), (5, 6)):
+        cell = ((trials - first, first), (trials - last, last))
+        assert np.all(nodes.bound(cell, edge=last - first) >= each[first : last + 1].max(axis=0))
