@@ -133,7 +133,7 @@ def _told(blanket: Blanket, draw: CohortDraw) -> PairMixture | None:
         common = blanket_pair(blanket, participation=participation, **place)
         known = [common.information]
         if blanket.form is Form.SIGN:
-            known.append(_sign_pair(blanket.local_epsilon, participation=participation, **place).information)
+            known.append(_sign_pair(blanket, participation=participation, **place).information)
         if blanket.others:
             types = MixPair(
                 local_epsilon=blanket.local_epsilon,
