@@ -366,7 +366,11 @@ with Deployment(Path({folder!r})) as deployment:
 def test_processes_die_with_a_test_that_is_killed(tmp_path: Path) -> None:
     script = _KILLED.format(here=str(Path(__file__).parent), folder=str(tmp_path / "deployment"))
     with subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", script],
+        env=os.environ | {"TMPDIR": str(tmp_path)},  # it cannot clean up
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         mark = process.stdout.readline().strip()
