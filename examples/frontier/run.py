@@ -31,7 +31,7 @@ sys.path.insert(0, str(HERE.parent))
 from arms import ARMS, DELTA, NO_EPSILON, Noise  # noqa: E402
 from data import NAMES, Task, load  # noqa: E402
 from page import SEEDS, write_page  # noqa: E402
-from training import train  # noqa: E402
+from training import standardized, train  # noqa: E402
 
 EPSILONS = (3.0, 1.4, 1.0, 0.5, 8.0)
 RESULTS = HERE / "results.json"
@@ -69,6 +69,8 @@ def run(task: Task, cell: Cell, noise: Noise) -> dict[str, Any]:
     name, arm, epsilon, seed = cell
     started = time.process_time()
     coins = torch.Generator().manual_seed(1_000_003 * (seed + 1))
+    if noise.look is not None:
+        task = standardized(task, noise.look(coins), deviation=noise.look_deviation)
     found = train(task, noise.schedule, noise.noisy(coins), seed=seed, once=noise.once)
     rounds = 1 if noise.once else noise.schedule.rounds * noise.schedule.cohort / task.population
     return {
@@ -82,7 +84,7 @@ def run(task: Task, cell: Cell, noise: Noise) -> dict[str, Any]:
         "rounds": noise.schedule.rounds,
         "parameters": task.classes * task.features,
         "bytes_per_round": noise.bytes_per_round,
-        "bytes_per_client": round(noise.bytes_per_round * rounds),
+        "bytes_per_client": round(noise.look_bytes + noise.bytes_per_round * rounds),
         **{key: round(value, 4) if isinstance(value, float) else value for key, value in noise.facts.items()},
         "seconds": round(time.process_time() - started, 1),
     }
@@ -107,19 +109,20 @@ def main(arguments: list[str] | None = None) -> None:
     finished = {(each["data"], each["arm"], each["target_epsilon"], each["seed"]) for each in runs}
     wanted = list(cells(options.only, options.arms, options.seeds))
 
-    @lru_cache(maxsize=1)
-    def task(name: str) -> Task:
-        return load(name, data=options.data_dir, cache=options.cache or options.data_dir / "features")
+    @lru_cache(maxsize=2)
+    def task(name: str, scales: int) -> Task:
+        cache = options.cache or options.data_dir / "features"
+        return load(name, scales=scales, data=options.data_dir, cache=cache)
 
     @lru_cache
     def noise(name: str, arm: str, epsilon: str) -> Noise:
         level = 0.0 if epsilon == NO_EPSILON else float(epsilon)
-        return ARMS[arm].noise(task(name), level, ARMS[arm].schedule)
+        return ARMS[arm].noise(task(name, ARMS[arm].scales), level, ARMS[arm].schedule)
 
     for count, cell in enumerate(wanted, start=1):
         if cell in finished:
             continue
-        told = run(task(cell[0]), cell, noise(*cell[:3]))
+        told = run(task(cell[0], ARMS[cell[1]].scales), cell, noise(*cell[:3]))
         runs.append(told)
         keep(options.results, runs)
         print(f"{count} of {len(wanted)}:", *cell, f"{told['accuracy']:.2%}, {told['seconds']} s", flush=True)

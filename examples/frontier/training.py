@@ -7,6 +7,7 @@ differentiation is needed. What happens to it is the package's own: ``randomize_
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,7 +20,10 @@ from tqdm import tqdm
 from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms import PrivateSum
 
+LOOK_RADIUS = 1.25  # longest row of the first look: the features are 1 of it, their scaled squares the rest
 _ROWS_AT_ONCE = 64  # outer products that are written out together, which stay in the processor's cache
+_LEAST_SCALE = 0.1  # of the average deviation, so that a feature which is always the same does not explode
+_LOOKS_AT_ONCE = 4000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +127,55 @@ def with_gaussian(deviation: float, *, clip: float, coins: torch.Generator) -> N
         return total + deviation * torch.randn(total.shape, generator=coins)
 
     return total_of
+
+
+def standardized(task: Task, noisy: Noisy, *, deviation: float) -> Task:
+    """The task with features less their mean over the records, and of more equal size.
+
+    A first look at the data, to be paid for: a noisy sum of every record's features and of their squares
+    gives means and deviations. Noise of a known size is taken out again by shrinking: the means towards their
+    average and the deviations towards theirs, by the part of their spread that noise explains. Features are
+    divided by the square root of their deviation, and rows get length one again.
+
+    Args:
+        task: rows of length about one.
+        noisy: adds up rows of 2·features numbers of all records, each clipped to ``LOOK_RADIUS``.
+        deviation: of the noise in each number of that sum.
+    """
+    features, labels = task.train
+    stretch = math.sqrt(task.features) / 4  # squares have length about half of the features' then
+
+    def looks() -> Tensor:
+        rows = torch.empty(len(labels), 2 * task.features)
+        for start in range(0, len(labels), _LOOKS_AT_ONCE):
+            part = features[start : start + _LOOKS_AT_ONCE].float()
+            rows[start : start + _LOOKS_AT_ONCE] = torch.cat([part, stretch * part.square()], dim=1)
+        return rows
+
+    total = noisy(OuterProducts(torch.ones(len(labels), 1), looks())).float() / task.population
+    unsure = (deviation / task.population) ** 2
+    means = _shrunk(total[: task.features], unsure)
+    variances = _shrunk(total[task.features :] / stretch, unsure / stretch**2) - means.square()
+    deviations = variances.clamp(min=0).sqrt()
+    scales = (deviations / deviations.mean().clamp(min=1e-6)).clamp(min=_LEAST_SCALE).sqrt()
+
+    def of(rows: Tensor) -> Tensor:
+        parts = (part.float().sub(means).div(scales) for part in rows.split(_LOOKS_AT_ONCE))
+        return torch.cat([functional.normalize(part).half() for part in parts])
+
+    return Task(
+        name=task.name,
+        train=(of(features), labels),
+        test=(of(task.test[0]), task.test[1]),
+        classes=task.classes,
+    )
+
+
+def _shrunk(values: Tensor, noise_variance: float) -> Tensor:
+    """Towards their average, by the part of their variance that is noise (James and Stein 1961)."""
+    middle = values.mean()
+    kept = 1 - noise_variance / float(values.var().clamp(min=1e-30))
+    return middle + max(0.0, kept) * (values - middle)
 
 
 def train(task: Task, schedule: Schedule, noisy: Noisy, *, seed: int, once: bool = False) -> float:
