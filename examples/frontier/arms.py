@@ -11,7 +11,13 @@ import torch
 from data import Task
 from training import LOOK_RADIUS, Noisy, Schedule, through, with_gaussian
 
-from shuffle_plugins.accounting import FINE, LossComposition, PrivacyLossDistribution, ShuffleAccountant, gaussian_losses
+from shuffle_plugins.accounting import (
+    FINE,
+    LossComposition,
+    PrivacyLossDistribution,
+    ShuffleAccountant,
+    gaussian_losses,
+)
 from shuffle_plugins.mechanisms import LocalRandomizer, registry
 from shuffle_plugins.planning import PlanRow, plan
 from shuffle_plugins.protocols import VectorSum
@@ -222,9 +228,9 @@ def central(task: Task, epsilon: float, schedule: Schedule) -> Noise:
     looked = losses(look, task.population)
 
     def whole(multiplier: float) -> float:
-        return LossComposition(
-            [looked, losses(multiplier, schedule.cohort)], [1, schedule.rounds]
-        ).epsilon(DELTA)
+        return LossComposition([looked, losses(multiplier, schedule.cohort)], [1, schedule.rounds]).epsilon(
+            DELTA
+        )
 
     multiplier = least(epsilon, whole)
     found = whole(multiplier)

@@ -120,7 +120,9 @@ def upright(images: Tensor) -> Tensor:
     down, across = torch.arange(height).float()[:, None], torch.arange(width).float()[None, :]
     weights = images / images.sum(dim=(1, 2), keepdim=True).clamp(min=1e-6)
     middle_down, middle_across = (
-        torch.where(images.sum(dim=(1, 2)) > 0, (weights * place).sum(dim=(1, 2)), (size - 1) / 2)[:, None, None]
+        torch.where(images.sum(dim=(1, 2)) > 0, (weights * place).sum(dim=(1, 2)), (size - 1) / 2)[
+            :, None, None
+        ]
         for place, size in ((down, height), (across, width))
     )
     from_middle = down - middle_down
@@ -129,9 +131,7 @@ def upright(images: Tensor) -> Tensor:
     row = down - (height - 1) / 2 + middle_down
     column = across - (width - 1) / 2 + middle_across
     column = column + slant.clamp(-1, 1)[:, None, None] * (row - middle_down)
-    grid = torch.stack(
-        [2 * column / (width - 1) - 1, (2 * row / (height - 1) - 1).expand_as(column)], dim=-1
-    )
+    grid = torch.stack([2 * column / (width - 1) - 1, (2 * row / (height - 1) - 1).expand_as(column)], dim=-1)
     return functional.grid_sample(images[:, None], grid, align_corners=True)[:, 0]
 
 

@@ -133,9 +133,8 @@ def standardized(task: Task, noisy: Noisy, *, deviation: float) -> Task:
     """The task with features less their mean over the records, and of more equal size.
 
     A first look at the data, to be paid for: a noisy sum of every record's features and of their squares
-    gives means and deviations. Noise of a known size is taken out again by shrinking: the means towards their
-    average and the deviations towards theirs, by the part of their spread that noise explains. Features are
-    divided by the square root of their deviation, and rows get length one again.
+    gives means and deviations. Noise of a known size is taken out again by shrinking: the means towards 0, and
+    the squares towards what rows of length one have on average. Features are divided by the square root of their deviation, and rows get length one again.
 
     Args:
         task: rows of length about one.
@@ -154,8 +153,10 @@ def standardized(task: Task, noisy: Noisy, *, deviation: float) -> Task:
 
     total = noisy(OuterProducts(torch.ones(len(labels), 1), looks())).float() / task.population
     unsure = (deviation / task.population) ** 2
-    means = _shrunk(total[: task.features], unsure)
-    variances = _shrunk(total[task.features :] / stretch, unsure / stretch**2) - means.square()
+    means = _shrunk(total[: task.features], towards=0.0, noise_variance=unsure)
+    squares = total[task.features :] / stretch
+    squares = _shrunk(squares, towards=1 / task.features, noise_variance=unsure / stretch**2)
+    variances = squares - means.square()
     deviations = variances.clamp(min=0).sqrt()
     scales = (deviations / deviations.mean().clamp(min=1e-6)).clamp(min=_LEAST_SCALE).sqrt()
 
@@ -171,11 +172,10 @@ def standardized(task: Task, noisy: Noisy, *, deviation: float) -> Task:
     )
 
 
-def _shrunk(values: Tensor, noise_variance: float) -> Tensor:
-    """Towards their average, by the part of their variance that is noise (James and Stein 1961)."""
-    middle = values.mean()
-    kept = 1 - noise_variance / float(values.var().clamp(min=1e-30))
-    return middle + max(0.0, kept) * (values - middle)
+def _shrunk(values: Tensor, *, towards: float, noise_variance: float) -> Tensor:
+    """Nearer to one number, by the part of the distance that noise explains (James and Stein 1961)."""
+    seen = float((values - towards).square().mean().clamp(min=1e-30))
+    return towards + max(0.0, 1 - noise_variance / seen) * (values - towards)
 
 
 def train(task: Task, schedule: Schedule, noisy: Noisy, *, seed: int, once: bool = False) -> float:

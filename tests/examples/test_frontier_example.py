@@ -84,6 +84,38 @@ def test_a_sum_clips_each_gradient_and_adds_noise_of_the_stated_size(frontier, g
     assert float(noise.std()) == pytest.approx(math.sqrt(protocol.noise_variance), rel=0.1)
 
 
+def test_upright_digits_have_no_slant_and_stand_in_the_middle(frontier):
+    images = torch.zeros(2, 28, 28)
+    for row in range(6, 20):
+        images[0, row, 4 + row // 2 : 7 + row // 2] = 1.0  # a slanted stroke, left of the middle
+    straight, empty = frontier.data.upright(images)
+    assert torch.equal(empty, images[1])
+    down, across = torch.arange(28.0)[:, None], torch.arange(28.0)[None, :]
+    ink = straight / straight.sum()
+    middle = [float((ink * place).sum()) for place in (down, across)]
+    assert middle == pytest.approx([13.5, 13.5], abs=0.1)
+    slant = float((ink * (down - middle[0]) * (across - middle[1])).sum())
+    assert abs(slant) < 0.05 * float((ink * (down - middle[0]).square()).sum())
+
+
+def test_the_first_look_standardizes_and_shrinks_what_is_noise(frontier):
+    coins = torch.Generator().manual_seed(1)
+    centre, spread = torch.linspace(-0.2, 0.2, 30), torch.linspace(0.02, 0.3, 30)
+    rows = torch.nn.functional.normalize(centre + spread * torch.randn(2000, 30, generator=coins)).half()
+    part = (rows, torch.zeros(2000, dtype=torch.int64))
+    task = frontier.data.Task(name="census", train=part, test=part, classes=2)
+    exact = frontier.training.with_gaussian(0.0, clip=frontier.training.LOOK_RADIUS, coins=coins)
+    found, _ = frontier.training.standardized(task, exact, deviation=0.0).train
+    assert float(found.float().mean(dim=0).abs().max()) < 0.03 < float(rows.float().mean(dim=0).abs().max())
+    before, after = (each.float().std(dim=0) for each in (rows, found))
+    assert float(after.max() / after.min()) < 0.6 * float(before.max() / before.min())
+    assert torch.allclose(found.float().norm(dim=1), torch.ones(2000), atol=1e-2)
+    # Where all that is seen can be noise, the features stay as they are.
+    loud = frontier.training.with_gaussian(1e4, clip=frontier.training.LOOK_RADIUS, coins=coins)
+    shrunk, _ = frontier.training.standardized(task, loud, deviation=2e4).train
+    torch.testing.assert_close(shrunk, rows)
+
+
 def test_the_grid_goes_on_where_it_stopped_and_the_page_counts_its_runs(frontier, tmp_path, monkeypatch):
     coins = np.random.default_rng(0)
     labels = coins.integers(2, size=300)
@@ -118,7 +150,7 @@ def test_a_record_of_census_becomes_signed_words(frontier, tmp_path):
     record += ["52", "94", "50000+."]
     for part in ("train", "test"):
         (tmp_path / f"census_income_1994_1995_{part}.csv").write_text(", ".join(record) + "\n")
-    (rows, labels), _ = frontier.data._census(tmp_path)
+    (rows, labels), _ = frontier.data._census(tmp_path, 2)
     assert labels.tolist() == [1]
     assert rows.shape == (1, frontier.data.CENSUS_FEATURES)
     assert float(rows.float().square().sum()) == pytest.approx(1.0, abs=0.5)
