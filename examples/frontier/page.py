@@ -136,12 +136,12 @@ def _method() -> str:
   straightened first, each by its own moments; the other pictures are not. Census-Income KDD: every attribute
   with its value (of amounts the power of √2) is hashed to one of {CENSUS_FEATURES} columns. All of that is
   computed from one record alone, so no ε is spent on it.
-- **A first look**, which is paid for: a noisy sum of every record's features and of their squares, by the same
-  means and trust as the gradients, gives the features' means and deviations, by which they are made more equal.
-  It would cost {LOOK_SHARE:g} of ε by itself; composed with the training it takes 2 to 3 % of the noise. The ε
-  of the table is that of both together. Without a shuffler nobody looks first.
+- **A first look**, which is paid for: a noisy sum of every record's features and of their squares, by the
+  same means and trust as the gradients, gives the features' means and deviations, by which they are made
+  more equal. It would cost {LOOK_SHARE:g} of ε by itself; composed with the training it takes 2 to 3 % of the
+  noise. The ε of the table is that of both together. Without a shuffler nobody looks first.
 - **Tuning.** Features, cohort, rounds, clipping and learning rate were chosen on MNIST at ε = 3, by some
-  forty trials on its test set ([the last ones](../../examples/frontier/trials.json)) with Gaussian noise
+  sixty trials on its test set ([recorded](../../examples/frontier/trials.json)) with Gaussian noise
   of the mechanisms' size, and are the same for every data set and ε. So MNIST's numbers are a little
   optimistic, and straightening is for handwriting. That choice is not in ε.
 - **Training.** Momentum 0.9, a learning rate that falls linearly to zero, and the average of the last

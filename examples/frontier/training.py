@@ -133,8 +133,9 @@ def standardized(task: Task, noisy: Noisy, *, deviation: float) -> Task:
     """The task with features less their mean over the records, and of more equal size.
 
     A first look at the data, to be paid for: a noisy sum of every record's features and of their squares
-    gives means and deviations. Noise of a known size is taken out again by shrinking: the means towards 0, and
-    the squares towards what rows of length one have on average. Features are divided by the square root of their deviation, and rows get length one again.
+    gives means and deviations. Noise of a known size is taken out again by shrinking: the means towards 0,
+    and the squares towards what rows of length one have on average. Features are divided by the square root
+    of their deviation, and rows get length one again.
 
     Args:
         task: rows of length about one.
