@@ -1,4 +1,13 @@
-"""Whom one trusts: each arm finds the least noise that keeps a whole run within (ε, δ), replace-one."""
+"""The five ways to train that are compared, called arms, and the noise that each of them needs.
+
+They differ in whom a client has to trust: nobody, a shuffler, those who add up a sum, or the server. For a
+data set and a target ε an arm finds about the least noise with which a whole run is (ε, δ)-differentially
+private for replace-one neighbours: two data sets of the same size that differ in one record. Every client
+holds one record. Two arms need no search: ``local``, whose ε0 is the target, and ``nothing``, without noise.
+
+A run is a *first look* and then many rounds of training. The first look is one noisy sum over all records,
+for the means and deviations of the features (:func:`training.standardized`); its cost is part of ε.
+"""
 
 from __future__ import annotations
 
@@ -24,25 +33,28 @@ from shuffle_plugins.protocols import VectorSum
 
 DELTA = 1e-5
 NO_EPSILON = "none"
-LOOK_SHARE = 0.2  # of ε, if the first look at the data were all; composed it takes 2 to 3 % of the noise
-_CLOSE = 0.998  # share of ε that is enough to stop searching
+LOOK_SHARE = 0.2  # ε of the first look alone, over the target ε; it makes the rounds' noise 2 to 3 % larger
+_CLOSE = 0.998  # the search stops when the run's ε is within the target and at least this share of it
 Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """What an arm adds to the sums of one task and ε.
+    """How one arm trains on one task (data set) at one ε: the noise that was found, and what it costs.
 
     Attributes:
-        noisy: given a source of coins, adds up a cohort's gradients.
-        schedule: the arm's, for this task.
-        epsilon: certified interval of the whole run; the same number twice where it is exact.
-        bytes_per_round: what a client in a round sends.
-        facts: further numbers to publish.
-        look: adds up a row of every record, for the features' means and deviations; None where nobody looks.
-        look_deviation: of the noise in each number of that sum.
-        look_bytes: what a client sends for it.
-        once: whether each client is in one round at most.
+        noisy: from a random generator makes the function that adds up the clipped gradients of the clients of
+            a round (the cohort), with noise. The generator is used for Gaussian noise only; the package's
+            mechanisms draw their own randomness.
+        schedule: cohort size, number of rounds and learning rate for this task.
+        epsilon: lower and upper bound on ε of the whole run at δ = 1e-5; the same number twice if only an
+            upper bound is computed; None without privacy.
+        bytes_per_round: bytes that a client sends in a round of training in which it takes part.
+        facts: further numbers and names for the results file.
+        look: the same as ``noisy``, for the first look; None if there is none.
+        look_deviation: standard deviation of the noise in each number of the first look's sum.
+        look_bytes: bytes that a client sends for the first look.
+        once: True if each client takes part in at most one round.
     """
 
     noisy: Callable[[torch.Generator], Noisy]
@@ -61,11 +73,11 @@ class Arm:
     """One way to train.
 
     Attributes:
-        title: as the page calls it.
-        trusts: whom a client has to trust with its data.
-        schedule: chosen on MNIST.
-        noise: finds the noise for a task and ε.
-        scales: J of the scattering transform.
+        title: its name on the results page.
+        trusts: whom a client has to trust, and for what; text for the results page.
+        schedule: how it trains, chosen on MNIST and used for every task.
+        noise: one of the functions below: from a task, ε and the schedule finds the noise.
+        scales: J of the scattering transform, the fixed features of an image: how many scales it has.
     """
 
     title: str
@@ -78,7 +90,19 @@ class Arm:
 def _within(
     epsilon: float, make: Callable[[float], Found], spent: Callable[[Found], tuple[float, float]]
 ) -> tuple[Found, tuple[float, float]]:
-    """What ``make`` gives for the largest target that, with all else that is spent, stays within ε."""
+    """Search for the setting of the rounds with which the whole run costs nearly ε, and not more.
+
+    Args:
+        epsilon: ε of the whole run.
+        make: builds a setting whose rounds alone cost at most a given ε.
+        spent: lower and upper bound on ε of the whole run, the first look included, with a setting.
+
+    Returns:
+        The last setting found whose upper bound is within ε, and its two bounds.
+
+    Raises:
+        ValueError: if none of eight attempts is within ε.
+    """
     target = epsilon
     best: tuple[Found, tuple[float, float]] | None = None
     for _ in range(8):
@@ -95,7 +119,14 @@ def _within(
 
 
 def one_report(task: Task, epsilon: float, schedule: Schedule) -> Noise:
-    """One randomised report per client and round, by PrivUnit, which has the least error of all."""
+    """Each client of a round sends one randomised report, which a shuffler passes on without its name.
+
+    The mechanism is PrivUnit, which has the least error of the package's mechanisms. The adversary sees the
+    model after each round, but not the reports' senders.
+
+    Raises:
+        ValueError: if no setting within ε is found.
+    """
     dim = task.classes * task.features
 
     def reporting(target: float, *, dim: int, radius: float, cohort: int, rounds: int) -> PlanRow:
@@ -152,7 +183,13 @@ def one_report(task: Task, epsilon: float, schedule: Schedule) -> Noise:
 
 
 def shared_sum(task: Task, epsilon: float, schedule: Schedule) -> Noise:
-    """P_vec: the clients' coins are the noise, and nobody sees more than the sum."""
+    """Each sum is made by ``VectorSum`` (P_vec of Cheu et al. 2022), so nobody sees more than a noisy sum.
+
+    Each client adds random coins to its gradient; the coins of all clients together are the sum's noise.
+
+    Raises:
+        ValueError: if no setting within ε is found.
+    """
 
     def summed(target: float, *, dim: int, radius: float, cohort: int, rounds: int) -> VectorSum:
         return VectorSum.calibrated(
@@ -203,7 +240,12 @@ def shared_sum(task: Task, epsilon: float, schedule: Schedule) -> Noise:
 
 
 def central(task: Task, epsilon: float, schedule: Schedule) -> Noise:
-    """The least Gaussian noise for replace-one neighbours, k of n in each round."""
+    """A trusted server adds to each sum the least Gaussian noise that keeps the run within ε, up to 0.1 %.
+
+    Each round draws k of the n clients without replacement. ``multiplier`` is the noise's standard deviation
+    over the clipping norm C. The accounting takes it over 2·C, which is how far a sum moves at most if one
+    record is replaced. Both numbers of ``Noise.epsilon`` are the same upper bound.
+    """
 
     def losses(multiplier: float, cohort: int) -> PrivacyLossDistribution:
         return gaussian_losses(
@@ -248,7 +290,11 @@ def central(task: Task, epsilon: float, schedule: Schedule) -> Noise:
 
 
 def local(task: Task, epsilon: float, schedule: Schedule) -> Noise:
-    """Without a shuffler: every client reports once, at ε0 = ε, and nothing hides it."""
+    """No shuffler: each client reports once, with ε0 = ε, and the server sees whose report it is.
+
+    The clients are divided into ``schedule.rounds`` cohorts of equal size, so the given cohort size is not
+    used. There is no first look.
+    """
     dim = task.classes * task.features
     mechanism = registry.get("privunit", local_epsilon=epsilon, dim=dim, radius=schedule.clip)
     return Noise(
@@ -262,7 +308,7 @@ def local(task: Task, epsilon: float, schedule: Schedule) -> Noise:
 
 
 def nothing(task: Task, epsilon: float, schedule: Schedule) -> Noise:
-    """No noise: the exact mean of the clipped gradients."""
+    """No privacy: the exact sum of the clipped gradients, and an exact first look. ε is ignored."""
     return Noise(
         noisy=lambda coins: with_gaussian(0.0, clip=schedule.clip, coins=coins),
         schedule=schedule,

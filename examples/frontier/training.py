@@ -1,8 +1,9 @@
-"""A linear model trained by what a mechanism makes of each client's clipped gradient.
+"""Trains a linear model (softmax regression) from private sums of clipped gradients.
 
-The gradient of one record is the outer product of its errors and its features, so no automatic
-differentiation is needed. What happens to it is the package's own: ``randomize_sum`` of a local randomizer;
-``share``, ``common_noise`` and ``estimate`` of a sum. That is what ``opacus_shuffle`` calls too.
+The gradient of the loss at one record is the outer product of its errors (the model's probability of each
+class less 1 for the true class and 0 for others) and its features, so no automatic differentiation is
+needed. The sums are made by the package: by ``randomize_sum`` of a mechanism with one report per client, or
+by ``share``, ``common_noise`` and ``estimate`` of a multi-message sum, as in ``opacus_shuffle``.
 """
 
 from __future__ import annotations
@@ -20,24 +21,27 @@ from tqdm import tqdm
 from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms import PrivateSum
 
-LOOK_RADIUS = 1.25  # longest row of the first look: the features are 1 of it, their scaled squares the rest
-_ROWS_AT_ONCE = 64  # outer products that are written out together, which stay in the processor's cache
-_LEAST_SCALE = 0.1  # of the average deviation, so that a feature which is always the same does not explode
-_LOOKS_AT_ONCE = 4000
+# ℓ2 norm to which rows of the first look are clipped: features of norm 1, and squares of norm 0.75 or less
+LOOK_RADIUS = 1.25
+_ROWS_AT_ONCE = 64  # gradients written out at a time, few enough to stay in the processor's cache
+_LEAST_SCALE = 0.1  # least deviation of a feature that is assumed, over the average one: some are constant
+_LOOKS_AT_ONCE = 4000  # rows handled at a time, to limit memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """How a model is trained; fixed on MNIST for all data sets.
+    """How a model is trained by stochastic gradient descent.
 
     Attributes:
-        cohort: k, records of a round.
-        rounds: how many.
-        clip: C, ℓ2 norm to which a gradient is clipped.
-        pace: learning rate times C: how far a round without momentum moves the weights at most. It falls
-            linearly to zero.
-        momentum: of stochastic gradient descent.
-        averaged: share of the rounds, the last ones, over whose models the final one is the average.
+        cohort: k, the number of records drawn for each round.
+        rounds: number of rounds.
+        clip: C; gradients of larger ℓ2 norm are scaled down to norm C.
+        pace: learning rate of the first round times C. Without noise and momentum one round moves the weights
+            by at most so much (ℓ2). The learning rate falls linearly towards zero.
+        momentum: factor in [0, 1) by which the running sum of mean gradients is multiplied in each round
+            before that round's mean is added.
+        averaged: in [0, 1]; the final model is the average of the models after the last rounds, this share
+            of all of them, and at least of the last one.
     """
 
     cohort: int
@@ -49,9 +53,10 @@ class Schedule:
 
 
 class OuterProducts(Rows):
-    """The gradients errors_i ⊗ features_i of a batch as rows, of which a mechanism needs only inner products.
+    """A batch of gradients, one a row, that are kept as factors: row i is errors[i] ⊗ features[i], flattened.
 
-    What :class:`Rows` answers for vectors that are written out, this one answers from their factors.
+    It has the methods of :class:`Rows` that the mechanisms used here need. Norms, inner products and weighted
+    sums are computed from the factors, which is faster than to write out rows of classes·features numbers.
 
     Args:
         errors: (records, classes) float32.
@@ -65,45 +70,50 @@ class OuterProducts(Rows):
 
     @property
     def blocks(self) -> tuple[Tensor, ...]:
-        """Written out, for mechanisms that read every entry."""
+        """All rows written out as one block, for mechanisms that read every entry: see :meth:`dense`."""
         return (self.dense(),)
 
     def narrow(self, start: int, stop: int) -> Rows:
-        """Rows ``start`` to ``stop`` (not included)."""
+        """Rows ``start`` to ``stop`` (not included), kept as factors."""
         return OuterProducts(self.errors[start:stop], self.features[start:stop])
 
     def l2_norm(self) -> Tensor:
-        """Norm of each row: the product of its factors' norms."""
+        """ℓ2 norm of each row, (records,): the product of its factors' norms."""
         return self.errors.norm(dim=1) * self.features.norm(dim=1)
 
     def gram(self, *, dtype: torch.dtype | None = None) -> Tensor:
-        """Inner products between all rows: products of the factors' inner products."""
+        """Inner products between all rows, (records, records) in ``dtype``, by default float32."""
         return ((self.errors @ self.errors.T) * (self.features @ self.features.T)).to(dtype or torch.float32)
 
     def dot(self, vector: Tensor) -> Tensor:
-        """Inner product of each row with one vector."""
+        """Inner product of each row with one vector of length classes·features, (records,)."""
         folded = vector.view(self.errors.shape[1], -1)
         return ((self.features @ folded.T) * self.errors).sum(dim=1)
 
     def add_weighted_sum(self, weights: Tensor, *, out: Tensor) -> None:
-        """Add the sum of weights[i] · row i to ``out``."""
+        """Add the sum of weights[i] · row i to ``out``, (classes·features,), in place."""
         out += ((self.errors * weights.to(torch.float32)[:, None]).T @ self.features).flatten()
 
     def directions(self, norms: Tensor) -> Rows:
-        """Rows over their norms, written out."""
+        """Each row divided by its norm in ``norms``, (records,), written out in float64."""
         return Rows(self.dense()).directions(norms)
 
     def dense(self) -> Tensor:
-        """Written out, (records, classes·features)."""
+        """All rows written out, (records, classes·features)."""
         return (self.errors[:, :, None] * self.features[:, None, :]).flatten(1)
 
 
 Noisy = Callable[[OuterProducts], Tensor]
-"""Takes the gradients of a cohort, and gives the (noisy) sum of them all, each clipped, (dim,)."""
+"""A function from the gradients of a cohort to the sum of the clipped gradients with noise, (dim,)."""
 
 
 def through(mechanism: PrivateSum) -> Noisy:
-    """The sum as the mechanism's users get it."""
+    """A function that adds up gradients by a mechanism of the package, with its clipping and its noise.
+
+    Args:
+        mechanism: for vectors of length classes·features; its radius is the clipping norm. If it has a
+            ``cohort``, it is a multi-message sum, and every batch should have exactly so many rows.
+    """
 
     def total_of(gradients: OuterProducts) -> Tensor:
         if mechanism.cohort is None:
@@ -119,7 +129,13 @@ def through(mechanism: PrivateSum) -> Noisy:
 
 
 def with_gaussian(deviation: float, *, clip: float, coins: torch.Generator) -> Noisy:
-    """The exact sum of the clipped gradients, with Gaussian noise of a trusted server."""
+    """A function that clips and adds up gradients exactly and adds Gaussian noise, as a trusted server would.
+
+    Args:
+        deviation: standard deviation of the noise in each number of the sum; 0 for none.
+        clip: C, largest ℓ2 norm of a gradient; above 0.
+        coins: random generator of the noise.
+    """
 
     def total_of(gradients: OuterProducts) -> Tensor:
         total = torch.zeros(gradients.dim)
@@ -130,20 +146,21 @@ def with_gaussian(deviation: float, *, clip: float, coins: torch.Generator) -> N
 
 
 def standardized(task: Task, noisy: Noisy, *, deviation: float) -> Task:
-    """The task with features less their mean over the records, and of more equal size.
+    """The first look: the same task with features that have mean about zero and more equal deviations.
 
-    A first look at the data, to be paid for: a noisy sum of every record's features and of their squares
-    gives means and deviations. Noise of a known size is taken out again by shrinking: the means towards 0,
-    and the squares towards what rows of length one have on average. Features are divided by the square root
-    of their deviation, and rows get length one again.
+    A noisy sum over all training records gives every feature's mean and mean square. This costs privacy,
+    which the caller has to account for. As the noise's size is known, means are shrunk towards 0 and mean
+    squares towards 1/features, their average for rows of norm one. Each feature's mean is subtracted, and the
+    result is divided by the square root of its standard deviation over the average one of all features. Then
+    rows are scaled to norm one again. Test records are changed in the same way.
 
     Args:
-        task: rows of length about one.
-        noisy: adds up rows of 2·features numbers of all records, each clipped to ``LOOK_RADIUS``.
-        deviation: of the noise in each number of that sum.
+        task: rows of ℓ2 norm about one.
+        noisy: adds up one row of 2·features numbers for each record, clipped to norm ``LOOK_RADIUS``.
+        deviation: standard deviation of the noise in each number of that sum.
     """
     features, labels = task.train
-    stretch = math.sqrt(task.features) / 4  # squares have length about half of the features' then
+    stretch = math.sqrt(task.features) / 4  # so that a row's squares have norm about ½, and its features 1
 
     def looks() -> Tensor:
         rows = torch.empty(len(labels), 2 * task.features)
@@ -174,20 +191,24 @@ def standardized(task: Task, noisy: Noisy, *, deviation: float) -> Task:
 
 
 def _shrunk(values: Tensor, *, towards: float, noise_variance: float) -> Tensor:
-    """Nearer to one number, by the part of the distance that noise explains (James and Stein 1961)."""
+    """The values moved towards one number, to reduce the error that noise makes (James and Stein 1961).
+
+    Each distance from that number is multiplied by 1 − noise_variance/(mean squared distance), or by 0 if
+    that is negative.
+    """
     seen = float((values - towards).square().mean().clamp(min=1e-30))
     return towards + max(0.0, 1 - noise_variance / seen) * (values - towards)
 
 
 def train(task: Task, schedule: Schedule, noisy: Noisy, *, seed: int, once: bool = False) -> float:
-    """Accuracy on the test set.
+    """Train a linear model from weights of zero, and give its accuracy on the test set, in [0, 1].
 
     Args:
-        task: what is learnt.
-        schedule: how.
-        noisy: adds up a cohort's gradients.
-        seed: of the cohorts, k of n without replacement.
-        once: whether each record is in at most one cohort.
+        task: training and test records.
+        schedule: number of rounds, cohort size and learning rate.
+        noisy: clips and adds up a cohort's gradients, with noise.
+        seed: fixes which k of the n training records each round draws, without replacement.
+        once: if True each record is in at most one cohort; then cohort · rounds may not exceed n.
     """
     coins = torch.Generator().manual_seed(seed)
     features, labels = task.train
@@ -212,7 +233,12 @@ def train(task: Task, schedule: Schedule, noisy: Noisy, *, seed: int, once: bool
 
 
 def accuracy(weights: Tensor, task: Task) -> float:
-    """Share of the test set whose class has the largest output."""
+    """Share of the test records for which the model's largest output is that of their class, in [0, 1].
+
+    Args:
+        weights: (classes, features).
+        task: whose test records are used.
+    """
     rows, labels = task.test
     found = torch.cat([(part.float() @ weights.T).argmax(dim=1) for part in rows.split(2000)])
     return float((found == labels).float().mean())

@@ -1,10 +1,22 @@
-r"""Upper bounds on :math:`E[(x + X_1 + … + X_N)_+]` for independent bounded X of unknown laws.
+r"""Upper bounds on :math:`E[(x + X_1 + … + X_N)_+]` for independent bounded X of unknown distribution.
 
-Every X has mean zero, a variance of at most v, and lies in [−a, b]; no more is known. Sums of many are
-close to normal, so the variance is nearly all that matters. What the rest can add is bounded here: an
-exponential tilt with one more normal variable for each X, which makes all of their moments at the tilt the
-same, and a comparison of the tilted sum with a normal one by characteristic functions. Proof:
-``docs/proofs/accounting.md``, section 3d.
+Every X has mean zero, a variance of at most v, and lies in [−a, b]; nothing else is known. :math:`y_+` is the
+larger of y and 0. A sum of many X is close to normal, so the bound is close to the value for a normal
+variable of variance N·v. It includes the error of that comparison:
+
+1. *Tilt.* For some c > 0 each distribution is multiplied by e^(cX) and scaled to a total of one. Then
+   E[(x + S)₊] = E[e^(c(x + S))]·E'[(x + S)₊·e^(−c(x + S))], with S the sum and E' the mean under the tilt.
+2. *Make the terms alike.* E[e^(cX)] is at most 1 + f, by Bennett's inequality; f follows from v and b. To
+   each X a normal variable of mean zero is added, such that E[e^(cX)] becomes exactly 1 + f. One more, of
+   variance P, is added to the sum to smooth it. As y₊ is convex, these can only raise E[(x + S)₊].
+3. *Compare.* The second mean is compared with that of a normal variable, by an integral over the difference
+   of their characteristic functions, at frequencies ω up to some Ω and beyond.
+
+Any c, P and Ω that the proof allows give a valid bound; a few are tried, and the least bound is taken. Proof:
+``docs/proofs/accounting.md``, section 3d, Claim 13, whose symbols are used here.
+
+**Range.** c·b is cut at 300 against overflow, so the bounds hold only where c·b ≤ 300 at every c that is
+tried. It is enough that b is at most five standard deviations √(Σ v) of the whole sum. This is not checked.
 """
 
 from __future__ import annotations
@@ -18,24 +30,29 @@ from scipy import special
 
 from shuffle_plugins.accounting.numerics.grid import Floats
 
-_LARGEST_EXPONENT = 300.0
-_SERIES, _SERIES_TERMS = 0.5, 20  # arguments up to which a power series has no cancellation, and its length
-_HALVINGS = 40  # of the bracket of the contour; any contour gives a valid bound
-_CONTOURS = (0.03, 0.1, 0.2, 0.35, 0.6, 0.8, 1.0)  # shares of the saddle point's: fewer feel skewness less
-_SMOOTHED = (0.7, 1.5, 3.0, 7.0)  # −log of what the added normal leaves where nothing else is known to decay
-_NEAR, _NEAR_CELLS, _FAR_CELLS = 10.0, 96, 16  # deviations of the integrand that are looked at finely
-_ROUNDING = 1e-7  # relative, of means; far above rounding
+_LARGEST_EXPONENT = 300.0  # c·b is cut here against overflow; a bound with a larger c·b is not valid
+_SERIES, _SERIES_TERMS = 0.5, 20  # below this argument a power series of so many terms avoids cancellation
+_HALVINGS = 40  # steps of the bisection for the saddle point
+# Values of c to try, in units of the saddle point's. Third moments matter less where c is small.
+_CONTOURS = (0.03, 0.1, 0.2, 0.35, 0.6, 0.8, 1.0)
+# Values of PΩ²/2 to try. Beyond Ω nothing is known of the X: the factor e^(−Pω²/2) makes the integrand small.
+_SMOOTHED = (0.7, 1.5, 3.0, 7.0)
+# The integral over ω: 96 equal cells up to 10/√(least variance), then 16 cells of growing width up to Ω.
+_NEAR, _NEAR_CELLS, _FAR_CELLS = 10.0, 96, 16
+_ROUNDING = 1e-7  # relative margin on means and on the result, far larger than the rounding errors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoundedTerms:
-    """Some independent variables, of which this is known for each; arrays of shape (rows,).
+    """N independent variables of mean zero, for which only these bounds are known.
+
+    The arrays have shape (rows,); every row is a problem of its own, with the same N.
 
     Attributes:
-        count: N.
-        variance: v, at most.
-        above: b, the largest value, at most.
-        below: a, the smallest value is at least −a.
+        count: N, a whole number.
+        variance: v > 0, an upper bound on the variance of each variable.
+        above: b > 0, an upper bound on its values.
+        below: a ≥ 0; −a is a lower bound on its values.
     """
 
     count: float
@@ -46,24 +63,28 @@ class BoundedTerms:
 
 @dataclass(frozen=True, slots=True)
 class _Tilted:
-    """Ranges, for one term and its normal variable, under the tilt; shape (rows,)."""
+    """Bounds under the tilt on one variable X plus the normal variable added to it; shape (rows,)."""
 
-    log_moment: Floats
-    least_mean: Floats
-    largest_mean: Floats
-    least_variance: Floats
-    largest_variance: Floats
-    own_variance: Floats  # without the normal variable, at most
-    third: Floats  # absolute central moment, at most
+    log_moment: Floats  # K = log(1 + f), equal to log E[e^(cY)] for the sum Y of the two
+    least_mean: Floats  # m⁻
+    largest_mean: Floats  # m⁺
+    least_variance: Floats  # V⁻
+    largest_variance: Floats  # V⁺
+    own_variance: Floats  # w, an upper bound on the variance of X alone
+    third: Floats  # ρ, an upper bound on E'|X − E'X|³ of X alone
 
 
 def positive_part_bound(shift: Floats, *, each: BoundedTerms, own: BoundedTerms) -> Floats:
-    """Bounds on E[(x + ΣX)₊], shape (rows,).
+    """Upper bounds on E[(x + S)₊], where S is the sum of all variables of ``each`` and ``own``.
 
     Args:
         shift: x, shape (rows,).
-        each: the many terms.
-        own: further terms, in the same sum.
+        each: the many variables whose sum is close to normal. If there is one or none, the result is
+            Chernoff's bound.
+        own: other variables in the same sum, independent of those; in accounting a single one.
+
+    Returns:
+        The bounds, shape (rows,).
     """
     saddle = _saddle_points(shift, each, own)
     found = np.full(len(shift), np.inf)
@@ -73,14 +94,25 @@ def positive_part_bound(shift: Floats, *, each: BoundedTerms, own: BoundedTerms)
 
 
 def log_chernoff(shift: Floats, *, each: BoundedTerms, own: BoundedTerms) -> Floats:
-    """Logarithms of a rougher bound on the same that is small wherever sums end: (y)₊ ≤ e^(c·y − 1)/c."""
+    """Logarithms of Chernoff's bound on the same E[(x + S)₊], from (y)₊ ≤ e^(c·y − 1)/c.
+
+    It is rougher than :func:`positive_part_bound` and much faster, and its logarithm does not underflow.
+
+    Args:
+        shift: x, shape (rows,).
+        each: the many variables.
+        own: other variables in the same sum.
+
+    Returns:
+        Natural logarithms, shape (rows,).
+    """
     c = _saddle_points(shift, each, own)
     height = each.count * _tilted(c, each).log_moment + own.count * _tilted(c, own).log_moment
     return np.asarray(c * shift + height - 1 - np.log(c), dtype=np.float64)
 
 
 def _saddle_points(shift: Floats, each: BoundedTerms, own: BoundedTerms) -> Floats:
-    """About the c at which e^(cx)/c² times the largest moments is least."""
+    """Values of c near the saddle point, where e^(cx)/c² times all factors 1 + f is least; shape (rows,)."""
     deviation = np.sqrt(each.count * each.variance + own.count * own.variance)
     low, high = 1e-3 / deviation, 60 / deviation
     for _ in range(_HALVINGS):
@@ -95,11 +127,11 @@ def _saddle_points(shift: Floats, each: BoundedTerms, own: BoundedTerms) -> Floa
 
 
 def _tilted(c: Floats, terms: BoundedTerms) -> _Tilted:
-    """Of one term, under e^(cX): Bennett's moment, and what its third powers may change."""
+    """Bounds on one term under the tilt e^(cX), from its variance and range (Claim 13)."""
     v, u = terms.variance, np.minimum(c * terms.above, _LARGEST_EXPONENT)
     excess = v * c * c * _second(u)
     log_moment = np.log1p(excess)
-    # 2f/(1 + f) − 2·log(1 + f), which falls with f, where f is small without cancellation
+    # κ = 2f/(1 + f) − 2·log(1 + f), f = excess. For small f its lower bound −f², which has no cancellation.
     lowered = np.where(excess < 1e-3, -(excess**2), 2 * excess / (1 + excess) - 2 * log_moment)
     down = c * terms.below
     highest = c * c * v * _third(u)
@@ -118,17 +150,17 @@ def _tilted(c: Floats, terms: BoundedTerms) -> _Tilted:
 
 
 def _second(u: Floats) -> Floats:
-    """(e^u − 1 − u)/u², increasing."""
+    """ψ(u) = (e^u − 1 − u)/u², which increases with u."""
     return _by_series(u, lambda k: 1.0, lambda t: (np.expm1(t) - t) / t**2)
 
 
 def _third(u: Floats) -> Floats:
-    """(u·e^u + u − 2·e^u + 2)/u², increasing for u ≥ 0."""
+    """q(u) = (u·e^u + u − 2·e^u + 2)/u², which increases for u ≥ 0."""
     return _by_series(u, lambda k: k - 2.0, lambda t: (t * np.exp(t) + t - 2 * np.expm1(t)) / t**2)
 
 
 def _by_series(u: Floats, numerator: Callable[[int], float], formula: Callable[[Floats], Floats]) -> Floats:
-    """Σ numerator(k)·u^(k−2)/k! over k ≥ 2 for small u, the formula for others."""
+    """Σ numerator(k)·u^(k−2)/k! over k from 2 to 20 where |u| < 0.5, and ``formula`` elsewhere."""
     found = np.zeros(len(u))
     small = np.abs(u) < _SERIES
     part = np.zeros(int(small.sum()))
@@ -139,7 +171,7 @@ def _by_series(u: Floats, numerator: Callable[[int], float], formula: Callable[[
 
 
 def _along(c: Floats, shift: Floats, each: BoundedTerms, own: BoundedTerms) -> Floats:
-    """The bound with the contour at c, at the best of a few amounts of smoothing."""
+    """The least bound at this c over a few amounts of smoothing, and Chernoff's; shape (rows,)."""
     most, alone = _tilted(c, each), _tilted(c, own)
     sums = [
         each.count * getattr(most, name) + own.count * getattr(alone, name)
@@ -155,7 +187,7 @@ def _along(c: Floats, shift: Floats, each: BoundedTerms, own: BoundedTerms) -> F
     log_moment, low, high, least, largest, third = sums
     fourth = each.count * most.own_variance**2 + own.count * alone.own_variance**2
     found = np.exp(np.minimum(c * shift + log_moment - 1 - np.log(c), 700.0))
-    steady = (each.count - 1) * most.least_variance
+    steady = (each.count - 1) * most.least_variance  # V°, or less: V⁻ of all but one of the many, without own
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         end = np.minimum(np.sqrt(2 / np.maximum(most.own_variance, alone.own_variance)), 2 * steady / third)
         near = np.minimum(end, _NEAR / np.sqrt(least))
@@ -163,7 +195,8 @@ def _along(c: Floats, shift: Floats, each: BoundedTerms, own: BoundedTerms) -> F
         w = near[:, None] * np.concatenate(
             [np.broadcast_to(np.linspace(0, 1, _NEAR_CELLS + 1), (len(c), _NEAR_CELLS + 1)), far], axis=1
         )
-        # Gap rises and decay falls up to the end: a cell is below gap at its right times decay at its left.
+        # Up to Ω (end) the difference (gap) rises with ω and all other factors of the integrand fall. So in a
+        # cell the integrand is at most the gap at the right end times the other factors at the left end.
         gap = third[:, None] * w[:, 1:] ** 3 / 6 + fourth[:, None] * w[:, 1:] ** 4 / 8
         left = w[:, :-1]
         base = gap * np.diff(w, axis=1) / (c[:, None] ** 2 + left**2)
@@ -186,7 +219,7 @@ def _along(c: Floats, shift: Floats, each: BoundedTerms, own: BoundedTerms) -> F
 
 
 def _log_part(mean: Floats, variance: Floats, c: Floats) -> tuple[Floats, Floats]:
-    """log E[Y₊·e^(−cY)] of a normal Y, and its derivative by the mean."""
+    """log J = log E[Y₊·e^(−cY)] of a normal Y with this mean and variance, and its derivative by the mean."""
     root = np.sqrt(variance)
     a = (mean - c * variance) / root
     log_density = -0.5 * a * a - 0.5 * math.log(2 * math.pi)
@@ -201,7 +234,11 @@ def _log_part(mean: Floats, variance: Floats, c: Floats) -> tuple[Floats, Floats
 
 
 def _log_largest_part(low: Floats, high: Floats, variance: Floats, c: Floats) -> Floats:
-    """The largest over means in [low, high]: log-concave, so below both ends' tangents."""
+    """An upper bound on log J for all means in [low, high].
+
+    log J is concave in the mean, so it lies below its tangents at both ends; the largest value that both
+    tangents allow is taken.
+    """
     left, rise = _log_part(low, variance, c)
     right, fall = _log_part(high, variance, c)
     apart = np.where(rise > fall, rise - fall, 1.0)

@@ -1,4 +1,11 @@
-"""How many signs ``sqkr`` and ``l2-block`` send. Torch-free."""
+"""How many signs ``sqkr`` and ``l2-block`` send, and the blankets of their reports. Needs no torch.
+
+Both mechanisms represent a vector of the ℓ2 ball by D coefficients of absolute value at most
+r_inf = level·r/√D, with r the radius. A client draws k coefficients, rounds each to a random sign of mean
+coefficient/r_inf, and sends these k signs, the *pattern*, through ``sign_patterns_law``: patterns that agree
+with the true one in enough places, the *cap*, are sent more often by a factor e^ε0. ``sqkr`` divides the
+coefficients into k blocks and draws one of each; ``l2-block`` draws one block of k neighbours.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +27,15 @@ from shuffle_plugins.mechanisms.signs.sign_patterns_law import (
 
 
 def best_signs(*, local_epsilon: float, dim: int, among: tuple[int, ...] | None = None) -> int:
-    """Number k of signs of largest k·gain², and so of least variance; fewest first.
+    """The number k of signs with the largest k·gain², for which the variance of a report is about least.
+
+    The gain is the factor by which randomising shrinks the mean: E[sent sign] = gain · true sign. Of several
+    equally good k the first in ``among`` is taken.
 
     Args:
-        local_epsilon: ε0 in nats.
-        dim: length of a vector.
-        among: numbers to choose from; 1, 2, …, up to 20 and dim by default.
+        local_epsilon: ε0 of a report in nats, in [1e-9, 500].
+        dim: length of a client's vector; not used if ``among`` is given.
+        among: values of k to choose from, in [1, 20]; by default 1, 2, …, min(20, dim).
 
     Raises:
         ValueError: if an argument is out of range.
@@ -43,7 +53,11 @@ def _best_signs(local_epsilon: float, among: tuple[int, ...]) -> int:
 
 
 def sqkr_blanket(*, local_epsilon: float, dim: int) -> Blanket:
-    """Blanket of ``sqkr`` with its defaults: that of its patterns, as a bound.
+    """The blanket of ``sqkr`` with default parameters: :func:`patterns_blanket` of its patterns.
+
+    Args:
+        local_epsilon: ε0 of a report in nats, in [1e-9, 500].
+        dim: length of a client's vector.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -56,7 +70,11 @@ def sqkr_blanket(*, local_epsilon: float, dim: int) -> Blanket:
 
 
 def l2_block_blanket(*, local_epsilon: float, dim: int) -> Blanket:
-    """Blanket of ``l2-block`` with its defaults: that of its patterns, as a bound.
+    """The blanket of ``l2-block`` with default parameters: :func:`patterns_blanket` of its patterns.
+
+    Args:
+        local_epsilon: ε0 of a report in nats, in [1e-9, 500].
+        dim: length of a client's vector.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -74,9 +92,18 @@ def l2_block_blanket(*, local_epsilon: float, dim: int) -> Blanket:
 
 
 def drawn_square(*, size: int, signs: int, square: float) -> float:
-    """The mean square of the coefficients drawn if one is drawn of each of so many blocks, at most.
+    """An upper bound on the mean square of the coefficients that ``sqkr`` draws, one of each of k blocks.
 
-    Blocks of one coefficient less are drawn from more often.
+    If k does not divide D, some blocks have one coefficient less than the others. Each of their coefficients
+    is drawn more often, so the mean over drawn coefficients can be above the mean over all.
+
+    Args:
+        size: D, the number of coefficients of a vector.
+        signs: k, the number of blocks, at most D.
+        square: mean over all D of (coefficient/r_inf)², or an upper bound on it; in (0, 1].
+
+    Returns:
+        The bound, in units of r_inf²; in (0, 1].
     """
     return min(square * size / (signs * (size // signs)), 1.0)
 
@@ -84,17 +111,23 @@ def drawn_square(*, size: int, signs: int, square: float) -> float:
 def patterns_blanket(
     *, local_epsilon: float, signs: int, level: float, square: float, whole: float = 1.0
 ) -> Blanket:
-    """Blanket of a pattern of coefficients of a public frame: the pattern's, as a bound, and what it tells.
+    """The blanket of reports that send one pattern of k signs of coefficients, from above and from below.
 
-    The lower bound is that of the records ±r·e_1, whose coefficients are flat: each is ±1/level of the
-    largest one that is provided for.
+    From above it holds for any records. It is the blanket of a pattern whose signs are certain, and beside it
+    a bound on the information (``Blanket.told``), which is often much smaller, since a vector of the ℓ2 ball
+    cannot have all coefficients at ±r_inf. There is no such bound for square = 1 or ε0 ≥ 42.
+
+    From below (``Blanket.instances``) client 1 holds r·e_1 or −r·e_1, with e_1 the first unit vector. All of
+    their coefficients are ±r/√D, that is ±r_inf/level. There is no such bound for ε0 ≥ 42, where
+    probabilities in units of 2**-62 are too coarse.
 
     Args:
-        local_epsilon: ε0 in nats.
-        signs: in a pattern.
-        level: how many times its average size a coefficient may have.
-        square: mean square of the coefficients drawn, in units of the largest provided for, at most.
-        whole: share of the blocks that are not padded with zeros.
+        local_epsilon: ε0 of a report in nats, in [1e-9, 500].
+        signs: k, signs in a pattern, in [1, 20].
+        level: r_inf·√D/r, the largest coefficient allowed over the size r/√D of coefficients that are all
+            equal.
+        square: upper bound on the mean of (coefficient/r_inf)² over the coefficients drawn; in (0, 1].
+        whole: share of the blocks that have k coefficients; the others are padded with zeros. In [0, 1].
 
     Raises:
         ValueError: if an argument is out of range.
