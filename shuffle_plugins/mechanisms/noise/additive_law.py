@@ -39,6 +39,12 @@ _TAIL_LEVELS = 0.01  # … and by factors of e of what remains of the record, fo
 _LOG_LEVELS = 0.2  # levels spread by the logarithm of the weight, relative to the others
 _EXCESS = 1e-3  # of the information, that spreading over levels may add
 _LARGEST_LOG_WEIGHT = 150.0  # keeps products of weights in float64's range
+_INSTANCE_REACH = 8.5  # standard deviations beyond both records where Gaussian reports are told apart
+_LOG_HEAVIEST, _LEAST_REACH = 7.0, 1.0  # log of the largest weight there, unless that is nearer than this
+_MOST_LISTED_SIGMA = 1 << 17  # of a discrete Gaussian whose codes are listed one by one
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(
+    8
+)  # in a cell of at most a few tenths exact to the last digit
 
 
 def laplace_blanket(local_epsilon: float) -> Blanket:
@@ -253,6 +259,98 @@ def gaussian_blanket(*, sigma: float, radius: float, tail: float = 1e-18) -> Bla
     beyond = float(special.ndtr(-(y[-1] + a)))
     lost = max(float(special.ndtr(-(y[-1] - a))) - math.exp(largest) * beyond, 0.0)
     return _on_levels(log_weights, blanket, record, last=beyond, tail=lost)
+
+
+@lru_cache(maxsize=256)
+def gaussian_instance(*, sigma: float, radius: float) -> Atoms:
+    """The instance of records ±radius plus N(0, sigma²), rounded to whole numbers.
+
+    Everybody else holds −radius: a third record tells most at one of the ends (section 4 of the proofs on
+    noise). Reports are read in cells whose edges are halfway between whole numbers, so their masses are those
+    of rounded reports.
+
+    Args:
+        sigma: standard deviation of the noise, in steps of the grid.
+        radius: of the records, in steps.
+    """
+    return _gaussian_cells(sigma, ((radius, 1.0),))
+
+
+@lru_cache(maxsize=256)
+def discrete_gaussian_instance(*, sigma: int, radius: float) -> Atoms:
+    """As :func:`gaussian_instance`, of noise P[k] ∝ e^(−k²/(2·sigma²)) on records rounded without bias.
+
+    Codes are listed. Where there are too many, noise of variance 4 added to a report makes it a Gaussian one
+    of variance sigma² + 4, up to a relative e^-76
+    (:mod:`~shuffle_plugins.mechanisms.noise.discrete_gaussian_law`).
+
+    Args:
+        sigma: of the noise, in steps of the grid.
+        radius: of the records, in steps.
+    """
+    below = math.floor(radius)
+    records = ((float(below), below + 1 - radius), (below + 1.0, radius - below))
+    if sigma > _MOST_LISTED_SIGMA:
+        return _gaussian_cells(math.hypot(sigma, 2.0), records)
+    edges = _code_edges(sigma, radius)
+    far = math.ceil(radius + 13 * sigma)
+    codes = np.arange(-far, far + 1, dtype=np.float64)
+    mass, gain = _opposite(codes / sigma, sigma, records)
+    cells = np.concatenate([[0], np.ceil(edges + far).astype(np.int64)])
+    return _atoms_of_cells(*(np.add.reduceat(column, cells) for column in (mass, gain)))
+
+
+def _gaussian_cells(sigma: float, records: tuple[tuple[float, float], ...]) -> Atoms:
+    edges = _code_edges(sigma, records[-1][0]) / sigma
+    half = np.diff(edges)[:, None] / 2
+    inner = _opposite(edges[:-1, None] + half * (1 + _NODES), sigma, records)
+    mass, gain = ((half * _WEIGHTS * column).sum(axis=1) for column in inner)
+    low, high = (
+        [
+            math.fsum(share * float(special.ndtr(-edge + sign * c / sigma)) for c, share in records)
+            for sign in (-1, 1)
+        ]
+        for edge in (-edges[0], edges[-1])
+    )
+    # Left of all edges x is the farther record, right of them z.
+    return _atoms_of_cells(
+        np.concatenate([[low[1]], mass, [high[0]]]),
+        np.concatenate([[low[0] - low[1]], gain, [high[1] - high[0]]]),
+    )
+
+
+def _opposite(y: Floats, sigma: float, records: tuple[tuple[float, float], ...]) -> tuple[Floats, Floats]:
+    """At y deviations from the middle: the density of z = −record, and how far that of x = record exceeds it.
+
+    Args:
+        y: places.
+        sigma: of the noise.
+        records: what a record is rounded to, with the probability of each.
+    """
+    density = np.exp(-(y**2) / 2) / math.sqrt(2 * math.pi)
+    parts = [(c / sigma, share * math.exp(-((c / sigma) ** 2) / 2)) for c, share in records]
+    other = sum(share * np.exp(-c * y) for c, share in parts)
+    # e^(cy) − e^(−cy): the excess is never a difference of two masses.
+    excess = sum(share * 2 * np.sinh(c * y) for c, share in parts)
+    return np.asarray(density * other), np.asarray(density * excess)
+
+
+def _code_edges(sigma: float, radius: float) -> Floats:
+    """Edges of cells, halfway between whole numbers.
+
+    They end where codes do, or earlier: beyond, reports are rare and would weigh too much.
+    """
+    a = max(radius / sigma, 1e-300)
+    beyond = min(max(_LOG_HEAVIEST / (2 * a) - a, _LEAST_REACH), _INSTANCE_REACH)
+    reach = radius + beyond * sigma
+    return np.asarray(np.unique(np.floor(np.linspace(-reach, reach, _LINE_CELLS + 1))) + 0.5)
+
+
+def _atoms_of_cells(mass: Floats, excess: Floats) -> Atoms:
+    """The atoms of cells of these masses for everybody else and x', and of so much more for x."""
+    keep = mass > 0
+    mass, excess = mass[keep], excess[keep]
+    return read_coarsely(np.maximum(excess / mass, -1.0), np.zeros(len(mass)), mass / mass.sum())
 
 
 def _between(z: Floats) -> Floats:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import ClassVar
 
-from shuffle_plugins.accounting import Adversary, Blanket, GaussianReportsRound, Sampling, ShuffleRound
+from shuffle_plugins.accounting import Adversary, Atoms, Blanket, GaussianReportsRound, Sampling, ShuffleRound
 from shuffle_plugins.mechanisms.local_randomizer import Norm
 from shuffle_plugins.mechanisms.noise.additive_law import gaussian_blanket
 from shuffle_plugins.mechanisms.noise.gaussian_law import check_local_delta
@@ -46,6 +47,10 @@ class ApproximateNoise(GridNoise):
     def _attained_per_sigma(self) -> float:
         """Of two opposite records, with what codes add to the noise; 0 where that is not known."""
 
+    @abstractmethod
+    def _instance(self) -> Atoms:
+        """Of one number: two opposite records, everybody else at one of them."""
+
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, local_delta={self.local_delta!r})"
 
@@ -62,7 +67,8 @@ class ApproximateNoise(GridNoise):
                 "covers it without its δ0: use round(), or ShuffleRound(local_delta=…); in a shell "
                 "--mechanism generic --local-delta …, far below δ / k"
             )
-        return gaussian_blanket(sigma=self._sigma_per_radius(), radius=1.0)
+        law = gaussian_blanket(sigma=self._sigma_per_radius(), radius=1.0)
+        return replace(law, instances=(self._instance(),))
 
     def round(
         self,

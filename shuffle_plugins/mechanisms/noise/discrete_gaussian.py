@@ -8,8 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from shuffle_plugins.accounting import Atoms
 from shuffle_plugins.compressors import stochastic_round
 from shuffle_plugins.core import Reports, Rows, checks
+from shuffle_plugins.mechanisms.noise.additive_law import discrete_gaussian_instance
 from shuffle_plugins.mechanisms.noise.approximate_noise import DEFAULT_LOCAL_DELTA, ApproximateNoise
 from shuffle_plugins.mechanisms.noise.discrete_gaussian_law import (
     LEAST_BITS,
@@ -116,6 +118,9 @@ class DiscreteGaussian(ApproximateNoise):
     def _attained_per_sigma(self) -> float:
         # Whole records are not rounded; noise of variance 4 more makes the discrete law a normal one.
         return math.floor(self._grid.radius_in_steps) / math.hypot(self._grid.sigma, 2)
+
+    def _instance(self) -> Atoms:
+        return discrete_gaussian_instance(sigma=self._grid.sigma, radius=self._grid.radius_in_steps)
 
     def _noisy(self, scaled: Tensor, randomness: Randomness) -> Tensor:
         rounded = stochastic_round(scaled, randomness=randomness)

@@ -8,7 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from shuffle_plugins.accounting import Atoms
 from shuffle_plugins.core import Reports, Rows, checks
+from shuffle_plugins.mechanisms.noise.additive_law import gaussian_instance
 from shuffle_plugins.mechanisms.noise.approximate_noise import DEFAULT_LOCAL_DELTA, ApproximateNoise
 from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
 from shuffle_plugins.randomness import Randomness
@@ -103,6 +105,9 @@ class Gaussian(ApproximateNoise):
         # A sum of codes, smoothed over some steps, is normal to the last digit.
         step = self.step / self.sigma
         return self._radius_per_sigma() / math.sqrt(1 + 10 * step**2)
+
+    def _instance(self) -> Atoms:
+        return gaussian_instance(sigma=self.sigma / self.step, radius=self.radius / self.step)
 
     def _noisy(self, scaled: Tensor, randomness: Randomness) -> Tensor:
         noise = randomness.normal(tuple(scaled.shape), dtype=torch.float64, device=scaled.device)

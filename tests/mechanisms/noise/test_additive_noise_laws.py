@@ -10,11 +10,17 @@ import pytest
 from brute_force import hockey_stick, neighbours, shuffled_law
 from scipy import optimize, stats
 
-from shuffle_plugins.accounting import Blanket
+from shuffle_plugins.accounting import Blanket, ShuffleAccountant
+from shuffle_plugins.accounting.losses.slots import slot_losses_from_below
+from shuffle_plugins.accounting.pairs.counts import alike_pair
+from shuffle_plugins.accounting.pairs.instances import information
 from shuffle_plugins.accounting.pairs.slots import SlotPair, slot_outcomes
+from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.noise.additive_law import (
+    discrete_gaussian_instance,
     discrete_laplace_blanket,
     gaussian_blanket,
+    gaussian_instance,
     laplace_blanket,
 )
 
@@ -257,3 +263,65 @@ def test_gaussian_tail_is_charged(tail):
 def test_arguments_out_of_range_are_refused(call):
     with pytest.raises(ValueError, match=r"must be|range|too little"):
         call()
+
+
+def rounded_gaussian_channel(sigma: int, radius: float, *, discrete: bool) -> np.ndarray:
+    """Laws of the codes of ±radius, from the definition of each noise."""
+    codes = np.arange(-9 * sigma, 9 * sigma + 1)
+    rows = []
+    for record in (radius, -radius):
+        if discrete:
+            low = math.floor(record)
+            parts = [
+                share * np.exp(-((codes - place) ** 2) / (2 * sigma**2))
+                for place, share in ((low, low + 1 - record), (low + 1, record - low))
+            ]
+            rows.append((parts[0] + parts[1]) / np.exp(-(codes**2) / (2 * sigma**2)).sum())
+        else:
+            rows.append(np.diff(stats.norm(record, sigma).cdf(np.append(codes - 0.5, codes[-1] + 0.5))))
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_gaussian_reports_are_bounded_from_below_by_a_dataset(discrete):
+    radius = 0.6
+    channel = rounded_gaussian_channel(1, radius, discrete=discrete)
+    make = discrete_gaussian_instance if discrete else gaussian_instance
+    truth = [shuffled_law(channel, (held, 1, 1, 1), cohort=3) for held in (0, 1)]
+    _, p, q = slot_losses_from_below(
+        alike_pair(make(sigma=1, radius=radius), population=4, slots=3, participation=1.0)
+    )
+    for epsilon in np.linspace(0, 1.2, 7):
+        for one, two, laws in ((p, q, truth), (q, p, truth[::-1])):
+            exact = hockey_stick(*laws, epsilon)
+            found = float(np.maximum(one - math.exp(epsilon) * two, 0).sum())
+            assert found <= exact + 1e-12
+            assert epsilon > 0 or found > 0.9 * exact, "more than reading one sum of scores loses"
+
+
+@pytest.mark.parametrize("radius", [0.4, 45.5, 300.0])
+def test_gaussian_instances_tell_almost_all_that_their_records_do(radius):
+    sigma = 300
+    everything = math.expm1(4 * (radius / sigma) ** 2)
+    for atoms in (
+        gaussian_instance(sigma=sigma, radius=radius),
+        discrete_gaussian_instance(sigma=sigma, radius=radius),
+    ):
+        assert 0.85 * everything < information(atoms) < everything * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "local_epsilon", "options", "ratio"),
+    [
+        ("gaussian", 0.5, {}, 1.04),
+        ("gaussian", 4.0, {"bits": 8}, 1.25),
+        ("discrete-gaussian", 0.5, {}, 1.05),
+        ("discrete-gaussian", 1e-5, {}, 1.02),
+    ],
+)
+def test_gaussian_noise_on_numbers_has_both_ends(name, local_epsilon, options, ratio):
+    accountant = ShuffleAccountant()
+    built = get(name, dim=1, local_epsilon=local_epsilon, local_delta=1e-12, **options)
+    accountant.step(built.round(population=60_000, cohort=10_000), num_steps=1200)
+    found = accountant.epsilon(1e-5 * min(local_epsilon, 1.0))
+    assert 0 < found.lower <= found.upper <= ratio * found.lower
