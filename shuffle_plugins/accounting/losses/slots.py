@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from numpy import fft
 from shuffle_plugins.accounting.numerics.grid import Cells, Floats, tally, transform_size
 from shuffle_plugins.accounting.numerics.profiles import loss_of
 from shuffle_plugins.accounting.numerics.search import zero_between
+from shuffle_plugins.accounting.pairs.instances import Atoms
 from shuffle_plugins.accounting.pairs.slots import SlotPair, few_outcomes, listed_outcomes
 
 _WASTED = 3e-4  # share of the variance of the loss that rounding scores may lose
@@ -79,13 +80,57 @@ def slot_losses_from_below(pair: SlotPair) -> tuple[Floats, Floats, Floats]:
     return loss_of(p, q, (law.gain_u - law.gain_v) / pair.population), p, q
 
 
-def _scores(slots: _Slots) -> Cells | None:
-    """Whole numbers nearly proportional to u − v; None if the transform of their sum would be too long."""
+def bundle_losses_from_below(
+    *, atoms: Atoms, slots: int, changed: int, participation: float
+) -> tuple[Floats, Floats, Floats]:
+    """Of a round in which several reports are client 1's, and everybody else's are about one record z.
+
+    P is the law of the sum of scores if client 1's reports are about x, with probability γ, and about z
+    otherwise; Q the same with x'. Losses are rounded down, so the pair with x and x' exchanged has to be
+    asked for by itself.
+
+    Args:
+        atoms: triples (u, v, mass) of one report, of mean zero.
+        slots: all reports, of which client 1's are ``changed`` if it takes part.
+        changed: s, in [1, slots], all of them about x or all about x'.
+        participation: γ in (0, 1].
+
+    Returns:
+        As :func:`slot_losses_from_below`.
+
+    Raises:
+        ArithmeticError: as there, or if there are so many reports that the transform would be too long.
+    """
+    u, v, mass = (np.array(column) for column in zip(*(a for a in atoms if a[2] > 0), strict=True))
+    total = mass.sum()
+    law = _Slots(slots, slots, u - (mass @ u) / total, v - (mass @ v) / total, mass)
+    scores = _scores(law, shortest=True)
+    if scores is None:
+        raise ArithmeticError(f"the law of a sum of {slots} scores is too long to be listed")
+    tallied = _tallied(law, scores)
+    given = {f.name: getattr(tallied, f.name) for f in fields(_Tallied)}
+    bundle = _Bundle(**given, several=changed, participation=participation)
+    loss, p, q, _ = (np.concatenate(columns) for columns in zip(*bundle.parts(), strict=True))
+    for mass_of in (float(p.sum()), float(q.sum())):
+        if not 1 - _MOST_LOST <= mass_of <= 1 + _MOST_GAINED:
+            raise ArithmeticError(
+                f"the law of {slots} reports is not resolved: its masses add up to {mass_of}"
+            )
+    return loss, p, q
+
+
+def _scores(slots: _Slots, *, shortest: bool = False) -> Cells | None:
+    """Whole numbers nearly proportional to u − v; None if the transform of their sum would be too long.
+
+    With ``shortest``, coarser ones if only these fit.
+    """
     difference = slots.u - slots.v
     top = float(np.abs(difference).max())
     if top == 0:
         return np.zeros(len(difference), dtype=np.int64)
     energy = float(slots.mass @ difference**2)
+    found: Cells | None = None
+    too_long = False
     for highest in _HIGHEST_SCORES:
         score = np.rint(difference * (highest / top))
         mean = float(slots.mass @ score)
@@ -93,13 +138,15 @@ def _scores(slots: _Slots) -> Cells | None:
         variance += max(1.0 - float(slots.mass.sum()), 0.0) * mean**2
         if variance <= 0:
             continue
+        deviation = math.sqrt(slots.count * variance)
+        too_long = 2 * (_REACH + math.sqrt(2 * _LOG_ALIASED)) * deviation > _LONGEST
+        if too_long and shortest:
+            return found
+        found = np.asarray(score, dtype=np.int64)
         together = float(slots.mass @ (difference * score))
         if together**2 >= (1 - _WASTED) * variance * energy:
             break
-    deviation = math.sqrt(slots.count * variance) if variance > 0 else 0.0
-    if 2 * (_REACH + math.sqrt(2 * _LOG_ALIASED)) * deviation > _LONGEST:
-        return None
-    return np.asarray(score, dtype=np.int64)
+    return None if too_long else found
 
 
 def _in_blocks(slots: _Slots) -> _Slots:
@@ -144,9 +191,14 @@ class _SumLaw:
 
 
 def _law_of_sum(slots: _Slots, scores: Cells) -> _SumLaw:
+    parts = list(_tallied(slots, scores).parts())
+    return _SumLaw(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def _tallied(slots: _Slots, scores: Cells) -> _Tallied:
     size = int(scores.max() - scores.min()) + 1
     first = int(scores.min())
-    tallied = _Tallied(
+    return _Tallied(
         count=slots.count,
         score=np.arange(first, first + size, dtype=np.float64),
         mass=tally(scores - first, slots.mass, size),
@@ -154,8 +206,6 @@ def _law_of_sum(slots: _Slots, scores: Cells) -> _SumLaw:
         v=tally(scores - first, slots.mass * slots.v, size),
         rest=max(1.0 - math.fsum(slots.mass), 0.0),
     ).trimmed()
-    parts = list(tallied.parts())
-    return _SumLaw(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +226,16 @@ class _Tallied:
             score, mass = np.append(score, 0.0), np.append(mass, self.rest)
             u, v = np.append(u, 0.0), np.append(v, 0.0)
         return _Tallied(self.count, score, mass, u, v, 0.0)
+
+    @property
+    def changed(self) -> int:
+        """How many of the scores are client 1's."""
+        return 1
+
+    @property
+    def log_weight(self) -> float:
+        """Log of how much likelier a round may be under P or Q than under everybody else's record."""
+        return 0.0  # times so little as one report of many
 
     # -- the tilted law: weights e^(θg), normalised ---------------------------------------------------------
 
@@ -218,8 +278,14 @@ class _Tallied:
     def parts(self) -> Iterator[tuple[Floats, Floats, Floats, Floats]]:
         """The law of T piece by piece: places, masses, and the two gains."""
         lowest, highest = (
-            max(math.floor(self.end(0.0, sign=-1, log_tail=_LOG_TAIL)), int(self.count * self.score.min())),
-            min(math.ceil(self.end(0.0, sign=1, log_tail=_LOG_TAIL)), int(self.count * self.score.max())),
+            max(
+                math.floor(self.end(0.0, sign=-1, log_tail=_LOG_TAIL + self.log_weight)),
+                int(self.count * self.score.min()),
+            ),
+            min(
+                math.ceil(self.end(0.0, sign=1, log_tail=_LOG_TAIL + self.log_weight)),
+                int(self.count * self.score.max()),
+            ),
         )
         _, mean, deviation = self.tilted(0.0)
         left, right = math.ceil(mean - _REACH * deviation), math.floor(mean + _REACH * deviation)
@@ -249,41 +315,10 @@ class _Tallied:
 
     def _piece(self, tilt: float, left: int, right: int) -> tuple[Floats, Floats, Floats, Floats]:
         """Exact but for rounding, from the transform of the tilted law."""
-        weight, _, _ = self.tilted(tilt)
-        low = min(math.floor(self.end(tilt, sign=-1, log_tail=_LOG_ALIASED)), left)
-        high = max(math.ceil(self.end(tilt, sign=1, log_tail=_LOG_ALIASED)), right)
-        length = transform_size(high - low + 1)
-        count = self.count
-        # Few frequencies matter; they are found roughly, and then computed with all digits.
-        rough = np.zeros(length)
-        np.add.at(rough, self.score.astype(np.int64) % length, weight)
-        with np.errstate(divide="ignore"):
-            decay = -max(count - 1, 1) * np.log(np.abs(fft.rfft(rough)))
-        heard = np.nonzero(decay < _LOG_UNHEARD)[0]
-        angle = (2 * math.pi / length) * heard
-        real, imaginary = np.zeros(len(angle)), np.zeros(len(angle))
-        first_u, first_v = np.zeros(len(angle), dtype=complex), np.zeros(len(angle), dtype=complex)
-        share = weight / self.mass
-        for score, w, u, v in zip(self.score, weight, self.u * share, self.v * share, strict=True):
-            versine, sine = 2 * np.sin(angle * (score / 2)) ** 2, np.sin(angle * score)
-            real -= w * versine
-            imaginary += w * sine
-            first_u += u * (1 - versine - 1j * sine)
-            first_v += v * (1 - versine - 1j * sine)
-        with np.errstate(divide="ignore"):
-            modulus = 0.5 * np.log1p(np.maximum(2 * real + real**2 + imaginary**2, -1.0))
-        phase = np.arctan2(imaginary, 1 + real)
-
-        def law(first: npt.NDArray[np.complex128] | float, times: int) -> tuple[Floats, float]:
-            kernel = np.zeros(length // 2 + 1, dtype=complex)
-            turned = np.exp(1j * (angle * low - times * phase))
-            kernel[heard] = first * turned * (np.exp(times * modulus) if times else 1.0)
-            found = np.asarray(fft.irfft(kernel, n=length), dtype=np.float64)
-            return found[left - low : right - low + 1], float(np.abs(found).max())
-
-        mass, mass_top = law(1.0, count)
-        gain_u, u_top = law(count * first_u, count - 1)
-        gain_v, v_top = law(count * first_v, count - 1)
+        found, count = self._transform(tilt, left, right), self.count
+        mass, mass_top = found.law(1.0, count)
+        gain_u, u_top = found.law(count * found.first_u, count - 1)
+        gain_v, v_top = found.law(count * found.first_v, count - 1)
         place = np.arange(left, right + 1, dtype=np.float64)
         aliased = math.exp(-_LOG_ALIASED)
         error = _ROUNDOFF * mass_top + 2 * aliased
@@ -296,3 +331,133 @@ class _Tallied:
         untilt = np.exp(self.cumulant(tilt) - tilt * place) * kept
         raised = mass + error
         return place, raised * untilt, (middle + half) * untilt, (middle - half) * untilt
+
+    def _transform(self, tilt: float, left: int, right: int) -> _Transform:
+        weight, _, _ = self.tilted(tilt)
+        log_aliased = _LOG_ALIASED + self.log_weight
+        low = min(math.floor(self.end(tilt, sign=-1, log_tail=log_aliased)), left)
+        high = max(math.ceil(self.end(tilt, sign=1, log_tail=log_aliased)), right)
+        length = transform_size(high - low + 1)
+        # Few frequencies matter; they are found roughly, and then computed with all digits.
+        rough = np.zeros(length)
+        np.add.at(rough, self.score.astype(np.int64) % length, weight)
+        with np.errstate(divide="ignore"):
+            decay = -max(self.count - self.changed, 1) * np.log(np.abs(fft.rfft(rough)))
+        every = self.count == self.changed > 1  # then nobody else's scores fade any
+        heard = np.nonzero((decay < _LOG_UNHEARD + self.log_weight) | every)[0]
+        angle = (2 * math.pi / length) * heard
+        real, imaginary = np.zeros(len(angle)), np.zeros(len(angle))
+        first_u, first_v = np.zeros(len(angle), dtype=complex), np.zeros(len(angle), dtype=complex)
+        share = weight / self.mass
+        for score, w, u, v in zip(self.score, weight, self.u * share, self.v * share, strict=True):
+            versine, sine = 2 * np.sin(angle * (score / 2)) ** 2, np.sin(angle * score)
+            real -= w * versine
+            imaginary += w * sine
+            first_u += u * (1 - versine - 1j * sine)
+            first_v += v * (1 - versine - 1j * sine)
+        with np.errstate(divide="ignore"):
+            modulus = 0.5 * np.log1p(np.maximum(2 * real + real**2 + imaginary**2, -1.0))
+        return _Transform(
+            first=low,
+            inside=slice(left - low, right - low + 1),
+            length=length,
+            heard=heard,
+            one=1 + real - 1j * imaginary,
+            modulus=modulus,
+            phase=np.arctan2(imaginary, 1 + real),
+            first_u=first_u,
+            first_v=first_v,
+        )
+
+
+Waves = npt.NDArray[np.complex128]
+
+
+@dataclass(frozen=True, slots=True)
+class _Transform:
+    """Of the tilted law of one score, at the frequencies that matter.
+
+    Attributes:
+        first: the least value of the sum in its window.
+        inside: the part of the window that is asked for.
+        length: of the window.
+        heard: which frequencies these are.
+        one: of the masses. ``modulus`` is the log of its size, ``phase`` its angle with the sign changed.
+        first_u, first_v: of the masses times u, and times v.
+    """
+
+    first: int
+    inside: slice
+    length: int
+    heard: Cells
+    one: Waves
+    modulus: Floats
+    phase: Floats
+    first_u: Waves
+    first_v: Waves
+
+    def law(self, first: Waves | float, times: int) -> tuple[Floats, float]:
+        """Of ``first`` times the masses' transform to so high a power; and its largest size anywhere."""
+        kernel = np.zeros(self.length // 2 + 1, dtype=complex)
+        angle = (2 * math.pi / self.length) * self.heard
+        turned = np.exp(1j * (angle * self.first - times * self.phase))
+        kernel[self.heard] = first * turned * (np.exp(times * self.modulus) if times else 1.0)
+        found = np.asarray(fft.irfft(kernel, n=self.length), dtype=np.float64)
+        return found[self.inside], float(np.abs(found).max())
+
+
+@dataclass(frozen=True, slots=True)
+class _Bundle(_Tallied):
+    """Scores of which several are client 1's; pieces are losses, rounded down, P and Q masses, and places."""
+
+    several: int
+    participation: float
+
+    @property
+    def changed(self) -> int:
+        """How many of the scores are client 1's."""
+        return self.several
+
+    @property
+    def log_weight(self) -> float:
+        """Log of how much likelier a round may be under P or Q than under everybody else's record."""
+        return self.several * math.log1p(
+            max(float((column / self.mass).max()) for column in (self.u, self.v))
+        )
+
+    def _piece(self, tilt: float, left: int, right: int) -> tuple[Floats, Floats, Floats, Floats]:
+        found, rest = self._transform(tilt, left, right), self.count - self.several
+        x, other, several = found.one + found.first_u, found.one + found.first_v, self.several
+        roundoff = _ROUNDOFF + 8 * several * 2.0**-53
+        aliased = 2 * math.exp(-_LOG_ALIASED)
+
+        def apart(first: Waves, one: Waves, two: Waves) -> tuple[Floats, float]:
+            """γ times the difference of the laws with ``several`` scores of one kind, and of another."""
+            gain, top = found.law(first * _powers(one, two, several), rest)
+            return self.participation * gain, self.participation * (roundoff * top + aliased)
+
+        mass, top = found.law(1.0, self.count)
+        gain_u, error_u = apart(found.first_u, x, found.one)
+        gain_v, error_v = apart(found.first_v, other, found.one)
+        difference, error = apart(found.first_u - found.first_v, x, other)
+        error_u, error_v = (each + roundoff * top + aliased for each in (error_u, error_v))
+        p, q = mass + gain_u - error_u, mass + gain_v
+        least = difference - error
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = 1 + least / np.where(least > 0, q + error_v, q - error_v)
+        keep = (p > 0) & (q > error_v) & (ratio > 0)
+        place = np.arange(left, right + 1, dtype=np.float64)
+        place, p, least, q = place[keep], p[keep], least[keep], q[keep]
+        loss = np.log1p(least / np.where(least > 0, q + error_v, q - error_v))
+        p = p * np.exp(self.cumulant(tilt) - tilt * place)
+        return loss, p, p * np.exp(-loss), place
+
+
+def _powers(one: Waves, two: Waves, count: int) -> Waves:
+    """The sum of one^i·two^(count − 1 − i) over i = 0 … count − 1: (one^count − two^count)/(one − two)."""
+    total, ones, twos = np.ones_like(one), one, two
+    for digit in bin(count)[3:]:
+        total, ones, twos = total * (ones + twos), ones * ones, twos * twos
+        if digit == "1":
+            total, ones, twos = total * one + twos, ones * one, twos * two
+    return total

@@ -23,6 +23,7 @@ from shuffle_plugins.accounting.pairs.counts import (
     third_record_pair,
 )
 from shuffle_plugins.accounting.pairs.crowd import CrowdLaws, CrowdPair
+from shuffle_plugins.accounting.pairs.instances import Atoms, two_level_atoms
 from shuffle_plugins.accounting.pairs.mixes import MixPair
 from shuffle_plugins.accounting.pairs.others import OthersPair
 from shuffle_plugins.accounting.pairs.record_types import RecordTypes
@@ -200,6 +201,27 @@ def lower_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> dict[s
         name = f"{mechanism} instance, all others alike" + (f" ({number + 1})" if number else "")
         found[name] = _placed(draw, partial(alike_pair, atoms), upper=False)
     return found
+
+
+def alike_atoms(blanket: Blanket, *, mechanism: str) -> tuple[Atoms, ...]:
+    """What one report tells in the instances of :func:`lower_pairs`: in all of them others are alike.
+
+    Args:
+        blanket: privacy blanket of the reports.
+        mechanism: name of the randomizer; ``"generic"`` is the worst case of all.
+    """
+    local_epsilon = blanket.local_epsilon
+    if mechanism == "generic":
+        blanket = Blanket.generic(local_epsilon)
+    outside = 1 / (math.exp(local_epsilon) + 2) if mechanism == "generic" else blanket.outside
+    found = list(blanket.instances)
+    if outside > 0:
+        third: dict[tuple[int, ...], float] = {(1, 0, 0): outside, (0, 1, 0): outside}
+        found.append(two_level_atoms(local_epsilon=local_epsilon, shares=third))
+    if blanket.exact:
+        mirror: dict[tuple[int, ...], float] = {(1, 0, 0): blanket.differing, (0, 1, 1): blanket.differing}
+        found.append(two_level_atoms(local_epsilon=local_epsilon, shares=mirror))
+    return tuple(found)
 
 
 def _instance_of_an_epoch(draw: CohortDraw) -> CohortDraw:

@@ -13,14 +13,24 @@ from shuffle_plugins.accounting.composition.tags import sampled_instance
 from shuffle_plugins.accounting.losses.distribution import (
     PrivacyLossDistribution,
     Resolution,
+    finite_losses,
     profile_losses,
 )
 from shuffle_plugins.accounting.losses.records import bundled_profile, profile_of, together_profile
+from shuffle_plugins.accounting.losses.slots import bundle_losses_from_below
 from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.accounting.pairs.counts import PairMixture
-from shuffle_plugins.accounting.rounds.round import Round, lower_losses, upper_losses
+from shuffle_plugins.accounting.pairs.instances import Atoms, most_telling
+from shuffle_plugins.accounting.pairs.shuffle import alike_atoms
+from shuffle_plugins.accounting.rounds.round import (
+    Round,
+    lower_families,
+    lower_losses,
+    reversed_lower_losses,
+    upper_losses,
+)
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import MAX_POPULATION, Adversary, Sampling, Unit
 from shuffle_plugins.core import checks
@@ -28,6 +38,8 @@ from shuffle_plugins.core import checks
 # Under Poisson sampling the number of clients in a round is random. Its possible values are put into this
 # many groups, and each group is charged as if it had its smallest number of reports.
 _COHORT_BUCKETS = 24
+
+_BUNDLE = "all others alike, all reports of a client"
 
 # How clients may be sampled if each sends more than one report; for others there is no proof.
 _PROVED_TOGETHER = (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL, Sampling.POISSON, Sampling.SINGLE_PASS)
@@ -274,7 +286,8 @@ class SeveralReportsRound(Round):
 
     The bound: with δ₁ that of one report changed among all k·s, and γ = k/n, δ at E = e^ε is at most
     γ·δ₂(1 + (E − 1)/γ), where δ₂(E) = δ₁(E^(1/s))·(E − 1)/(E^(1/s) − 1) (``docs/proofs/accounting.md``,
-    section 2b, Claim 9). There is no lower bound.
+    section 2b, Claim 9). From below, all reports of everybody else are about one record, and all of client
+    1's about x or x'; the sum of their scores has an exact law (``docs/proofs/noise.md``, section 7).
 
     Attributes:
         report_epsilon: ε0 of one report in nats.
@@ -402,6 +415,50 @@ class SeveralReportsRound(Round):
     def resolves_alone(self) -> bool:
         """Whether the round that the profile is made from can be resolved very finely."""
         return self.report.resolves_alone
+
+    @property
+    def lower_families(self) -> tuple[str, ...]:
+        """The dataset in which everybody else's reports are about one record, if some is known that tells."""
+        return (f"{self.mechanism} instance, {_BUNDLE}",) if self._told() else ()
+
+    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+        """The privacy losses of that dataset and its neighbour."""
+        return self._dataset(resolution, exchanged=False)
+
+    def reversed_lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+        """The privacy losses of the neighbour and that dataset."""
+        return self._dataset(resolution, exchanged=True)
+
+    def _told(self) -> Atoms | None:
+        """What one report tells, everybody else's being about one record: of the dataset that tells most."""
+        found = alike_atoms(self.report.effective_blanket, mechanism=self.mechanism)
+        return most_telling(found) if found else None
+
+    def _dataset(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
+        told = self._told()
+        if told is None:
+            raise ValueError(f"a {type(self).__name__} of {self.mechanism} has no instance")
+        try:
+            loss, p, q = bundle_losses_from_below(
+                atoms=tuple((v, u, mass) for u, v, mass in told) if exchanged else told,
+                slots=self.cohort * self.reports_per_client,
+                changed=self.reports_per_client,
+                participation=self.sampling_rate,
+            )
+        except ArithmeticError:  # too many reports, or too telling ones
+            ask = reversed_lower_losses if exchanged else lower_losses
+            one = self._one_changed()
+            return ask(one, lower_families(one)[0], resolution)
+        return finite_losses(loss, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
+
+    def _one_changed(self) -> ShuffleRound:
+        """A round that costs less: client 1's other reports are about what everybody else's are."""
+        if self.sampling_rate == 1:
+            return self.report
+        population = self.population * self.reports_per_client
+        if population > MAX_POPULATION:
+            raise ArithmeticError(f"{population} reports are too many for a lower bound")
+        return replace(self.report, population=population, sampling=Sampling.WITHOUT_REPLACEMENT)
 
     @classmethod
     def fields_from_state(cls, saved: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from brute_force import extreme_channel, hockey_stick, k_ary_response, sampled_records_law
+from scipy import stats
 from thinning import first_fast
 
 from shuffle_plugins.accounting import (
@@ -25,6 +26,8 @@ from shuffle_plugins.accounting import (
     calibrate_local_epsilon,
     compare,
 )
+from shuffle_plugins.accounting.losses.slots import bundle_losses_from_below
+from shuffle_plugins.accounting.pairs.instances import two_level_atoms
 from shuffle_plugins.auditing import audit_round
 from shuffle_plugins.mechanisms import get
 
@@ -177,11 +180,60 @@ def test_no_client_tells_more_by_several_reports(categories, clients, cohort, re
     found = deltas(several, epsilons)[1]
     assert (found - truth > -VIOLATION).all()
     assert truth[0] > 0.05  # which is not said of nothing
+    own = get("k-rr", local_epsilon=local_epsilon, dim=categories).round(population=clients, cohort=cohort)
+    least = deltas(SeveralReportsRound.of(own, reports_per_client=reports), epsilons)[0]
+    assert (truth - least > -VIOLATION).all()
+    assert least[0] > 0.9 * truth[0]
     seen = replace(several, adversary="server")
     alone = worst_deltas_of_clients(
         k_ary_response(local_epsilon, categories), cohort, reports=reports, epsilons=epsilons, cohort=cohort
     )
     assert (deltas(seen, epsilons)[1] - alone > -VIOLATION).all()
+
+
+@pytest.mark.parametrize(
+    ("clients", "cohort", "reports"), [(1, 1, 3), (3, 3, 2), (10, 5, 2), (1_000, 100, 10)]
+)
+def test_the_reports_of_one_client_are_composed_exactly(clients, cohort, reports):
+    """Binary response with everybody else at 0: the count of ones is all that there is to see."""
+    p = 1 / (math.e + 1)
+    atoms = two_level_atoms(local_epsilon=1.0, shares={(1, 0, 0): p, (0, 1, 1): p})
+    slots, rate = cohort * reports, cohort / clients
+    others = stats.binom(slots - reports, p).pmf(np.arange(slots - reports + 1))
+    x, other = (np.convolve(others, stats.binom(reports, q).pmf(np.arange(reports + 1))) for q in (1 - p, p))
+    sampled_law = rate * x + (1 - rate) * other
+    for law, laws in (
+        (atoms, (sampled_law, other)),
+        (tuple((v, u, m) for u, v, m in atoms), (other, sampled_law)),
+    ):
+        _, first, second = bundle_losses_from_below(
+            atoms=law, slots=slots, changed=reports, participation=rate
+        )
+        for epsilon in (0.0, 0.05, 0.2, 0.5):
+            exact = np.maximum(laws[0] - math.exp(epsilon) * laws[1], 0).sum()
+            found = np.maximum(first - math.exp(epsilon) * second, 0).sum()
+            assert found <= exact * (1 + 1e-12) + 1e-18
+            assert found == pytest.approx(exact, rel=1e-8, abs=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reports", "ratio"),
+    [("generic", {}, 10, 1.05), ("privunit-g", {"dim": 100}, 2, 1.07), ("laplace", {"dim": 1}, 5, 1.05)],
+)
+def test_both_ends_of_several_reports_meet(name, options, reports, ratio):
+    drawn = {"population": 60_000, "cohort": 10_000}
+    one = ShuffleRound(local_epsilon=1.0, **drawn)
+    if options:
+        one = get(name, local_epsilon=1.0, **options).round(**drawn)
+    lower, upper = cost(SeveralReportsRound.of(one, reports_per_client=reports), steps=100)
+    assert 0 < lower <= upper < ratio * lower
+
+
+def test_too_many_reports_are_bounded_as_if_one_were_changed():
+    one = ShuffleRound(local_epsilon=2.0, population=10**10, cohort=10**9)
+    many = SeveralReportsRound.of(one, reports_per_client=10)
+    lower, upper = cost(many, steps=10, delta=1e-9)
+    assert 0 < upper / 20 < lower <= upper / 5
 
 
 def test_several_reports_cost_less_than_their_epsilons_added_up():
