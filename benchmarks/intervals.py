@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import time
 from dataclasses import asdict, dataclass
@@ -29,6 +30,7 @@ LOCAL_EPSILONS = (0.5, 1.5, 4.0)
 NOISE_MULTIPLIERS = (4.0, 16.0)
 DIM, CATEGORIES = 1000, 50
 LOCAL_DELTA = 1e-12
+LARGEST_EPSILON = 40.0  # that a sum of the grid may cost
 BAR_MEDIAN, BAR_WORST = 1.05, 1.10
 TABLE_BEGINS, TABLE_ENDS = "<!-- intervals: begin -->", "<!-- intervals: end -->"
 SPREAD_OVER_DIMENSIONS = ("discrete-laplace", "laplace", "discrete-gaussian", "gaussian")
@@ -101,7 +103,11 @@ def asked_of(name: str) -> list[tuple[int, float, Setting]]:
 def round_of(name: str, dim: int, level: float, setting: Setting) -> Round:
     """The round of ``name`` in ``dim`` dimensions at local ε ``level``, in one setting of the grid."""
     if registry.kind_of(name) is registry.Kind.SUMS:
-        built = mechanisms.get(name, dim=dim, cohort=setting.cohort, noise_multiplier=level)
+        limits = {}
+        if name == "unary-l1-sum":  # its limit on weight is charged in every round, 1 + e^ε times
+            charged = setting.num_steps * (1 + math.exp(LARGEST_EPSILON))
+            limits = {"failure": 1e-2 * setting.delta / charged}
+        built = mechanisms.get(name, dim=dim, cohort=setting.cohort, noise_multiplier=level, **limits)
         found: Round = built.round(population=setting.population)
         return found
     options = {"local_delta": LOCAL_DELTA} if name in ("gaussian", "discrete-gaussian") else {}

@@ -12,7 +12,13 @@ from shuffle_plugins.accounting import BitEncoding, PrivacyTarget
 from shuffle_plugins.core import Reports, Rows, checked_categories, checks
 from shuffle_plugins.protocols.histograms import Histogram, Intervals
 from shuffle_plugins.protocols.tally import Tally
-from shuffle_plugins.protocols.unary.unary_counts import FAILURE, UnaryCounts, calibrated_bits, weight_limit
+from shuffle_plugins.protocols.unary.unary_counts import (
+    FAILURE,
+    UnaryCounts,
+    affordable_failure,
+    calibrated_bits,
+    weight_limit,
+)
 from shuffle_plugins.protocols.unary.weights import bernstein
 from shuffle_plugins.randomness import Randomness, secure
 
@@ -83,16 +89,19 @@ class CountedUnary(UnaryCounts):
             num_steps: sums that the same people take part in.
             population: n, if each sum draws ``cohort`` of them without replacement.
             failure: ``max_weight`` is the least limit that anybody of the cohort exceeds with at most this
-                probability. About 1 + e^ε times of it are charged to δ, so it must be far below δ. None for
-                no limit.
+                probability. About 1 + e^ε times of it are charged to δ for each step; where all steps
+                together would have more than a hundredth of δ, the limit is that of a smaller probability.
+                None for no limit.
 
         Raises:
             ValueError: if a target is out of range or cannot be reached.
         """
         kind = checks.choice(BitEncoding, "encoding", encoding)
 
+        target = PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps)
+        affordable = affordable_failure(failure, target)
         return calibrated_bits(
-            PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps),
+            target,
             build=lambda bit_epsilon: cls(
                 length=length,
                 cohort=cohort,
@@ -101,7 +110,7 @@ class CountedUnary(UnaryCounts):
                 encoding=kind,
                 honest_fraction=honest_fraction,
                 max_weight=weight_limit(
-                    failure, size=length, ones=held, bit_epsilon=bit_epsilon, encoding=kind, cohort=cohort
+                    affordable, size=length, ones=held, bit_epsilon=bit_epsilon, encoding=kind, cohort=cohort
                 ),
             ),
             ones=checks.whole("held", held),

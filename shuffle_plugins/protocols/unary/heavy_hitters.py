@@ -13,7 +13,12 @@ from torch import Tensor
 from shuffle_plugins.accounting import Adversary, BitEncoding, CountedRound, PrivacyTarget, Sampling
 from shuffle_plugins.core import Reports, checked_categories, checks
 from shuffle_plugins.protocols.unary.counted_unary import CountedUnary
-from shuffle_plugins.protocols.unary.unary_counts import FAILURE, calibrated_bits, weight_limit
+from shuffle_plugins.protocols.unary.unary_counts import (
+    FAILURE,
+    affordable_failure,
+    calibrated_bits,
+    weight_limit,
+)
 from shuffle_plugins.randomness import Randomness, secure
 
 _MOST_BITS = 62
@@ -146,8 +151,10 @@ class HeavyHitters:
         kind = checks.choice(BitEncoding, "encoding", encoding)
         rounds = _rounds(bits=bits, length=length, width=width)
         clients = cohort // rounds if groups else cohort
+        target = PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=1 if groups else rounds)
+        affordable = affordable_failure(failure, target)
         counts = calibrated_bits(
-            PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=1 if groups else rounds),
+            target,
             build=lambda bit_epsilon: CountedUnary(
                 length=length,
                 cohort=clients,
@@ -155,7 +162,7 @@ class HeavyHitters:
                 encoding=kind,
                 honest_fraction=honest_fraction,
                 max_weight=weight_limit(
-                    failure, size=length, ones=1, bit_epsilon=bit_epsilon, encoding=kind, cohort=clients
+                    affordable, size=length, ones=1, bit_epsilon=bit_epsilon, encoding=kind, cohort=clients
                 ),
             ),
             ones=1,

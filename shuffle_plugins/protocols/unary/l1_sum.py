@@ -16,6 +16,7 @@ from shuffle_plugins.protocols.tally import Tally
 from shuffle_plugins.protocols.unary.unary_counts import (
     FAILURE,
     UnaryCounts,
+    affordable_failure,
     calibrated_bits,
     epsilon_of_noise,
     weight_limit,
@@ -82,8 +83,10 @@ class UnaryL1Sum(UnaryCounts, PrivateSum):
         """
         kind = checks.choice(BitEncoding, "encoding", encoding)
 
+        target = PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps)
+        affordable = affordable_failure(failure, target)
         return calibrated_bits(
-            PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps),
+            target,
             build=lambda bit_epsilon: cls._limited(
                 dim=dim,
                 cohort=cohort,
@@ -91,7 +94,7 @@ class UnaryL1Sum(UnaryCounts, PrivateSum):
                 bit_epsilon=bit_epsilon,
                 encoding=kind,
                 honest_fraction=honest_fraction,
-                failure=failure,
+                failure=affordable,
             ),
             ones=1,
             encoding=kind,
@@ -120,7 +123,8 @@ class UnaryL1Sum(UnaryCounts, PrivateSum):
             dim, cohort, radius, encoding, honest_fraction: as the fields.
             noise_multiplier: deviation of that Gaussian over ``radius``, in each coordinate of the sum. Over
                 the replace-one sensitivity it is half as much.
-            failure: as in :meth:`calibrated`.
+            failure: as in :meth:`calibrated`, but taken as it is: how many steps there will be is not known
+                here. Many steps need less than a hundredth of δ/(steps·(1 + e^ε)).
 
         Raises:
             ValueError: if a number is out of range.

@@ -34,6 +34,7 @@ LEAST_BIT_EPSILON, MOST_BIT_EPSILON = 1e-3, 40.0
 FAILURE = 2.0**-40
 """Probability that some vector of a cohort has more ones than ``max_weight``, unless another is given."""
 
+_CHARGED, _LARGEST_EXPONENT = 1e-2, 400.0  # share of a target's δ that limits on weight may cost; of e
 _BITS_AT_ONCE = 1 << 20
 _PRECISION = 1e-4  # of ε0 of a bit, that a calibration finds
 
@@ -323,6 +324,18 @@ def epsilon_of_noise(noise_multiplier: float, *, ones: int, encoding: BitEncodin
     """
     share = 1 if encoding is BitEncoding.SYMMETRIC else 4
     return 2 * math.asinh(math.sqrt(share * honest / (8 * ones)) / noise_multiplier)
+
+
+def affordable_failure(failure: float | None, target: PrivacyTarget) -> float | None:
+    """``failure``, or less where so many rounds, or so large an ε, would have it charged too much of δ.
+
+    Raises:
+        ValueError: if ``failure`` is not in (0, 1).
+    """
+    if failure is None:
+        return None
+    charged = target.num_steps * (1 + math.exp(min(target.epsilon, _LARGEST_EXPONENT)))
+    return min(checks.number("failure", failure, above=0, below=1), _CHARGED * target.delta / charged)
 
 
 def weight_limit(

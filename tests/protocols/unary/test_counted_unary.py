@@ -220,6 +220,18 @@ def test_the_noise_is_near_that_of_coins_and_the_optimal_encoding_has_less_for_r
     assert noise["optimal"] < 0.98 * coins
 
 
+@pytest.mark.slow
+def test_a_limit_is_chosen_for_all_steps_together() -> None:
+    """A probability of 2^-40 for each of 100,000 steps alone would cost more than δ."""
+    target = {"epsilon": 0.3, "delta": 1e-8, "num_steps": 100_000, "population": 1_000_000}
+    found = UnaryL1Sum.calibrated(dim=1_000, cohort=1_000, **target)
+    assert found.false_positive_rate * 1_000 * 100_000 * (1 + math.exp(0.3)) < 1.001e-2 * 1e-8
+    accountant = ShuffleAccountant()
+    accountant.step(found.round(population=1_000_000), num_steps=100_000)
+    cost = accountant.epsilon(1e-8)
+    assert 0.26 < cost.lower <= cost.upper <= 0.3
+
+
 def test_dishonest_clients_hide_nobody() -> None:
     protocol = CountedUnary.calibrated(length=9, cohort=400, epsilon=1.0, delta=1e-5, honest_fraction=0.5)
     assert protocol.round().honest == 200
