@@ -33,7 +33,7 @@ from shuffle_plugins.accounting.numerics.search import zero_between
 _WANTED_GRID = 1 << 16  # points that the cell of a history aims at: a transform takes milliseconds
 _SIGMAS = 9.0  # tilted deviations on either side of a window; what lies outside is bounded, not ignored
 _AFFORDABLE_GRID = 1 << 21  # that a finer cell may lead to: a transform takes a fifth of a second
-_LARGE_GRID = 1 << 19  # points of a window from which it is widened only for what matters
+_LARGE_GRID = 1 << 19  # points of a window from which it is widened or refined only for what matters
 MAX_GRID = 1 << 23
 """Points of the largest transform: its arrays take some hundred megabytes."""
 _UNIT_ROUNDOFF = 2.0**-53
@@ -44,6 +44,8 @@ _LARGEST_EXPONENT = 700.0  # e to this power is a float
 _CHERNOFF_STRENGTHS = (81.0, 60.0, 40.0, 120.0, 25.0, 240.0, 12.0, 6.0)
 _ENOUGH = -30.0  # log of a negligible tilted mass
 _REFINEMENTS, _SETTLED = 4, 1e-5  # of ε by a window centred on it: how often, and the change that ends it
+_LARGE_SETTLED = 1e-3  # the same of large windows: the change after it would be some hundred times smaller
+_NEXT_TO_NOTHING = 1e-9  # of ε: closer than that to the largest losses together it is not looked for
 _AT_MOST_LARGEST = 1 - 1e-6  # share of all largest losses together: an ε beyond it cannot be told much better
 _MOST_REFINED_STEPS = 1e6  # beyond which the tilt of Chernoff's bound is close enough
 _MOST_CELLS = 1 << 22  # that one step's losses may span
@@ -80,6 +82,8 @@ class LossComposition:
         ValueError: if there is nothing to compose, lengths differ, or kinds are mixed.
     """
 
+    _log_largest = -math.inf  # log P mass of the largest losses together, and those next to nothing below
+
     def __init__(
         self, laws: Sequence[PrivacyLossDistribution], steps: Sequence[int], *, whole: bool = False
     ) -> None:
@@ -95,6 +99,8 @@ class LossComposition:
         self._single = _product(laws, steps)
         self._laws = tuple(laws)
         variance = sum(step * law.deviation**2 for step, law in zip(self._steps, laws, strict=True))
+        largest = [law.p[law.loss >= (1 - _NEXT_TO_NOTHING) * law.loss[-1]].sum() for law in laws]
+        self._log_largest = float(self._steps @ np.log(largest))
         self._total_steps = float(self._steps.sum())
         self._deviation = math.sqrt(variance)
         if self._deviation == 0 and any(np.any(law.loss != 0) for law in laws):
@@ -183,6 +189,8 @@ class LossComposition:
         """ε of the laws as they are, of which nothing is missing."""
         if self._single is not None:
             return _invert_single(self._single, target, kind=self._kind)
+        if self._kind == "upper" and self._below_largest(target) <= _NEXT_TO_NOTHING * self._pure:
+            return self._pure
         # Every tilt gives a bound; which one is close is certain only if its mean is near the answer.
         tighter = min if self._kind == "upper" else max
         found = 0.0 if self._kind == "lower" else math.inf
@@ -194,16 +202,25 @@ class LossComposition:
             if self._kind == "lower" and found >= _AT_MOST_LARGEST * self._pure:
                 return found
         if found <= 0 and self._kind == "lower":
-            found = self._window(0.0).epsilon(target, kind=self._kind)
+            window = self._window(0.0)
+            found = window.epsilon(target, kind=self._kind)
         for _ in range(_REFINEMENTS if self._total_steps <= _MOST_REFINED_STEPS else 0):
             if not 0 < found < min(self._largest, _AT_MOST_LARGEST * self._pure):
                 break
+            if len(window.loss) > _LARGE_GRID and window.error(found) <= _SETTLED * found:
+                break
             before = found
-            again = self._window(self._tilt_for_epsilon(found)).epsilon(target, kind=self._kind)
-            found = tighter(found, again)
-            if abs(found - before) <= _SETTLED * before:
+            window = self._window(self._tilt_for_epsilon(found))
+            found = tighter(found, window.epsilon(target, kind=self._kind))
+            settled = _LARGE_SETTLED if len(window.loss) > _LARGE_GRID else _SETTLED
+            if abs(found - before) <= settled * before:
                 break
         return found
+
+    def _below_largest(self, target: float) -> float:
+        """How far ε can at most be below losses next to the largest ones, by their own mass; or infinity."""
+        share = math.exp(min(math.log(target) - self._log_largest, 0.0))
+        return -math.log1p(-share) if share < 1 else math.inf
 
     def delta(self, epsilon: float) -> float:
         """δ at ε ≥ 0, rounded to the safe side."""
@@ -543,6 +560,13 @@ class Window:
             x = low if missing >= most else min(max(high + math.log1p(-missing / most), low), high)
         x += self.centre
         return x + _sign(kind) * _lost_digits(x, float(self.loss[-1] - self.loss[0]))
+
+    def error(self, epsilon: float) -> float:
+        """About how far what is charged for errors moved ε: no other window can bring it closer by more."""
+        above = int(np.searchsorted(self.loss, epsilon))
+        loss = self.loss[above:]
+        rising = float((self.mass[above:] * np.exp(epsilon - loss - self.tilt * (loss - self.centre))).sum())
+        return float(self._slack(epsilon - self.centre)) / rising if rising > 0 else math.inf
 
     def _factor(self, kind: BoundKind) -> float:
         return 1 + _sign(kind) * max(_RELATIVE_SLACK, 4 * len(self.mass) * _UNIT_ROUNDOFF)

@@ -9,7 +9,9 @@ ordered by how many there are. The error is of second order in the node distance
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -129,29 +131,52 @@ def _parts(mixture: PairMixture, *, kind: BoundKind, resolution: Resolution) -> 
         return [outcomes_of(pairs[0], kind=kind, tolerance=resolution.tolerance, cells=cells)]
     tolerance = max(resolution.tolerance, FINE.tolerance)  # the choice of components is coarser than that
     most = max(len(pairs), _COMPONENTS)
-    parts = []
-    for mass, pair in zip(mixture.masses, pairs, strict=True):
+    parts: dict[int, Outcomes] = {}
+    # The likeliest come first: what is next to nothing beside them need not be resolved.
+    for i in sorted(range(len(pairs)), key=lambda i: -mixture.masses[i]):
+        mass, pair = mixture.masses[i], pairs[i]
         allowed = tolerance / max(most * mass, tolerance / max(tolerance, COARSE.tolerance))
         if isinstance(pair, MixPair):  # each takes a tenth of a second at this tolerance
             allowed = max(allowed, COARSE.tolerance)
+        beside = None
+        if isinstance(pair, OthersPair):
+            beside = partial(_profile_of, [(mixture.masses[j], *part[:3]) for j, part in parts.items()])
         loss, p, q, left_out = outcomes_of(
-            pair, kind=kind, tolerance=max(tolerance, allowed), cells=cells, mass=mass
+            pair, kind=kind, tolerance=max(tolerance, allowed), cells=cells, mass=mass, beside=beside
         )
         keep = (p > 0) & (q > 0)
         certain = float(p[~keep].sum()) if kind == "upper" else 0.0
         loss, p, q = loss[keep], p[keep], q[keep]
         if len(p):
             loss, p, q = condense(loss, p, q, cell=deviation_of(loss, p) / cells, kind=kind)
-        parts.append((loss, p, q, left_out + certain))
-    return parts
+        parts[i] = loss, p, q, left_out + certain
+    return [parts[i] for i in range(len(pairs))]
+
+
+def _profile_of(parts: list[tuple[float, Floats, Floats, Floats]], losses: Floats) -> Floats:
+    """About Σ mass·(P − E·Q)₊ over some components (mass, losses, P masses, Q masses) at E = e^loss."""
+    total = np.zeros(len(losses))
+    for mass, loss, p, q in parts:
+        above = np.searchsorted(loss, losses, side="right")
+        above_p = np.append(np.cumsum(p[::-1])[::-1], 0.0)
+        above_q = np.append(np.cumsum(q[::-1])[::-1], 0.0)
+        total += mass * np.maximum(above_p[above] - np.exp(losses) * above_q[above], 0.0)
+    return total
 
 
 def outcomes_of(
-    pair: Pair, *, kind: BoundKind, tolerance: float, cells: float | None = None, mass: float = 1.0
+    pair: Pair,
+    *,
+    kind: BoundKind,
+    tolerance: float,
+    cells: float | None = None,
+    mass: float = 1.0,
+    beside: Callable[[Floats], Floats] | None = None,
 ) -> Outcomes:
     """Losses and masses of a pair's outcomes, and a bound on the P mass left out beside tails of counts.
 
-    ``cells`` is as of :func:`_outcomes`, ``mass`` the probability of the pair as a component.
+    ``cells`` is as of :func:`_outcomes`, ``mass`` the probability of the pair as a component, ``beside`` what
+    the other components are known to add to the profile.
     """
     if isinstance(pair, CountPair):
         if kind == "upper" and _has_three_counts(pair) and pair.slots * pair.active >= _MANY_ACTIVE:
@@ -164,7 +189,7 @@ def outcomes_of(
     if isinstance(pair, OthersPair):
         if kind == "lower":
             raise ValueError("mixes of others are bounded from above only")
-        return others_losses(pair, tolerance=tolerance, mass=mass)
+        return others_losses(pair, tolerance=tolerance, mass=mass, beside=beside)
     if kind == "lower":
         return (*slot_losses_from_below(pair), 0.0)
     return slot_losses(pair, tolerance=tolerance)

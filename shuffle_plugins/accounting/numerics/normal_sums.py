@@ -28,17 +28,18 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from shuffle_plugins.accounting.numerics.grid import Floats
+from shuffle_plugins.accounting.numerics.grid import Cells, Floats
 
 _LARGEST_EXPONENT = 300.0  # c·b is cut here against overflow; a bound with a larger c·b is not valid
-_SERIES, _SERIES_TERMS = 0.5, 20  # below this argument a power series of so many terms avoids cancellation
-_HALVINGS = 40  # steps of the bisection for the saddle point
+_SERIES, _SERIES_TERMS = 0.5, 16  # below this argument a power series of so many terms avoids cancellation
+_HALVINGS = 18  # steps of the bisection for the saddle point; any c gives a valid bound
 # Values of c to try, in units of the saddle point's. Third moments matter less where c is small.
 _CONTOURS = (0.03, 0.1, 0.2, 0.35, 0.6, 0.8, 1.0)
 # Values of PΩ²/2 to try. Beyond Ω nothing is known of the X: the factor e^(−Pω²/2) makes the integrand small.
 _SMOOTHED = (0.7, 1.5, 3.0, 7.0)
 # The integral over ω: 96 equal cells up to 10/√(least variance), then 16 cells of growing width up to Ω.
 _NEAR, _NEAR_CELLS, _FAR_CELLS = 10.0, 96, 16
+_TRIED_STEP = 6  # at one row in so many every contour and every amount of smoothing is tried
 _ROUNDING = 1e-7  # relative margin on means and on the result, far larger than the rounding errors
 
 
@@ -60,6 +61,12 @@ class BoundedTerms:
     above: Floats
     below: Floats
 
+    def of(self, rows: Cells) -> BoundedTerms:
+        """Those of some of the rows."""
+        return BoundedTerms(
+            count=self.count, variance=self.variance[rows], above=self.above[rows], below=self.below[rows]
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _Tilted:
@@ -77,6 +84,9 @@ class _Tilted:
 def positive_part_bound(shift: Floats, *, each: BoundedTerms, own: BoundedTerms) -> Floats:
     """Upper bounds on E[(x + S)₊], where S is the sum of all variables of ``each`` and ``own``.
 
+    Every contour, with every amount of smoothing, gives a valid bound. All of them are tried at one row in
+    so many only; the rows between take what is best at the nearest ones, so neighbours should be alike.
+
     Args:
         shift: x, shape (rows,).
         each: the many variables whose sum is close to normal. If there is one or none, the result is
@@ -86,10 +96,29 @@ def positive_part_bound(shift: Floats, *, each: BoundedTerms, own: BoundedTerms)
     Returns:
         The bounds, shape (rows,).
     """
+    if not len(shift):
+        return np.zeros(0)
     saddle = _saddle_points(shift, each, own)
+    tried = np.unique(np.append(np.arange(0, len(shift), _TRIED_STEP), len(shift) - 1))
+    choices = [(part, amount) for part in _CONTOURS for amount in _SMOOTHED]
+    values = np.concatenate(
+        [
+            _along(saddle[tried] * part, shift[tried], each.of(tried), own.of(tried), amounts=_SMOOTHED)
+            for part in _CONTOURS
+        ]
+    )
+    best = values.argmin(axis=0)
     found = np.full(len(shift), np.inf)
-    for part in _CONTOURS:
-        found = np.minimum(found, _along(saddle * part, shift, each, own))
+    found[tried] = values.min(axis=0)
+    after = np.searchsorted(tried, np.arange(len(shift)))
+    for choice in np.unique(best):
+        part, amount = choices[choice]
+        near = (best[after] == choice) | (best[np.maximum(after - 1, 0)] == choice)
+        near[tried] = False
+        rows = np.flatnonzero(near)
+        if len(rows):
+            values = _along(saddle[rows] * part, shift[rows], each.of(rows), own.of(rows), amounts=(amount,))
+            found[rows] = np.minimum(found[rows], values[0])
     return np.asarray(found * (1 + _ROUNDING), dtype=np.float64)
 
 
@@ -104,11 +133,12 @@ def log_chernoff(shift: Floats, *, each: BoundedTerms, own: BoundedTerms) -> Flo
         own: other variables in the same sum.
 
     Returns:
-        Natural logarithms, shape (rows,).
+        Natural logarithms, shape (rows,); infinity where c is too large for a valid bound.
     """
     c = _saddle_points(shift, each, own)
+    valid = c * np.maximum(each.above, own.above) <= _LARGEST_EXPONENT
     height = each.count * _tilted(c, each).log_moment + own.count * _tilted(c, own).log_moment
-    return np.asarray(c * shift + height - 1 - np.log(c), dtype=np.float64)
+    return np.asarray(np.where(valid, c * shift + height - 1 - np.log(c), np.inf), dtype=np.float64)
 
 
 def _saddle_points(shift: Floats, each: BoundedTerms, own: BoundedTerms) -> Floats:
@@ -170,8 +200,10 @@ def _by_series(u: Floats, numerator: Callable[[int], float], formula: Callable[[
     return found
 
 
-def _along(c: Floats, shift: Floats, each: BoundedTerms, own: BoundedTerms) -> Floats:
-    """The least bound at this c over a few amounts of smoothing, and Chernoff's; shape (rows,)."""
+def _along(
+    c: Floats, shift: Floats, each: BoundedTerms, own: BoundedTerms, *, amounts: tuple[float, ...]
+) -> Floats:
+    """For each amount of smoothing the bound at this c, or Chernoff's if less; shape (amounts, rows)."""
     most, alone = _tilted(c, each), _tilted(c, own)
     sums = [
         each.count * getattr(most, name) + own.count * getattr(alone, name)
@@ -186,7 +218,8 @@ def _along(c: Floats, shift: Floats, each: BoundedTerms, own: BoundedTerms) -> F
     ]
     log_moment, low, high, least, largest, third = sums
     fourth = each.count * most.own_variance**2 + own.count * alone.own_variance**2
-    found = np.exp(np.minimum(c * shift + log_moment - 1 - np.log(c), 700.0))
+    rough = np.exp(np.minimum(c * shift + log_moment - 1 - np.log(c), 700.0))
+    found = np.tile(rough, (len(amounts), 1))
     steady = (each.count - 1) * most.least_variance  # V°, or less: V⁻ of all but one of the many, without own
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         end = np.minimum(np.sqrt(2 / np.maximum(most.own_variance, alone.own_variance)), 2 * steady / third)
@@ -202,7 +235,7 @@ def _along(c: Floats, shift: Floats, each: BoundedTerms, own: BoundedTerms) -> F
         base = gap * np.diff(w, axis=1) / (c[:, None] ** 2 + left**2)
         base = base * np.exp(-steady[:, None] * left**2 / 2 + third[:, None] * left**3 / 6)
         slack = _ROUNDING * (np.abs(shift) + np.abs(low) + np.abs(high))
-        for amount in _SMOOTHED:
+        for row, amount in zip(found, amounts, strict=True):
             extra = 2 * amount / end**2
             inner = (base * np.exp(-extra[:, None] * left**2 / 2)).sum(axis=1)
             outer = math.exp(-amount) * np.minimum(1 / end, end / (2 * amount * (c**2 + end**2)))
@@ -214,8 +247,8 @@ def _along(c: Floats, shift: Floats, each: BoundedTerms, own: BoundedTerms) -> F
             exponent = c * shift + log_moment + c * c * extra / 2
             value = np.exp(np.minimum(exponent + log_part, 700.0))
             value += np.exp(np.minimum(exponent, 700.0)) * (inner + outer) / math.pi
-            found = np.where((steady > 0) & np.isfinite(value), np.minimum(found, value), found)
-    return np.asarray(found, dtype=np.float64)
+            row[:] = np.where((steady > 0) & np.isfinite(value), np.minimum(row, value), row)
+    return found
 
 
 def _log_part(mean: Floats, variance: Floats, c: Floats) -> tuple[Floats, Floats]:

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -45,6 +46,9 @@ _RARE_STEP = 4  # of less probable buckets one point of the profile in so many i
 _LESS_ROUGH = 2.0  # smoothing where a bucket is rare only as its round is: the variance of so many reports
 _FAR_APART = 6  # points at which a rare bucket is looked at first
 _SCOUTS = 32  # points of a first rough profile
+_LITTLE = 1e-4  # of a profile: by so much a rougher bound of a rare part may add to it, …
+_LITTLE_OF_ROUGH = 0.01  # … and to a rough profile
+_NEGLIGIBLE = 1e-33  # of a δ that is one of up to 10^9 rounds'
 _ROUGH = 0.02  # smoothing of rough profiles, as a share of the sum's variance
 _FEW = 0.4  # smoothing: the variance of so many reports, …
 _MOST_SMOOTHED = 5e-3  # … as a share of the sum's at most this
@@ -215,7 +219,11 @@ def common_buckets(*, population: int, common: float) -> tuple[list[CommonBucket
 
 
 def others_losses(
-    pair: OthersPair, *, tolerance: float, mass: float = 1.0
+    pair: OthersPair,
+    *,
+    tolerance: float,
+    mass: float = 1.0,
+    beside: Callable[[Floats], Floats] | None = None,
 ) -> tuple[Floats, Floats, Floats, float]:
     """A pair with finitely many outcomes that dominates the round.
 
@@ -225,17 +233,24 @@ def others_losses(
             at least 1.5e-3 is taken.
         mass: probability of the round, one of several of which one takes place. Buckets that are rare
             together with it are resolved roughly, and where few reports are in common a sum is smoothed more.
+        beside: the profile, at losses, of other such rounds, times their probabilities. What is next to
+            nothing beside it is only bounded roughly.
 
     Returns:
         Losses log(P/Q), P masses and Q masses of the outcomes, shape (outcomes,) each, and the P mass that is
         in none of them.
     """
     shares, left_out = pair.shares()
+
+    def profile(losses: Floats, smoothing: float, *, little: float) -> Floats:
+        others = 0.0 if beside is None else beside(losses) / mass
+        return _profile(shares, losses, smoothing=smoothing, mass=mass, beside=others, little=little)
+
     tolerance = max(tolerance, _FINEST)
     last, deviation = _last_loss(pair, shares), math.sqrt(pair.information)
     if deviation > _SMALL * pair.largest_loss:
         scouts = np.union1d(np.linspace(0.0, last, _SCOUTS), np.geomspace(1e-3 * last, last, _SCOUTS))
-        rough = hull_outcomes(scouts, _profile(shares, scouts, smoothing=_ROUGH, mass=mass))
+        rough = hull_outcomes(scouts, profile(scouts, _ROUGH, little=_LITTLE_OF_ROUGH if mass < 1 else 0.0))
         deviation = math.sqrt(float(((rough.p + rough.q) * rough.loss**2).sum()))
     if deviation > 0:
         step = deviation * math.sqrt(3 * tolerance)
@@ -244,7 +259,7 @@ def others_losses(
         if mass < 1 and pair.slots > MOST_EACH:  # sums of few telling reports have jumps, which take long
             few = min(_FEW / pair.common_reports, _ROUGH)
         smoothing = tolerance / 3 + few
-        right = hull_outcomes(losses, _profile(shares, losses, smoothing=smoothing, mass=mass))
+        right = hull_outcomes(losses, profile(losses, smoothing, little=_LITTLE if mass < 1 else 0.0))
     else:
         right = rough
     right, left, rest = joined(right, right, total=1.0)
@@ -256,11 +271,19 @@ def others_losses(
     )
 
 
-def _profile(shares: list[Share], losses: Floats, *, smoothing: float, mass: float = 1.0) -> Floats:
+def _profile(
+    shares: list[Share],
+    losses: Floats,
+    *,
+    smoothing: float,
+    mass: float = 1.0,
+    beside: float | Floats = 0.0,
+    little: float = 0.0,
+) -> Floats:
     """Upper bounds on H_E at E = e^loss ≥ 1, shape (losses,)."""
     total = np.zeros(len(losses))
     some = np.unique(np.append(np.arange(0, len(losses), _RARE_STEP), len(losses) - 1))
-    for share in shares:
+    for share in sorted(shares, key=lambda each: -each.mass):
         if mass * share.mass > _COMMON:
             total += share.mass * share.bound(losses, share=smoothing)
             continue
@@ -268,23 +291,33 @@ def _profile(shares: list[Share], losses: Floats, *, smoothing: float, mass: flo
         rough = _ROUGH
         if share.mass > _COMMON:
             rough = min(max(_LESS_ROUGH / share.pair.common_reports, _MOST_SMOOTHED), _ROUGH)
-        few = _rare_bound(share, losses[some], smoothing=max(smoothing, rough))
+        enough = None
+        if little:
+            enough = np.maximum(little * (total + beside)[some], _NEGLIGIBLE) / max(share.mass, 1e-300)
+        few = _rare_bound(share, losses[some], smoothing=max(smoothing, rough), enough=enough)
         total += share.mass * np.interp(np.expm1(losses), np.expm1(losses[some]), few)
     return np.minimum.accumulate(np.minimum(total * (1 + 1e-12), 1.0))
 
 
-def _rare_bound(share: Share, losses: Floats, *, smoothing: float) -> Floats:
+def _rare_bound(share: Share, losses: Floats, *, smoothing: float, enough: Floats | None) -> Floats:
     """Upper bounds of a bucket at some losses.
 
-    A bucket of little probability is often one in which nothing can be said: the bound is one at a loss, and
-    so at all before it. Those take long. Hence some losses far apart are looked at first.
+    Where Chernoff's bound is at most ``enough``, it is taken. A bucket of little probability is often one in
+    which nothing can be said: the bound is one at a loss, and so at all before it. Those take long. Hence
+    some losses far apart are looked at first.
     """
-    found = np.ones(len(losses))
-    apart = np.unique(np.linspace(0, len(losses) - 1, _FAR_APART).astype(np.int64))[:-1]
-    certain = apart[share.bound(losses[apart], share=_ROUGH) >= 1.0]
-    first = int(certain[-1]) + 1 if len(certain) else 0
-    found[first:] = share.bound(losses[first:], share=smoothing)
-    return found
+    found, left = np.ones(len(losses)), np.arange(len(losses))
+    if enough is not None:
+        log_bound = share.log_bound(losses) - math.log(max(share.mass, 1e-300))
+        found = np.exp(np.minimum(log_bound + 1e-9, 0.0))
+        left = np.flatnonzero((found > enough) & (losses < share.pair.largest_loss))
+    if enough is None or len(left) > 2 * _FAR_APART:
+        apart = left[np.unique(np.linspace(0, len(left) - 1, _FAR_APART).astype(np.int64))[:-1]]
+        certain = apart[share.bound(losses[apart], share=_ROUGH) >= 1.0]
+        left = left[left > (certain[-1] if len(certain) else -1)]
+    if len(left):
+        found[left] = np.minimum(found[left], share.bound(losses[left], share=smoothing))
+    return share.at_most(found, losses)
 
 
 def _last_loss(pair: OthersPair, shares: list[Share]) -> float:
