@@ -140,8 +140,8 @@ MechanismOption = Annotated[
     typer.Option(
         "--mechanism",
         metavar="NAME",
-        help="Randomizer whose own law to use: one that `mechanisms` lists; generic is the bound for all of "
-        "them.",
+        help="Randomizer whose own law to use: one that `mechanisms` lists, with its default options; "
+        "generic is the bound for all of them, whatever their options.",
     ),
 ]
 LocalDeltaOption = Annotated[

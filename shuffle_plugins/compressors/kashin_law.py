@@ -20,7 +20,7 @@ def kashin_level(dim: int) -> float:
 
 
 def kashin_stretch(dim: int, *, level: float) -> float:
-    """How long coefficients may be over their vector: only vectors made from the seed have longer ones.
+    """How long coefficients may be over their vector: few vectors have longer ones (:class:`~.KashinFrame`).
 
     At the frame's own level the mean over random vectors is 1.045 where N = 4d and 1.02 where N = 2d; single
     ones of few numbers stray from it by up to 0.4/√d. Coefficients of a lower level are longer, and not

@@ -372,8 +372,11 @@ def factory(name: str) -> Factory:
 
 
 def blanket(name: str, *, local_epsilon: float, dim: int) -> Blanket:
-    """The mechanism's privacy blanket, for accounting; the built-in ones do not import torch.
+    """The privacy blanket of a mechanism with its default options; built-in ones do not import torch.
 
+    Options change it: ``l2-bit-planes`` with a level of its own, another frame or ``oversized`` has up to
+    nine times the ε that this blanket says. For anything but ``get(name, local_epsilon=…, dim=…)`` take the
+    blanket, or the round, that the mechanism itself gives: ``get(name, …, level=…).blanket()``.
     ``dim`` is the number of categories where a mechanism takes them.
 
     Raises:

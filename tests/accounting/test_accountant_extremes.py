@@ -245,3 +245,17 @@ def test_no_lower_end_is_read_off_a_law_that_is_not_resolved(local_epsilon: floa
     # A client takes part in 95 of the rounds, and in no more than 170 but for a probability of 1e-12.
     assert found.lower <= 170 * local_epsilon
     assert found.lower <= found.upper
+
+
+def test_a_lower_end_of_very_many_reports_has_no_more_mass_than_one() -> None:
+    """The masses added up to 1 + 10^11·2^-52, which ten thousand rounds raised to the power of as many."""
+    shuffle_round = ShuffleRound(
+        local_epsilon=8.04,
+        mechanism="privunit",
+        blanket=registry.blanket("privunit", local_epsilon=8.04, dim=1000),
+        population=10**11,
+        cohort=10**11,
+    )
+    for num_steps in (10**4, 10**6):
+        found = accountant_of((shuffle_round, num_steps)).epsilon(1e-8)
+        assert 0.99 * found.upper < found.lower <= found.upper

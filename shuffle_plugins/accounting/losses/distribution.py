@@ -217,12 +217,13 @@ def _symmetric_outcomes(losses: Floats, deltas: Floats) -> tuple[Floats, Floats,
 
 
 def tighter(first: PrivacyLossDistribution, second: PrivacyLossDistribution) -> PrivacyLossDistribution:
-    """From above, the smaller of two profiles of one pair, point by point.
+    """From above, the smaller of two profiles of one pair, point by point, with what each left out.
 
     Raises:
         ValueError: if one is not symmetric, or bounds from below.
     """
     both = (first, second)
+    missing = min(each.missing for each in both)
     if not all(each.symmetric and each.kind == "upper" for each in both):
         raise ValueError("only symmetric distributions that bound from above compare point by point")
     losses = np.unique(np.concatenate([[0.0], *(each.loss[each.loss > 0] for each in both)]))
@@ -231,7 +232,8 @@ def tighter(first: PrivacyLossDistribution, second: PrivacyLossDistribution) -> 
         positive = each.loss > 0
         own = np.concatenate([[0.0], each.loss[positive]])
         values = hockey_sticks(own, np.concatenate([[0.0], each.q[positive]]))
-        sticks.append(np.interp(np.expm1(losses), np.expm1(own), values, right=0.0))
+        found = np.interp(np.expm1(losses), np.expm1(own), values, right=0.0)
+        sticks.append(found + (each.missing - missing))
     loss, p, q, beyond = _symmetric_outcomes(losses, np.minimum(*sticks))
     keep = (p > 0) & (q > 0)
     loss, p, q = loss[keep], p[keep], q[keep]
@@ -239,7 +241,7 @@ def tighter(first: PrivacyLossDistribution, second: PrivacyLossDistribution) -> 
         loss=loss,
         p=p,
         q=q,
-        missing=max(first.missing, second.missing) + beyond,
+        missing=missing + beyond,
         deviation=deviation_of(loss, p),
         kind="upper",
         cells=max(first.cells, second.cells),

@@ -77,7 +77,9 @@ def slot_losses_from_below(pair: SlotPair) -> tuple[Floats, Floats, Floats]:
     for total in (float(p.sum()), float(q.sum())):
         if not 1 - _MOST_LOST <= total <= 1 + _MOST_GAINED:
             raise ArithmeticError(f"the law of {pair} is not resolved: its masses add up to {total}")
-    return loss_of(p, q, (law.gain_u - law.gain_v) / pair.population), p, q
+    losses = loss_of(p, q, (law.gain_u - law.gain_v) / pair.population)
+    excess = max(math.fsum(p), math.fsum(q), 1.0)
+    return losses, p / excess, q / excess
 
 
 def bundle_losses_from_below(
@@ -243,7 +245,11 @@ class _Tallied:
         """Log of the moment generating function of the sum T of all scores at the tilt θ: log E e^(θT)."""
         exponent = tilt * self.score
         top = float(exponent.max())
-        return self.count * (top + math.log(float(self.mass @ np.exp(exponent - top))))
+        total = math.fsum(self.mass)
+        if max(top, -float(exponent.min())) < 1:
+            # Every digit counts: it is multiplied by as many as 10^12 reports.
+            return self.count * math.log1p(math.fsum(self.mass * np.expm1(exponent)) / total)
+        return self.count * (top + math.log(float(self.mass @ np.exp(exponent - top)) / total))
 
     def tilted(self, tilt: float) -> tuple[Floats, float, float]:
         """Masses of the scores, mean and deviation of T."""

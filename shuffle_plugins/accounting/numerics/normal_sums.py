@@ -15,8 +15,8 @@ variable of variance N·v. It includes the error of that comparison:
 Any c, P and Ω that the proof allows give a valid bound; a few are tried, and the least bound is taken. Proof:
 ``docs/proofs/accounting.md``, section 3d, Claim 13, whose symbols are used here.
 
-**Range.** c·b is cut at 300 against overflow, so the bounds hold only where c·b ≤ 300 at every c that is
-tried. It is enough that b is at most five standard deviations √(Σ v) of the whole sum. This is not checked.
+Where c·b is above 300, moments are beyond floats. There the log moment is bounded by ψ(u) ≤ e^u, and only
+Chernoff's bound is used, which needs no other moment.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from scipy import special
 
 from shuffle_plugins.accounting.numerics.grid import Cells, Floats
 
-_LARGEST_EXPONENT = 300.0  # c·b is cut here against overflow; a bound with a larger c·b is not valid
+_LARGEST_EXPONENT = 300.0  # of c·b; where it is larger, only Chernoff's bound is used
 _SERIES, _SERIES_TERMS = 0.5, 16  # below this argument a power series of so many terms avoids cancellation
 _HALVINGS = 18  # steps of the bisection for the saddle point; any c gives a valid bound
 # Values of c to try, in units of the saddle point's. Third moments matter less where c is small.
@@ -133,12 +134,11 @@ def log_chernoff(shift: Floats, *, each: BoundedTerms, own: BoundedTerms) -> Flo
         own: other variables in the same sum.
 
     Returns:
-        Natural logarithms, shape (rows,); infinity where c is too large for a valid bound.
+        Natural logarithms, shape (rows,).
     """
     c = _saddle_points(shift, each, own)
-    valid = c * np.maximum(each.above, own.above) <= _LARGEST_EXPONENT
     height = each.count * _tilted(c, each).log_moment + own.count * _tilted(c, own).log_moment
-    return np.asarray(np.where(valid, c * shift + height - 1 - np.log(c), np.inf), dtype=np.float64)
+    return np.asarray(c * shift + height - 1 - np.log(c), dtype=np.float64)
 
 
 def _saddle_points(shift: Floats, each: BoundedTerms, own: BoundedTerms) -> Floats:
@@ -160,7 +160,8 @@ def _tilted(c: Floats, terms: BoundedTerms) -> _Tilted:
     """Bounds on one term under the tilt e^(cX), from its variance and range (Claim 13)."""
     v, u = terms.variance, np.minimum(c * terms.above, _LARGEST_EXPONENT)
     excess = v * c * c * _second(u)
-    log_moment = np.log1p(excess)
+    # where e^(c·b) is beyond floats: ψ(u) ≤ e^u
+    log_moment = np.where(_in_range(c, terms), np.log1p(excess), np.log1p(v * c * c) + c * terms.above)
     # κ = 2f/(1 + f) − 2·log(1 + f), f = excess. For small f its lower bound −f², which has no cancellation.
     lowered = np.where(excess < 1e-3, -(excess**2), 2 * excess / (1 + excess) - 2 * log_moment)
     down = c * terms.below
@@ -177,6 +178,11 @@ def _tilted(c: Floats, terms: BoundedTerms) -> _Tilted:
         own_variance=own_variance,
         third=(np.maximum(terms.above, terms.below) + mean) * own_variance,
     )
+
+
+def _in_range(c: Floats, terms: BoundedTerms) -> npt.NDArray[np.bool_]:
+    """Where all moments under the tilt are finite floats."""
+    return np.asarray(c * terms.above <= _LARGEST_EXPONENT)
 
 
 def _second(u: Floats) -> Floats:
@@ -221,6 +227,7 @@ def _along(
     rough = np.exp(np.minimum(c * shift + log_moment - 1 - np.log(c), 700.0))
     found = np.tile(rough, (len(amounts), 1))
     steady = (each.count - 1) * most.least_variance  # V°, or less: V⁻ of all but one of the many, without own
+    compared = _in_range(c, each) & _in_range(c, own)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         end = np.minimum(np.sqrt(2 / np.maximum(most.own_variance, alone.own_variance)), 2 * steady / third)
         near = np.minimum(end, _NEAR / np.sqrt(least))
@@ -247,7 +254,7 @@ def _along(
             exponent = c * shift + log_moment + c * c * extra / 2
             value = np.exp(np.minimum(exponent + log_part, 700.0))
             value += np.exp(np.minimum(exponent, 700.0)) * (inner + outer) / math.pi
-            row[:] = np.where((steady > 0) & np.isfinite(value), np.minimum(row, value), row)
+            row[:] = np.where(compared & (steady > 0) & np.isfinite(value), np.minimum(row, value), row)
     return found
 
 

@@ -33,11 +33,12 @@ from shuffle_plugins.accounting.numerics.normal_sums import BoundedTerms, log_ch
 from shuffle_plugins.accounting.pairs.others import CommonBucket, OthersPair, Share, common_buckets
 from shuffle_plugins.core import checks
 
-# All four only decide whether this bound is computed (SpreadPair.helps). Every bound is valid without them.
+# All three only decide whether this bound is computed (SpreadPair.helps). Every bound is valid without them.
 _LOUDEST = 30.0  # the largest ε0 at which it is tried; above it no round has enough reports
-_LEAST_STEADY = 0.3  # least k·I/(e^ε0 − 1)²: the ratio of a sum's variance to the square of its largest term
 _LEAST_GAIN = 0.97  # it is computed if its variance is below this share of the other pair's
-_EXTRA = 0.5  # over the root of that ratio: a low estimate of how much larger the variance seems, as a share
+# A low estimate of how much larger the variance seems, as a share, times the root of k·I/(e^ε0 − 1)², which is
+# the ratio of a sum's variance to the square of its largest term.
+_EXTRA = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,14 +141,12 @@ class SpreadPair(OthersPair):
 
         Returns:
             True if this pair's variance, with an allowance for sums that are not normal, is at least 3 per
-            cent smaller. False if ε0 is above 30, or the round has too few reports.
+            cent smaller. False if ε0 is above 30, or if there are so few reports that the allowance is large.
         """
         if self.local_epsilon > _LOUDEST:
             return False
         reports = self.slots * self.participation
         steady = reports * self.told.information / math.expm1(self.local_epsilon) ** 2
-        if steady < _LEAST_STEADY:
-            return False
         return self.information * (1 + _EXTRA / math.sqrt(steady)) < _LEAST_GAIN * information
 
     def shares(self) -> tuple[list[Share], float]:

@@ -298,7 +298,7 @@ class Setting:
             given.append(f'adversary="{asked.adversary}"')
         if asked.mechanism != options.GENERIC:
             own = [f'"{asked.mechanism}"', given[0], f"dim={_digits(asked.dim or 1)}"]
-            lines.append(f"blanket = sp.mechanisms.blanket({', '.join(own)})")
+            lines.append(f"blanket = sp.mechanisms.blanket({', '.join(own)})  # of its default options")
             given += [f'mechanism="{asked.mechanism}"', "blanket=blanket"]
         lines += [
             "clients = sp.ShuffleRound(",

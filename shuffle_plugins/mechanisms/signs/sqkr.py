@@ -56,9 +56,9 @@ class SQKR(CoefficientRandomizer):
 
     With ``frame="rotation"`` encoding takes one pass over a row instead of several transforms, the level is
     larger (:class:`~.Oversized`), and a coefficient that passes
-    it is clipped, with a bias: see ``l2-bit-planes``. With a Kashin frame nothing is ever clipped; a vector
-    made from the seed, close to one column of the frame, is sent as a shorter one (:class:`~.KashinFrame`,
-    ``stretch``).
+    it is clipped, with a bias: see ``l2-bit-planes``. With a Kashin frame nothing is ever clipped, but
+    a few vectors are sent as shorter ones: those close to one column of the frame, which are made from the
+    seed, and some of those with a few equal numbers and zeros (:class:`~.KashinFrame`, ``stretch``).
 
     Args:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
