@@ -36,7 +36,7 @@ from shuffle_plugins.core import checks
 # All three only decide whether this bound is computed (SpreadPair.helps). Every bound is valid without them.
 _LOUDEST = 30.0  # the largest ε0 at which it is tried; above it no round has enough reports
 _LEAST_GAIN = 0.97  # it is computed if its variance is below this share of the other pair's
-# A low estimate of how much larger the variance seems, as a share, times the root of k·I/(e^ε0 − 1)², which is
+# A low estimate of how much larger the variance seems, as a share, times the root of k·I/(e^ε0 − 1)². That is
 # the ratio of a sum's variance to the square of its largest term.
 _EXTRA = 0.5
 
