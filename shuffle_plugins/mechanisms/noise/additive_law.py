@@ -114,12 +114,13 @@ def discrete_laplace_blanket(*, local_epsilon: float, steps: int) -> Blanket:
 
 
 @lru_cache(maxsize=256)
-def discrete_laplace_instance(*, rate: float, steps: int, axes: int) -> Atoms:
-    r"""The instance of noise P[k] ∝ e^(−rate·|k|) on whole numbers that tells most.
+def discrete_laplace_instances(*, rate: float, steps: int, axes: int) -> tuple[Atoms, ...]:
+    r"""The instances of noise P[k] ∝ e^(−rate·|k|) on whole numbers that tell most: on a line, and on axes.
 
     Records are ``steps`` apart on a line, and everybody else's is between them. Where rows have more
     coordinates records may also be half as far from 0 on axes: one on each of two and everybody else's at 0,
-    opposite to one of them, or on a third; or both on one, and everybody else's on another.
+    opposite to one of them, or on a third; or both on one, and everybody else's on another. In large rounds
+    these tell more; in small ones with a large ε0 those on a line do.
 
     Args:
         rate: how fast the noise falls, in nats per step.
@@ -134,6 +135,7 @@ def discrete_laplace_instance(*, rate: float, steps: int, axes: int) -> Atoms:
     for place in places:
         other = _line_masses(rate, edges, place)
         candidates.append(read_coarsely(ends[0] / other - 1, ends[1] / other - 1, other))
+    found: tuple[Atoms, ...] = (most_telling(candidates),)
     half = steps // 2
     if axes > 1 and half:
         edges = np.unique(np.round(np.linspace(0, 2 * half, _AXIS_CELLS + 1)).astype(np.int64))
@@ -147,8 +149,8 @@ def discrete_laplace_instance(*, rate: float, steps: int, axes: int) -> Atoms:
         ]
         if axes > 2:
             rows.append(((high, middle, middle), (middle, high, middle), (middle, middle, high)))
-        candidates += [_product_atoms(*each) for each in rows]
-    return most_telling(candidates)
+        found += (most_telling([_product_atoms(*each) for each in rows]),)
+    return found
 
 
 def _product_atoms(first: tuple[Floats, ...], second: tuple[Floats, ...], other: tuple[Floats, ...]) -> Atoms:

@@ -34,7 +34,7 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.noise.additive_law import (
     discrete_laplace_blanket,
     discrete_laplace_information,
-    discrete_laplace_instance,
+    discrete_laplace_instances,
     laplace_ball_information,
 )
 
@@ -114,21 +114,21 @@ def grid_blanket(*, local_epsilon: float, dim: int, bits: int = COARSE_BITS) -> 
             return generic
         # Rows on an axis, at whole steps, so that nothing is rounded.
         steps = 2 * math.floor(grid.radius_in_steps)
-        own = discrete_laplace_instance(rate=float(1 / grid.scale), steps=steps, axes=dim)
+        own = discrete_laplace_instances(rate=float(1 / grid.scale), steps=steps, axes=dim)
         if local_epsilon > _LOUDEST_TOLD:
-            return replace(generic, instances=(own,))
+            return replace(generic, instances=own)
         information = laplace_ball_information(
             rate=float(1 / grid.scale) * (1 + _MARGIN), radius=grid.radius_in_steps * (1 + _MARGIN), dim=dim
         )
         told = InformationBound.of_any(local_epsilon=local_epsilon, information=information)
-        return replace(generic, instances=(own,), told=told)
+        return replace(generic, instances=own, told=told)
     law = discrete_laplace_blanket(local_epsilon=local_epsilon, steps=2 * whole)
-    own = discrete_laplace_instance(rate=local_epsilon / (2 * whole), steps=2 * whole, axes=1)
+    own = discrete_laplace_instances(rate=local_epsilon / (2 * whole), steps=2 * whole, axes=1)
     information = discrete_laplace_information(local_epsilon=local_epsilon, steps=2 * whole)
     told = InformationBound.of_blanket(
         local_epsilon=local_epsilon, information=information, mass=law.mass * (1 - _MARGIN)
     )
-    return replace(law, instances=(own,), told=told).shared()
+    return replace(law, instances=own, told=told).shared()
 
 
 def fine_blanket(*, local_epsilon: float, dim: int) -> Blanket:
