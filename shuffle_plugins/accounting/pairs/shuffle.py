@@ -291,7 +291,7 @@ def _cohort_edges(draw: CohortDraw, *, first: int, size: int, upper: bool, few: 
 
 
 def _sign_pair(blanket: Blanket, *, population: int, slots: int, participation: float) -> Pair:
-    """The crowd pair, or the blanket's for cohorts of so few that it is as good."""
+    """The crowd pair, or the blanket's for cohorts of so few blanket reports that little is lost."""
     if slots * participation * blanket.differing < _FEWEST_ACTIVE:
         return blanket_pair(blanket, population=population, slots=slots, participation=participation)
     return CrowdPair(
