@@ -136,8 +136,8 @@ class Plan(PlanQuestion):
         best: the row of least error.
         thrifty: of the rows within ``tolerance`` of the best, that of the same cohort and the fewest rounds;
             where only one T was tried, that of the smallest cohort.
-        cohort_edge: where the best cohort lies among those tried at the best T.
-        steps_edge: where the best T lies among those tried at the best cohort.
+        cohort_edge: where the best cohort lies among those of all rows.
+        steps_edge: where the best T lies among those of all rows.
         rows: every combination tried, by mechanism, T and k.
         baselines: what else the target would buy.
         dismissed: mechanisms that were left out.

@@ -140,14 +140,13 @@ def plan(
     thrifty = search.economise(tolerance, cohorts=cohorts is None and len(ks) > 1, steps=num_steps is None)
     baselines = search.baselines(best, num_steps=min(ts))
     rows = sorted(tried.rows.values(), key=lambda row: (row.mechanism, row.num_steps, row.cohort))
-    mine = [row for row in rows if row.mechanism == best.mechanism]
     return Plan(
         **asdict(asked),
         tolerance=tolerance,
         best=best,
         thrifty=thrifty,
-        cohort_edge=_edge(best.cohort, [r.cohort for r in mine if r.num_steps == best.num_steps]),
-        steps_edge=_edge(best.num_steps, [r.num_steps for r in mine if r.cohort == best.cohort]),
+        cohort_edge=_edge(best.cohort, [row.cohort for row in rows]),
+        steps_edge=_edge(best.num_steps, [row.num_steps for row in rows]),
         rows=tuple(rows),
         baselines=baselines,
         dismissed=dismissed,
