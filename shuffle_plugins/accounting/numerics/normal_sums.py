@@ -22,7 +22,7 @@ Chernoff's bound is used, which needs no other moment.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +32,9 @@ from scipy import special
 from shuffle_plugins.accounting.numerics.grid import Cells, Floats
 
 _LARGEST_EXPONENT = 300.0  # of c·b; where it is larger, only Chernoff's bound is used
-_SERIES, _SERIES_TERMS = 0.5, 16  # below this argument a power series of so many terms avoids cancellation
+_SERIES = 0.5  # below this argument, which is at least zero, the power series of ψ and q avoid cancellation
+_SECOND = tuple(1 / math.factorial(k) for k in range(16, 1, -1))
+_THIRD = tuple((k - 2) / math.factorial(k) for k in range(16, 1, -1))
 _HALVINGS = 18  # steps of the bisection for the saddle point; any c gives a valid bound
 # Values of c to try, in units of the saddle point's. Third moments matter less where c is small.
 _CONTOURS = (0.03, 0.1, 0.2, 0.35, 0.6, 0.8, 1.0)
@@ -159,7 +161,8 @@ def _saddle_points(shift: Floats, each: BoundedTerms, own: BoundedTerms) -> Floa
 def _tilted(c: Floats, terms: BoundedTerms) -> _Tilted:
     """Bounds on one term under the tilt e^(cX), from its variance and range (Claim 13)."""
     v, u = terms.variance, np.minimum(c * terms.above, _LARGEST_EXPONENT)
-    excess = v * c * c * _second(u)
+    grown, second = np.exp(u), _second(u)
+    excess = v * c * c * second
     # where e^(c·b) is beyond floats: ψ(u) ≤ e^u
     log_moment = np.where(_in_range(c, terms), np.log1p(excess), np.log1p(v * c * c) + c * terms.above)
     # κ = 2f/(1 + f) − 2·log(1 + f), f = excess. For small f its lower bound −f², which has no cancellation.
@@ -168,13 +171,13 @@ def _tilted(c: Floats, terms: BoundedTerms) -> _Tilted:
     highest = c * c * v * _third(u)
     mean = (highest + 2 * excess) / c
     double = 2 * log_moment
-    own_variance = v * np.exp(u)
+    own_variance = v * grown
     return _Tilted(
         log_moment=log_moment,
         least_mean=(double - c * c * v * down / 6 + lowered) / c,
         largest_mean=(double + highest) / c,
         least_variance=np.maximum((double - c * c * v * down * (2 / 3) + lowered) / c**2 - mean**2, 0.0),
-        largest_variance=double / c**2 + v * (np.exp(u) - 2 * _second(u)),
+        largest_variance=double / c**2 + v * (grown - 2 * second),
         own_variance=own_variance,
         third=(np.maximum(terms.above, terms.below) + mean) * own_variance,
     )
@@ -187,21 +190,23 @@ def _in_range(c: Floats, terms: BoundedTerms) -> npt.NDArray[np.bool_]:
 
 def _second(u: Floats) -> Floats:
     """ψ(u) = (e^u − 1 − u)/u², which increases with u."""
-    return _by_series(u, lambda k: 1.0, lambda t: (np.expm1(t) - t) / t**2)
+    return _by_series(u, _SECOND, lambda t: (np.expm1(t) - t) / t**2)
 
 
 def _third(u: Floats) -> Floats:
     """q(u) = (u·e^u + u − 2·e^u + 2)/u², which increases for u ≥ 0."""
-    return _by_series(u, lambda k: k - 2.0, lambda t: (t * np.exp(t) + t - 2 * np.expm1(t)) / t**2)
+    return _by_series(u, _THIRD, lambda t: (t * np.exp(t) + t - 2 * np.expm1(t)) / t**2)
 
 
-def _by_series(u: Floats, numerator: Callable[[int], float], formula: Callable[[Floats], Floats]) -> Floats:
-    """Σ numerator(k)·u^(k−2)/k! over k from 2 to 20 where |u| < 0.5, and ``formula`` elsewhere."""
-    found = np.zeros(len(u))
-    small = np.abs(u) < _SERIES
-    part = np.zeros(int(small.sum()))
-    for k in range(_SERIES_TERMS, 1, -1):
-        part = part * u[small] + numerator(k) / math.factorial(k)
+def _by_series(u: Floats, coefficients: Sequence[float], formula: Callable[[Floats], Floats]) -> Floats:
+    """The polynomial with these coefficients, the highest first, where u < 0.5, and ``formula`` elsewhere."""
+    found = np.empty(len(u))
+    small = u < _SERIES
+    argument = u[small]
+    part = np.zeros(len(argument))
+    for coefficient in coefficients:
+        part *= argument
+        part += coefficient
     found[small], found[~small] = part, formula(u[~small])
     return found
 
