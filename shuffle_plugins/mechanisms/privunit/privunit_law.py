@@ -27,12 +27,12 @@ from shuffle_plugins.accounting import Blanket, zero_between
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.privunit.sphere import (
     LOUDEST_TOLD,
+    OVERLAP_ERROR,
     Caps,
     cap_measure,
     cap_moment,
     caps_at_angle,
     caps_information,
-    caps_overlap,
     three_caps,
 )
 from shuffle_plugins.mechanisms.signs.randomized_response_law import bit_blanket
@@ -155,7 +155,7 @@ def privunit_blanket(*, local_epsilon: float, dim: int) -> Blanket:
     s = parameters.cap_measure
     shrink = math.exp(-local_epsilon)
     uniform = shrink / (shrink - math.expm1(-local_epsilon) * s)
-    shared = caps_overlap(parameters.threshold, dim=dim)
+    shared = float(caps_at_angle(parameters.threshold, angle=math.pi / 2, dim=dim)) + OVERLAP_ERROR * s
     caps = Caps(
         local_epsilon=local_epsilon,
         density=uniform,

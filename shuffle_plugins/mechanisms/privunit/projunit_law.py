@@ -94,7 +94,7 @@ def _folded_instance(local_epsilon: float, size: int, lean: float) -> Atoms:
     """
     parameters = optimal_privunit(local_epsilon=local_epsilon, dim=size)
     measure, density = parameters.cap_measure, parameters.uniform_probability
-    shared = caps_at_angle(parameters.threshold, angle=math.pi / 2, dim=size)
+    shared = float(caps_at_angle(parameters.threshold, angle=math.pi / 2, dim=size))
     weight = {s: 1 + math.expm1(local_epsilon) * (1 + s * lean) / 2 if s else 1.0 for s in (1, 0, -1)}
     candidates = []
     for parts in (
