@@ -71,18 +71,21 @@ def planned(**fields: Any) -> dict[str, Any]:
     }
 
 
+_COHORTS = {Sampling.FULL: (400,), Sampling.WITHOUT_REPLACEMENT: (40, 400)}
 for _sampling in Sampling:
-    _cohorts = (400,) if _sampling is Sampling.FULL else (40, 400)
-    QUESTIONS.add(f"plan: {_sampling}", partial(planned, sampling=_sampling, cohorts=_cohorts, num_steps=2))
+    QUESTIONS.add(
+        f"plan: {_sampling}",
+        partial(planned, sampling=_sampling, cohorts=_COHORTS.get(_sampling, (40,)), num_steps=2),
+    )
 QUESTIONS.add("plan: signs", partial(planned, mechanism="linf-coordinate", cohorts=(400,), num_steps=2))
 QUESTIONS.add("plan: privunit", partial(planned, mechanism="privunit", cohorts=(100,), num_steps=2))
-QUESTIONS.add("plan: Rényi", partial(planned, method="rdp", num_steps=10))
-QUESTIONS.add("plan: searched", partial(planned, population=40_000, cohorts=None, num_steps=None))
+QUESTIONS.add("plan: Rényi", partial(planned, method="rdp", num_steps=10, cohorts=(40,)))
+QUESTIONS.add("plan: searched", partial(planned, cohorts=None, num_steps=2))
 QUESTIONS.add("plan: best of all", partial(planned, mechanism="best", num_steps=2, cohorts=(100,)))
 QUESTIONS.add(
     "plan: best of two", partial(planned, mechanism=("sqkr", "linf-block"), norm="linf", radius=2.0)
 )
-QUESTIONS.add("plan: spread", partial(planned, spread=0.01, tolerance=0.5))
+QUESTIONS.add("plan: spread", partial(planned, spread=0.01, tolerance=0.5, num_steps=2))
 QUESTIONS.add("plan: out of reach", partial(planned, target_epsilon=1e-6, delta=1e-12, num_steps=1_000))
 for _name in ("binary-rr", "gaussian", "k-rr"):
     QUESTIONS.add(f"plan: {_name}", partial(planned, mechanism=_name, dim=1, num_steps=2))

@@ -123,7 +123,7 @@ for _name in ("BinarySum", "SplitSum", "FrequencyEstimation, k-rr"):
         f"{_name}: too few",
         partial(found, partial(_PROTOCOLS[_name], cohort=3, epsilon=0.01, delta=1e-12)),
     )
-for _clients in (3_000,):
+for _clients in (600,):
     QUESTIONS.add(
         f"FrequencyEstimation, best: {_clients}",
         partial(

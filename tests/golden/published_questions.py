@@ -242,44 +242,43 @@ QUESTIONS.add("compared: two of them", partial(compared, shuffled, num_steps=20,
 # -- calibrations -------------------------------------------------------------------------------------------
 
 _TARGETS = {"target_epsilon": 0.8, "delta": DELTA}
-for _scheme in Sampling:
-    for _adversary in (Adversary.MODEL_OBSERVER, Adversary.SERVER):
-        _cohort = 2_000 if _scheme is Sampling.FULL else 200
-        QUESTIONS.add(
-            f"largest local epsilon: {_scheme}, {_adversary}",
-            partial(
-                calibrate_local_epsilon,
-                **_TARGETS,
-                population=2_000,
-                cohort=_cohort,
-                num_steps=10,
-                sampling=_scheme,
-                adversary=_adversary,
-            ),
-        )
-        QUESTIONS.add(
-            f"most rounds: {_scheme}, {_adversary}",
-            lambda scheme=_scheme, adversary=_adversary, cohort=_cohort: calibrate_num_steps(
-                **_TARGETS,
-                shuffle_round=shuffled(
-                    local_epsilon=0.6, cohort=cohort, sampling=scheme, adversary=adversary
-                ),
-            ),
-        )
-        if _scheme is Sampling.POISSON or (_scheme, _adversary) == (Sampling.CHECK_IN, Adversary.SERVER):
-            continue  # seconds, for what k of n asks already
-        QUESTIONS.add(
-            f"largest cohort: {_scheme}, {_adversary}",
-            partial(
-                calibrate_cohort,
-                **_TARGETS,
-                population=500,
-                local_epsilon=0.5,
-                num_steps=5,
-                sampling=_scheme,
-                adversary=_adversary,
-            ),
-        )
+_SOLVED = [(_scheme, Adversary.MODEL_OBSERVER) for _scheme in Sampling]
+_SOLVED += [(Sampling.WITHOUT_REPLACEMENT, Adversary.SERVER), (Sampling.EPOCH, Adversary.SERVER)]
+for _scheme, _adversary in _SOLVED:
+    _cohort = 2_000 if _scheme is Sampling.FULL else 200
+    QUESTIONS.add(
+        f"largest local epsilon: {_scheme}, {_adversary}",
+        partial(
+            calibrate_local_epsilon,
+            **_TARGETS,
+            population=2_000,
+            cohort=_cohort,
+            num_steps=10,
+            sampling=_scheme,
+            adversary=_adversary,
+        ),
+    )
+    QUESTIONS.add(
+        f"most rounds: {_scheme}, {_adversary}",
+        lambda scheme=_scheme, adversary=_adversary, cohort=_cohort: calibrate_num_steps(
+            **_TARGETS,
+            shuffle_round=shuffled(local_epsilon=0.6, cohort=cohort, sampling=scheme, adversary=adversary),
+        ),
+    )
+    if _scheme is Sampling.POISSON:
+        continue  # seconds, for what k of n asks already
+    QUESTIONS.add(
+        f"largest cohort: {_scheme}, {_adversary}",
+        partial(
+            calibrate_cohort,
+            **_TARGETS,
+            population=500,
+            local_epsilon=0.5,
+            num_steps=5,
+            sampling=_scheme,
+            adversary=_adversary,
+        ),
+    )
 for _name, _other in {"coins": coins, "laplace": laplace, "tags": tagged}.items():
     QUESTIONS.add(
         f"most rounds: {_name}",

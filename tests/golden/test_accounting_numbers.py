@@ -14,7 +14,7 @@ _QUICK = ("accountant", "command_line")
 """Subjects with fast tests; a plan or a calibration takes seconds, and packages have tests of their own."""
 
 _CASES = every_nth_fast(
-    [(subject, name) for subject in _QUICK for name in SUBJECTS[subject]], nth=16
+    [(subject, name) for subject in _QUICK for name in SUBJECTS[subject]], nth=24
 ) + every_nth_fast(
     [(subject, name) for subject, asked in SUBJECTS.items() if subject not in _QUICK for name in asked], nth=0
 )
