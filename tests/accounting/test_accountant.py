@@ -344,14 +344,14 @@ def test_calibrated_cohort_is_the_best() -> None:
 @pytest.mark.parametrize("scheme", [{"sampling": "single-pass"}, {"adversary": "server"}])
 def test_hidden_only_by_its_cohort_a_client_wants_a_large_one(scheme: dict[str, str]) -> None:
     def upper(cohort: int) -> float:
-        shuffle_round = ShuffleRound(local_epsilon=1.0, population=1_500, cohort=cohort, **scheme)
+        shuffle_round = ShuffleRound(local_epsilon=1.0, population=500, cohort=cohort, **scheme)
         return accountant_of((shuffle_round, 3)).epsilon(1e-6, lower=False).upper
 
     found = calibrate_cohort(
-        target_epsilon=0.8, delta=1e-6, population=1_500, local_epsilon=1.0, num_steps=3, **scheme
+        target_epsilon=1.2, delta=1e-6, population=500, local_epsilon=1.0, num_steps=3, **scheme
     )
-    assert 1 < found < 1_500
-    assert upper(found) <= 0.8 < upper(found - 1)
+    assert 1 < found < 500
+    assert upper(found) <= 1.2 < upper(found - 1)
 
 
 def test_unreachable_targets_end_with_an_explanation() -> None:
@@ -528,8 +528,8 @@ MANY = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("delta", [1e-3, 1e-12])
-def test_many_kinds_of_rounds_cost_the_same_whenever_it_is_asked(delta: float) -> None:
+def test_many_kinds_of_rounds_cost_the_same_whenever_it_is_asked() -> None:
+    delta = 1e-12
     asked, silent = ShuffleAccountant(), ShuffleAccountant()
     for i, shuffle_round in enumerate(MANY):
         for accountant in (asked, silent):
@@ -546,7 +546,7 @@ def test_many_kinds_of_rounds_cost_the_same_whenever_it_is_asked(delta: float) -
     assert asked.delta(found.upper).upper == pytest.approx(delta, rel=1e-3)
 
 
-@first_fast("delta", [1e-5, 1e-3, 1e-12])
+@first_fast("delta", [1e-5, 1e-12])
 def test_a_growing_history_is_bounded_as_one_composed_at_once(delta: float) -> None:
     accountant = ShuffleAccountant()
     for shuffle_round in MANY:
@@ -579,11 +579,11 @@ def test_a_question_after_every_round_starts_from_the_last_one(monkeypatch: pyte
     monkeypatch.setattr(Spectrum, "include", counted)
     accountant = ShuffleAccountant()
     shares = []
-    for i in range(160):
+    for i in range(100):
         accountant.step(FLEETING.received(880 + i))
         if i >= 40:
             accountant.epsilon(1e-5)
-        if i in (99, 159):
+        if i in (69, 99):
             shares.append(taken / (i - 39))
     assert shares[1] < 1.5 * shares[0]
     assert shares[1] < 60

@@ -21,7 +21,8 @@ from shuffle_plugins.randomness import SeededRandomness
 
 CONFIDENCE = 0.999
 DIMENSIONS = (1, 4)
-THOROUGHLY = ("binary-rr", "k-rr", "laplace", "linf-coordinate", "privunit")
+FAST = ("binary-rr", "k-rr", "laplace", "linf-coordinate", "privunit")
+THOROUGHLY = (("binary-rr", 1), ("privunit", 4))  # in rounds of every kind; sampling is the same for all
 ROUNDS = {
     "local": ({"population": 1, "cohort": 1, "sampling": "full"}, 1e-3, 1),
     "full": ({"population": 12, "cohort": 12, "sampling": "full"}, 1e-2, 1),
@@ -47,21 +48,17 @@ CASES = [
     (name, dim)
     for name in available("vectors", "categories")
     for dim in DIMENSIONS
-    if (name in THOROUGHLY or dim == max(DIMENSIONS)) and build(name, dim=dim) is not None
+    if (name in FAST or dim == max(DIMENSIONS)) and build(name, dim=dim) is not None
 ]
 ROUND_CASES = [
     pytest.param(
         name,
         dim,
         kind,
-        marks=[] if name == "binary-rr" or (kind == "full" and name in THOROUGHLY) else pytest.mark.slow,
+        marks=[] if name == "binary-rr" or (kind == "full" and name in FAST) else pytest.mark.slow,
     )
     for name, dim in CASES
-    for kind in (
-        ROUNDS
-        if name == "binary-rr" or (name in THOROUGHLY and dim == max(DIMENSIONS))
-        else ("full", "poisson, server")
-    )
+    for kind in (ROUNDS if (name, dim) in THOROUGHLY else ("full",))
 ]
 TELLING = ("local", "full", "poisson, server")
 

@@ -1,4 +1,4 @@
-"""The grid's own code on a dozen of its settings, and on made-up answers that must be called violations."""
+"""The grid's own code on eight of its settings, and on made-up answers that must be called violations."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def modules() -> Any:
 @pytest.fixture(scope="module")
 def cells(modules: Any) -> list[Any]:
     grid_settings, _, published_grid = modules
-    chosen = grid_settings.space_filling(power=8)[5:225:31]
+    chosen = grid_settings.space_filling(power=8)[5:225:56]
     chosen += grid_settings.corners()[2::28] + grid_settings.lines()[3::30]
     return [
-        published_grid.evaluate(setting, laws=("3-RR", "10-RR") if i < 4 else ())
+        published_grid.evaluate(setting, laws=("3-RR", "10-RR") if i < 2 else ())
         for i, setting in enumerate(chosen)
     ]
 
@@ -57,9 +57,9 @@ def test_the_grid_covers_what_it_promises(modules: Any) -> None:
 
 
 @pytest.mark.slow
-def test_no_published_bound_is_below_ours_on_a_dozen_settings(modules: Any, cells: list[Any]) -> None:
+def test_no_published_bound_is_below_ours_on_eight_settings(modules: Any, cells: list[Any]) -> None:
     _, grid_report, _ = modules
-    assert len(cells) == 12
+    assert len(cells) == 8
     for cell in cells:
         assert 0 < cell.own.lower <= cell.own.upper
         assert grid_report.violations(cell) == []
@@ -68,7 +68,7 @@ def test_no_published_bound_is_below_ours_on_a_dozen_settings(modules: Any, cell
 @pytest.mark.slow
 def test_three_and_ten_categories_are_known_to_two_per_cent(cells: list[Any]) -> None:
     known = [own for cell in cells for own in cell.mechanisms.values()]
-    assert len(known) == 8
+    assert len(known) == 4
     for own in known:
         assert own.upper <= 1.02 * own.lower
 
@@ -95,10 +95,10 @@ def test_a_report_is_written_and_read_back(modules: Any, cells: list[Any], tmp_p
     published_grid.write(cells, found, path)
     grid_report.plot(cells, path.with_suffix(".png"))
     saved = json.loads(path.read_text())
-    assert len(saved["cells"]) == saved["settings"] == 12
+    assert len(saved["cells"]) == saved["settings"] == 8
     ratios = sorted(cell.own.upper / cell.own.lower for cell in cells)
     assert saved["generic"]["all"]["most"] == pytest.approx(ratios[-1], rel=1e-6)
-    assert saved["generic"]["all"]["median"] == pytest.approx((ratios[5] + ratios[6]) / 2, rel=1e-6)
+    assert saved["generic"]["all"]["median"] == pytest.approx((ratios[3] + ratios[4]) / 2, rel=1e-6)
     least = min(value for value in cells[0].published.values() if value is not None)
     assert min(v for v in saved["cells"][0]["published"].values() if v is not None) == pytest.approx(
         least, rel=1e-6

@@ -130,8 +130,10 @@ def printed(tables: Iterable[Table], *, width: int) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", ["without-replacement", "full"])
-def test_a_plan_has_a_picture(tmp_path: Path, sampling: str) -> None:
+@pytest.mark.parametrize(
+    ("sampling", "cohorts"), [("without-replacement", (50, 500, 5_000)), ("full", (5_000,))]
+)
+def test_a_plan_has_a_picture(tmp_path: Path, sampling: str, cohorts: tuple[int, ...]) -> None:
     found = plan(
         target_epsilon=1.0,
         delta=1e-6,
@@ -140,6 +142,7 @@ def test_a_plan_has_a_picture(tmp_path: Path, sampling: str) -> None:
         mechanism="binary-rr",
         sampling=sampling,
         num_steps=(1, 5),
+        cohorts=cohorts,
     )
     path = tmp_path / "plan.png"
     plot_plan(plan=found, path=path)

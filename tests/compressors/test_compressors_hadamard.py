@@ -156,8 +156,8 @@ def test_gradients_are_not_followed(path):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("count", [1, 2, 5])
-@pytest.mark.parametrize("dim", [1, 2, 3, 7, 8, 9, 17, 100, 1000, 5000])
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("dim", [1, 2, 3, 9, 100, 5000])
 def test_coefficients_are_entries_of_the_transform(dim, count, dtype, path):
     x = batch(4, dim, dtype=dtype)
     signs = public_signs("test", seed=dim, count=dim)

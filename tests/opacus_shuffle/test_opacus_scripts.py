@@ -69,9 +69,12 @@ def test_mnist_learns_by_a_sum(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["hooks", "functorch", "ew", "no_op"])
-@pytest.mark.parametrize("changes", [LOCAL, SUM], ids=["privunit", "vector-sum"])
-def test_cifar10_in_every_mode(mode: str, changes: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "mode"),
+    [(LOCAL, "hooks"), (SUM, "functorch"), (LOCAL, "ew"), (SUM, "no_op")],
+    ids=["privunit-hooks", "vector-sum-functorch", "privunit-ew", "vector-sum-no_op"],
+)
+def test_cifar10_in_every_mode(changes: tuple[tuple[str, str], ...], mode: str, tmp_path: Path) -> None:
     if mode == "ew":  # torch itself refuses the script's evaluation through the wrapped model
         changes = (*changes, ('"accuracy": test(model, test_loader)', '"accuracy": None'))
     result = run("cifar10.py", changes, tmp_path, "--epochs", "1", "--grad_sample_mode", mode)

@@ -84,8 +84,6 @@ def test_a_geometry_has_its_domain_and_mechanism(norm, domain, length, mechanism
         ("l1", OneMessage()),
         ("linf", OneMessage(mechanism="privunit-g")),  # in the ℓ2 ball around the ℓ∞ ball
         ("linf", VectorSums(overhead=0.2)),
-        ("l1", VectorSums(overhead=0.2)),
-        ("linf", OneMessage(mechanism="linf-coordinate")),
         ("l1", OneMessage(mechanism="laplace")),
         ("l1", Local()),
     ],
@@ -113,7 +111,6 @@ def test_means_of_every_geometry_are_clipped_unbiased_and_as_noisy_as_said(norm,
     [
         ("linf", CohortSGD(cohort=100, num_steps=16)),
         ("linf", CohortSGD(cohort=100, num_steps=16, samples=2)),
-        ("linf", SelfSampledSGD(expected=100, num_steps=16)),
         ("l1", CohortSGD(cohort=100, num_steps=16)),
         ("l2", SelfSampledSGD(expected=100, num_steps=16)),
     ],

@@ -361,13 +361,13 @@ def varying(rounds: int, *, secret: bool = False, seed: int = 3) -> list[Federat
 def test_the_quick_number_is_close_never_below_and_never_falls(secret: bool) -> None:
     accountant, names = FederatedAccountant(), people(120)
     shown = dict.fromkeys(Adversary, 0.0)
-    for index, one in enumerate(varying(110, secret=secret), start=1):
+    for index, one in enumerate(varying(60, secret=secret), start=1):
         accountant.step(one, participants=names)
         for adversary in Adversary:
             spent = accountant.epsilon(DELTA, adversary=adversary, lower=False).upper
             assert spent >= shown[adversary]
             shown[adversary] = spent
-        if index in (1, 7, 40, 110):
+        if index in (1, 7, 60):
             found = accountant.spending(DELTA)
             exact = {
                 Adversary.MODEL_OBSERVER: found.observer.upper,
@@ -381,7 +381,7 @@ def test_the_quick_number_is_close_never_below_and_never_falls(secret: bool) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("adversary", list(Adversary))
 def test_a_budget_holds_and_is_used(adversary: Adversary) -> None:
-    budget = {Adversary.MODEL_OBSERVER: 1.2, Adversary.SERVER: 12.0, Adversary.LOCAL: 60.0}[adversary]
+    budget = {Adversary.MODEL_OBSERVER: 0.9, Adversary.SERVER: 9.0, Adversary.LOCAL: 40.0}[adversary]
     accountant, names = FederatedAccountant(), people(120)
     worst = drawn(60, candidates=1200, invited=120)
     steps = 0
@@ -442,7 +442,7 @@ def test_cohorts_of_changing_sizes_cost_what_they_cost_one_by_one(name: str) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rounds", [60, 240])
+@pytest.mark.parametrize("rounds", [20, 60])
 def test_a_client_of_some_rounds_pays_for_as_many_of_the_smallest(rounds: int) -> None:
     rng = np.random.default_rng(2)
     accountant = FederatedAccountant()
@@ -476,12 +476,12 @@ def test_a_question_costs_no_more_after_many_rounds(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(np.fft, "rfft", counted)
     accountant, worst = FederatedAccountant(), drawn(60, candidates=1200, invited=120)
     done = []
-    for one in varying(260):
+    for one in varying(160):
         assert not accountant.would_exceed(worst, max_epsilon=50.0, delta=DELTA)
         accountant.step(one, participants=None)
         accountant.epsilon(DELTA, lower=False)
         done.append(transforms)
-    assert done[-1] - done[129] <= done[129]
+    assert done[-1] - done[79] <= done[79]
 
 
 def test_rdp_is_looser_than_pld() -> None:

@@ -79,9 +79,7 @@ def bit_round(local_epsilon: float, **fields: object) -> ShuffleRound:
 
 
 @pytest.mark.parametrize("local_epsilon", [0.1, 0.5, 1.5, 3.0, 8.0, 15.0])
-@first_fast(
-    ("population", "cohort"), [(1, 1), (2, 2), (4, 4), (5, 3), (9, 5), (7, 1), (16, 15), (25, 25)], fast=5
-)
+@first_fast(("population", "cohort"), [(1, 1), (2, 2), (4, 4), (5, 3), (9, 5), (7, 1), (16, 15)], fast=5)
 def test_every_dataset_is_dominated(local_epsilon: float, population: int, cohort: int) -> None:
     accountant = accountant_of(bit_round(local_epsilon, population=population, cohort=cohort))
     for share in (0.0, 0.05, 0.2, 0.5, 0.9):
@@ -96,7 +94,7 @@ def test_every_dataset_is_dominated(local_epsilon: float, population: int, cohor
 
 
 @pytest.mark.parametrize("local_epsilon", [0.3, 1.0, 2.5])
-@first_fast(("population", "rate"), [(4, 0.5), (8, 0.25), (12, 0.9)], fast=2)
+@first_fast(("population", "rate"), [(4, 0.5), (8, 0.25), (7, 0.9)], fast=2)
 def test_every_dataset_is_dominated_under_poisson_sampling(
     local_epsilon: float, population: int, rate: float
 ) -> None:
@@ -186,7 +184,7 @@ def test_counting_is_never_looser_than_the_blanket(
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(
     local_epsilon=st.floats(0.05, 6.0),
     cohort=st.integers(2, 3_000),

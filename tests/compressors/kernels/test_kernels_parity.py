@@ -56,7 +56,7 @@ def diagonal(dim):
 
 
 @pytest.mark.parametrize(
-    ("start", "count"), [(0, 0), (0, 3), (7, 1), (5, 70), (3, 3_000), (8 * (1 << 32) - 11, 67)]
+    ("start", "count"), [(0, 0), (0, 3), (7, 1), (5, 70), (3, 1_100), (8 * (1 << 32) - 11, 67)]
 )
 def test_words(start, count):
     keystream = Keystream(KEY, nonce=(1 << 63) + 5)
@@ -84,7 +84,7 @@ def test_transform_in_three_passes(monkeypatch):
     monkeypatch.setattr(triton_hadamard, "LARGEST_TILE", 1 << 4)
     monkeypatch.setattr(triton_hadamard, "_TILE", 1 << 4)
     monkeypatch.setattr(triton_hadamard, "_LONGEST_COLUMN", 1 << 3)
-    x = batch(3, 1 << 9)
+    x = batch(1, 1 << 9)
     assert torch.equal(transformed(x.to(DEVICE)).cpu(), hadamard_transform(x))
 
 
@@ -151,7 +151,7 @@ def test_encoded_signs_of_rows_too_long_for_a_program(monkeypatch):
     monkeypatch.setattr(triton_hadamard, "_TILE", 1 << 6)
     monkeypatch.setattr(triton_hadamard, "_LONGEST_COLUMN", 1 << 2)
     monkeypatch.setattr(triton_signs, "_SCRATCH_VALUES", 1 << 8)
-    result, expected = encode_both(Rows(batch(2, 200)), dim=200)
+    result, expected = encode_both(Rows(batch(1, 200)), dim=200)
     assert torch.equal(result, expected)
 
 

@@ -19,7 +19,6 @@ from flwr_shuffle.service_messages import SERVICE_KEY, refusal_in
 from flwr_shuffle.shared_terms import SharedTerms
 from flwr_shuffle.stages.stage import Anonymous
 from sharing_run import DIM, MODEL, SUM, SharedRun, update_of
-from thinning import first_fast
 
 from shuffle_plugins.protocols import BallSum
 from shuffle_plugins.secure_aggregation import (
@@ -96,7 +95,8 @@ def answered(reply: Message, payload: bytes) -> Message:
     return reply
 
 
-@first_fast("aggregators", [2, 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("aggregators", [2, 1])
 def test_the_total_is_that_of_the_clients_reports(
     tmp_path: Path, aggregators: int, tossed: list[torch.Tensor]
 ) -> None:

@@ -1,6 +1,7 @@
 """PrivUnit's reports and the shortcut to their sum: the same law, and exact identities."""
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -109,7 +110,7 @@ def rows_with_zeros():
     return rows
 
 
-ROWS = [generic_rows, repeated_rows, dependent_rows, rows_with_zeros]
+ROWS = [(generic_rows, 4), (repeated_rows, 6), (dependent_rows, 5), (rows_with_zeros, 6)]  # and chunks
 
 
 def fixed_draws(rows, *, uniform_share=0.3, seed=5):
@@ -119,12 +120,15 @@ def fixed_draws(rows, *, uniform_share=0.3, seed=5):
     return Draws(along=along, uniform=uniform | (rows.norm(dim=1) == 0))
 
 
-def shortcut_sums(rows, draws, *, chunk, count, seed=6):
-    source = SeededRandomness(seed)
+@cache
+def shortcut_sums(make, *, chunk):
+    """A thousand sums by the shortcut, drawn once for all tests of them."""
+    rows, source = make(), SeededRandomness(6)
+    draws = fixed_draws(rows)
     batch = Rows([rows[:, :5], rows[:, 5:]])
     norms = ChunkedSum(batch, chunk=chunk).norms()
     return torch.stack(
-        [ChunkedSum(batch, chunk=chunk).sample(norms, draws=draws, randomness=source) for _ in range(count)]
+        [ChunkedSum(batch, chunk=chunk).sample(norms, draws=draws, randomness=source) for _ in range(1_000)]
     ).double()
 
 
@@ -150,15 +154,12 @@ def statistics_of(sums, rows):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("make", "chunk"),
-    [(generic_rows, 4), (repeated_rows, 6), (dependent_rows, 5), (rows_with_zeros, 6)],
-)
+@pytest.mark.parametrize(("make", "chunk"), ROWS)
 def test_the_shortcut_has_the_law_of_the_literal_sum(make, chunk):
     rows = make()
     draws = fixed_draws(rows)
     literal = statistics_of(literal_sums(rows, draws, count=2_000), rows)
-    shortcut = statistics_of(shortcut_sums(rows, draws, chunk=chunk, count=1_000), rows)
+    shortcut = statistics_of(shortcut_sums(make, chunk=chunk), rows)
     for name, sample in literal.items():
         if float(sample.std()) < 1e-5:
             assert float((shortcut[name] - sample.mean()).abs().max()) < 1e-4, name
@@ -167,12 +168,12 @@ def test_the_shortcut_has_the_law_of_the_literal_sum(make, chunk):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", ROWS)
-def test_the_shortcut_has_the_exact_mean_and_covariance(make):
+@pytest.mark.parametrize(("make", "chunk"), ROWS)
+def test_the_shortcut_has_the_exact_mean_and_covariance(make, chunk):
     rows = make()
     draws = fixed_draws(rows)
-    count = 1_000
-    sums = shortcut_sums(rows, draws, chunk=6, count=count)
+    sums = shortcut_sums(make, chunk=chunk)
+    count = len(sums)
     directions = torch.nn.functional.normalize(rows.double(), dim=1)
     mean = torch.zeros(DIM, dtype=torch.float64)
     covariance = torch.zeros(DIM, DIM, dtype=torch.float64)

@@ -129,8 +129,9 @@ def test_expectation_is_what_reports_average_to_where_clipping_bites():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dim", "size"), [(1024, 64), (300, 64), (5000, 1000)])
-@pytest.mark.parametrize("epsilon", [1e-4, 1.5, 6.0])
+@pytest.mark.parametrize(
+    ("dim", "size", "epsilon"), [(1024, 64, 1e-4), (1024, 64, 6.0), (300, 64, 1.5), (300, 64, 6.0)]
+)
 def test_variance_is_the_formula(dim, size, epsilon):
     """Two per cent where k divides d, an upper bound of little excess elsewhere."""
     mechanism = get("projunit", local_epsilon=epsilon, dim=dim, radius=0.5, projected_dim=size)
