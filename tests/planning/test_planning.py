@@ -13,6 +13,7 @@ import torch
 from thinning import first_fast
 
 from shuffle_plugins.accounting import (
+    Blanket,
     EpsilonInterval,
     Sampling,
     ShuffleAccountant,
@@ -144,7 +145,7 @@ def test_an_edge_that_is_not_the_population_is_flagged() -> None:
 
 @pytest.mark.slow
 def test_an_interior_optimum_is_found_and_refined() -> None:
-    with registered(_Steep) as name:
+    with registered(_Steep, lambda *, local_epsilon, dim: Blanket.clones(local_epsilon)) as name:
         found = planned(population=400, mechanism=name, num_steps=10, spread=0.0)
     assert found.cohort_edge is Edge.INTERIOR
     assert not found.everybody
@@ -155,7 +156,7 @@ def test_an_interior_optimum_is_found_and_refined() -> None:
 
 
 def test_a_cohort_that_only_the_best_mechanism_tried_is_compared_with_all_others() -> None:
-    with registered(_Quiet) as quiet:
+    with registered(_Quiet, partial(registry.blanket, "l2-block")) as quiet:
         found = planned(mechanism=("l2-block", quiet), population=400, num_steps=100, cohorts=(20, 400))
     assert [(row.mechanism, row.cohort) for row in found.rows] == [
         ("l2-block", 20),
@@ -168,15 +169,13 @@ def test_a_cohort_that_only_the_best_mechanism_tried_is_compared_with_all_others
 
 
 @contextmanager
-def registered(factory: Callable[..., Any]) -> Iterator[str]:
-    """A mechanism of the planner's tests, with the blanket of l2-block."""
+def registered(factory: Callable[..., Any], blanket: Callable[..., Blanket]) -> Iterator[str]:
+    """A mechanism of the planner's tests."""
     name = "test-planner"
     registry.register(
         name,
         lambda **given: factory(**given),
-        blanket=lambda *, local_epsilon, dim: registry.blanket(
-            "l2-block", local_epsilon=local_epsilon, dim=dim
-        ),
+        blanket=lambda *, local_epsilon, dim: blanket(local_epsilon=local_epsilon, dim=dim),
     )
     try:
         yield name
@@ -629,5 +628,5 @@ def test_a_combination_takes_few_certified_answers(monkeypatch: pytest.MonkeyPat
         return bound(self, delta, lower=lower)
 
     monkeypatch.setattr(ShuffleAccountant, "epsilon", counted)
-    found = planned(population=10**6, delta=1e-8, num_steps=10)
+    found = planned(population=10**6, delta=1e-8)
     assert len(asked) < 2.5 * len(found.rows)
