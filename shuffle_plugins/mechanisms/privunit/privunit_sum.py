@@ -41,8 +41,10 @@ from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms.privunit.privunit_reports import Draws
 from shuffle_plugins.randomness import Randomness
 
-CHUNK = 32
-"""Clients per chunk: so that Gram matrices and normal vectors cost about the same."""
+CHUNK = 64
+"""Clients per chunk. Larger chunks need fewer normal vectors, but more arithmetic for their Gram matrices."""
+
+_LEAST_DIM = 64  # below, one vector per report is as fast
 
 _EXTREME = 1e15  # norms beyond are measured again in float64: squares may overflow
 _ILL_CONDITIONED = 1e-3  # eigenvalues below may be mostly float32 rounding
@@ -52,9 +54,11 @@ Float64Array = NDArray[np.float64]
 
 
 def chunk_size(x: Rows) -> int | None:
-    """Clients per chunk; None where reports are drawn one by one: where d < 2·chunk, and on a GPU, on which a
+    """Clients per chunk; None where reports are drawn one by one: in few dimensions, and on a GPU, on which a
     normal value for each entry takes less time than the small matrices of the chunks."""
-    return CHUNK if x.device.type == "cpu" and x.dim >= 2 * CHUNK else None
+    if x.device.type != "cpu" or x.dim < _LEAST_DIM:
+        return None
+    return min(CHUNK, x.dim // 2)
 
 
 class ChunkedSum:
