@@ -26,7 +26,9 @@ from tqdm import tqdm
 from shuffle_plugins.features import Scattering, group_normalized
 
 GROUPS = {2: 27, 3: 31}  # of the scattering transform's channels, by its scales
-POOLED = {"cifar10": 4}  # places of a row and a column that are left, where that is fewer than there were
+# Places of a row and a column that are left, by data set and scales, where that is fewer than there were: so
+# many that a row has about as many features as one of MNIST, for which the settings were chosen.
+POOLED = {("cifar10", 2): 4, ("cifar10", 3): 2}
 CENSUS_FEATURES = 512
 _CENSUS_NUMBERS = {0, 5, 16, 17, 18, 39}  # age, wage, gains, losses, dividends, weeks worked
 _CENSUS_WEIGHT = 24  # how many people a record stands for: no attribute of the person
@@ -154,8 +156,8 @@ def _scattered(images: Tensor, *, name: str, scales: int) -> Tensor:
     rows = []
     for part in tqdm(images.split(_AT_ONCE), desc=f"features of {name}", unit="batch", mininterval=5):
         found = scattering(part.float() / 255 if part.dtype == torch.uint8 else part)
-        if name in POOLED:
-            places = functional.adaptive_avg_pool2d(found.flatten(1, 2), POOLED[name])
+        if (name, scales) in POOLED:
+            places = functional.adaptive_avg_pool2d(found.flatten(1, 2), POOLED[name, scales])
             found = places.unflatten(1, found.shape[1:3])
         rows.append(group_normalized(found, groups=GROUPS[scales]).half())
     return torch.cat(rows)

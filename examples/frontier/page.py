@@ -131,8 +131,9 @@ def _method() -> str:
 ## How
 
 - **Features.** Images: [scattering coefficients](../guides/features.md) of both orders (L = 8 directions),
-  normalised in groups of channels. Three scales with one report and without a shuffler, two otherwise; of
-  CIFAR-10 with two scales the 8 × 8 places are averaged to 4 × 4. Digits of MNIST are moved to the middle and
+  normalised in groups of channels. Three scales with one report and without a shuffler, two otherwise. The
+  places of CIFAR-10 are averaged to 4 × 4 with two scales and to 2 × 2 with three, so that it has about as
+  many features as MNIST. Digits of MNIST are moved to the middle and
   straightened first, each by its own moments; the other pictures are not. Census-Income KDD: every attribute
   with its value (of amounts the power of √2) is hashed to one of {CENSUS_FEATURES} columns. All of that is
   computed from one record alone, so no ε is spent on it.
