@@ -3,10 +3,10 @@
 Every set of versions gets a virtual environment of its own, in which this package is installed from the
 working tree, and where a selection of the fast tests runs. ``lowest`` pins every requirement to the lower
 bound in ``pyproject.toml``, ``newest`` takes what the index offers. PyTorch is the one version given by
-``--torch`` in both, since other builds of it are gigabytes.
+``--torch`` in both, since other builds of it are gigabytes; ``--another-torch`` adds a set with another one.
 
 Run: python benchmarks/versions.py [--only SET ...] [--python PATH ...] [--torch VERSION]
-     [--over NAME==VERSION]
+     [--another-torch VERSION] [--over NAME==VERSION]
 
 A set that ran replaces its entry in results/versions.json, and the table in docs/reference/versions.md is
 written anew from that file.
@@ -161,6 +161,7 @@ def main() -> int:
         "--python", nargs="*", default=[], metavar="PATH", help="more interpreters, for accounting alone"
     )
     parser.add_argument("--torch", default="2.13.0", metavar="VERSION")
+    parser.add_argument("--another-torch", metavar="VERSION", help="one more set: the newest, with this")
     parser.add_argument(
         "--over", metavar="NAME==VERSION", help="one more set: the newest, but this, whatever is required"
     )
@@ -182,6 +183,12 @@ def main() -> int:
         sets[f"accounting alone, newest, Python {version}"] = {
             **sets["accounting alone, newest"],
             "python": path,
+        }
+    if given.another_torch:
+        sets[f"Opacus and Flower, newest, torch {given.another_torch}"] = {
+            **hosts,
+            "pins": [],
+            "torch": given.another_torch,
         }
     if given.over:
         sets[f"newest, but {given.over}"] = {**hosts, "pins": [], "over": [given.over]}
