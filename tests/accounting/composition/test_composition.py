@@ -120,11 +120,20 @@ def test_shorter_ways_for_large_transforms_give_the_same_answers(monkeypatch, ki
     law = pair_losses(shuffle_round.dominating_pair(), kind=kind)
     usual = LossComposition([law], [3_001])
     expected = [usual.epsilon(1e-6), usual.delta(30.0)]
-    monkeypatch.setattr(pld, "_MANY_FREQUENCIES", 100)
     monkeypatch.setattr(pld, "_MANY_LOSSES", 100)
     monkeypatch.setattr(pld, "_LARGE_GRID", 100)
     shorter = LossComposition([law], [3_001])
     assert [shorter.epsilon(1e-6), shorter.delta(30.0)] == pytest.approx(expected, rel=1e-6)
+
+
+def test_powers_of_a_transform_are_off_by_no_more_than_is_charged() -> None:
+    law = np.exp(-(np.linspace(-4, 6, 300) ** 2))
+    spectrum = np.fft.rfft(law / law.sum(), n=1_000)[:60]
+    for exponent in (1, 2, 3, 100, 3_001):
+        exact = np.exp(exponent * np.log(spectrum.astype(np.clongdouble)))
+        error = np.abs(pld._power(spectrum, exponent) - exact)
+        assert np.all(error <= exponent * math.sqrt(5) * 2.0**-53 * np.abs(exact) + 1e-300)
+    assert np.all(pld._power(np.zeros(3, dtype=np.complex128), 7) == 0)
 
 
 def test_law_masses_are_probabilities() -> None:
