@@ -44,6 +44,10 @@ def _deviance(excess: NDArray[np.float64], mean: NDArray[np.float64]) -> NDArray
 
 def _stirling_error(n: NDArray[np.float64]) -> NDArray[np.float64]:
     """log n! − log(√(2πn)·(n/e)^n) for n ≥ 1."""
-    direct = gammaln(n + 1) - (n + 0.5) * np.log(n) + n - 0.5 * math.log(2 * math.pi)
-    series = 1 / (12 * n) - 1 / (360 * n**3) + 1 / (1260 * n**5) - 1 / (1680 * n**7)
-    return np.where(n < _SERIES_FROM, direct, series)
+    inverse = 1 / np.asarray(n)
+    square = inverse * inverse
+    found = np.asarray(inverse * (1 / 12 - square * (1 / 360 - square * (1 / 1260 - square / 1680))))
+    few = np.asarray(n < _SERIES_FROM)
+    m = n[few]
+    found[few] = gammaln(m + 1) - (m + 0.5) * np.log(m) + m - 0.5 * math.log(2 * math.pi)
+    return found
