@@ -35,6 +35,17 @@ def log_probability(
     return np.where(inside, corrections - deviance + log_root, ends)
 
 
+def log_sum(logs: NDArray[np.float64]) -> float:
+    """log Σ e^x over all entries x, accurate where it is small; SciPy's takes many times as long."""
+    place = int(logs.argmax())
+    largest = float(logs[place])
+    if not math.isfinite(largest):
+        return largest
+    others = np.exp(logs - largest)
+    others[place] = 0.0
+    return largest + math.log1p(float(others.sum()))
+
+
 def _deviance(excess: NDArray[np.float64], mean: NDArray[np.float64]) -> NDArray[np.float64]:
     """x·log(x/μ) − x + μ at x = μ + excess; not used at x = 0."""
     with np.errstate(divide="ignore", invalid="ignore"):

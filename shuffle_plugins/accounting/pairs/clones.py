@@ -22,10 +22,10 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import betainc, logsumexp
+from scipy.special import betainc
 
 from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window
-from shuffle_plugins.accounting.numerics.log_binomial import log_probability
+from shuffle_plugins.accounting.numerics.log_binomial import log_probability, log_sum
 from shuffle_plugins.accounting.numerics.orders import Vector, real_orders
 from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.accounting.pairs.few_clones import log_excess, log_few, log_odds
@@ -135,7 +135,7 @@ class ClonePair:
             value = float(np.logaddexp(value, beyond))
         else:
             given = log_excess(reports=nodes.reports, order=order, local_epsilon=self.local_epsilon)
-            value = float(logsumexp(nodes.log_bucket + given))
+            value = log_sum(nodes.log_bucket + given)
         few = log_few(
             edge=nodes.edge,
             others=self.cohort - 1,

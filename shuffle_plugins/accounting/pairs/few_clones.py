@@ -17,9 +17,8 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
-from shuffle_plugins.accounting.numerics.log_binomial import log_probability
+from shuffle_plugins.accounting.numerics.log_binomial import log_probability, log_sum
 from shuffle_plugins.accounting.numerics.orders import Vector
 
 _NEGLIGIBLE = -8.0  # log of the share of a moment that need not be known better
@@ -92,16 +91,16 @@ def log_few(
         return -math.inf
     start, width = _cut(np.zeros(1), np.full(1, float(edge)), np.array([min(_RUNGS, edge)]))
     mass = _log_mass(start, width, others, clone_probability)
-    simple = float(logsumexp(mass + _log_cosh_excess(start + 1, (order - 0.5) * local_epsilon)))
+    simple = log_sum(mass + _log_cosh_excess(start + 1, (order - 0.5) * local_epsilon))
     if simple < rest + _NEGLIGIBLE:
         return simple
     value = mass + log_excess(reports=start + 1, order=order, local_epsilon=local_epsilon)
     while True:
-        total = float(np.logaddexp(logsumexp(value), rest))
+        total = float(np.logaddexp(log_sum(value), rest))
         matters = value > total + _NEGLIGIBLE - math.log(value.size)
         coarse = matters & (width > np.maximum(_RUNG_WIDTH * start, 1.0))
         if not coarse.any():
-            return float(logsumexp(value))
+            return log_sum(value)
         parts = np.minimum(width[coarse], _RUNG_PARTS).astype(np.int64)
         cut_start, cut_width = _cut(start[coarse], width[coarse], parts)
         cut_value = _log_mass(cut_start, cut_width, others, clone_probability)

@@ -13,14 +13,15 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import gammaln, logsumexp
+from scipy.special import gammaln
 
+from shuffle_plugins.accounting.numerics.log_binomial import log_sum
 from shuffle_plugins.accounting.numerics.orders import Vector, whole_orders
 from shuffle_plugins.accounting.published.subsampled_rdp import subsample_ternary_chi
 from shuffle_plugins.core import checks
 
 _THEOREMS = "subsampled Rényi theorems"
-_ROUNDING = 1e-9  # relative; gammaln and logsumexp stay below it up to order 1e5
+_ROUNDING = 1e-9  # relative; gammaln and log_sum stay below it up to order 1e5
 _NO_OVERFLOW = 30.0  # log of a sum that is small enough to be added without logarithms, which keep its digits
 
 
@@ -103,7 +104,7 @@ def poisson(*, orders: ArrayLike, rdp: ArrayLike, sampling_rate: float) -> Vecto
             + (sizes - 1) * curve[: order - 1]
         )
         log_terms[1:] += math.log(3)
-        log_present = float(logsumexp(log_terms))
+        log_present = log_sum(log_terms)
         if log_present < _NO_OVERFLOW:
             values.append(math.log1p(max(math.expm1(absent) + math.exp(log_present), 0.0)))
         else:

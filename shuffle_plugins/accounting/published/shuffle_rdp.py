@@ -10,13 +10,14 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import gammaln, logsumexp
+from scipy.special import gammaln
 
+from shuffle_plugins.accounting.numerics.log_binomial import log_sum
 from shuffle_plugins.accounting.numerics.orders import Vector
 from shuffle_plugins.accounting.published.subsampled_rdp import subsampled_rdp_lower_bound
 from shuffle_plugins.core import checks
 
-_ROUNDING = 1e-9  # relative; gammaln and logsumexp stay below it up to order 1e5
+_ROUNDING = 1e-9  # relative; gammaln and log_sum stay below it up to order 1e5
 _LARGEST_LOCAL_EPSILON = 300.0  # e^2ε0 still fits a double
 _PAPER_SPLIT = 0.5
 _LARGEST_SPLIT = 1 - 1e-9
@@ -163,7 +164,7 @@ def _log_moment_1(order: float, local_epsilon: float, cohort: int, split: float 
         log_clones = _log_clones(local_epsilon, cohort, c)
         log_terms = _log_higher_terms(order, log_scale - log_clones)
         few = _log_few(order, local_epsilon, cohort, c)
-        best = min(best, float(logsumexp([0.0, log_pairs - log_clones, few, *log_terms])))
+        best = min(best, log_sum(np.append(log_terms, [0.0, log_pairs - log_clones, few])))
     return best
 
 

@@ -11,14 +11,14 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import gammaln, logsumexp
+from scipy.special import gammaln
 
-from shuffle_plugins.accounting.numerics.log_binomial import log_probability
+from shuffle_plugins.accounting.numerics.log_binomial import log_probability, log_sum
 from shuffle_plugins.accounting.numerics.orders import Vector, whole_orders
 from shuffle_plugins.core import checks
 
 _THEOREMS = "the subsampled-shuffle theorems"
-_ROUNDING = 1e-9  # relative; gammaln and logsumexp stay below it up to order 1e5 and cohort 1e9
+_ROUNDING = 1e-9  # relative; gammaln and log_sum stay below it up to order 1e5 and cohort 1e9
 _LARGEST_LOCAL_EPSILON = 300.0  # e^2ε0 still fits a double
 _WINDOW_SDS = 14.0  # a binomial count further from its mean weighs less than 1e-40
 
@@ -80,7 +80,7 @@ def subsample_ternary_chi(*, orders: ArrayLike, log_chi: ArrayLike, sampling_rat
     log_terms = log_terms[: alpha.size] + alpha * math.log(sampling_rate) - gammaln(alpha + 1)
     log_factorial = gammaln(np.arange(int(whole.max()) + 1) + 1.0)
     log_sums = [
-        log_factorial[order] + logsumexp(log_terms[: order - 1] - log_factorial[order - 2 :: -1])
+        log_factorial[order] + log_sum(log_terms[: order - 1] - log_factorial[order - 2 :: -1])
         for order in whole
     ]
     return np.logaddexp(0.0, log_sums) / (whole - 1) * (1 + _ROUNDING)
@@ -136,7 +136,7 @@ def subsampled_rdp_lower_bound(
         hits = _relevant_hits(trials=cohort, success=success, step=step, order=int(order))
         centred = step * (hits - cohort * success)
         log_sums.append(
-            logsumexp(
+            log_sum(
                 log_probability(successes=hits, trials=cohort, success=success)
                 + _log_power_remainder(centred, order=int(order))
             )
