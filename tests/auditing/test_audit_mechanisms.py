@@ -112,13 +112,18 @@ def test_reports_withstand_the_attack_at_the_declared_local_epsilon(name, dim, l
     assert result.epsilon >= share * local_epsilon
 
 
-@first_fast(("name", "dim"), [("binary-rr", 1), ("linf-coordinate", 4)])
 @first_fast(
-    ("fields", "delta", "share"),
+    ("name", "dim", "fields", "delta", "share"),
     [
-        ({"population": 20, "cohort": 20, "sampling": "full"}, 1e-2, 0.85),
-        ({"population": 50, "cohort": 10}, 1e-3, 0.25),
-        ({"population": 50, "cohort": 10, "sampling": "poisson", "adversary": "server"}, 1e-3, 0.9),
+        ("binary-rr", 1, {"population": 20, "cohort": 20, "sampling": "full"}, 1e-2, 0.85),
+        ("linf-coordinate", 4, {"population": 50, "cohort": 10}, 1e-3, 0.25),
+        (
+            "binary-rr",
+            1,
+            {"population": 50, "cohort": 10, "sampling": "poisson", "adversary": "server"},
+            1e-3,
+            0.9,
+        ),
     ],
     ids=["full", "sampled", "server"],
 )

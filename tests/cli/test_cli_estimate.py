@@ -78,6 +78,7 @@ def test_frequencies_stay_within_epsilon_and_their_bars_hold_the_truth(run, valu
     assert sum(row["distribution"] for row in found["categories"]) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_a_table_for_people_names_the_guarantee(run, values) -> None:
     code, out, err = run("frequencies", "--input", values[0], *TARGET, *LISTED)
     assert (code, err) == (0, "")
@@ -195,7 +196,7 @@ def test_names_with_square_brackets_are_shown_as_they_are(run, tmp_path) -> None
     listed = ["--input", path, "--categories", "[bold],[/b]"]
     asked = ["--client", "user", "--columns", "[/x]", "-e", 2, "--radius", 1, "--sigma", 0.3]
     for arguments, names in (
-        (["frequencies", *listed, *TARGET], ("[bold]", "[/b]")),
+        (["frequencies", *listed, *TARGET, "--protocol", "histogram-sum"], ("[bold]", "[/b]")),
         (["refine", *listed, "--levels", "1,2"], ("[bold]", "[/b]")),
         (["mean", "--input", table, *asked], ("[/x]",)),
     ):

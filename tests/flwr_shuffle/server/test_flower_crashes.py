@@ -57,6 +57,9 @@ POINTS = [
     (BudgetLedger, "complete"),
     (FederatedAccountant, "epsilon"),
 ]
+LASTING = ("begin", "receive", "aggregate_train", "to_bytes", "complete")
+"""After anything else all is as before the next point."""
+CUTS = [(*point, False) for point in POINTS] + [(*point, True) for point in POINTS if point[1] in LASTING]
 
 
 def cut(monkeypatch, owner, name, *, after):
@@ -103,8 +106,9 @@ def books(path):
         return ledger.rounds(), np.array(spent), ledger.last_checkpoint()
 
 
-@first_fast("after", [False, True], ids=["before", "after"])
-@first_fast(("owner", "name"), POINTS, fast=3, ids=[name for _, name in POINTS])
+@first_fast(
+    ("owner", "name", "after"), CUTS, fast=3, ids=lambda value: getattr(value, "__name__", str(value))
+)
 def test_a_run_cut_off_goes_on(owner, name, after, tmp_path, monkeypatch):
     Releasing.released = []
     with monkeypatch.context() as patched:

@@ -122,13 +122,13 @@ def fixed_draws(rows, *, uniform_share=0.3, seed=5):
 
 @cache
 def shortcut_sums(make, *, chunk):
-    """A thousand sums by the shortcut, drawn once for all tests of them."""
+    """Sums by the shortcut, drawn once for all tests of them."""
     rows, source = make(), SeededRandomness(6)
     draws = fixed_draws(rows)
     batch = Rows([rows[:, :5], rows[:, 5:]])
     norms = ChunkedSum(batch, chunk=chunk).norms()
     return torch.stack(
-        [ChunkedSum(batch, chunk=chunk).sample(norms, draws=draws, randomness=source) for _ in range(1_000)]
+        [ChunkedSum(batch, chunk=chunk).sample(norms, draws=draws, randomness=source) for _ in range(600)]
     ).double()
 
 
@@ -158,7 +158,7 @@ def statistics_of(sums, rows):
 def test_the_shortcut_has_the_law_of_the_literal_sum(make, chunk):
     rows = make()
     draws = fixed_draws(rows)
-    literal = statistics_of(literal_sums(rows, draws, count=2_000), rows)
+    literal = statistics_of(literal_sums(rows, draws, count=1_200), rows)
     shortcut = statistics_of(shortcut_sums(make, chunk=chunk), rows)
     for name, sample in literal.items():
         if float(sample.std()) < 1e-5:
