@@ -24,6 +24,7 @@ from shuffle_plugins.core import checks
 _PLACES = 16  # between two records, of which everybody else's is tried at half
 _LINE_CELLS, _AXIS_CELLS = 4096, 48  # in which reports about a number, or on one of several axes, are read
 _CELLS_ACROSS = 800  # of records in an l1 ball, along the axis of everybody else's
+_IN_ORDER = np.tri(_CELLS_ACROSS + 1, dtype=np.bool_).T  # of two records the first is no further along it
 _FARTHER = (
     1.0,
     2.0,
@@ -222,11 +223,11 @@ def _whole_ball_information(radius: float, rate: float) -> float:
     along = np.linspace(-radius, radius, _CELLS_ACROSS + 1)
     left = np.exp(-(radius - np.abs(along)))  # of the other coordinates
     single = alpha(radius + along) * alpha(radius - np.abs(along)) * math.exp(2 * half)
-    far = np.exp(-(radius + along))
-    near, other = np.maximum(far[:, None], far), np.minimum(far[:, None], far)
-    beta = 1 / near - falling * other * (1 / near**2 - near)
-    beta = beta * (1 - (1 - left[:, None]) * (1 - left)) * math.exp(-5 * half)
-    return float((single[:, None] + single - 2 * beta).max())
+    near = np.exp(-(radius + along))  # falls, so that of two the first is the larger one
+    beta = (1 / near)[:, None] - (falling * (1 / near**2 - near))[:, None] * near
+    beta *= 1 - (1 - left)[:, None] * (1 - left)
+    found = single[:, None] + single - 2 * math.exp(-5 * half) * beta
+    return float(found.max(where=_IN_ORDER, initial=-math.inf))
 
 
 def gaussian_blanket(*, sigma: float, radius: float, tail: float = 1e-18) -> Blanket:
