@@ -10,6 +10,7 @@ from thinning import first_fast
 
 from shuffle_plugins.accounting import (
     Blanket,
+    GaussianReportsRound,
     ShuffleAccountant,
     ShuffleRound,
     calibrate_num_steps,
@@ -259,3 +260,37 @@ def test_a_lower_end_of_very_many_reports_has_no_more_mass_than_one() -> None:
     for num_steps in (10**4, 10**6):
         found = accountant_of((shuffle_round, num_steps)).epsilon(1e-8)
         assert 0.99 * found.upper < found.lower <= found.upper
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "shuffle_round",
+    [
+        ShuffleRound(  # sums whose short forms would need a Gaussian of no width
+            local_epsilon=3.3e-6,
+            population=18,
+            cohort=1,
+            sampling="poisson",
+            mechanism="l1-hadamard",
+            blanket=registry.blanket("l1-hadamard", local_epsilon=3.3e-6, dim=64),
+        ),
+        GaussianReportsRound(  # little noise, of which the analysis says nothing at some losses
+            local_epsilon=20.0, local_delta=1e-12, population=323_810, cohort=323_810, radius=1.4733814
+        ),
+    ],
+    ids=str,
+)
+def test_no_warning_comes_of_numbers_beyond_floats(shuffle_round: ShuffleRound) -> None:
+    found = accountant_of((shuffle_round, 10)).epsilon(1e-9)
+    assert 0 <= found.lower <= found.upper <= 10 * shuffle_round.local_epsilon
+
+
+def test_no_jump_between_rounds_of_nearly_as_many_reports() -> None:
+    """The pair over all mixes is taken wherever it is smaller, so ε changes smoothly with the cohort."""
+    blanket = registry.blanket("privunit", local_epsilon=0.14, dim=100)
+    place = {"local_epsilon": 0.14, "population": 2_779, "mechanism": "privunit", "blanket": blanket}
+    found = [
+        accountant_of((ShuffleRound(cohort=k, **place), 266)).epsilon(3.5e-6) for k in range(253, 278, 4)
+    ]
+    widths = [each.upper / each.lower for each in found]
+    assert max(widths) / min(widths) < 1.002

@@ -263,9 +263,9 @@ class _Contours:
         for count in _SHORT_SUMS:
             near = self._step * (count - 1)
             end = 2 * math.pi / widest.max(axis=0) - near
-            narrowest = math.sqrt(2 * _LEFT_OFF) / np.maximum(end, 1e-300)
-            fits = (terms == 0) & (end > near) & (narrowest <= self._smoothing)
-            fits &= narrowest * tilt < _MOST_SMOOTHED
+            fits = (terms == 0) & (end > near)
+            narrowest = math.sqrt(2 * _LEFT_OFF) / np.where(fits, end, np.inf)
+            fits &= (narrowest <= self._smoothing) & (narrowest * tilt < _MOST_SMOOTHED)
             if not np.any(fits):
                 continue
             gone = 4 * np.einsum("irp,irp->ir", weight, np.sin(near[:, None] * apart / 2) ** 2)

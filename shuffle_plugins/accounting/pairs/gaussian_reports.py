@@ -267,9 +267,10 @@ def _shuffled(radius: float, population: int, slots: int, participation: float, 
         lightest = theta / thinned
         found = np.zeros(len(excess))
         for i, e in enumerate(excess.tolist()):
-            found[i] = _bound(
+            bound = _bound(
                 radius, kinds, phantom, top, e, population, slots, participation, thinned, lightest
             )
+            found[i] = min(bound, 1.0)  # infinite where the analysis says nothing
             if found[i] < _NEGLIGIBLE:
                 found[i:] = found[i]
                 break

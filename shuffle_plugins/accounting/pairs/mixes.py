@@ -24,9 +24,9 @@ from shuffle_plugins.accounting.pairs.others import (
 )
 from shuffle_plugins.accounting.pairs.record_types import RecordTypes
 
-_FEW = 2.0  # reports whose variance smooths a sum, at least
+_SMOOTHING = 0.4  # reports whose variance smooths a sum, at least
 _FEWEST_REPORTS, _FEWEST_COMMON = 150, 30  # below, also of what all have in common, the blanket is as good
-_LEAST_GAIN = 0.99  # of the variance, for which it is worth the time
+_LEAST_GAIN = 0.998  # of the variance, for which it is worth the time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +57,7 @@ class MixPair(OthersPair):
         if reports < _FEWEST_REPORTS or self.population * self.others.common < _FEWEST_COMMON:
             return False
         # What client 1's own report costs, and smoothing.
-        extra = self.others.excess / self.population + 2 * _FEW / reports
+        extra = self.others.excess / self.population + _SMOOTHING / reports
         return self.information * (1 + extra) < _LEAST_GAIN * information
 
     def shares(self) -> tuple[list[Share], float]:
