@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy import fft
 
+from shuffle_plugins.accounting.numerics.binomial import binomial_window
 from shuffle_plugins.accounting.numerics.grid import Cells, Floats, tally, transform_size
 from shuffle_plugins.accounting.numerics.profiles import loss_of
 from shuffle_plugins.accounting.numerics.search import zero_between
@@ -39,6 +40,11 @@ _LARGEST_TILT = 700.0  # of a score, so that its weight is a float
 _ROUNDOFF = 128 * 2.0**-53  # of a transform, relative to its largest value
 _BLOCK_CELLS = 8  # to a deviation of a block's score
 _MOST_TILTS = 64
+_MOST_CLEAR = 300.0  # expected clear reports, up to which they are counted
+_LEAST_REST = (
+    0.25  # weight of the reports that are not clear: it is what the others leave of one, and loses digits
+)
+_LEAST_CLEAR_LOSS = 2.0  # beside which that is next to nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +61,92 @@ class _Slots:
 def slot_losses_from_below(pair: SlotPair) -> tuple[Floats, Floats, Floats]:
     """A finite pair that ``pair`` dominates: losses, rounded towards 0, and masses under P and under Q.
 
-    Masses may fall short of one; what is left out leaks nothing.
+    Masses may fall short of one; what is left out leaks nothing. At an ε0 of ten and more, and with few
+    reports, a few likelihoods may be so large that the transform does not resolve the law: its masses do not
+    add up to one. Then only how many reports are clear is read.
 
     Raises:
-        ArithmeticError: if a few likelihoods are so large, at an ε0 of ten and more, that the transform does
-            not resolve the law: then masses do not add up to one.
+        ArithmeticError: if that does not resolve it either.
     """
     if few_outcomes(pair):
         return listed_outcomes(pair)[:3]
+    try:
+        return _sum_of_scores(pair)
+    except ArithmeticError:
+        return _clear_reports(pair)
+
+
+def _clear_reports(pair: SlotPair) -> tuple[Floats, Floats, Floats]:
+    r"""From below: reports are read as clear for P, clear for Q, or neither, and these are counted.
+
+    Clear are those of the largest \|u − v\|, as many as make the counts tell most. A class has its mean
+    weights. Few reports are clear, so all counts that matter are listed.
+
+    Raises:
+        ArithmeticError: if so many reports are clear that listing takes long, or if rounding matters.
+    """
+    u, v, mass = (np.array(column) for column in zip(*(a for a in pair.atoms if a[2] > 0), strict=True))
+    (mass_p, first_p, second_p), (mass_q, first_q, second_q) = (
+        _clear_class(u, v, mass, _clearest(pair, u, v, mass), sign=sign) for sign in (1, -1)
+    )
+    rest = 1 - mass_p - mass_q
+    rest_u, rest_v = (
+        -(mass_p * first_p + mass_q * first_q) / rest,
+        -(mass_p * second_p + mass_q * second_q) / rest,
+    )
+    start, law = binomial_window(pair.slots, mass_p)
+    masses, counts_p, counts_q = [], [], []
+    for count, chance in zip(range(start, start + len(law)), law.tolist(), strict=True):
+        first, beside = binomial_window(pair.slots - count, min(mass_q / (1 - mass_p), 1.0))
+        masses.append(chance * beside)
+        counts_p.append(np.full(len(beside), float(count)))
+        counts_q.append(first + np.arange(len(beside), dtype=np.float64))
+    weight, for_p, for_q = (np.concatenate(column) for column in (masses, counts_p, counts_q))
+    others = pair.slots - for_p - for_q
+    gain_u = for_p * first_p + for_q * first_q + others * rest_u
+    gain_v = for_p * second_p + for_q * second_q + others * rest_v
+    p, q = (weight * np.maximum(1 + gain / pair.population, 0.0) for gain in (gain_u, gain_v))
+    apart = for_p * (first_p - second_p) + for_q * (first_q - second_q) + others * (rest_u - rest_v)
+    loss = loss_of(p, q, weight * apart / pair.population)
+    if not float(np.max(loss, where=(p > 0) & (q > 0), initial=0.0)) > _LEAST_CLEAR_LOSS:
+        raise ArithmeticError(f"the law of {pair} is not resolved: no report is clear")
+    return loss, p, q
+
+
+def _clear_class(
+    u: Floats, v: Floats, mass: Floats, least: float, *, sign: int
+) -> tuple[float, float, float]:
+    """Mass and mean weights of the slots with ±(u − v) of ``least`` or more."""
+    inside = sign * (u - v) >= least
+    total = math.fsum(mass[inside])
+    if total == 0:
+        return 0.0, 0.0, 0.0
+    return total, math.fsum((mass * u)[inside]) / total, math.fsum((mass * v)[inside]) / total
+
+
+def _clearest(pair: SlotPair, u: Floats, v: Floats, mass: Floats) -> float:
+    r"""The \|u − v\| from which on reports count as clear: one with which the counts tell most."""
+    found, most = math.nan, 0.0
+    for least in np.unique(np.abs(u - v))[1:].tolist():
+        classes = [_clear_class(u, v, mass, least, sign=sign) for sign in (1, -1)]
+        clear = math.fsum(each[0] for each in classes)
+        if clear > 1 - _LEAST_REST or pair.slots * clear > _MOST_CLEAR:
+            continue
+        common = [-math.fsum(each[0] * each[i] for each in classes) / (1 - clear) for i in (1, 2)]
+        told = math.fsum(share * (first - second) ** 2 for share, first, second in classes)
+        if min(common) >= _LEAST_REST - 1 and told > most:
+            found, most = least, told
+    if math.isnan(found):
+        raise ArithmeticError(f"the law of {pair} is not resolved: no class of few reports is clear")
+    return found
+
+
+def _sum_of_scores(pair: SlotPair) -> tuple[Floats, Floats, Floats]:
+    """From below: reports are read as scores, and only their sum is kept.
+
+    Raises:
+        ArithmeticError: if masses do not add up to one.
+    """
     u, v, mass = (np.array(column) for column in zip(*(a for a in pair.atoms if a[2] > 0), strict=True))
     # What rounding added to the means would be added to the mass of P and Q.
     total = mass.sum()

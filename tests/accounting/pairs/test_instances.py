@@ -10,11 +10,12 @@ from brute_force import hockey_stick, shuffled_law
 from thinning import first_fast
 
 from shuffle_plugins.accounting import Blanket, Sampling, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting.losses import slots
 from shuffle_plugins.accounting.losses.shuffle import pair_losses
 from shuffle_plugins.accounting.losses.slots import slot_losses_from_below
 from shuffle_plugins.accounting.pairs.counts import PairMixture, alike_pair, mirror_pair, third_record_pair
 from shuffle_plugins.accounting.pairs.instances import product_atoms, read_coarsely, two_level_atoms
-from shuffle_plugins.accounting.pairs.slots import SlotPair
+from shuffle_plugins.accounting.pairs.slots import SlotPair, listed_outcomes
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.privunit.sphere import caps_at_angle
 
@@ -234,3 +235,66 @@ def test_caps_overlap_as_sampled() -> None:
             other = v[:, :2] @ [math.cos(angle), math.sin(angle)]
             share = ((v[:, 0] >= threshold) & (other >= threshold)).mean()
             assert caps_at_angle(threshold, angle=angle, dim=dim) == pytest.approx(share, abs=0.006)
+
+
+CLEAR = (
+    (3e5, 20.0, 1e-6),
+    (2e4, -0.4, 2e-6),
+    (-0.4, 5e4, 3e-6),
+)
+
+
+def closed(atoms: tuple[tuple[float, float, float], ...]) -> tuple[tuple[float, float, float], ...]:
+    """With one more atom, that makes all masses together one and the means zero."""
+    u, v, mass = map(np.array, zip(*atoms, strict=True))
+    rest = 1 - mass.sum()
+    return (*atoms, (-(u @ mass) / rest, -(v @ mass) / rest, rest))
+
+
+def test_counts_of_clear_reports_are_the_law_of_three_kinds_of_reports() -> None:
+    pair = SlotPair(population=25, slots=20, atoms=closed((CLEAR[0], CLEAR[2])))
+    losses, p, q = slots._clear_reports(pair)
+    _, exact_p, exact_q, _ = listed_outcomes(pair)
+    epsilons = np.linspace(-9, 9, 19)
+    assert profile(p, q, epsilons) == pytest.approx(profile(exact_p, exact_q, epsilons), rel=1e-9)
+    assert losses == pytest.approx(np.log(p / q), rel=1e-9)
+
+
+def test_counts_of_clear_reports_are_below_the_law_of_all_kinds() -> None:
+    pair = SlotPair(population=25, slots=20, atoms=closed((*CLEAR, (3.0, 1.0, 1e-3))))
+    _, p, q = slots._clear_reports(pair)
+    _, exact_p, exact_q, _ = listed_outcomes(pair)
+    epsilons = np.linspace(-9, 9, 19)
+    for found, exact in (
+        (profile(p, q, epsilons), profile(exact_p, exact_q, epsilons)),
+        (profile(q, p, epsilons), profile(exact_q, exact_p, epsilons)),
+    ):
+        assert np.all(found <= exact * (1 + 1e-12))
+        assert np.all(found[epsilons < 8] >= 0.2 * exact[epsilons < 8])
+
+
+@pytest.mark.parametrize(
+    ("dim", "local_epsilon", "population", "cohort", "least"),
+    [(1, 27.0, 20, 20, 23.8), (1, 16.0, 10**7, 10**5, 0.9), (100, 11.0, 2_000, 20, 3.2)],
+)
+def test_few_reports_of_a_large_local_epsilon_have_a_lower_end(
+    dim: int, local_epsilon: float, population: int, cohort: int, least: float
+) -> None:
+    accountant = ShuffleAccountant()
+    accountant.step(
+        ShuffleRound(
+            local_epsilon=local_epsilon,
+            population=population,
+            cohort=cohort,
+            mechanism="laplace",
+            blanket=registry.blanket("laplace", local_epsilon=local_epsilon, dim=dim),
+        )
+    )
+    found = accountant.epsilon(1e-6)
+    assert least < found.lower <= found.upper
+
+
+def test_so_many_clear_reports_that_they_are_not_listed_are_refused() -> None:
+    pair = SlotPair(population=10**6, slots=10**6, atoms=closed(((30.0, 0.0, 1e-2), (0.0, 30.0, 1e-2))))
+    with pytest.raises(ArithmeticError, match="no class of few reports"):
+        slots._clear_reports(pair)
