@@ -451,3 +451,39 @@ def test_the_tighter_of_two_bounds_is_below_both_and_above_the_pair_that_both_bo
     for wrong in (law(pair, kind="lower"), law(pair, symmetric=False)):
         with pytest.raises(ValueError, match="only symmetric distributions that bound from above"):
             tighter(first, wrong)
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-9, 1e-25])
+def test_an_epsilon_next_to_the_largest_loss_is_known_from_its_mass(delta: float) -> None:
+    """Of T binary responses ε is T·ε0 + log(1 − δ/p^T) as long as only the largest loss exceeds it."""
+    level, steps = 3.0, 4
+    p = 1 / (1 + math.exp(-level))
+    law = finite_losses(
+        None,
+        np.array([p, 1 - p]),
+        np.array([1 - p, p]),
+        missing=0.0,
+        kind="upper",
+        resolution=FINE,
+        symmetric=True,
+    )
+    composed = LossComposition([law], [steps])
+    exact = steps * level + math.log1p(-delta / p**steps)
+    assert composed._below_largest(delta) == pytest.approx(steps * level - exact, rel=1e-9)
+    assert (
+        exact * (1 - 1e-12) <= composed.epsilon(delta) <= min(exact * (1 + 1e-4), steps * level * (1 + 1e-9))
+    )
+
+
+def test_no_epsilon_is_known_from_the_mass_of_the_largest_loss_alone() -> None:
+    """If δ is that mass or more, nothing follows."""
+    law = finite_losses(
+        None,
+        np.array([0.6, 0.4]),
+        np.array([0.4, 0.6]),
+        missing=0.0,
+        kind="upper",
+        resolution=FINE,
+        symmetric=True,
+    )
+    assert LossComposition([law], [3])._below_largest(0.6**3 * (1 + 1e-9)) == math.inf
