@@ -43,7 +43,7 @@ _LOG_CUT = -75.0  # log of the mass of coins that a node may leave to a bound
 _NEVER_UNDERFLOWS = 1000.0  # 2^−m is a normal double up to here
 _FURTHEST_SDS = 36.0  # and e^−W²/(2m) up to here
 _NEGLIGIBLE = -9.0  # log of the share of a moment that need not be known better than its bound
-_LARGEST_COHORT = 10**15  # whole numbers up to here, and halves of them, are exact in a double
+_LARGEST_COHORT = 10**12  # one to two seconds; the counts that are listed, some √n, take minutes at 10^15
 _LARGEST_LOCAL_EPSILON = 300.0  # e^2ε0 still fits a double
 
 
@@ -53,7 +53,7 @@ class ClonePair:
 
     Attributes:
         local_epsilon: ε0 in (0, 300], nats.
-        cohort: n in [1, 1e15].
+        cohort: n in [1, 1e12].
         clone_probability: p in [0, 1], of each other report.
     """
 
@@ -157,7 +157,7 @@ def binary_pair(*, local_epsilon: float, cohort: int) -> ClonePair:
 
     Args:
         local_epsilon: ε0 in (0, 300], nats.
-        cohort: n in [1, 1e15].
+        cohort: n in [1, 1e12].
     """
     return ClonePair(
         local_epsilon=local_epsilon,

@@ -289,7 +289,7 @@ def clone_pair(*, local_epsilon: float, cohort: int) -> ClonePair:
 
     Args:
         local_epsilon: ε0 in (0, 300], nats.
-        cohort: n in [1, 1e15].
+        cohort: n in [1, 1e12].
     """
     return ClonePair(
         local_epsilon=local_epsilon,
@@ -306,7 +306,7 @@ def binary_response_lower(*, local_epsilon: float, cohort: int, delta: float) ->
 
     Args:
         local_epsilon: ε0 in (0, 300], nats.
-        cohort: n in [1, 1e15].
+        cohort: n in [1, 1e12].
         delta: in (0, 1).
 
     Returns:

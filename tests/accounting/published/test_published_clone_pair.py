@@ -257,3 +257,8 @@ def test_questions_out_of_range_are_refused() -> None:
     for orders in ([1.0], [0.5], [math.inf], [math.nan], [[2.0]]):
         with pytest.raises(ValueError, match="orders"):
             pair.rdp(orders)
+
+
+def test_so_many_reports_that_counting_takes_minutes_are_refused() -> None:
+    with pytest.raises(ValueError, match="cohort"):
+        ClonePair(local_epsilon=1.0, cohort=10**12 + 1, clone_probability=0.5)
