@@ -194,22 +194,28 @@ def plan_sums(
     )
     steps = (num_steps,) if isinstance(num_steps, int) else tuple(num_steps)
     ks = _checked("cohorts", (population,) if cohorts is None else cohorts, at_least=2, at_most=population)
-    rows, infeasible = [], []
+    rows, infeasible, reasons = [], [], dict[str, None]()
     for each_steps in _checked("num_steps", steps, at_least=1, at_most=None):
         for cohort in ks:
             ways = (DrawnBy.NOBODY,) if cohort == population else (DrawnBy.SERVER, DrawnBy.CLIENTS)
             for drawn_by in ways:
-                row = _row(asked, mechanism, reach, drawn_by=drawn_by, cohort=cohort, num_steps=each_steps)
-                if row is None:
+                try:
+                    rows.append(
+                        _row(asked, mechanism, reach, drawn_by=drawn_by, cohort=cohort, num_steps=each_steps)
+                    )
+                except _NoNoise as error:
                     infeasible.append((drawn_by, cohort, each_steps))
-                else:
-                    rows.append(row)
+                    reasons[str(error)] = None
     if not rows:
         raise ValueError(
-            f"no noise keeps these sums within ε={target_epsilon:g}, δ={delta:g}: use fewer rounds, or a "
-            "larger ε or δ"
+            f"no noise keeps these sums within ε={target_epsilon:g}, δ={delta:g}: {'; '.join(reasons)}. Use "
+            "fewer rounds, or a larger ε or δ"
         )
     return SumPlan(**asdict(asked), mechanism=mechanism, rows=tuple(rows), infeasible=tuple(infeasible))
+
+
+class _NoNoise(Exception):
+    """No noise keeps a sum within the target, and why; ``TargetUnreachable`` would load torch."""
 
 
 def _checked(name: str, values: Iterable[int], *, at_least: int, at_most: int | None) -> tuple[int, ...]:
@@ -223,8 +229,12 @@ def _checked(name: str, values: Iterable[int], *, at_least: int, at_most: int | 
 
 def _row(
     asked: PlanQuestion, mechanism: str, radius: float, *, drawn_by: DrawnBy, cohort: int, num_steps: int
-) -> SumRow | None:
-    """One way; None if no noise keeps it within the target."""
+) -> SumRow:
+    """One way.
+
+    Raises:
+        _NoNoise: if no noise keeps it within the target.
+    """
     # Loads torch.
     from shuffle_plugins.protocols import PoissonBinomialSum, TargetUnreachable, VectorSum
 
@@ -249,8 +259,8 @@ def _row(
             radius=radius,
             participation=participation,
         )
-    except TargetUnreachable:
-        return None
+    except TargetUnreachable as error:
+        raise _NoNoise(str(error)) from error
     each = built.round(population=population, participation=participation, adversary=asked.adversary)
     accountant = ShuffleAccountant()
     accountant.step(each, num_steps=charged)
