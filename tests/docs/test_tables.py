@@ -1,0 +1,81 @@
+"""Numbers on the pages are those of the committed result files, and every result file has its page."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def _script(path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(Path(path).stem + "_script", ROOT / path)
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = found  # dataclasses look their module up
+    spec.loader.exec_module(found)
+    return found
+
+
+tables = _script("docs/tables.py")
+
+
+@pytest.mark.parametrize("page", tables.TABLES)
+def test_the_tables_are_those_of_the_results(page: str) -> None:
+    """If this fails, run ``python docs/tables.py``."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert tables.with_tables(text, tables.TABLES[page]) == text
+
+
+@pytest.mark.parametrize("page", tables.sentences())
+def test_the_sentences_are_those_of_the_results(page: str) -> None:
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    for piece in tables.sentences()[page]:
+        assert piece in text
+
+
+def test_the_table_of_intervals_is_that_of_the_results(tmp_path: Path) -> None:
+    """If this fails, run ``python benchmarks/intervals.py --page docs/reference/benchmarks.md``."""
+    page = tmp_path / "benchmarks.md"
+    text = (ROOT / "docs/reference/benchmarks.md").read_text(encoding="utf-8")
+    page.write_text(text, encoding="utf-8")
+    _script("benchmarks/intervals.py").write_table(page)
+    assert page.read_text(encoding="utf-8") == text
+
+
+def test_a_page_without_marks_is_refused() -> None:
+    with pytest.raises(ValueError, match="no marks for 'runs'"):
+        tables.with_tables("# A page", tables.TABLES[tables.MNIST])
+
+
+def test_every_result_and_every_benchmark_is_on_a_page() -> None:
+    pages = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("docs/*/*.md"))
+    results = [*ROOT.glob("examples/results/*.json"), *ROOT.glob("benchmarks/results/*.json")]
+    assert len(results) > 40
+    missing = [path.name for path in results if path.name not in pages and f"{path.stem}.py" not in pages]
+    assert not missing
+
+
+def test_what_the_page_of_reproduction_names_is_there() -> None:
+    """Scripts, result files and options."""
+    text = (ROOT / "docs/reference/reproduction.md").read_text(encoding="utf-8")
+    for name in re.findall(r"`([\w.-]+\.json)`", text):
+        assert (ROOT / "examples/results" / name).exists(), name
+        json.loads((ROOT / "examples/results" / name).read_text(encoding="utf-8"))
+    for name in re.findall(r"`([\w.-]+\.py)`", text):
+        assert (ROOT / "benchmarks" / name).exists(), name
+    commands = re.findall(r"`python (\S+\.py)((?: [^`]*)?)`", text)
+    assert len(commands) > 12
+    for script, arguments in commands:
+        source = (ROOT / script.replace("benchmarks/NAME.py", "benchmarks/intervals.py")).read_text(
+            encoding="utf-8"
+        )
+        for option in re.findall(r"--[\w-]+", arguments):
+            assert f'"{option}"' in source, f"{script} has no option {option}"
