@@ -68,7 +68,9 @@ class Blanket:
             Exact, or a coarser reading of reports; each makes a lower bound.
         others: types that cover the records of all other clients, if it is proved that some do. The reports
             then hide each other by all that they are, not by the blanket alone; the smaller bound holds.
-        told: how much a report can tell at most, if that is known; the smaller bound holds.
+        information_bound: upper bounds on what one report can tell, if they are known. The accountant then
+            computes both the bound that follows from them and the bound that follows from the masses, and
+            takes the smaller one.
 
     Raises:
         ValueError: if a mass is negative or the weights do not have mean one.
@@ -85,7 +87,7 @@ class Blanket:
     form: Form = Form.CORNERS
     instances: tuple[Atoms, ...] = ()
     others: RecordTypes | None = None
-    told: InformationBound | None = None
+    information_bound: InformationBound | None = None
 
     def __post_init__(self) -> None:
         checks.local_epsilon(self.local_epsilon)
@@ -95,8 +97,10 @@ class Blanket:
         object.__setattr__(self, "instances", tuple(instances))
         if self.others is not None:
             self._check_others(self.others)
-        if self.told is not None and (self.form is Form.CLONES or self.tail):
-            raise ValueError("of pure reports alone it can be said how much they tell")
+        if self.information_bound is not None and (self.form is Form.CLONES or self.tail):
+            raise ValueError(
+                "only a blanket of pure reports (no tail, not clones) may carry an information_bound"
+            )
         masses = (self.differing, self.low, self.high, self.outside, self.tail, *(m for _, m in self.edges))
         if not all(math.isfinite(x) and x >= 0 for x in masses):
             raise ValueError("blanket masses must be finite and not negative")
@@ -247,10 +251,10 @@ class Blanket:
     def state(self) -> tuple[Any, ...]:
         """The blanket as a plain tuple of float, bool, str and tuples, for checkpoints.
 
-        Without instances, types of others, or what is told, it is as it was before there were any.
+        Without instances, types of others and a bound on information it is as it was before there were any.
         """
-        *fields, form, instances, others, told = astuple(self)
-        last = [instances, others, told]
+        *fields, form, instances, others, information = astuple(self)
+        last = [instances, others, information]
         while last and not last[-1]:
             last.pop()
         return (*fields, form.value, *last)
@@ -269,8 +273,8 @@ class Blanket:
         try:
             if fields.get("others") is not None:
                 fields["others"] = RecordTypes.from_state(fields["others"])
-            if fields.get("told") is not None:
-                fields["told"] = InformationBound.from_state(fields["told"])
+            if fields.get("information_bound") is not None:
+                fields["information_bound"] = InformationBound.from_state(fields["information_bound"])
             return cls(**fields)
         except TypeError as error:
             raise ValueError(f"not the state of a Blanket: {state!r}") from error

@@ -172,13 +172,18 @@ class MixedShare(Share):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommonBucket:
-    """A bucket of u, by its worst end.
+    """An interval of u, represented by the values at its end that give the largest bound.
+
+    In the sum that bounds the profile the k reports count with two different weights. One of them stands in
+    the place that client 1's report would have: the proof invents a client 0 to send it. The k − 1 others are
+    the reports of the other clients.
 
     Attributes:
-        mass: its probability.
-        kept: share of each other client's law that client 1's likelihood is read against, at least.
-        own: weight of the report that client 1's stands for, times n.
-        others: weight of each other report, times n.
+        mass: the probability that u lies in the interval.
+        kept: the smallest share, for u in the interval, that is left of the law of another client's report
+            when client 1's likelihood is divided by it.
+        own: n times the weight of the report in client 1's place.
+        others: n times the weight of each report of another client.
     """
 
     mass: float

@@ -69,9 +69,9 @@ def upper_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> tuple[
         draw: who takes part, and who looks.
         mechanism: name of the randomizer; ``"generic"`` is any that all clients of the round share.
     """
-    if told := _told(blanket, draw):
-        plain = replace(blanket, told=None)
-        return *upper_pairs(plain, draw, mechanism=mechanism), told
+    if spread := _spread_pairs(blanket, draw):
+        plain = replace(blanket, information_bound=None)
+        return *upper_pairs(plain, draw, mechanism=mechanism), spread
     slotted = blanket.high > 0 and blanket.local_epsilon <= _MOST_SLOTTED
     slots = [_placed(draw, partial(slot_pair, blanket), upper=True)] if slotted else []
     pairs = (upper_pair(blanket, draw), *slots)
@@ -105,7 +105,7 @@ def _beside_blanket(others: PairMixture, *blanket: PairMixture) -> tuple[PairMix
 
 def mixed(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> bool:
     """Whether a round is accounted by all that the others can hold, too."""
-    return bool(_mixes(blanket, draw, mechanism=mechanism) or _told(blanket, draw))
+    return bool(_mixes(blanket, draw, mechanism=mechanism) or _spread_pairs(blanket, draw))
 
 
 def _mixes(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> PairMixture | None:
@@ -120,16 +120,16 @@ def _mixes(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> PairMixture
     return found if math.fsum(helped) > 0.5 else None
 
 
-def _told(blanket: Blanket, draw: CohortDraw) -> PairMixture | None:
+def _spread_pairs(blanket: Blanket, draw: CohortDraw) -> PairMixture | None:
     """The pair of what a report tells at most, where it is smaller by more than next to nothing."""
-    told = blanket.told
-    if told is None or draw.spans_batches:
+    bound = blanket.information_bound
+    if bound is None or draw.spans_batches:
         return None
 
     def build(*, population: int, slots: int, participation: float) -> Pair:
         place = {"population": population, "slots": slots}
         spread = SpreadPair(
-            local_epsilon=blanket.local_epsilon, told=told, participation=participation, **place
+            local_epsilon=blanket.local_epsilon, information_bound=bound, participation=participation, **place
         )
         common = blanket_pair(blanket, participation=participation, **place)
         known = [common.information]

@@ -118,18 +118,18 @@ class SpreadPair(OthersPair):
     It also holds with x and x' exchanged, so it serves for P against Q and for Q against P.
 
     Attributes:
-        told: upper bounds on what one report can tell.
+        information_bound: upper bounds on what one report can tell.
         participation: probability with which the report in a slot is seen. Under Poisson sampling this is
             γ, and ``slots`` is n; otherwise it is 1, and ``slots`` is k.
     """
 
-    told: InformationBound
+    information_bound: InformationBound
     participation: float
 
     @property
     def information(self) -> float:
         """Variance of the round's privacy loss where losses are small: k·I/n² with k reports expected."""
-        return self.slots * self.participation * self.told.information / self.population**2
+        return self.slots * self.participation * self.information_bound.information / self.population**2
 
     def helps(self, information: float) -> bool:
         """Whether this pair's bound is expected to be clearly smaller than that of another pair.
@@ -146,7 +146,7 @@ class SpreadPair(OthersPair):
         if self.local_epsilon > _LOUDEST:
             return False
         reports = self.slots * self.participation
-        steady = reports * self.told.information / math.expm1(self.local_epsilon) ** 2
+        steady = reports * self.information_bound.information / math.expm1(self.local_epsilon) ** 2
         return self.information * (1 + _EXTRA / math.sqrt(steady)) < _LEAST_GAIN * information
 
     def shares(self) -> tuple[list[Share], float]:
@@ -158,7 +158,7 @@ class SpreadPair(OthersPair):
         Returns:
             The buckets, and the probability that u is in none of them.
         """
-        buckets, left_out = common_buckets(population=self.population, common=self.told.common)
+        buckets, left_out = common_buckets(population=self.population, common=self.information_bound.common)
         return [_Spread(pair=self, mass=each.mass, bucket=each) for each in buckets], left_out
 
 
@@ -195,19 +195,19 @@ class _Spread(Share):
             x = n·(1 − E), the terms of the other clients' reports, and the single term of the report that
             takes the place of client 1's. All means are zero.
         """
-        pair, told, bucket = self.pair, self.pair.told, self.bucket
+        pair, known, bucket = self.pair, self.pair.information_bound, self.bucket
         e, n = math.exp(pair.local_epsilon), pair.population
         factor = 1 + growth  # E
         # With r = R_x and r' = R_x': r − E·r' + (E − 1)·R_z = E·(r̃ − r'), r̃ a mixture of r and R_z. So the
         # variance of (r − E·r')/R_z under R_z is at most E²·I.
-        spread = told.information * factor**2
+        spread = known.information * factor**2
         each = BoundedTerms(
             count=min(pair.slots, n - 1),
             variance=pair.participation * bucket.others**2 * ((spread + growth**2) / bucket.kept - growth**2),
             above=bucket.others * (np.maximum(e - factor, 0.0) / bucket.kept + growth),
             below=bucket.others * np.maximum((factor * e - 1) / bucket.kept - growth, 0.0),
         )
-        top = told.heaviest  # r/w and r'/w lie in [top/e, top]
+        top = known.heaviest  # r/w and r'/w lie in [top/e, top]
         above = np.maximum(top - factor * top / e + growth, 1e-300)
         below = np.maximum(factor * top - top / e - growth, 1e-300)
         own = BoundedTerms(

@@ -120,15 +120,15 @@ def grid_blanket(*, local_epsilon: float, dim: int, bits: int = COARSE_BITS) -> 
         information = laplace_ball_information(
             rate=float(1 / grid.scale) * (1 + _MARGIN), radius=grid.radius_in_steps * (1 + _MARGIN), dim=dim
         )
-        told = InformationBound.of_any(local_epsilon=local_epsilon, information=information)
-        return replace(generic, instances=own, told=told)
+        bound = InformationBound.of_any(local_epsilon=local_epsilon, information=information)
+        return replace(generic, instances=own, information_bound=bound)
     law = discrete_laplace_blanket(local_epsilon=local_epsilon, steps=2 * whole)
     own = discrete_laplace_instances(rate=local_epsilon / (2 * whole), steps=2 * whole, axes=1)
     information = discrete_laplace_information(local_epsilon=local_epsilon, steps=2 * whole)
-    told = InformationBound.of_blanket(
+    bound = InformationBound.of_blanket(
         local_epsilon=local_epsilon, information=information, mass=law.mass * (1 - _MARGIN)
     )
-    return replace(law, instances=own, told=told).shared()
+    return replace(law, instances=own, information_bound=bound).shared()
 
 
 def fine_blanket(*, local_epsilon: float, dim: int) -> Blanket:

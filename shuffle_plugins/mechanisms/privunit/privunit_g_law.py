@@ -149,7 +149,7 @@ def privunit_g_blanket(*, local_epsilon: float, dim: int) -> Blanket:
         low=plain * (1 - 2 * s),
         outside=plain * s * (1 - s) if dim > 1 else 0.0,
         instances=(three_caps(caps),) if dim > 1 else (),
-        told=caps_information(caps) if quiet else None,
+        information_bound=caps_information(caps) if quiet else None,
     ).shared()
 
 

@@ -169,5 +169,5 @@ def privunit_blanket(*, local_epsilon: float, dim: int) -> Blanket:
         low=uniform * (1 - 2 * s),
         outside=uniform * max(s - shared, 0.0),
         instances=(three_caps(caps),),
-        told=caps_information(caps) if quiet else None,
+        information_bound=caps_information(caps) if quiet else None,
     ).shared()

@@ -208,14 +208,16 @@ def sampled_blanket(
         return sign
     instances = opposite_rows(local_epsilon, plan, constants, records=records)
     if sign is not None:
-        told = InformationBound.of_blanket(
+        bound = InformationBound.of_blanket(
             local_epsilon=local_epsilon,
             information=spread_information(local_epsilon=local_epsilon, signs=1, mean_square=square),
             mass=sign.mass,
         )
-        return replace(sign, exact=False, instances=instances, told=told if square < 1 else None)
+        return replace(
+            sign, exact=False, instances=instances, information_bound=bound if square < 1 else None
+        )
     several = replace(Blanket.generic(local_epsilon, exact=False), instances=instances).shared()
-    return replace(several, told=signs_information(local_epsilon, plan, constants))
+    return replace(several, information_bound=signs_information(local_epsilon, plan, constants))
 
 
 def signs_information(

@@ -114,7 +114,7 @@ class CoefficientRandomizer(NumberRandomizer):
 
     @property
     def _mean_square(self) -> float:
-        """The mean square of a record's coefficients over the largest provided for, at most."""
+        """An upper bound on the mean square of a record's coefficients over the squared clipping bound."""
         frame = self._representation
         return mean_square(self.level, stretch=frame.stretch if isinstance(frame, KashinFrame) else 1.0)
 

@@ -88,20 +88,25 @@ def check_expected(*, clients: int, failure: float) -> None:
 
 
 def mean_square(level: float, *, stretch: float = 1.0) -> float:
-    """The mean of the squares of a record's coefficients, over that of the largest provided for; at most.
+    """An upper bound on the mean square of a record's coefficients, over the square of the clipping bound.
+
+    Coefficients above a fixed bound, the clipping bound, are clipped to it.
 
     Args:
-        level: of the largest coefficient provided for.
-        stretch: the norm of all coefficients over that of the record, at most.
+        level: the clipping bound, over the size of the coefficients of a longest record if all are equal.
+        stretch: an upper bound on the norm of all coefficients over the norm of the record.
     """
     return min((stretch / (_SINGLE_PRECISION**10 * level)) ** 2, 1.0)
 
 
 def flat_lean(level: float) -> float:
-    """How large the coefficients of ±r·e_1 are, of those that are provided for: all the same.
+    """The size of the coefficients of the vector ±r·e_1, as a share of the clipping bound; at most 1.
 
-    That vector's coefficients are a row of a Hadamard matrix, in a rotation and in a Kashin frame. A little
-    less covers that they are computed in single precision.
+    All of them have the same size: in a rotation and in a Kashin frame they are a row of a Hadamard matrix.
+    The result is rounded down by as much as computing them in single precision can change them.
+
+    Args:
+        level: the clipping bound, over the size of the coefficients of a longest record if all are equal.
     """
     return 1.0 if level <= 1 else _SINGLE_PRECISION / level
 
@@ -111,7 +116,7 @@ def aligned_records(*, level: float, dim: int) -> tuple[tuple[float, float], ...
 
     Of the first 2**a numbers all are of one size, with the rotation's own signs, and the others 0. Then each
     2**a-th coefficient is √(2**a) times what it would be if all were equal, and the others are 0.
-    Coefficients beyond those provided for are clipped.
+    Coefficients above the clipping bound are clipped to it.
     """
     found = []
     for power in range(dim.bit_length()):

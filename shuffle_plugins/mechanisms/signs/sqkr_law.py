@@ -113,9 +113,10 @@ def patterns_blanket(
 ) -> Blanket:
     """The blanket of reports that send one pattern of k signs of coefficients, from above and from below.
 
-    From above it holds for any records. It is the blanket of a pattern whose signs are certain, and beside it
-    a bound on the information (``Blanket.told``), which is often much smaller, since a vector of the ℓ2 ball
-    cannot have all coefficients at ±r_inf. There is no such bound for square = 1 or ε0 ≥ 42.
+    From above it holds for any records. It is the blanket of a pattern whose signs are certain. Beside it is
+    a bound on the information (``Blanket.information_bound``), which often gives a much smaller ε, since a
+    vector of the ℓ2 ball cannot have all coefficients at ±r_inf. There is no such bound for square = 1 or
+    ε0 ≥ 42.
 
     From below (``Blanket.instances``) client 1 holds r·e_1 or −r·e_1, with e_1 the first unit vector. All of
     their coefficients are ±r/√D, that is ±r_inf/level. There is no such bound for ε0 ≥ 42, where
@@ -140,7 +141,7 @@ def patterns_blanket(
     if square == 1 or local_epsilon >= LOUDEST_EXACT:
         return blanket
     information = spread_information(local_epsilon=local_epsilon, signs=signs, mean_square=square)
-    told = InformationBound.of_blanket(
+    bound = InformationBound.of_blanket(
         local_epsilon=local_epsilon, information=information, mass=blanket.mass
     )
-    return replace(blanket, told=told)
+    return replace(blanket, information_bound=bound)

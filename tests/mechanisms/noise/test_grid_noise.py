@@ -170,12 +170,14 @@ def test_no_more_than_the_grid_leaves_a_client(name):
 
 def test_laplace_blankets():
     line = blanket("discrete-laplace", local_epsilon=2.0, dim=1)
-    assert replace(line, instances=(), others=None, told=None) == discrete_laplace_blanket(
+    assert replace(line, instances=(), others=None, information_bound=None) == discrete_laplace_blanket(
         local_epsilon=2.0, steps=2 * laplace_grid(local_epsilon=2.0, dim=1, bits=12).whole_radius
     )
     for epsilon, dim in ((2.0, 2), (1e-9, 1), (200.0, 1)):
         own = get("laplace", local_epsilon=epsilon, dim=dim).blanket()
-        assert replace(own, instances=(), others=None, told=None) == Blanket.generic(epsilon, exact=False)
+        assert replace(own, instances=(), others=None, information_bound=None) == Blanket.generic(
+            epsilon, exact=False
+        )
         assert own == blanket("laplace", local_epsilon=epsilon, dim=dim)
     few = get("discrete-laplace", local_epsilon=2.0, dim=1, bits=8).blanket()
     law, _ = on_a_line(get("discrete-laplace", local_epsilon=2.0, dim=1, bits=8), 2)
