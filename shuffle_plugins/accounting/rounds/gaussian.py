@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution
+from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution, tighter
 from shuffle_plugins.accounting.losses.gaussian_reports import (
     gaussian_instance_losses,
     gaussian_report_losses,
@@ -29,10 +29,12 @@ class GaussianReportsRound(ShuffleRound):
     No such report is ε0-LDP, but its likelihoods are known. They are used here in any dimension: what can be
     told does not depend on it. Nothing is charged for the reports' δ0, but where the analysis says nothing:
     in epochs and check-ins, in rounds of few reports, and for little noise. Those are accounted as a
-    :class:`ShuffleRound` of (ε0, δ0) reports (``docs/proofs/noise.md``, section 6).
+    :class:`ShuffleRound` of (ε0, δ0) reports (``docs/proofs/noise.md``, section 6). Reports of one number
+    have a blanket of their own: a round that is given one takes the smaller of both bounds, and needs no δ0.
 
     Attributes:
         local_epsilon, local_delta: ε0 and δ0 of one report.
+        mechanism, blanket: as of :class:`ShuffleRound`, of reports of one number; both or neither.
         population, cohort, sampling, adversary: as of :class:`ShuffleRound`.
         radius: of the ball of records, over the noise's standard deviation σ; positive. Two records are at
             most 2·radius·σ apart.
@@ -53,9 +55,9 @@ class GaussianReportsRound(ShuffleRound):
 
     def __post_init__(self) -> None:
         ShuffleRound.__post_init__(self)
-        if self.mechanism != "generic":
+        if self.blanket is None and self.mechanism != "generic":
             raise ValueError(
-                "a GaussianReportsRound is described by its radius; leave out mechanism and blanket"
+                "a GaussianReportsRound without a blanket is described by its radius; leave out mechanism"
             )
         object.__setattr__(self, "radius", checks.number("radius", self.radius, above=0))
         attained = checks.number("attained", self.attained, at_least=0, at_most=self.radius)
@@ -66,7 +68,8 @@ class GaussianReportsRound(ShuffleRound):
         """The kind and the multiples of the noise that decide its cost; None for subclasses."""
         if type(self) is not GaussianReportsRound:
             return None
-        return self.KIND, (self.radius, self.attained)
+        own = () if self.blanket is None else (self.mechanism, self.blanket.state())
+        return self.KIND, (self.radius, self.attained), *own
 
     @property
     def description(self) -> str:
@@ -76,9 +79,10 @@ class GaussianReportsRound(ShuffleRound):
     @property
     def pair_name(self) -> str:
         """The name of the dominating pair."""
-        return (
-            "Gaussian reports" if self._profile() is not None else super(GaussianReportsRound, self).pair_name
-        )
+        plain = super(GaussianReportsRound, self).pair_name
+        if self._profile() is None:
+            return plain
+        return "Gaussian reports" if self.blanket is None else f"Gaussian reports and {plain}"
 
     @property
     def replacement_distance(self) -> float:
@@ -88,15 +92,18 @@ class GaussianReportsRound(ShuffleRound):
         return super(GaussianReportsRound, self).replacement_distance
 
     def instances(self) -> dict[str, PairMixture]:
-        """None: there is an instance, but it is not made of counts."""
-        return {}
+        """Those of the blanket. Without one there is an instance, but it is not made of counts."""
+        return {} if self.blanket is None else super(GaussianReportsRound, self).instances()
 
     def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
         """The privacy losses of a pair that dominates the round."""
         profile = self._profile()
         if profile is None:
             return super(GaussianReportsRound, self).upper_losses(resolution)
-        return gaussian_report_losses(profile, resolution=resolution)
+        found = gaussian_report_losses(profile, resolution=resolution)
+        if self.blanket is None:
+            return found
+        return tighter(super(GaussianReportsRound, self).upper_losses(resolution), found)
 
     def upper_losses_from_below(self, resolution: Resolution) -> PrivacyLossDistribution | None:
         """None but where reports are accounted by ε0 and δ0."""
@@ -111,12 +118,16 @@ class GaussianReportsRound(ShuffleRound):
 
     @property
     def lower_families(self) -> tuple[str, ...]:
-        """The sum of the reports, which whoever sees them can add up."""
+        """Those of the blanket; without one the sum of the reports, which whoever sees them can add up."""
+        if self.blanket is not None:
+            return super(GaussianReportsRound, self).lower_families
         known = self.attained > 0 and self.sampling not in _WITHOUT_INSTANCE
         return (_INSTANCE,) if known else ()
 
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        """The privacy losses of the sum, where everybody else holds x'."""
+        """The privacy losses of that instance: of the sum, everybody else holds x'."""
+        if self.blanket is not None:
+            return super(GaussianReportsRound, self).lower_losses(family, resolution)
         return gaussian_instance_losses(radius=self.attained, draw=self, resolution=resolution)
 
     def _profile(self) -> tuple[Floats, Floats] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from shuffle_plugins.accounting import Adversary, Atoms, Blanket, GaussianReportsRound, Sampling, ShuffleRound
 from shuffle_plugins.mechanisms.local_randomizer import Norm
@@ -18,8 +18,9 @@ DEFAULT_LOCAL_DELTA = 1e-6
 class ApproximateNoise(GridNoise):
     """Noise whose reports are (ε0, δ0)-LDP: ε0 alone does not describe them.
 
-    A number (dim 1) has a blanket of its own, whose cut tail is charged instead of δ0. Longer vectors are
-    accounted by the likelihoods of the noise: :class:`~shuffle_plugins.accounting.GaussianReportsRound`.
+    Reports are accounted by the likelihoods of the noise:
+    :class:`~shuffle_plugins.accounting.GaussianReportsRound`. A number (dim 1) has a blanket of its own as
+    well, whose cut tail is charged instead of δ0, and the smaller of both bounds is taken.
     Epochs, check-ins, rounds of few reports and little noise go through (ε0, δ0), which charges δ0 once for
     every report of a round: for these choose δ0 far below the δ that is wanted, divided by the reports.
     """
@@ -78,31 +79,23 @@ class ApproximateNoise(GridNoise):
         sampling: Sampling = Sampling.WITHOUT_REPLACEMENT,
         adversary: Adversary = Adversary.MODEL_OBSERVER,
     ) -> ShuffleRound:
-        """A round of this mechanism: at dim 1 with its blanket, whose cut is the round's ε0, else its noise.
+        """A round of this mechanism: its noise, and at dim 1 its blanket, too, whose cut is the round's ε0.
 
         Raises:
             ValueError: if an argument is out of range.
         """
         own = self._representable_blanket()
-        if own is None:
-            return GaussianReportsRound(
-                local_epsilon=self.local_epsilon,
-                local_delta=self.local_delta,
-                population=population,
-                cohort=cohort,
-                sampling=sampling,
-                adversary=adversary,
-                radius=self._radius_per_sigma(),
-                attained=self._attained_per_sigma(),
-            )
-        return ShuffleRound(
-            local_epsilon=own.local_epsilon,
+        reports: dict[str, Any] = {"local_epsilon": self.local_epsilon, "local_delta": self.local_delta}
+        if own is not None:
+            reports = {"local_epsilon": own.local_epsilon, "mechanism": self.name, "blanket": own}
+        return GaussianReportsRound(
+            **reports,
             population=population,
             cohort=cohort,
             sampling=sampling,
             adversary=adversary,
-            mechanism=self.name,
-            blanket=own,
+            radius=self._radius_per_sigma(),
+            attained=self._attained_per_sigma(),
         )
 
     def _representable_blanket(self) -> Blanket | None:

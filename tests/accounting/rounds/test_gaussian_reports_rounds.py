@@ -104,3 +104,22 @@ def test_poisson_cohorts_of_few_sizes(population: int, cohort: float, adversary:
     if cohort == population:
         full = _round(population=population, adversary=adversary)
         assert lower == pytest.approx(_interval(full)[0], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", _MECHANISMS)
+@pytest.mark.parametrize(("local_epsilon", "steps"), [(1.5, 10), (4.0, 1)])
+def test_a_number_is_charged_the_smaller_of_two_bounds(name: str, local_epsilon: float, steps: int) -> None:
+    """By its blanket, and by all of the other reports' noise; the lower end is the blanket's."""
+    built = registry.get(name, local_epsilon=local_epsilon, dim=1, local_delta=1e-12)
+    both = built.round(population=20_000, cohort=10_000)
+    place = {"population": 20_000, "cohort": 10_000, "local_epsilon": both.local_epsilon}
+    by_blanket = ShuffleRound(mechanism=name, blanket=built.blanket(), **place)
+    lower, upper = _interval(both, steps=steps)
+    blanket_lower, blanket_upper = _interval(by_blanket, steps=steps)
+    place["local_epsilon"] = local_epsilon
+    by_noise = GaussianReportsRound(radius=both.radius, attained=both.attained, local_delta=1e-12, **place)
+    assert upper == pytest.approx(min(blanket_upper, _interval(by_noise, steps=steps)[1]), rel=2e-3)
+    assert lower == pytest.approx(blanket_lower, rel=1e-9)
+    assert "blanket pair" in both.pair_name
+    assert GaussianReportsRound.from_state(both.state()) == both
+    assert both.comparable != by_noise.comparable
