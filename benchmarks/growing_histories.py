@@ -176,7 +176,7 @@ def main() -> None:
     observer, server = Adversary.MODEL_OBSERVER, Adversary.SERVER
     measured: dict[str, Callable[[], dict[str, Any]]] = {
         "shuffle_upper": lambda: ours(sizes, lower=False),
-        "federated_observer": lambda: federated(invited, observer, everybody=True),
+        "federated_observer": lambda: federated(invited[:few], observer, everybody=True),
         "shuffle_both_ends": lambda: ours(sizes[:few], lower=True),
         "federated_server": lambda: federated(invited[:few], server, everybody=False),
     }
