@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from scipy import optimize
@@ -25,27 +25,43 @@ def shuffled_law(
     ``cohort`` samples that many clients without replacement, ``rate`` samples each on its own.
     With neither, everybody takes part.
     """
+    *others, record = dataset
+    return shuffled_laws(channel, others, [record], cohort=cohort, rate=rate)[0]
+
+
+def shuffled_laws(
+    channel: np.ndarray,
+    others: Sequence[int],
+    records: Iterable[int],
+    *,
+    cohort: int | None = None,
+    rate: float | None = None,
+) -> list[Law]:
+    """The same for each record of one client beside the others."""
     if rate is None and cohort is None:
-        cohort = len(dataset)
-    outputs = channel.shape[1]
-    laws: dict[Histogram, float] = {(0,) * outputs: 1.0}
-    for record in dataset:
-        grown: dict[Histogram, float] = defaultdict(float)
-        for histogram, mass in laws.items():
-            stays = 1.0 if rate is None else 1.0 - rate
-            joins = 1.0 if rate is None else rate
-            grown[histogram] += mass * stays
-            if cohort is not None and sum(histogram) == cohort:
-                continue
-            for output in range(outputs):
-                if channel[record, output] > 0:
-                    bigger = (*histogram[:output], histogram[output] + 1, *histogram[output + 1 :])
-                    grown[bigger] += mass * joins * float(channel[record, output])
-        laws = grown
+        cohort = len(others) + 1
+    laws: Law = {(0,) * channel.shape[1]: 1.0}
+    for record in others:
+        laws = _joined(laws, channel[record], cohort=cohort, rate=rate)
+    found = [_joined(laws, channel[record], cohort=cohort, rate=rate) for record in records]
     if cohort is None:
-        return dict(laws)
-    subsets = math.comb(len(dataset), cohort)
-    return {h: mass / subsets for h, mass in laws.items() if sum(h) == cohort}
+        return found
+    subsets = math.comb(len(others) + 1, cohort)
+    return [{h: mass / subsets for h, mass in law.items() if sum(h) == cohort} for law in found]
+
+
+def _joined(laws: Law, report: np.ndarray, *, cohort: int | None, rate: float | None) -> Law:
+    """With one more client, whose report has this law."""
+    grown: dict[Histogram, float] = defaultdict(float)
+    stays, joins = (1.0, 1.0) if rate is None else (1.0 - rate, rate)
+    likely = [(output, joins * float(mass)) for output, mass in enumerate(report) if mass > 0]
+    for histogram, mass in laws.items():
+        grown[histogram] += mass * stays
+        if cohort is not None and sum(histogram) == cohort:
+            continue
+        for output, share in likely:
+            grown[(*histogram[:output], histogram[output] + 1, *histogram[output + 1 :])] += mass * share
+    return dict(grown)
 
 
 def hockey_stick(first: Law, second: Law, epsilon: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from shuffle_plugins.accounting.pairs.bits import BitPair, bit_outcomes
 VIOLATION = 1e-12
 
 
+@cache
 def count_law(zeros: int, ones: int, local_epsilon: float) -> np.ndarray:
     one = 1 / (1 + math.exp(-local_epsilon))
     law = stats.binom.pmf(np.arange(zeros + 1), zeros, 1 - one)

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 import pytest
-from brute_force import hockey_stick, shuffled_law
+from brute_force import shuffled_laws
 from thinning import first_fast
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
@@ -37,12 +37,15 @@ def pair_profile(pair: CrowdPair, epsilons: list[float]) -> np.ndarray:
 
 def worst_profile(channel: np.ndarray, population: int, epsilons: list[float], **draw: float) -> np.ndarray:
     """The largest divergences over all datasets and replacements of the first record."""
-    records = range(len(channel))
+    records, factors = range(len(channel)), np.exp(epsilons)[:, None, None]
     worst = np.zeros(len(epsilons))
     for others in itertools.combinations_with_replacement(records, population - 1):
-        laws = [shuffled_law(channel, (record, *others), **draw) for record in records]
-        for first, second in itertools.permutations(laws, 2):
-            worst = np.maximum(worst, [hockey_stick(first, second, e) for e in epsilons])
+        laws = shuffled_laws(channel, others, records, **draw)
+        seen = list({histogram: None for law in laws for histogram in law})
+        table = np.array([[law.get(histogram, 0.0) for histogram in seen] for law in laws])
+        for law in table:
+            gaps = np.maximum(law - factors * table, 0.0).sum(axis=2)
+            worst = np.maximum(worst, gaps.max(axis=1))
     return worst
 
 
