@@ -14,7 +14,6 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.randomness.devices import runs_kernels
 
 BLOCK_BYTES = 64
-WORDS_PER_BLOCK = 8
 COIN_BITS = 16
 """Bits of a coin: the part of a lazy draw that is always looked at."""
 

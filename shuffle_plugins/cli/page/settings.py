@@ -146,7 +146,6 @@ ADVERSARIES = {
 }
 """Who watches, in a few words."""
 
-_SLIDERS = {slider.name: slider for slider in SLIDERS}
 # How the accountant's sentences begin, and the field that they are then about.
 _NAMED = re.compile(
     r"(?:--)?(population|cohort|local[_-]epsilon|num_steps|rounds|delta|dim|categories|no mechanism)\b"
