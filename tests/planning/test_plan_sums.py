@@ -146,7 +146,10 @@ def test_other_norms_and_spreads() -> None:
         ({"delta": 1.0}, "delta"),
         ({"spread": 1.1}, "spread"),
         ({"norm": "l3"}, "norm"),
-        ({"target_epsilon": 1e-9, "delta": 1e-15}, "no noise keeps these sums within.*leaves no room for coins"),
+        (
+            {"target_epsilon": 1e-9, "delta": 1e-15},
+            "no noise keeps these sums within.*leaves no room for coins",
+        ),
     ],
 )
 def test_what_cannot_be_planned_is_refused(asked: dict[str, object], told: str) -> None:
