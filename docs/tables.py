@@ -352,6 +352,27 @@ def recorded_runs() -> str:
     return table(("run", "results", "certified ε", "test accuracy"), rows)
 
 
+# -- the tests -------------------------------------------------------------------------------------------
+
+
+def line_coverage() -> str:
+    """Share of each package's lines that the fast tests run, and of all."""
+    found = result("benchmarks/line_coverage")
+    total = {key: sum(of[key] for of in found.values()) for key in ("lines", "not_run")}
+    return table(
+        ("package", "lines", "run by the fast tests"),
+        (
+            (
+                f"`{name}`" if name != "all" else name,
+                f"{of['lines']:,}",
+                f"{1 - of['not_run'] / of['lines']:.1%}",
+            )
+            for name, of in (*found.items(), ("all", total))
+            if of["lines"]
+        ),
+    )
+
+
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     MNIST: {
         "runs": mnist_runs,
@@ -366,6 +387,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "grid, published": grid_published,
         "grid, widths": grid_widths,
         "grid, mechanisms": grid_mechanisms,
+        "line coverage": line_coverage,
     },
     REPRODUCTION: {"recorded runs": recorded_runs},
 }
