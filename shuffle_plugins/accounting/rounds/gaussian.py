@@ -69,7 +69,7 @@ class GaussianReportsRound(ShuffleRound):
         if type(self) is not GaussianReportsRound:
             return None
         own = () if self.blanket is None else (self.mechanism, self.blanket.state())
-        return self.KIND, (self.radius, self.attained), *own
+        return self.KIND, (self.radius, self.attained, *own)
 
     @property
     def description(self) -> str:

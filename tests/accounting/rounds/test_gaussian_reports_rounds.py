@@ -8,6 +8,8 @@ import pytest
 
 from shuffle_plugins.accounting import (
     Adversary,
+    FederatedAccountant,
+    FederatedRound,
     GaussianReportsRound,
     Sampling,
     ShuffleAccountant,
@@ -123,3 +125,19 @@ def test_a_number_is_charged_the_smaller_of_two_bounds(name: str, local_epsilon:
     assert "blanket pair" in both.pair_name
     assert GaussianReportsRound.from_state(both.state()) == both
     assert both.comparable != by_noise.comparable
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_federated_rounds_of_numbers_and_of_vectors_are_told_apart_by_their_kind(dim: int) -> None:
+    built = registry.get("gaussian", local_epsilon=0.5, dim=dim, local_delta=1e-12)
+    observer = built.round(population=10_000, cohort=2_000)
+    found = FederatedRound(
+        observer=observer,
+        server=replace(observer, population=2_000),
+        local_epsilon=observer.local_epsilon,
+        local_delta=observer.local_delta,
+    )
+    accountant = FederatedAccountant()
+    accountant.step(found, participants=None)
+    assert 0 < accountant.epsilon(1e-6, adversary=Adversary.SERVER).upper < 0.1
+    assert replace(found, server=observer).kind != found.kind
