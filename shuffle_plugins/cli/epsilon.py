@@ -61,6 +61,8 @@ def epsilon_command(
             )
         left_out = len(accounting.ALL_PUBLISHED) - len(published)
         output.remark(f"{left_out} more published bounds: --all shows them." if left_out else None)
+    warning = accounting.delta_warning(delta, population=population)
+    output.remark(warning and f"Warning: {warning}", as_json=as_json)
     if plot is not None:
         from shuffle_plugins.cli.plotting import plot_comparisons
 

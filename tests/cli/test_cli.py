@@ -106,6 +106,14 @@ def test_a_readable_table_names_every_bound_and_the_relation(run: Run) -> None:
         assert word in out
 
 
+def test_a_delta_above_one_in_the_population_is_warned_of(run: Run) -> None:
+    asked = ("epsilon", "-n", "2000", "-e", "1", "-t", "1", "-d")
+    warning = "Warning: δ is above 1/population: it allows that one client's data is shown as it is\n"
+    assert run(*asked, "0.001")[1].endswith(warning)
+    assert run(*asked, "0.001", "--json")[2] == warning
+    assert "Warning" not in "".join(run(*asked, "0.0005")[1:])
+
+
 def test_shown_bounds_are_rounded_outwards(run: Run) -> None:
     found = answer(run, "epsilon", *QUESTION)
     _, out, _ = run("epsilon", *QUESTION)
