@@ -404,12 +404,15 @@ def sentences() -> dict[str, list[str]]:
     epochs.step(ShuffleRound(local_epsilon=3.0, population=60_000, cohort=64, sampling="epoch"), num_steps=20)
     twenty = rounded(epochs.epsilon(1e-5, lower=False).upper, up=True)
     recipes = result("examples/mnist_recipes")
-    best = {
-        name: max(
-            run["accuracy"] for run in recipes if run["randomizer"] == name and "features" in run["task"]
+    reached = {
+        name: sorted(
+            run["accuracy"]
+            for run in recipes
+            if run["randomizer"] == name and "features" in run["task"] and run["target_epsilon"] == 2.93
         )
         for name in ("vector-sum", "privunit")
     }
+    one_report = " and ".join(f"{100 * each:.1f}" for each in reached["privunit"])
     shared = result("examples/mnist_shared_sum")
     ratios = [
         point["epsilon_published"] / point["epsilon_upper"]
@@ -420,13 +423,14 @@ def sentences() -> dict[str, list[str]]:
         )
         if point is not None
     ]
-    reached = next(point for point in _curve("fig5a") if point["accuracy"] >= 0.8)
-    told = rounded(reached["epsilon_published"], up=True, digits=3)
+    first = next(point for point in _curve("fig5a") if point["accuracy"] >= 0.8)
+    told = rounded(first["epsilon_published"], up=True, digits=3)
     return {
         "README.md": [
             f"**ε = {upper} instead of {published}** for the {last['steps']:,} rounds",
             f"data for which that ε is at least {lower}",
-            f"**{100 * best['vector-sum']:.1f} % on MNIST at ε = 2.93**",
+            f"**{100 * reached['vector-sum'][-1]:.1f} % on MNIST at ε = 2.93**",
+            f"{one_report} % if each client sends one single report",
         ],
         "docs/guides/opacus.md": [
             f"20 epochs of 60,000 records at ε0 = 3 cost ε ≤ {twenty} at δ = 1e-5",
@@ -435,7 +439,7 @@ def sentences() -> dict[str, list[str]]:
             f"It ends at **{100 * shared['accuracy']:.1f} %** and a certified ε of "
             f"{shared['epsilon_observer']:.3f} against an observer",
             f"against it ε is {shared['epsilon_server']:.1f} for the client",
-            f"on average at epoch {reached['epoch']}, published ε {told}",
+            f"on average at epoch {first['epoch']}, published ε {told}",
             f"is {min(ratios):.1f} to {max(ratios):.1f} times less",
         ],
     }
@@ -457,8 +461,9 @@ def with_tables(text: str, tables: dict[str, Callable[[], str]]) -> str:
     return text
 
 
-def main() -> None:
-    """Write the tables, and say what sentences are stale."""
+def main() -> int:
+    """Write the tables, and say what sentences are stale; 1 if there are any."""
+    stale = 0
     for name, tables in TABLES.items():
         page = ROOT / name
         page.write_text(with_tables(page.read_text(encoding="utf-8"), tables), encoding="utf-8")
@@ -467,7 +472,9 @@ def main() -> None:
         for piece in pieces:
             if piece not in text:
                 print(f"{name} lacks: {piece}")
+                stale = 1
+    return stale
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

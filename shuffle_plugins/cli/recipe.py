@@ -31,7 +31,7 @@ def recipe_command(
             "--mechanism",
             metavar="NAME",
             help="Randomizer of one report per record; best compares all of them. Or a sum, such as "
-            "vector-sum.",
+            "vector-sum, if records may send many messages: far less noise.",
         ),
     ] = "best",
     cohort: Annotated[
