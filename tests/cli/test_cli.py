@@ -107,7 +107,7 @@ def test_a_readable_table_names_every_bound_and_the_relation(run: Run) -> None:
 
 
 def test_a_delta_above_one_in_the_population_is_warned_of(run: Run) -> None:
-    asked = ("epsilon", "-n", "2000", "-e", "1", "-t", "1", "-d")
+    asked = ("epsilon", "-n", "2000", "-k", "200", "-e", "1", "-t", "1", "-d")
     warning = "Warning: δ is above 1/population: it allows that one client's data is shown as it is\n"
     assert run(*asked, "0.001")[1].endswith(warning)
     assert run(*asked, "0.001", "--json")[2] == warning
