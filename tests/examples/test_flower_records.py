@@ -1,38 +1,18 @@
 """Clients with several records in Flower: one drawn record a reply, as examples/flower_records.py does it."""
 
-import importlib.util
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
-import torch
+from example_scripts import blobs, example_script
 
 from shuffle_plugins.accounting import SampledRecordsRound, ShuffleAccountant
 from shuffle_plugins.mechanisms import get
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
 
 @pytest.fixture(scope="module")
 def example():
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        spec = importlib.util.spec_from_file_location("flower_records", EXAMPLES / "flower_records.py")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
+    with example_script("flower_records") as module:
         yield module
-    finally:
-        sys.path.remove(str(EXAMPLES))
-
-
-def blobs(clients, each):
-    """Records of ten classes around the corners of a simplex, (clients, each, 10)."""
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(10, (clients, each), generator=generator)
-    noise = torch.randn(clients, each, 10, generator=generator) * 0.1
-    return torch.nn.functional.normalize(torch.eye(10)[labels] + noise, dim=-1), labels
 
 
 @pytest.mark.parametrize("self_sampling", [False, pytest.param(True, marks=pytest.mark.slow)])

@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
-import torch
+from example_scripts import blobs, example_script
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = ROOT / "examples"
 SECTION = (ROOT / "docs" / "guides" / "flower.md").read_text().split("## Without tuning")[1].split("\n## ")[0]
 
 
 @pytest.fixture(scope="module")
 def example():
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        spec = importlib.util.spec_from_file_location("flower_untuned", EXAMPLES / "flower_untuned.py")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
+    with example_script("flower_untuned") as module:
         yield module
-    finally:
-        sys.path.remove(str(EXAMPLES))
-
-
-def blobs(clients, each):
-    """Records of ten classes around the corners of a simplex, (clients, each, 10)."""
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(10, (clients, each), generator=generator)
-    noise = torch.randn(clients, each, 10, generator=generator) * 0.1
-    return torch.nn.functional.normalize(torch.eye(10)[labels] + noise, dim=-1), labels
 
 
 @pytest.mark.parametrize("randomizer", ["vector-sum", pytest.param("privunit", marks=pytest.mark.slow)])

@@ -1,28 +1,14 @@
 """Flower's quickstart apps, rebuilt in examples/flower_quickstarts.py, with the lines that the docs name."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
+from example_scripts import example_script
 
 
 @pytest.fixture(scope="module")
 def quickstarts():
     pytest.importorskip("sklearn")
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        spec = importlib.util.spec_from_file_location(
-            "flower_quickstarts", EXAMPLES / "flower_quickstarts.py"
-        )
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
+    with example_script("flower_quickstarts") as module:
         yield module
-    finally:
-        sys.path.remove(str(EXAMPLES))
 
 
 @pytest.mark.slow

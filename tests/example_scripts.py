@@ -1,0 +1,37 @@
+"""Scripts of ``examples/`` as modules, and records that they can be run on."""
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@contextmanager
+def example_script(name: str) -> Iterator[ModuleType]:
+    """``examples/NAME.py``, imported; inside, it can import the modules beside it."""
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # dataclasses look their module up
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        sys.path.remove(str(EXAMPLES))
+
+
+def blobs(clients: int, each: int) -> tuple[Tensor, Tensor]:
+    """Records of ten classes around the corners of a simplex, (clients, each, 10), and their classes."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(10, (clients, each), generator=generator)
+    noise = torch.randn(clients, each, 10, generator=generator) * 0.1
+    return torch.nn.functional.normalize(torch.eye(10)[labels] + noise, dim=-1), labels
