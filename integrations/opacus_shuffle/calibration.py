@@ -109,7 +109,7 @@ class Run:
 
     def _least_noise(self) -> float:
         checks.target_epsilon(self.target_epsilon)
-        checks.delta(self.target_delta)
+        checks.delta(self.target_delta, name="target_delta")
         round_at = functools.cache(self._round_at)
 
         def spent(inverse_noise: float) -> float:

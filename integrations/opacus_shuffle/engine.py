@@ -262,7 +262,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         )
         return training_recipe(
             target_epsilon=target_epsilon,
-            delta=target_delta,
+            delta=checked(checks.delta, target_delta, name="target_delta"),
             population=len(dataset),
             dim=sum(p.numel() for p in trained),
             model=ModelKind.LINEAR if linear else ModelKind.NETWORK,

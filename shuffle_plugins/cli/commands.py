@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from shuffle_plugins import __version__
 from shuffle_plugins.cli.plotting import PlottingUnavailable
+from shuffle_plugins.cli.wrong_names import no_such_option
 from shuffle_plugins.core import missing_extra
 
 _COMMANDS = (
@@ -100,7 +101,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     try:
         status = _application(given)(given, standalone_mode=False)
     except _CommandLineError as error:
-        return _refuse(error.format_message())
+        return _refuse(_complaint(error))
     except (ValueError, PlottingUnavailable) as error:
         return _refuse(str(error))
     except ModuleNotFoundError as error:
@@ -115,6 +116,18 @@ def main(arguments: Iterable[str] | None = None) -> int:
     except typer.Abort:
         return 130
     return status if isinstance(status, int) else 0
+
+
+def _complaint(error: Any) -> str:
+    """What is wrong with the command line, with a hint for a name that is not known."""
+    typed, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    unknown = type(error).__name__ == "NoSuchOption"  # where the class is depends on typer's version
+    if unknown and isinstance(typed, str) and context is not None:
+        options = [name for option in context.command.get_params(context) for name in option.opts]
+        return no_such_option(typed, known=options, command=context.command_path)
+    if "Did you mean" in getattr(error, "message", ""):  # typer's hint, which newer click repeats
+        return str(error.message)
+    return str(error.format_message())
 
 
 def _refuse(message: str) -> int:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from shuffle_plugins import mechanisms, planning
 from shuffle_plugins.cli import options, output
-from shuffle_plugins.cli.tables import NOTHING, WIDE, plain_table
+from shuffle_plugins.cli.tables import NOTHING, WIDE, plain_table, times
 from shuffle_plugins.core import rounded
 
 # How the title of a picture calls what clients hold.
@@ -70,9 +70,7 @@ def mechanisms_command(
         output.print_json([*map(asdict, found), *map(asdict, refused)])
     else:
         output.show(_choices_table(found, one_question=norm is not None, width=output.width()))
-        for reason in dict.fromkeys(each.reason for each in refused):
-            names = ", ".join(each.name for each in refused if each.reason == reason)
-            output.remark(f"Left out: {names}: {reason.removeprefix(f'{names} ')}.")
+        output.left_out((each.name, each.reason) for each in refused)
     if plot is not None:
         from shuffle_plugins.cli.plotting import plot_choices
 
@@ -124,7 +122,7 @@ def _choices_table(found: Sequence[planning.Choice], *, one_question: bool, widt
         name = f"{choice.name} (δ0 = {choice.local_delta:g})" if choice.local_delta else choice.name
         cells = [escape(name), choice.domain, rounded(choice.variance, up=True)]
         if one_question:
-            cells.append(rounded(choice.variance / least, up=True, digits=3) if least > 0 else NOTHING)
+            cells.append(times(choice.variance / least) if least > 0 else NOTHING)
         cells.append(f"{choice.bits:,}")
         if timed:
             cells.append(NOTHING if choice.seconds is None else f"{choice.seconds * 1e6:.3g}")

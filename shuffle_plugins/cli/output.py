@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
@@ -58,15 +58,45 @@ def remark(text: str | None, *, as_json: bool = False) -> None:
         print(text, file=sys.stderr if as_json else sys.stdout)
 
 
+def left_out(mechanisms: Iterable[tuple[str, str]]) -> None:
+    """Print which mechanisms were left out: the names of each reason in one line.
+
+    Args:
+        mechanisms: name and reason of each.
+    """
+    names: dict[str, list[str]] = {}
+    for name, reason in mechanisms:
+        names.setdefault(reason, []).append(name)
+    for reason, each in names.items():
+        listed = ", ".join(each)
+        remark(f"Left out: {listed}: {reason.removeprefix(f'{listed} ')}.")
+
+
 @contextmanager
-def progress(what: str, *, as_json: bool = False) -> Iterator[Callable[[int, int], None]]:
+def progress(
+    what: str, *, as_json: bool = False, announced: str | None = None
+) -> Iterator[Callable[[int, int], None]]:
     """A progress bar on stderr after half a second, if a person watches.
+
+    Args:
+        what: stands beside the bar.
+        as_json: print nothing, since a program reads the answer.
+        announced: printed on stderr where there is no terminal to draw a bar on, once a first step of several
+            is done.
 
     Yields:
         a function to call with the number of steps done and the number expected.
     """
     if as_json or not (sys.stdout.isatty() and sys.stderr.isatty()):
-        yield lambda done, expected: None
+        told = as_json or announced is None
+
+        def tell(done: int, expected: int) -> None:
+            nonlocal told
+            if not told and done < expected:
+                print(announced, file=sys.stderr, flush=True)
+                told = True
+
+        yield tell
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

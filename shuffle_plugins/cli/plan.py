@@ -12,15 +12,18 @@ from shuffle_plugins.cli import options, output
 from shuffle_plugins.cli.plan_tables import (
     footing,
     headline,
+    legend,
     plan_json,
     plan_tables,
     sum_plan_json,
+    sums_legend,
     sums_table,
 )
 from shuffle_plugins.cli.questions import check_one_report
 
 # planning.BEST_MECHANISM, the value of --mechanism for all of them, without loading the planner for --help.
 _BEST = "best"
+_ANNOUNCED = "Planning: every k and T tried is certified, which can take a minute."
 
 
 def plan_command(
@@ -102,29 +105,30 @@ def plan_command(
                 "a sum is planned for all its ways of drawing clients, by pld, without a picture: leave out "
                 "--sampling, --method and --plot"
             )
-        sums = planning.plan_sums(
-            target_epsilon=target_epsilon,
-            delta=delta,
-            population=population,
-            dim=dim,
-            mechanism=mechanism,
-            num_steps=1 if steps is None else steps,
-            cohorts=cohorts,
-            adversary=adversary,
-            radius=radius,
-            norm="l2" if vectors is None else vectors,
-            spread=spread,
-        )
+        with output.progress("planning", as_json=as_json):
+            sums = planning.plan_sums(
+                target_epsilon=target_epsilon,
+                delta=delta,
+                population=population,
+                dim=dim,
+                mechanism=mechanism,
+                num_steps=1 if steps is None else steps,
+                cohorts=cohorts,
+                adversary=adversary,
+                radius=radius,
+                norm="l2" if vectors is None else vectors,
+                spread=spread,
+            )
         if as_json:
             output.print_json(sum_plan_json(sums))
             return
-        output.show(sums_table(sums, width=output.width()), footing(sums))
+        output.show(sums_table(sums, width=output.width()), sums_legend(), footing(sums))
         for text in sums.remarks():
             output.remark(text)
         return
     if mechanism != _BEST:
         check_one_report(mechanism)
-    with output.progress("planning", as_json=as_json) as progress:
+    with output.progress("planning", as_json=as_json, announced=_ANNOUNCED) as progress:
         found = planning.plan(
             target_epsilon=target_epsilon,
             delta=delta,
@@ -146,11 +150,10 @@ def plan_command(
     if as_json:
         output.print_json(plan_json(found))
     else:
-        output.show(headline(found), *plan_tables(found, width=output.width()), footing(found))
+        output.show(headline(found), *plan_tables(found, width=output.width()), legend(found), footing(found))
         for text in found.remarks():
             output.remark(text)
-        for left in found.dismissed:
-            output.remark(f"Left out: {left.mechanism}: {left.reason}.")
+        output.left_out((each.mechanism, each.reason) for each in found.dismissed)
         if found.adversary == "server":
             output.remark(
                 "Reports hide their clients' data from a server, but not who sent them. In a sum clients can "

@@ -11,8 +11,10 @@ from rich.table import Table
 
 from shuffle_plugins import accounting, planning
 from shuffle_plugins.cli import output
-from shuffle_plugins.cli.tables import NOTHING, WIDE, plain_table
+from shuffle_plugins.cli.tables import NOTHING, WIDE, plain_table, times
 from shuffle_plugins.core import rounded
+
+_FEW_REPORTS = 10  # of a client in all rounds; more are worth a warning
 
 
 def plan_tables(plan: planning.Plan, *, width: int = WIDE) -> Iterator[Table]:
@@ -37,13 +39,61 @@ def plan_tables(plan: planning.Plan, *, width: int = WIDE) -> Iterator[Table]:
 
 
 def headline(plan: planning.Plan) -> str:
-    """The plan's best choice in one line."""
+    """The plan's best choice in one line, and what it asks of the clients in another if that is much."""
     best = plan.best
-    return (
+    said = (
         f"[bold]{escape(best.mechanism)}: k = {best.cohort:,}, ε0 = {rounded(best.local_epsilon, up=False)}, "
         f"T = {best.num_steps:,}[/] keeps the certified ε within {plan.target_epsilon:g} "
         f"at δ = {plan.delta:g}"
     )
+    each = round(best.num_reports / plan.population)
+    if each <= _FEW_REPORTS:
+        return said
+    return (
+        f"{said}\nThe least error, not the least effort: each of the {plan.population:,} clients sends some "
+        f"{each:,} reports. If that is too many, say what is possible with --cohort and --rounds, or take "
+        "another row below."
+    )
+
+
+def legend(plan: planning.Plan) -> Table:
+    """What the columns and rows of :func:`plan_tables` are."""
+    meanings = {
+        "k, T": "reports of a round, and rounds (under single-pass sampling, check-in and epoch, passes)",
+        "ε0": "of one report, the largest with which T rounds stay within the target",
+        "ε from, ε up to": "certified interval of the ε of all T rounds",
+        "noise, sampling": "mean squared error of one round's average: by the mechanism, by drawing k of n",
+        "error": "mean squared error of the average of all rounds",
+        "× best": "error over that of the best row",
+        "bits per client, in total": "that a client of the population sends in all rounds, and all clients",
+        "thrifty": f"least communication with an error at most {plan.tolerance:.0%} above the best",
+        "no shuffler": "all clients report to a server that sees who sent what",
+        "trusted curator": "a server that all trust adds the noise to the true average",
+    }
+    return _legend(meanings)
+
+
+def sums_legend() -> Table:
+    """What the columns of :func:`sums_table` are."""
+    meanings = {
+        "who draws": "those whose data are in a round: the server, the clients in secret by coins, or nobody",
+        "k, answer": "clients whose data are in a round, and clients who send something",
+        "T, charged": "rounds, and the rounds that ε counts",
+        "noise": "deviation of the noise of a round's sum, over the radius of the clients' ball",
+        "ε from, ε up to": "certified interval of the ε of the charged rounds",
+        "error": "mean squared error of the average of all rounds",
+        "bits per client": "that a client of the population sends in all rounds",
+    }
+    return _legend(meanings)
+
+
+def _legend(meanings: dict[str, str]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim")
+    table.add_column(style="dim")
+    for name, meaning in meanings.items():
+        table.add_row(name, meaning)
+    return table
 
 
 def sums_table(plan: planning.SumPlan, *, width: int = WIDE) -> Table:
@@ -75,16 +125,10 @@ def sums_table(plan: planning.SumPlan, *, width: int = WIDE) -> Table:
 
 def footing(plan: planning.Plan | planning.SumPlan) -> str:
     """One line that says for which setting the tables' numbers hold."""
-    said = "noise and sampling: mean squared error of one round's average; error: of all rounds' average"
-    if isinstance(plan, planning.SumPlan):
-        said = (
-            "charged: rounds that ε counts; noise: deviation of the sum's noise over the radius; error: mean "
-            "squared error of all rounds' average"
-        )
     return (
         f"{plan.neighbouring_relation} neighbours · adversary: {plan.adversary} · n = {plan.population:,} · "
         f"d = {plan.dim:,} · vectors in an {plan.norm} ball of radius {plan.radius:g} · "
-        f"spread ≤ {plan.spread:g} · {said}"
+        f"spread ≤ {plan.spread:g}"
     )
 
 
@@ -151,7 +195,7 @@ def _choices(plan: planning.Plan, *, wide: bool) -> Table:
             NOTHING if row.num_steps is None else f"{row.num_steps:,}",
             NOTHING if row.local_epsilon is None else rounded(row.local_epsilon, up=False),
             rounded(row.average_mse, up=True, digits=3),
-            rounded(row.average_mse / best.average_mse, up=True, digits=3),
+            times(row.average_mse / best.average_mse),
             style="bold" if row is best else None,
         )
     return table

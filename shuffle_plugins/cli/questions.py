@@ -85,7 +85,10 @@ class AskedRounds:
             return own
         found = {mechanisms.blanket(name, local_epsilon=local_epsilon, dim=probe) for probe in _PROBE_DIMS}
         if len(found) > 1:
-            raise typer.BadParameter(f"--dim is needed: the blanket of {name} depends on the dimension")
+            raise typer.BadParameter(
+                f"--dim is needed: how much a report of {name} tells depends on the length of the vector or "
+                "the number of categories"
+            )
         return found.pop()
 
     def blanket(self, local_epsilon: float) -> accounting.Blanket | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 
@@ -10,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from shuffle_plugins import accounting
+from shuffle_plugins.cli.options import GENERIC
 from shuffle_plugins.core import rounded
 
 WIDE = 110
@@ -45,6 +47,15 @@ def plain_table(title: str = "", *, title_style: str = "", wide: bool = True) ->
     )
 
 
+def times(ratio: float) -> str:
+    """How many times as much, rounded to the nearest: a ratio is no bound. Only what is equal is 1."""
+    if ratio == 1 or not math.isfinite(ratio):
+        return f"{ratio:g}"
+    if 0.1 <= ratio < 1000:
+        return f"{ratio:.{3 if ratio < 10 else 2 if ratio < 100 else 1}f}"
+    return f"{ratio:,.0f}" if 1000 <= ratio < 10**9 else f"{ratio:.4g}"
+
+
 def bounds_table(answer: accounting.Comparison, *, width: int = WIDE) -> Table:
     """One row per bound; those behind the certified interval in bold.
 
@@ -74,7 +85,7 @@ def bounds_table(answer: accounting.Comparison, *, width: int = WIDE) -> Table:
             bound.name,
             bound.kind,
             rounded(bound.epsilon, up=up),
-            rounded(bound.epsilon / certified, up=up, digits=3) if certified > 0 else NOTHING,
+            times(bound.epsilon / certified) if certified > 0 else NOTHING,
             bound.source,
             "bold" if bound.name in reported else None,
         )
@@ -166,7 +177,7 @@ def _question(answer: accounting.Comparison, *, rounds: str | None = None, wide:
         f"n = {asked.population:,}",
         f"k = {asked.cohort:,.12g} ({asked.sampling})",
         *records,
-        f"ε0 = {_given(asked.local_epsilon)} ({asked.mechanism})",
+        f"ε0 = {_given(asked.local_epsilon)} ({_mechanism(asked)})",
         *([rounds] if rounds else []),
         f"δ = {answer.interval.delta:g}",
     ]
@@ -175,6 +186,10 @@ def _question(answer: accounting.Comparison, *, rounds: str | None = None, wide:
     unbroken = [part.replace(" ", _NO_BREAK) for part in parts]
     lines = textwrap.fill(f"{_NO_BREAK}· ".join(unbroken), _TITLE, break_on_hyphens=False)
     return lines.replace(_NO_BREAK, " ")
+
+
+def _mechanism(asked: accounting.ShuffleRound | accounting.SampledRecordsRound) -> str:
+    return f"{GENERIC}: any mechanism" if asked.mechanism == GENERIC else asked.mechanism
 
 
 def _given(value: float) -> str:

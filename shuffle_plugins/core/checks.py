@@ -7,6 +7,7 @@ of a wrong type or out of range; ``bool`` is never taken for a number.
 from __future__ import annotations
 
 import math
+import numbers
 from enum import StrEnum
 from typing import TypeVar
 
@@ -43,7 +44,8 @@ def whole(name: str, value: object, *, at_least: float = 1, at_most: float = mat
             allowed = f" in [{at_least}, {_power(at_most)}]"
         elif at_least == -math.inf:
             allowed = ""
-        raise ValueError(f"{name} must be a whole number{allowed}, got {value!r}")
+        hint = _as_int(value, at_least=at_least, at_most=at_most)
+        raise ValueError(f"{name} must be a whole number{allowed}, got {value!r}{hint}")
     return value
 
 
@@ -196,6 +198,17 @@ def radius(value: object) -> float:
         return number("radius", value, at_least=_LEAST_RADIUS, at_most=_LARGEST_RADIUS)
     except ValueError as error:
         raise ValueError(f"{error}: scale the data") from None
+
+
+def _as_int(value: object, *, at_least: float, at_most: float) -> str:
+    """What to pass in place of a number that is whole and allowed, but no Python int."""
+    if (isinstance(value, float) and value.is_integer()) or (
+        isinstance(value, numbers.Integral) and not isinstance(value, int)
+    ):
+        meant = int(value)
+    else:
+        return ""
+    return f": pass the int {meant}" if at_least <= meant <= at_most else ""
 
 
 def _power(high: int) -> str:

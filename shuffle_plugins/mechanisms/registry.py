@@ -385,7 +385,7 @@ def blanket(name: str, *, local_epsilon: float, dim: int) -> Blanket:
     entry = _entry(name)
     if entry.kind is Kind.SUMS or (entry.blanket is None and kind_of(name) is Kind.SUMS):
         raise ValueError(
-            f"{name} has no blanket of single reports: its reports may be seen added up only. In Python, "
+            f"{name} has no ε0 of single reports: its reports may be seen added up only. In Python, "
             f'record sp.get("{name}", dim=…, cohort=…, noise_multiplier=…).round(population=…) with '
             "ShuffleAccountant.step"
         )

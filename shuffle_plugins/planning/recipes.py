@@ -104,7 +104,11 @@ class TrainingRecipe:
             )
             noise = ("noise_multiplier", f"{self.noise_multiplier:.3g}", "the least")
         else:
-            kind = "every record sends one noisy report; by default the randomizer with the least noise here"
+            kind = (
+                "every record sends one noisy report; by default the randomizer with the least noise here. "
+                f"If nobody sees more than a sum of messages, {SUMS[0]} has less noise, far less with many "
+                "records"
+            )
             noise = ("local_epsilon", rounded(self.local_epsilon, up=False), "the largest")
         what = (
             "each output of the model on a row of length one"
@@ -201,11 +205,7 @@ def training_recipe(
     """
     kind = checks.choice(ModelKind, "model", model)
     checks.whole("population", population, at_least=2 * _ONE_IN)
-    k = (
-        max(2, population // _ONE_IN)
-        if cohort is None
-        else checks.whole("cohort", cohort, at_most=population)
-    )
+    k = population // _ONE_IN if cohort is None else checks.whole("cohort", cohort, at_most=population)
     steps = _STEPS if num_steps is None else checks.num_steps(num_steps)
     local_epsilon = noise_multiplier = None
     if isinstance(mechanism, str) and mechanism in SUMS:

@@ -5,8 +5,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any, get_args
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast, get_args
 
 import pytest
 from thinning import first_fast
@@ -25,6 +25,8 @@ from shuffle_plugins.accounting import (
     comparison,
 )
 from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS, PublishedBound
+from shuffle_plugins.cli import output, plan_tables, tables, wrong_names
+from shuffle_plugins.planning import Plan
 
 QUESTION = ["-n", "2000", "-k", "200", "-e", "1", "-t", "20", "-d", "1e-5"]
 
@@ -435,8 +437,10 @@ def test_a_plan_is_readable(
     target = tmp_path / "plan.png"
     code = cli.main(["plan", *PLANNED, "--plot", str(target)])
     out, err = capsys.readouterr()
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, "Planning: every k and T tried is certified, which can take a minute.\n")
     tables, told = out.split("replace-one neighbours")
+    for heading in ("k, T", "noise, sampling", "× best", "thrifty", "trusted curator"):
+        assert re.search(rf"^{heading} +\w", tables, re.MULTILINE)  # the legend
     assert max(len(line.rstrip()) for line in tables.splitlines()) <= int(columns)
     assert "…" not in out
     for remark in found["remarks"]:
@@ -469,6 +473,8 @@ def test_a_plan_of_a_sum_compares_who_draws(run: Run, monkeypatch: pytest.Monkey
     code, out, err = run(*SUMMED)
     assert (code, err) == (0, "")
     table, told = out.split("replace-one neighbours · adversary: server")
+    for heading in ("who draws", "k, answer", "T, charged", "noise"):
+        assert re.search(rf"^{heading} +[a-z]", table, re.MULTILINE)  # the legend
     assert max(len(line.rstrip()) for line in table.splitlines()) <= 80
     assert "…" not in out
     for remark in found["remarks"]:
@@ -509,6 +515,7 @@ def test_a_plan_among_mechanisms_says_which_were_left_out(run: Run) -> None:
     code, out, err = run(*asked)
     assert (code, err) == (0, "")
     assert "Left out: binary-rr: " in out
+    assert "not the least effort" not in out
     chosen = answer(run, *asked)["best"]["mechanism"]
     assert out.startswith(f"{chosen}: k = 100")
 
@@ -573,6 +580,75 @@ def test_bad_input_ends_in_one_line_and_code_2(run: Run, command: str) -> None:
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert len(err) > len("error: \n")
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        ("epsilon --eps0 2", "Did you mean --local-epsilon?"),
+        ("epsilon --epsilon0=2", "Did you mean --local-epsilon?"),
+        ("epsilon --loca 2", "Did you mean --local-epsilon or --local-delta?"),
+        ("plan --epsilon 2", "Did you mean --target-epsilon?"),
+        ("plan --max_grad_norm 2", "Did you mean --radius?"),
+        ("bandit --eps 2", "Did you mean --epsilon?"),
+        ("calibrate --roudns 2", "Did you mean --rounds?"),
+        ("budget --zzz", " budget --help` lists the options."),
+        ("--versoin", "Did you mean --version?"),
+        ("plna", "Did you mean 'plan'?"),
+    ],
+)
+def test_a_wrong_name_is_answered_by_the_right_one(run: Run, command: str, hint: str) -> None:
+    code, out, err = run(*command.split())
+    assert (code, out) == (2, "")
+    assert err.endswith(f"{hint}\n")
+    assert err.count("Did you mean") <= 1
+
+
+def test_usual_names_elsewhere_point_at_options_that_exist() -> None:
+    modules = Path(cli.__file__).parent.glob("*.py")
+    sources = [each.read_text() for each in modules if each.name != "wrong_names.py"]
+    options = set(re.findall(r'"(--[a-z-]+)["/]', "".join(sources)))
+    assert {name for names in wrong_names.ELSEWHERE.values() for name in names} <= options
+    with_another_meaning = {"--clients", "--epsilon", "--output", "--protocol"}  # options of some commands
+    assert {f"--{name}" for name in wrong_names.ELSEWHERE} & options <= with_another_meaning
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (1.0, "1"),
+        (1.00006, "1.000"),
+        (1.004, "1.004"),
+        (12.345, "12.35"),
+        (999.94, "999.9"),
+        (14616.56, "14,617"),
+    ],
+)
+def test_ratios_are_rounded_to_the_nearest(ratio: float, text: str) -> None:
+    assert tables.times(ratio) == text
+    assert tables.times(0.0123456) == "0.01235"
+    assert tables.times(float("inf")) == "inf"
+
+
+@pytest.mark.parametrize(("num_reports", "told"), [(30_000, True), (300, False)])
+def test_a_headline_says_what_a_plan_asks_of_clients(num_reports: int, told: bool) -> None:
+    row = {"mechanism": "privunit", "cohort": 300, "local_epsilon": 1.0, "num_steps": 100}
+    best = SimpleNamespace(**row, num_reports=num_reports)
+    plan = SimpleNamespace(best=best, population=300, target_epsilon=1.0, delta=1e-5)
+    found = plan_tables.headline(cast("Plan", plan))
+    assert ("each of the 300 clients sends some 100 reports" in found) is told
+
+
+def test_without_a_terminal_a_long_computation_is_announced_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with output.progress("planning", announced="Planning") as progress:
+        progress(1, 1)
+        assert capsys.readouterr().err == ""
+        progress(1, 9)
+        progress(2, 9)
+    assert capsys.readouterr() == ("", "Planning\n")
+    with output.progress("planning", announced="Planning", as_json=True) as progress:
+        progress(1, 9)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_the_long_options_are_the_documented_ones(run: Run) -> None:
@@ -650,7 +726,7 @@ def test_columns_are_respected_in_a_pipe(
 @pytest.mark.parametrize("typed", ["0.3", "1.5", "0.123456"])
 def test_the_local_epsilon_is_shown_as_it_was_typed(run: Run, typed: str) -> None:
     _, out, _ = run("epsilon", "-n", "2000", "-k", "200", "-e", typed, "-t", "1", "-d", "1e-5")
-    assert f"ε0 = {typed} (generic)" in out
+    assert f"ε0 = {typed} (generic: any mechanism)" in out
 
 
 def test_thousands_are_separated(run: Run) -> None:
@@ -853,6 +929,7 @@ def test_a_recipe_is_printed_with_reasons_and_as_json(run: Run) -> None:
     for setting in found["settings"]:
         assert setting["name"] in out
     assert "moves each weight by 0.1" in " ".join(out.split())
+    assert "vector-sum has less noise" in " ".join(out.split())  # a hint that sums are more accurate
     code, out, err = run(*asked, "--mechanism", "linf-block", "--dim", "8")
     assert (code, out) == (2, "")
     assert "no recipe for 'linf-block'" in err

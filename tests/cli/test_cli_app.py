@@ -104,7 +104,7 @@ def test_the_interval_moves_with_a_slider(address: str, browser: Any) -> None:
     field = browser.find_element(By.ID, "cohort")
     field.clear()
     field.send_keys("3000")
-    until(lambda: "cohort must be in (0, population], got 3000.0 of 2000" in text("#cohort-said"))
+    until(lambda: "cohort must be in (0, population], got 3000 of 2000" in text("#cohort-said"))
     assert not fresh(), "the answer to another setting is greyed"
     assert field.get_attribute("aria-invalid") == "true"
     browser.find_element(By.CSS_SELECTOR, "#sampling option[value=full]").click()

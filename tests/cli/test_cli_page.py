@@ -75,7 +75,7 @@ def test_the_command_and_the_python_shown_give_the_same_interval(
 @pytest.mark.parametrize(
     ("changed", "field", "sentence"),
     [
-        ({"cohort": "3000"}, "cohort", "cohort must be in (0, population], got 3000.0 of 2000"),
+        ({"cohort": "3000"}, "cohort", "cohort must be in (0, population], got 3000 of 2000"),
         ({"rounds": "1.5"}, "rounds", "'1.5' is not a whole number"),
         ({"rounds": "0"}, "rounds", "num_steps must be a whole number in [1, 1,000,000,000,000], got 0"),
         ({"delta": ""}, "delta", "δ is missing: type a number"),

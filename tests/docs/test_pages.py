@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from shuffle_plugins import __version__
+from shuffle_plugins.mechanisms import available, summary
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -145,3 +146,10 @@ def test_every_face_is_on_a_page_of_the_reference() -> None:
     packages = [*ROOT.glob("shuffle_plugins/*/__init__.pyi"), *ROOT.glob("integrations/*/__init__.pyi")]
     faces = {".".join(stub.parent.relative_to(ROOT).parts).removeprefix("integrations.") for stub in packages}
     assert faces - documented == {"shuffle_plugins.cli"}
+
+
+def test_every_registered_mechanism_is_on_the_page_of_mechanisms() -> None:
+    page = (ROOT / "docs" / "guides" / "mechanisms.md").read_text()
+    built_in = {name for name in available() if not summary(name).startswith("from ")}
+    assert len(built_in) > 20
+    assert {name for name in built_in if f"`{name}`" not in page} == set()

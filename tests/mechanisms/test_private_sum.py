@@ -156,7 +156,7 @@ def test_kinds_tell_mechanisms_apart() -> None:
     assert registry.kind_of("privunit") is registry.Kind.VECTORS
     with pytest.raises(ValueError, match="kind must be one of"):
         available("vector")
-    with pytest.raises(ValueError, match="no blanket"):
+    with pytest.raises(ValueError, match="no ε0 of single reports"):
         registry.blanket("vector-sum", local_epsilon=1.0, dim=3)
 
 

@@ -358,8 +358,6 @@ class Rounds:
         """
         lost = anonymous.refusal is not None and not anonymous.refusal.conclusive
         self._record.refuse(actual=sent.worst if lost else None, participants=None)
-        reason = anonymous.refusal or "no report in it"
-        _log.warning("%s: the batch was refused (%s); nothing is released", sent.step, reason)
         if anonymous.participants:
             self._errors.clear()
         else:
@@ -378,6 +376,12 @@ class Rounds:
                 "the first of the client app's mods? What came instead was not randomised, and is with this "
                 "server now"
             )
+        _log.warning(
+            "%s: this round has no result (%s)%s; the run goes on without it",
+            sent.step,
+            anonymous.refusal or "no report in it",
+            ", but costs as much as if it had" if lost else "",
+        )
 
 
 def _anonymous_reply(received: list[Message], sent: SentRound) -> AnonymousReply:

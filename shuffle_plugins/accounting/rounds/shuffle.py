@@ -115,8 +115,10 @@ class ShuffleRound(Round):
         if isinstance(self.cohort, bool) or not isinstance(self.cohort, (int, float)):
             raise ValueError(f"cohort must be a number, got {self.cohort!r}")
         if not 0 < self.cohort <= self.population:
+            got = self.cohort
+            got = int(got) if isinstance(got, float) and got.is_integer() else got
             raise ValueError(
-                f"cohort must be in (0, population], got {self.cohort!r} of {self.population}: "
+                f"cohort must be in (0, population], got {got!r} of {self.population}: "
                 "a round cannot shuffle more reports than there are clients"
             )
         object.__setattr__(self, "cohort", float(self.cohort))

@@ -185,9 +185,11 @@ def _guarantees(statement: PrivacyStatement) -> Iterator[tuple[str, tuple[str, .
 def _rounds(statement: PrivacyStatement) -> Iterator[tuple[str, tuple[str, ...]]]:
     for each in statement.rounds[:_MOST_KINDS]:
         unreleased = f", {each.unreleased:,} of which let nothing out" if each.unreleased else ""
+        worst = "Generic: the bound for any mechanism of that ε0, whichever was used."
         yield (
             f"{each.rounds:,} × {each.mechanism}{unreleased}.",
             (
+                *([worst] if "generic" in each.mechanism.split() else []),
                 f"Local ε0 = {_local(each)}, δ0 = {each.local_delta:g}, of what one client sends in a round.",
                 f"Accounted for as k = {_range(*each.cohort or ())} of n = {_range(*each.population)} "
                 f"clients, sampled {each.sampling}: {each.secrecy}.",

@@ -15,6 +15,7 @@ from shuffle_plugins.cli import options
 from shuffle_plugins.cli.page import answers, picture, settings
 from shuffle_plugins.cli.page.settings import RefusedSetting, Setting
 from shuffle_plugins.cli.questions import only_the_cohort
+from shuffle_plugins.cli.tables import times
 from shuffle_plugins.core import rounded
 
 # Published bounds that take seconds come last.
@@ -56,6 +57,7 @@ def _templates() -> Environment:
     )
     found.filters["up"] = lambda value, digits=4: rounded(value, up=True, digits=digits)
     found.filters["down"] = lambda value, digits=4: rounded(value, up=False, digits=digits)
+    found.filters["times"] = times
     found.filters["short"] = picture.short
     return found
 

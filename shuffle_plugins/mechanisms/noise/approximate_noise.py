@@ -64,8 +64,8 @@ class ApproximateNoise(GridNoise):
         """
         if self.dim > 1:
             raise ValueError(
-                f"a report of {self.name} is ({self.local_epsilon}, {self.local_delta})-LDP, and no blanket "
-                "covers it without its δ0: use round(), or ShuffleRound(local_delta=…); in a shell "
+                f"a report of {self.name} is ({self.local_epsilon:.4g}, {self.local_delta:g})-LDP, and no "
+                "bound covers it without its δ0: use round(), or ShuffleRound(local_delta=…); in a shell "
                 "--mechanism generic --local-delta …, far below δ / k"
             )
         law = gaussian_blanket(sigma=self._sigma_per_radius(), radius=1.0)

@@ -824,16 +824,21 @@ def test_a_ledger_takes_a_fresh_accountant(tmp_path):
         shuffled(ledger=tmp_path / "y").load_state_dict(used.state_dict())
 
 
-def test_an_app_without_the_mod_ends_the_run_and_says_so():
+def test_an_app_without_the_mod_ends_the_run_and_says_so(caplog):
     strategy = shuffled()
-    with pytest.raises(ValueError, match="ShuffleMod the first"):
+    with (
+        caplog.at_level(logging.WARNING, logger="flwr"),
+        pytest.raises(ValueError, match="ShuffleMod the first"),
+    ):
         strategy.start(InProcessGrid(plain_app(), num_nodes=CLIENTS), record(MODEL), num_rounds=2)
+    assert "result" not in caplog.text  # before the error, a line on the round would only mislead
 
 
 def test_a_run_without_a_released_round_says_so(caplog):
     with caplog.at_level(logging.WARNING, logger="flwr"):
         shuffled().start(grid_of(failing(19)), record(MODEL), num_rounds=1)
     assert "No round was released" in caplog.text
+    assert caplog.text.count("this round has no result (") == 1
 
 
 def test_a_misspelt_mechanism_is_refused_at_once() -> None:
