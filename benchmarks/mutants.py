@@ -47,9 +47,15 @@ TARGETS = {
     "shuffle_plugins.shuffler.tokens": SHUFFLER,
     "shuffle_plugins.shuffler.batches": SHUFFLER,
     "shuffle_plugins.accounting.losses.distribution": (*SHORT, "tests/accounting/pairs/test_pairs.py"),
-    "shuffle_plugins.accounting.numerics.grid": (*SHORT, "tests/accounting/pairs/test_pairs.py"),
+    "shuffle_plugins.accounting.numerics.grid": (
+        "tests/accounting/numerics",
+        "tests/accounting/composition",
+        "tests/accounting/pairs/test_pairs.py",
+    ),
     "shuffle_plugins.accounting.composition.conversion": SHORT,
-    "shuffle_plugins.accounting.composition.points": (*SHORT, "tests/accounting/pairs/test_pairs.py"),
+    "shuffle_plugins.accounting.composition.points": tuple(
+        f"tests/accounting/published/test_published_{part}.py" for part in ("clones", "catalogue")
+    ),
 }
 
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {

@@ -621,6 +621,27 @@ def test_a_row_of_too_many_mixers_is_refused(two: Row) -> None:
         replace(request, mixers=two.mixers * 200)
 
 
+@pytest.mark.parametrize(
+    "change", [{"analyzer_key": bytes(31)}, {"analyzer_key": bytes(33)}, {"inputs": bytes(31)}], ids=str
+)
+def test_a_request_with_a_key_or_a_digest_of_another_size_is_refused(
+    two: Row, change: dict[str, bytes]
+) -> None:
+    request = two.request(two.parts(two.envelopes(*REPORTS))[0])
+    with pytest.raises(ShuffleError, match="an analyzer's key has 32 bytes, a digest 32"):
+        replace(request, **change)  # type: ignore[arg-type]
+
+
+def test_items_are_told_apart_only_if_all_have_the_same_size() -> None:
+    """Their sizes are not in the digest: with items of other sizes, other items could have the same one."""
+    digest = ItemsDigest.of([b"ab", b"cd"], size=2)
+    for item in (b"", b"a", b"abc"):
+        with pytest.raises(ShuffleError, match=f"has 2 bytes, got {len(item)}$"):
+            digest.add(item)
+    assert digest.count == 2
+    assert digest.value() == ItemsDigest.of([b"ab", b"cd"], size=2).value()
+
+
 def test_a_batch_is_told_apart_from_others(two: Row) -> None:
     spool, mixer, request, items = pieces_of(two)
     other = replace(request, minimum=3)

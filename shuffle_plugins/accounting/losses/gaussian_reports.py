@@ -36,7 +36,7 @@ def gaussian_round_profile(
     """Losses from 0 up and δ there from above, or None where this analysis says nothing of small δ.
 
     Args:
-        radius: of the ball of records, over the noise's standard deviation.
+        radius: of the ball of records, in units of the noise's standard deviation.
         population, cohort, sampling: as of a round.
         sees_cohort: whether the adversary sees who took part.
     """

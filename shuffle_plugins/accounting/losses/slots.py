@@ -41,9 +41,9 @@ _ROUNDOFF = 128 * 2.0**-53  # of a transform, relative to its largest value
 _BLOCK_CELLS = 8  # to a deviation of a block's score
 _MOST_TILTS = 64
 _MOST_CLEAR = 300.0  # expected clear reports, up to which they are counted
-_LEAST_REST = (
-    0.25  # weight of the reports that are not clear: it is what the others leave of one, and loses digits
-)
+# The least probability, about any record, of the reports that are not clear. It is computed as one minus the
+# probability of the clear ones, and that difference has few digits where it is small.
+_LEAST_REST = 0.25
 _LEAST_CLEAR_LOSS = 2.0  # beside which that is next to nothing
 
 
@@ -196,7 +196,7 @@ def bundle_losses_from_below(
     tallied = _tallied(law, scores)
     given = {f.name: getattr(tallied, f.name) for f in fields(_Tallied)}
     bundle = _Bundle(**given, several=changed, participation=participation)
-    loss, p, q, _ = (np.concatenate(columns) for columns in zip(*bundle.parts(), strict=True))
+    _, loss, p, q = (np.concatenate(columns) for columns in zip(*bundle.parts(), strict=True))
     for mass_of in (float(p.sum()), float(q.sum())):
         if not 1 - _MOST_LOST <= mass_of <= 1 + _MOST_GAINED:
             raise ArithmeticError(
@@ -366,7 +366,7 @@ class _Tallied:
         return self.tilted(tilt + self.tilt_where(decay, sign))[1]
 
     def parts(self) -> Iterator[tuple[Floats, Floats, Floats, Floats]]:
-        """The law of T piece by piece: places, masses, and the two gains."""
+        """The law of T piece by piece, in the order of its places: the columns of :meth:`_piece`."""
         lowest, highest = (
             max(
                 math.floor(self.end(0.0, sign=-1, log_tail=_LOG_TAIL + self.log_weight)),
@@ -404,7 +404,10 @@ class _Tallied:
             start = stop + sign
 
     def _piece(self, tilt: float, left: int, right: int) -> tuple[Floats, Floats, Floats, Floats]:
-        """Exact but for rounding, from the transform of the tilted law."""
+        """Four columns of the places from ``left`` to ``right``: places first, then what the class keeps.
+
+        Here that is masses and the two gains, exact but for rounding, from the transform of the tilted law.
+        """
         found, count = self._transform(tilt, left, right), self.count
         mass, mass_top = found.law(1.0, count)
         gain_u, u_top = found.law(count * found.first_u, count - 1)
@@ -498,7 +501,7 @@ class _Transform:
 
 @dataclass(frozen=True, slots=True)
 class _Bundle(_Tallied):
-    """Scores of which several are client 1's; pieces are losses, rounded down, P and Q masses, and places."""
+    """Scores of which several are client 1's. Pieces hold places, losses (rounded down), P and Q masses."""
 
     several: int
     participation: float
@@ -516,6 +519,7 @@ class _Bundle(_Tallied):
         )
 
     def _piece(self, tilt: float, left: int, right: int) -> tuple[Floats, Floats, Floats, Floats]:
+        """Places, losses (rounded down), and the masses under P and Q."""
         found, rest = self._transform(tilt, left, right), self.count - self.several
         x, other, several = found.one + found.first_u, found.one + found.first_v, self.several
         roundoff = _ROUNDOFF + 8 * several * 2.0**-53
@@ -540,7 +544,7 @@ class _Bundle(_Tallied):
         place, p, least, q = place[keep], p[keep], least[keep], q[keep]
         loss = np.log1p(least / np.where(least > 0, q + error_v, q - error_v))
         p = p * np.exp(self.cumulant(tilt) - tilt * place)
-        return loss, p, p * np.exp(-loss), place
+        return place, loss, p, p * np.exp(-loss)
 
 
 def _powers(one: Waves, two: Waves, count: int) -> Waves:

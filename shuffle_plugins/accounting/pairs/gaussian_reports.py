@@ -66,7 +66,7 @@ def gaussian_reports_profile(
     """Losses from 0 up and upper bounds on δ there, both directions alike.
 
     Args:
-        radius: ρ, of the ball of records over the noise's standard deviation.
+        radius: ρ, of the ball of records, in units of the noise's standard deviation.
         population: n.
         slots: reports that may be seen.
         participation: the probability with which each of them is.

@@ -51,14 +51,14 @@ class MixPair(OthersPair):
         """That of what covers all of the types."""
         return self.slots * self.participation * self.others.common
 
-    def helps(self, information: float) -> bool:
-        """Whether it is expected to be smaller, by more than next to nothing, than a pair of so much."""
+    def helps(self, other: float) -> bool:
+        """Whether it is expected to be clearly smaller than a pair whose ``information`` is ``other``."""
         reports = self.slots * self.participation
         if reports < _FEWEST_REPORTS or self.population * self.others.common < _FEWEST_COMMON:
             return False
         # What client 1's own report costs, and smoothing.
         extra = self.others.excess / self.population + _SMOOTHING / reports
-        return self.information * (1 + extra) < _LEAST_GAIN * information
+        return self.information * (1 + extra) < _LEAST_GAIN * other
 
     def shares(self) -> tuple[list[Share], float]:
         """Buckets of u, each by its worst end, and the probability of those left out."""

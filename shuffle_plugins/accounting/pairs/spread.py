@@ -33,11 +33,12 @@ from shuffle_plugins.accounting.numerics.normal_sums import BoundedTerms, log_ch
 from shuffle_plugins.accounting.pairs.others import CommonBucket, OthersPair, Share, common_buckets
 from shuffle_plugins.core import checks
 
-# All three only decide whether this bound is computed (SpreadPair.helps). Every bound is valid without them.
+# All three only decide whether this bound is computed (SpreadPair.helps). It is valid whatever they are.
 _LOUDEST = 30.0  # the largest ε0 at which it is tried; above it no round has enough reports
 _LEAST_GAIN = 0.97  # it is computed if its variance is below this share of the other pair's
-# A low estimate of how much larger the variance seems, as a share, times the root of k·I/(e^ε0 − 1)². That is
-# the ratio of a sum's variance to the square of its largest term.
+# A sum that is not quite normal adds a share of this pair's variance to it, which is taken to be _EXTRA/√s.
+# Here s = k·I/(e^ε0 − 1)² is the sum's variance over the square of its largest term; it grows with k. The
+# real share is rather larger: then the bound is computed in vain.
 _EXTRA = 0.5
 
 
@@ -131,13 +132,13 @@ class SpreadPair(OthersPair):
         """Variance of the round's privacy loss where losses are small: k·I/n² with k reports expected."""
         return self.slots * self.participation * self.information_bound.information / self.population**2
 
-    def helps(self, information: float) -> bool:
+    def helps(self, other: float) -> bool:
         """Whether this pair's bound is expected to be clearly smaller than that of another pair.
 
         This is an estimate that saves time; it has no influence on what is proved.
 
         Args:
-            information: of the other pair of the same round, the variance of its privacy loss.
+            other: ``information`` of another pair of the same round: the variance of its privacy loss.
 
         Returns:
             True if this pair's variance, with an allowance for sums that are not normal, is at least 3 per
@@ -147,7 +148,7 @@ class SpreadPair(OthersPair):
             return False
         reports = self.slots * self.participation
         steady = reports * self.information_bound.information / math.expm1(self.local_epsilon) ** 2
-        return self.information * (1 + _EXTRA / math.sqrt(steady)) < _LEAST_GAIN * information
+        return self.information * (1 + _EXTRA / math.sqrt(steady)) < _LEAST_GAIN * other
 
     def shares(self) -> tuple[list[Share], float]:
         """Bounds on the profile for each bucket of u, valid for every u in the bucket.

@@ -19,7 +19,7 @@ from shuffle_plugins.core import checks
 
 _INSTANCE = "sum of Gaussian reports"
 _WITHOUT_INSTANCE = (Sampling.SINGLE_PASS, Sampling.CHECK_IN, Sampling.EPOCH)
-_LARGEST_RADIUS = 4.0  # over the noise: reports so clear have nothing in common
+_LARGEST_RADIUS = 4.0  # in units of σ; beyond it, reports have next to nothing in common
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,10 +36,10 @@ class GaussianReportsRound(ShuffleRound):
         local_epsilon, local_delta: ε0 and δ0 of one report.
         mechanism, blanket: as of :class:`ShuffleRound`, of reports of one number; both or neither.
         population, cohort, sampling, adversary: as of :class:`ShuffleRound`.
-        radius: of the ball of records, over the noise's standard deviation σ; positive. Two records are at
-            most 2·radius·σ apart.
-        attained: the same of two records that clients may really hold, opposite each other; it makes the
-            lower bound. 0 if none are known.
+        radius: of the ball of records, in units of σ, the noise's standard deviation: r/σ for a ball of
+            radius r. Positive. Two records are at most 2·radius·σ apart.
+        attained: in the same unit, the length of two records that clients may really hold, opposite each
+            other; it makes the lower bound. 0 if none are known.
 
     Neighbouring relation: replace-one at fixed population.
 
@@ -57,7 +57,7 @@ class GaussianReportsRound(ShuffleRound):
         ShuffleRound.__post_init__(self)
         if self.blanket is None and self.mechanism != "generic":
             raise ValueError(
-                "a GaussianReportsRound without a blanket is described by its radius; leave out mechanism"
+                "a GaussianReportsRound without a blanket has its radius over σ and no mechanism: omit it"
             )
         object.__setattr__(self, "radius", checks.number("radius", self.radius, above=0))
         attained = checks.number("attained", self.attained, at_least=0, at_most=self.radius)

@@ -103,6 +103,18 @@ def test_strong_composition_lies_above_the_exact_optimum(epsilon: float, delta: 
     assert strong < 2 * exact + 4 * epsilon
 
 
+@pytest.mark.parametrize("delta", [1e-2, 1e-6])
+@pytest.mark.parametrize(("epsilon", "rounds"), [(0.01, 10), (0.1, 1000), (0.5, 40), (2.0, 3)])
+def test_strong_composition_is_the_formula_of_the_paper(epsilon: float, rounds: int, delta: float) -> None:
+    """Kairouz, Oh, Viswanath 2015, Theorem 3.4, as it is printed."""
+    mean = rounds * epsilon * (math.exp(epsilon) - 1) / (math.exp(epsilon) + 1)
+    with_e = epsilon * math.sqrt(2 * rounds * math.log(math.e + math.sqrt(rounds * epsilon**2) / delta))
+    without = epsilon * math.sqrt(2 * rounds * math.log(1 / delta))
+    expected = min(rounds * epsilon, mean + with_e, mean + without)
+    found = strong_composition(epsilon=epsilon, num_steps=rounds, delta_slack=delta)
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
 def test_strong_composition_edges() -> None:
     assert strong_composition(epsilon=0.3, num_steps=0, delta_slack=1e-5) == 0.0
     assert strong_composition(epsilon=0.0, num_steps=10, delta_slack=1e-5) == 0.0
