@@ -279,9 +279,8 @@ def test_numba_is_loaded_when_first_used_and_not_needed():
         "x = torch.arange(32.0).reshape(1, 32)\n"
         "print(hadamard.hadamard_transform(x)[0, :3].tolist(), 'numba' in sys.modules)\n"
     )
-    for switched_off in ("0", "1"):
-        environment = {**os.environ, "NUMBA_DISABLE_JIT": switched_off}
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
-        )
-        assert done.stdout.strip() == "[496.0, -16.0, -32.0] True"
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}  # compiled it runs in all the tests above
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    assert done.stdout.strip() == "[496.0, -16.0, -32.0] True"

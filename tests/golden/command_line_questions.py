@@ -57,12 +57,8 @@ _LINES = {
     "calibrate": "calibrate --target-epsilon 0.7 -d 1e-5 -n 2000 -k 200 -t 20",
     "calibrate, rounds": "calibrate --target-epsilon 0.7 -d 1e-5 -n 2000 -k 200 -e 1 --solve rounds",
     "calibrate, cohort": "calibrate --target-epsilon 0.7 -d 1e-5 -n 500 -e 0.5 -t 5 --solve cohort",
-    "calibrate, server": (
-        "calibrate --target-epsilon 1.5 -d 1e-5 -n 2000 -k 200 -t 20 --adversary server --method rdp"
-    ),
     "calibrate, given": "calibrate --target-epsilon 0.7 -d 1e-5 -n 2000 -k 200 -e 1 -t 20",
     "plan": "plan -n 400 --target-epsilon 0.5 -d 1e-5 --dim 20 --mechanism l2-block -t 2 -k 40,400",
-    "plan, best": "plan -n 40000 --target-epsilon 1 -d 1e-5 --dim 8 -t 3 -k 4000 --norm linf --radius 2",
     "mechanisms": "mechanisms",
     "mechanisms, costs": "mechanisms --dim 30 -e 2",
     "mechanisms, l2": "mechanisms --dim 30 -e 2 --norm l2 --radius 3",

@@ -72,15 +72,16 @@ def planned(**fields: Any) -> dict[str, Any]:
 
 
 _COHORTS = {Sampling.FULL: (400,), Sampling.WITHOUT_REPLACEMENT: (40, 400)}
-for _sampling in Sampling:
+for _sampling in (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL, Sampling.EPOCH):
     QUESTIONS.add(
         f"plan: {_sampling}",
         partial(planned, sampling=_sampling, cohorts=_COHORTS.get(_sampling, (40,)), num_steps=2),
     )
-QUESTIONS.add("plan: signs", partial(planned, mechanism="linf-coordinate", cohorts=(400,), num_steps=2))
 QUESTIONS.add("plan: privunit", partial(planned, mechanism="privunit", cohorts=(100,), num_steps=2))
 QUESTIONS.add("plan: Rényi", partial(planned, method="rdp", num_steps=10, cohorts=(40,)))
-QUESTIONS.add("plan: searched", partial(planned, cohorts=None, num_steps=2))
+QUESTIONS.add(
+    "plan: searched", partial(planned, mechanism="privunit", population=4_000, cohorts=None, num_steps=2)
+)
 QUESTIONS.add("plan: best of all", partial(planned, mechanism="best", num_steps=2, cohorts=(100,)))
 QUESTIONS.add(
     "plan: best of two", partial(planned, mechanism=("sqkr", "linf-block"), norm="linf", radius=2.0)

@@ -242,33 +242,45 @@ QUESTIONS.add("compared: two of them", partial(compared, shuffled, num_steps=20,
 # -- calibrations -------------------------------------------------------------------------------------------
 
 _TARGETS = {"target_epsilon": 0.8, "delta": DELTA}
-_SOLVED = [(_scheme, Adversary.MODEL_OBSERVER) for _scheme in Sampling]
-_SOLVED += [(Sampling.WITHOUT_REPLACEMENT, Adversary.SERVER), (Sampling.EPOCH, Adversary.SERVER)]
-for _scheme, _adversary in _SOLVED:
-    _cohort = 2_000 if _scheme is Sampling.FULL else 200
+_OBSERVER, _SERVER = Adversary.MODEL_OBSERVER, Adversary.SERVER
+for _scheme, _adversary in (
+    (Sampling.WITHOUT_REPLACEMENT, _OBSERVER),
+    (Sampling.POISSON, _OBSERVER),
+    (Sampling.CHECK_IN, _OBSERVER),
+    (Sampling.EPOCH, _SERVER),
+):
     QUESTIONS.add(
         f"largest local epsilon: {_scheme}, {_adversary}",
         partial(
             calibrate_local_epsilon,
             **_TARGETS,
             population=2_000,
-            cohort=_cohort,
+            cohort=200,
             num_steps=10,
             sampling=_scheme,
             adversary=_adversary,
         ),
     )
+for _scheme, _adversary in (
+    (Sampling.FULL, _OBSERVER),
+    (Sampling.WITHOUT_REPLACEMENT, _SERVER),
+    (Sampling.SINGLE_PASS, _OBSERVER),
+):
     QUESTIONS.add(
         f"most rounds: {_scheme}, {_adversary}",
-        lambda scheme=_scheme, adversary=_adversary, cohort=_cohort: calibrate_num_steps(
+        lambda scheme=_scheme, adversary=_adversary: calibrate_num_steps(
             **_TARGETS,
-            shuffle_round=shuffled(local_epsilon=0.6, cohort=cohort, sampling=scheme, adversary=adversary),
+            shuffle_round=shuffled(
+                local_epsilon=0.6,
+                cohort=2_000 if scheme is Sampling.FULL else 200,
+                sampling=scheme,
+                adversary=adversary,
+            ),
         ),
     )
-    if _scheme is Sampling.POISSON:
-        continue  # seconds, for what k of n asks already
+for _scheme in (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL, Sampling.CHECK_IN, Sampling.EPOCH):
     QUESTIONS.add(
-        f"largest cohort: {_scheme}, {_adversary}",
+        f"largest cohort: {_scheme}, {_OBSERVER}",
         partial(
             calibrate_cohort,
             **_TARGETS,
@@ -276,7 +288,7 @@ for _scheme, _adversary in _SOLVED:
             local_epsilon=0.5,
             num_steps=5,
             sampling=_scheme,
-            adversary=_adversary,
+            adversary=_OBSERVER,
         ),
     )
 for _name, _other in {"coins": coins, "laplace": laplace, "tags": tagged}.items():

@@ -63,7 +63,11 @@ def recomputed(row: PlanRow, found: Plan) -> ShuffleAccountant:
 
 @pytest.mark.slow
 def test_it_beats_every_point_of_a_grid(searched: Plan) -> None:
-    for name, cohort, num_steps in itertools.product(("privunit", "linf-coordinate"), (7, N), (1, 1000)):
+    for name, cohort, num_steps in (
+        ("privunit", 7, 1000),
+        ("privunit", N, 1),
+        ("linf-coordinate", N, 1000),
+    ):
         level = calibrate_local_epsilon(
             target_epsilon=0.5,
             delta=DELTA,
@@ -120,7 +124,7 @@ def test_everybody_is_best_and_said_to_be(searched: Plan) -> None:
 def test_error_falls_with_epsilon_and_population() -> None:
     small = partial(planned, num_steps=10, mechanism="l2-block")
     by_epsilon = [small(target_epsilon=eps, cohorts=(1000,)).best.average_mse for eps in (0.1, 2)]
-    by_population = [small(population=n, cohorts=(1000,)).best.average_mse for n in (1000, 20_000)]
+    by_population = [small(population=n, cohorts=(1000,)).best.average_mse for n in (2000, 20_000)]
     for errors in (by_epsilon, by_population):
         assert all(later < 0.99 * earlier for earlier, later in itertools.pairwise(errors))
 
