@@ -54,7 +54,7 @@ rounds = st.builds(
     population=st.integers(2, 5_000),
     share=st.floats(0.01, 1.0),
 )
-slow = settings(deadline=None, max_examples=15)
+slow = settings(deadline=None, max_examples=6)
 
 
 @pytest.mark.slow

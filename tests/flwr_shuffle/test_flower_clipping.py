@@ -75,8 +75,8 @@ def test_the_norm_finds_the_quantile_and_costs_no_epsilon():
     """Updates of length 1 to 20; the norm starts at 1 and should come near their median."""
     lengths = np.linspace(1, 20, 20)
     options = {"randomizer": "laplace", "local_epsilon": 400.0, "clipping_norm": 1.0}
-    adapting, _ = run(lengths, rounds=30, adaptive_clipping=QuantileClipping(learning_rate=0.5), **options)
-    fixed, _ = run(lengths, rounds=30, **options)
+    adapting, _ = run(lengths, rounds=22, adaptive_clipping=QuantileClipping(learning_rate=0.5), **options)
+    fixed, _ = run(lengths, rounds=22, **options)
     assert 8 < adapting.clipping_norm < 13
     for adversary in (Adversary.MODEL_OBSERVER, Adversary.SERVER):
         assert (

@@ -122,6 +122,13 @@ for _name in ("BinarySum", "SplitSum", "FrequencyEstimation, k-rr"):
         f"{_name}: too few",
         partial(found, partial(_PROTOCOLS[_name], cohort=3, epsilon=0.01, delta=1e-12)),
     )
+QUESTIONS.add(
+    "FrequencyEstimation, best: 600",
+    partial(
+        found,
+        partial(FrequencyEstimation.calibrated, categories=12, cohort=600, epsilon=1.0, delta=DELTA),
+    ),
+)
 for _noise in (0.5, 3.0):
     QUESTIONS.add(
         f"BallSum: noise multiplier {_noise}",

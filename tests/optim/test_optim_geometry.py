@@ -271,13 +271,13 @@ def test_bits_are_those_of_the_theorem(bits, samples):
 def test_plans_say_what_clients_send():
     problem = logistic_regression(features=16, norm="linf")
     asked = {"population": 500, "model": OneMessage(mechanism="linf-coordinate"), **BUDGET}
-    plan = CohortSGD(cohort=50, num_steps=4, samples=60).plan(problem, records_per_client=60, **asked)
+    plan = CohortSGD(cohort=50, num_steps=4, samples=30).plan(problem, records_per_client=30, **asked)
     bits = plan.stages[0].oracle.bits_per_report
     assert bits == 5
-    assert f"{0.1 * 60 * 5:,.4g} bits per client and step expected" in plan.summary()
-    counted = bounds.histogram_bits(bits=5, rate=0.1, samples=60)
+    assert f"{0.1 * 30 * 5:,.4g} bits per client and step expected" in plan.summary()
+    counted = bounds.histogram_bits(bits=5, rate=0.1, samples=30)
     assert f"{counted:,.4g} as histograms" in plan.summary()
-    assert counted < 0.1 * 60 * 5 / 2
+    assert counted < 0.1 * 30 * 5 / 1.5
     exact = CohortSGD(cohort=50, num_steps=4).plan(problem, population=500, model=Unprotected(), **BUDGET)
     assert "bits" not in exact.summary()
 

@@ -120,7 +120,7 @@ def test_the_busiest_client_by_an_independent_tail(num_steps: int, share: float,
 
 @pytest.mark.slow
 def test_sums_of_few_bits_are_planned_too() -> None:
-    few = planned(mechanism="poisson-binomial", num_steps=(2, 1), cohorts=[50], population=100, dim=2)
+    few = planned(mechanism="poisson-binomial", num_steps=(2, 1), cohorts=[20], population=40, dim=2)
     assert [row.num_steps for row in few.rows] == [1, 1, 2, 2]
     assert all(0.98 * EPSILON < row.epsilon.upper <= EPSILON for row in few.rows)
 

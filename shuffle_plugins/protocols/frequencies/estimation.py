@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import (
     LARGEST_SEARCHED_LOCAL_EPSILON,
+    LEAST_SEARCHED_LOCAL_EPSILON,
     Adversary,
     PrivacyTarget,
     Sampling,
@@ -44,6 +45,7 @@ BEST_ORACLE = "best"
 
 _CONVEX = 2 * math.exp(-2.0)
 _PRECISION = 1e-6
+_NEAR = 1e-3  # relative, of an ε0 that an oracle needs
 _TIE = 1.01  # errors so close are called equal, and the shorter report wins
 
 
@@ -103,7 +105,7 @@ class FrequencyEstimation(ShuffleProtocol):
             num_steps: rounds that the same people take part in.
             population: n, if each round draws ``clients`` of them without replacement.
             oracle: a registered oracle; ``"best"`` calibrates all that could win, each to its own ε0, and
-                takes the one of least error, in some seconds.
+                takes the one of least error, in a second or a few.
 
         Raises:
             ValueError: if a target is out of range or cannot be reached.
@@ -111,6 +113,18 @@ class FrequencyEstimation(ShuffleProtocol):
         check_categories(categories)
         target = PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps)
         present = _counted(check_cohort(cohort), population, honest_fraction)
+
+        def allowed(name: str, local_epsilon: float) -> bool:
+            return target.allows(
+                ShuffleRound(
+                    local_epsilon=local_epsilon,
+                    population=present.population,
+                    cohort=present.honest,
+                    sampling=present.sampling,
+                    mechanism=name,
+                    blanket=registry.blanket(name, local_epsilon=local_epsilon, dim=categories),
+                )
+            )
 
         def largest(name: str) -> float:
             return calibrate_local_epsilon(
@@ -130,9 +144,11 @@ class FrequencyEstimation(ShuffleProtocol):
             levels: dict[str, float] = {}
             least = math.inf
             for name in _by_promise(categories):
-                if _error(name, LARGEST_SEARCHED_LOCAL_EPSILON, categories) <= least * _TIE:
-                    levels[name] = largest(name)
-                    least = min(least, _error(name, levels[name], categories))
+                needed = _needed_level(name, least * _TIE, categories)
+                if needed is None or (needed > LEAST_SEARCHED_LOCAL_EPSILON and not allowed(name, needed)):
+                    continue  # it could not win
+                levels[name] = largest(name)
+                least = min(least, _error(name, levels[name], categories))
             oracle = _best(levels, categories=categories)
             level = levels[oracle]
         return cls(
@@ -347,6 +363,19 @@ def _error(name: str, local_epsilon: float, categories: int) -> float:
         return built(name, local_epsilon=local_epsilon, categories=categories).worst_variance
     except ValueError:
         return math.inf
+
+
+def _needed_level(name: str, error: float, categories: int) -> float | None:
+    """An ε0 below which the oracle's error is above ``error``; None if it is so at every ε0 searched."""
+    low, high = LEAST_SEARCHED_LOCAL_EPSILON, LARGEST_SEARCHED_LOCAL_EPSILON
+    if not _error(name, high, categories) <= error:
+        return None
+    if _error(name, low, categories) <= error:
+        return low
+    while high > low * (1 + _NEAR):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if _error(name, middle, categories) <= error else (middle, high)
+    return low
 
 
 def _by_promise(categories: int) -> list[str]:

@@ -86,7 +86,7 @@ def test_few_outcomes_are_enumerated_exactly(pair):
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(pair=symmetric_pairs())
 def test_the_contour_is_never_below_enumeration(pair):
     assume(pair.information > 0)

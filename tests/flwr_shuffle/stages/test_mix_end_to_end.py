@@ -144,9 +144,9 @@ def test_secret_participation_earns_the_servers_number(grid: WatchedGrid) -> Non
 def test_participation_cannot_be_told_from_what_the_server_holds(grid: WatchedGrid) -> None:
     """Every bit of an envelope, its place among the answers and the time it took, given the secret coin."""
     strategy = strategy_of(grid, SelfSampling(0.5))
-    strategy.start(grid, zeros(), num_rounds=40)
+    strategy.start(grid, zeros(), num_rounds=20)
     coins = np.array(grid.coins)
-    assert len(coins) == len(grid.payloads) == 40 * CLIENTS
+    assert len(coins) == len(grid.payloads) == 20 * CLIENTS
     assert 0.35 < coins.mean() < 0.65
     assert len({len(payload) for payload in grid.payloads}) == 1
 
