@@ -127,12 +127,15 @@ WRITES = AFTER | {
     "the ledger completes the round",
 }
 """What leaves something behind; after anything else all is as before the next point."""
+ALWAYS = AFTER | {"a client charges its ledger"}
 KILLED = [
     (name, when, kind)
     for letter, kind in KINDS.items()
     for name, point in POINTS.items()
     for when in ("before", "after")
     if letter in point.kinds and (when == "before" or name in (WRITES if kind == "mixed" else AFTER))
+    # What sums share with mixed or verified rounds is killed there.
+    if kind != "summed" or point.kinds == "s" or name in ALWAYS
 ]
 
 
