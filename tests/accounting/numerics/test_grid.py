@@ -1,0 +1,72 @@
+"""Laws put on a grid bound from their own side, at every E, also where few outcomes are far apart."""
+
+import numpy as np
+import pytest
+
+from shuffle_plugins.accounting.numerics.grid import Floats, merge_to_grid, spread_over_few, transform_size
+
+LAWS = 200
+ROUNDOFF = 2e-9  # an outcome that is so near a grid point, in cells, counts as on it
+
+
+def laws() -> list[tuple[Floats, Floats, Floats, float]]:
+    """Losses, P and Q masses of a few outcomes each, close together and far apart, and a cell."""
+    drawn = np.random.default_rng(0)
+    found = []
+    for place in range(LAWS):
+        outcomes = drawn.integers(1, 7)
+        q = drawn.dirichlet(np.full(outcomes, (0.1, 1.0)[place % 2])) + 1e-12
+        loss = np.sort(drawn.normal(size=outcomes) * (0.1, 1.0, 5.0)[place % 3])
+        loss -= np.log((q * np.exp(loss)).sum())
+        found.append((loss, q * np.exp(loss), q, (0.01, 0.1, 1.0)[drawn.integers(3)]))
+    return found
+
+
+def positive_part(growth: float, p: Floats, q: Floats) -> float:
+    return float(np.maximum(p - growth * q, 0.0).sum())
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_merging_keeps_masses_and_lowers_every_hockey_stick(whole: bool) -> None:
+    short = 0.0
+    for loss, p, q, cell in laws():
+        first, merged = merge_to_grid(loss, p, q, cell=cell, whole=whole)
+        points = (first + np.arange(len(merged))) * cell
+        merged_q = merged * np.exp(-points)
+        assert merged.min() >= 0
+        assert merged_q.sum() == pytest.approx(q.sum(), rel=1e-9)
+        lost = p.sum() - merged.sum()
+        assert lost >= -ROUNDOFF
+        short += lost
+        for growth in np.exp(np.concatenate([np.linspace(-8, 8, 9), loss])):
+            before, after = positive_part(growth, p, q), positive_part(growth, merged, merged_q)
+            assert after <= before + ROUNDOFF * (1 + growth)
+    assert short / LAWS < (0.03 if whole else 0.055)  # what one outcome of each law is rounded down by
+
+
+def test_losses_further_apart_than_a_float_holds_are_merged() -> None:
+    loss, p = np.array([-600.0, 0.5, 600.0]), np.array([1e-270, 0.9, 0.1])
+    q = p * np.exp(-loss)
+    first, merged = merge_to_grid(loss, p, q, cell=1.0)
+    assert first == -600
+    assert merged.sum() == pytest.approx(1, rel=0.5)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-9, 1e-3, 1.0])
+def test_fewer_losses_keep_mass_and_mean_and_raise_every_moment(spread: float) -> None:
+    loss = np.unique(np.concatenate([np.linspace(-1, 1, 50) * spread, np.linspace(-40.0, 60.0, 5001)]))
+    mass = np.exp(-(loss**2) / 2)
+    few, kept = spread_over_few(loss, mass)
+    assert len(few) < 20_000
+    assert kept.sum() == pytest.approx(mass.sum(), rel=1e-12)
+    assert (kept * few).sum() == pytest.approx((mass * loss).sum(), rel=1e-9)
+    for order in (-3.0, -0.5, 0.5, 3.0, 10.0):
+        before, after = (mass * np.exp(order * loss)).sum(), (kept * np.exp(order * few)).sum()
+        assert before * (1 - 1e-12) <= after <= before * 1.01
+
+
+@pytest.mark.parametrize(
+    ("least", "size"), [(0, 1), (1, 1), (2, 2), (7, 8), (11, 12), (121, 125), (1025, 1080)]
+)
+def test_transform_sizes_are_the_least_of_their_form(least: int, size: int) -> None:
+    assert transform_size(least) == size
