@@ -44,12 +44,17 @@ def test_merging_keeps_masses_and_lowers_every_hockey_stick(whole: bool) -> None
     assert short / LAWS < (0.03 if whole else 0.055)  # what one outcome of each law is rounded down by
 
 
-def test_losses_further_apart_than_a_float_holds_are_merged() -> None:
-    loss, p = np.array([-600.0, 0.5, 600.0]), np.array([1e-270, 0.9, 0.1])
-    q = p * np.exp(-loss)
+@pytest.mark.parametrize("middle", [[], [0.5]], ids=["two", "three"])
+def test_losses_further_apart_than_a_float_holds_are_merged(middle: list[float]) -> None:
+    loss = np.array([-600.0, *middle, 600.0])
+    q = np.array([1.0, *(0.5 for _ in middle), np.exp(-600.0)])
+    q /= q.sum()
+    p = q * np.exp(loss)
     first, merged = merge_to_grid(loss, p, q, cell=1.0)
     assert first == -600
-    assert merged.sum() == pytest.approx(1, rel=0.5)
+    for growth in np.exp(np.linspace(-500.0, 500.0, 11)):
+        merged_q = merged * np.exp(-(first + np.arange(len(merged))))
+        assert positive_part(growth, merged, merged_q) <= positive_part(growth, p, q) + ROUNDOFF
 
 
 @pytest.mark.parametrize("spread", [0.0, 1e-9, 1e-3, 1.0])
