@@ -523,7 +523,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         else:
             steps = checked(checks.whole, "epochs", epochs) * (population // cohort)
         target_epsilon = positive("target_epsilon", target_epsilon)
-        target_delta = positive("target_delta", target_delta)
+        target_delta = checked(checks.delta, target_delta, name="target_delta")
         builder = SumBuilder.of(randomizer)
         dim = sum(p.numel() for p in settings.trained)
         ball = ClippedBall.of(

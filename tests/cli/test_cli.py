@@ -580,6 +580,7 @@ def test_bad_input_ends_in_one_line_and_code_2(run: Run, command: str) -> None:
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert len(err) > len("error: \n")
+    assert "blanket" not in err  # a word of the accountant that nobody needs here
 
 
 @pytest.mark.parametrize(
@@ -889,6 +890,7 @@ def test_for_noise_with_a_local_delta_the_shells_answer_is_told(run: Run, mechan
     code, _, err = run(*_ACCOUNTED[0].split(), "--mechanism", mechanism)
     assert code == 2
     assert "in a shell --mechanism generic --local-delta …" in err
+    assert "blanket" not in err
 
 
 def test_clients_with_several_records_are_asked_about(run: Run) -> None:

@@ -837,8 +837,10 @@ def test_calibration_refuses_when_the_budget_is_spent(make_model: Any, dataset: 
 def test_targets_that_make_no_sense_or_cannot_be_met_are_refused(
     make_model: Any, dataset: Any, bad: dict[str, Any]
 ) -> None:
-    with pytest.raises(ValueError, match=r"."):
+    with pytest.raises(ValueError, match=r".") as refused:
         calibrated(make_model, dataset, **bad)
+    if "target_delta" in bad:  # told by the name that it has here
+        assert str(refused.value).startswith("target_delta must be in (0, 1), got 1")
 
 
 def test_calibration_takes_no_local_epsilon(make_model: Any, dataset: Any) -> None:

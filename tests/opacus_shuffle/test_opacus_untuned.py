@@ -53,6 +53,10 @@ def test_a_data_set_of_unknown_length_is_refused() -> None:
 
     with pytest.raises(ShufflePrivacyError, match="with a length"):
         PrivacyEngine().training_recipe(module=nn.Linear(12, 3), dataset=Stream(), **TARGET)
+    with pytest.raises(ValueError, match=r"^target_delta must be"):
+        PrivacyEngine().training_recipe(
+            module=nn.Linear(12, 3), dataset=records(500), **{**TARGET, "target_delta": 1.0}
+        )
 
 
 @pytest.mark.slow

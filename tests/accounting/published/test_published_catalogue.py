@@ -155,6 +155,10 @@ def test_a_useless_shuffle_bound_is_capped_at_the_local_epsilon() -> None:
         alone = strong_composition(epsilon=capped, num_steps=steps, delta_slack=1e-6)
         asked = question(0.5, 10**5, 100, steps, 1e-6)
         assert compose_points(shuffled=lambda delta: 99.0, **asked) == pytest.approx(alone)
+    for local_epsilon, steps in ((3.0, 2), (0.5, 3)):  # everybody takes part: nothing helps
+        asked = question(local_epsilon, 100, 100, steps, 1e-6)
+        found = compose_points(shuffled=lambda delta: 99.0, **asked)
+        assert found == pytest.approx(steps * local_epsilon, rel=1e-12)
 
 
 def test_bounds_are_found_by_name() -> None:
