@@ -72,6 +72,8 @@ def spread_over_few(loss: Floats, mass: Floats) -> tuple[Floats, Floats]:
         Losses and masses, shape (fewer,) each: some ten thousand.
     """
     loss, mass = loss[mass > 0], mass[mass > 0]
+    if len(loss) == 1:
+        return loss, mass
     mean = float((mass * loss).sum() / mass.sum())
     deviation = math.sqrt(float((mass * (loss - mean) ** 2).sum() / mass.sum()))
     widest = float(np.abs(loss).max()) / _WIDEST
