@@ -796,17 +796,18 @@ def test_calibration_is_the_core_functions_and_says_what_it_chose(
 def test_epochs_are_whole_numbers_of_steps(make_model: Any, n: int, caplog: pytest.LogCaptureFixture) -> None:
     data = TensorDataset(torch.randn(n, 6), torch.zeros(n, dtype=torch.long))
     with caplog.at_level(logging.INFO, logger="opacus_shuffle"):
-        _, _, _, loader = calibrated(make_model, data, epochs=3)
+        _, _, _, loader = calibrated(make_model, data, epochs=3, randomizer="privunit")
     assert f"{3 * (n // 8)} steps" in caplog.text
     assert len(loader) == n // 8
 
 
 @pytest.mark.slow
 def test_calibration_leaves_room_for_what_was_recorded(make_model: Any, dataset: Any, train: Any) -> None:
-    engine, module, optimizer, loader = calibrated(make_model, dataset, epochs=2, target_epsilon=0.7)
+    asked = {"epochs": 2, "randomizer": "privunit"}
+    engine, module, optimizer, loader = calibrated(make_model, dataset, target_epsilon=0.7, **asked)
     train(module, optimizer, loader, epochs=2)
     with pytest.warns(UserWarning, match="10 rounds are recorded already"):
-        _, module, second, loader = calibrated(make_model, dataset, engine=engine, epochs=2)
+        _, module, second, loader = calibrated(make_model, dataset, engine=engine, **asked)
     assert train(module, second, loader, epochs=2) == 10
     assert 0.99 < engine.get_epsilon(DELTA) <= 1.0
 

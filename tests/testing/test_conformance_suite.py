@@ -70,7 +70,7 @@ def test_pytest_is_imported_only_where_the_class_is():
     program = (
         "import sys, shuffle_plugins.testing as t\n"
         "assert 'pytest' not in sys.modules\n"
-        "t.check_mechanism('binary-rr', dims=(1,), local_epsilons=(1.5,), samples=1000)\n"
+        "t.check_mechanism('binary-rr', dims=(1,), checks=['builds'], samples=1000)\n"
         "assert 'pytest' not in sys.modules\n"
         "t.MechanismConformance\n"
         "assert 'pytest' in sys.modules\n"

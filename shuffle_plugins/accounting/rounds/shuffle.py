@@ -241,7 +241,7 @@ class ShuffleRound(Round):
 
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
         """The privacy losses of one instance."""
-        return pair_losses(self.instances()[family], kind="lower", resolution=resolution)
+        return _losses(self.instances()[family], "lower", resolution)
 
     def single_bounds(self, delta: float) -> Iterator[tuple[float, str]]:
         """Of a fixed cohort of pure reports: the clone pair needs no grid, sampling has its own theorem."""
@@ -270,8 +270,7 @@ class ShuffleRound(Round):
         return (pair for mixture in self._upper_pairs() for pair in mixture.pairs)
 
     def _pair_losses(self, kind: BoundKind, resolution: Resolution) -> PrivacyLossDistribution:
-        laws = (pair_losses(each, kind=kind, resolution=resolution) for each in self._upper_pairs())
-        return reduce(tighter, laws)
+        return reduce(tighter, (_losses(each, kind, resolution) for each in self._upper_pairs()))
 
     @classmethod
     def fields_from_state(cls, saved: dict[str, Any]) -> dict[str, Any]:
@@ -286,6 +285,11 @@ class ShuffleRound(Round):
         if blanket != _worst_case(epsilon, pure=pure):
             raise ValueError(f"not the state of a {cls.__name__}: its blanket is not the generic one")
         return saved
+
+
+@lru_cache(maxsize=1024)  # mechanisms of one law, and both adversaries where all take part, have equal pairs
+def _losses(pair: PairMixture, kind: BoundKind, resolution: Resolution) -> PrivacyLossDistribution:
+    return pair_losses(pair, kind=kind, resolution=resolution)
 
 
 @lru_cache(maxsize=1024)  # a history asks for it again and again

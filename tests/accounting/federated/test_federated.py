@@ -242,7 +242,7 @@ def test_a_round_is_made_of_views_of_one_round() -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=10)
 @given(data=st.data())
 def test_the_servers_number_bounds_every_clients_own(data: st.DataObject) -> None:
     kinds = [Randomizer(1.0), Randomizer(2.0), Randomizer(1.0, bit=True)]
@@ -361,13 +361,13 @@ def varying(rounds: int, *, secret: bool = False, seed: int = 3) -> list[Federat
 def test_the_quick_number_is_close_never_below_and_never_falls(secret: bool) -> None:
     accountant, names = FederatedAccountant(), people(120)
     shown = dict.fromkeys(Adversary, 0.0)
-    for index, one in enumerate(varying(60, secret=secret), start=1):
+    for index, one in enumerate(varying(30, secret=secret), start=1):
         accountant.step(one, participants=names)
         for adversary in Adversary:
             spent = accountant.epsilon(DELTA, adversary=adversary, lower=False).upper
             assert spent >= shown[adversary]
             shown[adversary] = spent
-        if index in (1, 7, 60):
+        if index in (1, 7, 30):
             found = accountant.spending(DELTA)
             exact = {
                 Adversary.MODEL_OBSERVER: found.observer.upper,

@@ -186,7 +186,7 @@ def test_counting_is_never_looser_than_the_blanket(
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=8)
 @given(
     local_epsilon=st.floats(0.05, 6.0),
     cohort=st.integers(2, 3_000),

@@ -110,9 +110,7 @@ def test_released_reports_have_the_mechanisms_law(case: str, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("case", "name"), [("0-d", "privunit"), ("batch-norm", "laplace"), ("integers", "privunit")]
-)
+@pytest.mark.parametrize(("case", "name"), [("integers", "privunit"), ("batch-norm", "laplace")])
 def test_released_reports_are_unbiased_and_as_noisy_as_they_should_be(case: str, name: str) -> None:
     spec = MechanismSpec(name=name, local_epsilon=3.0, radius=1.5)
     update, reports = _released(case, spec, clients=300)
@@ -155,11 +153,12 @@ def test_no_odds_move_by_more_than_local_epsilon(case: str, name: str) -> None:
 def test_an_update_of_norm_zero() -> None:
     """The host's own clipping divides by zero."""
     spec = MechanismSpec(name="linf-block", local_epsilon=2.0)
-    reports = released(LINEAR, adding({}), spec, clients=CLIENTS, dim=3)
+    clients = CLIENTS // 2
+    reports = released(LINEAR, adding({}), spec, clients=clients, dim=3)
     outcomes = spec.build(dim=3).outcomes()
     assert outcomes is not None
     law = _law(spec, torch.zeros(3), outcomes)
-    assert stats.chisquare(counts(reports, outcomes).numpy(), CLIENTS * law).pvalue > SURE
+    assert stats.chisquare(counts(reports, outcomes).numpy(), clients * law).pvalue > SURE
 
 
 @pytest.mark.slow
