@@ -191,15 +191,12 @@ def test_delta_covers_rare_leaks():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("confidence", [0.8, 0.95])
-def test_sound_mechanisms_are_accused_no_more_often_than_stated(confidence):
+def test_sound_mechanisms_are_accused_no_more_often_than_stated():
     """Binary randomized response spends ε0 exactly: the least excess would be a false alarm."""
     mechanism = get("binary-rr", local_epsilon=1.0, dim=1)
     audits = [
-        audit_local(mechanism, num_trials=400, confidence=confidence, randomness=SeededRandomness(seed))
+        audit_local(mechanism, num_trials=400, confidence=0.8, randomness=SeededRandomness(seed))
         for seed in range(200)
     ]
-    alarms = sum(result.violates(1.0) for result in audits)
-    assert alarms <= 200 * (1 - confidence)
-    assert confidence > 0.9 or alarms > 0
+    assert 0 < sum(result.violates(1.0) for result in audits) <= 40
     assert sum(result.violates(0.5) for result in audits) > 180

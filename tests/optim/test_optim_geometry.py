@@ -85,7 +85,6 @@ def test_a_geometry_has_its_domain_and_mechanism(norm, domain, length, mechanism
         ("linf", OneMessage(mechanism="privunit-g")),  # in the ℓ2 ball around the ℓ∞ ball
         ("linf", VectorSums(overhead=0.2)),
         ("l1", OneMessage(mechanism="laplace")),
-        ("l1", Local()),
     ],
     fast=1,
 )
@@ -285,7 +284,7 @@ def test_plans_say_what_clients_send():
 # -- the bound on the last iterate ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("steps", [*range(1, 101), 257, 1024])
+@pytest.mark.parametrize("steps", [*range(1, 13), 20, 50, 99, 100, 257, 1024])
 def test_the_bound_on_the_last_iterate_holds_with_the_distance_from_the_start(steps):
     """Shamir and Zhang's proof term by term, at R = G = 1, with iterates 2 or less from one another."""
     t = np.arange(1, steps + 1)
