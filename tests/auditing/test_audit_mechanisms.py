@@ -51,7 +51,7 @@ CASES = [
     if (name in FAST or dim == max(DIMENSIONS)) and build(name, dim=dim) is not None
 ]
 LISTED = ("l1-hadamard", "l2-bit-planes", "l2-block", "linf-bit-planes", "linf-block", "sampled-bits", "sqkr")
-"""Small shuffles of these are listed exactly, for the same claim, in ``testing/test_conformance_builtin.py``."""
+"""Small shuffles of these are listed for the same claim in ``testing/test_conformance_builtin.py``."""
 ROUND_CASES = [
     pytest.param(
         name,

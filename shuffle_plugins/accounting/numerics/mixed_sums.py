@@ -552,8 +552,9 @@ def _largest_of_all_mixes(terms: _Terms, *, trials: int, enough: Floats) -> Floa
                 # A cell is divided only if dividing it to the end could take off more than half of what is
                 # too much. Where mixes are few, only cells of one draw may be without any excess.
                 least = 0.0 if whole and trials <= MOST_EACH else edge / 2 ** (_HALVINGS[types] - level)
-                left = nodes.bound(cell, edge=least) - nodes.bound(cell, edge=0.0)
-                open_rows &= bound - wanted > 2 * left
+                if least:
+                    left = nodes.bound(cell, edge=least) - nodes.bound(cell, edge=0.0)
+                    open_rows &= bound - wanted > 2 * left
             if level < _HALVINGS[types] and np.any(open_rows):
                 unsettled.append(cell)
                 waiting |= open_rows
