@@ -147,6 +147,8 @@ class PrivacyStatement:
             ValueError: if ``delta`` or the budget is out of range.
         """
         checks.delta(delta)
+        if target_delta is not None:
+            checks.delta(target_delta, name="target_delta")
         found = read(accountant, delta=delta)
         declared = checks.choice(Unit, "unit", unit)
         target = None

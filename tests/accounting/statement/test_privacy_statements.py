@@ -250,6 +250,12 @@ def test_sampled_records_are_stated_for_single_records() -> None:
         stated(BINARY, unit="person")
 
 
+def test_a_wrong_budget_is_told_by_the_name_of_its_argument() -> None:
+    for name, bad in (("target_delta", 2.0), ("target_delta", 0.0), ("target_epsilon", -1.0)):
+        with pytest.raises(ValueError, match=f"^{name} must be"):
+            stated(BINARY, **{"target_epsilon": 1.0, name: bad})
+
+
 def test_a_round_of_somebody_else_is_not_guessed() -> None:
     class Opaque(ShuffleRound):
         KIND = "opaque"
