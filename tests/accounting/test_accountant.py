@@ -330,11 +330,11 @@ def test_calibrated_steps_are_the_largest() -> None:
 
 @pytest.mark.slow
 def test_calibrated_cohort_is_the_best() -> None:
-    common = {"population": 1_000, "local_epsilon": 1.0, "num_steps": 60}
+    common = {"population": 5_000, "local_epsilon": 1.0, "num_steps": 300}
 
     def upper(cohort: int) -> float:
-        shuffle_round = ShuffleRound(local_epsilon=1.0, population=1_000, cohort=cohort)
-        return accountant_of((shuffle_round, 60)).epsilon(1e-6, lower=False).upper
+        shuffle_round = ShuffleRound(local_epsilon=1.0, population=5_000, cohort=cohort)
+        return accountant_of((shuffle_round, 300)).epsilon(1e-6, lower=False).upper
 
     found = calibrate_cohort(**TARGET, **common)
     assert upper(found) <= 1.0 < upper(found + 1)

@@ -47,7 +47,7 @@ def test_a_reply_is_a_randomised_gradient_of_one_drawn_record(example, self_samp
 @pytest.mark.slow
 def test_it_learns(example):
     features, labels = blobs(250, 5)
-    setting = example.Setting(cohort=200, rounds=8, local_epsilon=9.0, learning_rate=6.0)
+    setting = example.Setting(cohort=200, rounds=5, local_epsilon=9.0, learning_rate=6.0)
     row = example.run((features, labels), (features.flatten(0, 1), labels.flatten()), setting)
     assert row["accuracy"] > 0.6
     assert row["epsilon_of_a_record"] < row["epsilon_of_a_client"]

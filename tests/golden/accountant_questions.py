@@ -411,14 +411,9 @@ def _mixed() -> History:
     ]
 
 
-def _many() -> History:
-    return [(shuffled(cohort=100 + i, local_epsilon=0.5 + i / 100), 1 + i % 3) for i in range(60)]
-
-
 QUESTIONS.add("history: nothing", partial(ask_all, list))
 QUESTIONS.add("history: every kind", partial(ask_all, _mixed))
 QUESTIONS.add("history: every kind, Rényi", partial(ask_epsilon, _mixed, method="rdp"))
-QUESTIONS.add("history: sixty kinds, Rényi", partial(ask_epsilon, _many, method="rdp"))
 QUESTIONS.add(
     "history: coins and reports of (ε0, δ0)",
     partial(ask_all, lambda: [(coins(), 3), (shuffled(local_delta=1e-12), 2)]),
