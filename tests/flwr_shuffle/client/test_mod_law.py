@@ -127,11 +127,10 @@ def test_released_reports_are_unbiased_and_as_noisy_as_they_should_be(case: str,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "name"), [("0-d", "binary-rr"), ("linear", "linf-block")])
-def test_no_odds_move_by_more_than_local_epsilon(case: str, name: str) -> None:
+def test_no_odds_move_by_more_than_local_epsilon() -> None:
     """Two clients with opposite data, on every outcome; the odds come near enough to the limit to tell."""
-    spec = MechanismSpec(name=name, local_epsilon=1.5)
-    arrays, _ = CASES[case]
+    spec = MechanismSpec(name="linf-block", local_epsilon=1.5)
+    arrays, _ = CASES["linear"]
     dim = Layout.of(record(arrays)).dim
     names = [name for name, value in arrays.items() if value.dtype.kind == "f"]
     outcomes = spec.build(dim=dim).outcomes()
