@@ -276,7 +276,7 @@ def test_plans_say_what_clients_send():
     assert f"{0.1 * 30 * 5:,.4g} bits per client and step expected" in plan.summary()
     counted = bounds.histogram_bits(bits=5, rate=0.1, samples=30)
     assert f"{counted:,.4g} as histograms" in plan.summary()
-    assert counted < 0.1 * 30 * 5 / 1.5
+    assert counted < 0.1 * 30 * 5 / 2
     exact = CohortSGD(cohort=50, num_steps=4).plan(problem, population=500, model=Unprotected(), **BUDGET)
     assert "bits" not in exact.summary()
 
