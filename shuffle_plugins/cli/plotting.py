@@ -39,6 +39,9 @@ _SAME = 1e-3
 _CURVE = 3
 _STRAY = "#9a9a9a"
 _CHOSEN = "#ffb000"
+# Of a panel of choices: room above and below as a share of what the dots span, that span, and a line of it.
+_ROOM, _SPAN_POINTS = 0.2, 175
+_LINE = 9 / _SPAN_POINTS
 
 
 class PlottingUnavailable(ImportError):
@@ -219,30 +222,42 @@ def plot_choices(*, panels: Mapping[str, Sequence[planning.Choice]], path: Path)
             linestyle=":",
             zorder=1,
         )
-        low, high = (pick(math.log(c.variance) for c in found) for pick in (min, max))
-        places: list[tuple[float, float]] = []
-        for choice in sorted(found, key=lambda choice: choice.variance):
+        across, up = (
+            _placed_in_log([each(choice) for choice in found])
+            for each in (lambda choice: choice.bits, lambda choice: choice.variance)
+        )
+        labels: list[tuple[float, float]] = []
+        for x, y, choice in sorted(zip(across, up, found, strict=True), key=lambda placed: placed[1]):
             chosen = choice in best
             axis.plot(choice.bits, choice.variance, "o", color=_CHOSEN if chosen else _FURTHER_COLOURS[1])
-            spot = (math.log(choice.bits + 1), math.log(choice.variance) / max(high - low, 1e-9))
-            crowd = sum(abs(spot[0] - x) < 1.0 and abs(spot[1] - y) < 0.045 for x, y in places)
-            places.append(spot)
+            height = max(
+                [y, *(other + _LINE for at, other in labels if abs(at - x) < 0.3 and other > y - _LINE)]
+            )
+            labels.append((x, height))
             axis.annotate(
                 choice.name,
                 (choice.bits, choice.variance),
-                xytext=(6, 2 + 9 * crowd),
+                xytext=(-6 if x > 0.5 else 6, 5 + (height - y) * _SPAN_POINTS),
                 textcoords="offset points",
+                horizontalalignment="right" if x > 0.5 else "left",
                 fontsize=7.5,
                 weight="bold" if chosen else "normal",
             )
         axis.set(
             xscale="log", yscale="log", title=title, xlabel="bits per report", ylabel="mean squared error"
         )
-        axis.margins(x=0.3, y=0.12)
+        axis.margins(x=0.1, y=_ROOM)
         axis.grid(True, which="major", alpha=0.3)
     for axis in axes[len(panels) :]:
         axis.set_axis_off()
     figure.savefig(path, dpi=130)
+
+
+def _placed_in_log(values: Sequence[float]) -> list[float]:
+    """Where values are on a logarithmic axis, 0 the least and 1 the largest."""
+    logs = [math.log(value) for value in values]
+    low, span = min(logs), max(max(logs) - min(logs), 1e-9)
+    return [(each - low) / span for each in logs]
 
 
 def _frontier(found: Sequence[planning.Choice]) -> list[planning.Choice]:
