@@ -28,6 +28,7 @@ from .private_sum import PrivacyParameter as PrivacyParameter
 from .private_sum import PrivateSum as PrivateSum
 from .private_sum import Reporter as Reporter
 from .private_sum import Summation as Summation
+from .privunit.blanket_mixed import BlanketMixedGaussian as BlanketMixedGaussian
 from .privunit.privunit import PrivUnit as PrivUnit
 from .privunit.privunit_g import PrivUnitG as PrivUnitG
 from .privunit.projunit import ProjUnit as ProjUnit

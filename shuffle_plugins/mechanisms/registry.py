@@ -62,6 +62,11 @@ _BUILT_IN: dict[Kind, dict[str, tuple[str, str, str | None]]] = {
             "unbiased binary randomized response of one number, 1 bit per report",
             "mechanisms.signs.randomized_response_law:bit_blanket",
         ),
+        "blanket-mixed-gaussian": (
+            "mechanisms.privunit.blanket_mixed:BlanketMixedGaussian",
+            "Gaussian PrivUnit of eight half-spaces on an l2 ball, for the least error after shuffling",
+            "mechanisms.privunit.blanket_mixed_law:blanket_mixed_blanket",
+        ),
         "l1-hadamard": (
             "mechanisms.signs.l1_hadamard:L1Hadamard",
             "one Hadamard coefficient of an l1 (or lp, p < 2) ball, as a sign",

@@ -19,7 +19,12 @@ from shuffle_plugins.compressors import public_random_bytes
 from shuffle_plugins.mechanisms.noise.discrete_gaussian_law import gaussian_grid
 from shuffle_plugins.mechanisms.noise.discrete_laplace_law import COARSE_BITS, FINE_BITS, laplace_grid
 from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
-from shuffle_plugins.mechanisms.privunit import privunit_g_law, privunit_law
+from shuffle_plugins.mechanisms.privunit import (
+    blanket_mixed_law,
+    half_spaces_law,
+    privunit_g_law,
+    privunit_law,
+)
 from shuffle_plugins.mechanisms.privunit.projunit_law import (
     DEFAULT_SLACK,
     along_square,
@@ -96,9 +101,12 @@ def _privunit(local_epsilon: float, dim: int) -> tuple[float, int]:
     return privunit_law.optimal_privunit(local_epsilon=local_epsilon, dim=dim).mean ** -2, 32 * dim
 
 
-def _privunit_g(local_epsilon: float, dim: int) -> tuple[float, int]:
-    found = privunit_g_law.optimal_privunit_g(local_epsilon=local_epsilon, dim=dim)
-    return found.mean_square / found.mean**2, 32 * dim
+def _half_spaces(choose: Callable[..., half_spaces_law.HalfSpaceParameters]) -> Cost:
+    def cost(local_epsilon: float, dim: int) -> tuple[float, int]:
+        found = choose(local_epsilon=local_epsilon, dim=dim)
+        return found.mean_square / found.mean**2, 32 * dim
+
+    return cost
 
 
 def _projunit(local_epsilon: float, dim: int) -> tuple[float, int]:
@@ -233,6 +241,7 @@ def _frame_overlaps(dim: int) -> NDArray[np.float64]:
 
 CLOSED_FORMS = {
     "binary-rr": ClosedForm("linf", _binary_rr),
+    "blanket-mixed-gaussian": ClosedForm("l2", _half_spaces(blanket_mixed_law.mixed_half_spaces)),
     "discrete-gaussian": ClosedForm("l2", _discrete_gaussian, _LOCAL_DELTA),
     "discrete-laplace": ClosedForm("l1", _laplace(COARSE_BITS)),
     "gaussian": ClosedForm("l2", _gaussian, _LOCAL_DELTA),
@@ -244,7 +253,7 @@ CLOSED_FORMS = {
     "linf-block": ClosedForm("linf", _linf_block),
     "linf-coordinate": ClosedForm("linf", _linf_coordinate),
     "privunit": ClosedForm("l2", _privunit),
-    "privunit-g": ClosedForm("l2", _privunit_g),
+    "privunit-g": ClosedForm("l2", _half_spaces(privunit_g_law.optimal_privunit_g)),
     "projunit": ClosedForm("l2", _projunit),
     "sampled-bits": ClosedForm("linf", _sampled_bits),
     "sqkr": ClosedForm("l2", _sqkr),

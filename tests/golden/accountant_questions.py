@@ -48,6 +48,7 @@ from shuffle_plugins.protocols.shares.mixing import mixing_distance
 
 DELTA = 1e-6
 VECTOR_MECHANISMS = (
+    "blanket-mixed-gaussian",
     "discrete-gaussian",
     "discrete-laplace",
     "gaussian",

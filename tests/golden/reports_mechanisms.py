@@ -21,6 +21,7 @@ CLIENTS, MANY_CLIENTS = 40, 1000
 MOST_OUTCOMES = 5_000
 
 VECTORS = (
+    "blanket-mixed-gaussian",
     "discrete-gaussian",
     "discrete-laplace",
     "gaussian",

@@ -24,6 +24,9 @@ OVERLAP_ERROR = 1e-6
 """Of the measure of two caps, relative to that of one; far above the error of the integrals."""
 
 _CELLS = 360  # of an angle
+ANGLES = np.linspace(0, math.pi, _CELLS + 1)
+"""Ends of the cells in which angles between directions are tried."""
+
 _FIRST, _SECOND = np.triu_indices(_CELLS)  # of two angles, whose order does not matter
 _ANGLES = np.linspace(math.pi / 2, math.pi, 37)  # between two directions that are tried
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(400)  # caps of a million dimensions to nine digits
@@ -124,21 +127,45 @@ def three_caps(caps: Caps) -> Atoms:
 def caps_information(caps: Caps) -> InformationBound:
     """How much a report tells, at most (section 3d of the proofs of accounting)."""
     measure = caps.measure
-    overlaps = caps.overlap(np.linspace(0, math.pi, _CELLS + 1))
+    overlaps = caps.overlap(ANGLES)
     low = np.maximum(overlaps - OVERLAP_ERROR * measure, 0.0)
     high = np.minimum(overlaps + OVERLAP_ERROR * measure, measure)
     saved = -math.expm1(-caps.local_epsilon)  # 1 − 1/e
-    # Of the angle between x and x', at most a + b and 2π − a − b, the largest in the cell.
-    apart = np.minimum(np.minimum(_FIRST + _SECOND + 2, 2 * _CELLS - _FIRST - _SECOND), _CELLS)
-    together = low[apart]
-    thrice = np.minimum(together, np.minimum(high[_FIRST], high[_SECOND]))
-    alone = 2 * measure - saved * (low[_FIRST + 1] + low[_SECOND + 1])
-    most = float((alone - 2 * (together - saved * thrice)).max())
+    most = most_information(square=measure, told=saved * low, both=low, saved=saved, thrice=saved * high)
     return InformationBound.of_blanket(
         local_epsilon=caps.local_epsilon,
         information=caps.density * math.expm1(caps.local_epsilon) ** 2 * most,
         mass=caps.density,
     )
+
+
+def most_information(
+    *,
+    square: float,
+    told: NDArray[np.float64],
+    both: NDArray[np.float64],
+    saved: float,
+    thrice: NDArray[np.float64],
+) -> float:
+    r"""An upper bound on E[(F - F')²(1 - ψ)] over all directions x, x' and z.
+
+    F, F' and ψ are functions of the inner products of V with x, x' and z: F and F' the same one. They do not
+    fall and have values in [0, 1]. The mean of a product of two then falls with the angle between their
+    directions.
+
+    Args:
+        square: E[F²].
+        told: lower bounds on E[F²ψ] at :data:`ANGLES`.
+        both: lower bounds on E[F F'].
+        saved: the largest ψ.
+        thrice: upper bounds on E[Fψ].
+    """
+    # Of the angle between x and x', at most a + b and 2π − a − b, the largest in the cell.
+    apart = np.minimum(np.minimum(_FIRST + _SECOND + 2, 2 * _CELLS - _FIRST - _SECOND), _CELLS)
+    together = both[apart]
+    all_three = np.minimum(saved * together, np.minimum(thrice[_FIRST], thrice[_SECOND]))
+    alone = 2 * square - (told[_FIRST + 1] + told[_SECOND + 1])
+    return float((alone - 2 * (together - all_three)).max())
 
 
 def cap_coordinate(tail: NDArray[np.float64], *, dim: int) -> NDArray[np.float64]:

@@ -9,10 +9,8 @@ from thinning import first_fast
 
 from shuffle_plugins.core import Field, Reports, Rows
 from shuffle_plugins.mechanisms import get
-from shuffle_plugins.mechanisms.privunit.privunit_g_law import (
-    PrivUnitGParameters,
-    optimal_privunit_g,
-)
+from shuffle_plugins.mechanisms.privunit.half_spaces_law import HalfSpaceParameters
+from shuffle_plugins.mechanisms.privunit.privunit_g_law import optimal_privunit_g
 from shuffle_plugins.randomness import Randomness, SeededRandomness
 
 EPSILONS = [1e-4, 1.5, 50.0]
@@ -31,7 +29,7 @@ def test_within_a_percent_of_privunit_in_many_dimensions(epsilon):
 def test_threshold_is_optimal(dim, epsilon):
     best = optimal_privunit_g(local_epsilon=epsilon, dim=dim)
     for factor in (0.98, 1.02):
-        other = PrivUnitGParameters.at(best.threshold * factor, local_epsilon=epsilon, dim=dim)
+        other = HalfSpaceParameters.at(best.thresholds[0] * factor, local_epsilon=epsilon, dim=dim)
         assert best.mean_square / best.mean**2 <= other.mean_square / other.mean**2 * (1 + 1e-10)
 
 
@@ -39,16 +37,19 @@ def test_threshold_is_optimal(dim, epsilon):
 def test_mixture_spends_epsilon_and_not_more(epsilon):
     p = optimal_privunit_g(local_epsilon=epsilon, dim=7)
     leaning = 1 - p.plain_probability
-    spent = math.log1p(leaning / p.tail / p.plain_probability)
+    spent = math.log1p(leaning / p.tails[0] / p.plain_probability)
     assert spent <= epsilon * (1 + 1e-13)
     assert spent >= epsilon * (1 - 1e-7)
 
 
+BOTH = ("privunit-g", "blanket-mixed-gaussian")  # reports of the same class
+
+
+@pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize("epsilon", EPSILONS)
-@pytest.mark.parametrize("dim", [1, 2, 30])
-@pytest.mark.parametrize("length", [0.3, 1.0])
-def test_reports_follow_the_stated_density(dim, epsilon, length):
-    mechanism = get("privunit-g", local_epsilon=epsilon, dim=dim)
+@pytest.mark.parametrize(("dim", "length"), [(1, 1.0), (2, 0.3), (30, 1.0)])
+def test_reports_follow_the_stated_density(name, dim, epsilon, length):
+    mechanism = get(name, local_epsilon=epsilon, dim=dim)
     p = mechanism.parameters
     direction = torch.ones(dim) / dim**0.5
     rows = (length * direction).expand(20_000, dim)
@@ -57,9 +58,11 @@ def test_reports_follow_the_stated_density(dim, epsilon, length):
 
     def cdf(a):
         c, below, above = p.plain_probability, special.ndtr(a), special.ndtr(-a)
-        upper = 1 - (above / p.tail).clip(0, 1)
-        lower = (below / p.tail).clip(0, 1)
-        return c * below + (1 - c) * (share * upper + (1 - share) * lower)
+        total = c * below
+        for drawn, tail in zip(p.shares, p.tails, strict=True):
+            upper, lower = 1 - (above / tail).clip(0, 1), (below / tail).clip(0, 1)
+            total += (1 - c) * drawn * (share * upper + (1 - share) * lower)
+        return total
 
     along = (vectors @ direction).double().numpy()
     assert stats.kstest(along, cdf).pvalue > P_VALUE
@@ -85,8 +88,8 @@ class Far(Randomness):
 def test_plain_reports_reach_the_half_space_of_every_other_record(epsilon, length):
     """Where they could not, a leaning report would be certain evidence, whatever ε0 promises."""
     mechanism = get("privunit-g", local_epsilon=epsilon, dim=1)
-    threshold = mechanism.parameters.threshold
-    calls = math.ceil(-math.log2(mechanism.parameters.tail) / 10) + 1
+    threshold = mechanism.parameters.thresholds[0]
+    calls = math.ceil(-math.log2(mechanism.parameters.tails[0]) / 10) + 1
     row = torch.full((1, 1), length)
     report = mechanism.randomize(row, randomness=Far(2 + calls)).fields[0].values
     assert threshold < float(report[0, 0]) < threshold + 8
@@ -98,9 +101,9 @@ def test_inner_products_are_the_quantiles_of_their_law(epsilon):
     mechanism = get("privunit-g", local_epsilon=epsilon, dim=1)
     p = mechanism.parameters
     vectors = mechanism.randomize(torch.ones(20_000, 1), randomness=SeededRandomness(7)).fields[0].values
-    beyond = vectors[vectors >= p.threshold].double()
-    depth = math.log(p.tail) - special.log_ndtr(-beyond.numpy())
-    share = p.plain_probability * p.tail / (p.plain_probability * p.tail + 1 - p.plain_probability)
+    beyond = vectors[vectors >= p.thresholds[0]].double()
+    depth = math.log(p.tails[0]) - special.log_ndtr(-beyond.numpy())
+    share = p.plain_probability * p.tails[0] / (p.plain_probability * p.tails[0] + 1 - p.plain_probability)
     assert share < 0.5
     assert stats.kstest(depth, "expon").pvalue > P_VALUE
 
@@ -112,11 +115,14 @@ def test_zero_rows_say_nothing():
         assert stats.kstest((vectors @ probe).double().numpy(), stats.norm.cdf).pvalue > P_VALUE
 
 
-@first_fast(("epsilon", "repeated"), [(1e-4, False), (1.5, True), (50.0, False)])
-def test_sums_have_the_mean_and_covariance_of_summed_reports(epsilon, repeated):
+@first_fast(
+    ("name", "epsilon", "repeated"),
+    [(BOTH[1], 1.5, True), (BOTH[0], 1e-4, False), (BOTH[0], 1.5, True), (BOTH[0], 50.0, False)],
+)
+def test_sums_have_the_mean_and_covariance_of_summed_reports(name, epsilon, repeated):
     """Over two chunks, with a zero row, rows that depend on each other, and more rows than columns."""
     dim, draws = 4, 1000
-    mechanism = get("privunit-g", local_epsilon=epsilon, dim=dim, radius=0.5)
+    mechanism = get(name, local_epsilon=epsilon, dim=dim, radius=0.5)
     generator = torch.Generator().manual_seed(2)
     rows = torch.randn(7, dim, generator=generator)
     rows[0], rows[3] = 0, 2 * rows[2]
@@ -130,7 +136,7 @@ def test_sums_have_the_mean_and_covariance_of_summed_reports(epsilon, repeated):
         if length:
             unit = row / length
             lean = (p.mean * length / 0.5) ** 2
-            expected += (p.threshold * p.mean - lean) * torch.outer(unit, unit)
+            expected += (p.mean_square - dim - lean) * torch.outer(unit, unit)
     expected *= mechanism.scale**2
     spread = quick.std(dim=0) / draws**0.5
     assert float(((quick.mean(dim=0) - rows.double().sum(dim=0)) / spread).abs().max()) < 5
@@ -160,7 +166,7 @@ def test_blocks_of_columns_do_not_matter():
 @pytest.mark.parametrize("dim", [1, 6])
 def test_blanket_has_the_masses_of_two_half_spaces(dim, epsilon):
     mechanism = get("privunit-g", local_epsilon=epsilon, dim=dim)
-    own, s = mechanism.blanket(), mechanism.parameters.tail
+    own, s = mechanism.blanket(), mechanism.parameters.tails[0]
     c = 1 / (1 + math.expm1(epsilon) * s)
     assert own.mass == pytest.approx(c, rel=1e-9)
     assert own.differing == pytest.approx(c * s, rel=1e-9)
@@ -168,7 +174,7 @@ def test_blanket_has_the_masses_of_two_half_spaces(dim, epsilon):
     if dim > 1:
         assert own.outside == pytest.approx(c * s * (1 - s), rel=1e-9)
         plain = torch.randn(100_000, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-        t = mechanism.parameters.threshold
+        t = mechanism.parameters.thresholds[0]
         seen = float(((plain[:, 0] >= t) & (plain[:, 1] < t)).double().mean())
         assert seen == pytest.approx(s * (1 - s), abs=5 * math.sqrt(s / 100_000))
 
@@ -186,4 +192,4 @@ def test_forged_reports_are_refused(forged):
 @pytest.mark.parametrize("threshold", [-0.1, 37.0, math.nan])
 def test_bad_thresholds_are_refused(threshold):
     with pytest.raises(ValueError, match="threshold"):
-        PrivUnitGParameters.at(threshold, local_epsilon=1.0, dim=3)
+        HalfSpaceParameters.at(threshold, local_epsilon=1.0, dim=3)

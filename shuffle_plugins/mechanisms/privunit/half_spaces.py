@@ -1,0 +1,207 @@
+"""Gaussian vectors that lean towards the client's own direction, and the law of a sum of many."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import ClassVar
+
+import torch
+from scipy import special
+from torch import Tensor
+from typing_extensions import override
+
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, rows_at_once
+from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.privunit.half_spaces_law import HalfSpaceParameters
+from shuffle_plugins.mechanisms.privunit.privunit_sum import CHUNK
+from shuffle_plugins.randomness import WHOLE, Randomness
+
+_CHUNK_VALUES = 1 << 19  # values handled at a time, which fit a cache
+_LONGEST_BEYOND = 64.0  # a report exceeds √d by more with probability below 1e-100
+_EXTREME = 1e15  # norms beyond are handled in float64: squares may overflow
+
+
+class HalfSpaceReports(LocalRandomizer):
+    r"""What PrivUnitG and the blanket-mixed Gaussian mechanism share: all but the half-spaces' thresholds.
+
+    A row x becomes a direction: x/‖x‖ with probability (1 + ‖x‖/radius)/2, else the opposite, whose mean is
+    x/radius. The direction becomes a vector V (see :mod:`.half_spaces_law`), which stands for V·radius/m. The
+    direction is drawn within the client, so every density is an average of those of directions, and ε0 holds
+    for the whole ball; x = 0 reports N(0, I). E‖R(x) - x‖² = (radius/m)²·E‖V‖² - ‖x‖².
+
+    The law of a sum of reports is normal around a combination of the rows, so :meth:`randomize_sum` needs
+    neither one vector per client nor inverse χ² laws, in any dimension.
+
+    Choices among finitely many outcomes are made with integer thresholds. The density of V is that of ideal
+    real arithmetic: ε0 and the blanket are proved for it. Half-spaces are up to 36σ away, and the reports of
+    every client must reach them: neither the normal values nor the inner products with the direction end
+    before (:meth:`.Randomness.normal`, :meth:`.Randomness.exponential`). V is computed in float64 and rounded
+    to float32 once, 32·dim bits; all kinds of report come out of the same operations. No proof covers what
+    float64 is off by, a relative 1e-15 or so per coordinate.
+
+    Args:
+        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
+        dim: length of a client's vector.
+        radius: radius of the l2 ball.
+
+    Raises:
+        ValueError: if a parameter is out of range.
+    """
+
+    norm: ClassVar[Norm] = Norm.L2
+
+    def __init__(self, *, local_epsilon: float, dim: int, radius: float = 1.0) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
+        self._parameters = self._half_spaces()
+
+    @abstractmethod
+    def _half_spaces(self) -> HalfSpaceParameters:
+        """The half-spaces of this ε0 and dimension."""
+
+    @property
+    def parameters(self) -> HalfSpaceParameters:
+        """The half-spaces' thresholds, the probability of a plain report, and the mean's length."""
+        return self._parameters
+
+    @property
+    def layout(self) -> ReportLayout:
+        """A vector of floats of 32 bits."""
+        return ReportLayout(self.name, self.dim, (FieldLayout(32, self.dim, floating=True),))
+
+    @property
+    def scale(self) -> float:
+        """radius/m: what a report is multiplied by."""
+        return self.radius / self._parameters.mean
+
+    @property
+    def worst_variance(self) -> float:
+        """(radius/m)²·E‖V‖², of rows next to 0; 0 itself has (radius/m)²·d."""
+        return self.scale**2 * self._parameters.mean_square
+
+    def variance(self, x: Tensor | Rows) -> Tensor:
+        """E‖R(x) - x‖² of each row, (clients,) float64."""
+        lengths = self.check_rows(x).l2_norm().double()
+        spread = torch.full_like(lengths, self._parameters.mean_square).masked_fill_(lengths == 0, self.dim)
+        return spread.mul_(self.scale**2).sub_(lengths.square())
+
+    @override
+    def sum(self, reports: Reports) -> Tensor:
+        self.check_reports(reports)
+        vectors = reports.fields[0].values.reshape(len(reports), self.dim)
+        lengths = torch.linalg.vector_norm(vectors, dim=1)
+        if not bool((lengths <= self.dim**0.5 + _LONGEST_BEYOND).all()):
+            raise ValueError(
+                "a report is longer than any of this mechanism: it was altered or forged; drop it"
+            )
+        total = torch.zeros(self.dim, dtype=torch.float64, device=vectors.device)
+        step = rows_at_once(self.dim, device=vectors.device, entries=_CHUNK_VALUES)
+        for start in range(0, len(vectors), step):
+            total += vectors[start : start + step].sum(dim=0, dtype=torch.float64)
+        return total.mul_(self.scale).to(torch.float32)
+
+    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
+        """Log-density of each report with respect to N(0, I), (reports,) float64."""
+        vectors = reports.fields[0].values.double()
+        row = x.detach().double()
+        length = float(torch.linalg.vector_norm(row))
+        if length == 0:
+            return torch.zeros(len(reports), dtype=torch.float64)
+        p = self._parameters
+        along = vectors @ (row / length)
+        lean = min(length / self.radius, 1.0)
+        thresholds = torch.tensor(p.thresholds, dtype=torch.float64, device=along.device)
+        steps = [share / tail for share, tail in zip(p.shares, p.tails, strict=True)]
+        heights = torch.tensor([0.0, *accumulate(steps)], dtype=torch.float64, device=along.device)
+        inside = heights[torch.searchsorted(thresholds, along, right=True)].mul_((1 + lean) / 2)
+        inside.add_(heights[torch.searchsorted(thresholds, -along, right=True)], alpha=(1 - lean) / 2)
+        density: Tensor = inside.mul_(1 - p.plain_probability).add_(p.plain_probability)
+        return density.log_()
+
+    def sum_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Tensor:
+        r"""A draw with the law of ``sum(randomize(x))``, (dim,), without one dense vector per client.
+
+        A chunk of b clients with unit directions U (b, d) and inner products α contributes
+        :math:`U^T α + \sum_i (I - u_i u_i^T) g_i`. The sum is N(0, bI - UᵀU), drawn as
+        :math:`\sqrt b\,(z - U^T M U z)`, z one normal vector, :math:`K = U U^T` and
+        :math:`M = (b(I + \sqrt{I - K/b}))^{-1}`. A chunk costs its Gram matrix, one normal vector and a
+        product of the rows with it; the batch is summed once. Values are float32 numbers, also where the
+        dtype is wider. A GPU draws the reports themselves, which is faster there.
+        """
+        if x.device.type != "cpu":
+            return super().sum_rows(x, norms, randomness)
+        draws = self._draw(norms, randomness)
+        total = torch.zeros(self.dim, dtype=torch.float64, device=x.device)
+        weights = torch.zeros(x.num_rows, dtype=x.compute_dtype, device=x.device)
+        for start in range(0, x.num_rows, CHUNK):
+            stop = min(start + CHUNK, x.num_rows)
+            part, lengths = x.narrow(start, stop), norms[start:stop].double()
+            careful = bool(((lengths > 0) & ~((lengths > 1 / _EXTREME) & (lengths < _EXTREME))).any())
+            if careful:
+                part, lengths = part.directions(lengths), (lengths > 0).double()
+            normals, on_rows = _chunk(part, lengths, along=draws.along[start:stop], randomness=randomness)
+            total += normals
+            if careful:
+                total += part.weighted_sum(on_rows)
+            else:
+                weights[start:stop] = on_rows
+        total += x.weighted_sum(weights)
+        return total.mul_(self.scale).to(torch.float32)
+
+    def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        """A vector of float32 values for each row."""
+        draws = self._draw(norms, randomness)
+        vectors = torch.empty(x.num_rows, self.dim, dtype=torch.float32, device=x.device)
+        step = rows_at_once(self.dim, device=x.device, entries=_CHUNK_VALUES)
+        for start in range(0, x.num_rows, step):
+            stop = min(start + step, x.num_rows)
+            plain = draws.plain[start:stop].unsqueeze(1)
+            directions = x.narrow(start, stop).directions(norms[start:stop]).dense()
+            directions.masked_fill_(plain, self.dim**-0.5)
+            directions.div_(torch.linalg.vector_norm(directions, dim=1, keepdim=True))
+            normals = randomness.normal((stop - start, self.dim), dtype=torch.float64, device=x.device)
+            shift = draws.along[start:stop].unsqueeze(1) - torch.linalg.vecdot(normals, directions).unsqueeze(
+                1
+            )
+            vectors[start:stop] = normals.addcmul_(directions, shift)
+        return self.layout.reports(vectors)
+
+    def _draw(self, norms: Tensor, randomness: Randomness) -> _Draws:
+        """Kinds and inner products; a zero row is plain, whatever was drawn."""
+        count, p = norms.shape[0], self._parameters
+        lengths = norms.double().cpu()
+        plain = randomness.bernoulli(torch.full((count,), p.plain_threshold)) | (lengths == 0)
+        filled = torch.where(plain, 0.0, (lengths / self.radius).clamp(max=1.0))
+        thresholds = ((1 + filled) * (WHOLE / 2)).to(torch.int64).clamp_(max=WHOLE)
+        sign = randomness.bernoulli(thresholds).double().mul_(2).sub_(1)
+        tails = torch.tensor(p.tails, dtype=torch.float64).log_()
+        if len(p.tails) > 1:
+            bounds = torch.tensor(p.drawn[:-1])
+            tails = tails[torch.searchsorted(bounds, randomness.integers(WHOLE, count), right=True)]
+        log_tails = torch.where(plain, math.log(0.5), tails).sub_(randomness.exponential(count))
+        along = torch.from_numpy(-special.ndtri_exp(log_tails.numpy())).mul_(sign)
+        return _Draws(along=along.to(norms.device), plain=plain.to(norms.device))
+
+
+@dataclass(frozen=True, slots=True)
+class _Draws:
+    """⟨V, u⟩ of each report, (clients,) float64, and which are N(0, I), whatever u is."""
+
+    along: Tensor
+    plain: Tensor
+
+
+def _chunk(x: Rows, lengths: Tensor, *, along: Tensor, randomness: Randomness) -> tuple[Tensor, Tensor]:
+    """√b·z, (dim,) float64, and the weights of the rows, (clients,)."""
+    count = x.num_rows
+    inverse = torch.where(lengths > 0, 1 / lengths, 0.0)
+    cosines = x.gram().double() * inverse.unsqueeze(1) * inverse
+    values, vectors = torch.linalg.eigh(cosines)
+    gains = (1 - values / count).clamp_(0, 1).sqrt_().add_(1).mul_(count).reciprocal_()
+    normals = randomness.normal(x.dim, dtype=torch.float64, device=x.device)
+    on_rows = x.dot(normals.to(x.compute_dtype)).double() * inverse
+    correction = vectors @ (gains * (vectors.T @ on_rows))
+    weights = (along - count**0.5 * correction).mul_(inverse)
+    return normals.mul_(count**0.5), weights.to(x.compute_dtype)
