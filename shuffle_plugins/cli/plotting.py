@@ -222,10 +222,8 @@ def plot_choices(*, panels: Mapping[str, Sequence[planning.Choice]], path: Path)
             linestyle=":",
             zorder=1,
         )
-        across, up = (
-            _placed_in_log([each(choice) for choice in found])
-            for each in (lambda choice: choice.bits, lambda choice: choice.variance)
-        )
+        across = _placed_in_log([choice.bits for choice in found])
+        up = _placed_in_log([choice.variance for choice in found])
         labels: list[tuple[float, float]] = []
         for x, y, choice in sorted(zip(across, up, found, strict=True), key=lambda placed: placed[1]):
             chosen = choice in best
