@@ -3,9 +3,11 @@
 Every mechanism in the registry. Errors: single reports of one datum, E‖R(x) - x‖² beside ``variance(x)``.
 Encoding: 10,000 clients × 13,706 coordinates of float32, beside one copy of that batch; peak memory is the
 process's own high-water mark, beyond the batch. Wire: the bytes of the reports of 10,000 clients at
-d = 13,170 beside those of their float32 vectors.
+d = 13,170 beside those of their float32 vectors. Shuffled: the errors of PrivUnit and of the blanket-mixed
+Gaussian mechanism at the same ε after shuffling.
 
-Usage: python benchmarks/mechanisms.py [--output FILE] [--only errors|encoding|wire|short]
+Usage: python benchmarks/mechanisms.py [--output FILE] [--only errors|encoding|wire|short|shuffled]
+With --only the other parts of the file stay as they are.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from typing import Any
 import torch
 from rich.progress import track
 
-from shuffle_plugins.mechanisms import FrequencyOracle, available, get
+from shuffle_plugins.accounting import ShuffleAccountant, calibrate_local_epsilon
+from shuffle_plugins.mechanisms import FrequencyOracle, available, get, registry
 from shuffle_plugins.randomness import SecureRandomness
 
 RESULTS = Path(__file__).parent / "results" / "mechanisms.json"
@@ -35,6 +38,9 @@ BATCH, DIM = 10_000, 13_706
 WIRE_DIM = 13_170
 SHORT_BITS = 15
 SHORT_LEVELS = (0.5, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+SHUFFLED_LEVELS, SHUFFLED_DIM = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0), 1000
+SHUFFLED = {"population": 60_000, "cohort": 10_000, "num_steps": 1200}
+DELTA = 1e-5
 REPEATS = 3
 SAMPLED: dict[str, tuple[str, dict[str, str]]] = {
     "linf-coordinate": ("linf-coordinate", {}),
@@ -189,12 +195,49 @@ def short() -> list[dict[str, Any]]:
     return found
 
 
+def shuffled() -> list[dict[str, Any]]:
+    """PrivUnit at some ε0, and the blanket-mixed Gaussian mechanism whose whole run costs as much."""
+    found = []
+    for local_epsilon in track(SHUFFLED_LEVELS, description="shuffled"):
+        plain = get("privunit", local_epsilon=local_epsilon, dim=SHUFFLED_DIM)
+        accountant = ShuffleAccountant()
+        accountant.step(
+            plain.round(population=SHUFFLED["population"], cohort=SHUFFLED["cohort"]),
+            num_steps=SHUFFLED["num_steps"],
+        )
+        interval = accountant.epsilon(DELTA)
+        mixed = get(
+            "blanket-mixed-gaussian",
+            local_epsilon=calibrate_local_epsilon(
+                target_epsilon=interval.upper,
+                delta=DELTA,
+                mechanism="blanket-mixed-gaussian",
+                blanket_factory=lambda e: registry.blanket(
+                    "blanket-mixed-gaussian", local_epsilon=e, dim=SHUFFLED_DIM
+                ),
+                **SHUFFLED,
+            ),
+            dim=SHUFFLED_DIM,
+        )
+        found.append(
+            {
+                "local_epsilon": local_epsilon,
+                "epsilon": [interval.lower, interval.upper],
+                "mixed_local_epsilon": mixed.local_epsilon,
+                "variance": plain.worst_variance,
+                "mixed_variance": mixed.worst_variance,
+            }
+        )
+    return found
+
+
 def main() -> None:
     parts: dict[str, Callable[[], Any]] = {
         "errors": errors,
         "encoding": encoding,
         "wire": wire,
         "short": short,
+        "shuffled": shuffled,
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", choices=parts)
@@ -208,8 +251,9 @@ def main() -> None:
         if asked.only in (None, name):
             results[name] = measure()
     print(json.dumps(results, indent=1))
-    if asked.only is None:
-        asked.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    if asked.only is not None and asked.output.exists():
+        results = json.loads(asked.output.read_text(encoding="utf-8")) | {asked.only: results[asked.only]}
+    asked.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -373,6 +373,22 @@ def line_coverage() -> str:
     )
 
 
+def equal_epsilon() -> str:
+    """PrivUnit and the blanket-mixed Gaussian mechanism at the same ε after shuffling."""
+    return table(
+        ("ε ≤", "ε0 of `privunit`", "ε0 of `blanket-mixed-gaussian`", "its error, over that of `privunit`"),
+        (
+            (
+                rounded(of["epsilon"][1], up=True, digits=3),
+                f"{of['local_epsilon']:g}",
+                f"{of['mixed_local_epsilon']:.2f}",
+                f"{of['mixed_variance'] / of['variance']:.2f}",
+            )
+            for of in result("benchmarks/mechanisms")["shuffled"]
+        ),
+    )
+
+
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     MNIST: {
         "runs": mnist_runs,
@@ -390,6 +406,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "line coverage": line_coverage,
     },
     REPRODUCTION: {"recorded runs": recorded_runs},
+    "docs/guides/mechanisms.md": {"equal epsilon": equal_epsilon},
 }
 
 
