@@ -59,8 +59,9 @@ _UNCOVERED = (
     "drop-outs that depend on the data: who fails to answer, and when",
     "side channels: time, memory, the length of messages, logs and error messages",
     "who the clients are and how many: n is public, and neighbouring datasets are of the same size",
-    "rounding in privunit, privunit-g, projunit and gaussian, which are proved for real numbers and computed "
-    "in float64 (other mechanisms of this package draw whole numbers, and charge what their law is off by)",
+    "rounding in privunit, privunit-g, projunit, blanket-mixed-gaussian and gaussian, which are proved for "
+    "real numbers and computed in float64 (other mechanisms of this package draw whole numbers, and charge "
+    "what their law is off by)",
     "randomness that can be guessed: a SeededRandomness protects nobody",
 )
 _TUNING = "choice of model, hyperparameters, clipping norm and number of rounds"
