@@ -188,5 +188,5 @@ def test_a_forged_batch_is_paid_for_and_the_run_goes_on(
     assert strategy.accountant.num_rounds == 4
     local = strategy.accountant.epsilon(strategy.settings.delta, adversary=Adversary.LOCAL, lower=False).upper
     assert local == pytest.approx(4 * 8.0)
-    assert f"refused ({Refusal.WRONG_ROUND})" in caplog.text
-    assert f"refused ({Refusal.NOT_PROVEN})" in caplog.text
+    assert f"no result ({Refusal.WRONG_ROUND})" in caplog.text
+    assert f"no result ({Refusal.NOT_PROVEN})" in caplog.text
