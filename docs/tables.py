@@ -381,7 +381,7 @@ def equal_epsilon() -> str:
             (
                 rounded(of["epsilon"][1], up=True, digits=3),
                 f"{of['local_epsilon']:g}",
-                f"{of['mixed_local_epsilon']:.2f}",
+                rounded(of["mixed_local_epsilon"], up=False),
                 f"{of['mixed_variance'] / of['variance']:.2f}",
             )
             for of in result("benchmarks/mechanisms")["shuffled"]

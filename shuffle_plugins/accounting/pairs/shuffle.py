@@ -27,6 +27,7 @@ from shuffle_plugins.accounting.pairs.instances import Atoms, two_level_atoms
 from shuffle_plugins.accounting.pairs.mixes import MixPair
 from shuffle_plugins.accounting.pairs.others import OthersPair
 from shuffle_plugins.accounting.pairs.record_types import RecordTypes
+from shuffle_plugins.accounting.pairs.slots import LARGEST_WEIGHT
 from shuffle_plugins.accounting.pairs.spread import SpreadPair
 from shuffle_plugins.accounting.terms import CohortDraw, Sampling
 
@@ -197,7 +198,7 @@ def lower_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> dict[s
     if blanket.exact:
         name = "binary-RR" if generic else mechanism
         found[f"{name} instance"] = _placed(draw, partial(mirror_pair, blanket), upper=False)
-    for number, atoms in enumerate(blanket.instances):
+    for number, atoms in enumerate(filter(_in_range, blanket.instances)):
         name = f"{mechanism} instance, all others alike" + (f" ({number + 1})" if number else "")
         found[name] = _placed(draw, partial(alike_pair, atoms), upper=False)
     return found
@@ -221,7 +222,12 @@ def alike_atoms(blanket: Blanket, *, mechanism: str) -> tuple[Atoms, ...]:
     if blanket.exact:
         mirror: dict[tuple[int, ...], float] = {(1, 0, 0): blanket.differing, (0, 1, 1): blanket.differing}
         found.append(two_level_atoms(local_epsilon=local_epsilon, shares=mirror))
-    return tuple(found)
+    return tuple(filter(_in_range, found))
+
+
+def _in_range(atoms: Atoms) -> bool:
+    """Whether a slot can add what these reports tell: at an ε0 above 161 some tell more."""
+    return all(max(u, v) <= LARGEST_WEIGHT for u, v, _ in atoms)
 
 
 def _instance_of_an_epoch(draw: CohortDraw) -> CohortDraw:

@@ -24,9 +24,11 @@ from shuffle_plugins.accounting.numerics.profiles import (
     profile_points,
 )
 
+LARGEST_WEIGHT = 1e70
+"""What a slot may add, at most."""
+
 _MASS_TOLERANCE = 1e-9
-_LARGEST_WEIGHT = 1e70
-_LARGEST_LOSS = math.log(_LARGEST_WEIGHT)
+_LARGEST_LOSS = math.log(LARGEST_WEIGHT)
 _LOG_NEGLIGIBLE = math.log(1e-40)  # of a δ at which a profile may end
 _FEW_OUTCOMES = 30_000  # of all slots together, up to which each is listed
 _FEW_STEPS = 1_000_000  # partial outcomes on the way to them
@@ -67,8 +69,8 @@ class SlotPair:
             raise ValueError("atoms must be triples (u, v, mass) of finite numbers")
         if any(mass < 0 or min(u, v) < -1 - _MASS_TOLERANCE for u, v, mass in self.atoms):
             raise ValueError("an atom needs a mass that is not negative, and u, v of at least -1")
-        if max((max(u, v) for u, v, _ in self.atoms), default=0.0) > _LARGEST_WEIGHT:
-            raise ValueError(f"weights above {_LARGEST_WEIGHT:g} are out of range: cut them, and charge lost")
+        if max((max(u, v) for u, v, _ in self.atoms), default=0.0) > LARGEST_WEIGHT:
+            raise ValueError(f"weights above {LARGEST_WEIGHT:g} are out of range: cut them, and charge lost")
         total = math.fsum(mass for _, _, mass in self.atoms)
         if abs(total - 1) > _MASS_TOLERANCE:
             raise ValueError(f"the masses of a slot's atoms must sum to 1, got {total!r}")

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from itertools import combinations
 
 import numpy as np
 from scipy import special
@@ -36,17 +37,19 @@ from shuffle_plugins.accounting import (
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.privunit.half_spaces_law import HalfSpaceParameters, plain_share
 from shuffle_plugins.mechanisms.privunit.privunit_g_law import optimal_privunit_g
-from shuffle_plugins.mechanisms.privunit.sphere import ANGLES, most_information
+from shuffle_plugins.mechanisms.privunit.sphere import ANGLES, LOUDEST_TOLD, most_information
+from shuffle_plugins.randomness import WHOLE
 
 STEPS = 8
-"""J, how many steps the density has; 32 would tell half a per cent less."""
+"""J, how many steps the density has. 32 would tell half a per cent less at the same variance."""
 
-_MANY = 10**6  # dimensions: thresholds are those of many, so that they do not depend on the model
-_LOUDEST_TOLD = 12.0  # ε0 up to which half-spaces are large enough for Owen's T
+_MANY = 10**6  # dimensions for which PrivUnitG's threshold is taken, so that ours do not depend on the model
 _LOUDEST_LISTED = 100.0  # ε0 up to which squares of weights are floats
 _OVERLAP_ERROR = 1e-6  # of the measure of two half-spaces, as a share of the smaller; far above that of T
 _APART = np.linspace(math.pi / 2, math.pi, 13).tolist()  # angles between two records that are tried
-_ROUGHLY, _EXACTLY = 180, 1440  # directions of a report in a plane: the second gives half-spaces to 15 digits
+_ROUGHLY = 180  # directions of a report in a plane, to choose the records by
+_PIECE = 0.01  # radians: over shorter pieces without a kink Gauss' rule of eight nodes is exact to 15 digits
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
 @lru_cache(maxsize=256)
@@ -61,6 +64,7 @@ def mixed_half_spaces(*, local_epsilon: float, dim: int) -> HalfSpaceParameters:
         ValueError: if a parameter is out of range.
     """
     checks.dim(dim)
+    # The numbers are near the best of a search over both ends at ε0 = 0.1 … 6, as functions of one threshold.
     (one_step,) = optimal_privunit_g(local_epsilon=local_epsilon, dim=_MANY).thresholds
     low = max(0.0, min(1.6 * one_step - 1.1, one_step - 0.2))
     high = max(2.25, low + min(2 / one_step, 1.6)) if one_step < 3 else low + 2 / one_step
@@ -72,11 +76,12 @@ def mixed_half_spaces(*, local_epsilon: float, dim: int) -> HalfSpaceParameters:
 def blanket_mixed_blanket(*, local_epsilon: float, dim: int) -> Blanket:
     r"""Blanket on the ball: weights (1 + i(e − 1)/J, 1), and mirrored, of mass c(q_i − q_{i+1}) each.
 
-    A report weighs the same for a record and its opposite unless it is in a half-space of one of them, and
-    then 1 for the other, as thresholds are positive. These two records are the worst: r_0 rises and r_1 falls
-    with the inner product, so :math:`r_0 - E r_1` is a sum of two quantities that rise together, which in
-    convex order is the largest of all with the same laws. Rows within the ball are averages of opposite
-    directions, for which the same holds.
+    Here e is e^ε0. A report weighs the same for a record and its opposite unless it is in a half-space of one
+    of them, and then 1 for the other, as thresholds are positive. These two records are the worst: r_0 rises
+    and r_1 falls with the inner product, so :math:`r_0 - E r_1` is a sum of two quantities that rise
+    together, which in convex order is the largest of all with the same laws. Rows within the ball are
+    averages of opposite directions, for which the same holds. The row 0 reports N(0, I), which weighs a
+    constant: the mean of the others' weights.
 
     Raises:
         ValueError: if a parameter is out of range.
@@ -91,11 +96,13 @@ def blanket_mixed_blanket(*, local_epsilon: float, dim: int) -> Blanket:
     last = float(plain * tails[-1])
     weights = 1 + step * np.arange(1, STEPS)
     if dim > 1:
-        rough = [_three_records(found, plain, step, apart, _ROUGHLY) for apart in _APART]
-        instance = _three_records(found, plain, step, _APART[rough.index(most_telling(rough))], _EXACTLY)
+        even: Floats = (np.arange(_ROUGHLY, dtype=np.float64) + 0.5) * (2 * math.pi / _ROUGHLY)
+        rough = [_three_records(found, apart, even, np.full(_ROUGHLY, 1 / _ROUGHLY)) for apart in _APART]
+        best = _APART[rough.index(most_telling(rough))]
+        instance = _three_records(found, best, *_directions(found.thresholds, best))
     else:
-        instance = _two_records(found, plain, step)
-    quiet = dim > 1 and local_epsilon <= _LOUDEST_TOLD
+        instance = _two_records(found)
+    quiet = dim > 1 and local_epsilon <= LOUDEST_TOLD
     return Blanket(
         local_epsilon=local_epsilon,
         differing=last,
@@ -122,8 +129,15 @@ def _read_as_one_step(found: HalfSpaceParameters, plain: float) -> Blanket:
     )
 
 
-def _two_records(found: HalfSpaceParameters, plain: float, step: float) -> Atoms:
+def _levels(found: HalfSpaceParameters) -> tuple[float, float]:
+    """c and (e − 1)/J as they are drawn: c is rounded up, so that a report tells a little less."""
+    plain = found.plain_probability
+    return plain, (WHOLE - found.plain_threshold) / found.plain_threshold / math.fsum(found.tails)
+
+
+def _two_records(found: HalfSpaceParameters) -> Atoms:
     """x and −x, everybody else at −x."""
+    plain, step = _levels(found)
     tails, level = np.array(found.tails), step * np.arange(1, STEPS + 1)
     cells = plain * (tails - np.append(tails[1:], 0.0))
     u = np.concatenate([level, -level / (1 + level), [0.0]])
@@ -131,15 +145,38 @@ def _two_records(found: HalfSpaceParameters, plain: float, step: float) -> Atoms
     return read_coarsely(u, np.zeros_like(u), mass)
 
 
-def _three_records(
-    found: HalfSpaceParameters, plain: float, step: float, apart: float, directions: int
-) -> Atoms:
-    """Two records of that angle, and everybody else at a third in their plane, on the other side.
+def _directions(thresholds: tuple[float, ...], apart: float) -> tuple[Floats, Floats]:
+    """Directions in the plane of three records, and weights, such that sums over them are integrals.
 
-    In the plane a report's direction is uniform, and half its squared length is exponential. Given the
-    direction each half-space begins at a length; between these lengths the three likelihoods are constant.
+    Between kinks, where two half-spaces of two records begin at the same length, the measure of reports of
+    given likelihoods is a smooth function of the direction.
     """
-    turn = (np.arange(directions) + 0.5) * (2 * math.pi / directions)
+    s = np.array(thresholds)
+    found = [np.arange(0.0, 2 * math.pi, _PIECE), np.array([2 * math.pi])]
+    for first, second in combinations((apart / 2, -apart / 2, math.pi), 2):
+        up = np.subtract.outer(s * math.cos(second), s * math.cos(first))
+        across = np.subtract.outer(s * math.sin(second), s * math.sin(first))
+        kink = np.arctan2(-up, across).ravel()
+        found += [kink % (2 * math.pi), (kink + math.pi) % (2 * math.pi)]
+    ends = np.unique(np.concatenate(found))
+    half = np.diff(ends)[:, None] / 2
+    return (ends[:-1, None] + half * (1 + _NODES)).ravel(), (half * _WEIGHTS).ravel() / (2 * math.pi)
+
+
+def _three_records(found: HalfSpaceParameters, apart: float, turn: Floats, weight: Floats) -> Atoms:
+    """Two records of that angle, and everybody else at a third, which faces away from the middle of the two.
+
+    In their plane a report's direction is uniform, and half its squared length is exponential. Given the
+    direction each half-space begins at a length; between these lengths the three likelihoods are constant.
+
+    Args:
+        found: the mechanism.
+        apart: the angle.
+        turn: directions of a report.
+        weight: of each; 1 in all.
+    """
+    plain, step = _levels(found)
+    directions = len(turn)
     places = np.array([apart / 2, -apart / 2, math.pi])
     cosine = np.cos(turn[:, None] - places)[:, :, None]
     thresholds = np.array(found.thresholds)
@@ -150,7 +187,7 @@ def _three_records(
     order = np.argsort(starts, axis=1)
     with np.errstate(over="ignore"):
         beyond = np.exp(-(np.take_along_axis(starts, order, axis=1) ** 2) / 2)
-    mass = -np.diff(beyond, axis=1, prepend=1.0, append=0.0) / directions
+    mass = -np.diff(beyond, axis=1, prepend=1.0, append=0.0) * weight[:, None]
     passed = np.take_along_axis(owner, order, axis=1)
     x, other, z = (
         np.concatenate([np.zeros((directions, 1)), np.cumsum(passed == i, axis=1)], axis=1).ravel()
@@ -158,8 +195,7 @@ def _three_records(
     )
     likelihood = 1 + step * z
     u, v = step * (x - z) / likelihood, step * (other - z) / likelihood
-    weight = plain * likelihood * mass.ravel()
-    return read_coarsely(u, v, weight)
+    return read_coarsely(u, v, plain * likelihood * mass.ravel())
 
 
 def _information(found: HalfSpaceParameters, plain: float) -> InformationBound:

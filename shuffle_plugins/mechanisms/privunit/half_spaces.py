@@ -30,7 +30,8 @@ class HalfSpaceReports(LocalRandomizer):
     A row x becomes a direction: x/‖x‖ with probability (1 + ‖x‖/radius)/2, else the opposite, whose mean is
     x/radius. The direction becomes a vector V (see :mod:`.half_spaces_law`), which stands for V·radius/m. The
     direction is drawn within the client, so every density is an average of those of directions, and ε0 holds
-    for the whole ball; x = 0 reports N(0, I). E‖R(x) - x‖² = (radius/m)²·E‖V‖² - ‖x‖².
+    for the whole ball; x = 0 reports N(0, I), which is within ε0 of all of them. E‖R(x) - x‖² =
+    (radius/m)²·E‖V‖² - ‖x‖².
 
     The law of a sum of reports is normal around a combination of the rows, so :meth:`randomize_sum` needs
     neither one vector per client nor inverse χ² laws, in any dimension.
@@ -108,7 +109,7 @@ class HalfSpaceReports(LocalRandomizer):
         row = x.detach().double()
         length = float(torch.linalg.vector_norm(row))
         if length == 0:
-            return torch.zeros(len(reports), dtype=torch.float64)
+            return torch.zeros(len(reports), dtype=torch.float64, device=vectors.device)
         p = self._parameters
         along = vectors @ (row / length)
         lean = min(length / self.radius, 1.0)

@@ -4,9 +4,9 @@ With :math:`\langle V, u \rangle` the inner product of a report V with the clien
 thresholds :math:`s_1 < \dots < s_J`, V is N(0, I) with probability c, whatever u is. Else one of the
 half-spaces :math:`\{v : \langle v, u \rangle \ge s_j\}` is drawn, with probabilities proportional to their
 standard normal masses :math:`q_j`, and V is N(0, I) conditioned on it. So the density of V with respect to
-N(0, I) is a staircase in the inner product: it is c below all thresholds and :math:`c(e^{ε_0}-1)/J` more from
-each of them on. With :math:`c = 1/(1 + (e^{ε_0}-1)\bar q)`, :math:`\bar q` the mean of the q's, its integral
-is one. It ends at :math:`c\,e^{ε_0}`, so ε0 is spent in full.
+N(0, I) is a staircase in the inner product: it is c below all thresholds, and at each of them it rises by
+:math:`c(e^{ε_0}-1)/J`. With :math:`c = 1/(1 + (e^{ε_0}-1)\bar q)`, :math:`\bar q` the mean of the q's, its
+integral is one. It ends at :math:`c\,e^{ε_0}`, so ε0 is spent in full.
 
 The mean of V is m·u with :math:`m = (1-c)\sum φ(s_j) / \sum q_j`, φ the normal density, and
 :math:`E‖V‖^2 = d + (1-c)\sum s_j φ(s_j) / \sum q_j`.
@@ -25,7 +25,8 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.randomness import WHOLE
 
 _ROUNDING = 1e-12  # relative; rounding in float64 never costs ε0
-_LARGEST_THRESHOLD = 36.0  # normal tails beyond vanish in float64
+LARGEST_THRESHOLD = 36.0
+"""Normal tails beyond vanish in float64."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,9 +73,9 @@ class HalfSpaceParameters:
         """
         checks.local_epsilon(local_epsilon)
         checks.dim(dim)
-        if not all(0 <= threshold <= _LARGEST_THRESHOLD for threshold in thresholds):
+        if not all(0 <= threshold <= LARGEST_THRESHOLD for threshold in thresholds):
             listed = ", ".join(map(repr, thresholds))
-            raise ValueError(f"a threshold must be in [0, {_LARGEST_THRESHOLD:g}], got {listed}")
+            raise ValueError(f"a threshold must be in [0, {LARGEST_THRESHOLD:g}], got {listed}")
         if not thresholds or any(first >= second for first, second in pairwise(thresholds)):
             raise ValueError(f"thresholds must rise, got {thresholds!r}")
         tails = special.ndtr(-np.array(thresholds))

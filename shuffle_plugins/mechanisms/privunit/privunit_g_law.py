@@ -3,8 +3,7 @@ r"""PrivUnitG: the half-space of least variance, and the blanket. Torch-free.
 PrivUnitG (Asi, Feldman, Talwar 2022) reports a vector V of :math:`\mathbb{R}^d` whose density with respect to
 N(0, I) is :math:`c\,e^{ε_0}` on one half-space about the client's direction and c elsewhere: the case J = 1
 of :mod:`.half_spaces_law`. The estimate V/m has variance :math:`(d + t\,m)/m^2 - 1` with t the threshold,
-which is chosen to minimise it. In terms of PrivUnit's it is larger by a share of order 1/d: there ‖V‖ is
-fixed.
+which is chosen to minimise it. It is larger than PrivUnit's by a share of order 1/d, as ‖V‖ is not fixed.
 """
 
 from __future__ import annotations
@@ -16,7 +15,12 @@ from scipy import special
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms.privunit.half_spaces_law import HalfSpaceParameters, hazard, plain_share
+from shuffle_plugins.mechanisms.privunit.half_spaces_law import (
+    LARGEST_THRESHOLD,
+    HalfSpaceParameters,
+    hazard,
+    plain_share,
+)
 from shuffle_plugins.mechanisms.privunit.sphere import (
     LOUDEST_TOLD,
     Caps,
@@ -24,8 +28,6 @@ from shuffle_plugins.mechanisms.privunit.sphere import (
     half_spaces_at_angle,
     three_caps,
 )
-
-_FARTHEST = 36.0  # a threshold beyond which normal tails vanish in float64
 
 
 @lru_cache(maxsize=256)
@@ -47,7 +49,7 @@ def optimal_privunit_g(*, local_epsilon: float, dim: int) -> HalfSpaceParameters
         mean = gap * tail / (shrink + gap * tail) * hazard(threshold)
         return math.log(dim + threshold * mean) - 2 * math.log(mean)
 
-    largest = min(2 + 2 * math.sqrt(local_epsilon), _FARTHEST)
+    largest = min(2 + 2 * math.sqrt(local_epsilon), LARGEST_THRESHOLD)
     found = optimize.minimize_scalar(
         log_loss, bounds=(0.0, largest), method="bounded", options={"xatol": 1e-9}
     )

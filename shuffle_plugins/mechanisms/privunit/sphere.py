@@ -72,7 +72,10 @@ def caps_at_angle(threshold: float, *, angle: ArrayLike, dim: int) -> NDArray[np
 
 
 def half_spaces_at_angle(threshold: float, *, angle: ArrayLike) -> NDArray[np.float64]:
-    """The same of a standard normal V of any dimension: its squared length in a plane is exponential."""
+    """As :func:`caps_at_angle`, for half-spaces of a standard normal V.
+
+    Its squared length in a plane is exponential.
+    """
     half = np.asarray(angle) / 2
     widest = np.maximum(math.pi / 2 - half, 0.0)
     a = half[..., None] + widest[..., None] * (_NODES + 1) / 2
@@ -87,7 +90,7 @@ class Caps:
 
     Attributes:
         local_epsilon: ε0.
-        density: c, of a report outside of its cap, over the uniform law.
+        density: c, of a report outside of its cap, over the uniform law; for half-spaces over N(0, I).
         measure: of a cap, at most 1/2.
         overlap: measures of two caps whose centres are at each angle; they fall with the angle.
     """
@@ -147,7 +150,9 @@ def most_information(
     saved: float,
     thrice: NDArray[np.float64],
 ) -> float:
-    r"""An upper bound on E[(F - F')²(1 - ψ)] over all directions x, x' and z.
+    r"""An upper bound on E[(F - F')²(1 - ψ)] over all directions of records x, x' and everybody else's z.
+
+    V is a report without a record: uniform on the sphere, or N(0, I).
 
     F, F' and ψ are functions of the inner products of V with x, x' and z: F and F' the same one. They do not
     fall and have values in [0, 1]. The mean of a product of two then falls with the angle between their

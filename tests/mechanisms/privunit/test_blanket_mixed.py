@@ -112,3 +112,31 @@ def test_thresholds_rise_and_are_in_range():
     for thresholds in ((), (1.0, 1.0), (2.0, 1.0), (-0.1,), (40.0,)):
         with pytest.raises(ValueError, match="threshold"):
             HalfSpaceParameters.at(*thresholds, local_epsilon=1.0, dim=3)
+
+
+@pytest.mark.parametrize("name", ["blanket-mixed-gaussian", "privunit"])
+@pytest.mark.parametrize("epsilon", [101.0, 200.0, 500.0])
+@pytest.mark.parametrize("dim", [1, 9])
+def test_a_report_that_hides_nothing_is_accounted_for(name, dim, epsilon):
+    """No slot holds weights of e^162 and more; then there may be no lower end, but an upper one."""
+    accountant = ShuffleAccountant()
+    accountant.step(get(name, local_epsilon=epsilon, dim=dim).round(population=60, cohort=10))
+    found = accountant.epsilon(delta=1e-5)
+    assert found.lower <= found.upper <= epsilon
+
+
+@pytest.mark.parametrize("epsilon", [1e-9, 1e-6, 0.5, 4.0])
+def test_one_client_leaks_at_least_the_lower_end(epsilon):
+    """Alone, a client of direction x or −x is told apart by the likelihoods as they are drawn."""
+    p = mixed_half_spaces(local_epsilon=epsilon, dim=9)
+    accountant = ShuffleAccountant()
+    accountant.step(get("blanket-mixed-gaussian", local_epsilon=epsilon, dim=9).round(population=1, cohort=1))
+    inside = np.cumsum(np.array(p.shares) / np.array(p.tails))
+    upper = np.append(special.ndtr(-np.array(p.thresholds[1:])), 0.0)
+    masses = special.ndtr(-np.array(p.thresholds)) - upper
+    informative = (2**62 - p.plain_threshold) / 2**62
+    for share in (0.5, 0.9, 0.99):
+        excess = informative * inside - p.plain_probability * math.expm1(share * epsilon)
+        delta = float(masses @ np.maximum(excess, 0.0))
+        if delta > 0:
+            assert accountant.epsilon(delta=delta * (1 + 1e-9)).lower <= share * epsilon * (1 + 1e-6)
