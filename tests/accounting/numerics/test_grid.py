@@ -31,7 +31,7 @@ def positive_part(growth: float, p: Floats, q: Floats) -> float:
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_merging_keeps_masses_and_lowers_every_hockey_stick(whole: bool) -> None:
-    short = 0.0
+    short, complete = 0.0, 0
     for loss, p, q, cell in laws():
         first, merged = merge_to_grid(loss, p, q, cell=cell, whole=whole)
         points = (first + np.arange(len(merged))) * cell
@@ -41,9 +41,11 @@ def test_merging_keeps_masses_and_lowers_every_hockey_stick(whole: bool) -> None
         lost = p.sum() - merged.sum()
         assert lost >= -ROUNDOFF
         short += lost
+        complete += lost <= ROUNDOFF
         for growth in np.exp(np.concatenate([np.linspace(-8, 8, 9), loss])):
             before, after = positive_part(growth, p, q), positive_part(growth, merged, merged_q)
             assert after <= before + ROUNDOFF * (1 + growth)
+    assert complete > (120 if whole else 40)  # laws of which no P mass is lost
     assert short / LAWS < (0.03 if whole else 0.055)  # what one outcome of each law is rounded down by
 
 
@@ -77,7 +79,7 @@ def test_fewer_losses_keep_mass_and_mean_and_raise_every_moment(spread: float, s
 def test_the_outermost_losses_are_kept_whatever_roundoff_does_to_their_places() -> None:
     """The lowest is sought at mean − (mean − lowest), which may come out as more than the lowest."""
     above = 0
-    for loss, p, _, _ in laws():
+    for loss, p, _, _ in laws()[:50]:
         few, _ = spread_over_few(loss, p)
         assert (few[0], few[-1]) == (loss[0], loss[-1])
         mean = (p * loss).sum() / p.sum()
