@@ -48,7 +48,7 @@ _LOUDEST_LISTED = 100.0  # ε0 up to which squares of weights are floats
 _OVERLAP_ERROR = 1e-6  # of the measure of two half-spaces, as a share of the smaller; far above that of T
 _APART = np.linspace(math.pi / 2, math.pi, 13).tolist()  # angles between two records that are tried
 _ROUGHLY = 180  # directions of a report in a plane, to choose the records by
-_PIECE = 0.01  # radians: over shorter pieces without a kink Gauss' rule of eight nodes is exact to 15 digits
+_PIECE = 0.01  # radians: over shorter pieces without a kink Gauss' rule of eight nodes is exact to 13 digits
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
