@@ -182,20 +182,23 @@ def _three_records(found: HalfSpaceParameters, apart: float, turn: Floats, weigh
     thresholds = np.array(found.thresholds)
     with np.errstate(divide="ignore", over="ignore"):
         starts = np.where(cosine > 0, thresholds / np.maximum(cosine, 1e-150), np.inf)
-    owner = np.broadcast_to(np.repeat(np.arange(3), STEPS), (directions, 3 * STEPS))
+    # Which likelihoods a report has is one number of three digits, to which each half-space adds its own.
+    levels = (STEPS + 1, STEPS + 1, STEPS + 1)
+    digits = np.repeat([levels[1] * levels[2], levels[2], 1], STEPS)
     starts = starts.reshape(directions, -1)
     order = np.argsort(starts, axis=1)
     with np.errstate(over="ignore"):
         beyond = np.exp(-(np.take_along_axis(starts, order, axis=1) ** 2) / 2)
     mass = -np.diff(beyond, axis=1, prepend=1.0, append=0.0) * weight[:, None]
-    passed = np.take_along_axis(owner, order, axis=1)
-    x, other, z = (
-        np.concatenate([np.zeros((directions, 1)), np.cumsum(passed == i, axis=1)], axis=1).ravel()
-        for i in range(3)
-    )
+    number = np.zeros(mass.shape, dtype=np.int64)
+    np.cumsum(digits[order], axis=1, out=number[:, 1:])
+    total = np.bincount(number.ravel(), weights=mass.ravel(), minlength=math.prod(levels))
+    x, other, z = np.unravel_index(np.flatnonzero(total), levels)
     likelihood = 1 + step * z
     u, v = step * (x - z) / likelihood, step * (other - z) / likelihood
-    return read_coarsely(u, v, plain * likelihood * mass.ravel())
+    atoms = read_coarsely(u, v, plain * likelihood * total[total != 0])
+    # Several have nearly the same u, and roundoff would decide their order; each has a u − v of its own.
+    return tuple(sorted(atoms, key=lambda atom: atom[0] - atom[1]))
 
 
 def _information(found: HalfSpaceParameters, plain: float) -> InformationBound:
