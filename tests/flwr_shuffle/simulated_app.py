@@ -1,9 +1,10 @@
-"""Runs through Flower's simulation engine, started by ``test_simulation.py``; prints what came of them."""
+"""A run through Flower's simulation engine, started by ``test_simulation.py``; prints what came of it."""
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -42,6 +43,7 @@ server = ServerApp()
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
+    simulate(grid, context, file=CONFIG)
     strategy = ShuffleStrategy(
         FedAvg(min_evaluate_nodes=CLIENTS),
         evaluation="raw",
@@ -63,13 +65,12 @@ def main(grid: Grid, context: Context) -> None:
 
 
 if __name__ == "__main__":
-    from simulated_example import SIMULATIONS, simulate  # needs the example's folder on the path
+    from simulated_example import EitherApp, simulate  # needs the example's folder on the path
 
-    for simulation in SIMULATIONS:
-        simulate(*simulation)
+    CONFIG = Path(sys.argv[1]).with_name("example-config.json")
     run_simulation(
         server,
-        app,
+        EitherApp(app, file=CONFIG),
         CLIENTS,
         backend_config={
             "init_args": {"num_cpus": 1},  # one actor: every further one imports PyTorch again
