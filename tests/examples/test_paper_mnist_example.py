@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import statistics
 import sys
 from pathlib import Path
@@ -127,7 +128,11 @@ def test_without_privacy_nothing_is_accounted(run):
 
 
 @pytest.mark.process
-def test_seeds_train_in_processes_of_their_own(run):
+def test_seeds_train_in_processes_of_their_own(run, example, monkeypatch):
+    """Which the script spawns; here they fork from one that has imported it, once for both."""
+    multiprocessing.set_forkserver_preload([example.__name__])
+    started = multiprocessing.get_context("forkserver")
+    monkeypatch.setattr(example.multiprocessing, "get_context", lambda method: started)
     results = run("fig5a", "--epochs", "1", "--seeds", "0,1", "--parallel", "2")
     assert [len(one["accuracy"]) for one in results["runs"]] == [1, 1]
 

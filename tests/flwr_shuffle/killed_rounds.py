@@ -1,11 +1,11 @@
 """Training that is killed at a point of one's choice: server, clients and service nodes, each with its files.
 
-Run as ``python killed_rounds.py``. Each line of standard input, ``{"folder": …, "kill": [point, "before"],
-"kind": "mixed"}``, is trained in a fork that is killed by SIGKILL at that point of its second round, or, with
-``"kill": null``, goes on until all rounds are done. In rounds of kind ``summed`` and ``verified`` two
-aggregators add up a sum in place of a mix node's batch, for the latter with range proofs. The answer is a
-line with the fork's exit status, negative for a signal. This process has trained itself before, so that forks
-find modules loaded, kernels compiled and losses computed.
+Run as ``python killed_rounds.py REQUESTS ANSWERS`` with two named pipes. Each line of the first,
+``{"folder": …, "kill": [point, "before"], "kind": "mixed"}``, is trained in a fork that is killed by SIGKILL
+at that point of its second round, or, with ``"kill": null``, goes on until all rounds are done. In rounds of
+kind ``summed`` and ``verified`` two aggregators add up a sum in place of a mix node's batch, for the latter
+with range proofs. The answer is a line with the fork's exit status, negative for a signal. This process has
+trained itself before, so that forks find kernels compiled and losses computed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -304,26 +303,26 @@ def train(folder: Path, *, kind: str) -> None:
 
 
 def main() -> None:
-    send: Callable[[str], object] = sys.stdout.write
     for kind in KINDS.values():
         with tempfile.TemporaryDirectory() as folder:
             make_keys(Path(folder))
             train(Path(folder), kind=kind)
-    for line in sys.stdin:
-        request = json.loads(line)
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                if request["kill"]:
-                    arm(*request["kill"])
-                train(Path(request["folder"]), kind=request["kind"])
-                status = 0
-            except BaseException:
-                traceback.print_exc()
-            os._exit(status)
-        send(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n")
-        sys.stdout.flush()
+    with open(sys.argv[1]) as requests, open(sys.argv[2], "w") as answers:
+        for line in requests:
+            request = json.loads(line)
+            pid = os.fork()
+            if pid == 0:
+                status = 1
+                try:
+                    if request["kill"]:
+                        arm(*request["kill"])
+                    train(Path(request["folder"]), kind=request["kind"])
+                    status = 0
+                except BaseException:
+                    traceback.print_exc()
+                os._exit(status)
+            answers.write(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n")
+            answers.flush()
 
 
 if __name__ == "__main__":

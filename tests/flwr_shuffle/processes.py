@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -83,7 +83,7 @@ def _environment(home: Path) -> dict[str, str]:
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_HOME": str(home),
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "3",
         "FLWR_TELEMETRY_ENABLED": "0",
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(map(str, (_REPOSITORY, _REPOSITORY / "integrations"))),
@@ -91,12 +91,15 @@ def _environment(home: Path) -> dict[str, str]:
 
 
 @functools.cache
-def _warm_processes() -> Path:
-    """Where to ask the process that has imported Flower's programs, which is one for all deployments."""
+def _warm_processes(*programs: str) -> Path:
+    """Where to ask the process that has imported Flower's programs, which is one for all deployments.
+
+    Or only these, if any are named.
+    """
     folder = tempfile.TemporaryDirectory(prefix="flwr-warm-")
     with open(Path(folder.name) / "log", "wb") as log:
         process = subprocess.Popen(
-            [sys.executable, str(_HERE / "warm_processes.py"), folder.name],
+            [sys.executable, str(_HERE / "warm_processes.py"), folder.name, *programs],
             env=_environment(Path(folder.name)),
             stdout=log,
             stderr=log,
@@ -129,6 +132,16 @@ def _ask(where: Path, request: dict) -> dict:
             stream.write(json.dumps(request) + "\n")
             stream.flush()
             return dict(json.loads(stream.readline()))
+
+
+def start_script(script: Path, *arguments: str, folder: Path) -> int:
+    """Run a Python script in a fork of that process. Returns its PID.
+
+    Its standard output and errors go to a file ``log`` in the folder, which it works in.
+    """
+    environment = {**_environment(folder), "FLOWER_TEST_LOG": str(folder / "log")}
+    request = {"start": [str(script), *arguments], "env": environment, "cwd": str(folder)}
+    return int(_ask(_warm_processes(), request)["pid"])
 
 
 @dataclass
@@ -172,14 +185,18 @@ class Deployment:
     Args:
         folder: takes a home per process, logs, and the SuperLink's database.
         variables: additions to every process's environment.
+        programs: those of Flower's that will be started; by default any.
     """
 
-    def __init__(self, folder: Path, *, variables: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, variables: Mapping[str, str] | None = None, programs: Sequence[str] = ()
+    ) -> None:
         self.folder = folder
         self.mark = secrets.token_hex(7)  # a process's name has at most 15 characters
         self.port = free_port()
         self.database = folder / "superlink.db"
         self._variables = dict(variables or {})
+        self._programs = programs
         self._starting: int | None = None
 
     def __enter__(self) -> Self:
@@ -189,7 +206,7 @@ class Deployment:
             shim = programs / name
             shim.write_text(_SHIM.format(python=sys.executable))
             shim.chmod(0o755)
-        answer = _ask(_warm_processes(), {"deploy": str(self.folder), "name": self.mark})
+        answer = _ask(_warm_processes(*self._programs), {"deploy": str(self.folder), "name": self.mark})
         self._starting = answer["pid"]
         try:
             wait_for((self.folder / "socket").exists, seconds=600, what="the deployment's socket")

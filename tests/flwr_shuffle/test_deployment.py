@@ -37,7 +37,7 @@ pytestmark = [
 
 DIM = 40
 CLIENTS = 4
-ROUNDS = 8
+ROUNDS = 6
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "flower_mnist"
 
 
@@ -356,7 +356,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {here!r})
 from processes import Deployment
-with Deployment(Path({folder!r})) as deployment:
+with Deployment(Path({folder!r}), programs=("flower-superexec", "flower-superlink")) as deployment:
     deployment.start_superlink()
     print(deployment.mark, flush=True)
     sys.stdin.read()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import signal
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ pytest.importorskip("flwr")
 import killed_rounds
 from deployed_parties import Killer, Parties, spent_in, states
 from killed_rounds import CLIENTS, DELTA, KINDS, POINTS, ROUNDS, make_keys
-from processes import Deployment, wait_for
+from processes import Deployment, start_script, wait_for
 
 from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger, RoundState
@@ -37,32 +38,33 @@ pytestmark = [
 class Trainer:
     """Starts training in forks of one warm process."""
 
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, killed_rounds.__file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+    def __init__(self, folder: Path) -> None:
+        self._folder, pipes = folder, [folder / "requests", folder / "answers"]
+        for pipe in pipes:
+            os.mkfifo(pipe)
+        # Neither waits for the other end, which may never come.
+        self._requests = os.fdopen(os.open(pipes[0], os.O_RDWR), "w")
+        self._answers = os.open(pipes[1], os.O_RDONLY | os.O_NONBLOCK)
+        self._pid = start_script(Path(killed_rounds.__file__), *map(str, pipes), folder=folder)
 
     def train(self, folder: Path, *, kill: tuple[str, str] | None = None, kind: str = "mixed") -> int:
         """Train until killed, or done. Returns the exit status."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"folder": str(folder), "kill": kill, "kind": kind}) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
+        self._requests.write(json.dumps({"folder": str(folder), "kill": kill, "kind": kind}) + "\n")
+        self._requests.flush()
+        while not select.select([self._answers], [], [], 1.0)[0]:
+            assert Path(f"/proc/{self._pid}").exists(), (self._folder / "log").read_text()
+        return int(os.read(self._answers, 100))
 
     def close(self) -> None:
         """End the process."""
-        self._process.kill()
-        self._process.communicate()
+        os.kill(self._pid, signal.SIGKILL)
+        self._requests.close()
+        os.close(self._answers)
 
 
 @pytest.fixture(scope="module")
-def trainer() -> Iterator[Trainer]:
-    process = Trainer()
+def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainer]:
+    process = Trainer(tmp_path_factory.mktemp("trainer"))
     yield process
     process.close()
 

@@ -4,12 +4,13 @@ A program of Flower takes three seconds to start where torch is imported, and a 
 message. Every fork is a process of its own: it has its own session, environment, FLWR_HOME and log, and can
 be killed alone. All of them die with their parent, and this one dies with the process that started it.
 
-Run as ``python warm_processes.py FOLDER``. A request is one line of JSON on FOLDER/socket:
+Run as ``python warm_processes.py FOLDER``, with the names of programs if others are not needed. A request is
+one line of JSON on FOLDER/socket:
 
 - ``{"deploy": folder, "name": …}`` starts a process that answers the same requests in that folder, and bears
   this name as do its forks; the answer is ``{"pid": …}``;
-- ``{"start": [program, arguments…], "env": {…}, "cwd": folder}`` starts a program, likewise. The environment
-  must have FLOWER_TEST_LOG, the file that takes its output;
+- ``{"start": [program, arguments…], "env": {…}, "cwd": folder}`` starts a program, likewise, or a Python
+  script that ends in ``.py``. The environment must have FLOWER_TEST_LOG, the file that takes its output;
 - ``{"status": pid}`` answers ``{"code": exit status, negative for a signal, or null while it runs}``.
 """
 
@@ -17,26 +18,29 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import gc
 import importlib
 import json
 import os
 import pkgutil
 import random
+import runpy
 import signal
 import socket
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
-_POLL = 0.5  # every request costs its server some 10 ms of processor time
+_POLL = 0.3  # seconds between looks at what costs something
+_LOOK = 0.05  # and at what does not
 
 PROGRAMS = (
     "flower-superexec",
@@ -53,10 +57,12 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
 
 
-def imported_programs() -> dict[str, Callable[[], object]]:
-    """Import whatever Flower's programs will need."""
+def imported_programs(names: Sequence[str]) -> dict[str, Callable[[], object]]:
+    """Import whatever these of Flower's programs will need."""
     installed = {entry.name: entry for entry in entry_points(group="console_scripts")}
-    programs = {name: installed[name].load() for name in PROGRAMS}
+    programs = {name: installed[name].load() for name in names}
+    if set(names) <= {"flower-superexec", "flower-superlink"}:
+        return programs
     flwr_shuffle = importlib.import_module("flwr_shuffle")
     for name in (
         "cryptography.hazmat.primitives.hpke",
@@ -81,10 +87,48 @@ def imported_programs() -> dict[str, Callable[[], object]]:
     return programs
 
 
-def shorten_waits() -> None:
-    """Poll twice a second and miss a silent process after ten seconds; Flower has no settings for it.
+def news(name: str, *, of: str) -> Path:
+    """The file that is touched when something new is there, in a folder that the environment names."""
+    return Path(os.environ[of], f"news-of-{name}")
 
-    To be called before Flower's other modules are imported: they take these constants as defaults.
+
+def waiting(name: str, *, of: str) -> Callable[[float], None]:
+    """In place of ``time.sleep``: waits at most as long, and less if something has come since the last time.
+
+    To look at a file costs next to nothing; to ask a SuperLink takes it 10 ms of processor time.
+    """
+    seen = 0
+
+    def wait(seconds: float) -> None:
+        nonlocal seen
+        file, end = news(name, of=of), time.monotonic() + seconds
+        while (now := file.stat().st_mtime_ns if file.exists() else 0) == seen and time.monotonic() < end:
+            time.sleep(_LOOK)
+        if now != seen:
+            time.sleep(_LOOK)  # what belongs to it comes at once
+        seen = now
+
+    return wait
+
+
+def telling(function: Callable[..., Any], name: str, *, of: str) -> Callable[..., Any]:
+    """The same function, whose end is news."""
+
+    @functools.wraps(function)
+    def told(*arguments: Any, **named: Any) -> Any:
+        answer = function(*arguments, **named)
+        news(name, of=of).touch()
+        return answer
+
+    return told
+
+
+def shorten_waits() -> None:
+    """Wait no longer than until something has come, and miss a silent process after ten seconds.
+
+    Flower has no settings for it. SuperNodes wait for messages to them, and whatever starts apps for tasks of
+    its SuperLink or SuperNode, whose FLWR_HOME it shares. To be called before Flower's other modules are
+    imported: they take these constants as defaults.
     """
     from flwr.common import constant as common
     from flwr.supercore import constant as core
@@ -93,10 +137,32 @@ def shorten_waits() -> None:
     common.HEARTBEAT_DEFAULT_INTERVAL = 5
     common.HEARTBEAT_MIN_INTERVAL = 1
     core.PULL_INITIAL_BACKOFF = 0.1  # type: ignore[assignment]
-    quick = SimpleNamespace(**{name: getattr(time, name) for name in dir(time) if not name.startswith("__")})
-    quick.sleep = lambda seconds: time.sleep(min(seconds, _POLL))
-    for name in ("flwr.supernode.start_client_internal", "flwr.superlink.grid.http_grid"):
-        importlib.import_module(name).time = quick  # type: ignore[attr-defined]
+
+    def patch(module: str, sleep: Callable[[float], None]) -> None:
+        quick = {name: getattr(time, name) for name in dir(time) if not name.startswith("__")}
+        importlib.import_module(module).time = SimpleNamespace(**quick | {"sleep": sleep})  # type: ignore[attr-defined]
+
+    message, task = (waiting("messages", of="FLOWER_TEST_FOLDER"), waiting("tasks", of="FLWR_HOME"))
+    # A SuperNode without a message waits for three seconds, one whose app is at work for less.
+    patch(
+        "flwr.supernode.start_client_internal",
+        lambda seconds: message(seconds) if seconds > 1 else time.sleep(_POLL),
+    )
+    patch("flwr.superlink.grid.http_grid", lambda seconds: time.sleep(min(seconds, _POLL)))
+    patch("flwr.supercore.superexec.run_superexec", task)
+    for module, owner, function, name, of in (
+        (
+            "server.superlink.linkstate.sql_linkstate",
+            "SqlLinkState",
+            "store_message_ins",
+            "messages",
+            "FLOWER_TEST_FOLDER",
+        ),
+        ("supercore.corestate.sql_corestate", "SqlCoreState", "create_task", "tasks", "FLWR_HOME"),
+        ("supercore.corestate.in_memory_corestate", "InMemoryCoreState", "create_task", "tasks", "FLWR_HOME"),
+    ):
+        state = getattr(importlib.import_module(f"flwr.{module}"), owner)
+        setattr(state, function, telling(getattr(state, function), name, of=of))
 
 
 def prepare(request: dict) -> None:
@@ -180,14 +246,17 @@ def end(program: Callable[[], object]) -> NoReturn:
 def main() -> None:
     die_with_parent()
     shorten_waits()
-    programs = imported_programs()
+    programs = imported_programs(sys.argv[2:] or PROGRAMS)
     sys.path.pop(0)  # the tests' own folder is no part of any program
     gc.freeze()
     request = {"deploy": sys.argv[1]}
     while "deploy" in request:
         with listening(request["deploy"]) as listener:
             request = serve(listener)
-    end(programs[Path(request["start"][0]).name])
+    program = request["start"][0]
+    if program.endswith(".py"):
+        end(lambda: runpy.run_path(program, run_name="__main__"))
+    end(programs[Path(program).name])
 
 
 if __name__ == "__main__":
