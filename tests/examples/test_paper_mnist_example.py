@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from forked_imports import import_before_forks
 from opacus import GradSampleModule
 from opacus_shuffle import PrivacyEngine
 from torch import nn
@@ -130,7 +131,7 @@ def test_without_privacy_nothing_is_accounted(run):
 @pytest.mark.process
 def test_seeds_train_in_processes_of_their_own(run, example, monkeypatch):
     """Which the script spawns; here they fork from one that has imported it, once for both."""
-    multiprocessing.set_forkserver_preload([example.__name__])
+    import_before_forks(example.__name__)
     started = multiprocessing.get_context("forkserver")
     monkeypatch.setattr(example.multiprocessing, "get_context", lambda method: started)
     results = run("fig5a", "--epochs", "1", "--seeds", "0,1", "--parallel", "2")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import multiprocessing
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from forked_imports import import_before_forks
 from opacus import GradSampleModule
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.optimizers import DPOptimizer
@@ -337,7 +337,7 @@ def worker(rank: int, folder: str) -> None:
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("two-processes")
-    multiprocessing.set_forkserver_preload([__name__])  # both ranks are forks of one import
+    import_before_forks(__name__)
     torch.multiprocessing.start_processes(
         worker, args=(str(folder),), nprocs=WORLD, start_method="forkserver"
     )
