@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import combinations, product
+from itertools import combinations, combinations_with_replacement, product
 
 import numpy as np
 
@@ -52,6 +52,10 @@ _FEWER_ROWS = 0.7  # if fewer than this share of the rows is unsettled, the sett
 _FEW_TRIALS = 12  # of three types, up to which each mix is computed
 _FIRST_STRIDES = {1: 1, 2: 1, 3: 3}  # cells along an edge to begin with, by the number of types
 _HALVINGS = {1: 0, 2: 8, 3: 4}  # of a cell, at most
+_MOST_LISTED, _MOST_LISTED_DRAWS = (
+    1 << 14,
+    16,
+)  # sums of all mixes, and draws, up to which all sums are listed
 MOST_EACH = 256  # draws of two types, up to which every mix may be computed
 _EACH_FROM = 3  # halvings after which it is, as a product of matrices
 
@@ -83,7 +87,32 @@ class MixedSums:
             share: variance of the Gaussian that smooths the sum, relative to the sum's variance, or to that
                 under the tilt of the contour where that is less. At most; in (0, 1).
         """
-        return _Contours(self, share).largest()
+        listed = self._listed()
+        return _Contours(self, share).largest() if listed is None else listed
+
+    def _listed(self) -> Floats | None:
+        """The largest of all mixes itself, shape (rows,), if draws are so few that all sums can be listed."""
+        if self.trials > _MOST_LISTED_DRAWS:
+            return None
+        *types, own = [_with_zero(*law) for law in zip(*self.packed, strict=True)]
+        draws = range(self.trials + 1)
+        mixes = [mix for mix in product(draws, repeat=len(types)) if sum(mix) == self.trials]
+        sizes = [[math.comb(count + len(mass) - 1, count) for count in draws] for _, mass in types]
+        listed = (math.prod(each[count] for each, count in zip(sizes, mix, strict=True)) for mix in mixes)
+        if sum(listed) * len(own[1]) > _MOST_LISTED:
+            return None
+        powers = [[_drawn(*law, count) for count in draws] for law in types]
+        size = np.abs(self.shift) + self.counts[:, 0] @ np.abs(self.packed[0]).max(axis=2)
+        above = (self.shift + 4 * (self.trials + len(types) + 2) * _ROUNDOFF * size)[:, None]
+        found = np.zeros(len(self.shift))
+        for mix in mixes:
+            values, masses = own
+            for power, count in zip(powers, mix, strict=True):
+                value, mass = power[count]
+                values = (values[:, :, None] + value[:, None, :]).reshape(len(found), -1)
+                masses = np.outer(masses, mass).ravel()
+            found = np.maximum(found, np.maximum(above + values, 0.0) @ masses)
+        return found * (1 + 1e-12)
 
     def log_bound(self) -> Floats:
         """Chernoff's bound on the logarithm of the same, shape (rows,): (y)₊ ≤ e^{c·y − 1}/c."""
@@ -569,6 +598,23 @@ def _largest_of_all_mixes(terms: _Terms, *, trials: int, enough: Floats) -> Floa
             rows, settled, best, enough = rows[waiting], settled[waiting], best[waiting], enough[waiting]
             nodes = nodes.of(np.flatnonzero(waiting))
     return result
+
+
+def _with_zero(values: Floats, masses: Floats) -> Law:
+    """A law without atoms of no mass, and with the draw of zero, where one is possible, as an atom."""
+    kept, none = masses > 0, 1 - masses.sum()
+    values, masses = values[:, kept], masses[kept]
+    if none <= _ROUNDOFF * len(masses):
+        return values, masses
+    return np.column_stack([values, np.zeros(len(values))]), np.append(masses, none)
+
+
+def _drawn(values: Floats, masses: Floats, draws: int) -> Law:
+    """The law of the sum of so many draws of a law: an atom for each way to choose them, in no order."""
+    chosen = list(combinations_with_replacement(range(len(masses)), draws))
+    counts = np.array([np.bincount(each, minlength=len(masses)) for each in chosen])
+    ways = [math.factorial(draws) / math.prod(map(math.factorial, each)) for each in counts.tolist()]
+    return values @ counts.T, np.array(ways) * np.prod(masses**counts, axis=1)
 
 
 def _log_moments(

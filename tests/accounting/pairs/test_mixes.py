@@ -173,6 +173,34 @@ def test_sums_of_every_mix_are_below_the_bound() -> None:
         assert worst <= found[row] < (1.1, 5)[row] * worst
 
 
+@pytest.mark.parametrize("trials", [0, 1, 4])
+def test_few_draws_are_listed(trials: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One draw after the other, in every order; and the contours, which serve for more, are above it."""
+    rng = np.random.default_rng(trials)
+    types = []
+    for atoms in (2, 3):
+        values, masses = rng.normal(size=(3, atoms)), rng.dirichlet(np.ones(atoms))
+        types.append((values - (values @ masses)[:, None], masses))
+    own = (np.array([[3.0, -1.0]] * 3), np.array([0.25, 0.75]))
+    shift = np.array([0.2, -1.0, -3.5])
+    sums = MixedSums(
+        shift=shift, types=types, own=own, trials=trials, participation=0.7, own_participation=0.4
+    )
+    worst = np.zeros(3)
+    for mix in itertools.product(range(2), repeat=trials):
+        value, mass = np.column_stack([shift, shift[:, None] + own[0]]), np.array([0.6, 0.1, 0.3])
+        for drawn in (types[i] for i in mix):
+            further = np.column_stack([np.zeros(3), drawn[0]])
+            value = (value[:, :, None] + further[:, None, :]).reshape(3, -1)
+            mass = np.outer(mass, [0.3, *0.7 * drawn[1]]).ravel()
+        worst = np.maximum(worst, np.maximum(value, 0.0) @ mass)
+    listed = sums.largest(1e-3)
+    assert np.all(listed >= worst)
+    np.testing.assert_allclose(listed, worst, rtol=1e-11, atol=1e-13)
+    monkeypatch.setattr(mixed_sums, "_MOST_LISTED", 0)
+    assert np.all(sums.largest(1e-3) >= worst)
+
+
 def test_a_single_type_agrees_with_sums_of_one_law() -> None:
     values = np.array([[2.0, -1.0]] * 3)
     law = (values, np.array([1 / 3, 2 / 3]))
