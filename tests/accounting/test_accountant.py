@@ -314,7 +314,7 @@ def test_blanket_from_inner_atoms_is_spread_to_the_corners() -> None:
 TARGET = {"target_epsilon": 1.0, "delta": 1e-6}
 
 
-@pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
+@first_fast("sampling", ["without-replacement", "poisson"])
 def test_calibrated_local_epsilon_is_within_the_target_and_close(sampling: str) -> None:
     found = calibrate_local_epsilon(**TARGET, population=5_000, cohort=500, num_steps=300, sampling=sampling)
     shuffle_round = ShuffleRound(local_epsilon=found, population=5_000, cohort=500, sampling=sampling)

@@ -283,6 +283,7 @@ def test_no_warning_comes_of_numbers_beyond_floats(shuffle_round: ShuffleRound) 
     assert 0 <= found.lower <= found.upper <= 10 * shuffle_round.local_epsilon
 
 
+@pytest.mark.slow
 def test_no_jump_between_rounds_of_nearly_as_many_reports() -> None:
     """The pair over all mixes is taken wherever it is smaller, so ε changes smoothly with the cohort."""
     blanket = registry.blanket("privunit", local_epsilon=0.14, dim=100)

@@ -118,6 +118,7 @@ def test_rounds_that_the_theorems_do_not_treat_get_no_published_bound(
     assert not {bound.name for bound in found.bounds} & valid
 
 
+@pytest.mark.slow
 def test_an_epoch_gets_the_bounds_that_allow_inputs_to_follow_earlier_reports() -> None:
     common = {"local_epsilon": 0.4, "population": 2_000}
     epoch = ShuffleRound(**common, cohort=100, sampling="epoch")

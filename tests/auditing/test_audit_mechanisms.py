@@ -157,6 +157,7 @@ def test_every_attack_gets_somewhere_alone(attack):
     assert 0.4 * upper < result.epsilon <= upper
 
 
+@pytest.mark.slow
 def test_composed_rounds_cost_more_and_the_audit_sees_it():
     mechanism = get("binary-rr", local_epsilon=1.0, dim=1)
     bounds = []

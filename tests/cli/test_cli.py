@@ -253,6 +253,7 @@ def test_plot_without_matplotlib_says_what_to_install(
     assert "pip install" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("solve", "known", "step"),
     [
@@ -746,9 +747,7 @@ def test_an_accounting_question_loads_nothing_slow(extra: list[str]) -> None:
     assert json.loads(done.stdout)["upper"] > 0
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--version"], ["--help"], ["epsilon", "--help"], ["mechanisms", "--json"]]
-)
+@first_fast("arguments", [["mechanisms", "--json"], ["--version"], ["--help"], ["epsilon", "--help"]])
 def test_what_needs_no_accounting_does_not_load_it(arguments: list[str]) -> None:
     script = (
         "import sys; from shuffle_plugins import cli; "

@@ -97,6 +97,7 @@ def test_an_empty_file_is_refused_in_one_line(tmp_path: Path, capsys: pytest.Cap
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_it_answers_without_torch() -> None:
     code = (
         f"import sys; from shuffle_plugins import cli; cli.main({[*ASKED, '--mechanism', 'binary-rr']!r}); "

@@ -211,6 +211,7 @@ def test_a_process_gives_the_parts_of_each_answer_one_by_one(monkeypatch, capsys
     assert said[1] is None
 
 
+@pytest.mark.slow
 def test_the_page_never_loads_torch() -> None:
     code = (
         "import sys; from itertools import islice\n"

@@ -19,6 +19,7 @@ def example():
         yield module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("randomizer", ["privunit", pytest.param("vector-sum", marks=pytest.mark.slow)])
 def test_the_printed_program_trains_within_the_target(example, randomizer, monkeypatch):
     rows, labels = blobs(250, 10)

@@ -116,6 +116,7 @@ def test_the_first_look_standardizes_and_shrinks_what_is_noise(frontier):
     torch.testing.assert_close(shrunk, rows)
 
 
+@pytest.mark.slow
 def test_the_grid_goes_on_where_it_stopped_and_the_page_counts_its_runs(frontier, tmp_path, monkeypatch):
     coins = np.random.default_rng(0)
     labels = coins.integers(2, size=300)

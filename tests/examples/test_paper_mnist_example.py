@@ -113,6 +113,7 @@ def test_the_same_command_goes_on_from_the_last_epoch(run, monkeypatch, example)
         run("fig5b", "--epochs", "3", "--seeds", "0", "--local-epsilon", "1")
 
 
+@pytest.mark.slow
 def test_results_keep_seeds_trained_before_and_refuse_another_setting(run, tmp_path):
     run("fig4.2", "--epochs", "1", "--seeds", "0")
     results = run("fig4.2", "--epochs", "1", "--seeds", "1")

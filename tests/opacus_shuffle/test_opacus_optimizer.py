@@ -145,6 +145,7 @@ def test_the_average_of_a_step_is_unbiased(dataset: Any, randomizer: str) -> Non
     assert error.max() < 5
 
 
+@pytest.mark.slow
 def test_it_learns(make_private: Any, train: Any, dataset: Any) -> None:
     data = TensorDataset(dataset.tensors[0].repeat(50, 1), dataset.tensors[1].repeat(50))
     _, module, optimizer, loader = make_private(

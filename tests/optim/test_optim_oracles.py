@@ -181,6 +181,7 @@ def test_gradients_that_are_not_finite_release_nothing():
 # -- pan-privacy ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_stream_is_noisy_from_the_start_and_its_answer_twice():
     protocol = VectorSum(dim=2, cohort=8, levels=4, coins=50)
     x = torch.full((8, 2), 0.5, dtype=F64)

@@ -58,7 +58,7 @@ def test_the_printed_curvature_is_too_small_without_noise():
     assert abs(values[0]) < 0.01 < abs(values[1])
 
 
-@pytest.mark.parametrize("steps", [1, 10, 300])
+@pytest.mark.parametrize("steps", [1, 10, pytest.param(300, marks=pytest.mark.slow)])
 def test_acceleration_keeps_its_bound_with_noise(steps):
     generator = torch.Generator().manual_seed(steps)
     reach, variance, dim = 1.0, 4.0, 50

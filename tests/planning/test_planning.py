@@ -159,6 +159,7 @@ def test_an_interior_optimum_is_found_and_refined() -> None:
     assert not any("k = n" in said for said in found.remarks())
 
 
+@pytest.mark.slow
 def test_a_cohort_that_only_the_best_mechanism_tried_is_compared_with_all_others() -> None:
     with registered(_Quiet, partial(registry.blanket, "l2-block")) as quiet:
         found = planned(mechanism=("l2-block", quiet), population=400, num_steps=100, cohorts=(20, 400))
@@ -487,6 +488,7 @@ def test_the_solver_agrees_with_calibration() -> None:
 # -- around it ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_mechanisms_of_a_closed_form_need_no_torch() -> None:
     script = (
         "import sys; from shuffle_plugins.planning import plan; "

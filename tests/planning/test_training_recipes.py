@@ -27,6 +27,7 @@ def moved_by_noise(recipe: TrainingRecipe, noise: float) -> float:
     return noise * math.sqrt(sum(w * w for w in weights))
 
 
+@pytest.mark.slow
 def test_all_steps_stay_within_the_target(reports: TrainingRecipe) -> None:
     assert (reports.cohort, reports.num_steps) == (200, 200)
     assert reports.local_epsilon is not None

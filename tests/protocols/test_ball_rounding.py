@@ -83,7 +83,9 @@ def test_every_entry_is_rounded_by_all_digits_of_its_draw(path, dtype, levels):
 
 
 @first_fast("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], fast=2)
-@pytest.mark.parametrize(("radius", "levels"), [(1.0, 7), (0.5, 3000), (2.0, 1 << 24)])
+@pytest.mark.parametrize(
+    ("radius", "levels"), [(1.0, 7), (0.5, 3000), pytest.param(2.0, 1 << 24, marks=pytest.mark.slow)]
+)
 def test_compiled_and_torch_round_alike(monkeypatch, dtype, radius, levels):
     if rounding._kernels() is None:
         pytest.skip("numba does not run here")

@@ -10,6 +10,7 @@ from shuffle_plugins.protocols import ScalarSum, SplitSum
 PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "protocols.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_code_runs(capsys):
     names: dict[str, object] = {}
     for code in re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL):

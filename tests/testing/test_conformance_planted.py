@@ -271,6 +271,7 @@ class RefusesNothing(PrivUnit):
         super().check_norms(norms, dtype=dtype, clip=True)
 
 
+@pytest.mark.slow
 def test_clipping_that_is_ignored():
     for broken in (IgnoresClip, ScalesTheBatch):
         assert "clipping while randomising is clipping first" in caught(broken, dims=(3,))
@@ -319,6 +320,7 @@ class NotAlwaysLoud(LInfCoordinate):
         return self._reports(indices, signs)
 
 
+@pytest.mark.slow
 def test_what_else_may_go_wrong():
     assert "leaves its input alone" in caught(ChangesItsInput, dims=(3,))
     report = check_mechanism(Raises, dims=(3,), **ONE)

@@ -129,8 +129,8 @@ def drawn_law(
     return law
 
 
-@pytest.mark.parametrize(("clients", "invited"), [(3, 2), (4, 2), (4, 3), (5, 3)])
-@pytest.mark.parametrize("answering", [0.5, 0.9, 1.0])
+@first_fast(("clients", "invited"), [(3, 2), (4, 3), (4, 2), (5, 3)], fast=2)
+@first_fast("answering", [0.5, 1.0, 0.9], fast=2)
 def test_drop_outs_leak_no_more_to_an_observer_than_is_charged(
     clients: int, invited: int, answering: float
 ) -> None:

@@ -111,6 +111,7 @@ def test_sums_of_any_owners_are_below_the_profile_and_the_worst_nearly_reaches_i
         assert found[0] >= bound * (1 - closest)
 
 
+@pytest.mark.slow
 def test_more_reports_and_more_noise_cost_less() -> None:
     def epsilon(radius: float, population: int, slots: int, participation: float = 1.0) -> float:
         losses, bounds = gaussian_reports_profile(

@@ -13,6 +13,7 @@ import torch
 from brute_force import hockey_stick, neighbours, shuffled_law
 from scipy import stats
 from test_mixes import closest_round, level, random_channel
+from thinning import first_fast
 
 from shuffle_plugins import mechanisms
 from shuffle_plugins.accounting import InformationBound, ShuffleAccountant, ShuffleRound
@@ -168,8 +169,8 @@ def test_the_pair_has_the_bound_as_its_profile() -> None:
         assert found == pytest.approx(float(profile(pair, np.exp(np.array([loss])))[0]), rel=0.03)
 
 
-@pytest.mark.parametrize("signs", [1, 2, 3, 4])
-@pytest.mark.parametrize("epsilon", [0.4, 1.5, 4.0])
+@first_fast("signs", [1, 3, 2, 4], fast=2)
+@first_fast("epsilon", [0.4, 4.0, 1.5], fast=2)
 def test_patterns_of_uncertain_signs_tell_no_more(signs: int, epsilon: float) -> None:
     cap = cap_parameters(local_epsilon=epsilon, signs=signs)
     patterns = np.array(list(itertools.product((1, -1), repeat=signs)))
@@ -239,6 +240,7 @@ def test_mechanisms_tell_no_more_than_their_blankets_say(name: str, epsilon: flo
         assert laws.min(axis=0).sum() >= told.common * (1 - 1e-9)
 
 
+@pytest.mark.slow
 def test_coefficients_of_a_column_of_the_frame_are_shortened_and_others_are_not() -> None:
     built = mechanisms.get("l2-block", dim=256, local_epsilon=2.0)
     frame = built._representation
@@ -332,6 +334,7 @@ def test_a_bound_that_leaves_more_out_does_no_harm_in_small_rounds(cohort: int) 
     assert ends[0] <= ends[1] * 1.0001
 
 
+@pytest.mark.slow
 def test_cost_rises_with_the_cohort_where_the_pair_begins_to_help() -> None:
     blanket = mechanisms.blanket("l2-bit-planes", local_epsilon=1.5, dim=1000)
     ends = []
@@ -355,6 +358,7 @@ def test_a_tilt_beyond_floats_is_bounded_too() -> None:
     assert float(bound[0]) >= 1e-12 * (1e4 - 1)
 
 
+@pytest.mark.slow
 def test_rows_beside_each_other_are_bounded_nearly_as_well_as_alone() -> None:
     """Of many rows most contours are tried at every sixth only; no bound is far above its row alone."""
     shift = -np.linspace(0, 40, 61)

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from brute_force import extreme_channel, hockey_stick, k_ary_response, shuffled_law
+from thinning import first_fast
 
 from shuffle_plugins.accounting import (
     Blanket,
@@ -116,8 +117,8 @@ def batchings(clients: int, heard: int) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-@pytest.mark.parametrize("local_epsilon", [0.3, 1.5, 4.0])
-@pytest.mark.parametrize(("clients", "outputs"), [(2, 4), (3, 3), (4, 2)])
+@first_fast("local_epsilon", [0.3, 4.0, 1.5], fast=2)
+@first_fast(("clients", "outputs"), [(2, 4), (3, 3), (4, 2)], fast=2)
 def test_an_epoch_hides_a_report_among_all_however_channels_follow_earlier_reports(
     clients: int, outputs: int, local_epsilon: float, ordered: bool
 ) -> None:

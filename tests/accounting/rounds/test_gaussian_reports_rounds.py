@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from thinning import first_fast
 
 from shuffle_plugins.accounting import (
     Adversary,
@@ -96,7 +97,7 @@ def test_coarse_codes_have_no_lower_end() -> None:
     assert found.lower_families == ()
 
 
-@pytest.mark.parametrize(("population", "cohort"), [(200, 200), (2, 2), (2, 1), (1, 0.5)])
+@first_fast(("population", "cohort"), [(2, 2), (2, 1), (1, 0.5), (200, 200)], fast=3)
 @pytest.mark.parametrize("adversary", [Adversary.MODEL_OBSERVER, Adversary.SERVER])
 def test_poisson_cohorts_of_few_sizes(population: int, cohort: float, adversary: Adversary) -> None:
     """If everybody takes part for certain there is one size, and the round costs what a full one does."""

@@ -171,6 +171,7 @@ def test_a_ball_sum_is_unbiased_and_costs_what_its_tags_do() -> None:
     assert float(distance) < f.isf(1e-7, dim // 2, dim * (rounds - 1))
 
 
+@pytest.mark.slow
 def test_counted_bits_are_unbiased_and_cost_what_their_counts_do() -> None:
     """Every client has the same histogram: the mean's error is all noise, and no more than its bound."""
     dim, rounds = 8, 6
@@ -455,6 +456,7 @@ def test_self_sampled_clients_add_zeros_and_the_mean_is_over_the_expected_number
     assert float(errors.abs().max()) < 5.5
 
 
+@pytest.mark.slow
 def test_a_self_sampled_sum_costs_what_its_participation_leaves() -> None:
     found = {}
     for stage in (SummingStage(), HidingStage()):

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import pytest
 import torch
+from thinning import first_fast
 
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.signs.bit_planes import BitPlanes, plane_value
@@ -141,7 +142,7 @@ def records(mechanism):
     return torch.cat([outer, some])
 
 
-@pytest.mark.parametrize("epsilon", [1e-4, 1.5, 50.0])
+@first_fast("epsilon", [1.5, 1e-4, 50.0])
 @pytest.mark.parametrize("channel", CHANNELS, ids=name_of)
 def test_enumerated_channel(channel, epsilon):
     name, dim, options = channel

@@ -238,6 +238,7 @@ def _clipped(x):
     return x * (2.0 / x.norm(dim=1, keepdim=True).clamp(min=2.0))
 
 
+@pytest.mark.slow
 def test_simulating_everybody_at_once_has_the_same_law():
     protocol = small(cohort=20, coins=9)
     x = torch.full((20, 3), 0.3)

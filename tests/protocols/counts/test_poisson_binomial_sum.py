@@ -83,6 +83,7 @@ def test_coefficients_stay_in_their_box_and_ball() -> None:
     torch.testing.assert_close(kept, rows[-64:], rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_calibrated_for_a_target_it_is_near_the_gaussian_and_far_below_the_coordinates_bound() -> None:
     target = PrivacyTarget(epsilon=1.0, delta=DELTA, num_steps=1)
     gaussian = 100 * (2 * least_noise_multiplier(target, sampling_rate=1.0)) ** 2
@@ -101,6 +102,7 @@ def test_calibrated_for_a_secret_share_of_all_clients() -> None:
     assert protocol.worst_variance < 0.35 * PoissonBinomialSum.calibrated(**options).worst_variance
 
 
+@pytest.mark.slow
 def test_with_noise_protects_as_that_gaussian_and_liars_cost_more_bits() -> None:
     protocol = PoissonBinomialSum.with_noise(dim=30, cohort=500, noise_multiplier=6.0)
     assert 3.0 <= protocol.round().noise_multiplier < 3.01

@@ -210,6 +210,7 @@ def test_the_thesis_s_constants_ask_for_a_hundred_times_the_variance() -> None:
         published.multi_message_budget(samples=1, cohort=9, epsilon=1.5, delta=DELTA)
 
 
+@pytest.mark.slow
 def test_fewer_samples_cost_as_predicted() -> None:
     settings = {"dim": 300, "cohort": 3000, "epsilon": EPSILON, "delta": DELTA}
     whole = CubeSum.calibrated(**settings, overhead=0.5)

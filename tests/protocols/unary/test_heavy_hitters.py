@@ -71,6 +71,7 @@ def test_frequent_values_are_found_and_the_cost_is_the_target(encoding: str, gro
     assert float(found.counts[0]) * (search.rounds if groups else 1) == pytest.approx(3 * often, rel=0.5)
 
 
+@pytest.mark.slow
 def test_everybody_in_all_rounds_finds_rarer_values_than_groups() -> None:
     target = {"bits": 24, "cohort": 6_000, "epsilon": 1.0, "delta": 1e-6, "length": 1 << 12, "width": 64}
     alone, grouped = (HeavyHitters.calibrated(**target, groups=groups) for groups in (False, True))
