@@ -7,6 +7,7 @@ stay together, and files that take long come first, lest one worker be busy with
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import shutil
 from collections.abc import Generator
@@ -72,6 +73,13 @@ def pytest_collection() -> Generator[None, Any, Any]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_collection_finish() -> None:
+    """PyTorch's loggers propagate: pytest adds its handlers to each that does not, anew for every test."""
+    for name, logger in logging.getLogger().manager.loggerDict.items():
+        if name.startswith("torch.") and isinstance(logger, logging.Logger):
+            logger.propagate = True
 
 
 @pytest.hookimpl(optionalhook=True)
