@@ -121,8 +121,8 @@ def _within(
 def one_report(task: Task, epsilon: float, schedule: Schedule) -> Noise:
     """Each client of a round sends one randomised report, which a shuffler passes on without its name.
 
-    The mechanism is PrivUnit, which has the least error of the package's mechanisms at a given ε0. The
-    adversary sees the model after each round, but not the reports' senders.
+    The mechanism is blanket-mixed Gaussian noise, which has the least error of the package's mechanisms at an
+    ε after shuffling. The adversary sees the model after each round, but not the reports' senders.
 
     Raises:
         ValueError: if no setting within ε is found.
@@ -139,7 +139,7 @@ def one_report(task: Task, epsilon: float, schedule: Schedule) -> Noise:
             num_steps=rounds,
             radius=radius,
             norm="l2",
-            mechanism=["privunit"],
+            mechanism=["blanket-mixed-gaussian"],
         ).best
 
     def built(planned: PlanRow, *, dim: int, radius: float) -> LocalRandomizer:
