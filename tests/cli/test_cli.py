@@ -258,8 +258,8 @@ def test_plot_without_matplotlib_says_what_to_install(
     ("solve", "known", "step"),
     [
         ("local-epsilon", "-k 200 -t 20", 0.01),
-        pytest.param("rounds", "-k 200 -e 1", 0.02, marks=pytest.mark.slow),
-        pytest.param("cohort", "-e 1 -t 20", 0.05, marks=pytest.mark.slow),
+        ("rounds", "-k 200 -e 1", 0.02),
+        ("cohort", "-e 1 -t 20", 0.05),
     ],
 )
 def test_calibrate_comes_close_to_the_target_from_below(

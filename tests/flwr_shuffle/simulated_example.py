@@ -45,7 +45,7 @@ class EitherApp(ClientApp):
         self._other, self._file = other, file
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """One message's answer."""
+        """Answer a message of the server's by the example's app or the other one."""
         if not self._file.exists():
             return self._other(message, context)
         config = json.loads(self._file.read_text())

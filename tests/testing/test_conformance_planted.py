@@ -271,7 +271,6 @@ class RefusesNothing(PrivUnit):
         super().check_norms(norms, dtype=dtype, clip=True)
 
 
-@pytest.mark.slow
 def test_clipping_that_is_ignored():
     for broken in (IgnoresClip, ScalesTheBatch):
         assert "clipping while randomising is clipping first" in caught(broken, dims=(3,))

@@ -57,7 +57,6 @@ def test_replies_come_back_as_one_from_nobody():
     assert reply.anonymous.participants == tuple(str(node) for node in inner.get_node_ids())
 
 
-@pytest.mark.slow
 def test_every_order_is_as_likely():
     spec = MechanismSpec(name="linf-coordinate", local_epsilon=2.0)
     outcomes = spec.build(dim=DIM).outcomes()

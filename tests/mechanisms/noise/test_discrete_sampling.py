@@ -77,7 +77,6 @@ def test_bernoulli_exp(numerator, denominator):
     assert stats.binomtest(hits, count, min(probability, 1.0)).pvalue > P_VALUE
 
 
-@pytest.mark.slow
 def test_what_floats_leave_open_is_decided_with_decimals(monkeypatch):
     """With all draws left open, the law and most draws are the same."""
     numerators = torch.arange(3000) % 12
