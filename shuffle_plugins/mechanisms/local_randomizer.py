@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from operator import methodcaller
 from typing import ClassVar
 
 import torch
@@ -14,7 +15,11 @@ from shuffle_plugins.mechanisms.private_sum import Norm as Norm
 from shuffle_plugins.mechanisms.private_sum import PrivacyParameter, PrivateSum, Reporter
 from shuffle_plugins.randomness import Randomness, secure
 
-_NORMS = {Norm.L1: Rows.l1_norm, Norm.L2: Rows.l2_norm, Norm.LINF: Rows.linf_norm}
+_NORMS = {
+    Norm.L1: methodcaller("l1_norm"),
+    Norm.L2: methodcaller("l2_norm"),
+    Norm.LINF: methodcaller("linf_norm"),
+}
 _BALL_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}
 
 
@@ -296,7 +301,8 @@ class LocalRandomizer(Mechanism, PrivateSum):
 
     def row_norms(self, rows: Rows) -> Tensor:
         """Norm of each row in which the ball is meant, (clients,); NaN and infinite ones are passed on."""
-        return _NORMS[self.norm](rows)
+        norms: Tensor = _NORMS[self.norm](rows)
+        return norms
 
     def check_norms(self, norms: Tensor, *, dtype: torch.dtype, clip: bool) -> None:
         """Refuse a batch with NaN or infinite norms or, without ``clip``, with a row outside the ball.
