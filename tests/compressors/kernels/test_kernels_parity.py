@@ -4,6 +4,7 @@
 Without a GPU, test_kernels_interpreter.py runs this file in a process of its own.
 """
 
+import dataclasses
 import importlib.util
 import itertools
 import os
@@ -40,6 +41,24 @@ from shuffle_plugins.randomness.triton_chacha import keystream_words
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 KEY = bytes(range(32))
 gpu = pytest.mark.skipif(INTERPRETED, reason="needs a GPU")
+
+if INTERPRETED:  # without what the interpreter does over and over for nothing: more than half of its work
+    from triton.runtime import interpreter
+
+    prepared = set()
+    call_first = interpreter.InterpretedFunction.__call__
+
+    def call(self, *args, **kwargs):
+        """Only a module's first call makes Triton's language interpreted for it: that stays."""
+        if self.fn.__module__ in prepared:
+            return self.rewrite()(*args, **kwargs)
+        prepared.add(self.fn.__module__)
+        return call_first(self, *args, **kwargs)
+
+    interpreter.InterpretedFunction.__call__ = call
+    # Whether a sum overflows is computed, and asserted only when debugging.
+    options = dataclasses.replace(interpreter.interpreter_builder.options, sanitize_overflow=False)
+    interpreter.interpreter_builder.options = options
 
 
 def batch(clients, dim, *, seed=0, dtype=torch.float32):
