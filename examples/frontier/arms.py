@@ -75,7 +75,7 @@ class Arm:
     Attributes:
         title: its name on the results page.
         trusts: whom a client has to trust, and for what; text for the results page.
-        schedule: how it trains, chosen on MNIST and used for every task.
+        schedule: how it trains, chosen on MNIST and used for every task; the noise sets the learning rate.
         noise: one of the functions below: from a task, ε and the schedule finds the noise.
         scales: J of the scattering transform, the fixed features of an image: how many scales it has.
     """
@@ -168,7 +168,7 @@ def one_report(task: Task, epsilon: float, schedule: Schedule) -> Noise:
     mechanism = built(best, **learning)
     return Noise(
         noisy=lambda coins: through(mechanism),
-        schedule=schedule,
+        schedule=schedule.suited(_of_reports(mechanism, cohort=schedule.cohort)),
         epsilon=interval,
         bytes_per_round=math.ceil(mechanism.bits_per_report / 8),
         facts={
@@ -180,6 +180,11 @@ def one_report(task: Task, epsilon: float, schedule: Schedule) -> Noise:
         look_deviation=math.sqrt(first.worst_variance * task.population / first.dim),
         look_bytes=math.ceil(first.bits_per_report / 8),
     )
+
+
+def _of_reports(mechanism: LocalRandomizer, *, cohort: int) -> float:
+    """Standard deviation of the noise in each number of a cohort's mean, over the clipping norm."""
+    return math.sqrt(mechanism.worst_variance / mechanism.dim / cohort) / mechanism.radius
 
 
 def shared_sum(task: Task, epsilon: float, schedule: Schedule) -> Noise:
@@ -226,7 +231,7 @@ def shared_sum(task: Task, epsilon: float, schedule: Schedule) -> Noise:
     )
     return Noise(
         noisy=lambda coins: through(protocol),
-        schedule=schedule,
+        schedule=schedule.suited(math.sqrt(protocol.noise_variance) / protocol.radius / schedule.cohort),
         epsilon=interval,
         bytes_per_round=math.ceil(protocol.bits_per_report / 8),
         facts={
@@ -279,7 +284,7 @@ def central(task: Task, epsilon: float, schedule: Schedule) -> Noise:
     deviation = multiplier * schedule.clip
     return Noise(
         noisy=lambda coins: with_gaussian(deviation, clip=schedule.clip, coins=coins),
-        schedule=schedule,
+        schedule=schedule.suited(multiplier / schedule.cohort),
         epsilon=(found, found),
         bytes_per_round=4 * task.classes * task.features,
         facts={"mechanism": "Gaussian of the server", "deviation_over_clip": multiplier},
@@ -297,9 +302,10 @@ def local(task: Task, epsilon: float, schedule: Schedule) -> Noise:
     """
     dim = task.classes * task.features
     mechanism = registry.get("privunit", local_epsilon=epsilon, dim=dim, radius=schedule.clip)
+    cohort = task.population // schedule.rounds
     return Noise(
         noisy=lambda coins: through(mechanism),
-        schedule=replace(schedule, cohort=task.population // schedule.rounds),
+        schedule=replace(schedule, cohort=cohort).suited(_of_reports(mechanism, cohort=cohort)),
         epsilon=(epsilon, epsilon),
         bytes_per_round=math.ceil(mechanism.bits_per_report / 8),
         facts={"mechanism": "privunit", "local_epsilon": epsilon},
@@ -324,33 +330,33 @@ ARMS = {
     "sum": Arm(
         title="sum, no trusted server",
         trusts="that not all who add up shares collude, and that the others add their coins",
-        schedule=Schedule(cohort=4096, rounds=200, clip=0.005, pace=40.0),
+        schedule=Schedule(cohort=4096, rounds=200, clip=0.005),
         noise=shared_sum,
     ),
     "one report": Arm(
         title="one report per client",
         trusts="the shuffler, to take names away",
-        schedule=Schedule(cohort=4000, rounds=600, clip=0.005, pace=2.0),
+        schedule=Schedule(cohort=12_000, rounds=400, clip=0.005),
         noise=one_report,
         scales=3,
     ),
     "central": Arm(
         title="central Gaussian",
         trusts="the server, with every gradient",
-        schedule=Schedule(cohort=4096, rounds=200, clip=0.005, pace=40.0),
+        schedule=Schedule(cohort=4096, rounds=200, clip=0.005),
         noise=central,
     ),
     "local": Arm(
         title="local, no shuffler",
         trusts="nobody",
-        schedule=Schedule(cohort=2000, rounds=30, clip=0.02, pace=2.0),
+        schedule=Schedule(cohort=2000, rounds=30, clip=0.02),
         noise=local,
         scales=3,
     ),
     "none": Arm(
         title="no privacy",
         trusts="the server, with every gradient",
-        schedule=Schedule(cohort=4096, rounds=200, clip=0.005, pace=40.0),
+        schedule=Schedule(cohort=4096, rounds=200, clip=0.005, pace=640.0),
         noise=nothing,
     ),
 }

@@ -23,12 +23,14 @@ from torch import Tensor
 from torch.nn import functional
 from tqdm import tqdm
 
-from shuffle_plugins.features import Scattering, group_normalized
+from shuffle_plugins.features import ChannelWhitening, Scattering, dead_leaves, group_normalized
 
 GROUPS = {2: 27, 3: 31}  # of the scattering transform's channels, by its scales
-# Places of a row and a column that are left, by data set and scales, where that is fewer than there were: so
-# many that a row has about as many features as one of MNIST, for which the settings were chosen.
-POOLED = {("cifar10", 2): 4, ("cifar10", 3): 2}
+PHOTOGRAPHS = ("cifar10",)  # averaged with their mirror images; digits and shoes have a left and a right
+# Places of a row and a column that are left of a photograph, by scales: so many that it has no more features
+# than a picture of MNIST, for which the settings were chosen.
+POOLED = {2: 4, 3: 2}
+_LEAVES = 3000  # random pictures whose channels' covariance is taken
 CENSUS_FEATURES = 512
 _CENSUS_NUMBERS = {0, 5, 16, 17, 18, 39}  # age, wage, gains, losses, dividends, weeks worked
 _CENSUS_WEIGHT = 24  # how many people a record stands for: no attribute of the person
@@ -152,15 +154,51 @@ def _cifar(folder: Path, scales: int) -> Iterator[Part]:
 
 
 def _scattered(images: Tensor, *, name: str, scales: int) -> Tensor:
+    """Rows of the images' scattering coefficients: (images, features) float16, of length one."""
     scattering = Scattering(height=images.shape[-2], width=images.shape[-1], scales=scales)
-    rows = []
-    for part in tqdm(images.split(_AT_ONCE), desc=f"features of {name}", unit="batch", mininterval=5):
+
+    def rows(part: Tensor) -> Tensor:
         found = scattering(part.float() / 255 if part.dtype == torch.uint8 else part)
-        if (name, scales) in POOLED:
-            places = functional.adaptive_avg_pool2d(found.flatten(1, 2), POOLED[name, scales])
-            found = places.unflatten(1, found.shape[1:3])
-        rows.append(group_normalized(found, groups=GROUPS[scales]).half())
-    return torch.cat(rows)
+        if name in PHOTOGRAPHS:
+            places = functional.adaptive_avg_pool2d(found.flatten(1, 2), POOLED[scales])
+            found = unmirrored(places.unflatten(1, found.shape[1:3]), scattering)
+        return group_normalized(found, groups=GROUPS[scales])
+
+    colours = images.shape[1]
+    public = dead_leaves(_LEAVES, height=scattering.height, width=scattering.width, colours=colours)
+    whitening = ChannelWhitening.fit(
+        torch.cat([rows(part) for part in public.split(_AT_ONCE)]), channels=colours * scattering.channels
+    )
+    parts = tqdm(images.split(_AT_ONCE), desc=f"features of {name}", unit="batch", mininterval=5)
+    return torch.cat([whitening(rows(part)).half() for part in parts])
+
+
+def unmirrored(found: Tensor, scattering: Scattering) -> Tensor:
+    """The average of coefficients and those of the mirrored image, without the half that is then said twice.
+
+    In a mirrored image the places of a row change their order, and a wave of angle θ has the angle -θ.
+
+    Args:
+        found: (images, colours, channels, rows, columns) with an even number of columns.
+        scattering: whose coefficients they are.
+
+    Returns:
+        (images, colours, channels, rows, columns/2).
+    """
+    turns, scales = scattering.directions, range(scattering.scales)
+    turned = [(turns - 2 - turn) % turns for turn in range(turns)]
+    first = [("first", scale, turn) for scale in scales for turn in range(turns)]
+    second = [
+        (scale, turn, coarser, other)
+        for scale in scales
+        for turn in range(turns)
+        for coarser in scales[scale + 1 :]
+        for other in range(turns)
+    ]
+    place = {wave: 1 + i for i, wave in enumerate([*first, *second])}
+    order = [0, *(place["first", scale, turned[turn]] for _, scale, turn in first)]
+    order += [place[scale, turned[turn], coarser, turned[other]] for scale, turn, coarser, other in second]
+    return (found + found[:, :, order].flip(-1))[..., : found.shape[-1] // 2] / 2
 
 
 def _census(folder: Path, scales: int) -> Iterator[Part]:

@@ -82,6 +82,7 @@ def run(task: Task, cell: Cell, noise: Noise) -> dict[str, Any]:
         "epsilon": noise.epsilon and [round(end, 4) for end in noise.epsilon],
         "cohort": noise.schedule.cohort,
         "rounds": noise.schedule.rounds,
+        "pace": round(noise.schedule.pace, 4),
         "parameters": task.classes * task.features,
         "bytes_per_round": noise.bytes_per_round,
         "bytes_per_client": round(noise.look_bytes + noise.bytes_per_round * rounds),

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from shuffle_plugins.core import Rows
-from shuffle_plugins.mechanisms import PrivUnit
+from shuffle_plugins.features import Scattering
+from shuffle_plugins.mechanisms import BlanketMixedGaussian, PrivUnit
 from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.randomness import SeededRandomness
 
@@ -74,6 +75,14 @@ def test_reports_of_outer_products_are_those_of_the_written_out_gradients(gradie
     torch.testing.assert_close(*drawn, rtol=1e-3, atol=1e-3)
 
 
+def test_half_space_reports_need_no_gradient_written_out(frontier, gradients, monkeypatch):
+    mechanism = BlanketMixedGaussian(local_epsilon=4.0, dim=120, radius=0.5)
+    monkeypatch.delattr(frontier.training.OuterProducts, "blocks")
+    monkeypatch.delattr(frontier.training.OuterProducts, "dense")
+    monkeypatch.delattr(Rows, "dense")
+    assert bool(mechanism.randomize_sum(gradients).isfinite().all())
+
+
 def test_a_sum_clips_each_gradient_and_adds_noise_of_the_stated_size(frontier, gradients):
     clip = 0.5
     protocol = VectorSum.with_noise(dim=120, cohort=70, noise_multiplier=4.0, radius=clip)
@@ -96,6 +105,28 @@ def test_upright_digits_have_no_slant_and_stand_in_the_middle(frontier):
     assert middle == pytest.approx([13.5, 13.5], abs=0.1)
     slant = float((ink * (down - middle[0]) * (across - middle[1])).sum())
     assert abs(slant) < 0.05 * float((ink * (down - middle[0]).square()).sum())
+
+
+def test_a_photograph_and_its_mirror_image_have_one_row(frontier):
+    scattering = Scattering(height=32, width=32)
+    images = torch.zeros(2, 3, 32, 32)
+    images[..., 8:22, 8:21] = torch.rand(2, 3, 14, 13, generator=torch.Generator().manual_seed(2))
+    mirrored = images.flip(-1).roll(-3, dims=-1)  # around the middle of the places, which is pixel 14
+    plain, turned = (scattering(each) for each in (images, mirrored))
+    assert float((plain - turned).abs().max()) > 0.05
+    found = frontier.data.unmirrored(plain, scattering)
+    assert found.shape == (2, 3, 81, 8, 4)
+    torch.testing.assert_close(frontier.data.unmirrored(turned, scattering), found, rtol=0, atol=1e-6)
+
+
+def test_the_learning_rate_gives_every_weight_the_wanted_noise(frontier):
+    schedule = frontier.training.Schedule(cohort=10, rounds=400, clip=0.5).suited(0.02)
+    coins = torch.Generator().manual_seed(3)
+    weights, velocity = torch.zeros(2000), torch.zeros(2000)
+    for step in range(schedule.rounds):
+        velocity = schedule.momentum * velocity + 0.02 * schedule.clip * torch.randn(2000, generator=coins)
+        weights -= schedule.pace / schedule.clip * (1 - step / schedule.rounds) * velocity
+    assert float(weights.std()) == pytest.approx(frontier.training.WEIGHT_NOISE, rel=0.08)
 
 
 def test_the_first_look_standardizes_and_shrinks_what_is_noise(frontier):
