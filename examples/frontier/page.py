@@ -1,4 +1,4 @@
-"""The page and the picture of a result file; every number on them is computed here from its runs."""
+"""The page and the picture of a result file; every number of its tables is computed here from its runs."""
 
 from __future__ import annotations
 
@@ -65,9 +65,10 @@ def _head(runs: Runs) -> Iterable[str]:
 
 <!-- Written by examples/frontier/run.py --page from its results.json: edit page.py instead. -->
 
-A linear model on fixed features. ε is certified for the whole run, at δ = {DELTA:g}, for **replace-one**
-neighbours and an observer of every model of the run. Test accuracy is in per cent, mean ± standard
-deviation of five runs, or of as many as stand in brackets; — stands for runs that were not made.
+A linear model on fixed features. ε is certified for one whole run, at δ = {DELTA:g}, for **replace-one**
+neighbours and an observer of every model of the run who does not see which clients took part in a round.
+Test accuracy is in per cent, mean ± standard deviation of five runs, or of as many as stand in brackets; —
+stands for runs that were not made.
 This page has {len(runs)} of {wanted} runs; the command at its end makes those that are missing.
 
 ![accuracy against ε](../../examples/frontier/frontier.png)"""
@@ -122,9 +123,9 @@ def _costs(runs: Runs) -> Iterable[str]:
         yield "| " + " | ".join(cells) + " |"
     yield from (
         "",
-        "MNIST at ε = 3. A sum's bytes are its counts; shares of them take 24 bits for each count",
+        "MNIST at ε = 3. A sum's bytes are its counts as they are; shared out among servers they take",
     )
-    yield "([how](mnist.md#without-a-trusted-server))."
+    yield "24 bits for each count ([how](mnist.md#without-a-trusted-server))."
 
 
 def _method() -> str:
@@ -133,38 +134,44 @@ def _method() -> str:
 
 - **Features.** Images: [scattering coefficients](../guides/features.md) of both orders (L = 8
   directions), normalised in groups of channels. Three scales with one report and without a shuffler,
-  two otherwise. Digits of MNIST are moved to the middle and straightened first, each by its own
-  moments. The places of CIFAR-10 are averaged to 4 × 4 with two scales and to 2 × 2 with three, and
-  then with those of the mirrored picture. Census-Income KDD: every attribute with its value (of amounts
-  the power of √2) is hashed to one of {CENSUS_FEATURES} columns. All of that is computed from one
-  record alone, so no ε is spent on it.
-- **Whitening.** [Channels are half whitened](../guides/features.md#channels-made-less-correlated) by their
-  covariance on 3,000 random pictures of discs that hide one another ("dead leaves"). These contain nobody's
-  data, so this costs no ε.
-- **A first look**, which is paid for: a noisy sum of every record's features and of their squares, by
-  the same means and trust as the gradients, gives the features' means and deviations, by which they are
-  made more equal. It would cost {LOOK_SHARE:g} of ε by itself; composed with the training it takes 2 to
-  3 % of the noise. The ε of the table is that of both together. Without a shuffler nobody looks first.
+  which is faster and nearly as good there, two otherwise. Digits of MNIST are moved to the middle and
+  straightened first, each by its own moments. The places of CIFAR-10 are averaged to 4 × 4 with two
+  scales and to 2 × 2 with three, and then the picture's coefficients with those of its mirror image, so
+  that half of the places are left. Census-Income KDD: every attribute with its value (ages in steps of
+  five years, amounts in powers of √2) is hashed to one of {CENSUS_FEATURES} columns. All of that is
+  computed from one record alone, so no ε is spent on it.
+- **Whitening.** [Channels are half whitened](../guides/features.md#channels-made-less-correlated) by
+  their covariance on 3,000 random pictures of discs that hide one another ("dead leaves"). These
+  contain nobody's data, so this costs no ε.
+- **A first look**, which is paid for: a noisy sum of every record's features and of their squares,
+  through the same mechanism and under the same trust as the gradients, gives the features' means and
+  deviations. Each feature's mean is subtracted, and it is divided by the square root of its deviation.
+  That sum would cost {LOOK_SHARE:g} of ε by itself; composed with the training it makes the noise 2 to
+  3 % larger. The ε of the table is that of both together. Without a shuffler this step is left out.
 - **Learning rate.** It follows from the noise: the noise of all rounds together gives every weight, and
   so every output, a standard deviation of {WEIGHT_NOISE:g}. `planning.training_recipe` has the same
-  rule. Without noise the rate is the largest that was tried on MNIST.
-- **Tuning.** Everything else was chosen on MNIST, nearly always at ε = 3, by some hundred trials on its
-  test set ([recorded](../../examples/frontier/trials.json)) with Gaussian noise of the mechanisms'
-  size, and is the same for every data set and ε. So MNIST's numbers are a little optimistic. Two things
-  are not from MNIST: straightening is for handwriting, and mirroring is for photographs; it was tried
-  on the test sets of CIFAR-10, where it gained 0.7 points, and of Fashion-MNIST, where it lost 0.7 and
-  is not used. Thirty more trials on those two, recorded in the same file, looked at what was
-  chosen on MNIST, and changed nothing of it. These choices are not in ε.
+  rule, with a deviation of 2 and a constant rate. Without noise the rate is the largest that was tried
+  on MNIST.
+- **Tuning.** Cohort, rounds, clipping, deviation and features of pictures were chosen on MNIST, mostly
+  at ε = 3, by a hundred trials on its test set ([recorded](../../examples/frontier/trials.json)) with
+  Gaussian noise of the mechanisms' size, and are the same for every data set and ε. So MNIST's numbers
+  are a little optimistic. Three things are not from MNIST. Straightening is for handwriting. Mirroring
+  is for photographs: it was tried on the test sets of CIFAR-10, where it gained 0.7 points, and of
+  Fashion-MNIST, where it lost as much at that learning rate and is not used. The census has columns of
+  its own. More trials on Fashion-MNIST and CIFAR-10, in the same file, show how what was chosen on
+  MNIST does there; it stayed as it was. These choices are not in ε.
 - **Training.** Momentum 0.9, a learning rate that falls linearly to zero, and the average of the last
-  tenth of the models. Each round draws its cohort without replacement.
-- **The privacy path is the package's own.** Each gradient goes through `randomize_sum` of the
-  mechanism, or `share`, `common_noise` and `estimate` of the sum, as in `opacus_shuffle`. Only
-  automatic differentiation is left out: a linear model's gradients are outer products.
+  tenth of the models. Each round draws its cohort without replacement, independently of other rounds.
+- **The privacy path is the package's own.** With one report, sums and no shuffler each gradient goes
+  through `randomize_sum` of the mechanism, or `share`, `common_noise` and `estimate` of the sum, as in
+  `opacus_shuffle`. Only automatic differentiation is left out: a linear model's gradients are outer
+  products. The data are public and this is a simulation: cohorts, and the noise of the trusted server,
+  are drawn from published seeds, which must be secret in a real run.
 - **One report**: `blanket-mixed-gaussian`, which has the least error of all mechanisms at an ε after
-  shuffling; `shuffle_plugins.planning.plan` finds its ε0. A client reports 80 times on average, and at
-  a given ε more reports are better still: they cost bytes, and time to train.
-- **Local**: every client reports once, at ε0 = ε, in one of 30 rounds of disjoint cohorts. Its settings
-  were not tuned.
+  shuffling; `shuffle_plugins.planning.plan` finds its ε0. A client of MNIST reports 80 times on
+  average, and at a given ε more reports are better still: they cost bytes, and time to train.
+- **Local**: nearly every client reports once, at ε0 = ε, in one of 30 rounds of disjoint cohorts. Its
+  settings were not tuned.
 - **CIFAR-10** is a copy recompressed as JPEG; numbers on the original may differ.
 
 ```sh

@@ -21,10 +21,11 @@ from tqdm import tqdm
 from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms import PrivateSum
 
-# ℓ2 norm to which rows of the first look are clipped: features of norm 1, and squares of norm 0.75 or less
+# ℓ2 norm to which the rows of the first look (`standardized`) are clipped. Images have features of norm 1 and
+# stretched squares of norm 0.75 or less; most rows of the census are a little longer, and are scaled down.
 LOOK_RADIUS = 1.25
 _ROWS_AT_ONCE = 64  # gradients written out at a time, few enough to stay in the processor's cache
-_LEAST_SCALE = 0.1  # least deviation of a feature that is assumed, over the average one: some are constant
+_LEAST_SCALE = 0.1  # smaller deviations, over the average one, are raised to this: some features are constant
 _LOOKS_AT_ONCE = 4000  # rows handled at a time, to limit memory
 # Standard deviation that the noise of all rounds gives each weight. Rows have norm one, so it is also that
 # of the noise in each output, in logits. Chosen on MNIST.
@@ -59,8 +60,8 @@ class Schedule:
         """The same schedule with the learning rate that gives each weight noise of ``WEIGHT_NOISE``.
 
         T rounds whose learning rate falls linearly from η move a weight at random by about
-        η·deviation·√(T/3)/(1 - momentum). ``planning.training_recipe`` has the same rule for a rate that
-        stays.
+        η·deviation·√(T/3)/(1 - momentum). ``planning.training_recipe`` has this rule, with a noise of 2, for
+        a constant rate.
 
         Args:
             deviation: standard deviation of the noise in each number of a round's mean gradient, over C.

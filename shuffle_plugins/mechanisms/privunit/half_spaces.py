@@ -21,11 +21,13 @@ from shuffle_plugins.randomness import WHOLE, Randomness
 
 _CHUNK_VALUES = 1 << 19  # values handled at a time, which fit a cache
 _LONGEST_BEYOND = 64.0  # a report exceeds √d by more with probability below 1e-100
-_EXTREME = 1e15  # norms beyond are handled in float64: squares may overflow
+_EXTREME = 1e15  # norms above this, or below 1/this, are handled in float64: squares may overflow or vanish
 
 
 class HalfSpaceReports(LocalRandomizer):
-    r"""What PrivUnitG and the blanket-mixed Gaussian mechanism share: all but the half-spaces' thresholds.
+    r"""What PrivUnitG and the blanket-mixed Gaussian mechanism share: all but the choice of half-spaces.
+
+    A half-space is the set of vectors whose inner product with a direction is at least a threshold.
 
     A row x becomes a direction: x/‖x‖ with probability (1 + ‖x‖/radius)/2, else the opposite, whose mean is
     x/radius. The direction becomes a vector V (see :mod:`.half_spaces_law`), which stands for V·radius/m. The
@@ -38,10 +40,12 @@ class HalfSpaceReports(LocalRandomizer):
 
     Choices among finitely many outcomes are made with integer thresholds. The density of V is that of ideal
     real arithmetic: ε0 and the blanket are proved for it. Half-spaces are up to 36σ away, and the reports of
-    every client must reach them: neither the normal values nor the inner products with the direction end
-    before (:meth:`.Randomness.normal`, :meth:`.Randomness.exponential`). V is computed in float64 and rounded
-    to float32 once, 32·dim bits; all kinds of report come out of the same operations. No proof covers what
-    float64 is off by, a relative 1e-15 or so per coordinate.
+    every client must reach them, so the normal values and the inner products with the direction are drawn
+    without an end before that (:meth:`.Randomness.normal`, :meth:`.Randomness.exponential`). A report's V is
+    computed in float64 and rounded to float32 once, 32·dim bits; all kinds of report come out of the same
+    operations, so that rounding does not tell which kind it was. No proof covers what float64 is off by, a
+    relative 1e-15 or so per coordinate; in :meth:`randomize_sum` products with float32 rows are float32, and
+    off by a relative 1e-7 or so.
 
     Args:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
@@ -125,11 +129,12 @@ class HalfSpaceReports(LocalRandomizer):
         r"""A draw with the law of ``sum(randomize(x))``, (dim,), without one dense vector per client.
 
         A chunk of b clients with unit directions U (b, d) and inner products α contributes
-        :math:`U^T α + \sum_i (I - u_i u_i^T) g_i`. The sum is N(0, bI - UᵀU), drawn as
+        :math:`U^T α + \sum_i (I - u_i u_i^T) g_i`. The second term is N(0, bI - UᵀU), drawn as
         :math:`\sqrt b\,(z - U^T M U z)`, z one normal vector, :math:`K = U U^T` and
         :math:`M = (b(I + \sqrt{I - K/b}))^{-1}`. A chunk costs its Gram matrix, one normal vector and a
-        product of the rows with it; the batch is summed once. Values are float32 numbers, also where the
-        dtype is wider. A GPU draws the reports themselves, which is faster there.
+        product of the rows with it; the rows are weighted and added up once, for all chunks
+        together. Values are float32 numbers, also where the dtype is wider. A GPU draws the reports
+        themselves, which is faster there.
         """
         if x.device.type != "cpu":
             return super().sum_rows(x, norms, randomness)
