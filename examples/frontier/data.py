@@ -23,14 +23,13 @@ from torch import Tensor
 from torch.nn import functional
 from tqdm import tqdm
 
-from shuffle_plugins.features import ChannelWhitening, Scattering, dead_leaves, group_normalized
+from shuffle_plugins.features import ChannelWhitening, Scattering, dead_leaves
 
-GROUPS = {2: 27, 3: 31}  # into which the channels are split for normalisation, by J, the number of scales
 PHOTOGRAPHS = ("cifar10",)  # averaged with their mirror images; digits and shoes have a left and a right
 # To how many places a side a photograph's coefficients are averaged, by J: so few that it has no more
 # features than a picture of MNIST, for which the settings were chosen.
 POOLED = {2: 4, 3: 2}
-_LEAVES = 3000  # random pictures whose channels' covariance is taken
+_LEAVES = 3000  # random pictures that channels are whitened by
 CENSUS_FEATURES = 512
 _CENSUS_NUMBERS = {0, 5, 16, 17, 18, 39}  # age, wage, gains, losses, dividends, weeks worked
 _CENSUS_WEIGHT = 24  # how many people a record stands for: no attribute of the person
@@ -158,20 +157,17 @@ def _scattered(images: Tensor, *, name: str, scales: int) -> Tensor:
     """Rows of the images' scattering coefficients: (images, features) float16, of length one."""
     scattering = Scattering(height=images.shape[-2], width=images.shape[-1], scales=scales)
 
-    def rows(part: Tensor) -> Tensor:
+    def coefficients(part: Tensor) -> Tensor:
         found = scattering(part.float() / 255 if part.dtype == torch.uint8 else part)
-        if name in PHOTOGRAPHS:
-            places = functional.adaptive_avg_pool2d(found.flatten(1, 2), POOLED[scales])
-            found = unmirrored(places.unflatten(1, found.shape[1:3]), scattering)
-        return group_normalized(found, groups=GROUPS[scales])
+        if name not in PHOTOGRAPHS:
+            return found
+        places = functional.adaptive_avg_pool2d(found.flatten(1, 2), POOLED[scales])
+        return unmirrored(places.unflatten(1, found.shape[1:3]), scattering)
 
-    colours = images.shape[1]
-    public = dead_leaves(_LEAVES, height=scattering.height, width=scattering.width, colours=colours)
-    whitening = ChannelWhitening.fit(
-        torch.cat([rows(part) for part in public.split(_AT_ONCE)]), channels=colours * scattering.channels
-    )
+    leaves = dead_leaves(_LEAVES, height=scattering.height, width=scattering.width, colours=images.shape[1])
+    whitening = ChannelWhitening.fit(torch.cat([coefficients(part) for part in leaves.split(_AT_ONCE)]))
     parts = tqdm(images.split(_AT_ONCE), desc=f"features of {name}", unit="batch", mininterval=5)
-    return torch.cat([whitening(rows(part)).half() for part in parts])
+    return torch.cat([whitening(coefficients(part)).half() for part in parts])
 
 
 def unmirrored(found: Tensor, scattering: Scattering) -> Tensor:

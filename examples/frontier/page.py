@@ -133,7 +133,7 @@ def _method() -> str:
 ## How
 
 - **Features.** Images: [scattering coefficients](../guides/features.md) of both orders (L = 8
-  directions), normalised in groups of channels. Three scales with one report and without a shuffler,
+  directions). Three scales with one report and without a shuffler,
   which is faster and nearly as good there, two otherwise. Digits of MNIST are moved to the middle and
   straightened first, each by its own moments. The places of CIFAR-10 are averaged to 4 × 4 with two
   scales and to 2 × 2 with three, and then the picture's coefficients with those of its mirror image, so
@@ -141,8 +141,8 @@ def _method() -> str:
   five years, amounts in powers of √2) is hashed to one of {CENSUS_FEATURES} columns. All of that is
   computed from one record alone, so no ε is spent on it.
 - **Whitening.** [Channels are half whitened](../guides/features.md#channels-made-less-correlated) by
-  their covariance on 3,000 random pictures of discs that hide one another ("dead leaves"). These
-  contain nobody's data, so this costs no ε.
+  what they do on 3,000 random pictures of discs that hide one another ("dead leaves"), and rows have
+  length one. The random pictures contain nobody's data, so this costs no ε.
 - **A first look**, which is paid for: a noisy sum of every record's features and of their squares,
   through the same mechanism and under the same trust as the gradients, gives the features' means and
   deviations. Each feature's mean is subtracted, and it is divided by the square root of its deviation.

@@ -38,7 +38,7 @@ def place_normalized(coefficients: Tensor, *, orders: Sequence[int]) -> Tensor:
         ValueError: if the coefficients have other dimensions or are not floating point, or other channels
             than ``orders`` says.
     """
-    _check(coefficients)
+    check_coefficients(coefficients)
     if len(orders) > len(_FLOORS) or sum(orders) != coefficients.shape[-3]:
         raise ValueError(
             f"orders must be at most {len(_FLOORS)} numbers that add up to the {coefficients.shape[-3]} "
@@ -84,7 +84,7 @@ def group_normalized(coefficients: Tensor, *, groups: int = 1) -> Tensor:
         ValueError: if the coefficients have other dimensions or are not floating point, or the channels
             cannot be split so.
     """
-    _check(coefficients)
+    check_coefficients(coefficients)
     channels = math.prod(coefficients.shape[1:-2])
     if channels % checks.whole("groups", groups):
         raise ValueError(f"groups must divide the number of channels, {channels}, got {groups}")
@@ -98,7 +98,7 @@ def group_normalized(coefficients: Tensor, *, groups: int = 1) -> Tensor:
     return rows
 
 
-def _check(coefficients: Tensor) -> None:
+def check_coefficients(coefficients: Tensor) -> None:
     """Refuse what are no coefficients of a batch of images."""
     if coefficients.dim() not in (4, 5) or not coefficients.is_floating_point():
         raise ValueError(

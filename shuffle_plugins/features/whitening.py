@@ -1,7 +1,8 @@
-"""Channels of features made less correlated, by a matrix that comes from public pictures."""
+"""Scattering coefficients as rows of length one, their channels made less correlated by public pictures."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -9,9 +10,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from shuffle_plugins.core import checks
+from shuffle_plugins.features.normalization import check_coefficients
 
 _RIDGE = 1e-3  # added to each eigenvalue, over the average one, so that no channel is multiplied by thousands
-_ROWS_AT_ONCE = 1000
+_IMAGES_AT_ONCE = 1000
 _DISCS = 60
 _SMALLEST, _LARGEST = 0.04, 0.5  # radii of discs, over a picture's longer side
 _BEYOND = 0.2  # how far outside the picture a disc's middle may be, over that side
@@ -19,72 +21,75 @@ _BEYOND = 0.2  # how far outside the picture a disc's middle may be, over that s
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ChannelWhitening:
-    r"""Multiplies the channels of features by a matrix, and scales each row to length 1; call it with rows.
+    r"""Makes coefficients rows of length 1, with channels that are less correlated and more equally strong.
 
     The noise of private training is as large in a direction in which all records are alike as in one that
-    tells them apart. Whitening makes channels uncorrelated and equally strong, so that less of what is learnt
-    is lost in that noise. With Σ the covariance of the channels over all places of some public pictures,
-    divided by its average eigenvalue, the matrix is :math:`(Σ + 0.001·I)^{-strength/2}`.
+    tells them apart. So a channel's mean over public pictures is subtracted, and the channels are multiplied
+    by a matrix. With D the channels' standard deviations, and Σ the covariance of channels, each divided by
+    its deviation, of public pictures that are scaled to length 1, over its average eigenvalue, that matrix is
+    :math:`(Σ + 0.001·I)^{-strength/2}\,D^{-1}`. Strength 1 is whitening (of this kind also called ZCA).
 
-    :meth:`fit` is for **public** rows, for example those of :func:`dead_leaves`. The matrix depends on every
-    row that it is fitted to; fitted to private rows it would reveal them, and no accountant would know.
+    :meth:`fit` is for **public** pictures, for example those of :func:`dead_leaves`. What it finds depends on
+    each of them; fitted to private images it would reveal them, and no accountant would know.
 
     Attributes:
-        matrix: (channels, channels) float32, symmetric.
+        mean: (channels,) float32.
+        matrix: (channels, channels) float32.
     """
 
+    mean: Tensor
     matrix: Tensor
 
     @classmethod
-    def fit(cls, rows: Tensor, *, channels: int, strength: float = 0.5) -> ChannelWhitening:
-        """The whitening of these public rows.
+    def fit(cls, coefficients: Tensor, *, strength: float = 0.5) -> ChannelWhitening:
+        """The whitening of these public pictures' coefficients.
 
         Args:
-            rows: (pictures, channels·places) floating point, as :func:`place_normalized` and
-                :func:`group_normalized` give them; at least two pictures, and a few times as many pictures
-                times places as channels.
-            channels: how many channels there are at a place, those of all colours together.
-            strength: 0 leaves the rows as they are, 1 whitens them wholly.
+            coefficients: (pictures, channels, rows, columns), or with colours, (pictures, colours, channels,
+                rows, columns), which become further channels; of many more pictures than channels.
+            strength: from 0, which leaves the channels' correlations as they are, to 1.
 
         Raises:
-            ValueError: if the rows have another shape, or NaN or infinite values, or all are the same, or a
-                number is out of range.
+            ValueError: if the coefficients have other dimensions, or are not floating point or not finite, or
+                a channel is the same everywhere, or ``strength`` is out of range.
         """
-        _check(rows, checks.whole("channels", channels))
+        check_coefficients(coefficients)
         checks.number("strength", strength, at_least=0, at_most=1)
-        if len(rows) < 2:
-            raise ValueError("rows must be those of at least two pictures")
-        centred = rows - rows.mean(dim=0, dtype=torch.float64)
-        across = centred.view(len(rows), channels, -1).transpose(0, 1).flatten(1)
-        covariance = across @ across.T
-        if not bool(covariance.isfinite().all()) or not float(covariance.trace()) > 0:
-            raise ValueError("rows must be finite, and not all the same")
-        values, vectors = torch.linalg.eigh(covariance)
-        scales = (values.clamp(min=0) / values.mean() + _RIDGE) ** (-strength / 2)
-        return cls(matrix=((vectors * scales) @ vectors.T).float())
+        flat = coefficients.flatten(1, -3).double()
+        mean, deviation = (of(flat, dim=(0, 2, 3)) for of in (torch.mean, torch.std))
+        if not bool((deviation > 0).all()):  # NaN is not
+            raise ValueError("coefficients must be finite, and no channel the same everywhere")
+        scaled = ((flat - mean[:, None, None]) / deviation[:, None, None]).flatten(2)
+        scaled = scaled / scaled.norm(dim=(1, 2), keepdim=True).clamp(min=1e-12)
+        across = (scaled - scaled.mean(dim=0)).transpose(0, 1).flatten(1)
+        values, vectors = torch.linalg.eigh(across @ across.T)
+        gains = (values.clamp(min=0) / values.mean() + _RIDGE) ** (-strength / 2)
+        return cls(mean=mean.float(), matrix=((vectors * gains) @ vectors.T / deviation).float())
 
-    def __call__(self, rows: Tensor) -> Tensor:
-        """These rows with whitened channels, each of ℓ2 norm 1; a row of zeros stays.
+    def __call__(self, coefficients: Tensor) -> Tensor:
+        """The images' coefficients as rows of ℓ2 norm 1.
 
-        Every row is changed by itself and the matrix is public, so this spends no privacy.
+        Every image is changed by itself, and mean and matrix are public, so this spends no privacy.
 
         Args:
-            rows: (images, channels·places) floating point.
+            coefficients: as :meth:`fit` takes them, with as many channels.
 
         Returns:
-            The same shape and floating type.
+            (images, channels·rows·columns), of the same floating type.
 
         Raises:
-            ValueError: if the rows have another shape.
+            ValueError: if the coefficients have other dimensions or channels, or are not floating point.
         """
-        channels = len(self.matrix)
-        _check(rows, channels)
-        matrix, found = self.matrix.to(rows.device), torch.empty_like(rows)
-        for start in range(0, len(rows), _ROWS_AT_ONCE):
-            part = rows[start : start + _ROWS_AT_ONCE].float()
-            mixed = matrix @ part.reshape(len(part), channels, -1)
-            found[start : start + _ROWS_AT_ONCE] = functional.normalize(mixed.flatten(1))
-        return found
+        check_coefficients(coefficients)
+        flat = coefficients.flatten(1, -3)
+        if flat.shape[1] != len(self.mean):
+            raise ValueError(f"coefficients must have {len(self.mean)} channels, got {flat.shape[1]}")
+        mean, matrix = self.mean.to(flat.device)[:, None], self.matrix.to(flat.device)
+        rows = flat.new_empty(len(flat), math.prod(flat.shape[1:]))
+        for start in range(0, len(flat), _IMAGES_AT_ONCE):
+            part = flat[start : start + _IMAGES_AT_ONCE].flatten(2).float()
+            rows[start : start + _IMAGES_AT_ONCE] = functional.normalize((matrix @ (part - mean)).flatten(1))
+        return rows
 
 
 def dead_leaves(count: int, *, height: int, width: int, colours: int = 1, seed: int = 0) -> Tensor:
@@ -125,12 +130,3 @@ def dead_leaves(count: int, *, height: int, width: int, colours: int = 1, seed: 
         colour = uniform(colours)
         pictures = torch.where(inside[:, None], colour, pictures)
     return pictures
-
-
-def _check(rows: Tensor, channels: int) -> None:
-    """Refuse what are no rows of so many channels."""
-    if rows.dim() != 2 or not rows.is_floating_point() or rows.shape[1] % channels or not rows.shape[1]:
-        raise ValueError(
-            f"rows must be floating point of shape (images, {channels} channels·places), got {rows.dtype} "
-            f"{tuple(rows.shape)}"
-        )

@@ -1,64 +1,70 @@
 import pytest
 import torch
 
-from shuffle_plugins.features import ChannelWhitening, Scattering, dead_leaves, group_normalized
+from shuffle_plugins.features import ChannelWhitening, Scattering, dead_leaves
 
 
-def covariance(rows: torch.Tensor, channels: int) -> torch.Tensor:
-    return torch.cov(
-        (rows - rows.mean(dim=0)).unflatten(1, (channels, -1)).transpose(0, 1).flatten(1).double()
+def drawn(*, images: int = 600, seed: int = 0) -> torch.Tensor:
+    """Coefficients of 3 channels of unlike means and sizes, two of them correlated, at 6 x 6 places."""
+    mix = torch.tensor([[30.0, 0, 0], [2, 1, 0], [0, 0, 0.1]])
+    normal = torch.randn(images, 3, 36, generator=torch.Generator().manual_seed(seed))
+    return (mix @ normal + torch.tensor([[100.0], [-3], [0]])).view(images, 3, 6, 6)
+
+
+def correlations(rows: torch.Tensor) -> torch.Tensor:
+    return torch.corrcoef(rows.view(len(rows), 3, -1).transpose(0, 1).flatten(1).double())
+
+
+def test_the_stronger_the_less_correlated():
+    seen = drawn(seed=1)
+    plain, half, whole = (
+        ChannelWhitening.fit(drawn(), strength=strength)(seen) for strength in (0.0, 0.5, 1.0)
     )
+    before = float(torch.corrcoef(seen.transpose(0, 1).flatten(1))[0, 1])
+    assert before == pytest.approx(0.89, abs=0.02)
+    assert float(correlations(plain)[0, 1]) == pytest.approx(before, abs=0.02)
+    assert 0.4 < float(correlations(half)[0, 1]) < 0.7
+    torch.testing.assert_close(correlations(whole), torch.eye(3).double(), rtol=0, atol=0.03)
+    for rows in (plain, half, whole):
+        channels = rows.view(len(rows), 3, 36)
+        assert float(channels.mean(dim=(0, 2)).abs().max()) < 0.01
+        deviations = channels.std(dim=(0, 2))
+        assert float(deviations.max() / deviations.min()) < 1.2
 
 
-def eigenvalues(rows: torch.Tensor, channels: int) -> torch.Tensor:
-    return torch.linalg.eigvalsh(covariance(rows, channels))
-
-
-def drawn() -> torch.Tensor:
-    """Rows of 3 correlated channels at 5 places."""
-    mix = torch.tensor([[3.0, 0, 0], [1, 1, 0], [0, 1, 0.2]])
-    return (mix @ torch.randn(4000, 3, 5, generator=torch.Generator().manual_seed(0)) + 2).flatten(1)
-
-
-@pytest.mark.parametrize("strength", [0.0, 0.5, 1.0])
-def test_eigenvalues_fall_by_the_strength(strength):
-    rows = drawn()
-    whitening = ChannelWhitening.fit(rows, channels=3, strength=strength)
-    before = eigenvalues(rows, 3)
-    mixed = (whitening.matrix @ rows.unflatten(1, (3, -1))).flatten(1)
-    expected = before * (before / before.mean() + 1e-3) ** -strength
-    torch.testing.assert_close(eigenvalues(mixed, 3), expected, rtol=1e-4, atol=0)
-    torch.testing.assert_close(whitening.matrix, whitening.matrix.T)
-    if strength == 1:
-        torch.testing.assert_close(
-            covariance(mixed, 3) / before.mean(), torch.eye(3).double(), rtol=0, atol=0.1
-        )
+def test_what_is_fitted_is_what_the_formula_says():
+    coefficients = drawn()
+    whitening = ChannelWhitening.fit(coefficients, strength=0.5)
+    mean = coefficients.mean(dim=(0, 2, 3))
+    deviation = coefficients.transpose(0, 1).flatten(1).std(dim=1)
+    torch.testing.assert_close(whitening.mean, mean)
+    scaled = ((coefficients - mean.view(3, 1, 1)) / deviation.view(3, 1, 1)).double().flatten(2)
+    scaled = scaled / scaled.square().sum(dim=(1, 2), keepdim=True).sqrt()
+    covariance = torch.cov((scaled - scaled.mean(dim=0)).transpose(0, 1).flatten(1))
+    fitted = whitening.matrix.double() * deviation
+    expected = 3 * covariance / covariance.trace() + 1e-3 * torch.eye(3)
+    torch.testing.assert_close(torch.linalg.matrix_power(fitted, -4), expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
-def test_a_row_is_changed_by_itself_and_has_length_one(dtype):
-    whitening = ChannelWhitening.fit(drawn(), channels=3)
-    rows = drawn()[:1003].to(dtype)
-    rows[7] = 0
-    found = whitening(rows)
-    assert (found.dtype, found.shape) == (dtype, rows.shape)
-    lengths = torch.ones(1003).index_fill(0, torch.tensor(7), 0)
-    torch.testing.assert_close(found.float().norm(dim=1), lengths, rtol=0, atol=1e-3)
-    torch.testing.assert_close(whitening(rows[1001:]), found[1001:])
-    direct = whitening.matrix @ rows[0].float().view(3, 5)
-    torch.testing.assert_close(found[0].float(), (direct / direct.norm()).flatten(), rtol=0, atol=1e-3)
+def test_an_image_is_changed_by_itself_and_has_length_one(dtype):
+    whitening = ChannelWhitening.fit(drawn())
+    coefficients = drawn(images=1003).to(dtype)
+    rows = whitening(coefficients)
+    assert (rows.dtype, rows.shape) == (dtype, (1003, 108))
+    torch.testing.assert_close(rows.float().norm(dim=1), torch.ones(1003), rtol=0, atol=1e-3)
+    torch.testing.assert_close(whitening(coefficients[1001:]), rows[1001:])
+    direct = whitening.matrix @ (coefficients[0].float().flatten(1) - whitening.mean[:, None])
+    torch.testing.assert_close(rows[0].float(), (direct / direct.norm()).flatten(), rtol=0, atol=1e-3)
 
 
-def test_channels_of_scattering_become_more_equal_on_pictures_that_were_not_seen():
-    scattering = Scattering(height=16, width=16)
-
-    def rows(seed: int) -> torch.Tensor:
-        pictures = dead_leaves(200, height=16, width=16, seed=seed)
-        return group_normalized(scattering(pictures), groups=27)
-
-    whitening, others = ChannelWhitening.fit(rows(0), channels=81), rows(1)
-    before, after = (eigenvalues(each, 81) for each in (others, whitening(others)))
-    assert float(after[-1] / after.mean()) < 0.5 * float(before[-1] / before.mean())
+def test_colours_are_channels():
+    scattering = Scattering(height=8, width=8, directions=2)
+    coefficients = scattering(dead_leaves(300, height=8, width=8, colours=3))
+    whitening = ChannelWhitening.fit(coefficients)
+    rows = whitening(coefficients)
+    assert rows.shape == (300, 3 * 9 * 4)
+    torch.testing.assert_close(rows, whitening(coefficients.flatten(1, 2)))
 
 
 def test_dead_leaves_are_discs_of_any_colours_and_the_same_in_every_call():
@@ -73,21 +79,21 @@ def test_dead_leaves_are_discs_of_any_colours_and_the_same_in_every_call():
 
 
 @pytest.mark.parametrize(
-    ("rows", "channels", "match"),
+    ("coefficients", "match"),
     [
-        (torch.ones(5, 6), 4, "channels"),
-        (torch.ones(5, 6), 3, "not all the same"),
-        (torch.full((5, 6), torch.nan), 3, "finite"),
-        (torch.rand(1, 6), 3, "two pictures"),
-        (torch.rand(5, 3, 2), 3, "shape"),
-        (torch.ones(5, 6, dtype=torch.int64), 3, "floating"),
+        (torch.rand(5, 6), "coefficients must be"),
+        (torch.ones(5, 6, 2, 2, dtype=torch.int64), "floating"),
+        (torch.ones(5, 6, 2, 2), "the same everywhere"),
+        (torch.full((5, 6, 2, 2), torch.nan), "finite"),
     ],
 )
-def test_refuses_rows_that_tell_no_covariance(rows, channels, match):
+def test_refuses_coefficients_that_tell_no_covariance(coefficients, match):
     with pytest.raises(ValueError, match=match):
-        ChannelWhitening.fit(rows, channels=channels)
+        ChannelWhitening.fit(coefficients)
 
 
-def test_refuses_rows_of_other_channels():
-    with pytest.raises(ValueError, match="channels"):
-        ChannelWhitening.fit(drawn(), channels=3)(torch.ones(2, 7))
+def test_refuses_other_channels_and_strengths():
+    with pytest.raises(ValueError, match="3 channels, got 4"):
+        ChannelWhitening.fit(drawn())(torch.ones(2, 4, 2, 2))
+    with pytest.raises(ValueError, match="strength"):
+        ChannelWhitening.fit(drawn(), strength=1.5)
