@@ -51,7 +51,7 @@ class ChannelWhitening:
 
         Raises:
             ValueError: if the coefficients have other dimensions, or are not floating point or not finite, or
-                a channel is the same everywhere, or ``strength`` is out of range.
+                a channel or every picture is the same, or ``strength`` is out of range.
         """
         check_coefficients(coefficients)
         checks.number("strength", strength, at_least=0, at_most=1)
@@ -62,7 +62,10 @@ class ChannelWhitening:
         scaled = ((flat - mean[:, None, None]) / deviation[:, None, None]).flatten(2)
         scaled = scaled / scaled.norm(dim=(1, 2), keepdim=True).clamp(min=1e-12)
         across = (scaled - scaled.mean(dim=0)).transpose(0, 1).flatten(1)
-        values, vectors = torch.linalg.eigh(across @ across.T)
+        covariance = across @ across.T
+        if not float(covariance.trace()) > 1e-9 * len(flat):  # of which each picture gives at most 1
+            raise ValueError("coefficients must be those of several pictures that differ")
+        values, vectors = torch.linalg.eigh(covariance)
         gains = (values.clamp(min=0) / values.mean() + _RIDGE) ** (-strength / 2)
         return cls(mean=mean.float(), matrix=((vectors * gains) @ vectors.T / deviation).float())
 

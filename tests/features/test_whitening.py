@@ -85,6 +85,8 @@ def test_dead_leaves_are_discs_of_any_colours_and_the_same_in_every_call():
         (torch.ones(5, 6, 2, 2, dtype=torch.int64), "floating"),
         (torch.ones(5, 6, 2, 2), "the same everywhere"),
         (torch.full((5, 6, 2, 2), torch.nan), "finite"),
+        (torch.rand(1, 6, 2, 2), "several pictures"),
+        (torch.rand(1, 6, 2, 2).expand(9, 6, 2, 2), "several pictures"),
     ],
 )
 def test_refuses_coefficients_that_tell_no_covariance(coefficients, match):
