@@ -149,13 +149,13 @@ def _method() -> str:
 ## How
 
 - **Features.** Images: [scattering coefficients](../guides/features.md) of both orders (L = 8
-  directions). Three scales with one report and without a shuffler,
-  which is faster and nearly as good there, two otherwise. Digits of MNIST are moved to the middle and
-  straightened first, each by its own moments. The places of CIFAR-10 are averaged to 4 × 4 with two
-  scales and to 2 × 2 with three, and then the picture's coefficients with those of its mirror image, so
-  that half of the places are left. Census-Income KDD: every attribute with its value (ages in steps of
-  five years, amounts in powers of √2) is hashed to one of {CENSUS_FEATURES} columns. All of that is
-  computed from one record alone, so no ε is spent on it.
+  directions). Three scales with one report and without a shuffler, which is faster and nearly as good
+  there, two otherwise. Digits of MNIST are moved to the middle and straightened first, each by its own
+  moments. The places of CIFAR-10 are averaged to 4 × 4 with two scales and to 2 × 2 with three, and
+  each picture's coefficients with those of its mirror image, so that half of the places are left.
+  Census-Income KDD: every attribute with its value (ages in steps of five years, amounts in powers of
+  √2) is hashed to one of {CENSUS_FEATURES} columns. All of that is computed from one record alone, so
+  no ε is spent on it.
 - **Whitening.** [Channels are half whitened](../guides/features.md#channels-made-less-correlated) by
   what they do on 3,000 random pictures of discs that hide one another ("dead leaves"), and rows have
   length one. The random pictures contain nobody's data, so this costs no ε.
