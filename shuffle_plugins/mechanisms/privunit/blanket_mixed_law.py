@@ -35,9 +35,9 @@ from shuffle_plugins.accounting import (
     two_level_atoms,
 )
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms.privunit.half_spaces_law import HalfSpaceParameters, plain_share
+from shuffle_plugins.mechanisms.privunit.half_spaces_law import HalfSpaceParameters
 from shuffle_plugins.mechanisms.privunit.privunit_g_law import optimal_privunit_g
-from shuffle_plugins.mechanisms.privunit.sphere import ANGLES, LOUDEST_TOLD, most_information
+from shuffle_plugins.mechanisms.privunit.sphere import ANGLES, LOUDEST_TOLD, most_information, plain_share
 from shuffle_plugins.randomness import WHOLE
 
 STEPS = 8

@@ -22,9 +22,9 @@ import numpy as np
 from scipy import special
 
 from shuffle_plugins.core import checks
+from shuffle_plugins.mechanisms.privunit.sphere import plain_share_drawn
 from shuffle_plugins.randomness import WHOLE
 
-_ROUNDING = 1e-12  # relative; rounding in float64 never costs ε0
 LARGEST_THRESHOLD = 36.0
 """Normal tails beyond vanish in float64."""
 
@@ -79,8 +79,7 @@ class HalfSpaceParameters:
         if not thresholds or any(first >= second for first, second in pairwise(thresholds)):
             raise ValueError(f"thresholds must rise, got {thresholds!r}")
         tails = special.ndtr(-np.array(thresholds))
-        plain = plain_share(float(tails.mean()), local_epsilon=local_epsilon)
-        plain_threshold = min(math.ceil(plain * (1 + _ROUNDING) * WHOLE), WHOLE)
+        plain_threshold = plain_share_drawn(float(tails.mean()), local_epsilon=local_epsilon)
         informative = (WHOLE - plain_threshold) / WHOLE
         if informative <= 0:
             raise ValueError(
@@ -101,12 +100,6 @@ class HalfSpaceParameters:
         hazards = [share * hazard(s) for share, s in zip(found.shares, thresholds, strict=True)]
         excess = math.fsum(s * each for s, each in zip(thresholds, hazards, strict=True))
         return replace(found, mean=informative * math.fsum(hazards), mean_square=dim + informative * excess)
-
-
-def plain_share(tail: float, *, local_epsilon: float) -> float:
-    """c, for half-spaces of this mean standard normal mass."""
-    shrink = math.exp(-local_epsilon)
-    return shrink / (shrink - math.expm1(-local_epsilon) * tail)
 
 
 def hazard(threshold: float) -> float:

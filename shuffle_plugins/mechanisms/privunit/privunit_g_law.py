@@ -19,13 +19,13 @@ from shuffle_plugins.mechanisms.privunit.half_spaces_law import (
     LARGEST_THRESHOLD,
     HalfSpaceParameters,
     hazard,
-    plain_share,
 )
 from shuffle_plugins.mechanisms.privunit.sphere import (
     LOUDEST_TOLD,
     Caps,
     caps_information,
     half_spaces_at_angle,
+    plain_share,
     three_caps,
 )
 

@@ -33,12 +33,12 @@ from shuffle_plugins.mechanisms.privunit.sphere import (
     cap_moment,
     caps_at_angle,
     caps_information,
+    plain_share,
+    plain_share_drawn,
     three_caps,
 )
 from shuffle_plugins.mechanisms.signs.randomized_response_law import bit_blanket
 from shuffle_plugins.randomness import WHOLE
-
-_ROUNDING = 1e-12  # relative; rounding in float64 never costs ε0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,10 +81,7 @@ class PrivUnitParameters:
         measure = cap_measure(threshold, dim=dim)
         if measure < 1e-300:
             raise ValueError(f"the cap at {threshold} has no measure in dimension {dim}")
-        shrink = math.exp(-local_epsilon)
-        uniform = shrink / (shrink - math.expm1(-local_epsilon) * measure)
-        scaled = math.ceil(uniform * (1 + _ROUNDING) * WHOLE)
-        uniform_threshold = min(scaled, WHOLE)
+        uniform_threshold = plain_share_drawn(measure, local_epsilon=local_epsilon)
         informative = (WHOLE - uniform_threshold) / WHOLE
         if informative <= 0:
             raise ValueError(
@@ -153,8 +150,7 @@ def privunit_blanket(*, local_epsilon: float, dim: int) -> Blanket:
     if dim == 1:
         return bit_blanket(local_epsilon=local_epsilon)
     s = parameters.cap_measure
-    shrink = math.exp(-local_epsilon)
-    uniform = shrink / (shrink - math.expm1(-local_epsilon) * s)
+    uniform = plain_share(s, local_epsilon=local_epsilon)
     shared = float(caps_at_angle(parameters.threshold, angle=math.pi / 2, dim=dim)) + OVERLAP_ERROR * s
     caps = Caps(
         local_epsilon=local_epsilon,

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from shuffle_plugins.accounting import Atoms, InformationBound, most_telling, two_level_atoms
+from shuffle_plugins.randomness import WHOLE
 
 LOUDEST_TOLD = 30.0
 """ε0 beyond which no round is large enough for what a report tells to bound it."""
@@ -30,6 +31,31 @@ ANGLES = np.linspace(0, math.pi, _CELLS + 1)
 _FIRST, _SECOND = np.triu_indices(_CELLS)  # of two angles, whose order does not matter
 _ANGLES = np.linspace(math.pi / 2, math.pi, 37)  # between two directions that are tried
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(400)  # caps of a million dimensions to nine digits
+
+_ROUNDING = 1e-12  # relative; far above what float64 is off by
+
+
+def plain_share(measure: float, *, local_epsilon: float) -> float:
+    """c = 1/(1 + (e^ε0 - 1)·measure): of reports that are e^ε0 times likelier on a set, the uniform ones.
+
+    Args:
+        measure: of the set: a cap's share of the sphere, or the mean of several half-spaces' normal masses.
+        local_epsilon: ε0 in nats.
+    """
+    shrink = math.exp(-local_epsilon)
+    return shrink / (shrink - math.expm1(-local_epsilon) * measure)
+
+
+def plain_share_drawn(measure: float, *, local_epsilon: float) -> int:
+    """:func:`plain_share` as it is drawn, times 2**62: rounded up, so that ε0 is never exceeded.
+
+    For a small ε0 what is left, 1 - c, is tiny, and for a large one c is. The smaller one is rounded by a
+    share of itself, so that hardly any ε0 is lost at either end, as lower bounds take it for granted.
+    """
+    shrink, gain = math.exp(-local_epsilon), -math.expm1(-local_epsilon) * measure
+    plain = math.ceil(shrink / (shrink + gain) * (1 + _ROUNDING) * WHOLE)
+    informative = math.floor(gain / (shrink + gain) * (1 - _ROUNDING) * WHOLE)
+    return min(plain, WHOLE - informative)
 
 
 def cap_measure(threshold: float, *, dim: int) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import integrate, special
 
+from shuffle_plugins.mechanisms.privunit.privunit_g_law import optimal_privunit_g
 from shuffle_plugins.mechanisms.privunit.privunit_law import (
     PrivUnitParameters,
     optimal_privunit,
@@ -58,6 +59,18 @@ def test_cap_coordinate_inverts_cap_measure(dim):
     assert np.allclose(back, tails[exact], rtol=1e-9, atol=0)
 
 
+@pytest.mark.parametrize("epsilon", [1e-9, 1e-6, 1e-3, 1.0, 8.0, 20.0])
+def test_rounding_spends_hardly_less_than_epsilon(epsilon):
+    """Lower bounds take ε0 as spent in full: for a tiny one, 1 - c has to be rounded by a share of itself."""
+    cap = optimal_privunit(local_epsilon=epsilon, dim=1000)
+    one = optimal_privunit_g(local_epsilon=epsilon, dim=1000)
+    drawn = [(cap.uniform_threshold, cap.cap_measure), (one.plain_threshold, one.tails[0])]
+    for threshold, measure in drawn:
+        plain = Fraction(threshold, 1 << 62)
+        spent = (1 - plain) / plain / Fraction(measure)
+        assert 0 <= 1 - spent / Fraction(math.expm1(epsilon)) < 3e-12 + 1 / Fraction((1 << 62) - threshold)
+
+
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("dim", [1, *DIMS])
 def test_likelihood_ratio_is_epsilon_in_exact_arithmetic(dim, epsilon):
@@ -65,8 +78,8 @@ def test_likelihood_ratio_is_epsilon_in_exact_arithmetic(dim, epsilon):
     uniform = Fraction(parameters.uniform_threshold, 1 << 62)
     inside = uniform + (1 - uniform) / Fraction(parameters.cap_measure)
     ratio = inside / uniform
+    assert ratio - 1 <= Fraction(math.expm1(epsilon))
     excess = math.log(ratio.numerator) - math.log(ratio.denominator) - epsilon
-    assert excess <= 0
     slack = 3e-12 + 1 / parameters.uniform_threshold
     assert excess >= -slack * (1 + math.exp(min(epsilon, 30))) or epsilon > 30
     assert 0 < parameters.cap_measure <= 0.5
@@ -118,7 +131,7 @@ def test_vanishing_caps_are_refused():
 
 def test_an_epsilon_lost_in_rounding_is_refused():
     with pytest.raises(ValueError, match="says nothing"):
-        PrivUnitParameters.at(0.1, local_epsilon=1e-9, dim=1_000)
+        PrivUnitParameters.at(0.3, local_epsilon=1e-9, dim=1_000)
 
 
 def expected_positive_part(atoms, *, uniform, slots, epsilon, order):
