@@ -145,8 +145,9 @@ class HalfSpaceReports(LocalRandomizer):
             stop = min(start + CHUNK, x.num_rows)
             part, lengths = x.narrow(start, stop), norms[start:stop].double()
             careful = bool(((lengths > 0) & ~((lengths > 1 / _EXTREME) & (lengths < _EXTREME))).any())
-            if careful:
-                part, lengths = part.directions(lengths), (lengths > 0).double()
+            if careful:  # norms of tiny rows may be off by a factor: measure what the division has left
+                part = part.directions(lengths)
+                lengths = part.l2_norm().double()
             normals, on_rows = _chunk(part, lengths, along=draws.along[start:stop], randomness=randomness)
             total += normals
             if careful:

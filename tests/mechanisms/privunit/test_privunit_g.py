@@ -154,6 +154,20 @@ def test_extreme_rows_have_their_direction(scale):
     assert float(one_by_one[0]) == pytest.approx(40, abs=12)
 
 
+@pytest.mark.parametrize("name", BOTH)
+def test_rows_whose_norm_is_not_known_well_say_no_more_than_others(name):
+    """The norm of subnormal numbers is off by a factor, so a row divided by it is not of length one."""
+    mechanism = get(name, local_epsilon=2.0, dim=8)
+    row = torch.zeros(1, 8)
+    row[0, :2] = 1.4e-45
+    source = SeededRandomness(3)
+    sums = torch.stack([mechanism.randomize_sum(row, randomness=source) for _ in range(400)])
+    along = sums[:, :2].sum(dim=1) / 2**0.5 / mechanism.scale
+    # A report is at most e² times as likely as a normal one to be beyond 4.5: once in 20,000 times.
+    assert float(along.abs().max()) < 4.5
+    assert 0.8 < float(along.std()) < 1.8
+
+
 def test_blocks_of_columns_do_not_matter():
     mechanism = get("privunit-g", local_epsilon=3.0, dim=40)
     rows = torch.randn(50, 40, generator=torch.Generator().manual_seed(1)) / 10
