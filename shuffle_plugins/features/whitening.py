@@ -13,6 +13,8 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.features.normalization import check_coefficients
 
 _RIDGE = 1e-3  # added to each eigenvalue, over the average one, so that no channel is multiplied by thousands
+_CONSTANT = 1e-6  # a channel whose deviation is less than this of its largest value varies by rounding only
+_LARGEST_VALUE = 1e15  # coefficient: sums of squares of larger ones, or of less than 1/this, leave float32
 _IMAGES_AT_ONCE = 1000
 _DISCS = 60
 _SMALLEST, _LARGEST = 0.04, 0.5  # radii of discs, over a picture's longer side
@@ -50,15 +52,21 @@ class ChannelWhitening:
             strength: from 0, which leaves the channels' correlations as they are, to 1.
 
         Raises:
-            ValueError: if the coefficients have other dimensions, or are not floating point or not finite, or
-                a channel or every picture is the same, or ``strength`` is out of range.
+            ValueError: if the coefficients have other dimensions, are not floating point, not finite or not
+                of ordinary size, or a channel or every picture is the same, or ``strength`` is out of range.
         """
         check_coefficients(coefficients)
         checks.number("strength", strength, at_least=0, at_most=1)
-        flat = coefficients.flatten(1, -3).double()
+        if len(coefficients) < 2:
+            raise ValueError(f"coefficients must be those of several pictures, got {len(coefficients)}")
+        flat = coefficients.detach().flatten(1, -3).double()
         mean, deviation = (of(flat, dim=(0, 2, 3)) for of in (torch.mean, torch.std))
-        if not bool((deviation > 0).all()):  # NaN is not
-            raise ValueError("coefficients must be finite, and no channel the same everywhere")
+        largest = flat.abs().amax(dim=(0, 2, 3))
+        least = (_CONSTANT * largest).clamp(min=1 / _LARGEST_VALUE)
+        if not bool(((deviation > least) & (largest < _LARGEST_VALUE)).all()):  # NaN is neither
+            raise ValueError(
+                "coefficients must be finite and of ordinary size, and no channel the same everywhere"
+            )
         scaled = ((flat - mean[:, None, None]) / deviation[:, None, None]).flatten(2)
         scaled = scaled / scaled.norm(dim=(1, 2), keepdim=True).clamp(min=1e-12)
         across = (scaled - scaled.mean(dim=0)).transpose(0, 1).flatten(1)
@@ -75,10 +83,12 @@ class ChannelWhitening:
         Every image is changed by itself, and mean and matrix are public, so this spends no privacy.
 
         Args:
-            coefficients: as :meth:`fit` takes them, with as many channels.
+            coefficients: as :meth:`fit` takes them, with as many channels; below 1e15, or rows are not of
+                length 1.
 
         Returns:
-            (images, channels·rows·columns), of the same floating type.
+            (images, channels·rows·columns), of the same floating type; computed in float32. A picture whose
+            coefficients are the public mean is a row of zeros.
 
         Raises:
             ValueError: if the coefficients have other dimensions or channels, or are not floating point.
@@ -90,8 +100,8 @@ class ChannelWhitening:
         mean, matrix = self.mean.to(flat.device)[:, None], self.matrix.to(flat.device)
         rows = flat.new_empty(len(flat), math.prod(flat.shape[1:]))
         for start in range(0, len(flat), _IMAGES_AT_ONCE):
-            part = flat[start : start + _IMAGES_AT_ONCE].flatten(2).float()
-            rows[start : start + _IMAGES_AT_ONCE] = functional.normalize((matrix @ (part - mean)).flatten(1))
+            part = matrix @ (flat[start : start + _IMAGES_AT_ONCE].flatten(2).float() - mean)
+            rows[start : start + _IMAGES_AT_ONCE] = functional.normalize(part.flatten(1))
         return rows
 
 
@@ -114,22 +124,25 @@ def dead_leaves(count: int, *, height: int, width: int, colours: int = 1, seed: 
         (count, colours, height, width) float32, in [0, 1].
 
     Raises:
-        ValueError: if a number is not a positive whole one.
+        ValueError: if a number is not a positive whole one, or ``seed`` not a whole one from 0 up.
     """
     for name, value in {"count": count, "height": height, "width": width, "colours": colours}.items():
         checks.whole(name, value)
+    checks.whole("seed", seed, at_least=0)
     coins = torch.Generator().manual_seed(seed)
 
     def uniform(*shape: int) -> Tensor:
-        return torch.rand(count, *shape, 1, 1, generator=coins)
+        return torch.rand(count, *shape, 1, 1, generator=coins, dtype=torch.float32)
 
     side = max(height, width)
     pictures = uniform(colours).repeat(1, 1, height, width)
-    rows, columns = torch.arange(float(height))[:, None], torch.arange(float(width))
+    rows, columns = (torch.arange(size, dtype=torch.float32) for size in (height, width))
     for _ in range(_DISCS):
         radius = side / (_SMALLEST**-2 + uniform() * (_LARGEST**-2 - _SMALLEST**-2)).sqrt()
         down, across = ((1 + 2 * _BEYOND) * uniform() - _BEYOND for _ in range(2))
-        inside = (rows - height * down).square() + (columns - width * across).square() < radius.square()
+        inside = (rows[:, None] - height * down).square() + (
+            columns - width * across
+        ).square() < radius.square()
         colour = uniform(colours)
         pictures = torch.where(inside[:, None], colour, pictures)
     return pictures

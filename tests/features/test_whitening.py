@@ -76,6 +76,18 @@ def test_dead_leaves_are_discs_of_any_colours_and_the_same_in_every_call():
     assert 0.6 < float(torch.corrcoef(beside)[0, 1]) < 0.99
     assert torch.equal(leaves, dead_leaves(300, height=16, width=24, colours=2))
     assert not torch.equal(leaves, dead_leaves(300, height=16, width=24, colours=2, seed=1))
+    with pytest.raises(ValueError, match="seed"):
+        dead_leaves(3, height=8, width=8, seed=-1)
+
+
+def test_the_default_number_type_and_gradients_change_nothing():
+    leaves = dead_leaves(3, height=8, width=8)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert torch.equal(leaves, dead_leaves(3, height=8, width=8))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert not ChannelWhitening.fit(drawn().requires_grad_()).matrix.requires_grad
 
 
 @pytest.mark.parametrize(
@@ -85,6 +97,10 @@ def test_dead_leaves_are_discs_of_any_colours_and_the_same_in_every_call():
         (torch.ones(5, 6, 2, 2, dtype=torch.int64), "floating"),
         (torch.ones(5, 6, 2, 2), "the same everywhere"),
         (torch.full((5, 6, 2, 2), torch.nan), "finite"),
+        (1 + 1e-9 * torch.rand(5, 6, 2, 2, dtype=torch.float64), "the same everywhere"),
+        (1e-42 * torch.rand(5, 6, 2, 2, dtype=torch.float64), "ordinary size"),
+        (1e30 * torch.rand(5, 6, 2, 2), "ordinary size"),
+        (torch.rand(0, 6, 2, 2), "several pictures"),
         (torch.rand(1, 6, 2, 2), "several pictures"),
         (torch.rand(1, 6, 2, 2).expand(9, 6, 2, 2), "several pictures"),
     ],
