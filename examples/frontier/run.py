@@ -10,12 +10,15 @@ without a shuffler, and without privacy. Every setting was chosen on MNIST alone
 
 DIR has a folder for each data set: ``mnist`` and ``fashion-mnist`` in IDX files, ``cifar10`` and ``census``
 as data.py says. Ctrl-C, or kill it, whenever you like: the same command goes on after the last finished run.
+Several processes may write one result file, if each has arms, data sets or seeds of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -35,6 +38,7 @@ from training import standardized, train  # noqa: E402
 
 EPSILONS = (3.0, 1.4, 1.0, 0.5, 8.0)
 RESULTS = HERE / "results.json"
+NEIGHBOURS = "replace-one"
 
 Cell = tuple[str, str, str, int]
 """Data set, arm, ε as text, and seed."""
@@ -52,16 +56,36 @@ def cells(names: list[str], arms: list[str], seeds: int) -> Iterator[Cell]:
 
 
 def done(results: Path) -> list[dict[str, Any]]:
-    """The runs of a result file; none if there is no file yet."""
-    return json.loads(results.read_text())["runs"] if results.exists() else []
+    """The runs of a result file; none if there is no file yet.
+
+    Raises:
+        ValueError: if the file is damaged, or its ε is for another δ or other neighbours.
+    """
+    if not results.exists():
+        return []
+    try:
+        kept = json.loads(results.read_text())
+        runs: list[dict[str, Any]] = kept["runs"]
+        same = (kept["delta"], kept["neighbours"]) == (DELTA, NEIGHBOURS)
+        _ = [_cell(run) for run in runs]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{results} is not a whole result file: restore it, or move it away") from error
+    if not same:
+        raise ValueError(f"{results} is for another δ or other neighbours: name another file")
+    return runs
 
 
-def keep(results: Path, runs: list[dict[str, Any]]) -> None:
-    """Write all runs, so that a kill leaves the old file or the new one."""
-    lines = ",\n".join(" " + json.dumps(run, ensure_ascii=False) for run in runs)
-    unfinished = results.with_suffix(".part")
-    unfinished.write_text(f'{{"delta": {DELTA}, "neighbours": "replace-one", "runs": [\n{lines}\n]}}\n')
+def keep(results: Path, new: list[dict[str, Any]]) -> None:
+    """Add runs to those in the file, so that a kill leaves the old file or the new one."""
+    runs = {_cell(run): run for run in done(results) + new}
+    lines = ",\n".join(" " + json.dumps(run, ensure_ascii=False) for run in runs.values())
+    unfinished = results.with_name(f"{results.name}.{os.getpid()}.part")
+    unfinished.write_text(f'{{"delta": {DELTA}, "neighbours": "{NEIGHBOURS}", "runs": [\n{lines}\n]}}\n')
     unfinished.replace(results)
+
+
+def _cell(run: dict[str, Any]) -> Cell:
+    return run["data"], run["arm"], run["target_epsilon"], run["seed"]
 
 
 def run(task: Task, cell: Cell, noise: Noise) -> dict[str, Any]:
@@ -79,7 +103,7 @@ def run(task: Task, cell: Cell, noise: Noise) -> dict[str, Any]:
         "target_epsilon": epsilon,
         "seed": seed,
         "accuracy": round(found, 4),
-        "epsilon": noise.epsilon and [round(end, 4) for end in noise.epsilon],
+        "epsilon": noise.epsilon and _outward(*noise.epsilon),
         "cohort": noise.schedule.cohort,
         "rounds": noise.schedule.rounds,
         "pace": round(noise.schedule.pace, 4),
@@ -89,6 +113,11 @@ def run(task: Task, cell: Cell, noise: Noise) -> dict[str, Any]:
         **{key: round(value, 4) if isinstance(value, float) else value for key, value in noise.facts.items()},
         "seconds": round(time.process_time() - started, 1),
     }
+
+
+def _outward(lower: float, upper: float) -> list[float]:
+    """An interval at four digits, which contains it."""
+    return [math.floor(lower * 1e4) / 1e4, math.ceil(upper * 1e4) / 1e4]
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -107,8 +136,9 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if options.data_dir is None:
         parser.error("--data-dir says where the data are")
-    finished = {(each["data"], each["arm"], each["target_epsilon"], each["seed"]) for each in runs}
-    wanted = list(cells(options.only, options.arms, options.seeds))
+    finished = set(map(_cell, runs))
+    wanted = list(dict.fromkeys(cells(options.only, options.arms, options.seeds)))
+    options.results.parent.mkdir(parents=True, exist_ok=True)
 
     @lru_cache(maxsize=2)
     def task(name: str, scales: int) -> Task:
@@ -124,8 +154,7 @@ def main(arguments: list[str] | None = None) -> None:
         if cell in finished:
             continue
         told = run(task(cell[0], ARMS[cell[1]].scales), cell, noise(*cell[:3]))
-        runs.append(told)
-        keep(options.results, runs)
+        keep(options.results, [told])
         print(f"{count} of {len(wanted)}:", *cell, f"{told['accuracy']:.2%}, {told['seconds']} s", flush=True)
 
 

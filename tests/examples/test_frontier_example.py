@@ -53,11 +53,13 @@ def gradients(frontier):
     )
 
 
-def test_outer_products_answer_as_rows_that_are_written_out(gradients):
+def test_outer_products_answer_as_rows_that_are_written_out(frontier, gradients):
     written = Rows(gradients.dense())
     assert (gradients.num_rows, gradients.dim) == (written.num_rows, written.dim) == (70, 120)
     vector, weights = torch.arange(120.0), torch.arange(70.0)
     torch.testing.assert_close(gradients.l2_norm(), written.l2_norm())
+    tiny = frontier.training.OuterProducts(torch.full((1, 10), 2.6e-23), torch.ones(1, 1))
+    torch.testing.assert_close(tiny.l2_norm(), torch.tensor([2.6e-23 * math.sqrt(10)]), rtol=1e-5, atol=0)
     torch.testing.assert_close(gradients.gram(), written.gram(), rtol=1e-4, atol=1e-3)
     torch.testing.assert_close(gradients.dot(vector), written.dot(vector), rtol=1e-4, atol=1e-2)
     torch.testing.assert_close(
@@ -175,6 +177,31 @@ def test_the_grid_goes_on_where_it_stopped_and_the_page_counts_its_runs(frontier
         if run["arm"] != "none":
             assert 0 < run["epsilon"][0] <= run["epsilon"][1] <= 8.0
     assert "This page has 5 of 420 runs" in frontier.page.text(runs)
+
+
+def test_two_processes_keep_all_runs_and_other_files_are_refused(frontier, tmp_path):
+    run, file = frontier.run, tmp_path / "results.json"
+    runs = [{"data": "mnist", "arm": "sum", "target_epsilon": "3", "seed": seed} for seed in range(3)]
+    run.keep(file, runs[:2])
+    run.keep(file, runs[1:])  # by a process that began with an empty file
+    assert run.done(file) == runs
+    assert list(tmp_path.iterdir()) == [file]
+    whole = file.read_text()
+    for text, match in (
+        (whole.replace("1e-05", "1e-06"), "another δ"),
+        (whole.replace("replace-one", "add/remove"), "other neighbours"),
+        (whole[:-9], "not a whole result file"),
+        ("[]", "not a whole result file"),
+        (whole.replace('"seed"', '"coins"'), "not a whole result file"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=match):
+            run.keep(file, runs)
+        assert file.read_text() == text
+
+
+def test_intervals_are_rounded_outwards(frontier):
+    assert frontier.run._outward(2.95319, 2.99861) == [2.9531, 2.9987]
 
 
 def test_a_record_of_census_becomes_signed_words(frontier, tmp_path):
