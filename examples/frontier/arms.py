@@ -34,7 +34,7 @@ from shuffle_plugins.protocols import VectorSum
 
 DELTA = 1e-5
 NO_EPSILON = "none"
-# Share of the target ε that the first look alone would cost; it makes the rounds' noise 2 to 3 % larger.
+# Share of the target ε that the first look alone would cost. It makes the rounds' noise 0.6 to 2.6 % larger.
 LOOK_SHARE = 0.2
 _CLOSE = 0.998  # the search stops when the run's ε is within the target and at least this share of it
 Found = TypeVar("Found")
@@ -338,7 +338,7 @@ ARMS = {
         noise=shared_sum,
     ),
     "one report": Arm(
-        title="one report per client",
+        title="one report per client and round",
         trusts="the shuffler, to take names away",
         schedule=Schedule(cohort=12_000, rounds=400, clip=0.005),
         noise=one_report,
