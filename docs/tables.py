@@ -447,7 +447,7 @@ def sentences() -> dict[str, list[str]]:
             f"**ε = {upper} instead of {published}** for the {last['steps']:,} rounds",
             f"data for which that ε is at least {lower}",
             f"**{100 * reached['vector-sum'][-1]:.1f} % on MNIST at ε = 2.93**",
-            f"{one_report} % if each client sends one single report",
+            f"{one_report} % with one report per client and round",
         ],
         "docs/guides/opacus.md": [
             f"20 epochs of 60,000 records at ε0 = 3 cost ε ≤ {twenty} at δ = 1e-5",
