@@ -73,11 +73,16 @@ def test_an_update_is_one_step_of_sgd_on_the_clients_image(grid, example):
 
 
 def test_reports_are_of_the_updates(grid, example):
-    """At a huge ε0 PrivUnit's report has a cosine of 0.2 with its input; by chance 0.009 is usual."""
+    """At a huge ε0 PrivUnit's report has a cosine of 0.2 with its input; by chance 0.009 is usual.
+
+    One report in 800 is uniform at any ε0, so three of 20 may be: more are, once in 10^8 runs.
+    """
     spec = MechanismSpec(name="privunit", local_epsilon=400.0, radius=1e-3)
     network, nodes, _, replies = ask(grid, example, spec)
+    near = 0
     for reply, node in zip(replies, nodes, strict=True):
         sent = read_plain_payload(payload_of(reply), size=spec.report_bytes(dim=DIM))
         values = Reports.from_bytes(sent).fields[0].values[0]
         step = own_step(grid, network, node - grid.get_node_ids()[0])
-        assert torch.nn.functional.cosine_similarity(values, step, dim=0) > 0.15
+        near += bool(torch.nn.functional.cosine_similarity(values, step, dim=0) > 0.15)
+    assert near >= len(nodes) - 3

@@ -93,9 +93,7 @@ def test_the_mean_is_of_updates_clipped_to_the_rounds_norm():
 
 @pytest.mark.slow
 def test_a_sum_adapts_too():
-    protocol = VectorSum.calibrated(
-        dim=DIM + 1, radius=1.0, cohort=40, population=40, epsilon=15.0, delta=1e-6, num_steps=20
-    )
+    protocol = VectorSum.with_noise(dim=DIM + 1, radius=1.0, cohort=40, noise_multiplier=1.0)
     strategy, _ = run(
         [5.0] * 40,
         rounds=15,
@@ -104,7 +102,7 @@ def test_a_sum_adapts_too():
         local_epsilon=None,
         clipping_norm=None,
     )
-    assert 3 < strategy.clipping_norm < 7
+    assert 3 < strategy.clipping_norm < 7  # measured: 5.4 with a standard deviation of 0.2
 
 
 def test_the_norm_survives_the_process(tmp_path):

@@ -83,7 +83,7 @@ def test_a_radius_that_float32_cannot_hold_is_refused(name, radius):
 @pytest.mark.parametrize("name", ["privunit", "privunit-g", "projunit", "l2-block", "linf-block", "laplace"])
 def test_the_largest_and_the_smallest_radius_work(name, radius):
     mechanism = get(name, local_epsilon=4.0, dim=6, radius=radius)
-    row = torch.full((20, 6), 0.1 * radius)
+    row = torch.full((501, 6), 0.1 * radius)  # so many and odd: all signs of few cancel once in 3,000 times
     total = mechanism.sum(mechanism.randomize(row, clip=True))
     assert bool(total.isfinite().all())
     assert bool((total != 0).any())

