@@ -31,12 +31,13 @@ pytestmark = pytest.mark.process
 
 WORLD = 2
 N, K = 40, 9
+MANY = 120  # so that of MANY / 2 Poisson cohorts of two, some surely have less than one for each rank
 DIM = 6 * 3 + 3
 
 
-def records() -> TensorDataset:
-    x = torch.randn(N, 6, generator=torch.Generator().manual_seed(5))
-    return TensorDataset(x, torch.arange(N))
+def records(count: int = N) -> TensorDataset:
+    x = torch.randn(count, 6, generator=torch.Generator().manual_seed(5))
+    return TensorDataset(x, torch.arange(count))
 
 
 def model(seed: int = 3) -> nn.Module:
@@ -102,7 +103,7 @@ def privunit() -> dict[str, Any]:
 
 
 def poisson() -> dict[str, Any]:
-    return train_with(sampling="poisson", data_loader=DataLoader(records(), batch_size=2))
+    return train_with(sampling="poisson", data_loader=DataLoader(records(MANY), batch_size=2))
 
 
 def same_coins() -> dict[str, Any]:
@@ -392,11 +393,11 @@ def test_each_rank_takes_its_part_of_one_cohort_of_k(ranks: Any, scenario: str) 
 
 def test_a_poisson_cohort_is_split_too_and_empty_parts_are_steps(ranks: Any) -> None:
     parts = list(zip(*(rank["poisson"]["indices"] for rank in ranks), strict=True))
-    assert len(parts) == N // 2
+    assert len(parts) == MANY // 2
     assert all(not set(a) & set(b) and len(a) - len(b) in (0, 1) for a, b in parts)
     assert any(not b for _, b in parts)
     assert len({len(a) + len(b) for a, b in parts}) > 1
-    assert ranks[0]["poisson"]["history"][0][1] == N // 2
+    assert ranks[0]["poisson"]["history"][0][1] == MANY // 2
 
 
 def test_the_coins_of_the_ranks_differ(ranks: Any) -> None:
