@@ -422,6 +422,12 @@ def test_layers_open_in_their_own_order_and_place_alone(two: Row) -> None:
         assert refused(opener.open, two.parts(envelopes)[0][0]) is Refusal.UNREADABLE
         if not opener.first:
             assert refused(opener.open_ticket, two.parts(envelopes)[1][0]) is Refusal.UNREADABLE
+    first, _ = two.parts(envelopes)[0][:2]
+    assert two.opener(0).open(first)
+    stranger = generate_service_key().public.sealing
+    assert (
+        refused(two.opener(0, mixer_keys=[two.sealing_keys[0], stranger]).open, first) is Refusal.UNREADABLE
+    )
     with pytest.raises(ShuffleError, match="not one of the mixers"):
         two.opener(1, private_key=generate_service_key().sealing)
     for keys in ([], [bytes(31)], [two.sealing_keys[0]] * 2):
