@@ -80,8 +80,8 @@ def load(name: str, *, scales: int, data: Path, cache: Path) -> Task:
     """
     file = cache / ("census.npz" if name == "census" else f"{name}-{scales}.npz")
     if not file.exists():
-        parts = dict(zip(("train", "test"), _READERS[name](data / name, scales), strict=True))
         cache.mkdir(parents=True, exist_ok=True)
+        parts = dict(zip(("train", "test"), _READERS[name](data / name, scales), strict=True))
         unfinished = file.with_suffix(".part.npz")
         np.savez(
             unfinished, **{f"{part}_{i}": each[i].numpy() for part, each in parts.items() for i in (0, 1)}

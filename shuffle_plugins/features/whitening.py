@@ -48,7 +48,8 @@ class ChannelWhitening:
 
         Args:
             coefficients: (pictures, channels, rows, columns), or with colours, (pictures, colours, channels,
-                rows, columns), which become further channels; of many more pictures than channels.
+                rows, columns), which become further channels; of many more pictures than channels. Not the
+                pictures themselves.
             strength: from 0, which leaves the channels' correlations as they are, to 1.
 
         Raises:
@@ -57,9 +58,12 @@ class ChannelWhitening:
         """
         check_coefficients(coefficients)
         checks.number("strength", strength, at_least=0, at_most=1)
-        if len(coefficients) < 2:
-            raise ValueError(f"coefficients must be those of several pictures, got {len(coefficients)}")
         flat = coefficients.detach().flatten(1, -3).double()
+        if len(flat) < max(2, flat.shape[1]):
+            raise ValueError(
+                "coefficients must be those of several pictures, at least as many as there are channels, got "
+                f"{len(flat)} of {flat.shape[1]} channels"
+            )
         mean, deviation = (of(flat, dim=(0, 2, 3)) for of in (torch.mean, torch.std))
         largest = flat.abs().amax(dim=(0, 2, 3))
         least = (_CONSTANT * largest).clamp(min=1 / _LARGEST_VALUE)
@@ -96,7 +100,10 @@ class ChannelWhitening:
         check_coefficients(coefficients)
         flat = coefficients.flatten(1, -3)
         if flat.shape[1] != len(self.mean):
-            raise ValueError(f"coefficients must have {len(self.mean)} channels, got {flat.shape[1]}")
+            raise ValueError(
+                f"coefficients must have {len(self.mean)} channels, got {flat.shape[1]}: fit to pictures "
+                "that went through the same scattering, of the same order"
+            )
         mean, matrix = self.mean.to(flat.device)[:, None], self.matrix.to(flat.device)
         rows = flat.new_empty(len(flat), math.prod(flat.shape[1:]))
         for start in range(0, len(flat), _IMAGES_AT_ONCE):

@@ -161,10 +161,9 @@ def test_the_grid_goes_on_where_it_stopped_and_the_page_counts_its_runs(frontier
     for name, arm in frontier.arms.ARMS.items():
         small = frontier.arms.Arm(title=arm.title, trusts=arm.trusts, schedule=schedule, noise=arm.noise)
         monkeypatch.setitem(frontier.arms.ARMS, name, small)
-    monkeypatch.setattr(frontier.run, "EPSILONS", (8.0,))
     results = tmp_path / "results.json"
     asked = ["--data-dir", str(tmp_path), "--cache", str(tmp_path), "--results", str(results)]
-    asked += ["--only", "census", "--seeds", "1"]
+    asked += ["--only", "census", "--seeds", "1", "--epsilon", "8"]
     frontier.run.main([*asked, "--arms", "sum", "none"])
     first = json.loads(results.read_text())["runs"]
     assert [run["arm"] for run in first] == ["sum", "none"]
