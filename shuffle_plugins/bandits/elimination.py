@@ -45,7 +45,13 @@ from shuffle_plugins.bandits.designs import (
     near_optimal_design,
     span_coordinates,
 )
-from shuffle_plugins.bandits.privacy import NoNoise, NonPrivate, PrivacyModel, RewardNoise
+from shuffle_plugins.bandits.privacy import (
+    NoNoise,
+    NonPrivate,
+    PrivacyModel,
+    RewardNoise,
+    checked_rewards,
+)
 from shuffle_plugins.core import checks
 
 if TYPE_CHECKING:
@@ -640,20 +646,6 @@ def checked_actions(actions: Vectors) -> Vectors:
         raise ValueError(
             f"an action has norm {largest:.6g}: divide all by {largest:.6g}, so that none exceeds 1"
         )
-    return found
-
-
-def checked_rewards(rewards: Floats) -> Floats:
-    """Rewards, checked, as a float64 array.
-
-    Raises:
-        ValueError: if they are not a list of numbers in [-1, 1].
-    """
-    found = np.asarray(rewards, dtype=np.float64)
-    if found.ndim != 1:
-        raise ValueError(f"rewards must be a list, one number for each client, got shape {found.shape}")
-    if not (np.abs(found) <= 1).all():  # false for NaN too
-        raise ValueError("a reward is outside [-1, 1]: scale rewards by a public constant, or clip them")
     return found
 
 

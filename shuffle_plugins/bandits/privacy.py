@@ -383,6 +383,20 @@ class ShuffledModel(PrivacyModel):
         return _shuffled(float(self.epsilon), float(self.delta), count, self.mechanism, self.bound)
 
 
+def checked_rewards(rewards: Floats) -> Floats:
+    """Rewards, checked, as a float64 array.
+
+    Raises:
+        ValueError: if they are not a list of numbers in [-1, 1].
+    """
+    found = np.asarray(rewards, dtype=np.float64)
+    if found.ndim != 1:
+        raise ValueError(f"rewards must be a list, one number for each client, got shape {found.shape}")
+    if not (np.abs(found) <= 1).all():  # false for NaN too
+        raise ValueError("a reward is outside [-1, 1]: scale rewards by a public constant, or clip them")
+    return found
+
+
 def published_local_epsilon(*, epsilon: float, delta: float, reports: int) -> float:
     """ε0 of a shuffled batch by the closed form of the thesis, (6.10) inverted, and ε where that is larger.
 
