@@ -433,7 +433,7 @@ def sentences() -> dict[str, list[str]]:
     one_report = " and ".join(f"{100 * each:.1f}" for each in reached["privunit"])
     tuned = fmean(
         run["accuracy"]
-        for run in json.loads((ROOT / "examples" / "frontier" / "results.json").read_text())["runs"]
+        for run in json.loads((ROOT / "examples" / "frontier" / "results.json").read_text("utf-8"))["runs"]
         if (run["data"], run["arm"], run["target_epsilon"]) == ("mnist", "sum", "3")
     )
     shared = result("examples/mnist_shared_sum")

@@ -11,7 +11,8 @@ without a shuffler, and without privacy. Settings were chosen on MNIST; the page
 DIR has a folder for each data set: ``mnist`` and ``fashion-mnist`` in IDX files, ``cifar10`` and ``census``
 as data.py says. Ctrl-C, or kill it, whenever you like: the same command goes on after the last finished run.
 The features of a data set come first and take up to five minutes; they are kept when all are computed.
-Several processes may write one result file, if each has arms, data sets or seeds of its own.
+Several processes may write one result file, if each has arms, data sets or seeds of its own. Of two runs that
+end in the same instant one may be lost; the next start makes it.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ def done(results: Path) -> list[dict[str, Any]]:
         kept = json.loads(results.read_text())
         runs: list[dict[str, Any]] = kept["runs"]
         same = (kept["delta"], kept["neighbours"]) == (DELTA, NEIGHBOURS)
-        _ = [_cell(run) for run in runs]
+        for each in runs:
+            _cell(each)
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{results} is not a whole result file: restore it, or move it away") from error
     if not same:
