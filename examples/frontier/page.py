@@ -66,6 +66,13 @@ def text(runs: Runs) -> str:
 
 def _head(runs: Runs) -> Iterable[str]:
     wanted = (len(ARMS) - 1) * len(LEVELS) * len(TITLES) * SEEDS + len(TITLES) * SEEDS
+    missing = (
+        f""", or of as many as stand in brackets; —
+stands for runs that were not made. This page has {len(runs)} of {wanted} runs; the command at its end makes
+the others"""
+        if len(runs) < wanted
+        else ""
+    )
     yield f"""\
 # Accuracy against ε, and whom one has to trust
 
@@ -73,9 +80,8 @@ def _head(runs: Runs) -> Iterable[str]:
 
 A linear model on fixed features. ε is certified for one whole run, at δ = {DELTA:g}, for **replace-one**
 neighbours and an observer of every model of the run who does not see which clients took part in a round.
-Test accuracy is in per cent, mean ± standard deviation of five runs, or of as many as stand in brackets; —
-stands for runs that were not made. The picture's axes are logarithmic in the error.
-This page has {len(runs)} of {wanted} runs; the command at its end makes those that are missing.
+Test accuracy is in per cent, mean ± standard deviation of five runs{missing}. The picture's axes are
+logarithmic in the error.
 
 ![accuracy against ε](../../examples/frontier/frontier.png)
 """
