@@ -1,0 +1,62 @@
+"""Audits: what attacks prove, beside what is certified."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from measured.parts import Sentences, Tables, result, table
+from shuffle_plugins.core import rounded
+
+AUDIT = "docs/guides/audit.md"
+
+
+def _proven(row: dict[str, Any]) -> tuple[str, ...]:
+    certified, audited = row["certified"], row["epsilon"]
+    return (
+        f"{row['delta']:g}",
+        rounded(certified, up=True),
+        rounded(audited, up=False),
+        f"{audited / certified:.0%}",
+    )
+
+
+def reports() -> str:
+    """Attacks on shuffled reports."""
+    return table(
+        ("mechanism", "round", "δ", "certified ε", "audited ε", "share", "attack", "everybody else"),
+        (
+            (
+                f"`{row['mechanism']}`",
+                row["round"],
+                *_proven(row),
+                row["attack"],
+                row["neighbours"].rpartition(", everybody else ")[2],
+            )
+            for row in result("examples/audit")
+        ),
+    )
+
+
+def sums() -> str:
+    """Attacks on sums of several messages per client."""
+    return table(
+        ("sum", "δ", "certified ε", "audited ε", "share"),
+        ((f"`{row['sum']}`", *_proven(row)) for row in result("examples/audit_sums")),
+    )
+
+
+TABLES: Tables = {AUDIT: {"reports": reports, "sums": sums}}
+
+
+def sentences() -> Sentences:
+    """Pieces of text with numbers of audits."""
+    shares = [row["epsilon"] / row["certified"] for row in result("examples/audit_sums")]
+    certified = [
+        rounded(row["certified"], up=True)
+        for row in result("examples/audit")
+        if (row["mechanism"], row["round"]) == ("binary-rr", "10 of 50")
+    ]
+    return {
+        AUDIT: [f"where {' and '.join(certified)} are certified"],
+        "docs/guides/protocols.md": [f"proves {100 * min(shares):.0f} to {100 * max(shares):.0f} % of"],
+    }

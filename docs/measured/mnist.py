@@ -1,0 +1,224 @@
+"""MNIST runs: those of the papers, the two recipes, and what came out of all training runs."""
+
+from __future__ import annotations
+
+import json
+from statistics import fmean
+from typing import Any
+
+from measured.parts import ROOT, Sentences, Tables, interval, percent, result, table
+from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
+from shuffle_plugins.core import rounded
+
+MNIST = "docs/reference/mnist.md"
+SEEDS = 5  # of each point of the frontier; while it is run anew there are fewer, and no sentence
+
+
+def frontier() -> list[dict[str, Any]]:
+    """Runs of accuracy against ε."""
+    text = (ROOT / "examples" / "frontier" / "results.json").read_text(encoding="utf-8")
+    return json.loads(text)["runs"]  # type: ignore[no-any-return]
+
+
+def _curve(preset: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = result(f"examples/paper_mnist_{preset}")["curve"]
+    return found
+
+
+def _within(curve: list[dict[str, Any]], reading: str, epsilon: float) -> dict[str, Any] | None:
+    """The last epoch whose ε, by a reading, is at most that."""
+    key = f"epsilon_{reading}"
+    return next((e for e in reversed(curve) if e[key] is not None and e[key] <= epsilon), None)
+
+
+def mnist_runs() -> str:
+    """Accuracy and certified ε where the source reports them."""
+    a, b, thesis, plain = (_curve(name) for name in ("fig5a", "fig5b", "fig4.2", "non-private"))
+    rows = []
+    for label, published, accuracy, point, bold in (
+        ("Fig. 5(a), five seeds", "1.40", "80 ± 1.8 (10 runs)", _within(a, "published", 1.4), True),
+        ("", "2.91", "90 ± 0.5", _within(a, "published", 2.91), True),
+        ("", f"{rounded(a[-1]['epsilon_published'], up=True, digits=3)}, the end", "—", a[-1], False),
+        ("Fig. 5(b), four seeds", "3.0", "81.15 ± 0.7 (4 runs)", _within(b, "published", 3.0), True),
+        ("", "5.8, the end", "89.7 ± 0.5", b[-1], True),
+        ("Fig. 4.2, five seeds", "10, the end (see below)", "87.9 ± 1 (10 runs)", thesis[-1], True),
+    ):
+        assert point is not None
+        rows.append(
+            (label, published, accuracy, percent(point, bold=bold), str(point["epoch"]), interval(point))
+        )
+    last = plain[-1]
+    rows.append(
+        ("without privacy, three seeds", "—", "99", percent(last, bold=True), str(last["epoch"]), "—")
+    )
+    return table(("", "published ε", "published accuracy", "ours", "epoch", "certified ε"), rows)
+
+
+def mnist_clones() -> str:
+    """At the ε of the earlier analysis."""
+
+    def within(preset: str, epsilon: float) -> str:
+        point = _within(_curve(preset), "clones_numerical", epsilon)
+        assert point is not None
+        return f"{percent(point)} % (epoch {point['epoch']})"
+
+    def reached(preset: str, accuracy: float) -> str:
+        curve = _curve(preset)
+        point = next(e for e in curve if e["accuracy"] >= accuracy)
+        end = curve[-1]["epsilon_clones_numerical"]
+        first = rounded(point["epsilon_clones_numerical"], up=True, digits=3)
+        return f"{first} (epoch {point['epoch']}), {rounded(end, up=True, digits=3)} at the end"
+
+    return table(
+        ("", "published, clones", "ours at that ε, clones"),
+        [
+            ("Fig. 5(a), ε = 1.4", "70.7 ± 2.1 %", within("fig5a", 1.4)),
+            ("Fig. 5(a), ε at 90 %", "4.82", reached("fig5a", 0.9)),
+            ("Fig. 5(b), ε = 3", "76.46 ± 1.9 %", within("fig5b", 3.0)),
+            ("Fig. 5(b), ε at 89.7 %", "18.3", reached("fig5b", 0.897)),
+        ],
+    )
+
+
+def mnist_thesis() -> str:
+    """Figure 4.2 by each reading of its ε."""
+    curve = _curve("fig4.2")
+    middle, end = curve[33], curve[-1]
+
+    def line(name: str, reading: str) -> tuple[str, ...]:
+        found = []
+        for epsilon in (5.0, 10.0):
+            point = _within(curve, reading, epsilon)
+            inside = point is not None and point["epoch"] < end["epoch"]
+            found.append(f"{percent(point)} % (epoch {point['epoch']})" if inside else "not reached")  # type: ignore[arg-type, index]
+        values = (rounded(each[f"epsilon_{reading}"], up=True, digits=3) for each in (middle, end))
+        return (name, *values, *found)
+
+    certified = (rounded(each["epsilon_upper"], up=True) for each in (middle, end))
+    return table(
+        ("", "epoch 34", "epoch 80", "accuracy at its ε = 5", "at its ε = 10"),
+        [
+            line("clones, closed form, strong composition", "clones_closed"),
+            line("Theorem 5.4.1 (Rényi, subsampled)", "published"),
+            line("clones, numerical, strong composition", "clones_numerical"),
+            ("published", "5", "10", "", ""),
+            ("certified here", *certified, "", ""),
+        ],
+    )
+
+
+def mnist_sums() -> str:
+    """Noise of all clients beside a trusted server's."""
+    recorded = result("examples/mnist_vector_sum")
+    runs = {name: found[0] for name, found in recorded["runs"].items()}
+    own, central, plain = runs["vector-sum"], runs["central Gaussian"], runs["no noise"]
+    ends = {"epsilon_lower": own["epsilon_leaked_at_least"], "epsilon_upper": own["epsilon_certified"]}
+    return table(
+        ("noise", "test accuracy", "certified ε", "deviation of the sum's noise / clipping norm"),
+        [
+            (
+                "P_vec, no trusted server",
+                f"**{100 * own['accuracy']:.1f} %**",
+                interval(ends),
+                f"{own['noise_deviation_over_radius']:.2f}",
+            ),
+            (
+                "Gaussian, trusted server",
+                f"{100 * central['accuracy']:.1f} %",
+                f"{recorded['settings']['epsilon']:.3f}",
+                f"{central['noise_multiplier']:.2f}",
+            ),
+            ("none", f"{100 * plain['accuracy']:.1f} %", "∞", "0"),
+        ],
+    )
+
+
+def recorded_runs() -> str:
+    """What came out of the training runs whose results are committed."""
+    rows: list[tuple[str, str, str, str]] = []
+    for run in result("examples/mnist_recipes"):
+        name = f"[{run['task']}, `{run['randomizer']}`](../guides/opacus.md#two-recipes)"
+        epsilon = rounded(run["epsilon_certified"], up=True)
+        rows.append((name, "`mnist_recipes.json`", epsilon, f"{100 * run['accuracy']:.1f} %"))
+    for run in result("examples/untuned"):
+        what = f"{run['data']}, {run['model']}, `{run['randomizer']}`"
+        name = f"[without tuning: {what}](../guides/opacus.md#without-tuning)"
+        epsilon = rounded(run["epsilon_certified"], up=True)
+        rows.append((name, "`untuned.json`", epsilon, f"{100 * run['accuracy']:.1f} %"))
+    for preset, title in (("fig5a", "Fig. 5(a)"), ("fig5b", "Fig. 5(b)"), ("fig4.2", "Fig. 4.2")):
+        last = _curve(preset)[-1]
+        name = f"[published MNIST run, {title}](mnist.md)"
+        rows.append((name, f"`paper_mnist_{preset}.json`", interval(last), f"{percent(last)} %"))
+    own = result("examples/mnist_vector_sum")["runs"]["vector-sum"][0]
+    ends = {"epsilon_lower": own["epsilon_leaked_at_least"], "epsilon_upper": own["epsilon_certified"]}
+    name = "[without a trusted server](mnist.md#without-a-trusted-server)"
+    rows.append((name, "`mnist_vector_sum.json`", interval(ends), f"{100 * own['accuracy']:.1f} %"))
+    shared = result("examples/mnist_shared_sum")
+    name = "[sums that nobody sees](../guides/flower.md#sums-that-nobody-sees)"
+    epsilon = rounded(shared["epsilon_observer"], up=True)
+    rows.append((name, "`mnist_shared_sum.json`", epsilon, f"{100 * shared['accuracy']:.1f} %"))
+    return table(("run", "results", "certified ε", "test accuracy"), rows)
+
+
+TABLES: Tables = {
+    MNIST: {"runs": mnist_runs, "clones": mnist_clones, "thesis": mnist_thesis, "sums": mnist_sums},
+    "docs/reference/reproduction.md": {"recorded runs": recorded_runs},
+}
+
+
+def sentences() -> Sentences:
+    """Pieces of text with measured numbers that a page must have."""
+    last = _curve("fig5a")[-1]
+    upper, lower = (
+        rounded(last[f"epsilon_{end}"], up=end == "upper", digits=3) for end in ("upper", "lower")
+    )
+    published = rounded(last["epsilon_published"], up=True, digits=3)
+    epochs = ShuffleAccountant()
+    epochs.step(ShuffleRound(local_epsilon=3.0, population=60_000, cohort=64, sampling="epoch"), num_steps=20)
+    twenty = rounded(epochs.epsilon(1e-5, lower=False).upper, up=True)
+    recipes = result("examples/mnist_recipes")
+    reached = {
+        name: sorted(
+            run["accuracy"]
+            for run in recipes
+            if run["randomizer"] == name and "features" in run["task"] and run["target_epsilon"] == 2.93
+        )
+        for name in ("vector-sum", "privunit")
+    }
+    one_report = " and ".join(f"{100 * each:.1f}" for each in reached["privunit"])
+    tuned = [
+        run["accuracy"]
+        for run in frontier()
+        if (run["data"], run["arm"], run["target_epsilon"]) == ("mnist", "sum", "3")
+    ]
+    shared = result("examples/mnist_shared_sum")
+    ratios = [
+        point["epsilon_published"] / point["epsilon_upper"]
+        for preset in ("fig5a", "fig5b")
+        for point in (
+            _curve(preset)[-1],
+            _within(_curve(preset), "published", {"fig5a": 1.4, "fig5b": 3.0}[preset]),
+        )
+        if point is not None
+    ]
+    first = next(point for point in _curve("fig5a") if point["accuracy"] >= 0.8)
+    told = rounded(first["epsilon_published"], up=True, digits=3)
+    return {
+        "README.md": [
+            f"**ε = {upper} instead of {published}** for the {last['steps']:,} rounds",
+            f"data for which that ε is at least {lower}",
+            f"**{100 * reached['vector-sum'][-1]:.1f} % on MNIST at ε = 2.93**",
+            f"{one_report} % with one report per client and round",
+            *([f"[{100 * fmean(tuned):.1f} % with all that was tuned]"] if len(tuned) == SEEDS else ()),
+        ],
+        "docs/guides/opacus.md": [
+            f"20 epochs of 60,000 records at ε0 = 3 cost ε ≤ {twenty} at δ = 1e-5",
+        ],
+        MNIST: [
+            f"It ends at **{100 * shared['accuracy']:.1f} %** and a certified ε of "
+            f"{rounded(shared['epsilon_observer'], up=True)} against an observer",
+            f"against it ε is {rounded(shared['epsilon_server'], up=True)} for the client",
+            f"on average at epoch {first['epoch']}, published ε {told}",
+            f"is {min(ratios):.1f} to {max(ratios):.1f} times less",
+        ],
+    }
