@@ -1,0 +1,168 @@
+r"""Features of images by comparing each small patch with random patches of public pictures.
+
+Coates, Lee, Ng 2011, "An analysis of single-layer networks in unsupervised feature learning"; Thiry, Arbel,
+Belilovsky, Oyallon 2021, "The unreasonable effectiveness of patches in deep convolutional kernels methods".
+There the patches come from the images to be learned, which under differential privacy would cost privacy.
+Here they come from pictures that nobody's data are in.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from shuffle_plugins.core import checks
+
+_FLOOR = 1e-3  # added to a patch's variance, so that the noise of a flat patch is not made large
+_FLAT = 1e-4  # patches of less variance have nothing in them to compare with
+_RIDGE = 0.1  # added to each eigenvalue of the patches' covariance, over the average one
+_SAMPLED = 100_000  # public patches that are looked at
+_VALUES_AT_ONCE = 1 << 19  # of all filters' answers, few enough to stay in the processor's cache
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PatchFeatures:
+    r"""Compares every patch of an image with filters, and averages what is found over each part of the image.
+
+    A patch is a square of pixels; its mean is subtracted and it is divided by its standard deviation,
+    :math:`p = (x - \bar x)/\sqrt{\mathrm{var}(x) + 0.001}`. With a filter w and its threshold t two numbers
+    tell how well it agrees: :math:`\max(0, w·p - t)` and :math:`\max(0, -w·p - t)`. Each is averaged over
+    every one of ``places`` × ``places`` parts of the image.
+
+    :meth:`fit` takes filters from **public** pictures, for example those of :func:`dead_leaves`. Filters
+    are patches of those pictures; fitted to private images they would publish parts of them.
+
+    Attributes:
+        filters: w, (filters, colours, size, size) float32.
+        thresholds: t, (filters,) float32.
+        places: parts of an image in each direction.
+    """
+
+    filters: Tensor
+    thresholds: Tensor
+    places: int
+
+    @classmethod
+    def fit(
+        cls,
+        pictures: Tensor,
+        *,
+        filters: int = 128,
+        size: int = 6,
+        places: int = 3,
+        share: float = 0.25,
+        seed: int = 0,
+    ) -> PatchFeatures:
+        """Filters that are random patches of these public pictures, made less correlated (whitened).
+
+        With Σ the covariance of normalised patches over its average eigenvalue, a filter is
+        (Σ + 0.1·I)^(-1/2) q, where q is (Σ + 0.1·I)^(-1/2) times a random patch, divided by its length.
+
+        Args:
+            pictures: (pictures, colours, height, width), floating point in [0, 1]; a few thousand.
+            filters: how many; an image then has 2·filters channels.
+            size: pixels of a patch's side.
+            places: parts of an image in each direction.
+            share: for which share of the public patches a filter's answer exceeds its threshold, in size;
+                in (0, 1).
+            seed: which patches are drawn.
+
+        Raises:
+            ValueError: if the pictures have other dimensions, are not floating point, not finite, smaller
+                than a patch, or have fewer patches with any contrast than filters; or if an option is out of
+                range.
+        """
+        _check_images("pictures", pictures)
+        checks.whole("filters", filters)
+        checks.whole("size", size, at_least=2, at_most=min(pictures.shape[-2:]))
+        checks.whole("places", places, at_most=min(pictures.shape[-2:]) - size + 1)
+        checks.number("share", share, above=0, below=1)
+        checks.whole("seed", seed, at_least=0)
+        if not len(pictures) or not bool(pictures.isfinite().all()):
+            raise ValueError("pictures must be at least one, and finite")
+        coins = torch.Generator().manual_seed(seed)
+        windows = pictures.detach().cpu().unfold(2, size, 1).unfold(3, size, 1)
+        drawn = [
+            torch.randint(windows.shape[axis], (_SAMPLED,), generator=coins, dtype=torch.int64)
+            for axis in (0, 2, 3)
+        ]
+        patches = windows[drawn[0], :, drawn[1], drawn[2]].flatten(1).double()
+        patches = patches - patches.mean(dim=1, keepdim=True)
+        variances = patches.square().mean(dim=1, keepdim=True)
+        patches = (patches / (variances + _FLOOR).sqrt())[variances[:, 0] > _FLAT]
+        if len(patches) < filters:
+            raise ValueError(
+                f"pictures must have patches with some contrast, at least as many as filters, {filters}; of "
+                f"{_SAMPLED} patches {len(patches)} have"
+            )
+        values, vectors = torch.linalg.eigh(patches.T @ patches / len(patches))
+        gains = (values.clamp(min=0) / values.mean() + _RIDGE) ** -0.5
+        whitening = (vectors * gains) @ vectors.T
+        chosen = patches[torch.randperm(len(patches), generator=coins)[:filters]] @ whitening
+        found = functional.normalize(chosen) @ whitening
+        found = found - found.mean(dim=1, keepdim=True)
+        answers = (patches[: max(1000, _SAMPLED // 10)] @ found.T).abs()
+        rank = max(1, round((1 - share) * len(answers)))
+        return cls(
+            filters=found.view(filters, pictures.shape[1], size, size).float(),
+            thresholds=answers.kthvalue(rank, dim=0).values.float(),
+            places=places,
+        )
+
+    @property
+    def channels(self) -> int:
+        """Numbers of one place: two for each filter."""
+        return 2 * len(self.filters)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """The features of each image, from that image alone; no gradient flows back to it.
+
+        Args:
+            images: (images, colours, height, width), of any floating type, in [0, 1], as many colours as the
+                public pictures had; height and width may differ from theirs.
+
+        Returns:
+            (images, 2·filters, places, places) float32, at least 0, on the device of the images: first the
+            agreement with each filter, then with its negative. :class:`ChannelWhitening` makes rows of them.
+
+        Raises:
+            ValueError: if the images have other dimensions or colours, are too small, or not floating point.
+        """
+        _check_images("images", images)
+        colours, size = self.filters.shape[1:3]
+        least = size + self.places - 1
+        if images.shape[1] != colours or min(images.shape[-2:]) < least:
+            raise ValueError(
+                f"images must have {colours} colours and at least {least} x {least} pixels, got "
+                f"{tuple(images.shape)}"
+            )
+        images = images.detach()
+        filters = self.filters.to(images.device)
+        thresholds = self.thresholds.to(images.device)[:, None, None]
+        at_once = max(1, _VALUES_AT_ONCE // (len(filters) * math.prod(images.shape[-2:])))
+        found = filters.new_empty(len(images), self.channels, self.places, self.places)
+        for start in range(0, len(images), at_once):
+            part = images[start : start + at_once].float().contiguous()
+            mean, square = (
+                functional.avg_pool2d(each.mean(dim=1, keepdim=True), size, stride=1)
+                for each in (part, part.square())
+            )
+            scale = (square - mean.square()).clamp_(min=0).add_(_FLOOR).rsqrt_()
+            answers = functional.conv2d(part, filters).mul_(scale)
+            both = [(sign * answers).sub_(thresholds).clamp_(min=0) for sign in (1, -1)]
+            found[start : start + at_once] = torch.cat(
+                [functional.adaptive_avg_pool2d(each, self.places) for each in both], dim=1
+            )
+        return found
+
+
+def _check_images(name: str, images: Tensor) -> None:
+    if images.dim() != 4 or not images.is_floating_point():
+        raise ValueError(
+            f"{name} must be floating point of shape (images, colours, height, width), got {images.dtype} "
+            f"{tuple(images.shape)}"
+        )
