@@ -1,3 +1,4 @@
+from .images import ImageFeatures as ImageFeatures
 from .normalization import group_normalized as group_normalized
 from .normalization import place_normalized as place_normalized
 from .patches import PatchFeatures as PatchFeatures

@@ -76,7 +76,7 @@ class PatchFeatures:
                 than a patch, or have fewer patches with any contrast than filters; or if an option is out of
                 range.
         """
-        _check_images("pictures", pictures)
+        check_images("pictures", pictures)
         checks.whole("filters", filters)
         checks.whole("size", size, at_least=2, at_most=min(pictures.shape[-2:]))
         checks.whole("places", places, at_most=min(pictures.shape[-2:]) - size + 1)
@@ -132,7 +132,7 @@ class PatchFeatures:
         Raises:
             ValueError: if the images have other dimensions or colours, are too small, or not floating point.
         """
-        _check_images("images", images)
+        check_images("images", images)
         colours, size = self.filters.shape[1:3]
         least = size + self.places - 1
         if images.shape[1] != colours or min(images.shape[-2:]) < least:
@@ -160,9 +160,11 @@ class PatchFeatures:
         return found
 
 
-def _check_images(name: str, images: Tensor) -> None:
+def check_images(name: str, images: Tensor) -> None:
+    """Refuse what is no batch of images with a dimension for colours, under the argument's name."""
     if images.dim() != 4 or not images.is_floating_point():
+        hint = f"; write {name}[:, None] if there are no colours" if images.dim() == 3 else ""
         raise ValueError(
             f"{name} must be floating point of shape (images, colours, height, width), got {images.dtype} "
-            f"{tuple(images.shape)}"
+            f"{tuple(images.shape)}{hint}"
         )
