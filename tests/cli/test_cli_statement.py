@@ -59,17 +59,6 @@ def test_options_and_a_saved_accountant_state_the_same(run: Run, tmp_path: Path)
     assert "User: all data of one person" in markdown
 
 
-def test_the_guide_shows_what_is_printed(run: Run) -> None:
-    page = (Path(__file__).parents[2] / "docs/guides/statement.md").read_text()
-    shown = page.split("<!-- output: statement -->\n```console\n$ shuffle-plugins statement ")[1].split(
-        "```"
-    )[0]
-    command, expected = shown.split("\n", 1)
-    code, out, err = run(*command.split())
-    assert (code, err) == (0, "")
-    assert out.split("\nVersions")[0].strip() == expected.strip()
-
-
 def test_a_federated_accountant_is_read_from_json(run: Run, tmp_path: Path) -> None:
     federated = FederatedAccountant()
     federated.step(drawn(90), participants=people(95))

@@ -1,0 +1,513 @@
+"""The readers of the pages on Opacus, on Flower, and on shuffling between organisations."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import re
+import secrets
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import flwr_shuffle
+import numpy as np
+import pytest
+import torch
+from code_blocks import ROOT
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.config import get_fused_config_from_dir, parse_config_args
+from flwr.serverapp.strategy import FedAvg
+from flwr_shuffle import ClientLimits, FixedSize, InProcessGrid, ShuffleMod, ShuffleStrategy
+from flwr_shuffle.client.limits import ClientSettings
+from flwr_shuffle.simulated_nodes import _folder_of
+from flwr_shuffle.stages.serving import service_of
+from opacus_shuffle import PrivacyEngine
+from page_readers import a_servers_ledger
+from reading import Names, Told, reads, types
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from shuffle_plugins.accounting import PrivacyStatement, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.bandits import CentralModel, LinearBandit
+from shuffle_plugins.core import rounded
+from shuffle_plugins.protocols import VectorSum
+from shuffle_plugins.secure_aggregation import Aggregator
+from shuffle_plugins.shuffler import Mixer, SpentTokens, state_beside
+from shuffle_plugins.shuffler.keys import (
+    enrol_client,
+    generate_service_key,
+    generate_signing_key,
+    public_key_bytes,
+    write_private_key,
+)
+
+OPACUS, FLOWER, SHUFFLING = (f"docs/guides/{name}.md" for name in ("opacus", "flower", "shuffling"))
+DIM = 12
+
+
+def records(count: int) -> TensorDataset:
+    """Three kinds of rows of length one that a linear model can tell apart."""
+    labels = torch.arange(count) % 3
+    rows = torch.eye(DIM)[labels] + 0.2 * torch.randn(count, DIM)
+    return TensorDataset(nn.functional.normalize(rows, dim=1), labels)
+
+
+def a_script(count: int = 400) -> Names:
+    """What a script has before it becomes private."""
+    data, model = records(count), nn.Linear(DIM, 3)
+    return {
+        "PrivacyEngine": PrivacyEngine,
+        "DataLoader": DataLoader,
+        "data": data,
+        "dataset": data,
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "loader": DataLoader(data, batch_size=count // 10),
+        "torch": torch,
+    }
+
+
+def an_epoch(names: Names) -> None:
+    """The training loop of a script."""
+    for x, y in names["loader"]:
+        names["optimizer"].zero_grad()
+        nn.functional.cross_entropy(names["model"](x), y).backward()
+        names["optimizer"].step()
+
+
+def made_private(**given: Any) -> Names:
+    """A script whose objects an engine has made private."""
+    names = a_script()
+    names["engine"] = PrivacyEngine()
+    names["model"], names["optimizer"], names["loader"] = names["engine"].make_private(
+        **{
+            "module": names["model"],
+            "optimizer": names["optimizer"],
+            "data_loader": names["loader"],
+            "randomizer": "privunit",
+            "local_epsilon": 2.0,
+            "max_grad_norm": 1.0,
+        }
+        | given
+    )
+    return names
+
+
+def the_script_again(make: Any, **given: Any) -> Any:
+    """The arguments that the page leaves out: its first block's, on objects that are not private yet."""
+    names = a_script()
+    rest = {"module": names["model"], "optimizer": names["optimizer"], "data_loader": names["loader"]}
+    if make.__name__ == "make_private_with_epsilon" and "epochs" not in given and "num_steps" not in given:
+        rest |= {"epochs": 2, "target_epsilon": 2.93, "target_delta": 1e-5}
+    if "noise_multiplier" not in given and make.__name__ == "make_private":
+        rest["local_epsilon"] = 4.0
+    return make(**{"randomizer": "privunit", "max_grad_norm": 1.0} | rest | given)
+
+
+@reads(OPACUS, "Opacus: what changes, what is refused, how to choose")
+def opacus() -> Told:
+    names = a_script()
+    names["rest_of_code"] = an_epoch
+    printed = yield names
+    assert names["engine"].training_plan.num_steps == 200
+    assert len(names["engine"].accountant) == 10
+    assert "after 200 steps" in printed
+    assert printed.splitlines()[-1].startswith("ε ∈ [")
+
+
+@reads(OPACUS, "Without tuning", slow=True)
+def opacus_without_tuning() -> Told:
+    """Digits of 8 × 8, each of whose numbers becomes a square of 3 × 3, in a margin of 2."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images = torch.tensor(digits.images / 16, dtype=torch.float32)
+    large = images.repeat_interleave(3, dim=1).repeat_interleave(3, dim=2)
+    names: Names = {"images": nn.functional.pad(large, (2, 2, 2, 2)), "labels": torch.tensor(digits.target)}
+    printed = yield names
+    rows, labels = names["train"].tensors
+    assert rows.norm(dim=1).sub(1).abs().max() < 1e-5
+    engine, recipe = names["engine"], names["recipe"]
+    assert (recipe.mechanism, recipe.dim) == ("vector-sum", 10 * rows.shape[1])
+    assert len(engine.accountant) == recipe.num_steps == 200
+    assert 0.97 * 3.0 < engine.get_epsilon(1e-5) <= 3.0
+    assert float((names["model"](rows).argmax(dim=1) == labels).float().mean()) > 0.7
+    assert "learning_rate=" in printed
+
+
+@reads(OPACUS, "Noise that you set yourself: `make_private`")
+def opacus_make_private() -> Told:
+    names = a_script() | {"engine": PrivacyEngine()}
+    yield names
+    an_epoch(names)
+    assert names["optimizer"].local_epsilon == 4.0
+
+
+@reads(OPACUS, "Batches of a shuffled epoch")
+def opacus_epochs() -> Told:
+    names = a_script() | {"engine": PrivacyEngine(), "rest_of_call": the_script_again}
+    yield names
+    batches = [len(x) for x, _ in names["loader"]]
+    assert batches == [64] * 6
+
+
+@reads(OPACUS, "Many messages per client: `vector-sum`", slow=True)
+def opacus_sums() -> Told:
+    names = a_script() | {"engine": PrivacyEngine(), "rest_of_call": the_script_again}
+    yield names
+    assert names["engine"].training_plan.num_steps == 300
+
+
+@reads(OPACUS, "Opacus's arguments, loaders and schedulers")
+def opacus_schedules() -> Told:
+    names = made_private() | {"epochs": 2, "rest_of_code": an_epoch}
+    yield names
+    assert names["optimizer"].local_epsilon == pytest.approx(2.2)
+    assert len(names["engine"].accountant) == 20
+
+
+@reads(OPACUS, "Adaptive clipping")
+def opacus_adaptive_clipping() -> Told:
+    names = {"engine": PrivacyEngine(), "rest_of_call": the_script_again}
+    yield names
+    assert names["optimizer"].max_grad_norm == 1.0
+
+
+@reads(OPACUS, "Without the engine")
+def opacus_without_engine() -> Told:
+    names = a_script(1_000)
+    yield names
+    an_epoch(names)
+    assert len(names["accountant"]) == 2
+
+
+@reads(
+    OPACUS,
+    "Two recipes",
+    slow=True,
+    instead={"batch_size=6_000": "batch_size=100", "num_steps=200": "num_steps=80", "range(20)": "range(8)"},
+)
+def opacus_recipe() -> Told:
+    """Of fewer images; tests/opacus_shuffle/test_opacus_page.py holds the numbers."""
+    sys.path.insert(0, str(ROOT / "examples"))
+    names = {"images": torch.rand(1_000, 1, 28, 28), "labels": torch.arange(1_000) % 10}
+    printed = yield names
+    sys.path.remove(str(ROOT / "examples"))
+    assert printed.startswith("privunit with local_epsilon=")
+    assert len(names["engine"].accountant) == 80
+
+
+def _quick_start(printed: str, learned: str) -> None:
+    shares = [int(share) for share in re.findall(learned, printed)]
+    assert shares
+    assert min(shares) > 65
+
+
+@reads("docs/start/opacus.md", slow=True)
+def start_opacus() -> Told:
+    printed = yield {}
+    _quick_start(printed, r"(?:privacy|sample): (\d+)%")
+
+
+@reads("docs/start/flower.md", slow=True, by_chance=("adversary: server", "adversary: local"))
+def start_flower() -> Told:
+    printed = yield {}
+    _quick_start(printed, r"'accuracy': 0\.(\d\d)")
+
+
+def an_app(app: ClientApp | None = None) -> ClientApp:
+    """Clients that move the first number of the model by one."""
+    app = app or ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=math.inf, max_rounds=100))])
+    app.train()(moved_by_one)
+    return app
+
+
+def moved_by_one(message: Message, context: Context) -> Message:
+    moved = message.content["arrays"]["w"].numpy().copy()
+    moved[0] += 1
+    content = {"arrays": ArrayRecord({"w": Array(moved)}), "metrics": MetricRecord({"num-examples": 1})}
+    return Message(RecordDict(content), reply_to=message)
+
+
+def a_model(numbers: int = 10) -> ArrayRecord:
+    return ArrayRecord({"w": Array(np.zeros(numbers))})
+
+
+def in_flower() -> Names:
+    """All names that the pages say come from ``flwr_shuffle``, and Flower's own."""
+    return {name: getattr(flwr_shuffle, name) for name in flwr_shuffle.__all__} | {
+        "ClientApp": ClientApp,
+        "FedAvg": FedAvg,
+        "math": math,
+        "VectorSum": VectorSum,
+        "rest_of_call": the_strategy_again,
+    }
+
+
+def the_strategy_again(strategy: Any, **given: Any) -> ShuffleStrategy:
+    """The arguments that the page leaves out: those of its first block, for fewer clients."""
+    rest = {"sampling": FixedSize(4), "population": 4, "delta": 1e-3}
+    if "randomizer" not in given:
+        rest |= {"randomizer": "privunit", "local_epsilon": 4.0, "clipping_norm": 1.0}
+    found = strategy(FedAvg(fraction_train=1.0), **rest | given)
+    assert isinstance(found, ShuffleStrategy)
+    return found
+
+
+def public_keys(*shortened: str) -> dict[str, str]:
+    return {short: generate_service_key().public.hex() for short in shortened}
+
+
+@reads(FLOWER, "Flower: what changes, what is printed, what is refused")
+def flower() -> Told:
+    """A round of the thousand clients, each configured as the page has it."""
+    names = in_flower()
+    yield names
+    [written] = re.findall(r"^# (shuffle-max-local-epsilon.*)$", (ROOT / FLOWER).read_text(), re.MULTILINE)
+    config = parse_config_args([written])
+    grid = InProcessGrid(
+        an_app(names["app"]),
+        num_nodes=1000,
+        node_config=lambda i: config | {"shuffle-ledger-file": f"{i}-{config['shuffle-ledger-file']}"},
+    )
+    names["strategy"].start(grid, a_model(numbers=1000), num_rounds=1)
+    spent = names["strategy"].spending()
+    observer, server = (rounded(each.upper, up=True) for each in (spent.observer, spent.server))
+    said = f"100 reports; ε ≤ {observer} against an observer, ≤ {server} against the server"
+    assert f"aggregate_train: {said}" in (ROOT / FLOWER).read_text()
+    assert Path("budget.db").exists()
+    assert ClientSettings.of(config).limits.max_rounds == 100
+
+
+@reads(FLOWER, "Evaluation")
+def flower_evaluation() -> Told:
+    yield in_flower()
+
+
+@reads(FLOWER, "Reports on single records")
+def flower_records() -> Told:
+    app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=8.0, max_rounds=100))])
+    names = in_flower() | {"app": app, "records": ["a", "b", "c"]}
+    names["rest_of_code"] = lambda here: moved_by_one(here["message"], here["context"])
+    del names["drawn_record"]
+    yield names
+    strategy = the_strategy_again(ShuffleStrategy, records_per_client=3, samples_per_client=2)
+    result = strategy.start(InProcessGrid(app, num_nodes=4), a_model(), num_rounds=1)
+    assert result.train_metrics_clientapp[1]["reports"] == 8
+
+
+@reads(FLOWER, "Shuffling between organisations")
+def flower_mix_node() -> Told:
+    yield in_flower() | {"app": an_app(), "abbreviated": public_keys("90c3…")}
+
+
+@reads(FLOWER, "Sums of many messages", slow=True)
+def flower_sums() -> Told:
+    names = in_flower() | {"model": nn.Linear(9, 1)}
+    yield names
+    strategy = names["strategy"]
+    strategy.start(InProcessGrid(an_app(), num_nodes=1000), a_model(), num_rounds=1)
+    assert 0 < strategy.spending().observer.upper < 1.0
+
+
+@reads(FLOWER, "Sums that nobody sees")
+def flower_shared_sums() -> Told:
+    protocol = VectorSum.with_noise(dim=10, cohort=4, noise_multiplier=4.0)
+    yield in_flower() | {
+        "app": an_app(),
+        "protocol": protocol,
+        "abbreviated": public_keys("90c3…", "7b1e…"),
+    }
+
+
+@types(FLOWER, "After a crash")
+def flower_ledgers() -> Told:
+    a_servers_ledger()
+    printed = yield {}
+    assert "digits" in printed
+
+
+@reads("docs/guides/range-proofs.md", slow=True)
+def range_proofs() -> Told:
+    protocol = VectorSum.with_noise(dim=10, cohort=4, noise_multiplier=4.0)
+    names = in_flower() | {"abbreviated": public_keys("90c3…", "7b1e…")}
+    names["rest_of_call"] = lambda strategy, **given: the_strategy_again(
+        strategy, randomizer=protocol, **given
+    )
+    yield names
+    assert names["total"] == pytest.approx([0, 4, 9])
+
+
+@reads("docs/guides/statement.md")
+def statements() -> Told:
+    accountant = ShuffleAccountant()
+    accountant.step(ShuffleRound(local_epsilon=1.0, population=2000, cohort=200), num_steps=20)
+    names = made_private() | {"strategy": the_strategy_again(ShuffleStrategy), "accountant": accountant}
+    an_epoch(names)
+    names["bandit"] = LinearBandit(actions=np.eye(3), horizon=100, privacy=CentralModel(epsilon=1.0))
+    printed = yield names | {"PrivacyStatement": PrivacyStatement}
+    assert printed.count("PRIVACY STATEMENT") == 4
+
+
+@types("docs/guides/statement.md", "The privacy statement: what to say beside an ε")
+def statements_of_files() -> Told:
+    names = made_private(target_epsilon=2.0, target_delta=1e-5)
+    an_epoch(names)
+    engine = names["engine"]
+    engine.save_checkpoint(path="checkpoint.pt", module=names["model"], optimizer=names["optimizer"])
+    torch.save(engine.accountant.state_dict(), "state.pt")
+    Path("accountant.json").write_text(json.dumps(engine.accountant.state_dict()))
+    a_servers_ledger()
+    printed = yield {}
+    assert printed.count("PRIVACY STATEMENT") == 5
+    assert Path("PRIVACY.md").read_text().startswith("# Privacy statement\n")
+
+
+@reads(SHUFFLING, "Which stage to take")
+def stages() -> Told:
+    printed = yield in_flower() | {"app": an_app(), "abbreviated": public_keys("90c3…")}
+    assert "trust" in printed
+
+
+def supernode(arguments: list[str]) -> None:
+    """A SuperNode that checks its configuration as soon as there is something to do."""
+    text = arguments[arguments.index("--node-config") + 1]
+    config = parse_config_args([text])
+    context = Context(1, 1, config, RecordDict(), {})
+    match config.get("shuffle-role"):
+        case "mixer":
+            service_of(context, Mixer)
+        case "aggregator":
+            service_of(context, Aggregator)
+        case None:
+            ClientSettings.of(config)
+
+
+@types(SHUFFLING, "Set up a mix node", programs={"flower-supernode": supernode})
+def mix_node() -> Told:
+    yield {
+        "abbreviated": {
+            "90c3…": "$ shuffle-plugins keys mixer mixer.key",
+            "5a1f…": "$ shuffle-plugins keys client client.key",
+        }
+    }
+
+
+@types(SHUFFLING, "Shared sums", programs={"flower-supernode": supernode})
+def aggregators() -> Told:
+    yield {
+        "abbreviated": {
+            "90c3…": "$ shuffle-plugins keys aggregator aggregator.key",
+            "5a1f…": "$ shuffle-plugins keys client client.key",
+        }
+        | public_keys("7b1e…")
+    }
+
+
+@types(
+    SHUFFLING,
+    "Mix cascades",
+    programs={"flower-supernode": supernode},
+    instead={
+        '"client.key" …': '"client.key" shuffle-max-local-epsilon=4.0 shuffle-max-rounds=9 '
+        'shuffle-ledger-file="client.db"'
+    },
+)
+def cascades() -> Told:
+    mixer, client = generate_service_key(), generate_signing_key()
+    write_private_key(Path("mixer.key"), mixer)
+    write_private_key(Path("client.key"), client)
+    SpentTokens.create(state_beside(Path("mixer.key")), public_key=mixer.public.sealing)
+    enrol_client(Path("enrolled.txt"), public_key_bytes(client))
+    yield {"abbreviated": {"90c3…": mixer.public.hex()} | public_keys("7b1e…")}
+
+
+@reads(FLOWER, "Aggregators and mix nodes in a simulation", slow=True)
+def simulated_parties() -> Told:
+    """A round of the sum, whose counts two of six nodes add up."""
+    names = in_flower() | {"context": Context(_run(), 0, {}, RecordDict(), {})}
+    with keys_removed(names["context"]):
+        yield names
+        grid = InProcessGrid(an_app(names["app"]), num_nodes=6, run_id=names["context"].run_id)
+        strategy = the_strategy_again(
+            ShuffleStrategy,
+            randomizer=VectorSum.with_noise(dim=10, cohort=4, noise_multiplier=4.0),
+            shuffler=names["stage"],
+        )
+        result = strategy.start(grid, a_model(), num_rounds=1)
+    assert result.train_metrics_clientapp[1]["reports"] == 4
+
+
+def _run() -> int:
+    return secrets.randbits(62)
+
+
+@contextmanager
+def keys_removed(context: Context) -> Iterator[None]:
+    """Remove the keys that somebody makes for the simulated parties of a run."""
+    try:
+        yield
+    finally:
+        shutil.rmtree(_folder_of(context.run_id), ignore_errors=True)
+
+
+def flwr_run(app: str, *, rounds: int) -> Callable[[list[str]], None]:
+    """``flwr run`` in this process, of an app of the examples, for so many rounds at most."""
+
+    def run(arguments: list[str]) -> None:
+        assert arguments[:3] == ["run", ".", "--stream"]
+        given = {
+            name: parse_config_args([text])
+            for name, text in zip(arguments[3::2], arguments[4::2], strict=True)
+        }
+        assert given.keys() <= {"--federation-config", "--run-config"}
+        folder = ROOT / "examples" / app
+        config = get_fused_config_from_dir(folder, given.get("--run-config", {}))
+        config["num-server-rounds"] = min(rounds, int(config["num-server-rounds"]))
+        context = Context(_run(), 0, {}, RecordDict(), config)
+        sys.path.insert(0, str(folder))
+        try:
+            client, server = (importlib.import_module(f"{app}.{end}_app").app for end in ("client", "server"))
+            nodes = int(given["--federation-config"]["num-supernodes"])
+            grid = InProcessGrid(client, num_nodes=nodes, run_config=config, run_id=context.run_id)
+            with keys_removed(context):
+                server(grid, context)
+        finally:
+            sys.path.remove(str(folder))
+
+    return run
+
+
+@types(
+    "examples/flower_mnist/README.md",
+    "Simulation",
+    slow=True,
+    programs={"flwr": flwr_run("flower_mnist", rounds=15)},
+    by_chance=("round ",),
+)
+def flower_mnist() -> Told:
+    """Accuracies differ from run to run; ε against an observer does not."""
+    printed = yield {"abbreviated": {"/tmp/": f"{Path.cwd()}/"}}
+    said, section = re.compile(r"^(round \d+): .* (\S+) against an observer", re.MULTILINE), "## Deployment"
+    shown = said.findall((ROOT / "examples/flower_mnist/README.md").read_text().split(section)[0])
+    assert [name for name, _ in shown] == ["round 0", "round 1", "round 15"]
+    assert set(shown) <= set(said.findall(printed)[:16])
+    assert "Budget of" in printed
+
+
+@types(
+    "examples/flower_adaped/README.md",
+    "Simulation",
+    slow=True,
+    programs={"flwr": flwr_run("flower_adaped", rounds=2)},
+)
+def flower_adaped() -> Told:
+    printed = yield {"abbreviated": {"/tmp/": f"{Path.cwd()}/", "/path/to/mnist": ""}}
+    assert printed.count("round 2: mean accuracy of the clients' own models") == 2
+    assert any(Path("adaped-models").iterdir())
