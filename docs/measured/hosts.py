@@ -1,0 +1,114 @@
+"""Flower: what a round costs more, and what its apps reach."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from measured.parts import Sentences, Tables, result, table
+from measured.training import share
+from shuffle_plugins.core import rounded
+
+FLOWER = "docs/guides/flower.md"
+_NAMES = {
+    "plain FedAvg": "plain FedAvg",
+    "privunit": "`privunit`",
+    "linf-block": "`linf-block`",
+    "l2-block, rotation": '`l2-block`, `frame="rotation"`',
+    "linf-coordinate (one sign)": "`linf-coordinate`, one sign",
+    "l2-block, Kashin frame": "`l2-block` with its Kashin frame",
+}
+
+
+def overhead() -> str:
+    """A round beside plain FedAvg's."""
+    found = result("benchmarks/flower_overhead")["100"]["variants"]
+
+    def row(key: str) -> tuple[str, ...]:
+        of = found[key]
+        if key == "plain FedAvg":
+            times = (f"{of['median_processor_s']:.1f} s", f"{of['median_s']:.1f} s")
+        else:
+            times = (f"× {of['processor_over_plain']:.2f}", f"× {of['over_plain']:.2f}")
+        return (_NAMES[key], *times, f"{of['peak_memory_mib']:,} MiB", f"{of['update_bytes']:,}")
+
+    head = ("", "processor time", "on the clock", "peak memory", "bytes of an update")
+    return table(head, (row(key) for key in _NAMES))
+
+
+def quickstarts() -> str:
+    """Flower's quickstart apps, plain and private."""
+    found = result("examples/flower_quickstarts")
+
+    def row(run: dict[str, Any]) -> tuple[str, ...]:
+        late = run["app"] == "quickstart-sklearn"
+        what = {"quickstart-sklearn": ", mean of the last 5 rounds", "quickstart-pytorch": ", MNIST"}
+        randomizer = f"`laplace`, ε0 = {run['local_epsilon']:g}" if run["local_epsilon"] else "`VectorSum`"
+        ends = (
+            rounded(run["private"][f"epsilon_{who}"], up=True, digits=3) for who in ("observer", "server")
+        )
+        reached = (share(run[kind]["late_mean" if late else "accuracy"]) for kind in ("plain", "private"))
+        clients = "all" if run["cohort"] == run["population"] else f"{run['cohort']:,}"
+        return (
+            run["app"] + what.get(run["app"], ""),
+            f"{run['dim']:,}",
+            f"{run['population']:,}, {clients}",
+            str(run["rounds"]),
+            randomizer,
+            " / ".join(ends),
+            *reached,
+        )
+
+    head = (
+        "app",
+        "parameters",
+        "clients, of which a round's",
+        "rounds",
+        "what randomises",
+        "ε observer / server",
+        "plain",
+        "private",
+    )
+    return table(head, (row(run) for app in ("numpy", "sklearn", "pytorch") for run in found[app]))
+
+
+TABLES: Tables = {FLOWER: {"overhead": overhead, "quickstarts": quickstarts}}
+
+
+def sentences() -> Sentences:
+    """Pieces of text with what rounds in Flower cost and reach."""
+    many = result("benchmarks/flower_overhead")["1000"]["variants"]
+    run = result("examples/flower_population")["runs"]["projunit-3"]
+    small, large = result("examples/flower_quickstarts")["sklearn"]
+    (torch,) = result("examples/flower_quickstarts")["pytorch"]
+    plain = many["plain FedAvg"]
+
+    ends = [rounded(run[f"epsilon_{who}"], up=True, digits=3) for who in ("observer", "server")]
+
+    def times(key: str) -> str:
+        return f"× {many[key]['processor_over_plain']:.2f}"
+
+    def behind(of: dict[str, Any], key: str) -> float:
+        return float(100 * (of["plain"][key] - of["private"][key]))
+
+    def rounds(kind: str) -> str:
+        return ", ".join(f"{100 * torch[kind]['by_round'][each]:.0f}" for each in (6, 9, 12))
+
+    return {
+        FLOWER: [
+            f"plain FedAvg {plain['median_processor_s']:.1f} s of processor time, "
+            f"{plain['median_s']:.0f} s on the clock, {plain['peak_memory_mib']:,} MiB",
+            f"`linf-block` {times('linf-block')}, "
+            f"`l2-block` with its rotation {times('l2-block, rotation')}, "
+            f"one sign {times('linf-coordinate (one sign)')}",
+            f"`privunit` {times('privunit')} and {many['privunit']['peak_memory_mib']:,} MiB",
+            f"**{share(run['accuracy'])} at a certified ε of {ends[0]}** against an observer of the model "
+            f"and {ends[1]} against the server",
+            f"A client sends {run['payload_bytes']:,} bytes a round",
+            f"a round moves {run['bytes_up_per_round'] / 1e6:.0f} MB up and "
+            f"{run['bytes_down_per_round'] / 1e6:.0f} MB down",
+            f"{behind(large, 'late_mean'):.1f} points below the plain one with 300 clients, and "
+            f"{behind(small, 'late_mean'):.1f} with 100",
+            f"ends {behind(torch, 'accuracy'):.1f} points below its plain run with 1,000 clients",
+            f"{rounds('private')} % after rounds 6, 9 and 12, against {rounds('plain')} %",
+        ]
+    }
