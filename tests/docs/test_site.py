@@ -1,0 +1,152 @@
+"""The built site in a real browser, without a window: wide, and as narrow as a phone.
+
+Give the folder: ``BUILT_SITE=build/site python -m pytest -m process tests/docs/test_site.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+DRIVER = shutil.which("chromedriver")
+SITE = Path(os.environ.get("BUILT_SITE", "")).resolve()
+FLAGS = [
+    *("headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-sync"),
+    *("disable-background-networking", "disable-component-update", "disable-extensions"),
+]
+WIDE, NARROW = 1400, 390
+PATIENCE = 120  # seconds; only a page that hangs needs them
+
+PAGES = [
+    "index",  # leads to the next
+    "docs/README",
+    "docs/start/opacus",
+    "docs/start/flower",
+    "docs/tutorials/shuffle",
+    "docs/guides/mechanisms",  # wide tables, a picture
+    "docs/guides/flower",
+    "docs/reference/glossary",
+    "docs/reference/frontier",
+    "docs/api/mechanisms",  # formulas
+    "docs/proofs/accounting",
+    "CHANGELOG",
+]
+
+TOO_WIDE = """
+const scrolls = e => e && (/auto|scroll/.test(getComputedStyle(e).overflowX) || scrolls(e.parentElement));
+const inside = e => e.tagName !== "HTML" && e.tagName !== "BODY" && scrolls(e);
+return [...document.querySelectorAll("article *")]
+    .filter(e => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
+    .filter(e => !inside(e.parentElement))
+    .map(e => `${e.tagName} ${e.textContent.slice(0, 60)}`)
+"""
+BROKEN_IMAGES = """
+return [...document.images].filter(each => !each.complete || !each.naturalWidth).map(each => each.src)
+"""
+FLAT_FORMULAS = """
+return [...document.querySelectorAll("math")].filter(each => each.getBoundingClientRect().height < 5).length
+"""
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif("BUILT_SITE" not in os.environ, reason="BUILT_SITE names no built site"),
+    pytest.mark.skipif(
+        CHROMIUM is None or DRIVER is None,
+        reason="no Chromium with its driver here (Debian: apt-get install chromium chromium-driver)",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    webdriver = pytest.importorskip("selenium.webdriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS, f"user-data-dir={tmp_path_factory.mktemp('profile')}", f"window-size={WIDE},1000"):
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=DRIVER))
+    yield driver
+    driver.quit()
+
+
+def resize(browser: Any, width: int) -> None:
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width == NARROW}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
+def until(browser: Any, condition: Any) -> Any:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    return WebDriverWait(browser, PATIENCE, poll_frequency=0.05).until(lambda _: condition())
+
+
+def in_sight(browser: Any, element: Any) -> bool:
+    """Whether an element has a size and lies between the left and the right edge of the window."""
+    place = "const r = arguments[0].getBoundingClientRect(); return [r.left, r.right, r.width * r.height]"
+    left, right, area = browser.execute_script(place, element)
+    width = browser.execute_script("return document.documentElement.clientWidth")
+    return bool(element.is_displayed() and 0 <= left < right <= width + 1 and area > 0)
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_fits_its_window_and_loads_what_it_shows(browser: Any, page: str, width: int) -> None:
+    resize(browser, width)
+    browser.get(f"{SITE.as_uri()}/{page}.html")
+    if page == "index":
+        until(browser, lambda: browser.current_url.endswith("/docs/README.html"))
+    until(browser, lambda: browser.execute_script("return document.readyState") == "complete")
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    assert browser.execute_script(TOO_WIDE) == [], "what is wider than the window can be scrolled to"
+    assert browser.execute_script(BROKEN_IMAGES) == []
+    assert browser.execute_script(FLAT_FORMULAS) == 0
+    assert browser.get_log("browser") == [], "no errors on the console"
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_the_navigation_is_reached_and_leads_to_another_page(browser: Any, width: int) -> None:
+    from selenium.webdriver.common.by import By
+
+    resize(browser, width)
+    browser.get(f"{SITE.as_uri()}/docs/guides/mechanisms.html")
+    link = browser.find_element(By.CSS_SELECTOR, ".sidebar-tree a[href$='start/opacus.html']")
+    if width == NARROW:
+        assert not in_sight(browser, link)
+        browser.find_element(By.CSS_SELECTOR, ".mobile-header .nav-overlay-icon").click()
+    until(browser, lambda: in_sight(browser, link))
+    link.click()
+    until(browser, lambda: browser.current_url.endswith("/docs/start/opacus.html"))
+    browser.back()
+    until(browser, lambda: browser.current_url.endswith("/docs/guides/mechanisms.html"))
+    contents = browser.find_element(By.CSS_SELECTOR, ".toc-tree a[href='#vectors']")
+    if width == NARROW:
+        closed = "document.querySelectorAll('.sidebar-toggle').forEach(each => { each.checked = false })"
+        browser.execute_script(closed)
+        assert not in_sight(browser, contents)
+        browser.find_element(By.CSS_SELECTOR, ".mobile-header .toc-overlay-icon").click()
+    until(browser, lambda: in_sight(browser, contents))
+
+
+def test_a_search_finds_a_page(browser: Any) -> None:
+    from selenium.webdriver.common.by import By
+
+    resize(browser, NARROW)
+    browser.get(f"{SITE.as_uri()}/search.html?q=self-sampling")
+    until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#search-results li a"))
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= NARROW
+
+
+def test_nothing_is_asked_of_anybody_else(browser: Any) -> None:
+    """After all pages above: the site is read without a network."""
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
+    assert any(each.startswith(SITE.as_uri()) for each in asked)
+    assert {each for each in asked if not each.startswith(("file:", "chrome", "data:"))} == set()
