@@ -30,12 +30,13 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.mechanisms import LocalRandomizer, registry
 from shuffle_plugins.planning import PlanRow, plan
-from shuffle_plugins.protocols import VectorSum
+from shuffle_plugins.protocols import TargetUnreachable, VectorSum
 
 DELTA = 1e-5
 NO_EPSILON = "none"
 # Share of the target ε that the first look alone would cost. It makes the rounds' noise 0.6 to 2.6 % larger.
 LOOK_SHARE = 0.2
+FILTERS = 128
 _CLOSE = 0.998  # the search stops when the run's ε is within the target and at least this share of it
 Found = TypeVar("Found")
 
@@ -79,7 +80,9 @@ class Arm:
         trusts: whom a client has to trust, and for what; text for the results page.
         schedule: how it trains, chosen on MNIST and used for every task; the noise sets the learning rate.
         noise: one of the functions below: from a task, ε and the schedule finds the noise.
-        scales: J of the scattering transform, the fixed features of an image: how many scales it has.
+        scales: J of the scattering transform, fixed features of an image: how many scales it has.
+        filters: with how many random patches the patches of an image are compared, its other features; 0 for
+            none.
     """
 
     title: str
@@ -87,6 +90,7 @@ class Arm:
     schedule: Schedule
     noise: Callable[[Task, float, Schedule], Noise]
     scales: int = 2
+    filters: int = FILTERS
 
 
 def _within(
@@ -102,18 +106,23 @@ def _within(
         spent: lower and upper bound on ε of the whole run, the first look included, with a setting.
 
     Returns:
-        The last setting found whose upper bound is within ε, and its two bounds.
+        The last setting found whose upper bound is within ε, and its two bounds. Long sums have no setting
+        for some ε, and then leave a part of it unused.
 
     Raises:
         ValueError: if none of eight attempts is within ε.
     """
-    target = epsilon
+    target = reached = epsilon
     best: tuple[Found, tuple[float, float]] | None = None
     for _ in range(8):
-        made = make(target)
+        try:
+            made = make(target)
+        except TargetUnreachable:  # of a sum, for ε above a limit that falls with its length
+            target = (reached + target) / 2
+            continue
         interval = spent(made)
         if interval[1] <= epsilon:
-            best = made, interval
+            best, reached = (made, interval), target
             if interval[1] >= _CLOSE * epsilon:
                 return best
         target *= 0.9995 * epsilon / interval[1]
@@ -343,6 +352,7 @@ ARMS = {
         schedule=Schedule(cohort=12_000, rounds=400, clip=0.005),
         noise=one_report,
         scales=3,
+        filters=0,
     ),
     "central": Arm(
         title="central Gaussian",
@@ -356,6 +366,7 @@ ARMS = {
         schedule=Schedule(cohort=2000, rounds=30, clip=0.02),
         noise=local,
         scales=3,
+        filters=0,
     ),
     "none": Arm(
         title="no privacy",

@@ -11,7 +11,7 @@ import csv
 import hashlib
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,13 +23,13 @@ from torch import Tensor
 from torch.nn import functional
 from tqdm import tqdm
 
-from shuffle_plugins.features import ChannelWhitening, Scattering, dead_leaves
+from shuffle_plugins.features import ImageFeatures, PatchFeatures, Scattering, dead_leaves
 
 PHOTOGRAPHS = ("cifar10",)  # averaged with their mirror images; digits and shoes have a left and a right
 # To how many places a side a photograph's coefficients are averaged, by J: so few that it has no more
 # features than a picture of MNIST, for which the settings were chosen.
 POOLED = {2: 4, 3: 2}
-_LEAVES = 3000  # random pictures that channels are whitened by
+_LEAVES = 3000  # random pictures that filters are taken from, and that channels are whitened by
 CENSUS_FEATURES = 512
 _CENSUS_NUMBERS = {0, 5, 16, 17, 18, 39}  # age, wage, gains, losses, dividends, weeks worked
 _CENSUS_WEIGHT = 24  # how many people a record stands for: no attribute of the person
@@ -65,12 +65,13 @@ class Task:
         return self.train[0].shape[1]
 
 
-def load(name: str, *, scales: int, data: Path, cache: Path) -> Task:
+def load(name: str, *, scales: int, filters: int, data: Path, cache: Path) -> Task:
     """The data set of this name, from the cache if it is there.
 
     Args:
         name: one of ``NAMES``.
         scales: J of the scattering transform, its number of wavelet sizes; census has none.
+        filters: with how many random patches the patches of an image are compared; 0 for none.
         data: folder with a folder for each data set.
         cache: folder where rows are kept; empty it when this file changes, as kept rows are not computed
             again.
@@ -78,10 +79,17 @@ def load(name: str, *, scales: int, data: Path, cache: Path) -> Task:
     Raises:
         FileNotFoundError: if there is neither the cached file nor the data.
     """
-    file = cache / ("census.npz" if name == "census" else f"{name}-{scales}.npz")
+    file = cache / ("census.npz" if name == "census" else f"{name}-{scales}-{filters}.npz")
     if not file.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        parts = dict(zip(("train", "test"), _READERS[name](data / name, scales), strict=True))
+        if name == "census":
+            both = _census(data / name)
+        else:
+            both = (
+                (_features(images, name=name, scales=scales, filters=filters), labels)
+                for images, labels in _PICTURES[name](data / name)
+            )
+        parts = dict(zip(("train", "test"), both, strict=True))
         unfinished = file.with_suffix(".part.npz")
         np.savez(
             unfinished, **{f"{part}_{i}": each[i].numpy() for part, each in parts.items() for i in (0, 1)}
@@ -95,16 +103,14 @@ def load(name: str, *, scales: int, data: Path, cache: Path) -> Task:
     return Task(name=name, train=train, test=test, classes=int(train[1].max()) + 1)
 
 
-def _grey(folder: Path, scales: int) -> Iterator[Part]:
+def _grey(folder: Path) -> Iterator[Part]:
     for images, labels in load_mnist(folder):
-        squares = images.reshape(-1, 1, 28, 28)
-        yield _scattered(squares, name=folder.name, scales=scales), labels
+        yield images.reshape(-1, 1, 28, 28), labels
 
 
-def _digits(folder: Path, scales: int) -> Iterator[Part]:
+def _digits(folder: Path) -> Iterator[Part]:
     for images, labels in load_mnist(folder):
-        squares = upright(images.reshape(-1, 28, 28))[:, None]
-        yield _scattered(squares, name=folder.name, scales=scales), labels
+        yield upright(images.reshape(-1, 28, 28))[:, None], labels
 
 
 def upright(images: Tensor) -> Tensor:
@@ -139,7 +145,7 @@ def upright(images: Tensor) -> Tensor:
     return functional.grid_sample(images[:, None], grid, align_corners=True)[:, 0]
 
 
-def _cifar(folder: Path, scales: int) -> Iterator[Part]:
+def _cifar(folder: Path) -> Iterator[Part]:
     """From ``train.npz`` and ``test.npz``: JPEG files after each other, where they begin, and labels."""
     for part in ("train", "test"):
         kept = np.load(folder / f"{part}.npz")
@@ -150,24 +156,53 @@ def _cifar(folder: Path, scales: int) -> Iterator[Part]:
         ]
         images = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2)
         labels = torch.from_numpy(kept["labels"].astype(np.int64))
-        yield _scattered(images, name=folder.name, scales=scales), labels
+        yield images, labels
 
 
-def _scattered(images: Tensor, *, name: str, scales: int) -> Tensor:
-    """Rows of the images' scattering coefficients: (images, features) float16, of length one."""
-    scattering = Scattering(height=images.shape[-2], width=images.shape[-1], scales=scales)
+def _features(images: Tensor, *, name: str, scales: int, filters: int) -> Tensor:
+    """Rows of fixed features, (images, features) float16, of length one.
 
-    def coefficients(part: Tensor) -> Tensor:
-        found = scattering(part.float() / 255 if part.dtype == torch.uint8 else part)
+    They are scattering coefficients and, unless ``filters`` is 0, patch features, each of half the weight.
+
+    Args:
+        images: (images, colours, height, width), floating point in [0, 1] or uint8.
+        name: of the data set.
+        scales: J of the scattering transform.
+        filters: number of filters.
+    """
+    colours, height, width = images.shape[1:]
+    leaves = dead_leaves(_LEAVES, height=height, width=width, colours=colours)
+    kinds = [_scattered(Scattering(height=height, width=width, scales=scales), name=name)]
+    if filters:
+        kinds.append(_compared(PatchFeatures.fit(leaves, filters=filters), name=name))
+    features = ImageFeatures.fit(leaves, kinds=kinds)
+    parts = tqdm(images.split(_AT_ONCE), desc=f"features of {name}", unit="batch", mininterval=5)
+    shown = (part.float() / 255 if part.dtype == torch.uint8 else part for part in parts)
+    return torch.cat([features(part).half() for part in shown])
+
+
+def _scattered(scattering: Scattering, *, name: str) -> Callable[[Tensor], Tensor]:
+    """Scattering coefficients; those of a photograph at fewer places, averaged with its mirror image's."""
+
+    def of(images: Tensor) -> Tensor:
+        found = scattering(images)
         if name not in PHOTOGRAPHS:
             return found
-        places = functional.adaptive_avg_pool2d(found.flatten(1, 2), POOLED[scales])
+        places = functional.adaptive_avg_pool2d(found.flatten(1, 2), POOLED[scattering.scales])
         return unmirrored(places.unflatten(1, found.shape[1:3]), scattering)
 
-    leaves = dead_leaves(_LEAVES, height=scattering.height, width=scattering.width, colours=images.shape[1])
-    whitening = ChannelWhitening.fit(torch.cat([coefficients(part) for part in leaves.split(_AT_ONCE)]))
-    parts = tqdm(images.split(_AT_ONCE), desc=f"features of {name}", unit="batch", mininterval=5)
-    return torch.cat([whitening(coefficients(part)).half() for part in parts])
+    return of
+
+
+def _compared(patches: PatchFeatures, *, name: str) -> Callable[[Tensor], Tensor]:
+    """Patch features; those of a photograph averaged with its mirror image's."""
+
+    def of(images: Tensor) -> Tensor:
+        if name not in PHOTOGRAPHS:
+            return patches(images)
+        return (patches(images) + patches(images.flip(-1))) / 2
+
+    return of
 
 
 def unmirrored(found: Tensor, scattering: Scattering) -> Tensor:
@@ -198,7 +233,7 @@ def unmirrored(found: Tensor, scattering: Scattering) -> Tensor:
     return (found + found[:, :, order].flip(-1))[..., : found.shape[-1] // 2] / 2
 
 
-def _census(folder: Path, scales: int) -> Iterator[Part]:
+def _census(folder: Path) -> Iterator[Part]:
     for part in ("train", "test"):
         with (folder / f"census_income_1994_1995_{part}.csv").open(newline="") as lines:
             records = list(csv.reader(lines, skipinitialspace=True))
@@ -232,5 +267,5 @@ def _place(word: str) -> tuple[int, float]:
     return int.from_bytes(digest[:4], "big") % CENSUS_FEATURES, 1.0 if digest[4] & 1 else -1.0
 
 
-_READERS = {"mnist": _digits, "fashion-mnist": _grey, "cifar10": _cifar, "census": _census}
-NAMES = tuple(_READERS)
+_PICTURES = {"mnist": _digits, "fashion-mnist": _grey, "cifar10": _cifar}
+NAMES = (*_PICTURES, "census")

@@ -33,7 +33,7 @@ import torch
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from arms import ARMS, DELTA, NO_EPSILON, Noise  # noqa: E402
+from arms import ARMS, DELTA, NO_EPSILON, Arm, Noise  # noqa: E402
 from data import NAMES, Task, load  # noqa: E402
 from page import SEEDS, write_page  # noqa: E402
 from training import standardized, train  # noqa: E402
@@ -147,19 +147,22 @@ def main(arguments: list[str] | None = None) -> None:
     options.results.parent.mkdir(parents=True, exist_ok=True)
 
     @lru_cache(maxsize=2)
-    def task(name: str, scales: int) -> Task:
+    def task(name: str, scales: int, filters: int) -> Task:
         cache = options.cache or options.data_dir / "features"
-        return load(name, scales=scales, data=options.data_dir, cache=cache)
+        return load(name, scales=scales, filters=filters, data=options.data_dir, cache=cache)
+
+    def task_of(name: str, arm: Arm) -> Task:
+        return task(name, arm.scales, arm.filters)
 
     @lru_cache
     def noise(name: str, arm: str, epsilon: str) -> Noise:
         level = 0.0 if epsilon == NO_EPSILON else float(epsilon)
-        return ARMS[arm].noise(task(name, ARMS[arm].scales), level, ARMS[arm].schedule)
+        return ARMS[arm].noise(task_of(name, ARMS[arm]), level, ARMS[arm].schedule)
 
     for count, cell in enumerate(wanted, start=1):
         if cell in finished:
             continue
-        told = run(task(cell[0], ARMS[cell[1]].scales), cell, noise(*cell[:3]))
+        told = run(task_of(cell[0], ARMS[cell[1]]), cell, noise(*cell[:3]))
         keep(options.results, [told])
         print(f"{count} of {len(wanted)}:", *cell, f"{told['accuracy']:.2%}, {told['seconds']} s", flush=True)
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from shuffle_plugins.core import Rows
-from shuffle_plugins.features import Scattering
+from shuffle_plugins.features import PatchFeatures, Scattering, dead_leaves
 from shuffle_plugins.mechanisms import BlanketMixedGaussian, PrivUnit
 from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.randomness import SeededRandomness
@@ -121,6 +121,22 @@ def test_a_photograph_and_its_mirror_image_have_one_row(frontier):
     torch.testing.assert_close(frontier.data.unmirrored(turned, scattering), found, rtol=0, atol=1e-6)
 
 
+def test_rows_are_scattering_and_patches_and_a_photograph_has_its_mirror_images(frontier, monkeypatch):
+    monkeypatch.setattr(frontier.data, "_LEAVES", 300)
+    pictures = dead_leaves(4, height=16, width=16, seed=1)
+    asked = {"scales": 2, "filters": 20}
+    rows = frontier.data._features(pictures, name="mnist", **asked).float()
+    assert rows.shape == (4, 81 * 16 + 40 * 9)
+    torch.testing.assert_close(rows.norm(dim=1), torch.ones(4), rtol=0, atol=2e-3)
+    scattered = frontier.data._features(pictures, name="mnist", scales=2, filters=0).float()
+    torch.testing.assert_close(rows[:, : 81 * 16] * 2**0.5, scattered, rtol=0, atol=1e-3)
+    shown = (255 * pictures).round().to(torch.uint8)
+    as_bytes = frontier.data._features(shown, name="mnist", **asked).float()
+    torch.testing.assert_close(as_bytes, rows, rtol=0, atol=5e-3)
+    patches = frontier.data._compared(PatchFeatures.fit(pictures, filters=20), name="cifar10")
+    torch.testing.assert_close(patches(pictures), patches(pictures.flip(-1)))
+
+
 def test_the_learning_rate_gives_every_weight_the_wanted_noise(frontier):
     schedule = frontier.training.Schedule(cohort=10, rounds=400, clip=0.5).suited(0.02)
     coins = torch.Generator().manual_seed(3)
@@ -178,6 +194,10 @@ def test_the_grid_goes_on_where_it_stopped_and_the_page_counts_its_runs(frontier
     assert "This page has 5 of 420 runs" in frontier.page.text(runs)
 
 
+def test_the_page_is_what_the_results_say(frontier):
+    assert frontier.page.PAGE.read_text() == frontier.page.text(frontier.run.done(frontier.run.RESULTS))
+
+
 def test_two_processes_keep_all_runs_and_other_files_are_refused(frontier, tmp_path):
     run, file = frontier.run, tmp_path / "results.json"
     runs = [{"data": "mnist", "arm": "sum", "target_epsilon": "3", "seed": seed} for seed in range(3)]
@@ -208,7 +228,7 @@ def test_a_record_of_census_becomes_signed_words(frontier, tmp_path):
     record += ["52", "94", "50000+."]
     for part in ("train", "test"):
         (tmp_path / f"census_income_1994_1995_{part}.csv").write_text(", ".join(record) + "\n")
-    (rows, labels), _ = frontier.data._census(tmp_path, 2)
+    (rows, labels), _ = frontier.data._census(tmp_path)
     assert labels.tolist() == [1]
     assert rows.shape == (1, frontier.data.CENSUS_FEATURES)
     assert float(rows.float().square().sum()) == pytest.approx(1.0, abs=0.5)
