@@ -17,10 +17,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from measured import accounting, audits, development, hosts, mechanisms, mnist, training
+from measured import accounting, audits, development, hosts, mechanisms, mnist, peers, protocols, training
 from measured.parts import ROOT, Sentences, Tables
 
-TOPICS = (accounting, audits, development, hosts, mechanisms, mnist, training)
+TOPICS = (accounting, audits, development, hosts, mechanisms, mnist, peers, protocols, training)
 
 
 def tables() -> Tables:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from measured.parts import Tables, result, table
+from measured.parts import Sentences, Tables, result, table
 from shuffle_plugins.core import rounded
 
 BENCHMARKS = "docs/reference/benchmarks.md"
@@ -25,4 +25,70 @@ def equal_epsilon() -> str:
     )
 
 
-TABLES: Tables = {MECHANISMS: {"equal epsilon": equal_epsilon}}
+def short() -> str:
+    """Error of the best report of at most 15 bits, over that of one sign."""
+    rows = result("benchmarks/mechanisms")["short"]
+    equal = max(row["local_epsilon"] for row in rows if row["ratio"] > 0.995)
+    better = [row for row in rows if row["local_epsilon"] > equal]
+    head = ("ε0", f"≤ {equal:g}", *(f"{row['local_epsilon']:g}" for row in better))
+    return table(head, [("ratio", "1", *(f"{row['ratio']:.2f}" for row in better))])
+
+
+_PEERS = (
+    ("fht-cpu", "fht-cpu 1.0.1", ""),
+    ("ffht-unofficial", "FFHT (ffht-unofficial 0.3)", ""),
+    ("hadamard-transform", "hadamard-transform 0.2.0", ""),
+    ("pyfwht", "pyfwht 2.0.1, float64", "float64, "),
+)
+
+
+def hadamard() -> str:
+    """Other Hadamard transforms' time over ours."""
+    found = result("benchmarks/hadamard")["a peer's time over ours"]
+
+    def cell(peer: str, what: str) -> str:
+        of = found.get(what, {}).get(peer)
+        if of is None:
+            return ""
+        least, mean, most = (of[name] for name in ("least", "geometric mean", "largest"))
+        digits = 2 if mean < 2 else 1 if mean < 10 else 0
+        return f"{mean:.{digits}f} ({least:.{digits}f}–{most:.{digits}f})"
+
+    rows = (
+        (
+            name,
+            cell(peer, f"in place, {kind}one row"),
+            cell(peer, f"in place, {kind}batches of 10 and more"),
+            "" if kind else cell(peer, "new tensor, one row"),
+            "" if kind else cell(peer, "new tensor, batches of 10 and more"),
+        )
+        for peer, name, kind in _PEERS
+    )
+    head = (
+        "peer",
+        "one row in place",
+        "batches of 10 to 1000 in place",
+        "one row, new tensor",
+        "batches, new tensor",
+    )
+    return table(head, rows)
+
+
+TABLES: Tables = {
+    MECHANISMS: {"equal epsilon": equal_epsilon},
+    BENCHMARKS: {"at most 15 bits": short, "Hadamard": hadamard},
+}
+
+
+def sentences() -> Sentences:
+    """Pieces of text with errors and lengths of reports."""
+    found = result("benchmarks/mechanisms")
+    ratios, wire = [row["ratio"] for row in found["errors"]], found["wire"]
+    return {
+        BENCHMARKS: [
+            f"between {min(ratios):.4f} and {max(ratios):.4f} for all {len(ratios)} mechanisms",
+            f"at d = {wire['dim']:,} are {wire['report_bytes']:,} bytes, where float32 vectors are "
+            f"{wire['float32_bytes']:,}: {wire['saving']:,.0f} times fewer, and the thesis's "
+            f"{wire['saving_without_header']:,.0f} without",
+        ]
+    }

@@ -50,6 +50,18 @@ def test_the_table_of_intervals_is_that_of_the_results(tmp_path: Path) -> None:
     assert page.read_text(encoding="utf-8") == text
 
 
+def test_the_table_of_versions_is_that_of_the_results() -> None:
+    """``benchmarks/versions.py`` writes both whenever it has run a set."""
+    script = _script("benchmarks/versions.py")
+    found = json.loads((ROOT / "benchmarks/results/versions.json").read_text(encoding="utf-8"))
+    page = (ROOT / "docs/reference/versions.md").read_text(encoding="utf-8")
+    assert script.TABLE.findall(page) == [script.table(found)]
+
+
+def test_the_fast_tests_run_the_core() -> None:
+    assert tables.development.core_coverage() >= 0.95
+
+
 def test_a_page_without_marks_is_refused() -> None:
     with pytest.raises(ValueError, match="no marks for 'runs'"):
         tables.with_tables("# A page", tables.tables()["docs/reference/mnist.md"])

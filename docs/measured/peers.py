@@ -1,0 +1,129 @@
+"""Other people's accountants on the same questions."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+from measured.parts import Sentences, Tables, result, table
+from shuffle_plugins.core import rounded
+
+BENCHMARKS = "docs/reference/benchmarks.md"
+COLUMNS = "abcdefg"
+_LAWS = {
+    "generic": "ours, any randomizer",
+    "interactive": "ours, chosen during the round",
+    "10-RR": "ours, 10-RR",
+    "Laplace": "ours, Laplace",
+}
+_PEERS = (
+    ("generic", "BorjaBalle", "blanket, Hoeffding", "BorjaBalle, Hoeffding"),
+    ("generic", "BorjaBalle", "blanket, BennettExact", "BorjaBalle, Bennett"),
+    ("generic", "wangsw", "stronger clones", "wangsw, stronger clones"),
+    ("interactive", "apple", "2021 clones, upper", "apple, 2021 clones, upper"),
+    ("interactive", "apple", "2021 clones, lower", "apple, 2021 clones, lower"),
+    ("10-RR", "BorjaBalle", "blanket, BennettExact", "BorjaBalle, Bennett"),
+    ("10-RR", "wangsw", "variation ratio", "wangsw, variation ratio: *no bound*"),
+    ("Laplace", "BorjaBalle", "blanket, BennettExact", "BorjaBalle, Bennett"),
+    ("Laplace", "wangsw", "variation ratio", "wangsw, variation ratio: *unproven here*"),
+)
+
+
+def _answers() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = result("benchmarks/peers")["answers"]
+    return found
+
+
+def _short(value: float, *, up: bool) -> str:
+    return rounded(value, up=up).removeprefix("0")
+
+
+def single_rounds() -> str:
+    """One shuffle of everybody: ours, and theirs over our upper end."""
+    rows = []
+    for law, title in _LAWS.items():
+        own = {row["setting"]["kind"]: row["ours"] for row in _answers() if row["law"] == law}
+        ends = [own[each] for each in COLUMNS]
+        if all(each["lower"] > 0 for each in ends):
+            rows.append((f"**{title}**: lower", *(_short(each["lower"], up=False) for each in ends), ""))
+            name = "upper"
+        else:
+            name = f"**{title}**: upper"
+        rows.append((name, *(_short(each["upper"], up=True) for each in ends), "1"))
+        for for_law, peer, method, label in _PEERS:
+            if for_law != law:
+                continue
+            theirs = {
+                row["setting"]["kind"]: row
+                for row in _answers()
+                if (row["law"], row["method"]) == (law, method) and row["peer"].startswith(peer)
+            }
+            factors = (theirs[each]["factor"] for each in COLUMNS)
+            took = median(theirs[each]["time_ratio"] for each in COLUMNS)
+            rows.append((label, *(f"{each:.4g}" for each in factors), f"{took:.2g}"))
+    return table(("who, for what", *COLUMNS, "time"), rows)
+
+
+def composed_rounds() -> str:
+    """T rounds of any randomizer."""
+    groups: dict[str, dict[str, Any]] = {}
+    for row in _answers():
+        if row["setting"]["kind"].startswith("T"):
+            groups.setdefault(row["setting"]["kind"], {})[row["peer"].split("/")[0]] = row
+
+    def scientific(number: float) -> str:
+        return f"{number:.0e}".replace("e+0", "e").replace("e-0", "e-") if number >= 1e4 else f"{number:.0f}"
+
+    def cell(row: dict[str, Any], digits: str) -> str:
+        return f"{row['factor']:{digits}} ({rounded(row['time_ratio'], up=True, digits=1)}×)"
+
+    rows = []
+    for peers in groups.values():
+        row = peers["dp-accounting"]
+        setting, own = row["setting"], row["ours"]
+        rows.append(
+            (
+                f"{setting['local_epsilon']:g}",
+                scientific(setting["population"]),
+                scientific(setting["cohort"]),
+                scientific(setting["num_steps"]),
+                f"{setting['delta']:.0e}".replace("e-0", "e-"),
+                f"[{_short(own['lower'], up=False)}, {_short(own['upper'], up=True)}]",
+                cell(peers["Antonious-Grigis"], ".3g"),
+                cell(row, ".4f"),
+                cell(peers["PLD_accounting"], ".4f"),
+            )
+        )
+    head = (
+        "ε0",
+        "n",
+        "k",
+        "T",
+        "δ",
+        "ours",
+        "Antonious-Grigis, RDP",
+        "dp-accounting 0.6",
+        "PLD_accounting 2.0",
+    )
+    return table(head, rows)
+
+
+TABLES: Tables = {BENCHMARKS: {"peers, one round": single_rounds, "peers, T rounds": composed_rounds}}
+
+
+def sentences() -> Sentences:
+    """Pieces of text about peers."""
+    times = [f"{each['seconds']:.2f}" for each in result("benchmarks/peers")["composition_times"]]
+    own, rdp, prv, many, many_rdp, many_prv = times
+    apple = [
+        f"{row['epsilon']:.4g}".removeprefix("0")
+        for row in _answers()
+        if row["method"] == "2021 clones, upper" and row["setting"]["kind"] in "efg"
+    ]
+    return {
+        BENCHMARKS: [
+            f"ours {own} s, Opacus RDP {rdp} s, Opacus PRV {prv} s",
+            f"100 kinds of 100 steps: {many} s, {many_rdp} s and {many_prv} s",
+            f"({apple[0]}, {apple[1]} and {apple[2]})",
+        ]
+    }

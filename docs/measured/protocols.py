@@ -1,0 +1,168 @@
+"""Sums, frequencies and range proofs: what they cost, and how near they come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from measured.parts import Sentences, Tables, result, table
+
+FREQUENCIES = "docs/guides/frequencies.md"
+PROOFS = "docs/guides/range-proofs.md"
+OPTIMIZERS = "docs/guides/optimizers.md"
+
+
+def growth() -> str:
+    """Errors of histograms against the number of clients."""
+    keys = ("theorem", "one_message", "many_messages", "central_gaussian", "central_laplace")
+    head = (
+        "n",
+        "Theorem 5.2, constants in",
+        "one message, exact pair",
+        "coins",
+        "trusted, Gaussian",
+        "trusted, discrete Laplace",
+    )
+    rows = result("benchmarks/frequencies")["growth"]
+    return table(head, ((f"{row['clients']:,}", *(f"{row[key]:.2e}" for key in keys)) for row in rows))
+
+
+_SEARCHES = (
+    ("counted unary, symmetric", "counted unary, symmetric, all rounds"),
+    ("counted unary, optimal", "counted unary, optimal, all rounds"),
+    ("counted unary, in groups", "counted unary, symmetric, one round each"),
+    ("one report, k-ary response", "one report, shuffled (k-rr)"),
+    ("one report, Hadamard response", "one report, shuffled (hadamard-response)"),
+    ("everybody's coins", "everybody's coins"),
+    ("trusted server, Gaussian", "Gaussian noise"),
+)
+
+
+def heavy_hitters() -> str:
+    """Frequent values of a large domain that each search found."""
+    found = result("examples/heavy_hitters")["searches"]
+    few, many = ({row["name"]: row for row in found[size]} for size in ("100000", "1000000"))
+
+    def row(title: str, key: str) -> tuple[str, ...]:
+        of = few[key]
+        bits = f"{of['bits']:,}" if of.get("bits") else ""
+        level = of.get("local_epsilon")
+        spent = "" if title.startswith("trusted") else "none" if level is None else f"{level:.0f}"
+        return (title, bits, spent, str(of["found"]), str(of["of_hundred"]), str(many[key]["found"]))
+
+    head = ("", "bits a round", "ε0 in all", "found, n = 100,000", "of the top 100", "found, n = 1,000,000")
+    return table(head, (row(*each) for each in _SEARCHES))
+
+
+def liars() -> str:
+    """How far one liar moves a sum."""
+
+    def row(of: dict[str, Any]) -> tuple[str, ...]:
+        own = of["noise_deviations_per_coordinate_within_the_range"]
+        return (
+            f"{of['dim']:,}",
+            f"{of['cohort']:,}",
+            f"{of['radii_within_all_messages']:,.0f}",
+            f"{of['radii_within_the_range']:,.0f}",
+            f"{of['radii_of_the_noise']:,.0f}",
+            f"{own:.2g}" if own < 1 else f"{own:.1f}",
+        )
+
+    head = (
+        "d",
+        "clients",
+        "a liar within all messages",
+        "a liar within the proven range",
+        "the sum's noise",
+        "a liar in one coordinate, in deviations of its noise",
+    )
+    return table(head, (row(of) for of in result("benchmarks/range_proofs")["influence"]))
+
+
+def _size(number: int) -> str:
+    if number == 0:
+        return "–"
+    if number < 1_000:
+        return f"{number} B"
+    return f"{number / 1e3:.0f} kB" if number < 1e6 else f"{number / 1e6:.3g} MB"
+
+
+def _time(seconds: float) -> str:
+    milliseconds = 1e3 * seconds
+    if milliseconds < 0.05:
+        return "< 0.1 ms"
+    return f"{milliseconds:.1f} ms" if milliseconds < 0.95 else f"{milliseconds:.0f} ms"
+
+
+def range_proofs() -> str:
+    """Bytes and time of shares with proofs."""
+
+    def row(of: dict[str, Any]) -> tuple[str, ...]:
+        plain = of["kind"] == "additive share"
+        return (
+            f"{of['length']:,}",
+            "additive, no proof" if plain else f"`{of['kind']}`",
+            *(_size(of[f"bytes_{way}"]) for way in ("to_server", "to_aggregator", "between")),
+            *(_time(of[f"{who}_seconds"]) for who in ("client", "server", "aggregator")),
+        )
+
+    head = (
+        "d",
+        "shares",
+        "client to server",
+        "client to aggregator",
+        "aggregator to server",
+        "client",
+        "server, each client",
+        "aggregator, each client",
+    )
+    return table(head, (row(of) for of in result("benchmarks/range_proofs")["costs"]))
+
+
+def rates() -> str:
+    """Powers of n and d of the excess loss of private optimisers."""
+    powers = {-1 / 2: "−1/2", -4 / 5: "−4/5", -2 / 3: "−2/3", -1: "−1", -4 / 3: "−4/3", -2: "−2"}
+    powers |= {1 / 4: "1/4", 2 / 5: "2/5", 1 / 3: "1/3", 1 / 2: "1/2", 2 / 3: "2/3", 1: "1"}
+
+    def power(value: float) -> str:
+        return next(text for known, text in powers.items() if abs(known - value) < 1e-9)
+
+    def measured(value: float) -> str:
+        return f"{value:.2f}".replace("-", "−")
+
+    rows = (
+        (
+            of["title"],
+            power(of["expected"]),
+            measured(of["slope"]),
+            power(of["dim_expected"]),
+            measured(of["dim_slope"]),
+        )
+        for of in result("benchmarks/optimizers")["rates"]
+    )
+    return table(("method", "power of n, theorem", "measured", "power of d, theorem", "measured"), rows)
+
+
+TABLES: Tables = {
+    FREQUENCIES: {"growth": growth, "heavy hitters": heavy_hitters},
+    PROOFS: {"liars": liars, "costs": range_proofs},
+    OPTIMIZERS: {"rates": rates},
+}
+
+
+def sentences() -> Sentences:
+    """Pieces of text with what optimisers reach."""
+    found = result("examples/convex")["results"]
+    at_one = {
+        model: {row["name"]: row["accuracy"] for row in rows if row["epsilon"] == 1.0}
+        for model, rows in found.items()
+    }
+
+    def said(model: str, names: tuple[str, ...]) -> str:
+        return ", ".join(f"{name} {100 * at_one[model][name]:.1f} %" for name in names)
+
+    return {
+        OPTIMIZERS: [
+            said("logistic regression", ("P_GD", "CLDP-SGD", "P_AGD")),
+            said("SVM", ("CLDP-SGD",)),
+        ]
+    }
