@@ -46,9 +46,8 @@ class Reader:
         """Run the blocks in the current folder."""
         code = {block: block.code for block in blocks}
         for old, new in self.instead.items():
-            found = [block for block in blocks if old in code[block]]
-            assert len(found) == 1, f"{old!r} is in {len(found)} blocks of {blocks[0].page}"
-            code[found[0]] = code[found[0]].replace(old, new)
+            assert any(old in text for text in code.values()), f"{old!r} is not on {blocks[0].page}"
+            code = {block: text.replace(old, new) for block, text in code.items()}
         told = self.told()
         names = next(told)
         everything = ""
