@@ -17,10 +17,21 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from measured import accounting, audits, development, hosts, mechanisms, mnist, peers, protocols, training
+from measured import (
+    accounting,
+    audits,
+    development,
+    hosts,
+    mechanisms,
+    mnist,
+    peers,
+    plans,
+    protocols,
+    training,
+)
 from measured.parts import ROOT, Sentences, Tables
 
-TOPICS = (accounting, audits, development, hosts, mechanisms, mnist, peers, protocols, training)
+TOPICS = (accounting, audits, development, hosts, mechanisms, mnist, peers, plans, protocols, training)
 
 
 def tables() -> Tables:

@@ -62,6 +62,16 @@ def test_the_fast_tests_run_the_core() -> None:
     assert tables.development.core_coverage() >= 0.95
 
 
+@pytest.mark.slow
+def test_plans_are_those_of_the_results() -> None:
+    """If this fails, run ``python benchmarks/plans.py`` and ``python docs/tables.py``."""
+    kept = json.loads((ROOT / "benchmarks/results/plans.json").read_text(encoding="utf-8"))
+    found = _script("benchmarks/plans.py").planned(num_steps=1, cohort=10**6)
+    assert found["local_epsilon"] == pytest.approx(kept["rounds"][0]["local_epsilon"], rel=1e-3)
+    assert found["epsilon"] == pytest.approx(kept["rounds"][0]["epsilon"], rel=1e-3)
+    assert found["error"] == pytest.approx(kept["rounds"][0]["error"], rel=2e-3)
+
+
 def test_a_page_without_marks_is_refused() -> None:
     with pytest.raises(ValueError, match="no marks for 'runs'"):
         tables.with_tables("# A page", tables.tables()["docs/reference/mnist.md"])
