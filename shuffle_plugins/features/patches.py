@@ -28,10 +28,11 @@ _VALUES_AT_ONCE = 1 << 19  # of all filters' answers, few enough to stay in the 
 class PatchFeatures:
     r"""Compares every patch of an image with filters, and averages what is found over each part of the image.
 
-    A patch is a square of pixels; its mean is subtracted and it is divided by its standard deviation,
-    :math:`p = (x - \bar x)/\sqrt{\mathrm{var}(x) + 0.001}`. With a filter w and its threshold t two numbers
-    tell how well it agrees: :math:`\max(0, w·p - t)` and :math:`\max(0, -w·p - t)`. Each is averaged over
-    every one of ``places`` × ``places`` parts of the image.
+    A patch x is a square of pixels with all their colours. Its mean is subtracted and it is divided by its
+    standard deviation, both over all its values: :math:`p = (x - \bar x)/\sqrt{\mathrm{var}(x) + 0.001}`.
+    With a filter w and its threshold t two numbers tell how well it agrees: :math:`\max(0, w·p - t)` and
+    :math:`\max(0, -w·p - t)`. Each number is averaged over the patches in each cell of a grid of ``places``
+    × ``places`` (torch's ``adaptive_avg_pool2d``).
 
     :meth:`fit` takes filters from **public** pictures, for example those of :func:`dead_leaves`. Filters
     are patches of those pictures; fitted to private images they would publish parts of them.
@@ -59,17 +60,18 @@ class PatchFeatures:
     ) -> PatchFeatures:
         """Filters that are random patches of these public pictures, made less correlated (whitened).
 
-        With Σ the covariance of normalised patches over its average eigenvalue, a filter is
-        (Σ + 0.1·I)^(-1/2) q, where q is (Σ + 0.1·I)^(-1/2) times a random patch, divided by its length.
+        Let Σ be the covariance of the normalised patches p, divided by its average eigenvalue. A filter is
+        (Σ + 0.1·I)^(-1/2) q, where q is (Σ + 0.1·I)^(-1/2) times a random patch, scaled to norm 1.
 
         Args:
-            pictures: (pictures, colours, height, width), floating point in [0, 1]; a few thousand.
-            filters: how many; an image then has 2·filters channels.
-            size: pixels of a patch's side.
-            places: parts of an image in each direction.
-            share: for which share of the public patches a filter's answer exceeds its threshold, in size;
+            pictures: (pictures, colours, height, width), floating point in [0, 1]; at least one, better a few
+                thousand. 100,000 patches are drawn from them.
+            filters: how many, at least 1; an image then has 2·filters channels.
+            size: pixels of a patch's side, from 2 to the pictures' shorter side.
+            places: cells of the grid in each direction, from 1 to that side - size + 1.
+            share: each threshold t is set so that ``|w·p| > t`` for about this share of the public patches;
                 in (0, 1).
-            seed: which patches are drawn.
+            seed: which patches are drawn; at least 0.
 
         Raises:
             ValueError: if the pictures have other dimensions, are not floating point, not finite, smaller
@@ -115,7 +117,7 @@ class PatchFeatures:
 
     @property
     def channels(self) -> int:
-        """Numbers of one place: two for each filter."""
+        """How many channels an image's features have: two for each filter."""
         return 2 * len(self.filters)
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -123,7 +125,8 @@ class PatchFeatures:
 
         Args:
             images: (images, colours, height, width), of any floating type, in [0, 1], as many colours as the
-                public pictures had; height and width may differ from theirs.
+                public pictures had; height and width may differ from theirs. The range is not checked, and
+                NaN in an image makes NaN in its features.
 
         Returns:
             (images, 2·filters, places, places) float32, at least 0, on the device of the images: first the
@@ -161,7 +164,7 @@ class PatchFeatures:
 
 
 def check_images(name: str, images: Tensor) -> None:
-    """Refuse what is no batch of images with a dimension for colours, under the argument's name."""
+    """Raise ValueError, with the argument's name, unless it is floating point with four dimensions."""
     if images.dim() != 4 or not images.is_floating_point():
         hint = f"; write {name}[:, None] if there are no colours" if images.dim() == 3 else ""
         raise ValueError(
