@@ -34,8 +34,8 @@ PAGES = [
     "docs/guides/flower",
     "docs/reference/glossary",
     "docs/reference/frontier",
-    "docs/api/mechanisms",  # formulas
-    "docs/proofs/accounting",
+    "docs/api/compressors",  # formulas
+    "docs/proofs/sums",
     "CHANGELOG",
 ]
 
@@ -73,6 +73,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         options.add_argument(f"--{flag}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=DRIVER))
+    driver.command_executor.client_config.timeout = 10 * PATIENCE  # a busy machine answers late
     yield driver
     driver.quit()
 
