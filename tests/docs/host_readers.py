@@ -121,7 +121,7 @@ def opacus() -> Told:
     assert printed.splitlines()[-1].startswith("ε ∈ [")
 
 
-@reads(OPACUS, "Without tuning", slow=True)
+@reads(OPACUS, "Without tuning", slow=True, instead={"dead_leaves(3000": "dead_leaves(600"})
 def opacus_without_tuning() -> Told:
     """Digits of 8 × 8, each of whose numbers becomes a square of 3 × 3, in a margin of 2."""
     from sklearn.datasets import load_digits
