@@ -70,8 +70,7 @@ def run(folder: Path, *, model: str, randomizer: str, epsilon: float) -> dict[st
         nn.init.zeros_(names["model"].weight)
     elif model == "linear":
         exec(compile(printed("features"), str(PAGE), "exec"), names)
-        normalized, scattering = names["place_normalized"], names["scattering"]
-        test_rows = normalized(scattering(test_images[:, 0]), orders=scattering.orders)
+        test_rows = names["features"](test_images)
     else:
         train = TensorDataset((images - MEAN) / DEVIATION, labels)
         names |= {"model": opacus_network(), "train": train}
