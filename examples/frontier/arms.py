@@ -106,13 +106,13 @@ def _within(
         spent: lower and upper bound on ε of the whole run, the first look included, with a setting.
 
     Returns:
-        The last setting found whose upper bound is within ε, and its two bounds. Long sums have no setting
-        for some ε, and then leave a part of it unused.
+        Of the settings found within ε the one with the largest upper bound, and its two bounds. Long sums
+        have no setting for some large ε, and then leave a part of it unused.
 
     Raises:
         ValueError: if none of eight attempts is within ε.
     """
-    target = reached = epsilon
+    target, reached = epsilon, 0.0
     best: tuple[Found, tuple[float, float]] | None = None
     for _ in range(8):
         try:
@@ -122,7 +122,9 @@ def _within(
             continue
         interval = spent(made)
         if interval[1] <= epsilon:
-            best, reached = (made, interval), target
+            reached = target
+            if best is None or interval[1] > best[1][1]:
+                best = made, interval
             if interval[1] >= _CLOSE * epsilon:
                 return best
         target *= 0.9995 * epsilon / interval[1]

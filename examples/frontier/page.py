@@ -142,7 +142,7 @@ def _unused(runs: Runs) -> Iterable[str]:
         if spent and max(spent) < 0.98 * float(level):
             yield (
                 f"Of ε = {level} sums use {max(spent):.4g}. In vectors so long, how far coins are from fair "
-                "ones is charged\nto δ, e^ε times, and no setting was found between."
+                "ones is charged\nto δ, e^ε times, and the search for a setting ended there."
             )
 
 
@@ -164,8 +164,8 @@ def _as_loud(runs: Runs) -> Iterable[str]:
     if len(noise) == 2:
         less = 1 - noise["3"] / 2 / noise["8"]
         yield (
-            "There one record moves a sum half as far, so the same ε takes half the noise. That is about\n"
-            f"the noise of this page at ε = 8 ({100 * less:.0f} % less): compare it with that column."
+            "There one record moves a sum half as far, so the same ε takes at most half the noise. That is\n"
+            f"at least {100 * less:.0f} % less than this page's noise at ε = 8: compare it with that column."
         )
 
 

@@ -15,11 +15,12 @@ from shuffle_plugins.features.whitening import ChannelWhitening
 
 _FILTERS = 64  # of the default patches; enough where noise, and not what features can tell, is the limit
 _IMAGES_AT_ONCE = 500
+_OUTSIDE = 0.01  # of [0, 1], for rounding and interpolation
 
 Kind = Callable[[Tensor], Tensor]
 """A function from images (images, colours, height, width), floating point in [0, 1], to coefficients of shape
 (images, channels, rows, columns) or (images, colours, channels, rows, columns). It must compute an image's
-coefficients from that image alone; nothing checks this."""
+coefficients from that image alone; ``fit`` tries this on two pictures."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,10 +40,12 @@ class ImageFeatures:
     Attributes:
         kinds: functions that make coefficients of images, each a kind of features.
         whitenings: what makes rows of each kind's coefficients.
+        shape: (colours, height, width) of the images.
     """
 
     kinds: tuple[Kind, ...]
     whitenings: tuple[ChannelWhitening, ...]
+    shape: tuple[int, ...]
 
     @classmethod
     def fit(cls, pictures: Tensor, *, kinds: Sequence[Kind] | None = None) -> ImageFeatures:
@@ -57,46 +60,92 @@ class ImageFeatures:
                 the pictures' size and ``PatchFeatures.fit(pictures, filters=64)``.
 
         Raises:
-            ValueError: if the pictures have other dimensions, are not floating point or not finite, too few,
-                too small, or have no contrast, or if there are no kinds. The message may come from a kind
-                or from ``ChannelWhitening``, which call the pictures' coefficients ``coefficients``.
+            ValueError: if the pictures have other dimensions, are not floating point in [0, 1], too few, too
+                small, or have no contrast; if there are no kinds; or if a kind's coefficients of a picture
+                depend on the other pictures, as those of a layer with batch normalisation do. The message
+                may come from a kind or from ``ChannelWhitening``.
         """
         check_images("pictures", pictures)
+        _check_range("pictures", pictures)
+        if not bool(pictures.isfinite().all()):
+            raise ValueError("pictures must be finite")
+        if callable(kinds):
+            raise ValueError("kinds must be a list of functions: write kinds=[function]")
         if kinds is None:
             height, width = pictures.shape[-2:]
             waves = Scattering(height=height, width=width, order=1)
             kinds = (waves, PatchFeatures.fit(pictures, filters=_FILTERS))
+        kinds = tuple(kinds)
         if not kinds:
             raise ValueError("kinds must be one or more")
-        whitenings = tuple(
-            ChannelWhitening.fit(torch.cat([kind(part) for part in torch.split(pictures, _IMAGES_AT_ONCE)]))
-            for kind in kinds
+        found = [_coefficients(kind, pictures) for kind in kinds]
+        for kind, coefficients in zip(kinds, found, strict=True):
+            _check_alone(kind, pictures[:2], coefficients[:2])
+        return cls(
+            kinds=kinds,
+            whitenings=tuple(map(ChannelWhitening.fit, found)),
+            shape=tuple(pictures.shape[1:]),
         )
-        return cls(kinds=tuple(kinds), whitenings=whitenings)
 
     def __call__(self, images: Tensor) -> Tensor:
         """Rows of the images' features; no gradient flows back to the images.
 
         Args:
-            images: (images, colours, height, width), floating point in [0, 1], of the pictures' size. The
-                range is not checked, and NaN in an image makes its row NaN.
+            images: (images, colours, height, width), floating point in [0, 1], of the pictures' size and
+                colours. NaN in an image makes its row NaN.
 
         Returns:
             (images, features) float32 on the device of the images, each row of ℓ2 norm 1: the kinds after
             each other, colours·channels·rows·columns numbers of each; 1,985 by default for 28 × 28.
 
         Raises:
-            ValueError: if the images do not have four dimensions or are not floating point, or a kind
-                refuses their size or colours.
+            ValueError: if the images have other dimensions, another size or other colours than the pictures,
+                or are not floating point in [0, 1].
         """
         check_images("images", images)
+        if tuple(images.shape[1:]) != self.shape:
+            raise ValueError(
+                f"images must have the pictures' (colours, height, width), {self.shape}, got "
+                f"{tuple(images.shape[1:])}"
+            )
+        _check_range("images", images)
         share = 1 / math.sqrt(len(self.kinds))
-        parts = [
+        rows = [
             torch.cat(
-                [whitening(kind(part)) for kind, whitening in zip(self.kinds, self.whitenings, strict=True)],
+                [
+                    whitening(_coefficients(kind, part))
+                    for kind, whitening in zip(self.kinds, self.whitenings, strict=True)
+                ],
                 dim=1,
             )
-            * share
-            for part in torch.split(images.detach(), _IMAGES_AT_ONCE)
+            for part in torch.split(images, _IMAGES_AT_ONCE)
         ]
-        return torch.cat(parts)
+        return torch.cat(rows) * share
+
+
+def _coefficients(kind: Kind, images: Tensor) -> Tensor:
+    """What a kind makes of images, float32, without a gradient, some at a time."""
+    with torch.no_grad():
+        found = torch.cat([kind(part).float() for part in torch.split(images.detach(), _IMAGES_AT_ONCE)])
+    if len(found) != len(images):
+        raise ValueError(f"each image must have its coefficients: a kind made {len(found)} of {len(images)}")
+    return found
+
+
+def _check_range(name: str, images: Tensor) -> None:
+    """Refuse values that are clearly not in [0, 1]; rounding, and NaN, pass."""
+    if images.numel() and bool(((images < -_OUTSIDE) | (images > 1 + _OUTSIDE)).any()):
+        raise ValueError(f"{name} must be in [0, 1]: divide bytes by 255, and do not normalise")
+
+
+def _check_alone(kind: Kind, pictures: Tensor, together: Tensor) -> None:
+    """Refuse a kind whose coefficients of an image depend on the images beside it, and so tell about them."""
+    for i in range(len(pictures)):
+        alone = _coefficients(kind, pictures[i : i + 1])
+        if alone.shape[1:] != together.shape[1:] or not torch.allclose(
+            alone[0], together[i], rtol=1e-3, atol=1e-4 * float(together.abs().max())
+        ):
+            raise ValueError(
+                "kinds must compute an image's coefficients from that image alone, or its row tells about "
+                "others: no batch normalisation in training mode, no dropout"
+            )

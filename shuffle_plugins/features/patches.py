@@ -164,9 +164,12 @@ class PatchFeatures:
 
 
 def check_images(name: str, images: Tensor) -> None:
-    """Raise ValueError, with the argument's name, unless it is floating point with four dimensions."""
+    """Raise ValueError, with the argument's name, unless it is a floating-point tensor of four dimensions."""
+    if not isinstance(images, Tensor):
+        raise ValueError(f"{name} must be a torch tensor, got {type(images).__name__}")
     if images.dim() != 4 or not images.is_floating_point():
         hint = f"; write {name}[:, None] if there are no colours" if images.dim() == 3 else ""
+        hint += f"; write {name}.float() / 255 for bytes" if images.dtype == torch.uint8 else ""
         raise ValueError(
             f"{name} must be floating point of shape (images, colours, height, width), got {images.dtype} "
             f"{tuple(images.shape)}{hint}"

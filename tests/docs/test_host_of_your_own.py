@@ -81,7 +81,7 @@ def test_the_next_process_goes_on_with_model_and_budget(page: ModuleType, ledger
         assert torch.equal(second.model, first.model)
         assert second.accountant.num_rounds == 1
         second.step(rate=0.1)
-    with pytest.raises(LedgerError, match="another process trains"):
+    with pytest.raises(RuntimeError, match="another host"):
         first.step(rate=0.1)
     with BudgetLedger(ledger.path, model="line") as longer, pytest.raises(LedgerError, match="other arrays"):
         host(page, longer, mechanism=get("privunit", local_epsilon=3.0, dim=DIM + 1))
@@ -132,3 +132,29 @@ def test_the_page_fits_its_line(
     exec(compile(USE, "extending.md", "exec"), names)
     assert torch.allclose(names["host"].model, torch.tensor([0.5, -0.25, 0.0, 0.75]), atol=0.5)
     assert "ε ∈ [" in capsys.readouterr().out
+
+
+def test_local_steps_do_not_change_the_model(page: ModuleType, ledger: BudgetLedger) -> None:
+    def trains_in_place(model: torch.Tensor, clients: list[int]) -> torch.Tensor:
+        model += 100.0
+        return torch.ones(len(clients), DIM)
+
+    trained = host(page, ledger, trains_in_place)
+    trained.step(rate=0.0)
+    assert not trained.model.any()
+
+
+def test_two_hosts_on_one_ledger_do_not_spend_its_budget_twice(
+    page: ModuleType, ledger: BudgetLedger
+) -> None:
+    first, second = host(page, ledger), host(page, ledger)
+    first.step(rate=0.1)
+    first.step(rate=0.1)
+    with pytest.raises(RuntimeError, match="another host"):
+        second.step(rate=0.1)
+    again = host(page, ledger)
+    again.step(rate=0.1)
+    assert len(ledger.rounds()) == again.accountant.num_rounds == 3
+    with pytest.raises(ValueError, match="at least one row"):
+        again.step(rate=0.1, piece=-1)
+    assert len(ledger.rounds()) == 3

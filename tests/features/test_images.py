@@ -33,6 +33,13 @@ def test_the_default_is_waves_and_patches_and_takes_an_image_by_itself():
         ((255 * LEAVES).to(torch.uint8), {}, "floating"),
         (LEAVES[:20], {}, "got 20 of"),
         (LEAVES, {"kinds": ()}, "one or more"),
+        (LEAVES, {"kinds": torch.nn.Flatten()}, r"kinds=\[function\]"),
+        (LEAVES, {"kinds": [lambda images: images[1:]]}, "a kind made 299 of 300"),
+        (LEAVES, {"kinds": [torch.nn.BatchNorm2d(3)]}, "from that image alone"),
+        (LEAVES, {"kinds": [torch.nn.Dropout()]}, "from that image alone"),
+        (255 * LEAVES, {}, "divide bytes by 255"),
+        (LEAVES * torch.nan, {}, "finite"),
+        (LEAVES.numpy(), {}, "torch tensor, got ndarray"),
         (torch.full((300, 1, 12, 16), 0.5), {}, "contrast"),
     ],
 )
@@ -45,8 +52,20 @@ def test_refuses_images_of_another_kind():
     features = ImageFeatures.fit(LEAVES)
     for images, match in (
         (IMAGES[:, 0], "images must be"),
-        (IMAGES[:, :1], "3 colours|channels"),
-        (IMAGES[..., :11], "shape"),
+        (IMAGES[:, :1], r"\(3, 12, 16\), got \(1, 12, 16\)"),
+        (IMAGES[..., :11], r"\(3, 12, 16\), got \(3, 12, 11\)"),
+        (255 * IMAGES, "divide bytes by 255"),
+        ((255 * IMAGES).to(torch.uint8), "images.float\\(\\) / 255"),
     ):
         with pytest.raises(ValueError, match=match):
             features(images)
+
+
+def test_a_module_is_a_kind_and_leaves_no_graph_behind():
+    torch.manual_seed(0)
+    module = torch.nn.Conv2d(3, 6, 3).double()
+    features = ImageFeatures.fit(LEAVES, kinds=iter([lambda images: module(images.double())]))
+    rows = features(IMAGES[:4])
+    assert rows.dtype == torch.float32
+    assert not rows.requires_grad
+    assert features(torch.full((1, 3, 12, 16), torch.nan)).isnan().all()
