@@ -17,7 +17,7 @@ _FILTERS = 64  # of the default patches; enough where noise, and not what featur
 _IMAGES_AT_ONCE = 500
 _OUTSIDE = 0.01  # of [0, 1], for rounding and interpolation
 
-Kind = Callable[[Tensor], Tensor]
+FeatureKind = Callable[[Tensor], Tensor]
 """A function from images (images, colours, height, width), floating point in [0, 1], to coefficients of shape
 (images, channels, rows, columns) or (images, colours, channels, rows, columns). It must compute an image's
 coefficients from that image alone; ``fit`` tries this on two pictures."""
@@ -43,12 +43,12 @@ class ImageFeatures:
         shape: (colours, height, width) of the images.
     """
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[FeatureKind, ...]
     whitenings: tuple[ChannelWhitening, ...]
     shape: tuple[int, ...]
 
     @classmethod
-    def fit(cls, pictures: Tensor, *, kinds: Sequence[Kind] | None = None) -> ImageFeatures:
+    def fit(cls, pictures: Tensor, *, kinds: Sequence[FeatureKind] | None = None) -> ImageFeatures:
         """Features for images of one size, whitened by public pictures of that size.
 
         Args:
@@ -123,7 +123,7 @@ class ImageFeatures:
         return torch.cat(rows) * share
 
 
-def _coefficients(kind: Kind, images: Tensor) -> Tensor:
+def _coefficients(kind: FeatureKind, images: Tensor) -> Tensor:
     """What a kind makes of images, float32, without a gradient, some at a time."""
     with torch.no_grad():
         found = torch.cat([kind(part).float() for part in torch.split(images.detach(), _IMAGES_AT_ONCE)])
@@ -138,7 +138,7 @@ def _check_range(name: str, images: Tensor) -> None:
         raise ValueError(f"{name} must be in [0, 1]: divide bytes by 255, and do not normalise")
 
 
-def _check_alone(kind: Kind, pictures: Tensor, together: Tensor) -> None:
+def _check_alone(kind: FeatureKind, pictures: Tensor, together: Tensor) -> None:
     """Refuse a kind whose coefficients of an image depend on the images beside it, and so tell about them."""
     for i in range(len(pictures)):
         alone = _coefficients(kind, pictures[i : i + 1])
