@@ -63,26 +63,26 @@ def answer(question: Question) -> Any:
         return {"raises": kind.__name__}
 
 
-def differences(found: Any, recorded: Any, *, at: str = "") -> Iterator[str]:
-    """Where two answers differ, in words; nothing if they are the same."""
+def differences(found: Any, recorded: Any, *, at: str = "", relative: float = RELATIVE) -> Iterator[str]:
+    """Where two answers differ, in words; nothing if they are the same, numbers to a share ``relative``."""
     if isinstance(recorded, dict) and isinstance(found, dict):
         for key in recorded.keys() | found.keys():
             if key not in found or key not in recorded:
                 yield f"{at}.{key}: only {'recorded' if key in recorded else 'found'}"
             else:
-                yield from differences(found[key], recorded[key], at=f"{at}.{key}")
+                yield from differences(found[key], recorded[key], at=f"{at}.{key}", relative=relative)
     elif isinstance(recorded, list) and isinstance(found, list):
         if len(found) != len(recorded):
             yield f"{at}: {len(found)} entries, recorded are {len(recorded)}"
         for index, (new, old) in enumerate(zip(found, recorded, strict=False)):
-            yield from differences(new, old, at=f"{at}[{index}]")
-    elif type(found) is not type(recorded) or not _equal(found, recorded):
+            yield from differences(new, old, at=f"{at}[{index}]", relative=relative)
+    elif type(found) is not type(recorded) or not _equal(found, recorded, relative):
         yield f"{at}: {found!r}, recorded is {recorded!r}"
 
 
-def _equal(found: Any, recorded: Any) -> bool:
+def _equal(found: Any, recorded: Any, relative: float) -> bool:
     if not isinstance(recorded, float):
         return bool(found == recorded)
     if math.isnan(recorded):
         return math.isnan(found)
-    return found == recorded or math.isclose(found, recorded, rel_tol=RELATIVE, abs_tol=0.0)
+    return found == recorded or math.isclose(found, recorded, rel_tol=relative, abs_tol=0.0)

@@ -19,7 +19,7 @@ from torch import Tensor
 DATA = Path(__file__).parent / "data"
 FILES = DATA / "files"
 MOST_VALUES = 8
-RELATIVE = {"float64": 1e-12, "float32": 1e-6}
+RELATIVE = {"float64": 1e-12, "float32": 1e-5}  # processors add float32 up in different orders
 
 Questions = Mapping[str, Callable[[], Any]]
 

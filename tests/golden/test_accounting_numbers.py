@@ -7,11 +7,20 @@ from typing import Any
 
 import pytest
 from accounting_questions import SUBJECTS
-from answers import DATA, answer, differences
+from answers import DATA, RELATIVE, answer, differences
 from thinning import every_nth_fast
 
 _QUICK = ("accountant", "command_line")
 """Subjects with fast tests; a plan or a calibration takes seconds, and packages have tests of their own."""
+
+_BY_PROCESSOR = (
+    ("gaussian cover", 1e-4),
+    ("coins, far from fair", 1e-7),
+    ("10 of coins", 1e-9),
+    ("rounds of a sum", 1e-9),
+)
+"""Answers that hold the distance of coins from a Gaussian, a small difference of large sums. A processor of
+another type adds these up in another order and so moves their last digits: those of 1e-16 by 1e-5 of them."""
 
 _CASES = every_nth_fast(
     [(subject, name) for subject in _QUICK for name in SUBJECTS[subject]], nth=24
@@ -30,7 +39,8 @@ def recorded() -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize(("subject", "name"), _CASES)
 def test_the_answer_is_the_recorded_one(subject: str, name: str, recorded: dict[str, dict[str, Any]]) -> None:
     found = answer(SUBJECTS[subject][name])
-    assert not list(differences(found, recorded[subject][name]))
+    relative = next((most for words, most in _BY_PROCESSOR if words in name), RELATIVE)
+    assert not list(differences(found, recorded[subject][name], relative=relative))
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)
