@@ -11,7 +11,7 @@ PLANNING = "docs/guides/planning.md"
 
 
 def scientific(value: float, digits: int = 2) -> str:
-    """As 9.8e-5."""
+    """A number in powers of ten with this many digits, such as 9.8e-5 for two."""
     return f"{value:.{digits - 1}e}".replace("e-0", "e-").replace("e+0", "e")
 
 

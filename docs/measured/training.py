@@ -17,7 +17,7 @@ _ARMS = {"vector-sum": "sum", "privunit": "one report"}
 
 
 def share(value: float) -> str:
-    """In per cent."""
+    """A share in [0, 1] in per cent, with one digit after the point."""
     return f"{100 * value:.1f} %"
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 DATA = Path(__file__).parent / "data"
 FILES = DATA / "files"
 MOST_VALUES = 8
-RELATIVE = {"float64": 1e-12, "float32": 1e-5}  # processors add float32 up in different orders
+RELATIVE = {"float64": 1e-12, "float32": 1e-6}
 
 Questions = Mapping[str, Callable[[], Any]]
 
@@ -69,32 +69,31 @@ def tensor(values: Tensor) -> dict[str, Any]:
     return vector(values) if values.is_floating_point() else whole(values)
 
 
-def compare(found: Any, expected: Any, *, at: str = "") -> None:
-    """Raise an AssertionError that names the first place where they differ."""
+def compare(found: Any, expected: Any, *, at: str = "", relative: Mapping[str, float] = RELATIVE) -> None:
+    """Raise an AssertionError that names the first place where they differ, numbers by over ``relative``."""
     if isinstance(expected, dict):
         assert isinstance(found, dict), f"{at}: {found!r} is not {expected!r}"
         assert sorted(found) == sorted(expected), f"{at}: {sorted(found)} is not {sorted(expected)}"
         if "values" in expected and "dtype" in expected:
-            _compare_vectors(found, expected, at=at)
+            _compare_vectors(found, expected, at=at, relative=relative[expected["dtype"]])
             return
         for key, value in expected.items():
-            compare(found[key], value, at=f"{at}/{key}")
+            compare(found[key], value, at=f"{at}/{key}", relative=relative)
     elif isinstance(expected, list):
         assert isinstance(found, list | tuple), f"{at}: {found!r} is not {expected!r}"
         assert len(found) == len(expected), f"{at}: {len(found)} entries, {len(expected)} expected"
         for place, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
-            compare(ours, theirs, at=f"{at}/{place}")
+            compare(ours, theirs, at=f"{at}/{place}", relative=relative)
     elif isinstance(expected, float):
-        assert _close(found, expected, RELATIVE["float64"] * abs(expected)), f"{at}: {found!r}, {expected!r}"
+        assert _close(found, expected, relative["float64"] * abs(expected)), f"{at}: {found!r}, {expected!r}"
     else:
         assert type(found) is type(expected), f"{at}: {found!r} is not {expected!r}"
         assert found == expected, f"{at}: {found!r} is not {expected!r}"
 
 
-def _compare_vectors(found: dict[str, Any], expected: dict[str, Any], *, at: str) -> None:
+def _compare_vectors(found: dict[str, Any], expected: dict[str, Any], *, at: str, relative: float) -> None:
     for key in ("dtype", "shape"):
         assert found[key] == expected[key], f"{at}/{key}: {found[key]} is not {expected[key]}"
-    relative = RELATIVE[expected["dtype"]]
     entries, largest = max(1, math.prod(expected["shape"])), expected["largest"]
     for place, (ours, theirs) in enumerate(zip(found["values"], expected["values"], strict=True)):
         assert _close(ours, theirs, relative * largest), f"{at}/{place}: {ours!r} is not {theirs!r}"

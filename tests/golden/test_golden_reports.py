@@ -18,10 +18,17 @@ CASES = every_nth_fast(
 )
 
 
+HALF_SPACES = ("privunit-g", "blanket-mixed-gaussian")
+"""Sums of their reports move by up to 2e-6 with the type of processor: float32 is added up in another order."""
+
+
 @pytest.mark.parametrize(("topic", "name"), CASES)
 def test_the_answer_has_not_moved(topic: str, name: str) -> None:
     found = reports_topics.ask(reports_topics.TOPICS[topic][name])
-    reports_answers.compare(found, ANSWERS[topic][name])
+    relative = dict(reports_answers.RELATIVE)
+    if name.startswith(HALF_SPACES):
+        relative["float32"] = 1e-5
+    reports_answers.compare(found, ANSWERS[topic][name], relative=relative)
 
 
 @pytest.mark.parametrize("topic", reports_topics.TOPICS)
