@@ -19,7 +19,7 @@ CASES = every_nth_fast(
 
 
 HALF_SPACES = ("privunit-g", "blanket-mixed-gaussian")
-"""Sums of their reports move by up to 2e-6 with the type of processor: float32 is added up in another order."""
+"""Sums of their reports move by up to 2e-6 with the type of processor, which adds up in another order."""
 
 
 @pytest.mark.parametrize(("topic", "name"), CASES)
