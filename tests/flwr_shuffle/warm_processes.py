@@ -169,7 +169,8 @@ def spare_work() -> None:
     """Leave out of a SuperLink what has no effect here and takes half of its processor time.
 
     Middleware that does something for requests of one API, or never without a plugin, lets all others pass
-    through two tasks and a stream of its own. And whose time is over is looked up before every answer.
+    through two tasks and a stream of its own. And whose time is over is looked up before every answer. What a
+    version of Flower does not have needs no leaving out.
     """
 
     def passing(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -192,8 +193,9 @@ def spare_work() -> None:
         "supercore.routers.runtime.tracing": ("RuntimeTracingMiddleware",),
     }.items():
         for name in names:
-            middleware = getattr(importlib.import_module(f"flwr.{module}"), name)
-            middleware.__call__ = passing(middleware.__call__)
+            middleware = getattr(importlib.import_module(f"flwr.{module}"), name, None)
+            if middleware is not None:
+                middleware.__call__ = passing(middleware.__call__)
 
     state = importlib.import_module("flwr.supercore.corestate.sql_corestate").SqlCoreState
     look_up, last = state._cleanup_expired_task_tokens, 0.0
