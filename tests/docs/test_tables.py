@@ -70,6 +70,7 @@ def test_plans_are_those_of_the_results() -> None:
     assert found["local_epsilon"] == pytest.approx(kept["rounds"][0]["local_epsilon"], rel=1e-3)
     assert found["epsilon"] == pytest.approx(kept["rounds"][0]["epsilon"], rel=1e-3)
     assert found["error"] == pytest.approx(kept["rounds"][0]["error"], rel=2e-3)
+    assert found["baselines"] == pytest.approx(kept["rounds"][0]["baselines"], rel=2e-3)
 
 
 def test_a_page_without_marks_is_refused() -> None:
