@@ -2,12 +2,46 @@
 
 from __future__ import annotations
 
+import math
+from functools import cache
+from typing import Any
+
 from measured.parts import Sentences, Tables, result, table
+from shuffle_plugins.cli.tables import times
 from shuffle_plugins.core import rounded
-from shuffle_plugins.planning import report_error
+from shuffle_plugins.planning import Choice, choices, report_error
 
 BENCHMARKS = "docs/reference/benchmarks.md"
 MECHANISMS = "docs/guides/mechanisms.md"
+OPACUS = "docs/guides/opacus.md"
+GPU = "docs/guides/gpu.md"
+
+LOCAL_EPSILON, DIM = 2.0, 13_706
+
+
+@cache
+def _one_report() -> tuple[Choice, ...]:
+    """All mechanisms for vectors of the l2 ball, as the command on the page compares them."""
+    found, _ = choices(local_epsilon=LOCAL_EPSILON, dim=DIM, norm="l2")
+    return found
+
+
+def one_report() -> str:
+    """Error and bits of one report, computed."""
+    least = _one_report()[0].variance
+    return table(
+        ("name", "takes", "mean squared error", "× least", "bits"),
+        (
+            (
+                f"`{of.name}`",
+                of.domain,
+                rounded(of.variance, up=True),
+                times(of.variance / least),
+                f"{of.bits:,}",
+            )
+            for of in _one_report()
+        ),
+    )
 
 
 def equal_epsilon() -> str:
@@ -23,6 +57,68 @@ def equal_epsilon() -> str:
             )
             for of in result("benchmarks/mechanisms")["shuffled"]
         ),
+    )
+
+
+_BALLS = {"l1": "ℓ1", "l2": "ℓ2"}
+_SENDS = {
+    "vector-sum": "counts of fair coins",
+    "poisson-binomial": "counts of biased bits",
+    "multi-message": "tagged bits of sampled coefficients",
+    "unary-l1-sum": "flipped bits of one signed coordinate",
+}
+
+
+def sums() -> str:
+    """Errors and bits of sums of many messages a client."""
+    found = result("benchmarks/mechanisms")["sums"]["sums"]
+    usual = max(of["dim"] for of in found)
+
+    def row(of: dict[str, Any]) -> tuple[str, ...]:
+        ball = _BALLS[of["norm"]] + ("" if of["dim"] == usual else f", here d = {of['dim']}")
+        sent = f"{_SENDS[of['mechanism']]}, {of['bits']:,} bits"
+        return (f"`{of['mechanism']}`", f"`{of['class']}`", ball, sent, f"{of['error']:.0f}")
+
+    return table(("name", "class", "ball", "one client sends", "error"), (row(of) for of in found))
+
+
+def _spread(values: list[float], digits: int) -> str:
+    """Least and most of some numbers, rounded, or the one that both are."""
+    ends = [f"{value:.{digits}f}" for value in (min(values), max(values))]
+    return ends[0] if ends[0] == ends[1] else f"{ends[0]}–{ends[1]}"
+
+
+_ENCODERS = (
+    ("linf-coordinate", "linf-block", "linf-bit-planes", "sampled-bits"),
+    ("l2-bit-planes",),
+    ("l1-hadamard",),
+    ("l2-block, rotation", "sqkr, rotation"),
+    ("l2-block",),
+)
+
+
+def encoding() -> str:
+    """Time and memory of randomising a batch, beside a copy of it."""
+    found = {of["mechanism"]: of for of in result("benchmarks/mechanisms")["encoding"]}
+
+    def spread(values: list[float], digits: int) -> str:
+        return _spread(values, digits if max(values) < 10 else 0)
+
+    def row(names: tuple[str, ...]) -> tuple[str, ...]:
+        which = [found[name] for name in names]
+        bare = ", ".join(f"`{name.partition(',')[0]}`" for name in names)
+        frame = " with a rotation" if names[0].endswith("rotation") else ""
+        frame = " with its Kashin frame" if names == ("l2-block",) else frame
+        memory = [of["peak_beyond_batch_and_reports"] / 1e6 for of in which]
+        return (
+            bare + frame,
+            spread([of["over_copy"] for of in which], 1),
+            spread([of["over_read"] for of in which], 1),
+            f"{_spread(memory, 0)} MB",
+        )
+
+    return table(
+        ("mechanism", "over a copy", "over a read", "peak memory"), (row(each) for each in _ENCODERS)
     )
 
 
@@ -75,32 +171,122 @@ def hadamard() -> str:
     return table(head, rows)
 
 
+def kernels() -> str:
+    """Kernels on a GPU: time, share of a copy's bandwidth, and how much longer operations of torch take."""
+    found = result("benchmarks/gpu_kernels")["kernels"]
+
+    def row(what: str, names: tuple[str, ...], digits: int, passes: int = 1) -> tuple[str, ...]:
+        share = _spread([100 * passes * found[name]["of_copy"] for name in names], 0)
+        torch_path = [f"{name}, torch path" for name in names]
+        slower = [
+            found[path]["ms"] / found[name]["ms"]
+            for name, path in zip(names, torch_path, strict=True)
+            if path in found
+        ]
+        return (
+            what,
+            f"{_spread([found[name]['ms'] for name in names], digits)} ms",
+            f"{share} %" + (" of half of it" if passes == 2 else ""),
+            f"{_spread(slower, 0)} times slower" if slower else "",
+        )
+
+    sizes = [int(name.split()[1]) for name in found if name.startswith("transform") and "torch" not in name]
+    once = tuple(f"transform {size}" for size in sizes if size < 2**15)
+    twice = tuple(f"transform {size}" for size in sizes if size > 2**15)
+    encode = "encode signs 10000 x 13706"
+    words = found["keystream words"]
+    rows = [
+        row("transform, 2^28 values, rows of 2^5 to 2^14", once, 2),
+        row("rows of 2^15", ("transform 32768",), 2),
+        row("rows of 2^16 and 2^20, which move twice", twice, 2, passes=2),
+        ("keystream, 1 GB of words", f"{words['ms']:.1f} ms", f"{words['GB_per_s']:,.0f} GB/s", ""),
+        row("`encode_signs`, 10,000 × 13,706; ChaCha20 is the limit", (encode,), 1),
+        row(
+            "`pack_signs`, `unpack_signs`, 10,000 × 16,384",
+            ("pack signs 10000 x 16384", "unpack signs 10000 x 16384"),
+            2,
+        ),
+    ]
+    return table(("", "time", "of the copy's bandwidth", "the same in torch operations"), rows)
+
+
 TABLES: Tables = {
-    MECHANISMS: {"equal epsilon": equal_epsilon},
-    BENCHMARKS: {"at most 15 bits": short, "Hadamard": hadamard},
+    GPU: {"kernels": kernels},
+    MECHANISMS: {"one report": one_report, "equal epsilon": equal_epsilon, "sums": sums},
+    BENCHMARKS: {"encoding": encoding, "at most 15 bits": short, "Hadamard": hadamard},
 }
+
+
+def _block_beside_privunit() -> tuple[str, str]:
+    """Error of `l2-block` over PrivUnit's, and its bits, at ε0 from 1 to 8."""
+    asked = {"dim": DIM, "radius": 1.0, "norm": "l2"}
+    pairs = [
+        [report_error(name, local_epsilon=float(level), **asked) for name in ("l2-block", "privunit")]  # type: ignore[arg-type]
+        for level in range(1, 9)
+    ]
+    ratios = [block.variance / least.variance for block, least in pairs]
+    bits = [block.bits for block, _ in pairs]
+    return f"{min(ratios):.1f} to {max(ratios):.1f}", f"{min(bits)} to {max(bits)}"
 
 
 def sentences() -> Sentences:
     """Pieces of text with errors and lengths of reports."""
     found = result("benchmarks/mechanisms")
-    ratios, wire = [row["ratio"] for row in found["errors"]], found["wire"]
-    asked = {"local_epsilon": 2.0, "dim": 13_706, "radius": 1.0, "norm": "l2"}
-    block, least = (report_error(name, **asked) for name in ("l2-block", "privunit"))  # type: ignore[arg-type]
+    errors = {row["mechanism"]: row for row in found["errors"]}
+    ratios, wire = [row["ratio"] for row in errors.values()], found["wire"]
+    reports = {of.name: of for of in _one_report()}
+    block, least, folded = (reports[name] for name in ("l2-block", "privunit", "projunit"))
+    assert least.variance == min(of.variance for of in reports.values())
+    saved = [100 * (1 - of["mixed_variance"] / of["variance"]) for of in found["shuffled"]]
+    shorter = {row["local_epsilon"]: f"{row['ratio']:.2f}" for row in found["short"]}
+    times_privunit, bits = _block_beside_privunit()
+    longest = least.bits
+    sums, copied = found["sums"], found["encoding"][0]
+    gaussian = reports["privunit-g"].variance / least.variance
+    uncertain = max(row["standard_error"] for row in errors.values())
+    threshold = math.log((3 - math.sqrt(2)) / (math.sqrt(2) - 1))  # see the docstring of `linf-block`
+    levels = (1.0, 2.0, 4.0, 8.0)
+    privunit = [
+        report_error("privunit", local_epsilon=level, dim=DIM, radius=1.0, norm="l2") for level in levels
+    ]
+    gpu, step = result("benchmarks/gpu_kernels"), result("benchmarks/training_step")
+    version = ".".join(gpu["torch"].split(".")[:2])
     return {
-        "README.md": [
-            f"**{block.bits} bits** for a gradient of {asked['dim']:,} numbers, with "
-            f"{block.variance / least.variance:.1f} times the squared error of the most accurate mechanism, "
-            f"which takes {least.bits:,} bits (at ε0 = 2; [all {len(ratios)} of one report]",
+        GPU: [
+            f"One NVIDIA H100 (80 GB), torch {version};",
+            f"A device copy moves {gpu['copy_GB_per_s']:,.0f} GB/s",
+            f"a convolutional network with {step['parameters']:,} parameters on {step['batch']:,} records",
         ],
+        "README.md": [
+            f"**{block.bits} bits** for a gradient of {DIM:,} numbers, with "
+            f"{block.variance / least.variance:.1f} times the squared error of the most accurate mechanism, "
+            f"which takes {longest:,} bits (at ε0 = {LOCAL_EPSILON:g}; [all {len(errors)} of one report]",
+        ],
+        "docs/README.md": [f"the {len(errors)} randomizers", f"| mechanisms | {len(errors)}, for vectors"],
         MECHANISMS: [
-            f"| `{name}` | l2 | {float(f'{report.variance:.4g}'):,.0f} |"
-            for name, report in (("privunit", least), ("l2-block", block))
+            f"its error is {min(saved):.0f} to {max(saved):.0f} % smaller",
+            f"better from ε0 = {threshold:.2f} on: {shorter[2.0]} times the error at ε0 = 2, {shorter[4.0]} at 4",
+            f"has {times_privunit} times the error of PrivUnit (ε0 = 1 to 8, d = {DIM:,}) in {bits} bits "
+            f"instead of {longest:,}",
+            f"for {sums['cohort']:,} clients, d = {max(of['dim'] for of in sums['sums']):,} and radius 1, "
+            f"at ε = {sums['epsilon']:g} and δ = 1e-6 of one round",
+            f"a trusted server's error is {sums['trusted_server_error']:.0f} with Gaussian noise, and that of "
+            f"`privunit` {sums['privunit_error']:,.0f} with one report",
+        ],
+        OPACUS: [
+            f"k times {', '.join(f'{of.variance / DIM:.2g}' for of in privunit)} at ε0 = 1, 2, 4, 8",
+            f"`l2-block` has {times_privunit} times PrivUnit's error in {bits} bits",
         ],
         BENCHMARKS: [
-            f"between {min(ratios):.4f} and {max(ratios):.4f} for all {len(ratios)} mechanisms",
+            f"between {min(ratios):.4f} and {max(ratios):.4f} for all {len(ratios)} mechanisms, where the standard "
+            f"errors are {100 * uncertain:.1f} % (one number) and below",
+            f"`privunit-g` is at {gaussian:.4f} times PrivUnit, `projunit` at "
+            f"{folded.variance / least.variance:.2f} (k = 4096, d = {DIM:,})",
+            f"a copy of that batch took {copied['copy_seconds']:.2f} s, one pass of reading it "
+            f"{copied['read_seconds']:.2f} s",
             f"at d = {wire['dim']:,} are {wire['report_bytes']:,} bytes, where float32 vectors are "
             f"{wire['float32_bytes']:,}: {wire['saving']:,.0f} times fewer, and the thesis's "
             f"{wire['saving_without_header']:,.0f} without",
+            f"Below ε0 = {threshold:.2f} no",
         ],
     }
