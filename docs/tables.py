@@ -22,6 +22,7 @@ from measured import (
     audits,
     development,
     hosts,
+    learning,
     mechanisms,
     mnist,
     peers,
@@ -31,7 +32,19 @@ from measured import (
 )
 from measured.parts import ROOT, Sentences, Tables
 
-TOPICS = (accounting, audits, development, hosts, mechanisms, mnist, peers, plans, protocols, training)
+TOPICS = (
+    accounting,
+    audits,
+    development,
+    hosts,
+    learning,
+    mechanisms,
+    mnist,
+    peers,
+    plans,
+    protocols,
+    training,
+)
 
 
 def tables() -> Tables:

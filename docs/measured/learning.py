@@ -1,0 +1,180 @@
+"""Bandits and personalised models: what they reach."""
+
+from __future__ import annotations
+
+import math
+import sys
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from measured.parts import ROOT, Sentences, Tables, result, table
+
+BANDITS = "docs/guides/bandits.md"
+PERSONALIZED = "docs/guides/personalized.md"
+FLOWER = "docs/guides/flower.md"
+
+
+@cache
+def _mean(part: str, line: str, x: float | None, key: str = "regret") -> float:
+    """Mean over the seeds of a bandit's runs."""
+    runs = result("examples/bandits")["results"][part]
+    return float(np.mean([run[key] for run in runs if (run["line"], run["x"]) == (line, x)]))
+
+
+def models() -> str:
+    """Regret by ε of every model of trust."""
+    lines = ("central", "shuffled", "shuffled, one bit", "shuffled, closed form", "local", "local, one bit")
+    levels = (0.1, 0.3, 0.5, 1.0, 3.0)
+    return table(
+        ("", *(f"{x:g}" for x in levels)),
+        ((line, *(f"{_mean('models', line, x):,.0f}" for x in levels)) for line in lines),
+    )
+
+
+_CORE = (
+    ("core set", "central, core set", "not private, core set"),
+    ("all actions", "central, all actions", "not private, all actions"),
+)
+_CORE_LEVELS = (0.01, 0.05, 0.3, 1.0)
+
+
+def core_set() -> str:
+    """Regret with and without a core set."""
+    return table(
+        ("", *(f"{x:g}" for x in _CORE_LEVELS), "without privacy"),
+        (
+            (
+                title,
+                *(f"{_mean('core-set', line, x):,.0f}" for x in _CORE_LEVELS),
+                f"{_mean('core-set', plain, None):,.0f}",
+            )
+            for title, line, plain in _CORE
+        ),
+    )
+
+
+_LINES = ("central", "shuffled", "shuffled, one bit", "local", "local, one bit", "not private")
+
+
+def _slope(line: str, first: int = 14) -> float:
+    """Slope of log mean regret in ln T, from T = e^first on."""
+    runs = result("examples/bandits")["results"]["horizon"]
+    logs = sorted({run["x"] for run in runs if run["line"] == line and run["x"] >= first})
+    return float(np.polyfit(logs, [math.log(_mean("horizon", line, x)) for x in logs], 1)[0])
+
+
+def _bandits() -> list[str]:
+    runs: list[dict[str, Any]] = result("examples/bandits")["results"]["digits"]
+    first = runs[0]
+
+    def right(line: str) -> float:
+        return 100 * float(np.mean([run["right"] for run in runs if run["line"] == line]))
+
+    def over(key: str, x: float) -> float:
+        title, line, plain = _CORE[key == "all actions"]
+        return _mean("core-set", line, x) / _mean("core-set", plain, None)
+
+    return [
+        f"Without privacy {_mean('models', 'not private', None):,.0f}.",
+        f"privacy adds {100 * (over('core set', 1.0) - 1):.0f} % to the regret at ε = 1 and "
+        f"{100 * (over('core set', 0.3) - 1):.0f} % at ε = 0.3; at ε = 0.01 it multiplies the regret by "
+        f"{over('core set', 0.01):.1f}, and by {over('all actions', 0.01):.1f} if all actions are played",
+        "20 problems each: " + ", ".join(f"{line} {_slope(line):.2f}" for line in _LINES) + ".",
+        f"{first['policies']} policies, the best right for {100 * first['best']:.1f} % of clients, their mean "
+        f"for {100 * first['even']:.1f} %",
+        f"(means of {len({run['seed'] for run in runs})} runs): "
+        + ", ".join(f"{line} {right(line):.1f} %" for line in _LINES)
+        + ".",
+    ]
+
+
+def personal_models() -> str:
+    """Test accuracies by method and ε, as the experiment's own script writes them."""
+    examples = str(ROOT / "examples")
+    if examples not in sys.path:
+        sys.path.append(examples)
+    import adaped_mnist
+
+    found: str = adaped_mnist.table(result("examples/adaped_mnist"))
+    return found
+
+
+def _personalized() -> list[str]:
+    found = result("examples/adaped_mnist")
+    final, tuned = found["runs"].values(), found["tuning"]["runs"].values()
+
+    def of(runs: Any, *kind: str | float | None, rounds: int | None = None) -> list[dict[str, Any]]:
+        return [
+            run
+            for run in runs
+            if (run["method"], run["accounting"], run["epsilon"]) == kind and rounds in (None, run["rounds"])
+        ]
+
+    (local,) = of(final, "local", "none", None, rounds=60)
+    levels = sorted({run["epsilon"] for run in final if run["epsilon"] is not None})
+    apart = [
+        100 * (run["accuracy"] - local["accuracy"])
+        for epsilon in levels
+        for run in of(final, "adaped", "certified", epsilon)
+    ]
+    alike = [
+        100 * run["global_accuracy"]
+        for epsilon in levels
+        for run in of(final, "adaped", "certified", epsilon)
+    ]
+    (alone,) = of(final, "adaped", "alone", None)
+    first = max(run["accuracy"] for run in of(tuned, "local", "none", None, rounds=60))
+    chosen = [
+        100 * (max(run["accuracy"] for run in of(tuned, "adaped", "certified", epsilon)) - first)
+        for epsilon in levels
+    ]
+    return [
+        f"between {-min(apart):.2f} points worse and {max(apart):.2f} points better than 600 steps",
+        f"it was {min(chosen):.2f} to {max(chosen):.2f} points better",
+        f"classifies {min(alike):.0f} to {max(alike):.0f} % of the images correctly",
+        f"reaches {100 * alone['accuracy']:.2f} %, more than with any certified μ",
+        f"all {len(found['runs']) + len(found['tuning']['runs'])} runs",
+    ]
+
+
+def untuned() -> str:
+    """What the recipe without tuning reaches in Flower."""
+    runs = result("examples/flower_untuned")
+
+    def row(randomizer: str) -> tuple[str, ...]:
+        every = [run for run in runs if run["randomizer"] == randomizer]
+        (printed,) = (run for run in every if run["factor"] == 1.0)
+        tuned = f"{100 * max(run['accuracy'] for run in every):.1f} %" if len(every) > 1 else "—"
+        return (
+            "MNIST",
+            f"`{randomizer}`",
+            f"{printed['signal_to_noise_ratio']:.2f}",
+            f"**{100 * printed['accuracy']:.1f} %**",
+            tuned,
+        )
+
+    return table(
+        ("data", "`RANDOMIZER`", "signal-to-noise ratio of a round, at most", "as printed", "tuned"),
+        (row(each) for each in ("vector-sum", "privunit")),
+    )
+
+
+TABLES: Tables = {
+    BANDITS: {"models": models, "core set": core_set},
+    PERSONALIZED: {"personal models": personal_models},
+    FLOWER: {"without tuning": untuned},
+}
+
+
+def sentences() -> Sentences:
+    """Pieces of text with regrets and accuracies."""
+    factors = sorted({run["factor"] for run in result("examples/flower_untuned")} - {1.0})
+    words = {0.25: "1/4", 0.5: "1/2", 2.0: "2", 4.0: "4"}
+    tried = ", ".join(words[each] for each in factors[:-1]) + f" and {words[factors[-1]]}"
+    return {
+        BANDITS: _bandits(),
+        PERSONALIZED: _personalized(),
+        FLOWER: [f"learning rates 1 and {tried} times the recommended one"],
+    }
