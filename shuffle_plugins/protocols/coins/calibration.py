@@ -31,8 +31,9 @@ from shuffle_plugins.protocols.lattices import MOST_LEVELS, Lattice
 from shuffle_plugins.protocols.shuffle_protocol import check_overhead, counted_on
 
 _LEAST_NOISE, _MOST_NOISE = 0.06, 1e7  # noise multipliers: less has no ε to speak of, more no use
-_MOST_ATTEMPTS = 20  # each adds a part in a thousand of noise; one or two are enough but for tiny δ
+_MOST_ATTEMPTS = 20  # each adds a part in a thousand of noise or more; a few are enough but for tiny δ
 _DISTANCE_SHARE = 0.01  # of δ, that may be spent on the distance of coins from the Gaussian
+_NOISE_SHARE = 0.998  # of δ, for the noise alone, where the distance is charged to ε (docs/proofs/sums.md)
 _PRECISION = 1e-3  # of the noise, some of ε: finer would not be seen beside the coins' own distance
 _FINER = 2**0.25  # from one lattice to the next: the levels found are at most a fifth too many
 _MOST_EXPONENT = 700.0  # of e^ε in a float
@@ -91,36 +92,27 @@ def calibrated_coins(
             noise, lattice=lattice, cohort=cohort, honest=honest, overhead=overhead, distance=distance
         )
         found = build(levels, coins)
-        cost = found.round(population=population, participation=participation)
-        if target.allows(cost):
+        cost = target.cost(found.round(population=population, participation=participation))
+        if cost <= epsilon:
             return found
-        if (1 + math.exp(min(epsilon, _MOST_EXPONENT))) * num_steps * cost.replacement_distance >= delta:
-            break  # and more noise takes more coins
-        noise *= 1 + _PRECISION
+        if not math.isfinite(cost):
+            break  # these coins are as close to a Gaussian as any that can be accounted for
+        noise *= 1 + max(_PRECISION, (cost / epsilon - 1) / 2)
     raise TargetUnreachable(
-        f"no noise reaches ε={epsilon:g} at δ={delta:g} over {num_steps} steps in dimension {dim} within an "
-        f"overhead of {overhead:g}: ask for a larger δ, another ε, fewer steps, or a smaller overhead"
+        f"no coins keep within ε={epsilon:g} at δ={delta:g} over {num_steps} steps in dimension {dim} within "
+        f"an overhead of {overhead:g}: ask for a larger δ, another ε, fewer steps, or a smaller overhead"
     )
 
 
 def _room(target: PrivacyTarget, *, dim: int) -> float:
-    """What δ has left for noise: coins are told apart from fair ones to a limit, charged 1 + e^ε times.
+    """What δ has left for noise.
 
-    Raises:
-        ValueError: if it is nothing.
+    The distance of coins from a Gaussian cannot be told to be below a limit, and is charged 1 + e^ε times. If
+    that is too much, the accountant charges how far their likelihoods are apart to ε instead.
     """
     epsilon, delta, num_steps = target.epsilon, target.delta, target.num_steps
-    apart = num_steps * dim * (DISTANCE + LONG_ROUNDOFF)
-    left = delta - (1 + math.exp(min(epsilon, _MOST_EXPONENT))) * apart
-    if left > 0:
-        return left
-    most = math.log(delta / apart - 1) if delta > 2 * apart else 0.0
-    remedy = f"at most ε={math.floor(most * 10) / 10:g}, " if most >= 0.1 else ""
-    raise TargetUnreachable(
-        f"δ={delta:g} over {num_steps} steps in dimension {dim} leaves no room for coins at ε={epsilon:g}, "
-        f"which are drawn to within 2**-52 and charged 1 + e^ε times: ask for {remedy}a larger δ, or fewer "
-        "steps"
-    )
+    charge = (1 + math.exp(min(epsilon, _MOST_EXPONENT))) * num_steps * dim * (DISTANCE + LONG_ROUNDOFF)
+    return delta - charge if charge <= _DISTANCE_SHARE * delta else _NOISE_SHARE * delta
 
 
 def least_noise_multiplier(
@@ -150,7 +142,8 @@ def least_noise_multiplier(
         high *= 2
         if high > _MOST_NOISE:
             raise TargetUnreachable(
-                f"no noise reaches ε={target.epsilon:g} at δ={target.delta:g} over {target.num_steps} steps"
+                f"no noise reaches ε={target.epsilon:g} at δ={target.delta:.2g} over {target.num_steps} steps: "
+                "ask for a larger ε or δ, or fewer steps"
             )
     _, least = narrowed(too_little, high / 2, high, precision=_PRECISION / 2)
     return least

@@ -106,12 +106,18 @@ def test_the_papers_constants_hold_and_cost_many_times_ours():
             published.scalar_sum(**({"cohort": clients, "epsilon": epsilon, "delta": delta} | changes))
 
 
-@pytest.mark.parametrize(("epsilon", "remedy"), [(50.0, "at most ε=22"), (1e6, "at most ε=22")])
-def test_epsilons_that_delta_has_no_room_for_are_refused_at_once(epsilon, remedy):
-    # Each coordinate's coins are only known to within 2**-52, charged 1 + e^ε times.
-    with pytest.raises(ValueError, match=remedy):
-        ScalarSum.calibrated(cohort=100, epsilon=epsilon, delta=1e-6)
-    assert ScalarSum.calibrated(cohort=100, epsilon=15.0, delta=1e-6).coins >= 1
+def test_a_large_epsilon_is_reached_where_delta_has_no_room_for_the_distance_of_coins():
+    # That is charged 1 + e^ε times: a number's coins, known to within 2**-52, would take all of δ at ε = 22.
+    protocol = ScalarSum.calibrated(cohort=100, epsilon=30.0, delta=1e-6)
+    assert (1 + math.exp(22)) * protocol.round().replacement_distance > 0.5e-6
+    accountant = ShuffleAccountant()
+    accountant.step(protocol.round())
+    assert 29.9 < accountant.epsilon(1e-6).upper <= 30.0
+
+
+def test_an_epsilon_that_no_coins_are_accounted_for_at_is_refused():
+    with pytest.raises(ValueError, match="no coins keep within ε=1000"):
+        ScalarSum.calibrated(cohort=100, epsilon=1_000.0, delta=1e-6)
 
 
 @pytest.mark.slow

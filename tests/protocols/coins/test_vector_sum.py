@@ -278,6 +278,19 @@ def test_calibrated_noise_is_the_gaussian_mechanisms(dim, clients):
     assert paper.noise_variance > 40 * protocol.noise_variance
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [8.0, 12.0, 40.0])
+def test_so_it_is_where_delta_has_no_room_for_the_distance_of_coins(epsilon):
+    # All coordinates' coins, known to within 2**-52 each and charged 1 + e^ε times, would take more than δ.
+    dim, delta = 2_000_000, 1e-6
+    protocol = VectorSum.calibrated(dim=dim, cohort=10_000, epsilon=epsilon, delta=delta)
+    assert (1 + math.exp(epsilon)) * protocol.round().replacement_distance > delta
+    found = certified(protocol, delta)
+    assert 0.97 * epsilon < found.upper <= epsilon
+    ideal = analytic_gaussian_variance(epsilon, delta)
+    assert ideal <= protocol.noise_variance <= 1.03 * ideal
+
+
 def test_less_overhead_costs_more_messages():
     frugal, exact = (
         VectorSum.calibrated(dim=50, cohort=500, epsilon=1.0, delta=1e-6, overhead=overhead)
@@ -356,7 +369,7 @@ def test_parameters_out_of_range_are_refused(changes, said):
         ({"delta": 0.0}, "delta"),
         ({"cohort": 1}, "cohort"),
         ({"overhead": 0.0}, "overhead"),
-        ({"delta": 1e-300}, "no room for coins"),
+        ({"delta": 1e-300}, "no noise reaches ε=1 at δ=1e-300"),
     ],
 )
 def test_impossible_targets_are_refused(changes, said):
