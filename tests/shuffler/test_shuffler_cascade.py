@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
+import stat
 import subprocess
 import sys
 from collections import Counter
@@ -43,7 +44,7 @@ from shuffle_plugins.shuffler.keys import (
     public_key_bytes,
     write_private_key,
 )
-from shuffle_plugins.shuffler.marks import agree, draw_marks
+from shuffle_plugins.shuffler.marks import agree, draw_marks, mark_bytes, read_marks
 
 REPORTS = [bytes([i]) * SIZE for i in range(6)]
 
@@ -382,6 +383,16 @@ def test_tickets_tell_nothing_of_marks_but_their_sum() -> None:
         assert sum(law.values()) == 64
 
 
+def test_marks_travel_as_whole_numbers_of_16_bytes() -> None:
+    values = (0, 1, 1 << 64, (1 << 128) - 1)
+    assert read_marks(mark_bytes(*values)) == values
+    assert read_marks(b"") == ()
+    assert mark_bytes(1 << 128, -1) == mark_bytes(0, (1 << 128) - 1)
+    for length in (1, 15, 17):
+        with pytest.raises(ValueError, match="a mark has 16 bytes"):
+            read_marks(bytes(length))
+
+
 def test_a_statement_holds_for_its_round_row_place_and_signer(two: Row) -> None:
     envelopes = two.envelopes(*REPORTS)
     layers, said = two.first(envelopes)
@@ -662,6 +673,33 @@ def test_a_batch_is_told_apart_from_others(two: Row) -> None:
     assert spool.mix(request, mixer=mixer).count == 6
     for bounds in ({"first": 0, "count": 7}, {"first": -1, "count": 1}, {"first": 6, "count": 1}):
         assert refused(spool.take, request, size=two.size(1), **bounds) is Refusal.WRONG_ROUND
+
+
+def test_a_batch_is_mixed_once(two: Row) -> None:
+    """Also if the mixer was killed while it mixed: then its pieces lie under another name."""
+    for killed in (False, True):
+        two.context = round_context()
+        spool, mixer, request, items = pieces_of(two)
+        spool.put(request, items, first=0)
+        if killed:
+            (folder,) = (two.folder / "spool0").iterdir()
+            os.rename(folder / "inputs", folder / "mixing")
+        else:
+            assert spool.mix(request, mixer=mixer).count == 6
+        assert refused(spool.mix, request, mixer=mixer) is Refusal.WRONG_ROUND
+        assert list((two.folder / "spool0").iterdir()) == []
+
+
+def test_files_of_a_batch_are_for_their_owner_alone(two: Row) -> None:
+    before = os.umask(0)
+    try:
+        pieces_of(two)
+    finally:
+        os.umask(before)
+    (folder,) = (two.folder / "spool0").iterdir()
+    assert stat.S_IMODE((two.folder / "spool0").stat().st_mode) == 0o700
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "inputs").stat().st_mode) == 0o600
 
 
 def test_too_few_reports_are_not_given_out_and_the_round_is_spent(two: Row) -> None:

@@ -259,6 +259,14 @@ def test_what_cannot_be_sealed_is_refused(parties: Parties, change: dict[str, An
         {"token": "0" * 16},
         {"fingerprint": bytes(16)},
         {"fingerprint": None},
+        {"minimum": 1},
+        {"minimum": True},
+        {"minimum": 2.0},
+        {"minimum": 1 << 63},
+        {"reports": 0},
+        {"reports": True},
+        {"reports": 1.0},
+        {"reports": 1 << 31},
     ],
 )
 def test_a_context_has_its_form(change: dict[str, Any]) -> None:
@@ -271,6 +279,10 @@ def test_contexts_that_differ_have_other_digests() -> None:
     tokens = [bytes(16), bytes(15) + b"a", b"a" + bytes(15)]
     digests = {round_context(run=run, token=token).digest() for run in runs for token in tokens}
     assert len(digests) == len(runs) * len(tokens)
+    token = tokens[0]
+    others = [{}, {"minimum": 3}, {"minimum": (1 << 63) - 1}, {"reports": 2}, {"reports": (1 << 31) - 1}]
+    others += [{"reports": 2, "minimum": 3}, {"fingerprint": b"other" + bytes(27)}]
+    assert len({round_context(token=token, **other).digest() for other in others}) == len(others)
 
 
 def test_sealing_twice_gives_two_envelopes(parties: Parties) -> None:

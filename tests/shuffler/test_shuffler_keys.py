@@ -72,6 +72,19 @@ def test_missing_files_and_directories_are_no_keys(tmp_path: Path) -> None:
             keys.read_signing_key(path)
         with pytest.raises(ShuffleError, match="cannot be read"):
             keys.read_enrolled(path)
+    with pytest.raises(ShuffleError, match="not a regular file"):
+        keys.read_signing_key("/dev/null")
+
+
+def test_the_mixers_of_a_cascade_have_a_key_each() -> None:
+    first, second = (keys.generate_service_key().public for _ in range(2))
+    assert keys.parse_mix_cascade(f"{first.hex()} , {second.hex()}") == (first, second)
+    halves = keys.parse_cascade_sealing_keys([first.hex(), second.hex()[:64]])
+    assert halves == (first.sealing, second.sealing)
+    for parse in (keys.parse_mix_cascade, keys.parse_cascade_sealing_keys):
+        for row in ([], [first.hex(), second.hex(), first.hex()], f"{first.hex()},{first.hex()}"):
+            with pytest.raises(ShuffleError, match="a key each: there is none, or the same one twice"):
+                parse(row)
 
 
 def test_a_key_is_never_overwritten(tmp_path: Path) -> None:

@@ -45,6 +45,9 @@ def test_no_report_is_lost_or_made_up() -> None:
     mixed = InMemoryShuffler().shuffle([batch(2 * i, 2 * i + 1) for i in range(500)])
     assert mixed.fields[0].values.tolist() != list(range(1000))
     assert sorted(mixed.fields[0].values.tolist()) == list(range(1000))
+    mixed = InMemoryShuffler().shuffle_reports(batch(*range(1000)))
+    assert mixed.fields[0].values.tolist() != list(range(1000))
+    assert sorted(mixed.fields[0].values.tolist()) == list(range(1000))
 
 
 def test_fewer_batches_than_the_minimum_are_refused() -> None:
@@ -55,6 +58,10 @@ def test_fewer_batches_than_the_minimum_are_refused() -> None:
         with pytest.raises(BatchRefused) as refused:
             shuffler.shuffle([batch(i) for i in range(count)])
         assert refused.value.code is Refusal.UNDER_MINIMUM
+        with pytest.raises(BatchRefused) as refused:
+            shuffler.shuffle_reports(batch(*range(count)))
+        assert refused.value.code is Refusal.UNDER_MINIMUM
+    assert sorted(shuffler.shuffle_reports(batch(*range(5))).fields[0].values.tolist()) == [*range(5)]
 
 
 @pytest.mark.parametrize(

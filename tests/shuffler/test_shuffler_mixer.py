@@ -271,7 +271,7 @@ def test_a_state_that_cannot_be_written_stops_the_mixer(
         mixed(mixer, parties, envelopes_of(parties, *REPORTS))
 
 
-@pytest.mark.parametrize("enrolled", [frozenset(), frozenset({b"short"})])
+@pytest.mark.parametrize("enrolled", [frozenset(), frozenset({b"short"}), frozenset({bytes(32), bytes(33)})])
 def test_a_mixer_knows_its_clients(
     parties: Parties, mixer: Mixer, tmp_path: Path, enrolled: frozenset[bytes]
 ) -> None:

@@ -118,6 +118,15 @@ def test_nothing_in_the_file_can_be_read(tmp_path: Path) -> None:
     buckets.close()
 
 
+def test_a_file_that_lost_its_end_is_noticed(tmp_path: Path) -> None:
+    buckets = _Buckets(2, block=1 << 12, directory=tmp_path)
+    buckets.append(0, bytes(1 << 12))
+    os.truncate(buckets._file.fileno(), 1 << 11)
+    with pytest.raises(OSError, match="shorter than what was written"):
+        buckets.read(0)
+    buckets.close()
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path
