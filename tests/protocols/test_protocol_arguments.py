@@ -73,7 +73,7 @@ def test_so_it_is_with_noise(kind, changes):
 @pytest.mark.parametrize(("kind", "own"), KINDS[:3])
 @pytest.mark.parametrize(("epsilon", "delta"), [(1_000.0, 1e-6), (1.0, 1e-300)])
 def test_a_target_that_no_coins_or_shares_keep_is_out_of_reach(kind, own, epsilon, delta):
-    with pytest.raises(TargetUnreachable, match="larger (ε or )?δ"):
+    with pytest.raises(TargetUnreachable, match=r"larger (ε or )?δ"):
         kind.calibrated(cohort=200, epsilon=epsilon, delta=delta, **own)
 
 

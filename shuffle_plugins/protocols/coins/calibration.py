@@ -142,8 +142,8 @@ def least_noise_multiplier(
         high *= 2
         if high > _MOST_NOISE:
             raise TargetUnreachable(
-                f"no noise reaches ε={target.epsilon:g} at δ={target.delta:.2g} over {target.num_steps} steps: "
-                "ask for a larger ε or δ, or fewer steps"
+                f"no noise reaches ε={target.epsilon:g} at δ={target.delta:.2g} over {target.num_steps} steps"
+                ": ask for a larger ε or δ, or fewer steps"
             )
     _, least = narrowed(too_little, high / 2, high, precision=_PRECISION / 2)
     return least
