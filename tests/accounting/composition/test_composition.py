@@ -16,6 +16,7 @@ from scipy import stats
 from shuffle_plugins.accounting import ShuffleRound, pair_losses
 from shuffle_plugins.accounting.composition import pld
 from shuffle_plugins.accounting.composition.counted import CountedHistory
+from shuffle_plugins.accounting.composition.growing import GrowingHistory
 from shuffle_plugins.accounting.composition.pld import LossComposition
 from shuffle_plugins.accounting.composition.renyi import RenyiComposition, renyi_divergence
 from shuffle_plugins.accounting.losses import shuffle as shuffle_losses
@@ -31,6 +32,7 @@ from shuffle_plugins.accounting.losses.distribution import (
 )
 from shuffle_plugins.accounting.numerics.binomial import binomial_window
 from shuffle_plugins.accounting.numerics.grid import spread_over_few, spread_to_grid
+from shuffle_plugins.accounting.numerics.profiles import PositiveLosses, mirrored
 
 
 def exact_delta(*, local_epsilon: float, population: int, cohort: int, epsilon: float) -> float:
@@ -487,3 +489,28 @@ def test_no_epsilon_is_known_from_the_mass_of_the_largest_loss_alone() -> None:
         symmetric=True,
     )
     assert LossComposition([law], [3])._below_largest(0.6**3 * (1 + 1e-9)) == math.inf
+
+
+def test_a_composition_answers_no_more_once_its_history_went_on() -> None:
+    """What is kept is for the last one: an answer of an earlier one would mix two histories."""
+    history = GrowingHistory(
+        lambda level: pair_losses(
+            ShuffleRound(local_epsilon=level, population=50, cohort=50).dominating_pair(), kind="upper"
+        )
+    )
+    earlier = history.composition([1.0, 0.5], [3, 30])
+    later = history.composition([1.0, 0.5], [3, 31])
+    assert later.epsilon(1e-5) > 0
+    for ask in (lambda: earlier.epsilon(1e-5), lambda: earlier.delta(0.3)):
+        with pytest.raises(RuntimeError, match="the history went on"):
+            ask()
+
+
+def test_more_mass_than_one_is_no_pair() -> None:
+    def outcomes(p: float) -> PositiveLosses:
+        return PositiveLosses(loss=np.ones(1), p=np.array([p]), q=np.array([p / math.e]), beyond=0.05)
+
+    for masses in mirrored(outcomes(0.6)):
+        assert masses.sum() + 0.05 == pytest.approx(1)
+    with pytest.raises(ArithmeticError, match="no pair has the profile"):
+        mirrored(outcomes(0.7))

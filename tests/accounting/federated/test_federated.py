@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -236,6 +236,20 @@ def test_a_round_is_made_of_views_of_one_round() -> None:
             FederatedRound(observer=one.observer, server=other.server, local_epsilon=1.5, local_delta=0.0)
     with pytest.raises(ValueError, match="more than the server"):
         FederatedRound(observer=one.server, server=one.observer, local_epsilon=1.5, local_delta=0.0)
+    for change, said in (
+        ({"sampling": "poisson"}, "the cohort's size must be known"),
+        ({"adversary": "server"}, "leave the rounds' adversary alone"),
+    ):
+        for seen in (
+            {"observer": replace(one.observer, **change), "server": one.server},
+            {"observer": one.observer, "server": replace(one.server, **change)},
+        ):
+            with pytest.raises(ValueError, match=said):
+                FederatedRound(**seen, local_epsilon=1.5, local_delta=0.0)
+    with pytest.raises(ValueError, match=r"local_epsilon is 0\.5, a round's 1\.5"):
+        FederatedRound(observer=one.observer, server=one.server, local_epsilon=0.5, local_delta=0.0)
+    with pytest.raises(ValueError, match="with nobody trusted"):
+        one.before(Adversary.LOCAL)
 
 
 # -- histories --------------------------------------------------------------------------------------------
@@ -330,6 +344,8 @@ def test_too_few_participants_are_refused_and_nothing_is_recorded() -> None:
         accountant.step(drawn(3), participants=["a", "a", "b"])
     with pytest.raises(TypeError, match="many names"):
         accountant.step(drawn(3), participants="abc")
+    with pytest.raises(TypeError, match="named by str"):
+        accountant.step(drawn(3), participants=[1, 2, 3])  # type: ignore[list-item]
     with pytest.raises(TypeError, match="FederatedRound"):
         accountant.step(drawn(3).observer, participants=people(3))  # type: ignore[arg-type]
     assert (accountant.num_rounds, accountant.epsilon(DELTA, lower=False).upper) == (0, 0.0)
@@ -550,6 +566,9 @@ def test_nobody_took_part_in_more_rounds_than_there_were() -> None:
         FederatedAccountant.from_records([record], participation=[{one.kind: {"a": 2}}])
     with pytest.raises(ValueError, match="missing"):
         FederatedAccountant.from_records([record], participation=[])
+    for flags in ({"unnamed": 1, "released": True}, {"unnamed": True, "released": 0}):
+        with pytest.raises(ValueError, match="true or false"):
+            FederatedAccountant.from_records([RecordedRound(one, **flags)], participation=[])
 
 
 def test_names_that_do_not_last_add_up() -> None:

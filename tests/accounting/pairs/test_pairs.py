@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 
@@ -16,6 +17,12 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     pair_losses,
 )
+from shuffle_plugins.accounting.losses.shuffle import outcomes_of
+from shuffle_plugins.accounting.pairs.bits import BitPair
+from shuffle_plugins.accounting.pairs.blanket import Form
+from shuffle_plugins.accounting.pairs.mixes import MixPair
+from shuffle_plugins.accounting.pairs.record_types import RecordTypes
+from shuffle_plugins.accounting.pairs.spread import InformationBound
 
 VIOLATION = 1e-12
 
@@ -274,3 +281,61 @@ def test_one_sign_of_very_many_clients_is_accounted(local_epsilon: float) -> Non
     )
     found = accountant.epsilon(1e-18 * local_epsilon).upper
     assert 0.99 < found / (10e-12 * local_epsilon) < 1 + 1e-6
+
+
+def test_pairs_over_all_datasets_have_no_law_from_below() -> None:
+    """They are above every round's profile: as a lower end they would claim too much."""
+    bits = BitPair(local_epsilon=1.0, population=20, others=19, participation=1.0)
+    mixes = MixPair(
+        local_epsilon=1.0, population=20, slots=20, participation=1.0, others=RecordTypes.generic(1.0)
+    )
+    for pair in (bits, mixes):
+        with pytest.raises(ValueError, match="bounded from above only"):
+            outcomes_of(pair, kind="lower", tolerance=1e-2)
+
+
+@pytest.mark.parametrize("weight", [0.5, 1.0, math.e, 4.0])
+def test_an_edge_lies_inside_of_the_range_of_weights(weight: float) -> None:
+    def blanket(weight: float) -> Blanket:
+        differing = (1 - 0.05 * (weight + 1)) / (math.e + 1)
+        return Blanket(local_epsilon=1.0, differing=differing, edges=((weight, 0.05),))
+
+    assert blanket(1.5).edges == ((1.5, 0.05),)
+    with pytest.raises(ValueError, match="between 1 and e"):
+        blanket(weight)
+
+
+@pytest.mark.parametrize("form", [Form.BIT, Form.SIGN])
+@pytest.mark.parametrize(
+    "more", [{"low": 0.1}, {"high": 0.1 / math.e}, {"tail": 0.1}, {"edges": ((1.5, 0.04),)}], ids=str
+)
+def test_bits_and_signs_have_differing_reports_only(form: Form, more: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="has differing reports only"):
+        Blanket(local_epsilon=1.0, differing=0.9 / (math.e + 1), form=form, **more)
+
+
+def test_what_a_report_tells_is_known_of_pure_reports_only() -> None:
+    bound = InformationBound(information=1.0, common=0.5, heaviest=2.0)
+    share = 1 / (math.e + 1)
+    assert Blanket(local_epsilon=1.0, differing=share, information_bound=bound).information_bound == bound
+    for more in (
+        {"differing": math.exp(-1) / 2, "exact": False, "form": Form.CLONES},
+        {"differing": 0.9 * share, "tail": 0.1},
+    ):
+        with pytest.raises(ValueError, match="only a blanket of pure reports"):
+            Blanket(local_epsilon=1.0, information_bound=bound, **more)
+
+
+def test_types_of_others_are_two_or_three_that_turn_into_each_other() -> None:
+    types = RecordTypes.generic(1.0)
+    one, two, third = types.types
+    assert dataclasses.replace(types, types=(one, two)).types == (one, two)
+    for wrong in ((third,), (one, two, third, third)):
+        with pytest.raises(ValueError, match="two or three types of others"):
+            dataclasses.replace(types, types=wrong)
+    for wrong in ((one, third), (one, one)):
+        with pytest.raises(ValueError, match="must turn the types of others into each other"):
+            dataclasses.replace(types, types=wrong)
+    for common in (0.0, 1.1):
+        with pytest.raises(ValueError, match="what all records have in common"):
+            dataclasses.replace(types, common=common)

@@ -89,6 +89,8 @@ def test_it_is_saved_and_read_back_and_checks_its_fields() -> None:
         replace(here, attained=2 * here.radius)
     with pytest.raises(ValueError, match="radius must be"):
         replace(here, radius=0.0, attained=0.0)
+    with pytest.raises(ValueError, match="has its radius over σ and no mechanism"):
+        replace(here, blanket=None, mechanism="gaussian")
 
 
 def test_coarse_codes_have_no_lower_end() -> None:

@@ -304,3 +304,11 @@ def test_the_ends_of_many_coordinates_do_not_cross_over_rounds(delta):
     accountant.step(MANY, num_steps=20)
     found = accountant.epsilon(delta)
     assert 0.85 * found.upper < found.lower < found.upper
+
+
+def test_bits_that_too_few_others_join_hide_nobody():
+    with pytest.raises(ValueError, match="that no others join"):
+        score_cover(crowd=0, own=1, flip=0.1)
+    assert score_cover(crowd=1, own=5, flip=0.1).shift > 1
+    with pytest.raises(ValueError, match="1 bits of other clients"):
+        score_cover(crowd=1, own=100, flip=1e-6)

@@ -331,6 +331,15 @@ def test_what_cannot_be_is_refused(records, samples, more, said):
         sampled(records, samples, **more)
 
 
+def test_rounds_of_records_have_no_pair_of_counts_and_no_reports_beyond_number():
+    for ask in (sampled(2).dominating_pair, sampled(2).instances):
+        with pytest.raises(ValueError, match="have no pair of counts"):
+            ask()
+    many = ShuffleRound(local_epsilon=1.0, population=10**8, cohort=10**8)
+    with pytest.raises(ValueError, match="send more than"):
+        SeveralReportsRound.of(many, reports_per_client=10**8)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("samples", [1, 2])
 def test_calibrations_know_records(samples):

@@ -11,7 +11,8 @@ from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound, SumRound
-from shuffle_plugins.accounting.losses.coins import gaussian_profile
+from shuffle_plugins.accounting.losses.coins import binomial_losses, gaussian_profile
+from shuffle_plugins.accounting.losses.distribution import FINE
 from shuffle_plugins.accounting.pairs.gaussian_cover import (
     _three_points,
     covering_deviation,
@@ -333,3 +334,9 @@ def test_rounds_saved_before_ratios_were_known_are_read_as_they_were():
     assert old.state() == known.state()[:-1]
     with pytest.raises(ValueError, match="coin_ratio"):
         single(coin_ratio=-1.0)
+
+
+def test_two_counts_that_share_no_outcome_have_no_law_from_below():
+    assert binomial_losses(trials=10, shift=2, sampling_rate=1.0, resolution=FINE).kind == "lower"
+    with pytest.raises(ArithmeticError, match="in common that floats can tell"):
+        binomial_losses(trials=10, shift=100, sampling_rate=1.0, resolution=FINE)
