@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import math
 
@@ -514,3 +515,181 @@ def test_more_mass_than_one_is_no_pair() -> None:
         assert masses.sum() + 0.05 == pytest.approx(1)
     with pytest.raises(ArithmeticError, match="no pair has the profile"):
         mirrored(outcomes(0.7))
+
+
+def two_outcomes(kind: BoundKind, **errors: float) -> PrivacyLossDistribution:
+    """Two outcomes of unequal losses, as exact as if nothing were rounded but for what is given."""
+    law = finite_losses(
+        None,
+        np.array([0.6, 0.4]),
+        np.array([0.35, 0.65]),
+        missing=0.0,
+        kind=kind,
+        resolution=FINE,
+        symmetric=False,
+        mass_error=0.0,
+        loss_error=0.0,
+    )
+    return dataclasses.replace(law, **errors)
+
+
+def compositions(law: PrivacyLossDistribution, steps: int) -> list[LossComposition]:
+    """All that compose: at once, and as histories that grow, or are counted."""
+    found = [LossComposition([law], [steps])]
+    if steps > 3:  # of few steps all outcomes are listed, in the first way alone
+        found.append(GrowingHistory(lambda _: law).composition([0, 1], [steps - 1, 1]))
+        found.append(CountedHistory(lambda _: law).composition([0], [steps]))
+    return found
+
+
+@pytest.mark.parametrize("steps", [1, 3, 60])
+@pytest.mark.parametrize("kind", ["upper", "lower"])
+def test_what_losses_and_masses_may_be_off_is_charged_for_every_step(kind: BoundKind, steps: int) -> None:
+    plain = two_outcomes(kind)
+    wrong = dataclasses.replace(plain, loss_error=0.004, mass_error=0.003)
+    upper = kind == "upper"
+    moved, growth = 0.004 * steps, math.exp(0.003 * steps - 1e-9)
+    pairs = list(zip(compositions(plain, steps), compositions(wrong, steps), strict=True))
+    for place, (exact, charged) in enumerate(pairs):
+        close = {"rel": 1e-9 if place == 0 else 2e-3, "abs": 1e-12}
+        for epsilon in (0.1, 0.35, 2.0):
+            if upper:
+                expected = exact.delta(max(epsilon - moved, 0.0)) * growth
+            else:
+                expected = exact.delta(epsilon + moved) / growth
+            assert charged.delta(epsilon) == pytest.approx(min(expected, 1.0), **close)
+        if upper:  # at ε = 0 there is nothing to the left to begin with
+            at_zero = (exact.delta(0.0) + moved) * growth
+            assert charged.delta(0.0) == pytest.approx(min(at_zero, 1.0), **close)
+        for delta in (0.02, 1e-3, 1e-7):
+            if upper:
+                expected = exact.epsilon(delta / growth) + moved
+            else:
+                expected = max(exact.epsilon(delta * growth) - moved, 0.0)
+            assert charged.epsilon(delta) == pytest.approx(expected, **close)
+    if not upper:
+        assert LossComposition([wrong], [steps]).epsilon(0.9999 / growth + 1e-3) == 0.0
+
+
+@pytest.mark.parametrize("steps", [1, 3, 60])
+def test_what_laws_leave_out_is_charged_to_delta_from_above_alone(steps: int) -> None:
+    for kind in ("upper", "lower"):
+        plain = two_outcomes(kind)
+        lacking = dataclasses.replace(plain, missing=1e-4)
+        pairs = zip(compositions(plain, steps), compositions(lacking, steps), strict=True)
+        for place, (exact, charged) in enumerate(pairs):
+            close = {"rel": 1e-9 if place == 0 else 2e-3, "abs": 1e-12}
+            more = 1e-4 * steps if kind == "upper" else 0.0
+            for epsilon in (0.0, 0.3, 2.0):
+                assert charged.delta(epsilon) == pytest.approx(exact.delta(epsilon) + more, **close)
+            for delta in (0.02, 7e-3):
+                assert charged.epsilon(delta) == pytest.approx(exact.epsilon(delta - more), **close)
+            if kind == "upper":
+                assert charged.epsilon(0.99 * more) == math.inf
+                assert math.isfinite(charged.epsilon(1.5 * more))
+
+
+def test_laws_without_a_loss_cost_what_they_leave_out_and_may_be_off() -> None:
+    law = PrivacyLossDistribution(
+        loss=np.zeros(1),
+        p=np.ones(1),
+        q=np.ones(1),
+        missing=1e-4,
+        deviation=0.0,
+        kind="upper",
+        loss_error=1e-3,
+        mass_error=0.0,
+    )
+    composed = LossComposition([law], [30])
+    assert composed.epsilon(2.9e-3) == composed.epsilon(3e-3 * (1 - 1e-9)) == math.inf
+    assert 0.03 <= composed.epsilon(3.1e-3) <= 0.06 * (1 + 1e-9)
+    for epsilon in (0.0, 0.01, 0.02):
+        least = -math.expm1(epsilon - 0.03) + 3e-3
+        assert least * (1 - 1e-9) <= composed.delta(epsilon) <= least + 0.03
+    assert composed.delta(0.031) == pytest.approx(3e-3)
+    below = LossComposition([dataclasses.replace(law, kind="lower")], [30])
+    assert below.epsilon(1e-9) == below.delta(0.0) == 0.0
+
+
+@pytest.mark.parametrize("kind", ["upper", "lower"])
+def test_a_window_reads_its_masses_exactly_and_charges_what_it_lacks(kind: BoundKind) -> None:
+    generator = np.random.default_rng(3)
+    cell, tilt, centre, log_scale = 0.05, 1.7, 0.32, -2.5
+    loss = cell * np.arange(-12, 20)
+    mass = generator.dirichlet(np.full(len(loss), 0.8))
+    lacks = {"noise": 3e-3, "wrapped": 2e-3, "farthest": 0.7}
+    sign = 1 if kind == "upper" else -1
+    p = mass * np.exp(log_scale - tilt * (loss - centre))
+    for errors in ({"noise": 0.0, "wrapped": 0.0, "farthest": 0.7}, lacks):
+        window = pld.Window(loss, mass, tilt, centre, log_scale, **errors, cell=cell)
+        epsilons = np.concatenate([loss[13:], loss[13:-1] + 0.3 * cell, [loss[-1] + 0.01]])
+        found = window.deltas(epsilons, kind=kind)
+        for epsilon, value in zip(epsilons.tolist(), found.tolist(), strict=True):
+            above = loss > epsilon
+            exact = float((-p[above] * np.expm1(epsilon - loss[above])).sum())
+            reach = max(-math.expm1(epsilon - loss[-1]), 0.0)
+            slack = (errors["noise"] * reach + errors["wrapped"] * 0.7) * math.exp(
+                log_scale - tilt * (epsilon - centre)
+            )
+            assert value == pytest.approx(max(exact + sign * slack, 0.0), rel=1e-9, abs=1e-15)
+            assert sign * (value - exact - sign * slack) >= -1e-13 * exact or value == 0
+        for delta in (0.5, 0.9):
+            wanted = delta * float(window.deltas(loss[14:15], kind=kind)[0])
+            epsilon = window.epsilon(wanted, kind=kind)
+            there = float(window.deltas(np.array([epsilon]), kind=kind)[0])
+            assert sign * (wanted - there) >= -1e-12 * wanted
+            assert there == pytest.approx(wanted, rel=1e-6 if errors["noise"] == 0 else 0.05)
+
+
+def test_the_noise_of_a_transform_is_what_the_proof_says() -> None:
+    """Section 5 of the proofs, frequency by frequency; of many steps most transforms have died out."""
+    size, unit = 16, 2.0**-53
+    rounding = 4 * (math.log2(size) + 4) * unit
+    laws = [(np.array([0.5, 0.5]), 40), (np.array([0.25, 0.5, 0.25]), 30), (np.array([1.0]), 7)]
+    for more in (0, 2_000):
+        spectrum = pld.Spectrum.of_nothing(size)
+        for weight, step in laws:
+            spectrum.include(weight, first=-1, step=step + more)
+        assert spectrum.shift == -sum(step + more for _, step in laws)
+        error = total = 0.0
+        for frequency in range(size // 2 + 1):
+            product, relative, log_bound = 1.0 + 0j, 0.0, 0.0
+            for weight, step in laws:
+                turns = np.exp(-2j * math.pi * frequency * np.arange(len(weight)) / size)
+                size_here = abs(complex(weight @ turns))
+                size_here = 0.0 if size_here < 1e-15 else size_here
+                product *= complex(weight @ turns) ** (step + more) if size_here else 0.0
+                relative += (step + more) * (rounding / max(size_here, 1e-300) + 8 * unit)
+                log_bound += (step + more) * math.log(size_here + rounding)
+            if log_bound > -746:
+                known = relative < 0.5
+                error += abs(product) * math.expm1(relative) if known else abs(product) + math.exp(log_bound)
+            total += abs(product)
+        assert spectrum.noise() == pytest.approx(2 * (error + rounding * total), rel=1e-6)
+
+
+@pytest.mark.parametrize("steps", [2, 5, 40])
+def test_what_lies_outside_of_a_window_is_bounded(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """Of windows so narrow that much does: its tilted mass, summed exactly, is no more than is charged."""
+    monkeypatch.setattr(pld, "_MOST_PRODUCTS", 1)
+    law = two_outcomes("upper")
+    for width in (0.5, 1.0, 2.0):
+        monkeypatch.setattr(pld, "_SIGMAS", width)
+        monkeypatch.setattr(pld, "_NEGLIGIBLE_OUTSIDE", 0.7)
+        composed = LossComposition([law], [steps])
+        heads = np.arange(steps + 1)
+        losses = heads * law.loss[1] + (steps - heads) * law.loss[0]
+        charged = []
+        for tilt in (0.0, 0.7, 3.0):
+            cumulant, centre, variance = composed._cumulant(tilt)
+            reach, outside = composed._reach(tilt, cumulant, centre, math.sqrt(variance) + composed._cell)
+            weight = stats.binom.logpmf(heads, steps, law.p[1]) + tilt * losses
+            weight = np.exp(weight - weight.max())
+            beyond = weight[np.abs(losses - centre) > reach + steps * composed._cell].sum() / weight.sum()
+            assert beyond <= outside <= 0.7
+            charged.append(outside)
+            window = composed._window(tilt)
+            assert window.wrapped == outside
+            farthest = min(1.0, 2 * len(window.loss) * composed._cell + composed._largest_step)
+            assert window.farthest == pytest.approx(farthest)
+    assert steps == 2 or max(charged) > 0

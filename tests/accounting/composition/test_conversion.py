@@ -1,5 +1,6 @@
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from dp_accounting.rdp import rdp_privacy_accountant as reference
@@ -51,6 +52,30 @@ def test_the_two_conversions_invert_each_other() -> None:
     epsilon, _ = epsilon_from_rdp(orders=ORDERS, rdp=rdp, delta=1e-6)
     delta, _ = delta_from_rdp(orders=ORDERS, rdp=rdp, epsilon=epsilon)
     assert delta == pytest.approx(1e-6, rel=1e-9)
+
+
+def test_both_conversions_are_rounded_up_and_by_little() -> None:
+    """One order at a time, to forty digits: what is said is above, by a few units of roundoff."""
+    generator = np.random.default_rng(11)
+    with mpmath.workdps(40):
+        for _ in range(60):
+            order, rho = 1 + math.exp(generator.uniform(-4, 6)), math.exp(generator.uniform(-9, 2))
+            alpha, exact_rho = mpmath.mpf(order), mpmath.mpf(rho)
+            delta = math.exp(generator.uniform(-40, -1))
+            exact = exact_rho + mpmath.log(1 - 1 / alpha)
+            exact -= (mpmath.log(mpmath.mpf(delta)) + mpmath.log(alpha)) / (alpha - 1)
+            found = epsilon_from_rdp(orders=[order], rdp=[rho], delta=delta)[0]
+            scale = rho + abs(math.log1p(-1 / order)) + abs(math.log(delta) + math.log(order)) / (order - 1)
+            assert max(exact, 0) <= found <= max(exact + 20 * 2.0**-52 * scale, 0)
+            epsilon = rho + math.exp(generator.uniform(-3, 2)) + math.log1p(1 / (order - 1))
+            log_exact = (alpha - 1) * (exact_rho - mpmath.mpf(epsilon)) + alpha * mpmath.log(1 - 1 / alpha)
+            log_exact -= mpmath.log(alpha - 1)
+            found = delta_from_rdp(orders=[order], rdp=[rho], epsilon=epsilon)[0]
+            scale = (order - 1) * (rho + epsilon) + abs(math.log(order - 1)) + 1
+            scale -= order * math.log1p(-1 / order)
+            if found >= 1e-300:
+                log_found = mpmath.log(mpmath.mpf(found))
+                assert min(log_exact, 0) <= log_found <= min(log_exact + 20 * 2.0**-52 * scale, 0)
 
 
 def test_epsilon_is_clamped_at_zero() -> None:
