@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from measured.parts import Sentences, Tables, result, table
 from measured.training import share
+from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
 from shuffle_plugins.core import rounded
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.protocols import VectorSum
 
 FLOWER = "docs/guides/flower.md"
 _NAMES = {
@@ -74,6 +78,65 @@ def quickstarts() -> str:
 TABLES: Tables = {FLOWER: {"overhead": overhead, "quickstarts": quickstarts}}
 
 
+def _first_round() -> str:
+    """What the log says of the first round of the guide's first app."""
+    ends = []
+    for adversary in ("model-observer", "server"):
+        accountant = ShuffleAccountant()
+        accountant.step(
+            ShuffleRound(
+                local_epsilon=4.0,
+                population=1_000,
+                cohort=100,
+                adversary=adversary,
+                mechanism="privunit",
+                blanket=registry.blanket("privunit", local_epsilon=4.0, dim=1_000),
+            )
+        )
+        ends.append(rounded(accountant.epsilon(1e-5, lower=False).upper, up=True))
+    return f"100 reports; ε ≤ {ends[0]} against an observer, ≤ {ends[1]} against the server"
+
+
+def _evaluation() -> list[str]:
+    """How much noise a private evaluation has."""
+
+    def noise(local_epsilon: float, metrics: int) -> float:
+        law = registry.get("linf-block", local_epsilon=local_epsilon, dim=metrics)
+        return math.sqrt(law.worst_variance / metrics)
+
+    def up(value: float) -> str:
+        return rounded(value, up=True, digits=2)
+
+    first, second = ([noise(local_epsilon, metrics) for metrics in (1, 2)] for local_epsilon in (1.0, 2.0))
+    mean = second[1] / 2 / math.sqrt(400)
+    return [
+        f"c is at most {up(first[0])} for one metric and {up(first[1])} for two at ε0 = 1, "
+        f"{up(second[0])} and {up(second[1])} at ε0 = 2.",
+        f"(400 clients, accuracy and loss above, ε0 = 2: {up(mean)} and {up(10 * mean)}.)",
+    ]
+
+
+def _noise_of_numpy() -> str:
+    """Deviation of the noise in the accuracy of quickstart-numpy, in points."""
+    expected = 2.5  # the parameter that the app looks for
+
+    def deviation(run: dict[str, Any]) -> float:
+        clients, rounds = run["population"], run["rounds"]
+        if run["local_epsilon"]:
+            variance = clients * 2 * (2 * run["clipping_norm"] / run["local_epsilon"]) ** 2
+        else:
+            variance = VectorSum.calibrated(
+                dim=1, cohort=clients, epsilon=1.0, delta=run["delta"], num_steps=rounds
+            ).noise_variance
+        return 100 * math.sqrt(rounds * variance) / clients / expected
+
+    found = [f"{deviation(run):.1f}" for run in result("examples/flower_quickstarts")["numpy"]]
+    return (
+        f"is {found[0]} and {found[1]} in the two rows of `laplace`, and {found[2]} and {found[3]} in those "
+        "of `VectorSum`"
+    )
+
+
 def sentences() -> Sentences:
     """Pieces of text with what rounds in Flower cost and reach."""
     many = result("benchmarks/flower_overhead")["1000"]["variants"]
@@ -95,6 +158,9 @@ def sentences() -> Sentences:
 
     return {
         FLOWER: [
+            _first_round(),
+            *_evaluation(),
+            _noise_of_numpy(),
             f"plain FedAvg {plain['median_processor_s']:.1f} s of processor time, "
             f"{plain['median_s']:.0f} s on the clock, {plain['peak_memory_mib']:,} MiB",
             f"`linf-block` {times('linf-block')}, "
