@@ -28,6 +28,7 @@ from measured import (
     mnist,
     peers,
     plans,
+    proofs,
     protocols,
     training,
 )
@@ -44,6 +45,7 @@ TOPICS = (
     mnist,
     peers,
     plans,
+    proofs,
     protocols,
     training,
 )

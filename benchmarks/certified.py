@@ -1,0 +1,243 @@
+"""Certified ε of single settings: numbers of the tables of the proofs.
+
+Nothing is drawn and nothing is timed, so a version gives the same numbers on every machine but for their last
+digits. docs/tables.py writes the tables from the results, and a test computes some of them anew.
+
+Usage: python benchmarks/certified.py [PART ...]     (three minutes; a named PART keeps the others)
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from shuffle_plugins.accounting import (
+    Blanket,
+    SampledRecordsRound,
+    ShuffleAccountant,
+    ShuffleRound,
+    pair_epsilon_interval,
+)
+from shuffle_plugins.accounting.pairs.blanket import Form
+from shuffle_plugins.mechanisms import registry
+
+RESULTS = Path(__file__).parent / "results" / "certified.json"
+OWN = "a randomizer of one's own"  # no pair but the blanket's is known for it
+MNIST = {"population": 60_000, "cohort": 10_000, "num_steps": 1_200, "delta": 1e-5}
+RARE = {"population": 10**6, "cohort": 1_000, "num_steps": 100_000, "delta": 1e-8}
+OFTEN = {"population": 10**6, "cohort": 100_000, "num_steps": 1_000, "delta": 1e-8}
+FULL = {"population": 10**4, "cohort": 10**4, "num_steps": 100, "delta": 1e-6}
+
+Setting = dict[str, Any]
+
+
+def ends(
+    setting: Setting,
+    *,
+    local_epsilon: float,
+    mechanism: str,
+    dim: int = 1,
+    alone: bool = False,
+    **more: Any,
+) -> list[float]:
+    """Both ends of ε.
+
+    Args:
+        setting: clients, cohort, rounds and δ.
+        local_epsilon, mechanism, dim: of a report.
+        alone: whether to use the pair of the mechanism's blanket alone, as for a randomizer of one's own.
+        more: fields of the round.
+    """
+    kept = {name: value for name, value in setting.items() if name not in ("num_steps", "delta")}
+    blanket = (
+        Blanket.generic(local_epsilon, exact=False)
+        if mechanism == "generic"
+        else registry.blanket(mechanism, local_epsilon=local_epsilon, dim=dim)
+    )
+    accountant = ShuffleAccountant()
+    if mechanism == "generic" and not alone:
+        each = ShuffleRound(local_epsilon=local_epsilon, **kept, **more)
+    else:
+        name = OWN if alone else mechanism
+        if alone:
+            blanket = replace(blanket, form=Form.CORNERS, others=None, information_bound=None)
+        each = ShuffleRound(local_epsilon=local_epsilon, mechanism=name, blanket=blanket, **kept, **more)
+    accountant.step(each, num_steps=setting["num_steps"])
+    found = accountant.epsilon(setting["delta"], lower=not alone)
+    return [0.0 if found.lower is None else found.lower, found.upper]
+
+
+def row(setting: Setting, local_epsilon: float, mechanism: str, *, dim: int = 1) -> dict[str, Any]:
+    """The certified ends, and the upper one of the blanket's pair alone."""
+    asked = {"local_epsilon": local_epsilon, "dim": dim}
+    lower, upper = ends(setting, mechanism=mechanism, **asked)
+    _, blanket = ends(setting, mechanism=mechanism, alone=True, **asked)
+    found = {
+        **setting,
+        **asked,
+        "mechanism": mechanism,
+        "lower": lower,
+        "upper": upper,
+        "blanket": blanket,
+    }
+    print(found, flush=True)
+    return found
+
+
+def counted() -> list[dict[str, Any]]:
+    """Bits that are counted."""
+    places = ((RARE, 2.0), (MNIST, 1.5), (FULL, 4.0), (OFTEN, 1.0))
+    return [row(setting, level, "binary-rr") for setting, level in places]
+
+
+def crowd() -> list[dict[str, Any]]:
+    """Signs that hide by all of their law."""
+    places = ((MNIST, 0.5), (MNIST, 1.5), (MNIST, 4.0), (RARE, 2.0), (FULL, 4.0), (OFTEN, 1.0))
+    return [row(setting, level, "linf-coordinate", dim=1_000) for setting, level in places]
+
+
+def generic() -> list[dict[str, Any]]:
+    """Any randomizer of ε0."""
+    places = ((MNIST, 0.5), (MNIST, 1.5), (MNIST, 4.0), (RARE, 2.0), (RARE, 1.0))
+    return [row(setting, level, "generic") for setting, level in places]
+
+
+def oracles() -> list[dict[str, Any]]:
+    """Oracles of 50 categories."""
+    names = ("rappor", "oue", "local-hashing", "subset-selection", "limited-hadamard")
+    return [row(MNIST, level, name, dim=50) for name in names for level in (0.5, 1.5, 4.0)]
+
+
+def spreads() -> list[dict[str, Any]]:
+    """Mechanisms whose records differ in few of many places."""
+    places = (
+        ("sqkr", 0.5),
+        ("sqkr", 1.5),
+        ("sqkr", 4.0),
+        ("l2-bit-planes", 0.5),
+        ("l2-bit-planes", 1.5),
+        ("linf-bit-planes", 4.0),
+    )
+    return [row(MNIST, level, name, dim=1_000) for name, level in places]
+
+
+def k_ary() -> list[dict[str, Any]]:
+    """Responses of few categories, which benchmarks/intervals.py leaves out."""
+    return [row(MNIST, level, "k-rr", dim=dim) for dim in (3, 10) for level in (0.5, 1.5, 4.0)]
+
+
+def epochs() -> dict[str, Any]:
+    """Epochs in a secret order, and batches that the observer knows, of any randomizer."""
+    setting = {"population": 60_000, "num_steps": 20, "delta": 1e-5}
+    cohorts = (60, 600, 6_000)
+    found: dict[str, Any] = {"cohorts": cohorts}
+    for sampling in ("epoch", "single-pass"):
+        found[sampling] = [
+            upper(setting | {"cohort": cohort, "sampling": sampling}, local_epsilon=3.0) for cohort in cohorts
+        ]
+    found["without-replacement"] = [
+        upper(setting | {"cohort": cohort, "num_steps": 20 * 60_000 // cohort}, local_epsilon=3.0)
+        for cohort in cohorts
+    ]
+    return found
+
+
+def upper(setting: Setting, *, local_epsilon: float) -> float:
+    """The certified ε of any randomizer."""
+    kept = {name: value for name, value in setting.items() if name not in ("num_steps", "delta")}
+    accountant = ShuffleAccountant()
+    accountant.step(ShuffleRound(local_epsilon=local_epsilon, **kept), num_steps=setting["num_steps"])
+    return accountant.epsilon(setting["delta"], lower=False).upper
+
+
+def records() -> list[dict[str, Any]]:
+    """Clients of several records, of any randomizer."""
+    rows: list[dict[str, Any]] = []
+    for population, level, num_steps, kinds in (
+        (10_000, 1.0, 100, ((1, 1), (20, 1), (20, 2), (20, 5), (20, 20))),
+        (100_000, 2.0, 1_000, ((1, 1), (20, 1), (20, 5), (100, 100))),
+    ):
+        clients = ShuffleRound(local_epsilon=level, population=population, cohort=1_000)
+        for held, sent in kinds:
+            accountant = ShuffleAccountant()
+            each = clients
+            if held > 1:
+                each = SampledRecordsRound.of(clients, records_per_client=held, samples_per_client=sent)
+            accountant.step(each, num_steps=num_steps)
+            found = accountant.epsilon(1e-6)
+            rows.append(
+                {"population": population, "cohort": 1_000, "local_epsilon": level, "num_steps": num_steps}
+                | {"records": held, "samples": sent, "lower": found.lower, "upper": found.upper}
+            )
+            print(rows[-1], flush=True)
+    return rows
+
+
+def pairs() -> list[dict[str, Any]]:
+    """Between which values the exact ε of the generic blanket pair lies, and what the Rényi route gives."""
+    rows = []
+    for setting, level in ((RARE, 2.0), (RARE, 1.0), (MNIST, 1.5)):
+        kept = {name: value for name, value in setting.items() if name not in ("num_steps", "delta")}
+        found = {}
+        for method in ("pld", "rdp"):
+            accountant = ShuffleAccountant(method=method)
+            blanket = Blanket.generic(level, exact=False)
+            accountant.step(
+                ShuffleRound(local_epsilon=level, mechanism=OWN, blanket=blanket, **kept),
+                num_steps=setting["num_steps"],
+            )
+            if method == "pld":
+                found["epsilon"] = list(pair_epsilon_interval(accountant, setting["delta"]))
+            else:
+                found["renyi"] = accountant.epsilon(setting["delta"], lower=False).upper
+        rows.append({**setting, "local_epsilon": level, **found})
+        print(rows[-1], flush=True)
+    return rows
+
+
+def gaussian_reports() -> list[dict[str, Any]]:
+    """Gaussian reports by their likelihoods, and by ε0 and δ0 alone."""
+    rows = []
+    for level, own_delta, population, cohort, sampling, num_steps in (
+        (0.5, 1e-12, 10**4, 10**4, "full", 1),
+        (0.5, 1e-12, 60_000, 10**4, "without-replacement", 1_200),
+        (1.0, 1e-6, 60_000, 10**4, "poisson", 10),
+        (2.0, 1e-6, 10**5, 10**5, "full", 1),
+    ):
+        mechanism = registry.get("gaussian", local_epsilon=level, dim=2, local_delta=own_delta)
+        place = {"population": population, "cohort": cohort, "sampling": sampling}
+        each = mechanism.round(**place)
+        alone = ShuffleRound(local_epsilon=level, local_delta=own_delta, **place)
+        ends_of = []
+        for one in (each, alone):
+            accountant = ShuffleAccountant()
+            accountant.step(one, num_steps=num_steps)
+            ends_of.append(accountant.epsilon(1e-6, lower=one is each))
+        found, clones = ends_of
+        rows.append(
+            {"local_epsilon": level, "local_delta": own_delta, **place, "num_steps": num_steps}
+            | {"lower": found.lower, "upper": found.upper}
+            | {"clones": clones.upper if clones.upper < 1e3 else None}
+        )
+        print(rows[-1], flush=True)
+    return rows
+
+
+def main() -> None:
+    chosen = sys.argv[1:]
+    found: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if chosen else {}
+    for part in (counted, crowd, generic, oracles, spreads, k_ary, epochs, records, pairs, gaussian_reports):
+        if chosen and part.__name__ not in chosen:
+            continue
+        began = time.process_time()
+        found[part.__name__] = part()
+        print(f"{part.__name__}: {time.process_time() - began:.1f} s", flush=True)
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
