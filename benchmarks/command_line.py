@@ -31,6 +31,7 @@ COMMANDS = {
     "plan, one cell": "plan -n 60000 --target-epsilon 1 -d 1e-5 --dim 1000 --mechanism privunit -t 9 -k 600",
     "mechanisms": "mechanisms",
     "mechanisms, compared": "mechanisms --dim 13706 --local-epsilon 2 --norm l2",
+    "mechanisms, of every kind": "mechanisms --dim 13706 --local-epsilon 2",
     "keys": "keys --help",
 }
 RESULTS = Path(__file__).parent / "results" / "command_line.json"

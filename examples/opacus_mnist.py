@@ -183,13 +183,17 @@ def main() -> None:
         parser.error(str(error))
     warnings.filterwarnings("ignore", message="Full backward hook is firing")  # Opacus's own, harmless
     print(engine.training_plan)
-    started = time.process_time()
+    started = time.perf_counter(), time.process_time()
     steps, accuracies = train(task, engine, *private)
-    processor_seconds = time.process_time() - started
+    took = {
+        "seconds": round(time.perf_counter() - started[0], 1),
+        "processor_seconds": round(time.process_time() - started[1], 1),
+        "threads": torch.get_num_threads(),
+    }
     optimizer = private[1]
     report(task, options, engine, optimizer, accuracy=accuracies[-1])
     if options.results:
-        save(options.results, task, options, engine, optimizer, accuracies[-1], processor_seconds)
+        save(options.results, task, options, engine, optimizer, accuracies[-1], took)
     draw(
         options.figure,
         title=f"{task.name}, {options.randomizer}",
@@ -314,9 +318,9 @@ def save(
     engine: PrivacyEngine,
     optimizer,
     accuracy: float,
-    processor_seconds: float,
+    took: dict[str, float | int],
 ) -> None:
-    """Add this run to a JSON list."""
+    """Add this run to a JSON list, with what its steps took on the clock and in processor time."""
     interval = engine.get_epsilon_interval(options.delta)
     noise = engine.training_plan.expected_noise
     run = {
@@ -331,7 +335,7 @@ def save(
         noise_of(optimizer)[0]: noise_of(optimizer)[1],
         "signal_to_noise_ratio": noise.signal_to_noise_ratio,
         "accuracy": accuracy,
-        "processor_seconds": round(processor_seconds, 1),
+        **took,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     runs = json.loads(path.read_text()) if path.exists() else []

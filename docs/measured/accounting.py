@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from statistics import median
+from typing import Any
 
-from measured.parts import Tables, result, table
+from measured.parts import Sentences, Tables, result, table
 from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS
 
 BENCHMARKS = "docs/reference/benchmarks.md"
@@ -76,6 +78,37 @@ def histories() -> str:
         "memory",
     )
     return table(head, rows)
+
+
+_COMMANDS = {
+    "epsilon": "`epsilon`, as the README prints it",
+    "epsilon --json": "the same with `--json`",
+    "epsilon --all": "the same with `--all`: all published bounds",
+    "calibrate, ε0": "`calibrate`: ε0",
+    "calibrate, rounds": "`calibrate --solve rounds`",
+    "calibrate, random cohorts": "`calibrate`: ε0, cohorts of random size before a server",
+    "plan, one mechanism": "`plan`, one mechanism, cohorts and rounds searched",
+    "plan, all mechanisms": "`plan`, all mechanisms, cohorts and rounds searched",
+    "plan, one cell": "`plan`, one mechanism, one cohort, one T",
+    "mechanisms": "`mechanisms`, listed",
+    "mechanisms, compared": "`mechanisms --dim … --local-epsilon … --norm l2`",
+    "mechanisms, of every kind": "the same without `--norm`",
+    "help": "`--help`",
+    "keys": "`keys --help`",
+}
+
+
+def command_line() -> str:
+    """Processor time of commands over that of importing NumPy and SciPy."""
+    found = result("benchmarks/command_line")["commands"]
+    return table(
+        ("command", "s", "over the import"),
+        (
+            (title, f"{found[name]['seconds']:.2g}", f"{found[name]['over_import']:.2g}")
+            for name, title in _COMMANDS.items()
+            if name in found
+        ),
+    )
 
 
 def _ratio(value: float | None) -> str:
@@ -159,9 +192,95 @@ TABLES: Tables = {
     BENCHMARKS: {
         "accounting speed": accounting_speed,
         "histories": histories,
+        "command line": command_line,
         "grid, summary": grid_summary,
         "grid, published": grid_published,
         "grid, widths": grid_widths,
         "grid, mechanisms": grid_mechanisms,
     }
 }
+
+
+def _over(mechanism: str, *, level: float, cohort: int, steps: int) -> float:
+    """Upper over lower end of one mechanism in one setting, for vectors of 1,000 numbers."""
+    (found,) = (
+        each["upper"] / each["lower"]
+        for each in result("benchmarks/intervals")["intervals"]
+        if (each["mechanism"], each["dim"], each["level"]) == (mechanism, 1000, level)
+        and (each["setting"]["cohort"], each["setting"]["num_steps"]) == (cohort, steps)
+    )
+    return float(found)
+
+
+def _widths() -> list[str]:
+    """Sentences on what keeps mechanisms from narrow intervals."""
+    everybody, drawn, few, many = (10_000, 1), (10_000, 1_200), (1_000, 100_000), (100_000, 1_000)
+
+    def width(mechanism: str, level: float, setting: tuple[int, int]) -> str:
+        cohort, steps = setting
+        return f"{_over(mechanism, level=level, cohort=cohort, steps=steps):.2f}"
+
+    levels = (4.0, 16.0)
+    planes = [width("linf-bit-planes", 4.0, each) for each in (many, drawn, everybody, few)]
+    assert planes == [width("sampled-bits", 4.0, each) for each in (many, drawn, everybody, few)]
+    signs = [
+        f"{median(_over(name, level=level, cohort=k, steps=t) for k, t in (everybody, drawn, few, many)):.2f}"
+        for name in ("sqkr", "l2-block")
+        for level in (0.5, 1.5, 4.0)
+    ]
+    assert signs[:3] == signs[3:]
+    tags = [width("multi-message", 4.0, each) for each in (everybody, drawn)]
+    alone = [
+        float(width("multi-message", level, each))
+        for level, each in ((4.0, few), *((16.0, each) for each in (everybody, drawn, few)))
+    ]
+    counts = [
+        float(width("poisson-binomial", level, each)) for level in levels for each in (everybody, drawn, few)
+    ]
+    (whole,) = {width("poisson-binomial", level, everybody) for level in levels}
+    quiet, loud = (width("poisson-binomial", level, drawn) for level in levels)
+    (coins,) = {width("vector-sum", level, everybody) for level in levels}
+    sampled = [width("vector-sum", level, each) for level, each in ((16.0, drawn), (16.0, few), (4.0, drawn))]
+    (flips,) = {width("unary-l1-sum", level, everybody) for level in levels}
+    unary = [width("unary-l1-sum", 16.0, each) for each in (drawn, few)]
+    bare = [float(width("unary-l1-sum", 4.0, each)) for each in (drawn, few)]
+    return [
+        f"{planes[0]} (k = 10⁵), {planes[1]} (10⁴, 1,200 rounds), {planes[2]} (10⁴, one round), "
+        f"{planes[3]} (k = 1,000)",
+        f"`sqkr`, `l2-block`: {signs[0]}, {signs[1]} and {signs[2]}.",
+        f"(noise 4, cohorts of 10⁴) {tags[0]} and {tags[1]}; with one plane {min(alone):.1f} to "
+        f"{max(alone):.1f}.",
+        f"{min(counts)} to {max(counts)}. - `poisson-binomial`: {whole} in one round of everybody, {loud} "
+        f"and {quiet} on samples.",
+        f"`vector-sum`: {coins} in one round of everybody; on samples {min(sampled)} to {max(sampled)}, and "
+        f"{width('vector-sum', 4.0, few)} with k = 1,000",
+        f"`unary-l1-sum`: {flips} in one round of everybody, {unary[0]} and {unary[1]} at noise 16 on "
+        "samples.",
+        f"*Noise 4 on samples: {bare[0]:.1f} and {bare[1]:.1f};",
+    ]
+
+
+def sentences() -> Sentences:
+    """Pieces of text on the command line, and on composing beside another library."""
+    started = result("benchmarks/command_line")["import_s"]
+    long = [each for each in result("benchmarks/pld_composition") if each["steps"] == 100_000]
+    ours = [each["shuffle_plugins"] for each in long]
+    theirs = [run for each in long for run in each["dp_accounting"] if not run["optimistic"]]
+    too_low = max(
+        each["delta"]
+        for each in long
+        for run in each["dp_accounting"]
+        if not run["optimistic"] and run["epsilon"] < each["shuffle_plugins"]["epsilon"][0]
+    )
+
+    def milliseconds(runs: list[dict[str, Any]]) -> str:
+        return " to ".join(f"{1e3 * end(run['seconds'] for run in runs):.0f}" for end in (min, max))
+
+    return {
+        BENCHMARKS: [
+            *_widths(),
+            f"importing NumPy and `scipy.special` ({started:.2f} s in this run",
+            f"({milliseconds(ours)} ms and {milliseconds(theirs)} ms at T = 1e5). "
+            f"At δ = {too_low:g} and below",
+        ]
+    }

@@ -217,6 +217,47 @@ TABLES: Tables = {
 }
 
 
+def _short(value: float, digits: int) -> str:
+    """A number with so many digits, and zeros after them."""
+    return f"{float(f'{value:.{digits}g}'):,.0f}"
+
+
+def _transforms() -> list[str]:
+    """Sentences on the Hadamard transform and on the sum of PrivUnit reports."""
+    found, summed = result("benchmarks/hadamard"), result("benchmarks/privunit_sum")
+    products = found["product with the matrix at 16384, us per row"]
+    slower = {each["batch"]: each["matmul / ours"] for each in products}
+    one = found["batch of 10000 x 13706 float32, in memcpys of it"]["1 coefficients"]
+    ms = summed["ms"]
+    passes = [spent for what, spent in ms.items() if "(one pass" in what]
+    gram = {chunk: ms[f"chunk {chunk}: Gram matrices"] for chunk in (8, 16, 32, 64)}
+    whole = {chunk: gram[chunk] + ms[f"chunk {chunk}: the rest"] for chunk in gram}
+    numbers = summed["clients"] * summed["dim"]
+    return [
+        f"takes {_short(slower[100], 2)} times longer in batches of 100 and {_short(slower[1], 2)} times for "
+        "one row",
+        f"takes {one:.2f} copies of that batch",
+        f"{summed['dim']:,} parameters, {summed['clients']} samples, {summed['threads']} threads",
+        f"are {numbers / 1e6:.0f} million normal numbers: {_short(ms['report by report'], 3)} ms",
+        f"That takes {whole[64]:.0f} ms, and {whole[32]:.0f} ms with chunks of 32: three passes over the "
+        f"batch of {min(passes):.0f} to {max(passes):.0f} ms each, {gram[64]:.0f} ms of Gram matrices, four "
+        f"normal vectors of {ms['one normal vector']:.1f} ms",
+        f"the cheapest Gram matrices alone take {sum(passes) + min(gram.values()):.0f} ms",
+    ]
+
+
+def _range_proofs() -> str:
+    """What a proof costs, for the measurements; the guide has the table."""
+    costs = result("benchmarks/range_proofs")["costs"]
+    plain, single, several = (of for of in costs if of["length"] == min(each["length"] for each in costs))
+    longer = [of["bytes_to_server"] / plain["bytes_to_server"] for of in (single, several)]
+    return (
+        f"A proof of {single['length']:,} counts of {single['largest'].bit_length()} bits takes the client "
+        f"{1e3 * single['client_seconds']:.0f} ms. Shares are {longer[0]:.0f} times as long as additive ones "
+        f"({single['kind']}), or {longer[1]:.0f} times ({several['kind']})"
+    )
+
+
 def _block_beside_privunit() -> tuple[str, str]:
     """Error of `l2-block` over PrivUnit's, and its bits, at ε0 from 1 to 8."""
     asked = {"dim": DIM, "radius": 1.0, "norm": "l2"}
@@ -241,7 +282,9 @@ def sentences() -> Sentences:
     shorter = {row["local_epsilon"]: f"{row['ratio']:.2f}" for row in found["short"]}
     times_privunit, bits = _block_beside_privunit()
     longest = least.bits
-    sums, copied = found["sums"], found["encoding"][0]
+    sums = found["sums"]
+    copied = {key: [each[f"{key}_seconds"] for each in found["encoding"]] for key in ("copy", "read")}
+    (kashin,) = (each["seconds"] for each in found["encoding"] if each["mechanism"] == "l2-block")
     gaussian = reports["privunit-g"].variance / least.variance
     uncertain = max(row["standard_error"] for row in errors.values())
     threshold = math.log((3 - math.sqrt(2)) / (math.sqrt(2) - 1))  # see the docstring of `linf-block`
@@ -265,28 +308,32 @@ def sentences() -> Sentences:
         "docs/README.md": [f"the {len(errors)} randomizers", f"| mechanisms | {len(errors)}, for vectors"],
         MECHANISMS: [
             f"its error is {min(saved):.0f} to {max(saved):.0f} % smaller",
-            f"better from ε0 = {threshold:.2f} on: {shorter[2.0]} times the error at ε0 = 2, {shorter[4.0]} at 4",
+            f"better from ε0 = {threshold:.2f} on: {shorter[2.0]} times the error at ε0 = 2, "
+            f"{shorter[4.0]} at 4",
             f"has {times_privunit} times the error of PrivUnit (ε0 = 1 to 8, d = {DIM:,}) in {bits} bits "
             f"instead of {longest:,}",
             f"for {sums['cohort']:,} clients, d = {max(of['dim'] for of in sums['sums']):,} and radius 1, "
             f"at ε = {sums['epsilon']:g} and δ = 1e-6 of one round",
-            f"a trusted server's error is {sums['trusted_server_error']:.0f} with Gaussian noise, and that of "
-            f"`privunit` {sums['privunit_error']:,.0f} with one report",
+            f"a trusted server's error is {sums['trusted_server_error']:.0f} with Gaussian noise, and that "
+            f"of `privunit` {sums['privunit_error']:,.0f} with one report",
         ],
         OPACUS: [
             f"k times {', '.join(f'{of.variance / DIM:.2g}' for of in privunit)} at ε0 = 1, 2, 4, 8",
             f"`l2-block` has {times_privunit} times PrivUnit's error in {bits} bits",
         ],
         BENCHMARKS: [
-            f"between {min(ratios):.4f} and {max(ratios):.4f} for all {len(ratios)} mechanisms, where the standard "
-            f"errors are {100 * uncertain:.1f} % (one number) and below",
+            f"between {min(ratios):.4f} and {max(ratios):.4f} for all {len(ratios)} mechanisms, where the "
+            f"standard errors are {100 * uncertain:.1f} % (one number) and below",
             f"`privunit-g` is at {gaussian:.4f} times PrivUnit, `projunit` at "
             f"{folded.variance / least.variance:.2f} (k = 4096, d = {DIM:,})",
-            f"a copy of that batch took {copied['copy_seconds']:.2f} s, one pass of reading it "
-            f"{copied['read_seconds']:.2f} s",
+            f"a copy of that batch took {_spread(copied['copy'], 2)} s, one pass of reading it "
+            f"{_spread(copied['read'], 2)} s",
+            f"seven transforms of twice the length, {1e3 * kashin / 10_000:.1f} ms a row",
             f"at d = {wire['dim']:,} are {wire['report_bytes']:,} bytes, where float32 vectors are "
             f"{wire['float32_bytes']:,}: {wire['saving']:,.0f} times fewer, and the thesis's "
             f"{wire['saving_without_header']:,.0f} without",
             f"Below ε0 = {threshold:.2f} no",
+            *_transforms(),
+            _range_proofs(),
         ],
     }

@@ -140,6 +140,11 @@ def recorded_runs() -> str:
         name = f"[{run['task']}, `{run['randomizer']}`](../guides/opacus.md#two-recipes)"
         epsilon = rounded(run["epsilon_certified"], up=True)
         rows.append((name, "`mnist_recipes.json`", epsilon, f"{100 * run['accuracy']:.1f} %"))
+    digits = result("examples/opacus_digits")
+    (epsilon,) = {rounded(run["epsilon_certified"], up=True) for run in digits}
+    spread = " to ".join(f"{100 * end(run['accuracy'] for run in digits):.1f}" for end in (min, max))
+    name = f"[scikit-learn's digits, `privunit`, {len(digits)} runs](../../README.md#install-and-try)"
+    rows.append((name, "`opacus_digits.json`", epsilon, f"{spread} %"))
     for run in result("examples/untuned"):
         what = f"{run['data']}, {run['model']}, `{run['randomizer']}`"
         name = f"[without tuning: {what}](../guides/opacus.md#without-tuning)"
@@ -192,6 +197,10 @@ def sentences() -> Sentences:
         if (run["data"], run["arm"], run["target_epsilon"]) == ("mnist", "sum", "3")
     ]
     shared = result("examples/mnist_shared_sum")
+    summed, trusted = (
+        result("examples/mnist_vector_sum")["runs"][name][0] for name in ("vector-sum", "central Gaussian")
+    )
+    apart = 100 * abs(summed["accuracy"] - trusted["accuracy"])
     ratios = [
         point["epsilon_published"] / point["epsilon_upper"]
         for preset in ("fig5a", "fig5b")
@@ -215,6 +224,9 @@ def sentences() -> Sentences:
             f"20 epochs of 60,000 records at ε0 = 3 cost ε ≤ {twenty} at δ = 1e-5",
         ],
         MNIST: [
+            f"The two private runs differ by {apart:.2f} points",
+            f"{summed['messages_per_client_and_round'] / 1e6:.0f} million one-bit messages a client and "
+            f"round, or {summed['bits_per_client_and_round_as_counts']:,} bits",
             f"It ends at **{100 * shared['accuracy']:.1f} %** and a certified ε of "
             f"{rounded(shared['epsilon_observer'], up=True)} against an observer",
             f"against it ε is {rounded(shared['epsilon_server'], up=True)} for the client",

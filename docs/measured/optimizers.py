@@ -1,0 +1,153 @@
+"""Private convex optimisation: what its rounds cost, and what its methods reach."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from measured.parts import Sentences, Tables, result, table
+from shuffle_plugins.accounting import Round, SampledRecordsRound, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting.published import clones
+from shuffle_plugins.core import rounded
+
+OPTIMIZERS = "docs/guides/optimizers.md"
+DELTA = 1e-6
+_RECORDS = ((1, 1), (20, 1), (20, 2), (20, 5), (20, 20))
+
+
+def _cost(kind: Round, num_steps: int = 1) -> float:
+    """Certified ε of some rounds, from above."""
+    accountant = ShuffleAccountant()
+    accountant.step(kind, num_steps=num_steps)
+    return accountant.epsilon(DELTA, lower=False).upper
+
+
+def records() -> str:
+    """ε of one record, by how many records a client has and how many it reports on, computed."""
+    asked: dict[str, Any] = {"local_epsilon": 1.0, "population": 10_000, "cohort": 1_000}
+
+    def cost(records: int, samples: int, **adversary: str) -> str:
+        kind = SampledRecordsRound(
+            **asked, **adversary, records_per_client=records, samples_per_client=samples
+        )
+        return rounded(_cost(kind, 100), up=True, digits=3)
+
+    whom: dict[str, dict[str, str]] = {
+        "somebody who reads the models": {},
+        "the server, of a client that it drew every time": {"adversary": "server"},
+    }
+    return table(
+        ("ε at most, against", *(f"m = {m}, s = {s}" for m, s in _RECORDS)),
+        ((who, *(cost(m, s, **adversary) for m, s in _RECORDS)) for who, adversary in whom.items()),
+    )
+
+
+TABLES: Tables = {OPTIMIZERS: {"records": records}}
+
+_LOGISTIC = (
+    ("P_GD", "P_GD"),
+    ("CLDP-SGD", "CLDP-SGD"),
+    ("P_AGD", "P_AGD"),
+    ("SGD over a permutation", "permuted SGD"),
+    ("SGD by batches of reports", "SGD by reports, one epoch"),
+    ("P_SGD", "P_SGD"),
+    ("noisy SGD over a permutation", "permuted noisy SGD"),
+    ("local", "local SGD"),
+    ("not private", "not private"),
+)
+
+
+def _convex() -> list[str]:
+    """Sentences on the digits."""
+    found = result("examples/convex")["results"]
+    rows = {(task, row["name"], row["epsilon"]): row for task in found for row in found[task]}
+    private = [row for row in rows.values() if row["certified"] is not None]
+
+    def reached(task: str, name: str, epsilon: float = 1.0) -> float:
+        return float(100 * rows[task, name, epsilon]["accuracy"])
+
+    logistic = [f"{title} {reached('logistic regression', name):.1f} %" for title, name in _LOGISTIC]
+    svm = {
+        title: f"{reached('SVM', name):.1f} %"
+        for title, name in (
+            ("CLDP-SGD", "CLDP-SGD"),
+            ("P_AGD", "P_AGD, smoothed"),
+            ("P_GD", "P_GD, smoothed"),
+            ("P_SGD", "P_SGD"),
+            ("local", "local SGD"),
+            ("not private", "not private"),
+        )
+    }
+    assert svm["P_AGD"] == svm["P_GD"]
+    gained = reached("logistic regression", "permuted SGD") - reached(
+        "logistic regression", "permuted noisy SGD"
+    )
+    behind = [
+        epsilon
+        for epsilon in sorted({row["epsilon"] for row in private})
+        if reached("logistic regression", "permuted noisy SGD", epsilon)
+        < reached("logistic regression", "local SGD", epsilon)
+    ]
+    error = math.ceil(100 * max(row["accuracy_error"] for row in private))
+    return [
+        f"At ε = 1: {', '.join(logistic[:-1])}, {logistic[-1]} for logistic regression",
+        f"CLDP-SGD {svm['CLDP-SGD']}, P_AGD and P_GD {svm['P_GD']}, P_SGD {svm['P_SGD']}, "
+        f"local {svm['local']}, not private {svm['not private']} for the SVM",
+        f"with standard errors of up to {error} points",
+        f"reach {gained:.0f} points more than Gaussian ones",
+        f"those fall behind the local model from ε = {behind[0]:g} on",
+    ]
+
+
+def _ranking() -> list[str]:
+    """Sentences on who is best at how many clients."""
+    points = {
+        (row["title"], row["smooth"], point["clients"]): point
+        for row in result("benchmarks/optimizers")["ranking"]
+        for point in row["points"]
+    }
+    most = max(clients for title, smooth, clients in points if (title, smooth) == ("P_GD, smoothed", False))
+    first, second = (points[title, False, most] for title in ("P_AGD, smoothed", "P_GD, smoothed"))
+    assert first["excess"] < second["excess"]
+
+    def scientific(value: float) -> str:
+        return f"{value:.2e}".replace("e-0", "e-")
+
+    return [
+        f"overtakes P_GD at {most:,} clients ({scientific(first['excess'])} against "
+        f"{scientific(second['excess'])}), although its bound is the larger one there "
+        f"({first['bound']:.4f} against {second['bound']:.4f})",
+    ]
+
+
+def sentences() -> Sentences:
+    """Pieces of text with what methods cost and reach."""
+    records_run = result("examples/flower_records")
+    setting, found = records_run["setting"], records_run["found"]
+    by_pair, by_clones = (
+        [
+            rounded(cost, up=True, digits=3)
+            for cost in (
+                _cost(ShuffleRound(local_epsilon=level, population=10_000, cohort=1, sampling="epoch"))
+                if who == "pair"
+                else clones.clone_pair(local_epsilon=level, cohort=10_000).epsilon(DELTA)[0]
+                for level in (2.0, 4.0)
+            )
+        ]
+        for who in ("pair", "clones")
+    )
+    return {
+        OPTIMIZERS: [
+            *_convex(),
+            *_ranking(),
+            f"ε is {by_pair[0]} (ε0 = 2) and {by_pair[1]} (ε0 = 4); clones, by which the paper accounts for "
+            f"it, give {' and '.join(by_clones)}",
+            f"{found['clients']:,} clients of {found['records_per_client']} records, "
+            f"{found['rounds']} rounds of {setting['cohort']} clients at "
+            f"ε0 = {setting['local_epsilon']:g} and step "
+            f"{setting['learning_rate']:g} give {100 * found['accuracy']:.1f} % at "
+            f"ε = {rounded(found['epsilon_of_a_record'], up=True, digits=3)} for one record, where the same "
+            f"run costs {rounded(found['epsilon_of_a_client'], up=True, digits=3)} for all of a client's "
+            "data",
+        ]
+    }
