@@ -27,10 +27,12 @@ from measured import (
     mechanisms,
     mnist,
     optimizers,
+    parties,
     peers,
     plans,
     proofs,
     protocols,
+    sums,
     training,
 )
 from measured.parts import ROOT, Sentences, Tables
@@ -45,10 +47,12 @@ TOPICS = (
     mechanisms,
     mnist,
     optimizers,
+    parties,
     peers,
     plans,
     proofs,
     protocols,
+    sums,
     training,
 )
 

@@ -73,7 +73,7 @@ def _bandits() -> list[str]:
         return 100 * float(np.mean([run["right"] for run in runs if run["line"] == line]))
 
     def over(key: str, x: float) -> float:
-        title, line, plain = _CORE[key == "all actions"]
+        _, line, plain = _CORE[key == "all actions"]
         return _mean("core-set", line, x) / _mean("core-set", plain, None)
 
     return [
@@ -82,8 +82,8 @@ def _bandits() -> list[str]:
         f"{100 * (over('core set', 0.3) - 1):.0f} % at ε = 0.3; at ε = 0.01 it multiplies the regret by "
         f"{over('core set', 0.01):.1f}, and by {over('all actions', 0.01):.1f} if all actions are played",
         "20 problems each: " + ", ".join(f"{line} {_slope(line):.2f}" for line in _LINES) + ".",
-        f"{first['policies']} policies, the best right for {100 * first['best']:.1f} % of clients, their mean "
-        f"for {100 * first['even']:.1f} %",
+        f"{first['policies']} policies, the best right for {100 * first['best']:.1f} % of clients, "
+        f"their mean for {100 * first['even']:.1f} %",
         f"(means of {len({run['seed'] for run in runs})} runs): "
         + ", ".join(f"{line} {right(line):.1f} %" for line in _LINES)
         + ".",

@@ -26,6 +26,41 @@ def growth() -> str:
     return table(head, ((f"{row['clients']:,}", *(f"{row[key]:.2e}" for key in keys)) for row in rows))
 
 
+_PEERS = (
+    ("pure-ldp", "direct encoding"),
+    ("pure-ldp", "optimal unary encoding"),
+    ("pure-ldp", "optimal local hashing"),
+    ("pure-ldp", "Hadamard response"),
+    ("multi-freq-ldpy", "GRR"),
+    ("multi-freq-ldpy", "subset selection"),
+    ("multi-freq-ldpy", "OUE"),
+)
+
+
+def peers() -> str:
+    """Errors and times of other packages over ours."""
+
+    def span(values: list[float], digits: int) -> str:
+        least, most = (f"{each:.{digits}f}" for each in (min(values), max(values)))
+        return least if least == most else f"{least} to {most}"
+
+    def row(package: str, method: str) -> tuple[str, ...]:
+        rows = [
+            each
+            for each in result("benchmarks/frequencies")["rows"]
+            if (each["package"], each["method"]) == (package, method)
+        ]
+        errors = (
+            [each["error_ratio"] for each in rows if each["calibration"] == calibration]
+            for calibration in ("Theorem 3.1", "exact pair")
+        )
+        times = [each["time_ratio"] for each in rows]
+        return (f"{package}, {method}", *(span(each, 1) for each in errors), span(times, 0))
+
+    head = ("", "× error, calibrated by Theorem 3.1", "× error, by our exact pair", "× time")
+    return table(head, (row(*each) for each in _PEERS))
+
+
 _SEARCHES = (
     ("counted unary, symmetric", "counted unary, symmetric, all rounds"),
     ("counted unary, optimal", "counted unary, optimal, all rounds"),
@@ -143,7 +178,7 @@ def rates() -> str:
 
 
 TABLES: Tables = {
-    FREQUENCIES: {"growth": growth, "heavy hitters": heavy_hitters},
+    FREQUENCIES: {"growth": growth, "peers": peers, "heavy hitters": heavy_hitters},
     PROOFS: {"liars": liars, "costs": range_proofs},
     OPTIMIZERS: {"rates": rates},
 }

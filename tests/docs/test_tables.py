@@ -73,6 +73,35 @@ def test_plans_are_those_of_the_results() -> None:
     assert found["baselines"] == pytest.approx(kept["rounds"][0]["baselines"], rel=2e-3)
 
 
+@pytest.mark.slow
+def test_certified_settings_are_those_of_the_results() -> None:
+    """If this fails, run ``python benchmarks/certified.py`` and ``python docs/tables.py``."""
+    kept = json.loads((ROOT / "benchmarks/results/certified.json").read_text(encoding="utf-8"))
+    script = _script("benchmarks/certified.py")
+    for part in ("epochs", "pairs"):
+        for found, held in zip(_numbers(getattr(script, part)()), _numbers(kept[part]), strict=True):
+            assert found == pytest.approx(held, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_protocols_are_those_of_the_results() -> None:
+    """If this fails, run ``python benchmarks/protocols.py`` and ``python docs/tables.py``."""
+    kept = json.loads((ROOT / "benchmarks/results/protocols.json").read_text(encoding="utf-8"))
+    script = _script("benchmarks/protocols.py")
+    for part in ("small", "thesis", "coins"):
+        for found, held in zip(_numbers(getattr(script, part)()), _numbers(kept[part]), strict=True):
+            assert found == pytest.approx(held, rel=2e-3)
+
+
+def _numbers(part: object) -> list[float]:
+    """All numbers of a part of a result file, in its order."""
+    if isinstance(part, dict):
+        return [number for each in part.values() for number in _numbers(each)]
+    if isinstance(part, list | tuple):
+        return [number for each in part for number in _numbers(each)]
+    return [float(part)] if isinstance(part, int | float) else []
+
+
 def test_a_page_without_marks_is_refused() -> None:
     with pytest.raises(ValueError, match="no marks for 'runs'"):
         tables.with_tables("# A page", tables.tables()["docs/reference/mnist.md"])

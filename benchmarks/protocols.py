@@ -1,0 +1,420 @@
+"""What each protocol sends and how near it comes: numbers of the guides to protocols and of the proofs.
+
+Nothing is drawn and nothing is timed, so a version gives the same numbers on every machine.
+docs/tables.py writes the tables from the results, and a test computes some of them anew.
+
+Usage: python benchmarks/protocols.py [PART ...]     (two minutes; a named PART keeps the others)
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from scipy.special import bdtrc
+
+from shuffle_plugins.accounting import PrivacyTarget, Sampling, ShuffleAccountant, ShuffleRound, zero_between
+from shuffle_plugins.accounting.pairs.bit_scores import score_cover
+from shuffle_plugins.accounting.pairs.gaussian_cover import gaussian_cover
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.planning.baselines import gaussian_mse
+from shuffle_plugins.protocols import (
+    BallSum,
+    BinarySum,
+    CountedUnary,
+    CubeSum,
+    FrequencyEstimation,
+    HeavyHitters,
+    HistogramSum,
+    PoissonBinomialSum,
+    ScalarSum,
+    SplitSum,
+    UnaryL1Sum,
+    VectorSum,
+)
+from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
+from shuffle_plugins.protocols.published import frequencies
+from shuffle_plugins.protocols.published import sums as published
+
+RESULTS = Path(__file__).parent / "results" / "protocols.json"
+ASKED = {"epsilon": 1.0, "delta": 1e-6}
+BALL = {"dim": 1_000, "cohort": 10_000}
+MNIST = {"dim": 6_130, "epsilon": 2.93, "delta": 1e-5, "num_steps": 300}
+CLIENTS, DRAWN = 60_000, 4_096
+
+
+def sent(protocol: Any) -> dict[str, Any]:
+    """Messages and bits of one client."""
+    return {"messages": protocol.messages_per_client, "bits": protocol.bits_per_report}
+
+
+def gaussian(dim: int, sensitivity: float, *, epsilon: float = 1.0, delta: float = 1e-6) -> float:
+    """Squared error of a trusted server that adds Gaussian noise to a sum."""
+    return gaussian_mse(target_epsilon=epsilon, delta=delta, sensitivity=sensitivity, dim=dim)
+
+
+def certified(protocol: Any, *, num_steps: int = 1, delta: float = 1e-6, **place: Any) -> list[float]:
+    """Both ends of ε."""
+    accountant = ShuffleAccountant()
+    accountant.step(protocol.round(**place), num_steps=num_steps)
+    found = accountant.epsilon(delta)
+    return [found.lower, found.upper]
+
+
+def kinds() -> dict[str, dict[str, Any]]:
+    """Every protocol at one setting."""
+    clients, asked = BALL["cohort"], ASKED | {"cohort": BALL["cohort"]}
+    sums = {
+        "scalar": ScalarSum.calibrated(**asked),
+        "split": SplitSum.calibrated(**asked),
+        "vector": VectorSum.calibrated(dim=1_000, **asked),
+        "ball": BallSum.calibrated(dim=1_000, **asked),
+        "poisson": PoissonBinomialSum.calibrated(dim=1_000, **asked),
+        "cube": CubeSum.calibrated(dim=1_000, **asked),
+        "binary": BinarySum.calibrated(dim=1_000, **asked),
+        "l1": UnaryL1Sum.calibrated(dim=100, **asked),
+    }
+    histograms = {
+        "frequencies": FrequencyEstimation.calibrated(categories=100, **asked),
+        "histogram": HistogramSum.calibrated(categories=100, **asked),
+        "symmetric": CountedUnary.calibrated(length=100, **asked),
+        "optimal": CountedUnary.calibrated(length=100, encoding="optimal", **asked),
+    }
+    found = {name: sent(each) | {"error": math.sqrt(each.worst_variance)} for name, each in sums.items()}
+    found |= {
+        name: sent(each) | {"error": clients * math.sqrt(each.squared_error)}
+        for name, each in histograms.items()
+    }
+    search = HeavyHitters.calibrated(bits=32, **asked)
+    found["heavy"] = sent(search.counts) | {"error": math.sqrt(search.counts.variance(0.0))}
+    return found
+
+
+def beside_the_gaussian() -> list[dict[str, Any]]:
+    """Sums in an ℓ2 ball, and their variances over the Gaussian mechanism's."""
+    rows: list[dict[str, Any]] = []
+    for dim, clients, many in (
+        (10, 1_000, ()),
+        (100, 1_000, (3, 15)),
+        (1_000, 10**4, (1, 7, 31)),
+        (1_000, 10**5, (63,)),
+        (10**4, 10**4, (1,)),
+        (10**5, 10**4, (1,)),
+    ):
+        asked, central = ASKED | {"dim": dim, "cohort": clients}, gaussian(dim, 2.0)
+
+        def over(protocol: Any, central: float = central) -> dict[str, Any]:
+            return sent(protocol) | {"over_gaussian": protocol.worst_variance / central}
+
+        rows.append(
+            {
+                "dim": dim,
+                "clients": clients,
+                "vector": over(VectorSum.calibrated(**asked)),
+                "ball": over(BallSum.calibrated(**asked)),
+                "poisson": {
+                    str(bits): over(PoissonBinomialSum.calibrated(bits=bits, **asked)) for bits in many
+                },
+            }
+        )
+        print(rows[-1], flush=True)
+    return rows
+
+
+def mnist() -> dict[str, dict[str, Any]]:
+    """The sums of one MNIST run, and their variances over the Gaussian mechanism's."""
+    place = {"cohort": DRAWN, "population": CLIENTS}
+    target = PrivacyTarget(
+        epsilon=float(MNIST["epsilon"]), delta=float(MNIST["delta"]), num_steps=int(MNIST["num_steps"])
+    )
+    central = MNIST["dim"] * (2 * least_noise_multiplier(target, sampling_rate=DRAWN / CLIENTS)) ** 2
+    found = {"vector": VectorSum.calibrated(**MNIST, **place)}
+    found |= {str(bits): PoissonBinomialSum.calibrated(bits=bits, **MNIST, **place) for bits in (1, 3, 7)}
+    return {
+        name: sent(each) | {"over_gaussian": each.worst_variance / central} for name, each in found.items()
+    }
+
+
+def several_sums() -> dict[str, Any]:
+    """Noise of one sum of numbers where several are taken, and what equal noise costs."""
+    rows = []
+    for num_steps in (1, 3, 10, 30, 100):
+        asked = ASKED | {"cohort": BALL["cohort"], "num_steps": num_steps}
+        pair = {"split": SplitSum.calibrated(**asked), "scalar": ScalarSum.calibrated(**asked)}
+        rows.append(
+            {"num_steps": num_steps} | {name: math.sqrt(each.noise_variance) for name, each in pair.items()}
+        )
+    aim = ScalarSum.calibrated(cohort=BALL["cohort"], **ASKED).noise_variance
+
+    def noisier(log_epsilon: float) -> float:
+        epsilon = math.exp(log_epsilon)
+        split = SplitSum.calibrated(cohort=BALL["cohort"], epsilon=epsilon, delta=ASKED["delta"])
+        return math.log(split.noise_variance / aim)
+
+    epsilon = math.exp(zero_between(noisier, math.log(0.1), 0.0, xtol=1e-4))
+    split = SplitSum.calibrated(cohort=BALL["cohort"], epsilon=epsilon, delta=ASKED["delta"])
+    return {"rows": rows, "equal": sent(split) | {"variance": split.noise_variance, "epsilon": epsilon}}
+
+
+def small() -> dict[str, Any]:
+    """The vector sum of the guide's example."""
+    asked = ASKED | {"dim": 5, "cohort": 200}
+    plain = VectorSum.calibrated(**asked)
+    short = VectorSum.calibrated(overhead=0.1, **asked)
+    more = math.sqrt(short.worst_variance / plain.worst_variance) - 1
+    return {"plain": sent(plain), "short": sent(short) | {"more_error": more}}
+
+
+def tagged() -> list[dict[str, Any]]:
+    """Sums of tagged bits."""
+    cases: list[tuple[str, Any, int, int, dict[str, int]]] = [
+        ("BinarySum", BinarySum, 1_000, 10**4, {}),
+        ("CubeSum", CubeSum, 10, 10**4, {}),
+        ("CubeSum", CubeSum, 1_000, 10**4, {}),
+        ("CubeSum", CubeSum, 1_000, 10**6, {}),
+        ("CubeSum", CubeSum, 10**5, 10**4, {}),
+        ("CubeSum", CubeSum, 1_000, 10**4, {"samples": 250}),
+        ("BallSum", BallSum, 1_000, 10**4, {}),
+        ("BallSum", BallSum, 10**5, 10**4, {}),
+    ]
+    rows = []
+    for name, kind, dim, clients, more in cases:
+        protocol = kind.calibrated(dim=dim, cohort=clients, **ASKED, **more)
+        sensitivity = 2.0 if kind is BallSum else math.sqrt(dim) * (1 if kind is BinarySum else 2)
+        lower, upper = certified(protocol)
+        rows.append(
+            {"name": name, "dim": dim, "clients": clients, "samples": more.get("samples")}
+            | {"planes": protocol.levels, "blocks": protocol.samples, "bits": protocol.bits_per_report}
+            | {"epsilon": [lower, upper]}
+            | {"over_gaussian": protocol.worst_variance / gaussian(dim, sensitivity)}
+        )
+        print(rows[-1], flush=True)
+    return rows
+
+
+def thesis() -> dict[str, float]:
+    """The thesis's own budget, for one bit plane."""
+    own = CubeSum.calibrated(**BALL, **ASKED)
+    budget = published.multi_message_budget(cohort=BALL["cohort"], samples=own.samples, levels=1, **ASKED)
+    theirs = CubeSum(**BALL, budget=budget, levels=1, samples=own.samples)
+    return {
+        "epsilon": certified(theirs)[1],
+        "variance_over_ours": theirs.worst_variance / own.worst_variance,
+    }
+
+
+def covers() -> dict[str, Any]:
+    """Gaussians that cover fair coins, and those that cover counts of leaning bits."""
+    coins = []
+    for power in (4, 6, 8):
+        cover = gaussian_cover(10**power)
+        coins.append(
+            {"power": power, "variance": cover.deviation**2 / (10**power / 4), "distance": cover.distance}
+        )
+    leaning = []
+    for local_epsilon in (0.02, 0.1, 0.26, 0.69):
+        flip = 1 / (math.exp(local_epsilon) + 1)
+        leaning.append(
+            {
+                "local_epsilon": local_epsilon,
+                "over_information": [
+                    score_cover(crowd=crowd, own=1, flip=flip).shift ** 2
+                    * (4 * crowd * flip * (1 - flip))
+                    / (1 - 2 * flip) ** 2
+                    for crowd in (10**3, 10**4, 10**5, 10**7)
+                ],
+            }
+        )
+    return {"coins": coins, "bits": leaning}
+
+
+def from_below() -> list[dict[str, Any]]:
+    """Lower over upper ends of Poisson binomial sums calibrated for everybody, and for a tenth of all."""
+    rows = []
+    for dim, clients, bits, num_steps in (
+        (100, 1_000, 3, 1),
+        (100, 1_000, 15, 1),
+        (100, 1_000, 3, 10),
+        (1_000, 10**4, 1, 1),
+        (1_000, 10**4, 7, 1),
+    ):
+        asked = ASKED | {"dim": dim, "cohort": clients, "bits": bits, "num_steps": num_steps}
+        tenth = {"population": 10 * clients}
+        protocol = PoissonBinomialSum.calibrated(**asked)
+        own = PoissonBinomialSum.calibrated(**asked, **tenth)
+        shares = {}
+        for name, of, place in (
+            ("everybody", protocol, {}),
+            ("sampled", protocol, tenth),
+            ("secret", protocol, {"participation": 0.5}),
+            ("sampled_own", own, tenth),
+        ):
+            lower, upper = certified(of, num_steps=num_steps, **place)
+            shares[name] = lower / upper
+        rows.append({"dim": dim, "clients": clients, "bits": bits, "num_steps": num_steps} | shares)
+        print(rows[-1], flush=True)
+    return rows
+
+
+def coins() -> list[dict[str, Any]]:
+    """Sums of coins beside the analytic Gaussian and the paper's own constants."""
+    rows = []
+    for dim, clients in ((1_000, 10**4), (10**5, 10**6), (10, 100)):
+        asked = ASKED | {"dim": dim, "cohort": clients}
+        protocol, central = VectorSum.calibrated(**asked), gaussian(dim, 2.0)
+        paper = published.vector_sum(**asked)
+        rows.append(
+            {"dim": dim, "clients": clients, "bits": protocol.bits_per_report}
+            | {"noise": protocol.noise_variance * dim / central}
+            | {"with_rounding": protocol.worst_variance / central}
+            | {"paper_over_ours": paper.noise_variance / protocol.noise_variance}
+        )
+    return rows
+
+
+def secret() -> dict[str, Any]:
+    """What it saves if the clients of the MNIST run take part in secret."""
+    steps, delta = int(MNIST["num_steps"]), float(MNIST["delta"])
+    rate = DRAWN / CLIENTS
+    drawn = VectorSum.calibrated(**MNIST, cohort=DRAWN, population=CLIENTS)
+    own = VectorSum.calibrated(**MNIST, cohort=CLIENTS, participation=rate)
+    # As much noise, tossed by everybody: a multiple of the same lattice step.
+    alike = VectorSum(
+        dim=drawn.dim, cohort=CLIENTS, levels=drawn.levels, coins=-(-drawn.coins * DRAWN // CLIENTS)
+    )
+
+    def most_often(unlikely: float = 1e-3) -> int:
+        return next(each for each in range(steps) if CLIENTS * bdtrc(each, steps, rate) < unlikely)
+
+    mean = math.ceil(steps * rate)
+
+    def upper(protocol: VectorSum, num_steps: int, **place: Any) -> float:
+        return certified(protocol, num_steps=num_steps, delta=delta, **place)[1]
+
+    def noise(protocol: VectorSum) -> float:
+        return math.sqrt(protocol.noise_variance) / protocol.radius
+
+    return {
+        "drawn": sent(drawn)
+        | {"noise": noise(drawn), "coins": drawn.coins}
+        | {"observer": upper(drawn, steps, population=CLIENTS)}
+        | {"server": [[each, upper(drawn, each)] for each in (mean, most_often())]},
+        "alike": {"noise": noise(alike), "both": upper(alike, steps, participation=rate)},
+        "secret": sent(own)
+        | {"noise": noise(own), "coins": own.coins, "both": upper(own, steps, participation=rate)},
+        "everybody": {"noise": noise(own), "both": upper(own, steps)},
+    }
+
+
+def draft() -> list[dict[str, Any]]:
+    """Histograms at the parameters of the internet draft's table: 100,000 clients, δ = 1e-9."""
+    clients, length, delta, held = 100_000, 1_000, 1e-9, 10_000
+    rows = []
+    for bit_epsilon, printed in ((5.0, 0.317), (6.5, 0.906), (7.0, 1.528)):
+        counted = CountedUnary(length=length, cohort=clients, bit_epsilon=bit_epsilon)
+        spent = certified(counted, delta=delta)
+        whole = ShuffleAccountant()
+        whole.step(
+            ShuffleRound(
+                local_epsilon=2 * bit_epsilon,
+                population=clients,
+                cohort=clients,
+                sampling=Sampling.FULL,
+                mechanism="rappor",
+                blanket=registry.blanket("rappor", local_epsilon=2 * bit_epsilon, dim=length),
+            )
+        )
+        shuffled = whole.epsilon(delta)
+        optimal = CountedUnary.calibrated(
+            length=length, cohort=clients, epsilon=spent[1], delta=delta, encoding="optimal"
+        )
+        rows.append(
+            {"bit_epsilon": bit_epsilon, "printed": printed, "epsilon": spent}
+            | {"deviation": math.sqrt(counted.variance(0.0)), "held": held}
+            | {"shuffled_whole": [shuffled.lower, shuffled.upper]}
+            | {"optimal_local_epsilon": optimal.bit_epsilon, "symmetric_local_epsilon": 2 * bit_epsilon}
+            | {"optimal_deviation": [math.sqrt(optimal.variance(float(each))) for each in (0, held)]}
+        )
+        print(rows[-1], flush=True)
+    return rows
+
+
+def histograms() -> dict[str, Any]:
+    """Errors over the trusted server's Gaussian, ε0 of reports, and clients of one value that are found."""
+    ratios: dict[str, list[float]] = {}
+    for clients in (10**4, 3 * 10**4, 10**5, 3 * 10**5, 10**6):
+        asked = ASKED | {"cohort": clients}
+        central = frequencies.central_gaussian(categories=100, **asked)
+        rare = {
+            encoding: CountedUnary.calibrated(length=100, encoding=encoding, **asked).variance(0.0)
+            for encoding in ("symmetric", "optimal")
+        }
+        squares = {name: 100 * each / clients**2 for name, each in rare.items()}
+        squares["frequencies"] = FrequencyEstimation.calibrated(categories=100, **asked).squared_error
+        squares["histogram"] = HistogramSum.calibrated(categories=100, **asked).squared_error
+        for name, each in squares.items():
+            ratios.setdefault(name, []).append(math.sqrt(each / central))
+    asked = ASKED | {"cohort": 10**5}
+    local = {
+        encoding: CountedUnary.calibrated(length=100, encoding=encoding, **asked).round().local_epsilon
+        for encoding in ("symmetric", "optimal")
+    }
+    searches = {
+        f"{encoding}, {'groups' if groups else 'all'}": HeavyHitters.calibrated(
+            bits=32, encoding=encoding, groups=groups, **asked
+        )
+        for encoding in ("symmetric", "optimal")
+        for groups in (False, True)
+    }
+    return {
+        "over_gaussian": ratios,
+        "local_epsilon": local,
+        "detectable": {name: each.detectable(confidence=0.95) for name, each in searches.items()},
+        "rounds": {name: each.rounds for name, each in searches.items()},
+    }
+
+
+def largest() -> list[dict[str, int]]:
+    """The largest count of a client of a vector sum with a noise multiplier of 4."""
+    rows = []
+    for clients in (10**4, 10**5, 10**6, 10**7):
+        for dim in (13_706, 10**6, 10**7):
+            counts = VectorSum.with_noise(dim=dim, cohort=clients, noise_multiplier=4.0).counts
+            rows.append({"clients": clients, "dim": dim, "largest": counts.highest - counts.lowest})
+    return rows
+
+
+def main() -> None:
+    parts = (
+        kinds,
+        beside_the_gaussian,
+        mnist,
+        several_sums,
+        small,
+        tagged,
+        thesis,
+        covers,
+        from_below,
+        coins,
+        secret,
+        draft,
+        histograms,
+        largest,
+    )
+    chosen = sys.argv[1:]
+    found: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if chosen else {}
+    for part in parts:
+        if chosen and part.__name__ not in chosen:
+            continue
+        began = time.process_time()
+        found[part.__name__] = part()
+        print(f"{part.__name__}: {time.process_time() - began:.1f} s", flush=True)
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
