@@ -13,6 +13,7 @@ from shuffle_plugins.core import rounded
 OPTIMIZERS = "docs/guides/optimizers.md"
 DELTA = 1e-6
 _RECORDS = ((1, 1), (20, 1), (20, 2), (20, 5), (20, 20))
+_NORMS = {"l2": "ℓ2", "linf": "ℓ∞", "l1": "ℓ1"}
 
 
 def _cost(kind: Round, num_steps: int = 1) -> float:
@@ -42,7 +43,35 @@ def records() -> str:
     )
 
 
-TABLES: Tables = {OPTIMIZERS: {"records": records}}
+def norms() -> str:
+    """Excess loss in each norm beside its bound."""
+
+    def row(of: dict[str, Any]) -> tuple[str, ...]:
+        one, two, own = of["methods"].values()
+        bits = dict.fromkeys(str(each["bits_per_report"]) for each in (one, two))
+        return (
+            _NORMS[of["norm"]],
+            ", ".join(rounded(each["local_epsilon"], up=True, digits=3) for each in (one, two)),
+            ", ".join(bits),
+            f"{of['excess_at_the_start']:.3f}",
+            *(f"{each['excess']:.4f}" for each in (one, two, own)),
+            f"{one['bound']:.3g}",
+        )
+
+    head = (
+        "norm",
+        "ε0 for s = 1, 2",
+        "bits per report",
+        "excess loss at the start",
+        "CLDP-SGD, s = 1",
+        "s = 2",
+        "DSS-SGD, s = 1",
+        "bound, s = 1",
+    )
+    return table(head, (row(of) for of in result("benchmarks/optimizer_norms")["norms"]))
+
+
+TABLES: Tables = {OPTIMIZERS: {"records": records, "norms": norms}}
 
 _LOGISTIC = (
     ("P_GD", "P_GD"),
@@ -136,6 +165,7 @@ def sentences() -> Sentences:
         ]
         for who in ("pair", "clones")
     )
+    trained = result("benchmarks/optimizer_norms")["setting"]
     return {
         OPTIMIZERS: [
             *_convex(),
@@ -149,5 +179,9 @@ def sentences() -> Sentences:
             f"ε = {rounded(found['epsilon_of_a_record'], up=True, digits=3)} for one record, where the same "
             f"run costs {rounded(found['epsilon_of_a_client'], up=True, digits=3)} for all of a client's "
             "data",
+            f"Logistic regression with d = {trained['features']} on {trained['clients']:,} clients of "
+            f"{trained['records']} records of norm 1, radius {trained['radius']:g}, {trained['steps']} steps "
+            f"of {trained['cohort']} clients at ε = {trained['epsilon']:g} for one record and δ = 1e-6, "
+            f"means of {trained['repeats']} runs",
         ]
     }
