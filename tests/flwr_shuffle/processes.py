@@ -202,7 +202,7 @@ class Deployment:
     def __enter__(self) -> Self:
         programs = self.folder / "bin"
         programs.mkdir(parents=True)
-        for name in PROGRAMS:
+        for name in {*PROGRAMS, *self._programs}:
             shim = programs / name
             shim.write_text(_SHIM.format(python=sys.executable))
             shim.chmod(0o755)

@@ -1,155 +1,194 @@
-"""Flower's quickstart apps, rebuilt in ``flower_apps``, train privately after at most five changed lines."""
+"""Flower's own quickstart apps train privately after five changed lines, which are the README's.
+
+Flower 1.24 wrote them by ``flwr new``, from templates that are in its package. That is fetched for the test.
+"""
 
 from __future__ import annotations
 
-import difflib
 import importlib
+import math
+import os
 import re
-import shutil
+import subprocess
 import sys
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from string import Template
 
-import joblib
+import numpy as np
 import pytest
+
+pytest.importorskip("ray")
+
 import torch
+from changed_scripts import MOST, STAND_INS, Change, changed, changed_lines
 from flwr.app import Context, RecordDict
-from flwr_shuffle import InProcessGrid
+from flwr_shuffle import InProcessGrid, MechanismSpec
+from processes import Deployment, wait_for
 
-import shuffle_plugins as sp
+from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedRound
+from shuffle_plugins.ledger import BudgetLedger, RoundState
 
-APPS = Path(__file__).parent / "flower_apps"
-CLIENTS = 20
+ROOT = Path(__file__).parents[2]
+FLOWER = "flwr==1.24.0"
+FRAMEWORKS = {"numpy": "NumPy", "pytorch": "PyTorch"}
+DIM = {"numpy": 1, "pytorch": 62_006}
+CLIENTS, COHORT, ROUNDS, LOCAL_EPSILON, DELTA = 1000, 100, 3, 4.0, 1e-5
 
-IMPORT_CLIENT = "from flwr.clientapp import ClientApp\n"
-IMPORT_SERVER = "from flwr.serverapp.strategy import FedAvg\n"
-CONFIG = {
-    "pytorchexample": {
-        "num-server-rounds": 2,
-        "fraction-evaluate": 0.5,
-        "local-epochs": 1,
-        "learning-rate": 0.1,
-        "batch-size": 32,
-    },
-    "sklearnexample": {"num-server-rounds": 3},
-}
-STRATEGY = {
-    "pytorchexample": "FedAvg(fraction_evaluate=fraction_evaluate)",
-    "sklearnexample": "FedAvg(fraction_train=1.0, fraction_evaluate=1.0)",
-}
-DIM = {"pytorchexample": 62_006, "sklearnexample": 15}
-LIMITS = "limits=ClientLimits(max_local_epsilon={0}, max_rounds=100)"
-REST = f"clipping_norm=1.0, sampling=FixedSize({CLIENTS}), population={CLIENTS}, delta=1e-3)"
+CLIENT_IMPORT = "from flwr_shuffle import ClientLimits, ShuffleMod"
+SERVER_IMPORT = "from flwr_shuffle import FixedSize, ShuffleStrategy"
+MOD = "ShuffleMod(limits=ClientLimits(max_local_epsilon=4.0, max_rounds=100))"
+STRATEGY = """strategy = ShuffleStrategy(FedAvg(fraction_train=1.0), randomizer="privunit", local_epsilon=4.0,
+    clipping_norm=1.0, sampling=FixedSize(100), population=1000, delta=1e-5, ledger="budget.db")"""
+INNER = {"numpy": "strategy = FedAvg()", "pytorch": "strategy = FedAvg(fraction_train=fraction_train)"}
 
 
-def local_changes(name: str) -> dict[str, list[tuple[str, str]]]:
-    """One report of each client, as the README has it; lines of a file before and after."""
-    wrapped = f'ShuffleStrategy({STRATEGY[name]}, randomizer="privunit", local_epsilon=4.0, {REST}'
+def changes(kind: str) -> dict[str, list[Change]]:
+    """By file of an app, which lines change."""
+    client, server = "from flwr.clientapp import ClientApp", "from flwr.serverapp.strategy import FedAvg"
     return {
-        "client_app.py": [
-            (IMPORT_CLIENT, f"{IMPORT_CLIENT}from flwr_shuffle import ClientLimits, ShuffleMod\n"),
-            ("app = ClientApp()", f"app = ClientApp(mods=[ShuffleMod({LIMITS.format('4.0')})])"),
+        "client_app": [
+            (client, f"{client}\n{CLIENT_IMPORT}"),
+            ("app = ClientApp()", f"app = ClientApp(mods=[{MOD}])"),
         ],
-        "server_app.py": [
-            (IMPORT_SERVER, f"{IMPORT_SERVER}from flwr_shuffle import FixedSize, ShuffleStrategy\n"),
-            (f"strategy = {STRATEGY[name]}", f"strategy = {wrapped}"),
-        ],
+        "server_app": [(server, f"{server}\n{SERVER_IMPORT}"), (INNER[kind], STRATEGY)],
     }
 
 
-def sum_changes(name: str) -> dict[str, list[tuple[str, str]]]:
-    """A sum of many messages, with noise for ε = 4 in all rounds."""
-    changes = local_changes(name)
-    calibrated = (
-        f"VectorSum.calibrated(dim={DIM[name]}, radius=1.0, cohort={CLIENTS}, population={CLIENTS}, "
-        "epsilon=4.0, delta=1e-3, num_steps=num_rounds)"
-    )
-    (client_import, (app, _)), (server_import, (strategy, wrapped)) = changes.values()
-    imports = f"{server_import[1]}from shuffle_plugins.protocols import VectorSum\n"
-    given = wrapped.replace(
-        'randomizer="privunit", local_epsilon=4.0, clipping_norm=1.0', f"randomizer={calibrated}"
-    )
-    limits = LIMITS.format("float('inf')")
-    return {
-        "client_app.py": [client_import, (app, f"app = ClientApp(mods=[ShuffleMod({limits})])")],
-        "server_app.py": [(IMPORT_SERVER, imports), (strategy, given)],
+def test_the_lines_are_those_of_the_readme() -> None:
+    """But for where a line ends, and what is imported."""
+    said = "".join((ROOT / "README.md").read_text().split())
+    said = said.replace("+", "").replace(",)", ")")
+    for line in (STRATEGY, MOD, "app = ClientApp(mods=[ShuffleMod()])"):
+        assert "".join(line.split()) in said
+
+
+@pytest.fixture(scope="module")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
+    folder = tmp_path_factory.mktemp("flower")
+    fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), FLOWER]
+    done = subprocess.run(fetch, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"pip cannot fetch {FLOWER}: {done.stderr.strip()[-300:]}")
+    (wheel,) = folder.glob("*.whl")
+    return zipfile.Path(wheel, "flwr/cli/new/templates/app/")
+
+
+def write_app(kind: str, templates: zipfile.Path, folder: Path, *, private: bool = True) -> Path:
+    """What ``flwr new`` wrote, with changed lines."""
+    app, package = folder / f"quickstart-{kind}", f"quickstart_{kind}"
+    (app / package).mkdir(parents=True)
+    names = {
+        "framework_str": FRAMEWORKS[kind],
+        "import_name": package,
+        "package_name": app.name,
+        "project_name": app.name,
+        "username": "somebody",
     }
+    files = {
+        "pyproject.toml": f"pyproject.{kind}.toml.tpl",
+        f"{package}/__init__.py": "code/__init__.py.tpl",
+        f"{package}/task.py": f"code/task.{kind}.py.tpl",
+        f"{package}/client_app.py": f"code/client.{kind}.py.tpl",
+        f"{package}/server_app.py": f"code/server.{kind}.py.tpl",
+    }
+    number = 0
+    for file, template in files.items():
+        before = Template((templates / template).read_text()).substitute(names)
+        after = changed(before, changes(kind).get(Path(file).stem, []) if private else [])
+        number += changed_lines(before, after)
+        (app / file).write_text(after)
+    assert number <= MOST
+    return app
 
 
-def changed_lines(before: str, after: str) -> int:
-    """Lines that are new or other than before."""
-    return sum(line.startswith("+ ") for line in difflib.ndiff(before.splitlines(), after.splitlines()))
+@pytest.fixture(scope="module")
+def simulation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """The SuperLink of simulations, which ``flwr run`` would start itself and wait for 15 seconds only."""
+    path = os.pathsep.join(map(str, (STAND_INS, ROOT, ROOT / "integrations")))
+    programs = ("flower-superexec", "flower-superlink", "flwr", "flwr-simulation")
+    folder = tmp_path_factory.mktemp("simulation")
+    with Deployment(folder, variables={"PYTHONPATH": path}, programs=programs) as deployment:
+        command = ["flower-superlink", "--insecure", "--simulation", "--isolation", "subprocess"]
+        command += ["--host", "127.0.0.1", "--port", str(deployment.port)]
+        superlink = deployment.start("superlink", command)
+        ready = f"running on http://127.0.0.1:{deployment.port}"
+        wait_for(lambda: ready in superlink.text(), seconds=600, what="SuperLink")
+        yield deployment
 
 
-def run(
-    name: str, changes: dict[str, list[tuple[str, str]]], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> InProcessGrid:
-    """Change lines of an app, and run its server and all of its clients in ``folder``."""
-    shutil.copytree(APPS / name, folder / name)
-    changed = 0
-    for file, pairs in changes.items():
-        before = after = (folder / name / file).read_text()
-        for old, new in pairs:
-            assert after.count(old) == 1, f"{old!r} is not once in {file}"
-            after = after.replace(old, new)
-        (folder / name / file).write_text(after)
-        changed += changed_lines(before, after)
-    assert changed <= 5
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(folder)
-    for module in [module for module in sys.modules if module.partition(".")[0] == name]:
-        monkeypatch.delitem(sys.modules, module)
-    client = importlib.import_module(f"{name}.client_app")
-    server = importlib.import_module(f"{name}.server_app")
-    grid = InProcessGrid(client.app, num_nodes=CLIENTS, run_config=CONFIG[name])
-    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=CONFIG[name])
-    server.app(grid=grid, context=context)
-    return grid
+def run(kind: str, templates: zipfile.Path, simulation: Deployment) -> tuple[str, Path]:
+    """The log of ``flwr run``, and the ledger, beside which the app left its model."""
+    app = write_app(kind, templates, simulation.folder)
+    ledger = simulation.folder / "superlink" / "budget.db"
+    for attempt in range(10):
+        name = f"{kind}-{attempt}"
+        home = simulation.folder / name
+        home.mkdir()
+        (home / "config.toml").write_text(
+            f'[superlink.test]\naddress = "127.0.0.1:{simulation.port}"\ninsecure = true\n'
+        )
+        command = ["flwr", "run", ".", "test", "--stream", "--federation-config", f"num-supernodes={CLIENTS}"]
+        program = simulation.start(name, command, cwd=app)
+        assert program.wait(seconds=3000) == 0, program.text()[-6000:]
+        if "timed out during startup" not in program.text():
+            break
+        ledger.unlink(missing_ok=True)  # a busy machine: Ray gives itself 30 seconds to start, and no setting
+    return program.text(), ledger.rename(ledger.with_name(f"{kind}.db"))  # a budget is one app's
 
 
-def test_lines_are_counted() -> None:
-    before = "a\nb\nc\n"
-    assert changed_lines(before, before) == 0
-    assert changed_lines(before, "a\nB\nc\nd\n") == 2
+def check(log: str, ledger: Path, kind: str) -> None:
+    """What was said to have been spent is what these rounds cost, computed again here, and is on disk."""
+    mechanism = MechanismSpec(name="privunit", local_epsilon=LOCAL_EPSILON, radius=1.0).build(dim=DIM[kind])
+    each = FederatedRound.drawn(mechanism, candidates=CLIENTS, invited=COHORT, reports=COHORT)
+    expected = FederatedAccountant()
+    assert "Training failed" not in log  # by a client: the server would be sent zeros
+    told = re.findall(rf"{COHORT} reports; ε ≤ ([\d.]+) against an observer", log)
+    assert len(told) == ROUNDS, log[-6000:]
+    for epsilon in told:
+        expected.step(each, participants=None)
+        bound = expected.epsilon(DELTA, adversary=Adversary.MODEL_OBSERVER, lower=False).upper
+        assert float(epsilon) == pytest.approx(bound, rel=1e-3)
+    with BudgetLedger(ledger, model="model") as budget:
+        assert [entry.state for entry in budget.rounds()] == [RoundState.COMPLETE] * ROUNDS
 
 
-def printed_epsilon(text: str) -> list[float]:
-    """ε against an observer after every round, as the log says."""
-    return [float(each) for each in re.findall(r"ε ≤ ([\d.e+-]+) against an observer", text)]
+@pytest.mark.process
+def test_quickstart_numpy_learns(templates: zipfile.Path, simulation: Deployment) -> None:
+    """Its one parameter starts at 1, and in each round every client moves it by a random number up to 1."""
+    log, ledger = run("numpy", templates, simulation)
+    check(log, ledger, "numpy")
+    assert "random_metric" not in log  # the clients' own numbers stay with them
+    (parameter,) = np.load(ledger.parent / "final_model.npz")["arr_0"].ravel()
+    mechanism = MechanismSpec(name="privunit", local_epsilon=LOCAL_EPSILON, radius=1.0).build(dim=1)
+    deviation = math.sqrt(ROUNDS * (mechanism.worst_variance + 1 / 12) / COHORT)
+    assert abs(parameter - 1 - ROUNDS / 2) < 6 * deviation
+    assert parameter > 1.5
 
 
-@pytest.mark.slow
-def test_quickstart_sklearn_with_one_report_per_client(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The ε that is printed is that of three rounds of all clients, computed here from their description."""
-    run("sklearnexample", local_changes("sklearnexample"), tmp_path, monkeypatch)
-    mechanism = sp.get("privunit", local_epsilon=4.0, dim=DIM["sklearnexample"])
-    accountant = sp.ShuffleAccountant()
-    accountant.step(mechanism.round(population=CLIENTS, cohort=CLIENTS, sampling="full"), num_steps=3)
-    printed = printed_epsilon(caplog.text)
-    assert len(printed) == 3
-    assert printed[-1] == pytest.approx(accountant.epsilon(1e-3).upper, rel=1e-3)
-    model = joblib.load(tmp_path / "logreg_model.pkl")
-    assert model.coef_.any()
+@pytest.mark.process
+def test_quickstart_pytorch(templates: zipfile.Path, simulation: Deployment) -> None:
+    log, ledger = run("pytorch", templates, simulation)
+    check(log, ledger, "pytorch")
+    assert "train_loss" not in log
+    assert "noise more than by training" in log  # the page says that such a network wants a sum
+    model = torch.load(ledger.parent / "final_model.pt")
+    assert sum(values.numel() for values in model.values()) == DIM["pytorch"]
 
 
-@pytest.mark.slow
-def test_quickstart_pytorch_with_a_sum(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    run("pytorchexample", sum_changes("pytorchexample"), tmp_path, monkeypatch)
-    first, second = printed_epsilon(caplog.text)
-    assert first < second <= 4.0
-    assert second > 3.9
-    assert "noise more than by training" in caplog.text  # for this network twenty clients are far too few
-    model = torch.load(tmp_path / "final_model.pt")
-    assert sum(values.numel() for values in model.values()) == DIM["pytorchexample"]
-
-
-@pytest.mark.slow
+@pytest.mark.process
 def test_the_apps_are_plain_flower_before_they_are_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    templates: zipfile.Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run("sklearnexample", {}, tmp_path, monkeypatch)
-    assert "accuracy" in caplog.text
-    assert printed_epsilon(caplog.text) == []
+    app = write_app("numpy", templates, tmp_path, private=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(app)
+    config = {"num-server-rounds": 1}
+    client, server = (
+        importlib.import_module(f"quickstart_numpy.{name}_app") for name in ("client", "server")
+    )
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config)
+    server.app(grid=InProcessGrid(client.app, num_nodes=10, run_config=config), context=context)
+    assert "random_metric" in caplog.text
+    assert "against an observer" not in caplog.text

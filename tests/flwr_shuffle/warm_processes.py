@@ -225,6 +225,8 @@ def prepare(request: dict) -> None:
         os.dup2(log, descriptor)
     os.close(log)
     sys.argv = list(request["start"])
+    folders = request["env"].get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [folder for folder in folders if folder and folder not in sys.path]
     random.seed()
 
 
