@@ -30,7 +30,7 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.mechanisms import LocalRandomizer, registry
 from shuffle_plugins.planning import PlanRow, plan
-from shuffle_plugins.protocols import TargetUnreachable, VectorSum
+from shuffle_plugins.protocols import VectorSum
 
 DELTA = 1e-5
 NO_EPSILON = "none"
@@ -106,23 +106,17 @@ def _within(
         spent: lower and upper bound on ε of the whole run, the first look included, with a setting.
 
     Returns:
-        Of the settings found within ε the one with the largest upper bound, and its two bounds. Long sums
-        have no setting for some large ε, and then leave a part of it unused.
+        Of the settings found within ε the one with the largest upper bound, and its two bounds.
 
     Raises:
         ValueError: if none of eight attempts is within ε.
     """
-    target, reached = epsilon, 0.0
+    target = epsilon
     best: tuple[Found, tuple[float, float]] | None = None
     for _ in range(8):
-        try:
-            made = make(target)
-        except TargetUnreachable:  # of a sum, for ε above a limit that falls with its length
-            target = (reached + target) / 2
-            continue
+        made = make(target)
         interval = spent(made)
         if interval[1] <= epsilon:
-            reached = target
             if best is None or interval[1] > best[1][1]:
                 best = made, interval
             if interval[1] >= _CLOSE * epsilon:

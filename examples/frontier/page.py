@@ -119,7 +119,6 @@ def _accuracies(runs: Runs) -> Iterable[str]:
             yield "| " + " | ".join([arm.title, *found, *anchor]) + " |"
         yield ""
         yield f"Without privacy: {accuracy(chosen(mine, arm='none', target_epsilon=NO_EPSILON))}."
-        yield from _unused(mine)
         if name in ANCHORS:
             yield from _goal(name, mine)
             yield (
@@ -132,17 +131,6 @@ def _accuracies(runs: Runs) -> Iterable[str]:
                 "93.8 % of the test records have the commoner label, so that is what a constant reaches,\n"
                 "and nearly what a model reaches without a shuffler. The other arms are within half a point\n"
                 "of a model that is trained without privacy."
-            )
-
-
-def _unused(runs: Runs) -> Iterable[str]:
-    """Of which ε a part is left over, as no setting was found that uses it."""
-    for level in LEVELS:
-        spent = [run["epsilon"][1] for run in chosen(runs, arm="sum", target_epsilon=level)]
-        if spent and max(spent) < 0.98 * float(level):
-            yield (
-                f"Of ε = {level} sums use {max(spent):.4g}. In vectors so long, how far coins are from fair "
-                "ones is charged\nto δ, e^ε times, and the search for a setting ended there."
             )
 
 
