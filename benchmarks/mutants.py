@@ -10,19 +10,22 @@ Every ``raise`` is left out once. Of the other changes a sample is drawn, in an 
 but the name of the module. Results and notes are kept until the module's source changes, so a run that was
 stopped goes on. New tests change no result by themselves: try survivors again with ``--again``.
 
-Run: python benchmarks/mutants.py [--only TEXT] [--sample 30] [--again]
+Run: python benchmarks/mutants.py [--only TEXT ...] [--sample 30] [--again]
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import copy
 import hashlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import io
 import json
+import math
 import os
 import random
 import resource
@@ -34,28 +37,85 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "mutants.json"
-CPU_SECONDS = 120  # of one mutant; what takes longer is taken for an endless loop, and killed
+WITHOUT_PLUGINS = ("-p", "no:cacheprovider", "-p", "no:xdist")
+MOST_SECONDS = 600  # of processor time, of a module's tests without a change
+LEAST_SECONDS, TIMES_LONGER = 10, 5  # what takes a mutant longer is taken for an endless loop, and killed
 
 SHUFFLER = tuple(
     f"tests/shuffler/test_shuffler_{part}.py" for part in ("envelopes", "mixer", "cascade", "keys")
 )
-SHORT = ("tests/accounting/composition", "tests/accounting/test_accountant.py")
+COMPOSITION = "tests/accounting/composition/test_composition.py"
+LAWS = tuple(
+    f"{COMPOSITION}::test_{part}"
+    for part in (
+        "a_discounted_law_is_below_all_pairs_that_are_so_near",
+        "a_pair_without_a_common_outcome_has_no_law",
+        "the_tighter_of_two_bounds_is_below_both_and_above_the_pair_that_both_bound",
+        "law_masses_are_probabilities",
+        "small_compositions_bracket_the_product_of_outcomes",
+        "what_losses_and_masses_may_be_off_is_charged_for_every_step",
+        "what_laws_leave_out_is_charged_to_delta_from_above_alone",
+        "laws_bracket_the_exact_profile",
+    )
+)
+PAIRS = "tests/accounting/pairs/test_pairs.py"
+INSTANCES = "tests/accounting/pairs/test_instances.py"
+SUMS = "tests/accounting/rounds/test_sum_rounds.py"
+OF_YOUR_OWN = "tests/accounting/rounds/test_round_of_your_own.py"
+ACCOUNTANT = "tests/accounting/test_accountant.py"
+EXTREMES = "tests/accounting/test_accountant_extremes.py"
 # The modules, and the tests of each: those that should notice, few enough to run once per mutant.
 TARGETS = {
     "shuffle_plugins.shuffler.envelopes": SHUFFLER,
     "shuffle_plugins.shuffler.mixer": SHUFFLER,
     "shuffle_plugins.shuffler.tokens": SHUFFLER,
     "shuffle_plugins.shuffler.batches": SHUFFLER,
-    "shuffle_plugins.accounting.losses.distribution": (*SHORT, "tests/accounting/pairs/test_pairs.py"),
+    "shuffle_plugins.shuffler.keys": ("tests/shuffler/test_shuffler_keys.py",),
+    "shuffle_plugins.shuffler.statements": ("tests/shuffler/test_shuffler_statements.py",),
+    "shuffle_plugins.shuffler.memory": ("tests/shuffler/test_shuffler_memory.py",),
+    "shuffle_plugins.shuffler.permutation": ("tests/shuffler/test_shuffler_permutation.py",),
+    "shuffle_plugins.shuffler.service": ("tests/shuffler/test_shuffler_mixer.py",),
+    "shuffle_plugins.shuffler.shuffler": (
+        "tests/shuffler/test_shuffler_memory.py",
+        "tests/shuffler/test_shuffler_envelopes.py",
+    ),
+    "shuffle_plugins.shuffler.marks": ("tests/shuffler/test_shuffler_cascade.py",),
+    "shuffle_plugins.shuffler.spool": ("tests/shuffler/test_shuffler_cascade.py",),
+    "shuffle_plugins.accounting.losses.distribution": LAWS,
     "shuffle_plugins.accounting.numerics.grid": (
         "tests/accounting/numerics",
         "tests/accounting/composition",
-        "tests/accounting/pairs/test_pairs.py",
+        PAIRS,
     ),
-    "shuffle_plugins.accounting.composition.conversion": SHORT,
+    "shuffle_plugins.accounting.composition.conversion": ("tests/accounting/composition/test_conversion.py",),
     "shuffle_plugins.accounting.composition.points": tuple(
         f"tests/accounting/published/test_published_{part}.py" for part in ("clones", "catalogue")
     ),
+    "shuffle_plugins.accounting.composition.pld": (COMPOSITION,),
+    "shuffle_plugins.accounting.composition.growing": (COMPOSITION, ACCOUNTANT),
+    "shuffle_plugins.accounting.composition.counted": (COMPOSITION,),
+    "shuffle_plugins.accounting.composition.renyi": (COMPOSITION,),
+    "shuffle_plugins.accounting.numerics.binomial": (
+        "tests/accounting/numerics/test_binomial.py",
+        COMPOSITION,
+        PAIRS,
+    ),
+    "shuffle_plugins.accounting.numerics.profiles": (COMPOSITION, SUMS),
+    "shuffle_plugins.accounting.losses.shuffle": (PAIRS, COMPOSITION),
+    "shuffle_plugins.accounting.losses.coins": (SUMS,),
+    "shuffle_plugins.accounting.pairs.gaussian_cover": (SUMS,),
+    "shuffle_plugins.accounting.pairs.blanket": (PAIRS, INSTANCES, ACCOUNTANT),
+    "shuffle_plugins.accounting.pairs.shuffle": (PAIRS, INSTANCES),
+    "shuffle_plugins.accounting.pairs.counts": (PAIRS, INSTANCES),
+    "shuffle_plugins.accounting.pairs.clones": (
+        "tests/accounting/published/test_published_clone_pair.py",
+        "tests/accounting/published/test_published_clones.py",
+    ),
+    "shuffle_plugins.accounting.rounds.round": (OF_YOUR_OWN, ACCOUNTANT),
+    "shuffle_plugins.accounting.rounds.shuffle": (PAIRS, ACCOUNTANT),
+    "shuffle_plugins.accounting.replacement": ("tests/accounting/test_replacement.py", SUMS, EXTREMES),
+    "shuffle_plugins.accounting.intervals": (EXTREMES,),
+    "shuffle_plugins.accounting.accountant": (ACCOUNTANT, OF_YOUR_OWN, EXTREMES),
 }
 
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
@@ -164,16 +224,30 @@ class InPlaceOf(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(self.code, module.__dict__)
 
 
-def survives(module: str, path: Path, code: CodeType, tests: Sequence[str]) -> bool:
-    """Whether all tests pass with the code in place of the module."""
+def load(tests: Sequence[str]) -> None:
+    """Import what the tests need but for the project itself, so that no fork has to."""
+    import pytest
+
+    before, finders = set(sys.modules), list(sys.meta_path)
+    with contextlib.redirect_stdout(io.StringIO()):
+        pytest.main(["--collect-only", *WITHOUT_PLUGINS, *tests])
+    sys.meta_path[:] = finders
+    for name in set(sys.modules) - before:
+        file = Path(getattr(sys.modules[name], "__file__", None) or "/")
+        if file.is_relative_to(ROOT) and "site-packages" not in file.parts:
+            del sys.modules[name]
+
+
+def survives(module: str, path: Path, code: CodeType, tests: Sequence[str], *, seconds: int) -> bool:
+    """Whether all tests pass with the code in place of the module, in so many seconds of processor time."""
     child = os.fork()
     if child == 0:
         silent = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silent, 1)
         os.dup2(silent, 2)
-        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         sys.meta_path.insert(0, InPlaceOf(module, path, code))
-        options = ["-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0"]
+        options = ["-x", *WITHOUT_PLUGINS, "--hypothesis-seed=0"]
         try:
             import pytest
 
@@ -195,7 +269,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", default="", metavar="TEXT", help="part of a module's name")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="parts of modules' names")
     parser.add_argument(
         "--sample", type=int, default=30, metavar="N", help="changes of each module, beside raises"
     )
@@ -203,16 +277,15 @@ def main() -> int:
     given = parser.parse_args()
     os.chdir(ROOT)
     os.environ["CI"] = "1"  # property tests draw the same cases for every mutant
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     import hypothesis  # noqa: F401  imported here, so that no fork needs to
     import scipy.optimize
     import scipy.signal
     import scipy.special
     import scipy.stats  # noqa: F401
-    import torch
 
-    torch.set_num_threads(1)
     for module, tests in TARGETS.items():
-        if given.only not in module:
+        if not any(text in module for text in given.only):
             continue
         path = ROOT / (module.replace(".", "/") + ".py")
         source = path.read_text()
@@ -223,22 +296,31 @@ def main() -> int:
         every = mutants(source)
         entry["mutants"] = len(every)
         random.Random(module).shuffle(every)
-        unchanged = compile(ast.parse(source), str(path), "exec")
-        if not survives(module, path, unchanged, tests):
-            raise SystemExit(f"the tests of {module} fail without a change")
         left_out = [each for each in every if ": raise " in each[0]]
         others = [each for each in every if each not in left_out]
-        for change, code in left_out + others[: given.sample]:
-            if change in entry["killed"] or (change in entry["survived"] and not given.again):
-                continue
+        drawn = {change for change, _ in left_out + others[: given.sample]} - {*entry["killed"]}
+        wanted = drawn | {*entry["survived"]} if given.again else drawn - {*entry["survived"]}
+        missing = [each for each in left_out + others if each[0] in wanted]
+        if not missing:
+            continue
+        load(tests)
+        unchanged = compile(ast.parse(source), str(path), "exec")
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        if not survives(module, path, unchanged, tests, seconds=MOST_SECONDS):
+            raise SystemExit(f"the tests of {module} fail without a change")
+        taken = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+        seconds = LEAST_SECONDS + math.ceil(TIMES_LONGER * taken)
+        for change, code in missing:
             note = entry["survived"].pop(change, "")
-            if survives(module, path, code, tests):
+            if survives(module, path, code, tests, seconds=seconds):
                 entry["survived"][change] = note
                 print(f"{module}: survived: {change}", flush=True)
             else:
                 entry["killed"].append(change)
             results = recorded() | {module: entry}  # other runs write there, too
-            RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+            whole = RESULTS.with_suffix(f".{os.getpid()}")  # nobody reads half of it
+            whole.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+            whole.replace(RESULTS)
         print(
             f"{module}: {len(entry['killed'])} killed, {len(entry['survived'])} survived, {len(every)} in all"
         )
