@@ -632,6 +632,12 @@ def test_other_files_in_the_folder_of_batches_do_no_harm(two: Row) -> None:
     assert (two.folder / "spool0" / "notes").exists()
 
 
+def test_files_that_cannot_be_used_are_told_in_a_sentence(two: Row) -> None:
+    (two.folder / "spool0").write_text("no folder")
+    with pytest.raises(ShuffleError, match="the mixer's files of a batch cannot be used"):
+        pieces_of(two)
+
+
 def test_a_row_of_too_many_mixers_is_refused(two: Row) -> None:
     request = two.request(two.parts(two.envelopes(*REPORTS))[0])
     with pytest.raises(ShuffleError, match="mixers of a cascade"):

@@ -375,6 +375,12 @@ def test_mixed_kinds_are_refused() -> None:
     upper, lower = (pair_losses(mixture, kind=kind) for kind in ("upper", "lower"))
     with pytest.raises(ValueError, match="cannot be composed together"):
         LossComposition([upper, lower], [1, 1])
+    for laws, steps in (([], []), ([upper], []), ([upper], [1, 1])):
+        with pytest.raises(ValueError, match="give every law its number of steps"):
+            LossComposition(laws, steps)
+    for steps in ([0], [-1], [0.5]):
+        with pytest.raises(ValueError, match="at least one step"):
+            LossComposition([upper], steps)
     with pytest.raises(ValueError, match="upper laws"):
         RenyiComposition([lower], [1])
 
@@ -419,6 +425,10 @@ def test_a_discounted_law_is_below_all_pairs_that_are_so_near(distance: float) -
             exact = np.maximum(first - bound * second, 0).sum()
             least = max(exact - (1 + bound) * distance, 1 - bound, 0)
             assert profile == pytest.approx(least, abs=1e-12)
+    turned = found.reversed()
+    np.testing.assert_allclose(turned.loss, np.log(turned.p / turned.q), rtol=1e-9, atol=1e-12)
+    mean = turned.p @ turned.loss
+    assert turned.deviation == pytest.approx(math.sqrt(turned.p @ (turned.loss - mean) ** 2))
 
 
 def test_a_pair_without_a_common_outcome_has_no_law() -> None:
@@ -448,9 +458,16 @@ def test_the_tighter_of_two_bounds_is_below_both_and_above_the_pair_that_both_bo
     np.testing.assert_allclose(found.loss, np.log(found.p / found.q), rtol=1e-9, atol=1e-12)
     gains = {profile(first, bound) > profile(second, bound) for bound in (1.1, 2.0, 4.5, 6.0)}
     assert gains == {True, False}, "each of the two must be the smaller one somewhere"
-    for bound in np.exp(np.linspace(-3, 3, 41)):
-        assert profile(law(pair), bound) <= profile(found, bound) * (1 + 1e-9)
-        assert profile(found, bound) <= min(profile(first, bound), profile(second, bound)) + 1e-12
+    for lacks in ((0.0, 0.0), (0.02, 0.005), (0.001, 0.03)):
+        one, other = (
+            dataclasses.replace(each, p=each.p * (1 - lack), q=each.q * (1 - lack), missing=lack)
+            for each, lack in zip((first, second), lacks, strict=True)
+        )
+        found = tighter(one, other)
+        for bound in np.exp(np.linspace(-3, 3, 41)):
+            assert profile(law(pair), bound) <= profile(found, bound) * (1 + 1e-9)
+            if bound >= 1 or not any(lacks):  # left of 1 what both leave out is counted twice: that is above
+                assert profile(found, bound) <= min(profile(one, bound), profile(other, bound)) + 1e-12
     for wrong in (law(pair, kind="lower"), law(pair, symmetric=False)):
         with pytest.raises(ValueError, match="only symmetric distributions that bound from above"):
             tighter(first, wrong)
@@ -693,3 +710,61 @@ def test_what_lies_outside_of_a_window_is_bounded(monkeypatch: pytest.MonkeyPatc
             farthest = min(1.0, 2 * len(window.loss) * composed._cell + composed._largest_step)
             assert window.farthest == pytest.approx(farthest)
     assert steps == 2 or max(charged) > 0
+
+
+@pytest.mark.parametrize("steps", [1, 40])
+def test_a_law_of_which_one_loss_is_left_has_no_answer(steps: int) -> None:
+    """A single loss would be taken for none, and cost nothing."""
+    law = PrivacyLossDistribution(
+        loss=np.array([2.0]), p=np.array([0.9]), q=np.array([0.12]), missing=0.1, deviation=0.0, kind="upper"
+    )
+    with pytest.raises(ArithmeticError, match="one loss is all that is left"):
+        LossComposition([law], [steps])
+    with pytest.raises(ArithmeticError, match="one loss is all that is left"):
+        GrowingHistory(lambda _: law).composition([0], [steps])
+
+
+@pytest.mark.parametrize("kind", ["upper", "lower"])
+def test_many_deltas_of_one_law_are_those_of_each_by_itself(
+    monkeypatch: pytest.MonkeyPatch, kind: BoundKind
+) -> None:
+    pair = ShuffleRound(local_epsilon=2.0, population=90, cohort=90).dominating_pair()
+    composed = LossComposition([pair_losses(pair, kind=kind)], [1])
+    epsilons = np.concatenate([np.linspace(0.0, 1.5, 40), composed._single.loss[-4:], [2.5]])
+    epsilons.sort()
+    one_by_one = composed.deltas(epsilons)
+    monkeypatch.setattr(pld, "_MOST_SUMMED", 0)
+    np.testing.assert_allclose(composed.deltas(epsilons), one_by_one, rtol=1e-9, atol=1e-18)
+
+
+def test_outcomes_are_listed_of_laws_from_below_alone() -> None:
+    for steps in (1, 3, 60):
+        with pytest.raises(ValueError, match="that bound from below"):
+            LossComposition([two_outcomes("upper")], [steps]).outcomes()
+        loss, p = LossComposition([two_outcomes("lower")], [steps]).outcomes()
+        exact = LossComposition([two_outcomes("upper")], [steps])
+        assert 0.999 < p.sum() <= 1 + 1e-12
+        for epsilon in (0.0, 0.5, 3.0):
+            found = float((-p * np.expm1(np.minimum(epsilon - loss, 0.0))).sum())
+            assert found <= exact.delta(epsilon) * (1 + 1e-9)
+
+
+def test_grids_beyond_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    fine, rare = (
+        finite_losses(
+            None,
+            np.array(p),
+            np.array(q),
+            missing=0.0,
+            kind="upper",
+            resolution=FINE,
+            symmetric=False,
+        )
+        for p, q in (([0.5 + 2e-7, 0.5 - 2e-7], [0.5, 0.5]), ([1 - 1e-10, 1e-10], [1 - 1e-14, 1e-14]))
+    )
+    with pytest.raises(ArithmeticError, match="share no grid"):
+        LossComposition([fine, rare], [10**9, 1])
+    composed = LossComposition([two_outcomes("upper")], [1_000])
+    monkeypatch.setattr(pld, "MAX_GRID", 100)
+    with pytest.raises(ArithmeticError, match="grid points, more than 100"):
+        composed.epsilon(1e-3)

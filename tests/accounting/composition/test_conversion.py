@@ -58,7 +58,7 @@ def test_both_conversions_are_rounded_up_and_by_little() -> None:
     """One order at a time, to forty digits: what is said is above, by a few units of roundoff."""
     generator = np.random.default_rng(11)
     with mpmath.workdps(40):
-        for _ in range(60):
+        for _ in range(200):
             order, rho = 1 + math.exp(generator.uniform(-4, 6)), math.exp(generator.uniform(-9, 2))
             alpha, exact_rho = mpmath.mpf(order), mpmath.mpf(rho)
             delta = math.exp(generator.uniform(-40, -1))
@@ -67,7 +67,7 @@ def test_both_conversions_are_rounded_up_and_by_little() -> None:
             found = epsilon_from_rdp(orders=[order], rdp=[rho], delta=delta)[0]
             scale = rho + abs(math.log1p(-1 / order)) + abs(math.log(delta) + math.log(order)) / (order - 1)
             assert max(exact, 0) <= found <= max(exact + 20 * 2.0**-52 * scale, 0)
-            epsilon = rho + math.exp(generator.uniform(-3, 2)) + math.log1p(1 / (order - 1))
+            epsilon = rho + math.exp(generator.uniform(-9, 2))
             log_exact = (alpha - 1) * (exact_rho - mpmath.mpf(epsilon)) + alpha * mpmath.log(1 - 1 / alpha)
             log_exact -= mpmath.log(alpha - 1)
             found = delta_from_rdp(orders=[order], rdp=[rho], epsilon=epsilon)[0]

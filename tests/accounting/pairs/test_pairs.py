@@ -11,12 +11,14 @@ import pytest
 from brute_force import extreme_channel, hockey_stick, k_ary_response, neighbours, shuffled_law
 
 from shuffle_plugins.accounting import (
+    FINE,
     Blanket,
     PrivacyLossDistribution,
     ShuffleAccountant,
     ShuffleRound,
     pair_losses,
 )
+from shuffle_plugins.accounting.losses.distribution import profile_losses
 from shuffle_plugins.accounting.losses.shuffle import outcomes_of
 from shuffle_plugins.accounting.pairs.bits import BitPair
 from shuffle_plugins.accounting.pairs.blanket import Form
@@ -339,3 +341,25 @@ def test_types_of_others_are_two_or_three_that_turn_into_each_other() -> None:
     for common in (0.0, 1.1):
         with pytest.raises(ValueError, match="what all records have in common"):
             dataclasses.replace(types, common=common)
+
+
+def test_a_bound_at_zero_that_symmetry_rules_out_is_lowered() -> None:
+    # Whatever is (0.1, 0)-DP has a total variation of at most tanh(0.05), that of randomized response.
+    law = profile_losses(np.array([0.0, 0.1]), np.array([0.5, 0.0]), resolution=FINE)
+    assert delta_of(law, 0.0) == pytest.approx(math.tanh(0.05), rel=1e-12)
+    assert law.p.sum() == pytest.approx(1.0, abs=1e-15)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_loose_bounds_on_a_symmetric_pair_still_bound_it(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet(np.ones(4))
+    both = np.concatenate([p, p[::-1] * np.exp(-rng.uniform(0.1, 2.0, 4))[[0, 1, 1, 0]]])
+    both /= both.sum()
+    mirror = both[::-1]
+    losses = np.array([0.0, 0.05, 0.3, 1.0, 3.0])
+    true = np.array([np.maximum(both - math.exp(loss) * mirror, 0.0).sum() for loss in losses])
+    law = profile_losses(losses, np.minimum(true * [9.0, 1.0, 1.1, 1.0, 1.0], 1.0), resolution=FINE)
+    for loss in np.linspace(-3.0, 3.0, 61):
+        assert delta_of(law, loss) >= np.maximum(both - math.exp(loss) * mirror, 0.0).sum() - 1e-12
+    assert delta_of(law, 0.0) < 1.5 * true[0] + 0.03

@@ -53,6 +53,16 @@ def test_many_rounds_on_a_sample_cost_what_a_sum_with_the_same_noise_does() -> N
     assert _interval(random, steps=1200) == pytest.approx((lower, upper), rel=0.03)
 
 
+@pytest.mark.parametrize("local_epsilon", [1.4, 1.45, 1.5, 1.55])
+def test_bounds_too_steep_for_a_symmetric_pair_are_lowered_and_not_given_up(local_epsilon: float) -> None:
+    # From ε0 = 1.42 or so, δ at ε = 0 is bounded by more than its neighbours and symmetry allow. That had no
+    # pair, and so no amplification: ε was 30 here.
+    mechanism = registry.get("gaussian", local_epsilon=local_epsilon, dim=650, local_delta=1e-14)
+    lower, upper = _interval(mechanism.round(population=1_500, cohort=150), steps=20, delta=1e-5)
+    assert 0.0142 * local_epsilon < upper < 0.0152 * local_epsilon
+    assert lower < upper
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sampling", [Sampling.WITHOUT_REPLACEMENT, Sampling.POISSON])
 def test_a_server_that_sees_the_cohort_pays_nothing_for_sampling(sampling: Sampling) -> None:
