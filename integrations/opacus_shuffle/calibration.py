@@ -71,7 +71,7 @@ class Run:
             return self._least_noise()
         probe = self.builder.build(1.0, dim=self.dim, cohort=self.cohort, radius=self.radius)
         if probe.local_delta > 0 or not isinstance(self._round_at(1.0), ShuffleRound):
-            return self._largest_epsilon_by_search()
+            return self._largest_epsilon_by_search(local_delta=probe.local_delta)
         return self._largest_epsilon()
 
     def _spent(self, new_round: Round) -> float:
@@ -179,7 +179,7 @@ class Run:
         assert isinstance(found, ShuffleRound)
         return found
 
-    def _largest_epsilon_by_search(self) -> float:
+    def _largest_epsilon_by_search(self, *, local_delta: float) -> float:
         """Of reports with a δ0, which their maker chose, or of rounds of another kind."""
         refuse_spent_delta(
             self._round_at(1.0),
@@ -202,6 +202,15 @@ class Run:
                 "raise the target, take fewer steps, or use a smaller local_delta",
             )
         self._warn_of_cap(found)
+        if local_delta > 0 and found < LARGEST_SEARCHED_LOCAL_EPSILON * (1 - 1e-3):
+            most = self.target_delta / (2 * self.cohort * self.num_rounds)
+            self._warn_of_rest(
+                self._spent(self._round_at(found)),
+                limit=f"local_epsilon={found:.4g}, beyond which the reports' own δ0 counts and is too much",
+                remedy=f"Choose a δ0 far below δ / (2 · reports · steps) = {most:.2g}, as in "
+                f"randomizer=functools.partial(Gaussian, local_delta={most / 1000:.0e}), or reports without "
+                "one, such as blanket-mixed-gaussian",
+            )
         return found
 
     def _unreachable(self, what: str, advice: str) -> ShufflePrivacyError:
@@ -222,13 +231,18 @@ class Run:
             limit = f"local_epsilon={LARGEST_SEARCHED_LOCAL_EPSILON:g}, the largest that is tried"
             self._warn_of_rest(self._spent(self._round_at(local_epsilon)), limit=limit)
 
-    def _warn_of_rest(self, spent: float, *, limit: str) -> None:
+    def _warn_of_rest(
+        self,
+        spent: float,
+        *,
+        limit: str,
+        remedy: str = "Take more steps or a larger batch_size to use more of it, or a smaller target",
+    ) -> None:
         """Say so if the run leaves a part of its target unused, since the search stopped at a limit."""
         if spent < _WELL_USED * self.target_epsilon:
             warn_caller(
                 f"target_epsilon={self.target_epsilon:g} is not used up: with {limit}, all "
-                f"{self.num_rounds} steps together spend ε={spent:.4g} at δ={self.target_delta:g}. Take more "
-                "steps or a larger batch_size to use more of it, or a smaller target"
+                f"{self.num_rounds} steps together spend ε={spent:.4g} at δ={self.target_delta:g}. {remedy}"
             )
 
 

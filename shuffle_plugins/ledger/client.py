@@ -67,10 +67,13 @@ class Charged(NamedTuple):
 
 
 class ReportRefused(ValueError):
-    """A report would exceed a limit of its client; ``code`` says which one."""
+    """A report would exceed a limit of its client; ``code`` says which one.
 
-    def __init__(self, code: Refused) -> None:
-        super().__init__(f"refused by the client's own limits: {code}")
+    The text may hold what the client has spent: it is for the client's own log, and ``code`` for others.
+    """
+
+    def __init__(self, code: Refused, why: str = "") -> None:
+        super().__init__(f"refused by the client's own limits: {code}{f', {why}' if why else ''}")
         self.code = code
 
 
@@ -137,19 +140,26 @@ class ClientLimits:
         local_epsilon, spent = charged.local_epsilon, ClientSpending.of(history)
         most = self.max_local_epsilon
         if not (local_epsilon < math.inf if most is None else local_epsilon <= most):
-            raise ReportRefused(Refused.MAX_LOCAL_EPSILON)
+            raise ReportRefused(
+                Refused.MAX_LOCAL_EPSILON,
+                f"ε0={local_epsilon:g} is asked for, {most or 'a finite one'} allowed",
+            )
         if self.max_rounds is not None and not spent.reports < self.max_rounds:
-            raise ReportRefused(Refused.MAX_ROUNDS)
+            raise ReportRefused(Refused.MAX_ROUNDS, f"{spent.reports} of {self.max_rounds} reports were sent")
         total = self.max_total_local_epsilon
         if total is not None and not spent.local_epsilon + local_epsilon <= total * (1 + _ROUNDING):
-            raise ReportRefused(Refused.MAX_TOTAL)
+            asked = f"ε0={local_epsilon:g} is asked for"
+            raise ReportRefused(Refused.MAX_TOTAL, f"{asked}, {spent.local_epsilon:g} of {total:g} are spent")
         if self.min_reports is not None and not _reports(charged) >= self.min_reports:
-            raise ReportRefused(Refused.FEW_REPORTS)
+            few = f"{_reports(charged)} reports are promised, {self.min_reports} asked for"
+            raise ReportRefused(Refused.FEW_REPORTS, few)
         if self.max_epsilon is not None and self.delta is not None:
             after = Counter(history)
             after[charged] += 1
-            if not epsilon_of(after, delta=self.delta) <= self.max_epsilon:
-                raise ReportRefused(Refused.MAX_EPSILON)
+            if not (epsilon := epsilon_of(after, delta=self.delta)) <= self.max_epsilon:
+                raise ReportRefused(
+                    Refused.MAX_EPSILON, f"ε would be {epsilon:g}, {self.max_epsilon:g} allowed"
+                )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

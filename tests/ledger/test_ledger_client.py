@@ -52,6 +52,7 @@ def test_limits_hold_over_restarts(path: Path) -> None:
         with pytest.raises(ReportRefused) as refused:
             charge(ledger, limits)
         assert refused.value.code is Refused.MAX_TOTAL
+        assert "ε0=0.1 is asked for, 0.3 of 0.3 are spent" in str(refused.value)
         spent = ledger.spent()
     assert spent.reports == 3
     assert spent.local_epsilon == pytest.approx(0.3)

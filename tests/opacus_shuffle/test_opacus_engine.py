@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import warnings
@@ -39,7 +40,7 @@ from torch.utils.data import (
 )
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound, calibrate_local_epsilon
-from shuffle_plugins.mechanisms import Norm, registry
+from shuffle_plugins.mechanisms import Gaussian, Norm, registry
 from shuffle_plugins.randomness import SecureRandomness, SeededRandomness
 
 DELTA = 1e-5
@@ -512,6 +513,15 @@ def test_a_loader_of_opacus_without_a_record_to_draw_is_refused(make_model: Any,
             local_epsilon=2.0,
             max_grad_norm=1.0,
         )
+
+
+def test_a_target_that_large_local_deltas_leave_unused_is_told(make_model: Any, dataset: Any) -> None:
+    asked = {"epochs": 1, "target_epsilon": 3.0}
+    with pytest.warns(UserWarning, match="is not used up: .*Choose a δ0 far below .*partial.Gaussian, local"):
+        calibrated(make_model, dataset, randomizer=functools.partial(Gaussian, local_delta=1e-7), **asked)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*not used up")
+        calibrated(make_model, dataset, randomizer=functools.partial(Gaussian, local_delta=1e-12), **asked)
 
 
 def test_a_target_that_the_largest_local_epsilon_does_not_use_up_is_told(

@@ -13,6 +13,7 @@ from shuffle_plugins.accounting.numerics.grid import Floats, spread_to_grid, tal
 from shuffle_plugins.accounting.numerics.profiles import (
     hockey_sticks,
     hull_outcomes,
+    joined,
     log_mass_ratio,
     loss_of,
     mirrored,
@@ -212,6 +213,8 @@ def profile_losses(
 def _symmetric_outcomes(losses: Floats, deltas: Floats) -> tuple[Floats, Floats, Floats, float]:
     """Losses, P and Q masses of the pair whose profile is the hull, and its P mass of infinite loss."""
     outcomes = hull_outcomes(losses, deltas)
+    # Loose bounds may fall too steeply for any symmetric pair: then less is true at E = 1.
+    outcomes, _, _ = joined(outcomes, outcomes, total=1.0)
     p, q = mirrored(outcomes)
     return np.concatenate([-outcomes.loss[::-1], [0.0], outcomes.loss]), p, q, outcomes.beyond
 
