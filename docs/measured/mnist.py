@@ -215,7 +215,7 @@ def sentences() -> Sentences:
     return {
         "README.md": [
             f"**ε = {upper} instead of {published}** for the {last['steps']:,} rounds",
-            f"data for which that ε is at least {lower}",
+            f"on the worst data the run does give away an ε of at least {lower}",
             f"**{100 * reached['vector-sum'][-1]:.1f} % on MNIST at ε = 2.93**",
             f"{one_report} % with one report per client and round",
             *([f"[{100 * fmean(tuned):.1f} % with all that was tuned]"] if len(tuned) == SEEDS else ()),

@@ -84,7 +84,8 @@ def statement_command(
     if saved is None:
         if model is not None:
             raise typer.BadParameter("--model is for a ledger")
-        missing = [f"--{name.replace('_', '-')}" for name in _NEEDED if context.params[name] is None]
+        needed = _NEEDED if sampling == "full" else (*_NEEDED, "cohort")
+        missing = [f"--{name.replace('_', '-')}" for name in needed if context.params[name] is None]
         if missing:
             raise typer.BadParameter(f"without a FILE, {' and '.join(missing)} must be given")
         accountant = accounting.ShuffleAccountant(method=method)

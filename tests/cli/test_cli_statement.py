@@ -161,7 +161,8 @@ def test_what_contradicts_itself_is_refused(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "accountant.json"
     path.write_text(json.dumps(accountant().state_dict()))
     for arguments, reason in (
-        (["-n", "2000"], "--local-epsilon and --rounds and --delta must be given"),
+        (["-n", "2000"], "--local-epsilon and --rounds and --delta and --cohort must be given"),
+        (["-n", "2000", "--sampling", "full"], "--local-epsilon and --rounds and --delta must be given"),
         ([str(path)], "--delta is needed"),
         ([str(path), "-d", "1e-5", "-k", "200"], "leave out --cohort"),
         ([str(path), "-d", "1e-5", "--model", "m"], "--model is for a ledger"),
