@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from dp_accounting.pld import pld_pmf, privacy_loss_distribution
@@ -24,16 +25,20 @@ from shuffle_plugins.accounting.losses import shuffle as shuffle_losses
 from shuffle_plugins.accounting.losses.distribution import (
     COARSE,
     FINE,
+    LOSS_ERROR,
+    MASS_ERROR,
+    RATIO_ERROR,
     SINGLE,
     BoundKind,
     PrivacyLossDistribution,
     discounted,
     finite_losses,
+    growth_of,
     tighter,
 )
 from shuffle_plugins.accounting.numerics.binomial import binomial_window
 from shuffle_plugins.accounting.numerics.grid import spread_over_few, spread_to_grid
-from shuffle_plugins.accounting.numerics.profiles import PositiveLosses, mirrored
+from shuffle_plugins.accounting.numerics.profiles import PositiveLosses, log_mass_ratio, mirrored
 
 
 def exact_delta(*, local_epsilon: float, population: int, cohort: int, epsilon: float) -> float:
@@ -429,6 +434,36 @@ def test_a_discounted_law_is_below_all_pairs_that_are_so_near(distance: float) -
     np.testing.assert_allclose(turned.loss, np.log(turned.p / turned.q), rtol=1e-9, atol=1e-12)
     mean = turned.p @ turned.loss
     assert turned.deviation == pytest.approx(math.sqrt(turned.p @ (turned.loss - mean) ** 2))
+
+
+def test_nothing_is_left_of_a_law_that_all_is_taken_off() -> None:
+    law = two_outcomes("lower")
+    assert discounted(law, 0.0) is law
+    found = discounted(law, 0.3)
+    assert (found.loss.tolist(), found.p.tolist(), found.q.tolist()) == ([0.0], [1.0], [1.0])
+
+
+def test_what_is_charged_for_rounding_is_what_rounding_takes() -> None:
+    """Losses read off two masses are off by up to eight roundings, those given by sixteen of the largest."""
+    unit = 2.0**-53
+    charged = {"ratio": RATIO_ERROR, "loss": LOSS_ERROR, "mass": MASS_ERROR}
+    assert charged == {"ratio": 8 * unit, "loss": 16 * unit, "mass": 2.0**13 * unit}
+    generator = np.random.default_rng(5)
+    p, q = generator.dirichlet(np.ones(400), size=2)
+    with mpmath.workdps(40):
+        worst = max(
+            abs(mpmath.log(mpmath.mpf(a) / mpmath.mpf(b)) - mpmath.mpf(found))
+            for a, b, found in zip(p.tolist(), q.tolist(), log_mass_ratio(p, q).tolist(), strict=True)
+        )
+    assert unit / 8 < worst < RATIO_ERROR
+    loss = np.log(p / q)
+    for known, expected in ((None, RATIO_ERROR), (loss, LOSS_ERROR * np.abs(loss).max())):
+        law = finite_losses(known, p, q, missing=0.0, kind="upper", resolution=FINE, symmetric=False)
+        assert (law.loss_error, law.mass_error) == (expected, MASS_ERROR)
+    # So much is set aside wherever a δ enters or leaves.
+    assert growth_of(1e-9) == growth_of(0.0) == 1.0
+    assert growth_of(3e-9) == pytest.approx(math.exp(2e-9), rel=1e-13)
+    assert growth_of(1e9) == pytest.approx(math.exp(700.0))
 
 
 def test_a_pair_without_a_common_outcome_has_no_law() -> None:
