@@ -1,9 +1,9 @@
 """Certified ε of single settings: numbers of the tables of the proofs.
 
-Nothing is drawn and nothing is timed, so a version gives the same numbers on every machine but for their last
-digits. docs/tables.py writes the tables from the results, and a test computes some of them anew.
+No randomness is in them, so a version of the package gives the same numbers on every machine, but for their
+last digits. docs/tables.py writes the tables from the results, and a test computes some of them anew.
 
-Usage: python benchmarks/certified.py [PART ...]     (three minutes; a named PART keeps the others)
+Usage: python benchmarks/certified.py [PART ...]     (three minutes; with PARTs the others stay as they are)
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from shuffle_plugins.mechanisms import registry
 
 RESULTS = Path(__file__).parent / "results" / "certified.json"
 OWN = "a randomizer of one's own"  # no pair but the blanket's is known for it
+# Settings, named after how often a client takes part; the first is that of a published run on MNIST.
 MNIST = {"population": 60_000, "cohort": 10_000, "num_steps": 1_200, "delta": 1e-5}
 RARE = {"population": 10**6, "cohort": 1_000, "num_steps": 100_000, "delta": 1e-8}
 OFTEN = {"population": 10**6, "cohort": 100_000, "num_steps": 1_000, "delta": 1e-8}
@@ -49,7 +50,8 @@ def ends(
     Args:
         setting: clients, cohort, rounds and δ.
         local_epsilon, mechanism, dim: of a report.
-        alone: whether to use the pair of the mechanism's blanket alone, as for a randomizer of one's own.
+        alone: whether to use the pair of the mechanism's blanket alone, as for a randomizer of a user's
+            own, of which no more is known. There is no lower end then: it is 0.
         more: fields of the round.
     """
     kept = {name: value for name, value in setting.items() if name not in ("num_steps", "delta")}
@@ -89,25 +91,25 @@ def row(setting: Setting, local_epsilon: float, mechanism: str, *, dim: int = 1)
 
 
 def counted() -> list[dict[str, Any]]:
-    """Bits that are counted."""
+    """Binary randomized response, whose bits are counted."""
     places = ((RARE, 2.0), (MNIST, 1.5), (FULL, 4.0), (OFTEN, 1.0))
     return [row(setting, level, "binary-rr") for setting, level in places]
 
 
 def crowd() -> list[dict[str, Any]]:
-    """Signs that hide by all of their law."""
+    """``linf-coordinate``, by the pair over all mixes of others."""
     places = ((MNIST, 0.5), (MNIST, 1.5), (MNIST, 4.0), (RARE, 2.0), (FULL, 4.0), (OFTEN, 1.0))
     return [row(setting, level, "linf-coordinate", dim=1_000) for setting, level in places]
 
 
 def generic() -> list[dict[str, Any]]:
-    """Any randomizer of ε0."""
+    """What holds for any randomizer of ε0."""
     places = ((MNIST, 0.5), (MNIST, 1.5), (MNIST, 4.0), (RARE, 2.0), (RARE, 1.0))
     return [row(setting, level, "generic") for setting, level in places]
 
 
 def oracles() -> list[dict[str, Any]]:
-    """Oracles of 50 categories."""
+    """Frequency oracles of 50 categories."""
     names = ("rappor", "oue", "local-hashing", "subset-selection", "limited-hadamard")
     return [row(MNIST, level, name, dim=50) for name in names for level in (0.5, 1.5, 4.0)]
 
@@ -131,7 +133,7 @@ def k_ary() -> list[dict[str, Any]]:
 
 
 def epochs() -> dict[str, Any]:
-    """Epochs in a secret order, and batches that the observer knows, of any randomizer."""
+    """Any randomizer: 20 epochs in a secret order, passes whose batches are known, and drawn cohorts."""
     setting = {"population": 60_000, "num_steps": 20, "delta": 1e-5}
     cohorts = (60, 600, 6_000)
     found: dict[str, Any] = {"cohorts": cohorts}
@@ -147,7 +149,7 @@ def epochs() -> dict[str, Any]:
 
 
 def upper(setting: Setting, *, local_epsilon: float) -> float:
-    """The certified ε of any randomizer."""
+    """The upper end of ε for any randomizer of ε0."""
     kept = {name: value for name, value in setting.items() if name not in ("num_steps", "delta")}
     accountant = ShuffleAccountant()
     accountant.step(ShuffleRound(local_epsilon=local_epsilon, **kept), num_steps=setting["num_steps"])
@@ -200,7 +202,7 @@ def pairs() -> list[dict[str, Any]]:
 
 
 def gaussian_reports() -> list[dict[str, Any]]:
-    """Gaussian reports by their likelihoods, and by ε0 and δ0 alone."""
+    """Gaussian reports by their likelihoods, and for comparison by their ε0 and δ0 alone, as clones."""
     rows = []
     for level, own_delta, population, cohort, sampling, num_steps in (
         (0.5, 1e-12, 10**4, 10**4, "full", 1),
@@ -221,7 +223,7 @@ def gaussian_reports() -> list[dict[str, Any]]:
         rows.append(
             {"local_epsilon": level, "local_delta": own_delta, **place, "num_steps": num_steps}
             | {"lower": found.lower, "upper": found.upper}
-            | {"clones": clones.upper if clones.upper < 1e3 else None}
+            | {"clones": clones.upper if clones.upper < 1e3 else None}  # no amplification is left
         )
         print(rows[-1], flush=True)
     return rows
@@ -229,8 +231,12 @@ def gaussian_reports() -> list[dict[str, Any]]:
 
 def main() -> None:
     chosen = sys.argv[1:]
+    parts = (counted, crowd, generic, oracles, spreads, k_ary, epochs, records, pairs, gaussian_reports)
+    names = [part.__name__ for part in parts]
+    if unknown := set(chosen).difference(names):
+        raise SystemExit(f"no part is called {', '.join(sorted(unknown))}: {', '.join(names)}")
     found: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if chosen else {}
-    for part in (counted, crowd, generic, oracles, spreads, k_ary, epochs, records, pairs, gaussian_reports):
+    for part in parts:
         if chosen and part.__name__ not in chosen:
             continue
         began = time.process_time()

@@ -1,4 +1,4 @@
-"""Scripts of others, of whose text a few lines are changed: those that the pages name, and no more."""
+"""Applies the changes that the pages show to the scripts of others, and counts the lines that change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST = 5
 """Lines that may change."""
 
 STAND_INS = Path(__file__).parent / "stand_ins"
-"""Packages that scripts import for their data, which cannot be downloaded here."""
+"""Packages in the place of those from which scripts download their data: tests have no network for it."""
 
 _ROOT = Path(__file__).parents[1]
 
@@ -39,6 +39,6 @@ def changed(text: str, changes: Iterable[Change]) -> str:
 
 
 def lines_of_pages(*pages: str) -> set[str]:
-    """All lines of these pages, without indentation, comments, and the marks of a difference."""
+    """All lines of these pages, without spaces around, the + of a difference, and comments behind them."""
     lines = [line for page in pages for line in (_ROOT / page).read_text().splitlines()]
     return {line.removeprefix("+").partition("  #")[0].strip() for line in lines}

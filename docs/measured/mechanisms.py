@@ -303,7 +303,8 @@ def sentences() -> Sentences:
         "README.md": [
             f"**{block.bits} bits** for a gradient of {DIM:,} numbers, with "
             f"{block.variance / least.variance:.1f} times the squared error of the most accurate mechanism, "
-            f"which takes {longest:,} bits (at ε0 = {LOCAL_EPSILON:g}; [all {len(errors)} of one report]",
+            f"which takes {longest:,} bits (at ε0 = {LOCAL_EPSILON:g}; "
+            f"[all {len(errors)} mechanisms of one report]",
         ],
         "docs/README.md": [f"the {len(errors)} randomizers", f"| mechanisms | {len(errors)}, for vectors"],
         MECHANISMS: [

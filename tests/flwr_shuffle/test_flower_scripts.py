@@ -57,7 +57,7 @@ def changes(kind: str) -> dict[str, list[Change]]:
 
 
 def test_the_lines_are_those_of_the_readme() -> None:
-    """But for where a line ends."""
+    """But for white space, the marks of a difference, and commas before brackets."""
     said = "".join((ROOT / "README.md").read_text().split())
     said = said.replace("+", "").replace(",)", ")")
     for line in (STRATEGY, f"app = ClientApp(mods=[{MOD}])", CLIENT_IMPORT, SERVER_IMPORT):
@@ -134,12 +134,12 @@ def run(kind: str, templates: zipfile.Path, simulation: Deployment) -> tuple[str
         assert program.wait(seconds=3000) == 0, program.text()[-6000:]
         if "timed out during startup" not in program.text():
             break
-        ledger.unlink(missing_ok=True)  # a busy machine: Ray gives itself 30 seconds to start, and no setting
+        ledger.unlink(missing_ok=True)  # Ray has 30 seconds to start, too few on a busy machine
     return program.text(), ledger.rename(ledger.with_name(f"{kind}.db"))  # a budget is one app's
 
 
 def check(log: str, ledger: Path, kind: str) -> None:
-    """What was said to have been spent is what these rounds cost, computed again here, and is on disk."""
+    """The ε that is told after each round is what we compute, and the ledger has all rounds as complete."""
     mechanism = MechanismSpec(name="privunit", local_epsilon=LOCAL_EPSILON, radius=1.0).build(dim=DIM[kind])
     each = FederatedRound.drawn(mechanism, candidates=CLIENTS, invited=COHORT, reports=COHORT)
     expected = FederatedAccountant()
@@ -155,11 +155,11 @@ def check(log: str, ledger: Path, kind: str) -> None:
 
 
 @pytest.mark.process
-def test_quickstart_numpy_learns(templates: zipfile.Path, simulation: Deployment) -> None:
-    """Its one parameter starts at 1, and in each round every client moves it by a random number up to 1."""
+def test_quickstart_numpy_averages_its_updates(templates: zipfile.Path, simulation: Deployment) -> None:
+    """The parameter starts at 1; in a round every client adds a uniform number, of variance 1/12."""
     log, ledger = run("numpy", templates, simulation)
     check(log, ledger, "numpy")
-    assert "random_metric" not in log  # the clients' own numbers stay with them
+    assert "random_metric" not in log  # metrics of the clients stay with them
     (parameter,) = np.load(ledger.parent / "final_model.npz")["arr_0"].ravel()
     mechanism = MechanismSpec(name="privunit", local_epsilon=LOCAL_EPSILON, radius=1.0).build(dim=1)
     deviation = math.sqrt(ROUNDS * (mechanism.worst_variance + 1 / 12) / COHORT)
@@ -172,7 +172,7 @@ def test_quickstart_pytorch(templates: zipfile.Path, simulation: Deployment) -> 
     log, ledger = run("pytorch", templates, simulation)
     check(log, ledger, "pytorch")
     assert "train_loss" not in log
-    assert "noise more than by training" in log  # the page says that such a network wants a sum
+    assert "noise more than by training" in log  # README: a larger model needs a sum
     model = torch.load(ledger.parent / "final_model.pt")
     assert sum(values.numel() for values in model.values()) == DIM["pytorch"]
 

@@ -1,4 +1,9 @@
-"""Levels and coins of a vector sum for a target (ε, δ): noise first, then a lattice that carries it."""
+"""Levels and coins of a sum for a target (ε, δ).
+
+Clients round their numbers to a lattice of so many levels, and each adds the heads among so many tosses of a
+fair coin to every coordinate. All heads together are nearly Gaussian noise. First the Gaussian noise is found
+that the target needs, then levels and coins that imitate it.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +35,14 @@ from shuffle_plugins.protocols.errors import TargetUnreachable
 from shuffle_plugins.protocols.lattices import MOST_LEVELS, Lattice
 from shuffle_plugins.protocols.shuffle_protocol import check_overhead, counted_on
 
-_LEAST_NOISE, _MOST_NOISE = 0.06, 1e7  # noise multipliers: less has no ε to speak of, more no use
+_LEAST_NOISE, _MOST_NOISE = (
+    0.06,
+    1e7,
+)  # noise multipliers: with less ε is uselessly large, with more data are drowned
 _MOST_ATTEMPTS = 20  # each adds a part in a thousand of noise or more; a few are enough but for tiny δ
 _DISTANCE_SHARE = 0.01  # of δ, that may be spent on the distance of coins from the Gaussian
 _NOISE_SHARE = 0.998  # of δ, for the noise alone, where the distance is charged to ε (docs/proofs/sums.md)
-_PRECISION = 1e-3  # of the noise, some of ε: finer would not be seen beside the coins' own distance
+_PRECISION = 1e-3  # relative, of the noise, and so about of ε
 _FINER = 2**0.25  # from one lattice to the next: the levels found are at most a fifth too many
 _MOST_EXPONENT = 700.0  # of e^ε in a float
 
@@ -57,7 +65,7 @@ def calibrated_coins(
     participation: float | None,
     overhead: float,
 ) -> _S:
-    """The sum built from the fewest levels and coins that keep within the target.
+    """A sum within the target, of about as few levels and coins as there can be: a search, not a proof.
 
     Args:
         target: what all rounds together may cost.
@@ -87,7 +95,7 @@ def calibrated_coins(
         norm=coarse.norm_bound / coarse.sensitivity,
     )
     for _ in range(_MOST_ATTEMPTS):
-        # What the Gaussian alone needs, and a little more for the distance of the coins from it.
+        # At first the noise that a Gaussian alone needs, then more, until coins keep within the target, too.
         levels, coins = fewest_coins(
             noise, lattice=lattice, cohort=cohort, honest=honest, overhead=overhead, distance=distance
         )
@@ -96,19 +104,21 @@ def calibrated_coins(
         if cost <= epsilon:
             return found
         if not math.isfinite(cost):
-            break  # these coins are as close to a Gaussian as any that can be accounted for
+            break  # more noise would not bring coins closer to a Gaussian
         noise *= 1 + max(_PRECISION, (cost / epsilon - 1) / 2)
     raise TargetUnreachable(
-        f"no coins keep within ε={epsilon:g} at δ={delta:g} over {num_steps} steps in dimension {dim} within "
-        f"an overhead of {overhead:g}: ask for a larger δ, another ε, fewer steps, or a smaller overhead"
+        f"no coins keep within ε={epsilon:g} at δ={delta:g} over {num_steps} steps in dimension {dim}: they "
+        "cannot be certified to be as close to Gaussian noise as that takes. Ask for a larger δ, another ε, "
+        f"fewer steps, or an overhead smaller than {overhead:g}, which takes more coins"
     )
 
 
 def _room(target: PrivacyTarget, *, dim: int) -> float:
-    """What δ has left for noise.
+    """The part of δ that is left for Gaussian noise.
 
-    The distance of coins from a Gaussian cannot be told to be below a limit, and is charged 1 + e^ε times. If
-    that is too much, the accountant charges how far their likelihoods are apart to ε instead.
+    How far coins are from a Gaussian, in total variation, can be certified down to a limit only, and is
+    charged 1 + e^ε times to δ, for each step and coordinate. If that is more than a hundredth of δ, the
+    accountant bounds the ratio of their likelihoods instead and charges it to ε.
     """
     epsilon, delta, num_steps = target.epsilon, target.delta, target.num_steps
     charge = (1 + math.exp(min(epsilon, _MOST_EXPONENT))) * num_steps * dim * (DISTANCE + LONG_ROUNDOFF)
@@ -172,9 +182,10 @@ def fewest_coins(
     overhead: float,
     distance: float,
 ) -> tuple[int, int]:
-    """Levels and coins of the coarsest lattice on which noise costs at most the overhead in variance.
+    """Levels and coins of the coarsest lattice that adds at most the overhead to the variance of the noise.
 
-    Its coins are as close to their Gaussian as ``distance`` in each coordinate, or as close as can be told.
+    Coins of it are within ``distance`` of their Gaussian in each coordinate, or as close as can be certified.
+    If there is no such lattice, those of the finest one whose coins can be accounted for.
 
     Args:
         noise: deviation of the covering Gaussian over the sensitivity.
@@ -184,11 +195,11 @@ def fewest_coins(
         distance: total variation.
 
     Raises:
-        ValueError: if that takes more coins than can be accounted for.
+        TargetUnreachable: if a single level takes more coins than can be accounted for.
     """
     exact = 1.0
     found: tuple[int, int] | None = None
-    nearest, best = math.inf, (0, 0)  # of the fewest coins that are as near as any
+    nearest, best = math.inf, (0, 0)  # the smallest distance so far, and the fewest coins that reach it
     while exact <= MOST_LEVELS:
         levels = math.ceil(exact)
         found_lattice = lattice(levels)
@@ -204,8 +215,9 @@ def fewest_coins(
             apart = gaussian_cover(honest * coins).distance
             if apart <= distance:
                 return levels, coins
-            # A finer lattice may ask for as many coins as the last one: that says nothing about more coins.
-            if apart >= nearest and coins > best[1]:  # more coins than whose distance can be told
+            # Two lattices may ask for equally many coins. If more coins came no closer, the distance has
+            # reached the limit of what can be certified.
+            if apart >= nearest and coins > best[1]:
                 return best
             if apart < nearest:
                 nearest, best = apart, (levels, coins)
