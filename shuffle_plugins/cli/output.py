@@ -66,10 +66,9 @@ def left_out(mechanisms: Iterable[tuple[str, str]]) -> None:
     """
     names: dict[str, list[str]] = {}
     for name, reason in mechanisms:
-        names.setdefault(reason, []).append(name)
+        names.setdefault(reason.removeprefix(f"{name} "), []).append(name)
     for reason, each in names.items():
-        listed = ", ".join(each)
-        remark(f"Left out: {listed}: {reason.removeprefix(f'{listed} ')}.")
+        remark(f"Left out: {', '.join(each)}: {reason}.")
 
 
 @contextmanager

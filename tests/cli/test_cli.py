@@ -510,6 +510,7 @@ def test_a_plan_among_mechanisms_says_which_were_left_out(run: Run) -> None:
     code, out, err = run(*asked)
     assert (code, err) == (0, "")
     assert "Left out: binary-rr: " in out
+    assert "Left out: hadamard-response, k-rr, " in out  # one line for all of one reason
     assert "not the least effort" not in out
     chosen = answer(run, *asked)["best"]["mechanism"]
     assert out.startswith(f"{chosen}: k = 100")
