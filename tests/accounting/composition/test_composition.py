@@ -768,8 +768,13 @@ def test_many_deltas_of_one_law_are_those_of_each_by_itself(
     epsilons = np.concatenate([np.linspace(0.0, 1.5, 40), composed._single.loss[-4:], [2.5]])
     epsilons.sort()
     one_by_one = composed.deltas(epsilons)
+    law, sign = composed._single, 1 if kind == "upper" else -1
+    for epsilon, found in zip((epsilons - sign * law.loss_error).tolist(), one_by_one.tolist(), strict=True):
+        above = law.loss > max(epsilon, 0.0)
+        exact = math.fsum(-law.p[above] * np.expm1(max(epsilon, 0.0) - law.loss[above]))
+        assert found == pytest.approx(exact * (1 + sign * 1e-10) + (sign > 0) * law.missing, rel=2e-11)
     monkeypatch.setattr(pld, "_MOST_SUMMED", 0)
-    np.testing.assert_allclose(composed.deltas(epsilons), one_by_one, rtol=1e-9, atol=1e-18)
+    np.testing.assert_allclose(composed.deltas(epsilons), one_by_one, rtol=2e-11, atol=1e-25)
 
 
 def test_outcomes_are_listed_of_laws_from_below_alone() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from scipy import stats
@@ -83,6 +84,8 @@ def test_a_law_within_one_group_keeps_its_mean() -> None:
     mass, moment = binomial_groups(trials, probability, first=-(high + 2), step=high + 2, groups=2)
     assert mass.tolist() == [0.0, 1.0]
     assert moment.tolist() == pytest.approx([0.0, trials * probability])
+    mass, moment = binomial_groups(trials, probability, first=-5, step=high + 6, groups=1)
+    assert (mass.tolist(), moment.tolist()) == ([1.0], pytest.approx([5 + trials * probability]))
     for step in (high, 2):  # two groups, or more: listed
         groups = high // step + 1
         mass, moment = binomial_groups(trials, probability, first=0, step=step, groups=groups)
@@ -94,7 +97,9 @@ def test_a_law_within_one_group_keeps_its_mean() -> None:
 def test_heads_of_fair_coins_above_their_mean() -> None:
     trials, step, groups = 10**8, 600, 30
     at_half, mass, moment = fair_groups(trials, step=step, groups=groups)
-    assert at_half == pytest.approx(stats.binom.pmf(trials // 2, trials, 0.5), rel=1e-8)
+    with mpmath.workdps(40):
+        half = mpmath.loggamma(trials + 1) - 2 * mpmath.loggamma(trials // 2 + 1) - trials * mpmath.log(2)
+        assert at_half == pytest.approx(float(mpmath.exp(half)), rel=1e-10)
     exact, exact_moment = exact_groups(trials, 0.5, trials // 2 + 1, step, groups)
     np.testing.assert_allclose(mass, exact, rtol=1e-7)
     np.testing.assert_allclose(moment, exact_moment, rtol=1e-7)
