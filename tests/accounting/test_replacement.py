@@ -95,8 +95,10 @@ def test_where_likelihoods_are_close_a_ratio_is_charged_to_epsilon_instead(other
     at = found.delta(Exponential().delta, epsilon)
     own = math.exp(-epsilon) / 2
     tail = own / 1000
-    expected = math.exp(eta) * (math.exp(-alone) / 2 + tail + (1 + math.exp(epsilon)) * others)
-    assert expected <= at <= expected * (1 + 1e-8)
+    set_aside = 1 + 1e-9  # of the composition's δ, and of all
+    tail *= set_aside
+    expected = math.exp(-alone) / 2 * set_aside + tail + (1 + math.exp(epsilon)) * others
+    assert at == pytest.approx(math.exp(eta) * expected * set_aside, rel=1e-12)
     assert steps * (1 + math.exp(epsilon)) * math.exp(close.asked[-1]) == pytest.approx(tail, rel=1e-8)
 
 
@@ -109,3 +111,14 @@ def test_a_ratio_that_takes_all_of_epsilon_or_delta_is_of_no_use() -> None:
     assert replacement((Close(0.01), 1), (Near(1e-4), 1), distance=2e-4).epsilon(
         Exponential(), 1e-3
     ) == pytest.approx(math.inf)
+
+
+def test_a_composition_without_an_epsilon_gives_none() -> None:
+    """It has none at the δ that the distance leaves over."""
+
+    class Lacking(Exponential):
+        def epsilon(self, delta: float) -> float:
+            return super().epsilon(delta) if delta > 0.005 else math.inf
+
+    assert replacement((Near(1e-6), 1), distance=1e-6).epsilon(Lacking(), 0.01) < 4
+    assert replacement((Near(1e-4), 1), distance=1e-4).epsilon(Lacking(), 0.01) == math.inf
