@@ -65,7 +65,7 @@ def test_a_distance_costs_one_and_e_to_epsilon_times_as_much(distance: float) ->
         assert charged <= delta
         less = epsilon * (1 - 1e-4)
         assert math.exp(-less) / 2 + (1 + math.exp(less)) * distance > delta
-        assert found.delta(Exponential().delta, epsilon) == pytest.approx(charged, rel=1e-8)
+        assert found.delta(Exponential().delta, epsilon) == pytest.approx(charged, rel=1e-8, abs=0)
         assert found.delta(Exponential().delta, epsilon) >= charged
 
 
@@ -98,8 +98,8 @@ def test_where_likelihoods_are_close_a_ratio_is_charged_to_epsilon_instead(other
     set_aside = 1 + 1e-9  # of the composition's δ, and of all
     tail *= set_aside
     expected = math.exp(-alone) / 2 * set_aside + tail + (1 + math.exp(epsilon)) * others
-    assert at == pytest.approx(math.exp(eta) * expected * set_aside, rel=1e-12)
-    assert steps * (1 + math.exp(epsilon)) * math.exp(close.asked[-1]) == pytest.approx(tail, rel=1e-8)
+    assert at == pytest.approx(math.exp(eta) * expected * set_aside, rel=1e-12, abs=0)
+    assert steps * (1 + math.exp(epsilon)) * math.exp(close.asked[-1]) == pytest.approx(tail, rel=1e-8, abs=0)
 
 
 def test_a_ratio_that_takes_all_of_epsilon_or_delta_is_of_no_use() -> None:
