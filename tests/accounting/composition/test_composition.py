@@ -810,3 +810,22 @@ def test_grids_beyond_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(pld, "MAX_GRID", 100)
     with pytest.raises(ArithmeticError, match="grid points, more than 100"):
         composed.epsilon(1e-3)
+
+
+def test_renyi_orders_are_charged_for_what_laws_leave_out_and_may_be_off() -> None:
+    plain, steps = two_outcomes("upper"), 60
+    exact = RenyiComposition([plain], [steps])
+    orders = np.array([1.01, 2.0, 9.5])
+    off = RenyiComposition([dataclasses.replace(plain, loss_error=0.004)], [steps])
+    np.testing.assert_allclose(off.rdp(orders), exact.rdp(orders) + steps * 0.004 * orders / (orders - 1))
+    charged = RenyiComposition([dataclasses.replace(plain, missing=1e-4, mass_error=0.003)], [steps])
+    growth, more = math.exp(0.003 * steps - 1e-9), 1e-4 * steps
+    for delta in (0.1, 0.02, 0.007):
+        expected = exact.epsilon((delta - more) / growth)
+        assert charged.epsilon(delta) == pytest.approx(expected, rel=1e-13, abs=0)
+        at = charged.delta(expected)
+        assert at == pytest.approx(exact.delta(expected) * growth + more, rel=1e-13, abs=0)
+    assert charged.epsilon(more) == math.inf
+    for laws, times in (([], []), ([plain], [1, 1]), ([plain], [])):
+        with pytest.raises(ValueError, match="give every law its number of steps"):
+            RenyiComposition(laws, times)
