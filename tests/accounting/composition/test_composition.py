@@ -388,6 +388,9 @@ def test_mixed_kinds_are_refused() -> None:
             LossComposition([upper], steps)
     with pytest.raises(ValueError, match="upper laws"):
         RenyiComposition([lower], [1])
+    for laws in ([upper, lower], [lower, upper]):
+        with pytest.raises(ValueError, match="upper laws"):
+            RenyiComposition(laws, [1, 1])
 
 
 @pytest.mark.parametrize("delta", [1e-3, 1e-9])

@@ -328,6 +328,12 @@ def test_what_a_report_tells_is_known_of_pure_reports_only() -> None:
             Blanket(local_epsilon=1.0, information_bound=bound, **more)
 
 
+def test_a_tail_is_not_all_of_a_report() -> None:
+    assert Blanket(local_epsilon=1.0, differing=0.01 / (math.e + 1), tail=0.99).tail == 0.99
+    with pytest.raises(ValueError, match="the tail must be a probability below 1"):
+        Blanket(local_epsilon=1.0, differing=0.0, tail=1.0)
+
+
 def test_types_of_others_are_two_or_three_that_turn_into_each_other() -> None:
     types = RecordTypes.generic(1.0)
     one, two, third = types.types
