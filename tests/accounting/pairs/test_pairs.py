@@ -334,6 +334,36 @@ def test_a_tail_is_not_all_of_a_report() -> None:
         Blanket(local_epsilon=1.0, differing=0.0, tail=1.0)
 
 
+def test_types_of_others_and_third_records_are_of_pure_reports_with_corners() -> None:
+    types, share = RecordTypes.generic(1.0), 1 / (math.e + 1)
+    assert dataclasses.replace(Blanket.generic(1.0), others=types).others == types
+    for blanket in (
+        Blanket.bit(1.0),
+        Blanket.clones(1.0),
+        Blanket(local_epsilon=1.0, differing=0.9 * share, tail=0.1),
+    ):
+        with pytest.raises(ValueError, match="only pure reports with a blanket of corners"):
+            dataclasses.replace(blanket, others=types)
+    with pytest.raises(ValueError, match="further apart than"):
+        dataclasses.replace(Blanket.generic(0.9), others=types)
+    assert dataclasses.replace(Blanket.generic(1.0), outside=share).outside == share
+    for blanket, outside in ((Blanket.generic(1.0), 1.1 * share), (Blanket.bit(1.0), 0.5 * share)):
+        with pytest.raises(ValueError, match="no third record can be outside"):
+            dataclasses.replace(blanket, outside=outside)
+
+
+@pytest.mark.parametrize(
+    "state", [(), None, "blanket", (1.0, 0.3), (1.0, 0.3, 0, 0, (), True, 0, 0, "new"), 7]
+)
+def test_what_is_no_state_of_a_blanket_is_refused(state: object) -> None:
+    assert Blanket.from_state(Blanket.generic(1.0).state()) == Blanket.generic(1.0)
+    with pytest.raises(ValueError, match=r"not the state of a Blanket|not a valid Form"):
+        Blanket.from_state(state)
+    local_epsilon, differing, low, high, _, *rest = Blanket.generic(1.0).state()
+    with pytest.raises(ValueError, match="not the state of a Blanket"):
+        Blanket.from_state((local_epsilon, differing, low, high, 5, *rest))
+
+
 def test_types_of_others_are_two_or_three_that_turn_into_each_other() -> None:
     types = RecordTypes.generic(1.0)
     one, two, third = types.types
