@@ -11,7 +11,12 @@ from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound, SumRound
-from shuffle_plugins.accounting.losses.coins import binomial_losses, gaussian_profile
+from shuffle_plugins.accounting.losses.coins import (
+    binomial_losses,
+    gaussian_losses,
+    gaussian_profile,
+    participation_losses,
+)
 from shuffle_plugins.accounting.losses.distribution import FINE
 from shuffle_plugins.accounting.pairs.gaussian_cover import (
     _three_points,
@@ -340,3 +345,13 @@ def test_two_counts_that_share_no_outcome_have_no_law_from_below():
     assert binomial_losses(trials=10, shift=2, sampling_rate=1.0, resolution=FINE).kind == "lower"
     with pytest.raises(ArithmeticError, match="in common that floats can tell"):
         binomial_losses(trials=10, shift=100, sampling_rate=1.0, resolution=FINE)
+
+
+def test_losses_beyond_floats_are_refused_with_or_without_secret_participation():
+    shared = {"sampling_rate": 1.0, "resolution": FINE}
+    assert gaussian_losses(noise_multiplier=0.1, **shared).kind == "upper"
+    with pytest.raises(ArithmeticError, match="protects nobody"):
+        gaussian_losses(noise_multiplier=0.02, **shared)
+    assert participation_losses(noise_multiplier=0.1, norm=1.0, participation=0.5, **shared).kind == "upper"
+    with pytest.raises(ArithmeticError, match="protects nobody"):
+        participation_losses(noise_multiplier=0.02, norm=1.0, participation=0.5, **shared)
