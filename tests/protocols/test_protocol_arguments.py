@@ -71,10 +71,9 @@ def test_so_it_is_with_noise(kind, changes):
 
 
 @pytest.mark.parametrize(("kind", "own"), KINDS[:3])
-@pytest.mark.parametrize(("epsilon", "delta"), [(1_000.0, 1e-6), (1.0, 1e-300)])
-def test_a_target_that_no_coins_or_shares_keep_is_out_of_reach(kind, own, epsilon, delta):
+def test_a_target_that_no_coins_or_shares_keep_is_out_of_reach(kind, own):
     with pytest.raises(TargetUnreachable, match=r"larger (ε or )?δ"):
-        kind.calibrated(cohort=200, epsilon=epsilon, delta=delta, **own)
+        kind.calibrated(cohort=200, epsilon=1.0, delta=1e-300, **own)
 
 
 def test_rounds_name_the_population():

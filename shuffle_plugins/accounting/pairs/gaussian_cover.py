@@ -156,7 +156,7 @@ def log_ratio(trials: int, *, log_tail: float) -> float:
         η; infinite where it is not computed: for fewer than 2**16 coins, and for tails further out than 32
         standard deviations.
     """
-    if trials < _FEWEST_COMPARED:
+    if trials < _FEWEST_COMPARED or log_tail == -math.inf:
         return math.inf
     parts = _parts(trials)
     share = log_tail - math.log(sum(times for _, times in parts))

@@ -39,6 +39,7 @@ _LEAST_NOISE, _MOST_NOISE = (
     0.06,
     1e7,
 )  # noise multipliers: with less ε is uselessly large, with more data are drowned
+_MUCH = 1.25  # of noise more, where too little has no ε at all
 _MOST_ATTEMPTS = 20  # each adds a part in a thousand of noise or more; a few are enough but for tiny δ
 _DISTANCE_SHARE = 0.01  # of δ, that may be spent on the distance of coins from the Gaussian
 _NOISE_SHARE = 0.998  # of δ, for the noise alone, where the distance is charged to ε (docs/proofs/sums.md)
@@ -103,9 +104,8 @@ def calibrated_coins(
         cost = target.cost(found.round(population=population, participation=participation))
         if cost <= epsilon:
             return found
-        if not math.isfinite(cost):
-            break  # more noise would not bring coins closer to a Gaussian
-        noise *= 1 + max(_PRECISION, (cost / epsilon - 1) / 2)
+        # Infinite is an ε for which likelihoods so far out are needed that nothing is known of them.
+        noise *= 1 + max(_PRECISION, (cost / epsilon - 1) / 2) if math.isfinite(cost) else _MUCH
     raise TargetUnreachable(
         f"no coins keep within ε={epsilon:g} at δ={delta:g} over {num_steps} steps in dimension {dim}: they "
         "cannot be certified to be as close to Gaussian noise as that takes. Ask for a larger δ, another ε, "
@@ -143,9 +143,9 @@ def least_noise_multiplier(
     def too_little(noise: float) -> bool:
         try:
             law = _losses(noise, sampling_rate=sampling_rate, participation=participation, norm=norm)
-        except ArithmeticError:  # hardly any noise
+            return LossComposition([law], [target.num_steps]).epsilon(target.delta) > target.epsilon
+        except ArithmeticError:  # hardly any noise, or more steps than are composed
             return True
-        return LossComposition([law], [target.num_steps]).epsilon(target.delta) > target.epsilon
 
     high = _LEAST_NOISE
     while too_little(high):

@@ -37,6 +37,11 @@ def spent(sum_round, delta, *, num_steps=1):
     return accountant.epsilon(delta)
 
 
+def test_a_delta_below_all_that_is_known_of_a_sum_is_refused():
+    with pytest.raises(ValueError, match="no ε at δ=1e-41 can be certified"):
+        spent(single(sensitivity=10.0, attained=10, trials=2**16, dim=1), 1e-41)
+
+
 @pytest.mark.parametrize("trials", [64, 65, 200, 2001])
 def test_the_distance_is_that_of_the_channel_written_out(trials):
     # The channel again, from the normal distribution function instead of a series.

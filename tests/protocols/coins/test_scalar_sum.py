@@ -115,9 +115,18 @@ def test_a_large_epsilon_is_reached_where_delta_has_no_room_for_the_distance_of_
     assert 29.9 < accountant.epsilon(1e-6).upper <= 30.0
 
 
-def test_an_epsilon_that_no_coins_are_accounted_for_at_is_refused():
-    with pytest.raises(ValueError, match="no coins keep within ε=1000"):
-        ScalarSum.calibrated(cohort=100, epsilon=1_000.0, delta=1e-6)
+@pytest.mark.parametrize(("epsilon", "delta"), [(1_000.0, 1e-6), (30.0, 1e-40)])
+def test_a_target_so_loose_that_no_epsilon_is_known_for_so_little_noise_gets_more(epsilon, delta):
+    protocol = ScalarSum.calibrated(cohort=1_000, epsilon=epsilon, delta=delta)
+    accountant = ShuffleAccountant()
+    accountant.step(protocol.round())
+    assert 1.0 < accountant.epsilon(delta).upper <= epsilon
+
+
+@pytest.mark.slow
+def test_more_steps_than_can_be_composed_are_refused():
+    with pytest.raises(ValueError, match="no noise reaches|more coins than can be accounted for"):
+        ScalarSum.calibrated(cohort=100, epsilon=1e-6, delta=1e-30, num_steps=10**12)
 
 
 @pytest.mark.slow
