@@ -125,7 +125,7 @@ def test_a_target_so_loose_that_no_epsilon_is_known_for_so_little_noise_gets_mor
 
 @pytest.mark.slow
 def test_more_steps_than_can_be_composed_are_refused():
-    with pytest.raises(ValueError, match="no noise reaches|more coins than can be accounted for"):
+    with pytest.raises(ValueError, match=r"no noise reaches|more coins than can be accounted for"):
         ScalarSum.calibrated(cohort=100, epsilon=1e-6, delta=1e-30, num_steps=10**12)
 
 
