@@ -49,6 +49,8 @@ LAWS = tuple(
     f"{COMPOSITION}::test_{part}"
     for part in (
         "a_discounted_law_is_below_all_pairs_that_are_so_near",
+        "nothing_is_left_of_a_law_that_all_is_taken_off",
+        "what_is_charged_for_rounding_is_what_rounding_takes",
         "a_pair_without_a_common_outcome_has_no_law",
         "the_tighter_of_two_bounds_is_below_both_and_above_the_pair_that_both_bound",
         "law_masses_are_probabilities",
@@ -102,7 +104,7 @@ TARGETS = {
     ),
     "shuffle_plugins.accounting.numerics.profiles": (COMPOSITION, SUMS),
     "shuffle_plugins.accounting.losses.shuffle": (PAIRS, COMPOSITION),
-    "shuffle_plugins.accounting.losses.coins": (SUMS,),
+    "shuffle_plugins.accounting.losses.coins": (SUMS, "tests/accounting/rounds/test_secret_participation.py"),
     "shuffle_plugins.accounting.pairs.gaussian_cover": (SUMS,),
     "shuffle_plugins.accounting.pairs.blanket": (PAIRS, INSTANCES, ACCOUNTANT),
     "shuffle_plugins.accounting.pairs.shuffle": (PAIRS, INSTANCES),
