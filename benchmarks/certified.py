@@ -22,7 +22,6 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     pair_epsilon_interval,
 )
-from shuffle_plugins.accounting.pairs.blanket import Form
 from shuffle_plugins.mechanisms import registry
 
 RESULTS = Path(__file__).parent / "results" / "certified.json"
@@ -66,7 +65,7 @@ def ends(
     else:
         name = OWN if alone else mechanism
         if alone:
-            blanket = replace(blanket, form=Form.CORNERS, others=None, information_bound=None)
+            blanket = replace(blanket, form="corners", others=None, information_bound=None)
         each = ShuffleRound(local_epsilon=local_epsilon, mechanism=name, blanket=blanket, **kept, **more)
     accountant.step(each, num_steps=setting["num_steps"])
     found = accountant.epsilon(setting["delta"], lower=not alone)

@@ -15,13 +15,23 @@ import time
 from pathlib import Path
 from typing import Any
 
+from scipy.optimize import brentq
 from scipy.special import bdtrc
+from scipy.stats import norm
 
-from shuffle_plugins.accounting import PrivacyTarget, Sampling, ShuffleAccountant, ShuffleRound, zero_between
-from shuffle_plugins.accounting.pairs.bit_scores import score_cover
-from shuffle_plugins.accounting.pairs.gaussian_cover import gaussian_cover
+from shuffle_plugins.accounting import (
+    FINE,
+    LossComposition,
+    PoissonBinomialRound,
+    Sampling,
+    ShuffleAccountant,
+    ShuffleRound,
+    SumRound,
+    gaussian_losses,
+    narrowed,
+    zero_between,
+)
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.planning.baselines import gaussian_mse
 from shuffle_plugins.protocols import (
     BallSum,
     BinarySum,
@@ -36,7 +46,6 @@ from shuffle_plugins.protocols import (
     UnaryL1Sum,
     VectorSum,
 )
-from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
 from shuffle_plugins.protocols.published import frequencies
 from shuffle_plugins.protocols.published import sums as published
 
@@ -53,8 +62,13 @@ def sent(protocol: Any) -> dict[str, Any]:
 
 
 def gaussian(dim: int, sensitivity: float, *, epsilon: float = 1.0, delta: float = 1e-6) -> float:
-    """Squared error of a trusted server that adds Gaussian noise to a sum."""
-    return gaussian_mse(target_epsilon=epsilon, delta=delta, sensitivity=sensitivity, dim=dim)
+    """Squared error of a trusted server that adds Gaussian noise to a sum (Balle, Wang 2018, Theorem 8)."""
+
+    def excess(mu: float) -> float:
+        near, far = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
+        return float(norm.cdf(near) - math.exp(epsilon + norm.logcdf(far))) - delta
+
+    return dim * (sensitivity / brentq(excess, 1e-3, 1e3, xtol=1e-15)) ** 2
 
 
 def certified(protocol: Any, *, num_steps: int = 1, delta: float = 1e-6, **place: Any) -> list[float]:
@@ -128,10 +142,13 @@ def beside_the_gaussian() -> list[dict[str, Any]]:
 def mnist() -> dict[str, dict[str, Any]]:
     """The sums of one MNIST run, and their variances over the Gaussian mechanism's."""
     place = {"cohort": DRAWN, "population": CLIENTS}
-    target = PrivacyTarget(
-        epsilon=float(MNIST["epsilon"]), delta=float(MNIST["delta"]), num_steps=int(MNIST["num_steps"])
-    )
-    central = MNIST["dim"] * (2 * least_noise_multiplier(target, sampling_rate=DRAWN / CLIENTS)) ** 2
+
+    def too_little(noise: float) -> bool:
+        law = gaussian_losses(noise_multiplier=noise, sampling_rate=DRAWN / CLIENTS, resolution=FINE)
+        return LossComposition([law], [MNIST["num_steps"]]).epsilon(MNIST["delta"]) > MNIST["epsilon"]
+
+    _, noise = narrowed(too_little, 0.5, 16.0, precision=5e-4)
+    central = MNIST["dim"] * (2 * noise) ** 2
     found = {"vector": VectorSum.calibrated(**MNIST, **place)}
     found |= {str(bits): PoissonBinomialSum.calibrated(bits=bits, **MNIST, **place) for bits in (1, 3, 7)}
     return {
@@ -207,11 +224,22 @@ def thesis() -> dict[str, float]:
     }
 
 
+def bits_round(crowd: int, flip: float) -> PoissonBinomialRound:
+    """One bit of each client, which so many others hide."""
+    clients = crowd + 1
+    return PoissonBinomialRound(
+        population=clients, cohort=clients, dim=1, bits=1, flip=flip, distance=2.0, sampling=Sampling.FULL
+    )
+
+
 def covers() -> dict[str, Any]:
     """Gaussians that cover fair coins, and those that cover counts of leaning bits."""
     coins = []
     for power in (4, 6, 8):
-        cover = gaussian_cover(10**power)
+        trials = 10**power
+        cover = SumRound(
+            sensitivity=1.0, attained=1, trials=trials, dim=1, population=trials, cohort=trials
+        ).cover()
         coins.append(
             {"power": power, "variance": cover.deviation**2 / (10**power / 4), "distance": cover.distance}
         )
@@ -222,7 +250,7 @@ def covers() -> dict[str, Any]:
             {
                 "local_epsilon": local_epsilon,
                 "over_information": [
-                    score_cover(crowd=crowd, own=1, flip=flip).shift ** 2
+                    bits_round(crowd, flip).cover().shift ** 2
                     * (4 * crowd * flip * (1 - flip))
                     / (1 - 2 * flip) ** 2
                     for crowd in (10**3, 10**4, 10**5, 10**7)
