@@ -9,11 +9,16 @@ Usage: python benchmarks/certified.py [PART ...]     (three minutes; with PARTs 
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from scipy.optimize import brentq
+from scipy.stats import norm
 
 from shuffle_plugins.accounting import (
     Blanket,
@@ -35,6 +40,11 @@ FULL = {"population": 10**4, "cohort": 10**4, "num_steps": 100, "delta": 1e-6}
 Setting = dict[str, Any]
 
 
+def clients_of(setting: Setting) -> dict[str, Any]:
+    """Fields of a setting's rounds: all but how many there are, and δ."""
+    return {name: value for name, value in setting.items() if name not in ("num_steps", "delta")}
+
+
 def ends(
     setting: Setting,
     *,
@@ -42,7 +52,6 @@ def ends(
     mechanism: str,
     dim: int = 1,
     alone: bool = False,
-    **more: Any,
 ) -> list[float]:
     """Both ends of ε.
 
@@ -51,9 +60,7 @@ def ends(
         local_epsilon, mechanism, dim: of a report.
         alone: whether to use the pair of the mechanism's blanket alone, as for a randomizer of a user's
             own, of which no more is known. There is no lower end then: it is 0.
-        more: fields of the round.
     """
-    kept = {name: value for name, value in setting.items() if name not in ("num_steps", "delta")}
     blanket = (
         Blanket.generic(local_epsilon, exact=False)
         if mechanism == "generic"
@@ -61,12 +68,14 @@ def ends(
     )
     accountant = ShuffleAccountant()
     if mechanism == "generic" and not alone:
-        each = ShuffleRound(local_epsilon=local_epsilon, **kept, **more)
+        each = ShuffleRound(local_epsilon=local_epsilon, **clients_of(setting))
     else:
         name = OWN if alone else mechanism
         if alone:
             blanket = replace(blanket, form="corners", others=None, information_bound=None)
-        each = ShuffleRound(local_epsilon=local_epsilon, mechanism=name, blanket=blanket, **kept, **more)
+        each = ShuffleRound(
+            local_epsilon=local_epsilon, mechanism=name, blanket=blanket, **clients_of(setting)
+        )
     accountant.step(each, num_steps=setting["num_steps"])
     found = accountant.epsilon(setting["delta"], lower=not alone)
     return [0.0 if found.lower is None else found.lower, found.upper]
@@ -149,9 +158,10 @@ def epochs() -> dict[str, Any]:
 
 def upper(setting: Setting, *, local_epsilon: float) -> float:
     """The upper end of ε for any randomizer of ε0."""
-    kept = {name: value for name, value in setting.items() if name not in ("num_steps", "delta")}
     accountant = ShuffleAccountant()
-    accountant.step(ShuffleRound(local_epsilon=local_epsilon, **kept), num_steps=setting["num_steps"])
+    accountant.step(
+        ShuffleRound(local_epsilon=local_epsilon, **clients_of(setting)), num_steps=setting["num_steps"]
+    )
     return accountant.epsilon(setting["delta"], lower=False).upper
 
 
@@ -182,13 +192,12 @@ def pairs() -> list[dict[str, Any]]:
     """Between which values the exact ε of the generic blanket pair lies, and what the Rényi route gives."""
     rows = []
     for setting, level in ((RARE, 2.0), (RARE, 1.0), (MNIST, 1.5)):
-        kept = {name: value for name, value in setting.items() if name not in ("num_steps", "delta")}
         found = {}
         for method in ("pld", "rdp"):
             accountant = ShuffleAccountant(method=method)
             blanket = Blanket.generic(level, exact=False)
             accountant.step(
-                ShuffleRound(local_epsilon=level, mechanism=OWN, blanket=blanket, **kept),
+                ShuffleRound(local_epsilon=level, mechanism=OWN, blanket=blanket, **clients_of(setting)),
                 num_steps=setting["num_steps"],
             )
             if method == "pld":
@@ -228,20 +237,38 @@ def gaussian_reports() -> list[dict[str, Any]]:
     return rows
 
 
-def main() -> None:
-    chosen = sys.argv[1:]
-    parts = (counted, crowd, generic, oracles, spreads, k_ary, epochs, records, pairs, gaussian_reports)
-    names = [part.__name__ for part in parts]
-    if unknown := set(chosen).difference(names):
-        raise SystemExit(f"no part is called {', '.join(sorted(unknown))}: {', '.join(names)}")
-    found: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if chosen else {}
-    for part in parts:
-        if chosen and part.__name__ not in chosen:
+def gaussian_deviation(*, target_epsilon: float, delta: float) -> float:
+    """Of the analytic Gaussian mechanism, over the sensitivity (Balle, Wang 2018, Theorem 8)."""
+
+    def excess(mu: float) -> float:
+        near, far = mu / 2 - target_epsilon / mu, -mu / 2 - target_epsilon / mu
+        return float(norm.cdf(near) - math.exp(target_epsilon + norm.logcdf(far))) - delta
+
+    return float(1 / brentq(excess, 1e-3, 1e3, xtol=1e-15))
+
+
+def write_parts(parts: Iterable[Callable[[], Any]], results: Path) -> None:
+    """Compute the parts that the command line names, or all, and keep the others of the result file.
+
+    Raises:
+        SystemExit: if there is no part of a name.
+    """
+    named, chosen = {part.__name__: part for part in parts}, sys.argv[1:]
+    if unknown := set(chosen).difference(named):
+        raise SystemExit(f"no part is called {', '.join(sorted(unknown))}: {', '.join(named)}")
+    found: dict[str, Any] = json.loads(results.read_text(encoding="utf-8")) if chosen else {}
+    for name, part in named.items():
+        if chosen and name not in chosen:
             continue
         began = time.process_time()
-        found[part.__name__] = part()
-        print(f"{part.__name__}: {time.process_time() - began:.1f} s", flush=True)
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        found[name] = part()
+        print(f"{name}: {time.process_time() - began:.1f} s", flush=True)
+    results.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    parts = (counted, crowd, generic, oracles, spreads, k_ary, epochs, records, pairs, gaussian_reports)
+    write_parts(parts, RESULTS)
 
 
 if __name__ == "__main__":

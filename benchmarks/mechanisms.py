@@ -25,9 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from certified import gaussian_deviation
 from rich.progress import track
-from scipy.optimize import brentq
-from scipy.stats import norm
 
 from shuffle_plugins.accounting import ShuffleAccountant, calibrate_local_epsilon
 from shuffle_plugins.mechanisms import FrequencyOracle, available, get, registry
@@ -276,16 +275,6 @@ def sums() -> dict[str, Any]:
         "privunit_local_epsilon": plain.local_epsilon,
         "privunit_error": math.sqrt(cohort * plain.worst_variance),
     }
-
-
-def gaussian_deviation(*, target_epsilon: float, delta: float) -> float:
-    """Of the analytic Gaussian mechanism, over the sensitivity (Balle, Wang 2018, Theorem 8)."""
-
-    def excess(mu: float) -> float:
-        near, far = mu / 2 - target_epsilon / mu, -mu / 2 - target_epsilon / mu
-        return float(norm.cdf(near) - math.exp(target_epsilon + norm.logcdf(far))) - delta
-
-    return float(1 / brentq(excess, 1e-3, 1e3, xtol=1e-15))
 
 
 def main() -> None:

@@ -3,21 +3,17 @@
 Nothing is drawn and nothing is timed, so a version gives the same numbers on every machine.
 docs/tables.py writes the tables from the results, and a test computes some of them anew.
 
-Usage: python benchmarks/protocols.py [PART ...]     (two minutes; a named PART keeps the others)
+Usage: python benchmarks/protocols.py [PART ...]     (two minutes; with PARTs the others stay as they are)
 """
 
 from __future__ import annotations
 
-import json
 import math
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
-from scipy.optimize import brentq
+from certified import gaussian_deviation, write_parts
 from scipy.special import bdtrc
-from scipy.stats import norm
 
 from shuffle_plugins.accounting import (
     FINE,
@@ -62,13 +58,8 @@ def sent(protocol: Any) -> dict[str, Any]:
 
 
 def gaussian(dim: int, sensitivity: float, *, epsilon: float = 1.0, delta: float = 1e-6) -> float:
-    """Squared error of a trusted server that adds Gaussian noise to a sum (Balle, Wang 2018, Theorem 8)."""
-
-    def excess(mu: float) -> float:
-        near, far = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
-        return float(norm.cdf(near) - math.exp(epsilon + norm.logcdf(far))) - delta
-
-    return dim * (sensitivity / brentq(excess, 1e-3, 1e3, xtol=1e-15)) ** 2
+    """Squared error of a trusted server that adds Gaussian noise to a sum."""
+    return dim * (sensitivity * gaussian_deviation(target_epsilon=epsilon, delta=delta)) ** 2
 
 
 def certified(protocol: Any, *, num_steps: int = 1, delta: float = 1e-6, **place: Any) -> list[float]:
@@ -433,15 +424,7 @@ def main() -> None:
         histograms,
         largest,
     )
-    chosen = sys.argv[1:]
-    found: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if chosen else {}
-    for part in parts:
-        if chosen and part.__name__ not in chosen:
-            continue
-        began = time.process_time()
-        found[part.__name__] = part()
-        print(f"{part.__name__}: {time.process_time() - began:.1f} s", flush=True)
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_parts(parts, RESULTS)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ Usage: python docs/tables.py            (writes the tables into the pages)
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import sys
 from collections import defaultdict
 from collections.abc import Callable
@@ -17,43 +19,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from measured import (
-    accounting,
-    audits,
-    development,
-    figures,
-    hosts,
-    learning,
-    mechanisms,
-    mnist,
-    optimizers,
-    parties,
-    peers,
-    plans,
-    proofs,
-    protocols,
-    sums,
-    training,
-)
+import measured
 from measured.parts import ROOT, Sentences, Tables
 
-TOPICS = (
-    accounting,
-    audits,
-    development,
-    figures,
-    hosts,
-    learning,
-    mechanisms,
-    mnist,
-    optimizers,
-    parties,
-    peers,
-    plans,
-    proofs,
-    protocols,
-    sums,
-    training,
+TOPICS = tuple(
+    importlib.import_module(f"measured.{module.name}")
+    for module in pkgutil.iter_modules(measured.__path__)
+    if module.name != "parts"
 )
 
 

@@ -87,7 +87,7 @@ def crowd() -> str:
 
 
 def generic() -> str:
-    """Any randomizer."""
+    """What is certified for any randomizer of ε0, whatever its mechanism."""
     return table(("n, k, ε0, T, δ", "blanket pair", "here", "real instance"), _three("generic"))
 
 

@@ -202,7 +202,7 @@ class Run:
                 "raise the target, take fewer steps, or use a smaller local_delta",
             )
         self._warn_of_cap(found)
-        if local_delta > 0 and found < LARGEST_SEARCHED_LOCAL_EPSILON * (1 - 1e-3):
+        if local_delta > 0 and not _at_cap(found):
             most = self.target_delta / (2 * self.cohort * self.num_rounds)
             self._warn_of_rest(
                 self._spent(self._round_at(found)),
@@ -227,7 +227,7 @@ class Run:
             )
 
     def _warn_of_cap(self, local_epsilon: float) -> None:
-        if local_epsilon >= LARGEST_SEARCHED_LOCAL_EPSILON * (1 - 1e-3):
+        if _at_cap(local_epsilon):
             limit = f"local_epsilon={LARGEST_SEARCHED_LOCAL_EPSILON:g}, the largest that is tried"
             self._warn_of_rest(self._spent(self._round_at(local_epsilon)), limit=limit)
 
@@ -244,6 +244,11 @@ class Run:
                 f"target_epsilon={self.target_epsilon:g} is not used up: with {limit}, all "
                 f"{self.num_rounds} steps together spend ε={spent:.4g} at δ={self.target_delta:g}. {remedy}"
             )
+
+
+def _at_cap(local_epsilon: float) -> bool:
+    """Whether the search for ε0 ended at the largest that is tried."""
+    return local_epsilon >= LARGEST_SEARCHED_LOCAL_EPSILON * (1 - 1e-3)
 
 
 def refuse_spent_delta(
