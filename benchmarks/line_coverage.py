@@ -3,7 +3,7 @@
 Compiled kernels are left out: a tracer does not see what numba and Triton compile. Tests in processes of
 their own are not traced either, nor are slow tests run, so more lines are tested than are counted here.
 
-Run: pip install coverage; python benchmarks/line_coverage.py [--data FILE] [TEST ...]
+Run: python benchmarks/line_coverage.py [--data FILE] [TEST ...]
 
 Takes twice as long as the tests, on one core. ``--data`` reads what ``coverage run`` has recorded before.
 """

@@ -2,8 +2,9 @@
 
 A *mutant* is a module with one change: another comparison, operator, ``and`` or ``or``, sign, boolean,
 rounding direction (``floor`` for ``ceil``), number (one more, or times 1.5), or a ``raise`` that is left out.
-Its tests run in a forked process that imports the changed module in the place of the real one. A mutant that
-some test fails is *killed*; one that no test fails *survives*. A person reads the survivors and writes a note
+Of the package's fast tests those that run the changed lines are run, the shortest first, in a forked process
+that imports the changed module in the place of the real one. A mutant that some test fails is *killed*; one
+that no test fails *survives*. A person reads the survivors and writes a note
 on each into the result file: why it computes the same, or only loosens a bound, or what is missing.
 
 Every ``raise`` is left out once. Of the other changes a sample is drawn, in an order that depends on nothing
@@ -30,95 +31,23 @@ import os
 import random
 import resource
 import sys
+import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
+
+import coverage
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "mutants.json"
 WITHOUT_PLUGINS = ("-p", "no:cacheprovider", "-p", "no:xdist")
 MOST_SECONDS = 600  # of processor time, of a module's tests without a change
 LEAST_SECONDS, TIMES_LONGER = 10, 5  # what takes a mutant longer is taken for an endless loop, and killed
-
-SHUFFLER = tuple(
-    f"tests/shuffler/test_shuffler_{part}.py" for part in ("envelopes", "mixer", "cascade", "keys")
-)
-COMPOSITION = "tests/accounting/composition/test_composition.py"
-LAWS = tuple(
-    f"{COMPOSITION}::test_{part}"
-    for part in (
-        "a_discounted_law_is_below_all_pairs_that_are_so_near",
-        "nothing_is_left_of_a_law_that_all_is_taken_off",
-        "what_is_charged_for_rounding_is_what_rounding_takes",
-        "a_pair_without_a_common_outcome_has_no_law",
-        "the_tighter_of_two_bounds_is_below_both_and_above_the_pair_that_both_bound",
-        "law_masses_are_probabilities",
-        "small_compositions_bracket_the_product_of_outcomes",
-        "what_losses_and_masses_may_be_off_is_charged_for_every_step",
-        "what_laws_leave_out_is_charged_to_delta_from_above_alone",
-        "laws_bracket_the_exact_profile",
-    )
-)
-PAIRS = "tests/accounting/pairs/test_pairs.py"
-INSTANCES = "tests/accounting/pairs/test_instances.py"
-SUMS = "tests/accounting/rounds/test_sum_rounds.py"
-OF_YOUR_OWN = "tests/accounting/rounds/test_round_of_your_own.py"
-ACCOUNTANT = "tests/accounting/test_accountant.py"
-EXTREMES = "tests/accounting/test_accountant_extremes.py"
-# The modules, and the tests of each: those that should notice, few enough to run once per mutant.
-TARGETS = {
-    "shuffle_plugins.shuffler.envelopes": SHUFFLER,
-    "shuffle_plugins.shuffler.mixer": SHUFFLER,
-    "shuffle_plugins.shuffler.tokens": SHUFFLER,
-    "shuffle_plugins.shuffler.batches": SHUFFLER,
-    "shuffle_plugins.shuffler.keys": ("tests/shuffler/test_shuffler_keys.py",),
-    "shuffle_plugins.shuffler.statements": ("tests/shuffler/test_shuffler_statements.py",),
-    "shuffle_plugins.shuffler.memory": ("tests/shuffler/test_shuffler_memory.py",),
-    "shuffle_plugins.shuffler.permutation": ("tests/shuffler/test_shuffler_permutation.py",),
-    "shuffle_plugins.shuffler.service": ("tests/shuffler/test_shuffler_mixer.py",),
-    "shuffle_plugins.shuffler.shuffler": (
-        "tests/shuffler/test_shuffler_memory.py",
-        "tests/shuffler/test_shuffler_envelopes.py",
-    ),
-    "shuffle_plugins.shuffler.marks": ("tests/shuffler/test_shuffler_cascade.py",),
-    "shuffle_plugins.shuffler.spool": ("tests/shuffler/test_shuffler_cascade.py",),
-    "shuffle_plugins.accounting.losses.distribution": LAWS,
-    "shuffle_plugins.accounting.numerics.grid": (
-        "tests/accounting/numerics",
-        "tests/accounting/composition",
-        PAIRS,
-    ),
-    "shuffle_plugins.accounting.composition.conversion": ("tests/accounting/composition/test_conversion.py",),
-    "shuffle_plugins.accounting.composition.points": tuple(
-        f"tests/accounting/published/test_published_{part}.py" for part in ("clones", "catalogue")
-    ),
-    "shuffle_plugins.accounting.composition.pld": (COMPOSITION,),
-    "shuffle_plugins.accounting.composition.growing": (COMPOSITION, ACCOUNTANT),
-    "shuffle_plugins.accounting.composition.counted": (COMPOSITION,),
-    "shuffle_plugins.accounting.composition.renyi": (COMPOSITION,),
-    "shuffle_plugins.accounting.numerics.binomial": (
-        "tests/accounting/numerics/test_binomial.py",
-        COMPOSITION,
-        PAIRS,
-    ),
-    "shuffle_plugins.accounting.numerics.profiles": (COMPOSITION, SUMS),
-    "shuffle_plugins.accounting.losses.shuffle": (PAIRS, COMPOSITION),
-    "shuffle_plugins.accounting.losses.coins": (SUMS, "tests/accounting/rounds/test_secret_participation.py"),
-    "shuffle_plugins.accounting.pairs.gaussian_cover": (SUMS,),
-    "shuffle_plugins.accounting.pairs.blanket": (PAIRS, INSTANCES, ACCOUNTANT),
-    "shuffle_plugins.accounting.pairs.shuffle": (PAIRS, INSTANCES),
-    "shuffle_plugins.accounting.pairs.counts": (PAIRS, INSTANCES),
-    "shuffle_plugins.accounting.pairs.clones": (
-        "tests/accounting/published/test_published_clone_pair.py",
-        "tests/accounting/published/test_published_clones.py",
-    ),
-    "shuffle_plugins.accounting.rounds.round": (OF_YOUR_OWN, ACCOUNTANT),
-    "shuffle_plugins.accounting.rounds.shuffle": (PAIRS, ACCOUNTANT),
-    "shuffle_plugins.accounting.replacement": ("tests/accounting/test_replacement.py", SUMS, EXTREMES),
-    "shuffle_plugins.accounting.intervals": (EXTREMES,),
-    "shuffle_plugins.accounting.accountant": (ACCOUNTANT, OF_YOUR_OWN, EXTREMES),
-}
+# The packages, and the folder of the tests that should notice.
+TARGETS = {"shuffler": "tests/shuffler", "accounting": "tests/accounting"}
 
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE,
@@ -150,9 +79,9 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
             changed.ops[place] = SWAPPED[type(operator)]()  # type: ignore[call-overload]
             yield changed
     elif isinstance(node, ast.BinOp | ast.BoolOp) and type(node.op) in SWAPPED:
-        changed = copy.deepcopy(node)
-        changed.op = SWAPPED[type(node.op)]()  # type: ignore[assignment]
-        yield changed
+        other = copy.deepcopy(node)
+        other.op = SWAPPED[type(node.op)]()  # type: ignore[assignment]
+        yield other
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
         yield node.operand
     elif isinstance(node, ast.Constant):
@@ -183,9 +112,19 @@ def mutable(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST]]
                     yield from mutable(child)
 
 
-def mutants(source: str) -> list[tuple[str, CodeType]]:
-    """(what was changed, compiled module) of every mutant of a module."""
-    tree, found = ast.parse(source), []
+@dataclass(frozen=True)
+class Mutant:
+    """What was changed, on which lines, and the module compiled with it."""
+
+    change: str
+    lines: range
+    code: CodeType
+
+
+def mutants(source: str) -> list[Mutant]:
+    """Every mutant of a module."""
+    tree = ast.parse(source)
+    found: list[Mutant] = []
     # One tree is changed, compiled and changed back.
     for parent, field, index, child in list(mutable(tree)):
         for changed in changes(child):
@@ -201,10 +140,80 @@ def mutants(source: str) -> list[tuple[str, CodeType]]:
                 setattr(parent, field, child)
             else:
                 siblings[index] = child
-            change = f"line {getattr(child, 'lineno', 0)}: {before} → {after}"
-            same = sum(each.startswith(change) for each, _ in found)
-            found.append((change, code) if not same else (f"{change} (place {same + 1} of the line)", code))
+            first = getattr(child, "lineno", 0)
+            change = f"line {first}: {before} → {after}"
+            same = sum(each.change.startswith(change) for each in found)
+            change += f" (place {same + 1} of the line)" if same else ""
+            found.append(
+                Mutant(change, range(first, (getattr(child, "end_lineno", None) or first) + 1), code)
+            )
     return found
+
+
+class Watch:
+    """A plugin of pytest that records the lines each test runs, and its seconds of processor time."""
+
+    def __init__(self, sources: Path) -> None:
+        self.coverage = coverage.Coverage(source=[str(sources)], data_file=None, config_file=False)
+        self.seconds: dict[str, float] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Run a test under its own name."""
+        self.coverage.switch_context(item.nodeid)
+        before = time.process_time()
+        yield
+        self.seconds[item.nodeid] = time.process_time() - before
+        self.coverage.switch_context("")  # lines that run on import belong to no test
+
+
+def watched(package: str) -> dict[str, Any]:
+    """The lines each fast test of a package runs, and its seconds. Kept until a source or a test changes."""
+    sources, tests = ROOT / "shuffle_plugins" / package, ROOT / TARGETS[package]
+    files = sorted([*sources.rglob("*.py"), *tests.rglob("*.py")])
+    fingerprint = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+    kept = ROOT / "build" / f"watched-{package}-{fingerprint}.json"
+    if not kept.exists():
+        print(f"{package}: which lines each test runs is recorded first", flush=True)
+        kept.parent.mkdir(exist_ok=True)
+        child = os.fork()
+        if child == 0:
+            plugin = Watch(sources)
+            plugin.coverage.start()
+            status = int(pytest.main([*WITHOUT_PLUGINS, TARGETS[package]], plugins=[plugin]))
+            plugin.coverage.stop()
+            if status == 0:
+                data = plugin.coverage.get_data()
+                lines = {file: data.contexts_by_lineno(file) for file in data.measured_files()}
+                kept.write_text(json.dumps({"seconds": plugin.seconds, "lines": lines}))
+            os._exit(status)
+        if os.waitpid(child, 0)[1]:
+            raise SystemExit(f"the tests of {package} fail without a change")
+    found: dict[str, Any] = json.loads(kept.read_text())
+    return found
+
+
+class Tests:
+    """The tests that run a module, and which of them are for a mutant: those that run its lines."""
+
+    def __init__(self, package: str, path: Path, *, most: float) -> None:
+        seen = watched(package)
+        self.seconds: dict[str, float] = seen["seconds"]
+        self.lines = {int(line): {*names} - {""} for line, names in seen["lines"].get(str(path), {}).items()}
+        self.all = set().union(*self.lines.values())
+        self.most = most
+
+    def of(self, mutant: Mutant) -> tuple[str, ...]:
+        """Names of tests, the shortest first, that take no more than ``most`` seconds together or are one."""
+        found = set().union(*(self.lines.get(line, set()) for line in mutant.lines)) or self.all
+        chosen: list[str] = []
+        taken = 0.0
+        for name in sorted(found, key=lambda each: (self.seconds[each], each)):
+            taken += self.seconds[name]
+            if chosen and taken > self.most:
+                break
+            chosen.append(name)
+        return tuple(chosen)
 
 
 class InPlaceOf(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -228,8 +237,6 @@ class InPlaceOf(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def load(tests: Sequence[str]) -> None:
     """Import what the tests need but for the project itself, so that no fork has to."""
-    import pytest
-
     before, finders = set(sys.modules), list(sys.meta_path)
     with contextlib.redirect_stdout(io.StringIO()):
         pytest.main(["--collect-only", *WITHOUT_PLUGINS, *tests])
@@ -251,8 +258,6 @@ def survives(module: str, path: Path, code: CodeType, tests: Sequence[str], *, s
         sys.meta_path.insert(0, InPlaceOf(module, path, code))
         options = ["-x", *WITHOUT_PLUGINS, "--hypothesis-seed=0"]
         try:
-            import pytest
-
             status = int(pytest.main([*options, *tests]))
         except BaseException:
             status = 99
@@ -275,6 +280,9 @@ def main() -> int:
     parser.add_argument(
         "--sample", type=int, default=30, metavar="N", help="changes of each module, beside raises"
     )
+    parser.add_argument(
+        "--seconds", type=float, default=20, metavar="S", help="of tests for each change, the shortest first"
+    )
     parser.add_argument("--again", action="store_true", help="try survivors once more, after new tests")
     given = parser.parse_args()
     os.chdir(ROOT)
@@ -286,47 +294,56 @@ def main() -> int:
     import scipy.special
     import scipy.stats  # noqa: F401
 
-    for module, tests in TARGETS.items():
-        if not any(text in module for text in given.only):
-            continue
-        path = ROOT / (module.replace(".", "/") + ".py")
-        source = path.read_text()
-        fingerprint = hashlib.sha256(source.encode()).hexdigest()[:16]
-        entry = recorded().get(module, {})
-        if entry.get("source") != fingerprint:
-            entry = {"source": fingerprint, "killed": [], "survived": {}}
-        every = mutants(source)
-        entry["mutants"] = len(every)
-        random.Random(module).shuffle(every)
-        left_out = [each for each in every if ": raise " in each[0]]
-        others = [each for each in every if each not in left_out]
-        drawn = {change for change, _ in left_out + others[: given.sample]} - {*entry["killed"]}
-        wanted = drawn | {*entry["survived"]} if given.again else drawn - {*entry["survived"]}
-        missing = [each for each in left_out + others if each[0] in wanted]
-        if not missing:
-            continue
-        load(tests)
-        unchanged = compile(ast.parse(source), str(path), "exec")
-        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-        if not survives(module, path, unchanged, tests, seconds=MOST_SECONDS):
-            raise SystemExit(f"the tests of {module} fail without a change")
-        taken = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
-        seconds = LEAST_SECONDS + math.ceil(TIMES_LONGER * taken)
-        for change, code in missing:
-            note = entry["survived"].pop(change, "")
-            if survives(module, path, code, tests, seconds=seconds):
-                entry["survived"][change] = note
-                print(f"{module}: survived: {change}", flush=True)
-            else:
-                entry["killed"].append(change)
-            results = recorded() | {module: entry}  # other runs write there, too
-            whole = RESULTS.with_suffix(f".{os.getpid()}")  # nobody reads half of it
-            whole.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
-            whole.replace(RESULTS)
-        print(
-            f"{module}: {len(entry['killed'])} killed, {len(entry['survived'])} survived, {len(every)} in all"
-        )
+    for package in TARGETS:
+        for path in sorted((ROOT / "shuffle_plugins" / package).rglob("*.py")):
+            module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            if any(text in module for text in given.only):
+                try_module(module, path, package, given)
     return 0
+
+
+def try_module(module: str, path: Path, package: str, given: argparse.Namespace) -> None:
+    """Run what is missing of a module's sample, and write the result after each mutant."""
+    source = path.read_text()
+    fingerprint = hashlib.sha256(source.encode()).hexdigest()[:16]
+    entry = recorded().get(module, {})
+    if entry.get("source") != fingerprint:
+        entry = {"source": fingerprint, "killed": [], "survived": {}}
+    every = mutants(source)
+    entry["mutants"] = len(every)
+    random.Random(module).shuffle(every)
+    left_out = [each for each in every if ": raise " in each.change]
+    others = [each for each in every if each not in left_out]
+    drawn = {each.change for each in left_out + others[: given.sample]} - {*entry["killed"]}
+    wanted = drawn | {*entry["survived"]} if given.again else drawn - {*entry["survived"]}
+    missing = [each for each in left_out + others if each.change in wanted]
+    if not missing:
+        return
+    tests = Tests(package, path, most=given.seconds)
+    needed = sorted({name for each in missing for name in tests.of(each)})
+    load(needed)
+    unchanged = compile(ast.parse(source), str(path), "exec")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    if not survives(module, path, unchanged, needed, seconds=MOST_SECONDS):
+        raise SystemExit(f"the tests of {module} fail without a change")
+    taken = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    seconds = LEAST_SECONDS + math.ceil(TIMES_LONGER * taken)
+    for each in missing:
+        note = entry["survived"].pop(each.change, "")
+        chosen = tests.of(each)
+        if not chosen or survives(module, path, each.code, chosen, seconds=seconds):
+            entry["survived"][each.change] = note
+            print(f"{module}: survived: {each.change}", flush=True)
+        else:
+            entry["killed"].append(each.change)
+        results = recorded() | {module: entry}  # other runs write there, too
+        whole = RESULTS.with_suffix(f".{os.getpid()}")  # nobody reads half of it
+        whole.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+        whole.replace(RESULTS)
+    print(
+        f"{module}: {len(entry['killed'])} killed, {len(entry['survived'])} survived, {len(every)} in all",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":
