@@ -23,6 +23,7 @@ from scipy.stats import norm
 from shuffle_plugins.accounting import (
     Blanket,
     SampledRecordsRound,
+    SeveralReportsRound,
     ShuffleAccountant,
     ShuffleRound,
     pair_epsilon_interval,
@@ -237,6 +238,33 @@ def gaussian_reports() -> list[dict[str, Any]]:
     return rows
 
 
+def several_reports() -> list[dict[str, Any]]:
+    """Both ends where a client sends several reports in one round."""
+    rows: list[dict[str, Any]] = []
+    for mechanism, level, dim in (
+        ("generic", 1.0, 1),
+        ("k-rr", 1.0, 10),
+        ("laplace", 1.0, 1),
+        ("privunit-g", 2.0, 1_000),
+    ):
+        of = {}
+        if mechanism != "generic":
+            blanket = registry.blanket(mechanism, local_epsilon=level, dim=dim)
+            of = {"mechanism": mechanism, "blanket": blanket}
+        for population, cohort in ((10**4, 10**4), (60_000, 10**4), (60_000, 1_000)):
+            each = ShuffleRound(local_epsilon=level, population=population, cohort=cohort, **of)
+            for reports in (2, 5, 20):
+                accountant = ShuffleAccountant()
+                accountant.step(SeveralReportsRound.of(each, reports_per_client=reports))
+                found = accountant.epsilon(1e-6)
+                rows.append(
+                    {"mechanism": mechanism, "local_epsilon": level, "dim": dim}
+                    | {"population": population, "cohort": cohort, "reports": reports}
+                    | {"lower": found.lower, "upper": found.upper}
+                )
+    return rows
+
+
 def gaussian_deviation(*, target_epsilon: float, delta: float) -> float:
     """Of the analytic Gaussian mechanism, over the sensitivity (Balle, Wang 2018, Theorem 8)."""
 
@@ -267,7 +295,19 @@ def write_parts(parts: Iterable[Callable[[], Any]], results: Path) -> None:
 
 
 def main() -> None:
-    parts = (counted, crowd, generic, oracles, spreads, k_ary, epochs, records, pairs, gaussian_reports)
+    parts = (
+        counted,
+        crowd,
+        generic,
+        oracles,
+        spreads,
+        k_ary,
+        epochs,
+        records,
+        pairs,
+        gaussian_reports,
+        several_reports,
+    )
     write_parts(parts, RESULTS)
 
 

@@ -23,6 +23,8 @@ from shuffle_plugins.accounting import (
     ShuffleAccountant,
     ShuffleRound,
     SumRound,
+    Tag,
+    TaggedRound,
     gaussian_losses,
     narrowed,
     zero_between,
@@ -291,6 +293,7 @@ def coins() -> list[dict[str, Any]]:
             | {"noise": protocol.noise_variance * dim / central}
             | {"with_rounding": protocol.worst_variance / central}
             | {"paper_over_ours": paper.noise_variance / protocol.noise_variance}
+            | {"epsilon": certified(protocol)}
         )
     return rows
 
@@ -362,6 +365,56 @@ def draft() -> list[dict[str, Any]]:
     return rows
 
 
+def tags_on_samples() -> list[dict[str, Any]]:
+    """Both ends of counted bits under a few tags, where a tenth of 10,000 clients is drawn."""
+    rows = []
+    for tags in (
+        (Tag(local_epsilon=1.0, count=10, places=False),),
+        tuple(Tag(local_epsilon=level, count=1, places=False) for level in (2.0, 1.0)),
+    ):
+        accountant = ShuffleAccountant()
+        accountant.step(
+            TaggedRound(
+                tags=tags,
+                population=10**4,
+                cohort=10**3,
+                opposite=True,
+                sampling=Sampling.WITHOUT_REPLACEMENT,
+            )
+        )
+        found = accountant.epsilon(ASKED["delta"])
+        rows.append({"tags": sum(tag.count for tag in tags), "epsilon": [found.lower, found.upper]})
+    return rows
+
+
+def single_sums() -> dict[str, Any]:
+    """Sums of little noise beside the Gaussian alone, and two whose ends stay apart on samples."""
+    place, delta = {"population": CLIENTS}, 1e-5
+    rows = []
+    for noise in (1.1, 0.56):
+        loud = VectorSum.with_noise(dim=200_000, cohort=600, noise_multiplier=noise)
+        alone = gaussian_losses(noise_multiplier=noise / 2, sampling_rate=0.01, resolution=FINE)
+        accountant = ShuffleAccountant()
+        accountant.step(loud.round(**place), num_steps=1_000)
+        rows.append(
+            {"noise": noise, "upper": accountant.epsilon(delta, lower=False).upper}
+            | {"gaussian": LossComposition([alone], [1_000]).epsilon(delta)}
+        )
+    half = VectorSum.with_noise(dim=1_000, cohort=10**4, noise_multiplier=8.0)
+    flips = UnaryL1Sum.with_noise(dim=1_000, cohort=10**4, noise_multiplier=4.0, failure=1e-25)
+    return {
+        "loud": rows,
+        "sampled": {
+            "noise": 8.0,
+            "epsilon": certified(half, num_steps=1_000, delta=delta, population=10**5),
+        },
+        "unary": {
+            "flips": flips.cohort * flips.other,
+            "epsilon": certified(flips, delta=delta, **place),
+        },
+    }
+
+
 def histograms() -> dict[str, Any]:
     """Errors over the trusted server's Gaussian, ε0 of reports, and clients of one value that are found."""
     ratios: dict[str, list[float]] = {}
@@ -421,6 +474,8 @@ def main() -> None:
         coins,
         secret,
         draft,
+        tags_on_samples,
+        single_sums,
         histograms,
         largest,
     )

@@ -275,6 +275,7 @@ def sentences() -> Sentences:
     found = result("benchmarks/mechanisms")
     errors = {row["mechanism"]: row for row in found["errors"]}
     ratios, wire = [row["ratio"] for row in errors.values()], found["wire"]
+    header = round(wire["report_bytes"] - wire["float32_bytes"] / wire["saving_without_header"])
     reports = {of.name: of for of in _one_report()}
     block, least, folded = (reports[name] for name in ("l2-block", "privunit", "projunit"))
     assert least.variance == min(of.variance for of in reports.values())
@@ -332,7 +333,7 @@ def sentences() -> Sentences:
             f"seven transforms of twice the length, {1e3 * kashin / 10_000:.1f} ms a row",
             f"at d = {wire['dim']:,} are {wire['report_bytes']:,} bytes, where float32 vectors are "
             f"{wire['float32_bytes']:,}: {wire['saving']:,.0f} times fewer, and the thesis's "
-            f"{wire['saving_without_header']:,.0f} without",
+            f"{wire['saving_without_header']:,.0f} without the {header} bytes of header",
             f"Below ε0 = {threshold:.2f} no",
             *_transforms(),
             _range_proofs(),

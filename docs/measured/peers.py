@@ -111,6 +111,30 @@ def composed_rounds() -> str:
 TABLES: Tables = {BENCHMARKS: {"peers, one round": single_rounds, "peers, T rounds": composed_rounds}}
 
 
+def _single_peers() -> list[str]:
+    """Sentences on peers that answer only few of the questions."""
+
+    def of(peer: str) -> list[dict[str, Any]]:
+        return [row for row in _answers() if row["peer"].startswith(peer)]
+
+    one, four = of("DPBayes")
+    assert all(f"{row['factor']:.4f}" == "1.0000" for row in (one, four))
+    gauss, (clones,) = of("spliew"), of("random-allocation")
+    theirs, ours, times = (
+        [f"{value:.4f}".removeprefix("0") for value in (row["epsilon"] for row in gauss)],
+        [_short(row["ours"]["upper"], up=True) for row in gauss],
+        [f"{row['factor']:.{1 if row['factor'] > 2 else 2}f}" for row in gauss],
+    )
+    first, second = (f"{row['epsilon']:.5f}".removeprefix("0") for row in (one, four))
+    return [
+        f"{first} at T = 1 and {second} at T = 4, both 1.0000 of ours; it takes "
+        f"{max(row['seconds'] for row in (one, four)):.0f} s",
+        f"{', '.join(theirs)} at T = 1, 10, 100; ours at most {', '.join(ours)}: "
+        f"{times[0]}, {times[1]} and {times[2]} times",
+        f"{clones['epsilon']:.2f}, {clones['factor']:.0f} times",
+    ]
+
+
 def sentences() -> Sentences:
     """Pieces of text about peers."""
     times = [f"{each['seconds']:.2f}" for each in result("benchmarks/peers")["composition_times"]]
@@ -120,8 +144,14 @@ def sentences() -> Sentences:
         for row in _answers()
         if row["method"] == "2021 clones, upper" and row["setting"]["kind"] in "efg"
     ]
+    ratio = result("benchmarks/peers")["variation_ratio_of_5_rr"]
+    lower, upper = ratio["ours"]
+    assert f"{lower:.4g}" == f"{ratio['variation_ratio']:.4g}"
     return {
         BENCHMARKS: [
+            *_single_peers(),
+            f"it gives δ = {ratio['variation_ratio']:.4g},",
+            f"ours is at most {rounded(upper, up=True)} (",
             f"ours {own} s, Opacus RDP {rdp} s, Opacus PRV {prv} s",
             f"100 kinds of 100 steps: {many} s, {many_rdp} s and {many_prv} s",
             f"({apple[0]}, {apple[1]} and {apple[2]})",
