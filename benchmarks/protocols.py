@@ -1,7 +1,8 @@
 """What each protocol sends and how near it comes: numbers of the guides to protocols and of the proofs.
 
-Nothing is drawn and nothing is timed, so a version gives the same numbers on every machine.
-docs/tables.py writes the tables from the results, and a test computes some of them anew.
+Nothing is drawn but vectors, from a seed, and nothing is timed, so a version gives the same numbers on every
+machine, but for their last digits. docs/tables.py writes the tables from the results, and a test computes
+some of them anew.
 
 Usage: python benchmarks/protocols.py [PART ...]     (two minutes; with PARTs the others stay as they are)
 """
@@ -12,6 +13,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import torch
 from certified import gaussian_deviation, write_parts
 from scipy.special import bdtrc
 
@@ -29,6 +31,7 @@ from shuffle_plugins.accounting import (
     narrowed,
     zero_between,
 )
+from shuffle_plugins.compressors import KashinFrame, kashin_stretch
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.protocols import (
     BallSum,
@@ -412,7 +415,41 @@ def single_sums() -> dict[str, Any]:
             "flips": flips.cohort * flips.other,
             "epsilon": certified(flips, delta=delta, **place),
         },
+        "optimal": certified(
+            CountedUnary(length=1_000, cohort=100_000, bit_epsilon=7.0, encoding="optimal"), delta=1e-9
+        ),
     }
+
+
+def frames() -> list[dict[str, Any]]:
+    """How long coefficients in a Kashin frame are over their vector, for vectors of several kinds."""
+    torch.set_num_threads(1)
+    rows = []
+    for dim in (256, 1_024, 4_096):
+        coins = torch.Generator().manual_seed(dim)
+        frame = KashinFrame(dim=dim, seed=0)
+        limit = kashin_stretch(dim, level=frame.level)
+        columns = torch.randint(frame.size, (64,), generator=coins)
+        runs = torch.zeros(300, dim)
+        for row, length in zip(runs, (4, 8, 16, 32, 64) * 60, strict=True):
+            start = int(torch.randint(dim - length, (), generator=coins))
+            row[start : start + length] = 1.0
+        kinds = {
+            "columns": frame.reconstruct(torch.eye(frame.size)[columns]),
+            "dense": torch.randn(300, dim, generator=coins),
+            "one number": torch.eye(dim)[:200],
+            "runs": runs,
+        }
+        found = {"dim": dim, "limit": limit}
+        for kind, vectors in kinds.items():
+            longer = frame.represent(vectors).norm(dim=1) / vectors.norm(dim=1)
+            found[kind] = {
+                "vectors": len(vectors),
+                "longest": float(longer.max()),
+                "shortened": int((longer > limit).sum()),
+            }
+        rows.append(found)
+    return rows
 
 
 def histograms() -> dict[str, Any]:
@@ -476,6 +513,7 @@ def main() -> None:
         draft,
         tags_on_samples,
         single_sums,
+        frames,
         histograms,
         largest,
     )

@@ -1,14 +1,21 @@
-"""Tables of the proofs of the accountant: certified ε of single settings."""
+"""Tables of the proofs of the accountant, and examples of all proofs: certified ε of single settings."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from scipy.stats import binom
+
 from measured.parts import Sentences, Tables, result, table
+from shuffle_plugins.accounting import Sampling, ShuffleAccountant, ShuffleRound, Tag, TaggedRound
 from shuffle_plugins.core import rounded
 
 PROOFS = "docs/proofs/accounting.md"
 NOISE = "docs/proofs/noise.md"
+SUMS = "docs/proofs/sums.md"
+TAGS = "docs/proofs/tags.md"
+COUNTS = "docs/proofs/counts.md"
 _MNIST = {"population": 60_000, "cohort": 10_000, "num_steps": 1_200, "delta": 1e-5}
 _LEVELS = (0.5, 1.5, 4.0)
 
@@ -249,6 +256,126 @@ TABLES: Tables = {
 }
 
 
+def _protocols(part: str) -> Any:
+    return result("benchmarks/protocols")[part]
+
+
+def _charged(*asked: ShuffleRound | TaggedRound) -> ShuffleAccountant:
+    """An accountant that was told of some rounds."""
+    accountant = ShuffleAccountant()
+    for each in asked:
+        accountant.step(each)
+    return accountant
+
+
+def _epochs_and_frames() -> list[str]:
+    """Sentences on two epochs, on frames and on random questions."""
+    epoch = ShuffleRound(local_epsilon=2.0, population=4, cohort=1, sampling="epoch")
+    frames, asked = _protocols("frames"), result("benchmarks/accounting_fuzz")
+    assert not asked["wrong"]
+    assert not asked["loose"]
+    assert not any(of[kind]["shortened"] for of in frames for kind in ("dense", "one number"))
+    shortened = sum(of["runs"]["shortened"] for of in frames)
+    most = max(of["runs"]["longest"] / of["limit"] for of in frames)
+    return [
+        f"two epochs in fresh orders have at most {_up(_charged(epoch, epoch).delta(1.2).upper)}",
+        f"the frame are up to {max(of['columns']['longest'] for of in frames):.1f} times too long",
+        f"Of {sum(of['runs']['vectors'] for of in frames)} vectors of a run of 4 to 64 equal numbers and "
+        f"zeros, at d of 256, 1,024 and 4,096, {shortened} were shortened, by at most "
+        f"{100 * (most - 1):.1f} per cent;",
+        f"in its recorded run of {asked['settings']} questions, the longest took "
+        f"{asked['slowest'][0]['processor_s']:.1f} s",
+    ]
+
+
+def _sums() -> list[str]:
+    """Sentences on sums of coins."""
+    rows, single, hidden = _protocols("coins"), _protocols("single_sums"), _protocols("secret")
+    assert {f"{100 * (of['with_rounding'] - 1):.0f}" for of in rows} == {"2"}
+    saved = 1 - (hidden["secret"]["noise"] / hidden["drawn"]["noise"]) ** 2
+    assert abs(saved - 1 / 3) < 0.02
+    widths = [100 * (of["epsilon"][1] / of["epsilon"][0] - 1) for of in rows]
+    loud, louder = single["loud"]
+    lower, upper = single["sampled"]["epsilon"]
+    return [
+        "the Gaussian mechanism with two per cent more noise",
+        "A third of the noise's variance is saved for an observer as well",
+        f"a noise multiplier of {loud['noise']:g} is ε = {_up(loud['upper'])} at δ = 1e-5 and one of "
+        f"{louder['noise']:g} is ε = {_up(louder['upper'], 3)}, where the Gaussian alone has "
+        f"{_up(loud['gaussian'])} and {_up(louder['gaussian'], 3)}",
+        f"between {min(widths):.1f} and {max(widths):.1f} % of ε for the sums of the next table",
+        f"({_down(lower, 3)} against {_up(upper, 3)} at T = 1,000, k = 10⁴ of n = 10⁵, a noise multiplier of "
+        f"{single['sampled']['noise']:g}, δ = 1e-5)",
+    ]
+
+
+def _limit(weight: int, *, length: int, bit_epsilon: float) -> float:
+    """Probability that a flipped vector with one bit set has more ones than that, symmetric encoding."""
+    flip = 1 / (math.exp(bit_epsilon) + 1)
+    above, at = binom.sf(weight, length - 1, flip), binom.pmf(weight, length - 1, flip)
+    return float(above + (1 - flip) * at)
+
+
+def _tags() -> list[str]:
+    """Sentences on tagged messages and on counted unary encoding."""
+    several, few = _protocols("tags_on_samples")
+    ratios = [f"{of['epsilon'][1] / of['epsilon'][0]:.2f}" for of in (several, few)]
+    place: dict[str, Any] = {
+        "population": 20,
+        "cohort": 1,
+        "opposite": True,
+        "sampling": Sampling.WITHOUT_REPLACEMENT,
+    }
+
+    def of_tags(count: int) -> TaggedRound:
+        return TaggedRound(tags=(Tag(local_epsilon=1.5, count=count, places=False),), **place)
+
+    together = _charged(of_tags(10)).delta(1.0)
+    apart = _charged(*[of_tags(1)] * 10).delta(1.0)
+    assert apart.upper < together.lower / 2
+    beside = [
+        of["ball"]["over_gaussian"] / of["vector"]["over_gaussian"]
+        for of in _protocols("beside_the_gaussian")
+        if of["dim"] < 10**5
+    ]
+    planes = [of["planes"] for of in _protocols("tagged") if of["name"] != "BallSum"]
+    assert (min(planes), max(planes)) == (1, 5)
+    symmetric, optimal = _protocols("draft")[2]["epsilon"], _protocols("single_sums")["optimal"]
+    held, limit, flip = 2, 2, 1 / (math.e + 1)  # of three bits, at v = 1
+
+    def kept(ones: int) -> float:
+        """Probability that three flipped bits, of which so many are set, have at most two ones."""
+        return 1 - (1 - flip) ** ones * flip ** (3 - ones)
+
+    costs = 3.0 + math.log(kept(1) / kept(held))
+    allowed = [
+        next(weight for weight in range(1_000) if 1e5 * _limit(weight, length=1_000, bit_epsilon=5.0) <= most)
+        for most in (0.1, 2**-40)
+    ]
+    assert limit == held
+    return [
+        f"have δ(1) = {together.upper:.3f}, which the wrong way certifies as less than half of that",
+        f"at k = 1,000 of n = 10⁴ certified ε is {ratios[0]} times the lower end for ten tags of v = 1, and "
+        f"{ratios[1]} times for two, of v = 2 and 1",
+        f"MMS {min(beside):.1f} to {max(beside):.1f} times as much",
+        "as accurate as a trusted server at one to five bits per coordinate",
+        f"[{_down(symmetric[0])}, {_up(symmetric[1])}] symmetric, [{_down(optimal[0])}, {_up(optimal[1])}] "
+        "optimal",
+        f"{costs:.2f} in place of 3 for two ones of three symmetric bits at v = 1",
+        f"its limit is {allowed[0]} ones; n·f ≤ 2^-40 takes {allowed[1]}",
+    ]
+
+
+def _counts() -> list[str]:
+    """Sentences on coefficients in a frame."""
+    frames = _protocols("frames")
+    usual = max(of[kind]["longest"] for of in frames for kind in ("dense", "one number"))
+    return [
+        f"is 1.00 to {usual:.2f} times that of x for dense vectors and single numbers, and for vectors along "
+        f"the frame's own up to {max(of['columns']['longest'] for of in frames):.1f} times",
+    ]
+
+
 def sentences() -> Sentences:
     """Pieces of text with certified ε."""
     rows = result("benchmarks/pld_composition")
@@ -269,6 +396,7 @@ def sentences() -> Sentences:
     half, more, most = ((_up(levels[x]["upper"]), _down(levels[x]["lower"])) for x in _LEVELS)
     return {
         PROOFS: [
+            *_epochs_and_frames(),
             f"20 n/k rounds of k of n cost {_up(max(drawn))} at most",
             f"It gives {renyi[0]}, {renyi[1]} and {renyi[2]} on the rows above",
             f"its *pessimistic* answers are {min(low):.4f} to {max(low):.4f} at δ = 1e-12 "
@@ -281,4 +409,7 @@ def sentences() -> Sentences:
             f"they are {half[0]} and {half[1]} at ε0 = 0.5, {more[0]} and {more[1]} at 1.5, "
             f"{most[0]} and {most[1]} at 4",
         ],
+        SUMS: _sums(),
+        TAGS: _tags(),
+        COUNTS: _counts(),
     }

@@ -78,7 +78,7 @@ def test_certified_settings_are_those_of_the_results() -> None:
     """If this fails, run ``python benchmarks/certified.py`` and ``python docs/tables.py``."""
     kept = json.loads((ROOT / "benchmarks/results/certified.json").read_text(encoding="utf-8"))
     script = _script("benchmarks/certified.py")
-    for part in ("epochs", "pairs"):
+    for part in ("epochs", "pairs", "several_reports"):
         for found, held in zip(_numbers(getattr(script, part)()), _numbers(kept[part]), strict=True):
             assert found == pytest.approx(held, rel=1e-3)
 
@@ -88,7 +88,7 @@ def test_protocols_are_those_of_the_results() -> None:
     """If this fails, run ``python benchmarks/protocols.py`` and ``python docs/tables.py``."""
     kept = json.loads((ROOT / "benchmarks/results/protocols.json").read_text(encoding="utf-8"))
     script = _script("benchmarks/protocols.py")
-    for part in ("small", "thesis", "coins"):
+    for part in ("small", "thesis", "coins", "tags_on_samples", "single_sums"):
         for found, held in zip(_numbers(getattr(script, part)()), _numbers(kept[part]), strict=True):
             assert found == pytest.approx(held, rel=2e-3)
 
