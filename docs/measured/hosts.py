@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from functools import cache
+from itertools import pairwise
 from typing import Any
 
 from measured.parts import Sentences, Tables, result, table
@@ -10,6 +12,7 @@ from measured.training import share
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
 from shuffle_plugins.core import rounded
 from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.planning import expected_noise
 from shuffle_plugins.protocols import VectorSum
 
 FLOWER = "docs/guides/flower.md"
@@ -116,6 +119,7 @@ def _evaluation() -> list[str]:
     ]
 
 
+@cache
 def _noise_of_numpy() -> str:
     """Deviation of the noise in the accuracy of quickstart-numpy, in points."""
     expected = 2.5  # the parameter that the app looks for
@@ -137,6 +141,61 @@ def _noise_of_numpy() -> str:
     )
 
 
+@cache
+def _warned() -> tuple[str, ...]:
+    """The best possible signal to noise of two runs that are warned of: one report per client, and a sum."""
+    (torch,) = result("examples/flower_quickstarts")["pytorch"]
+    report = registry.get("privunit", local_epsilon=4.0, dim=torch["dim"], radius=1.0)
+    total = VectorSum.calibrated(dim=torch["dim"], cohort=100, epsilon=8.0, delta=torch["delta"], num_steps=3)
+    single, summed = (
+        expected_noise(each, cohort=100).signal_to_noise_ratio_over(3) for each in (report, total)
+    )
+    return (
+        f"signal to noise is at most {single:.2g} over all rounds. … ({torch['dim']:,} parameters, 3 rounds "
+        "of 100 reports by `privunit` at ε0 = 4)",
+        "With 100 of them and its 3 rounds the best possible signal to noise is "
+        f"{summed:.2g} over the run even for a sum at ε = 8",
+        f"local epochs at a learning rate of {torch['learning_rate']:g} and a clipping norm of "
+        f"{torch['clipping_norm']:g}",
+    )
+
+
+def _sums() -> list[str]:
+    """Sums of fewer bits beside `VectorSum`, in one setting."""
+    kinds = {each["class"]: each for each in result("benchmarks/mechanisms")["sums"]["sums"]}
+    vector, ball, few = (kinds[name] for name in ("VectorSum", "BallSum", "PoissonBinomialSum"))
+
+    def over(of: dict[str, Any]) -> tuple[str, str]:
+        return f"{of['bits'] / vector['bits']:.2f}", f"{(of['error'] / vector['error']) ** 2:.1f}"
+
+    (bits, variance), (fewer, more) = over(ball), over(few)
+    return [
+        f"{bits} of the bytes, {variance} times the noise's variance",
+        f"has {fewer} of `VectorSum`'s bytes there, and {more} times its variance",
+    ]
+
+
+def _swings() -> str:
+    """How far quickstart-sklearn's accuracy moves in a round without protection, after the first round."""
+
+    def most(run: dict[str, Any]) -> float:
+        by_round = run["plain"]["by_round"][1:]
+        return 100 * max(abs(after - before) for before, after in pairwise(by_round))
+
+    few, many = result("examples/flower_quickstarts")["sklearn"]
+    return (
+        f"moves by up to {most(few):.0f} points ({few['population']} clients) and {most(many):.0f} "
+        f"({many['population']} clients) from one round to the next, without protection too"
+    )
+
+
+def trusted_noise() -> str:
+    """How near the noise of a vector sum comes to the Gaussian mechanism's."""
+    found = result("benchmarks/protocols")["beside_the_gaussian"]
+    most = max(of["vector"]["over_gaussian"] for of in found)
+    return f"within {math.ceil(100 * (most - 1) - 0.1)} % of its variance"
+
+
 def sentences() -> Sentences:
     """Pieces of text with what rounds in Flower cost and reach."""
     many = result("benchmarks/flower_overhead")["1000"]["variants"]
@@ -144,6 +203,11 @@ def sentences() -> Sentences:
     small, large = result("examples/flower_quickstarts")["sklearn"]
     (torch,) = result("examples/flower_quickstarts")["pytorch"]
     plain = many["plain FedAvg"]
+    short = [
+        result("benchmarks/flower_overhead")["100"]["variants"][name]["update_bytes"]
+        for name in ("l2-block, rotation", "linf-block")
+    ]
+    whole = 4 * result("examples/flower_population")["parameters"]
 
     ends = [rounded(run[f"epsilon_{who}"], up=True, digits=3) for who in ("observer", "server")]
 
@@ -161,6 +225,15 @@ def sentences() -> Sentences:
             _first_round(),
             *_evaluation(),
             _noise_of_numpy(),
+            *_warned(),
+            *_sums(),
+            _swings(),
+            trusted_noise(),
+            f"(Nobody trusted: {run['curve'][-1]['epsilon_nobody_trusted']:g}.)",
+            f"a round instead of {whole:,}",
+            f"`projunit` at {100 * run['payload_bytes'] / whole:.0f} % of its bytes (for {whole // 4:,} "
+            "parameters)",
+            f"`linf-block` or `l2-block` send {min(short)} to {max(short)} bytes",
             f"plain FedAvg {plain['median_processor_s']:.1f} s of processor time, "
             f"{plain['median_s']:.0f} s on the clock, {plain['peak_memory_mib']:,} MiB",
             f"`linf-block` {times('linf-block')}, "

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from measured.parts import ROOT, Sentences, Tables, result, table
+from shuffle_plugins.bandits import ShuffledModel, published_local_epsilon
+from shuffle_plugins.core import rounded
 
 BANDITS = "docs/guides/bandits.md"
 PERSONALIZED = "docs/guides/personalized.md"
@@ -63,6 +65,52 @@ def _slope(line: str, first: int = 14) -> float:
     runs = result("examples/bandits")["results"]["horizon"]
     logs = sorted({run["x"] for run in runs if run["line"] == line and run["x"] >= first})
     return float(np.polyfit(logs, [math.log(_mean("horizon", line, x)) for x in logs], 1)[0])
+
+
+def _orders() -> str:
+    """Slopes of the theorems' own orders over the same horizons."""
+    logs = sorted({run["x"] for run in result("examples/bandits")["results"]["horizon"] if run["x"] >= 14})
+    root, local = (
+        float(np.polyfit(logs, [log / 2 + power * math.log(log) for log in logs], 1)[0])
+        for power in (0.5, 1.0)
+    )
+    return (
+        f"theorems' √(T ln T) has the slope {root:.2f} there, and their √T·ln T for the local model has "
+        f"{local:.2f}"
+    )
+
+
+def _batches() -> list[str]:
+    """The ε0 of batches of one-bit reports."""
+    privacy = ShuffledModel(epsilon=0.5, delta=1e-6, mechanism="binary-rr")
+
+    def down(value: float | None) -> str:
+        assert value is not None
+        return rounded(value, up=False, digits=3)
+
+    few, many = (down(privacy.noise(reports).local_epsilon) for reports in (4_830, 40_200))
+    closed = down(published_local_epsilon(epsilon=0.5, delta=1e-6, reports=40_000))
+    return [
+        f"The accountant finds ε0 = {few} for a batch of 4,830 one-bit reports at ε = 0.5, δ = 1e-6, and "
+        f"{many} for 40,200",
+        f"solved for ε0): {closed} for 40,000",
+    ]
+
+
+def _crossing() -> list[str]:
+    """From which ε on playing all actions is better than a core set."""
+    levels = sorted({run["x"] for run in result("examples/bandits")["results"]["core-set"]} - {None})
+    better = [
+        x
+        for x in levels
+        if _mean("core-set", "central, all actions", x) < _mean("core-set", "central, core set", x)
+    ]
+    last = max(set(levels) - set(better))
+    assert last < min(better)
+    return [
+        f"from ε = {min(better):g} on playing all actions",
+        f"could not be reproduced above ε = {last:g}",
+    ]
 
 
 def _bandits() -> list[str]:
@@ -174,7 +222,7 @@ def sentences() -> Sentences:
     words = {0.25: "1/4", 0.5: "1/2", 2.0: "2", 4.0: "4"}
     tried = ", ".join(words[each] for each in factors[:-1]) + f" and {words[factors[-1]]}"
     return {
-        BANDITS: _bandits(),
+        BANDITS: [*_bandits(), _orders(), *_batches(), *_crossing()],
         PERSONALIZED: _personalized(),
         FLOWER: [f"learning rates 1 and {tried} times the recommended one"],
     }

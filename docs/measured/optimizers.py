@@ -142,7 +142,10 @@ def _ranking() -> list[str]:
     def scientific(value: float) -> str:
         return f"{value:.2e}".replace("e-0", "e-")
 
+    sizes = sorted({clients for _, _, clients in points})
     return [
+        f"{sizes[0]:,} to {sizes[-1] / 1e6:g} million clients",
+        f"The largest n for P_GD there is {most:,}",
         f"overtakes P_GD at {most:,} clients ({scientific(first['excess'])} against "
         f"{scientific(second['excess'])}), although its bound is the larger one there "
         f"({first['bound']:.4f} against {second['bound']:.4f})",

@@ -266,6 +266,29 @@ def _scaling() -> list[str]:
     ]
 
 
+def _envelopes() -> list[str]:
+    """How much longer an envelope is than a report, and than one for fewer mixers."""
+    sent = [mixed_round_costs(clients=100, report_bytes=1_000, mixers=each)[0].sent for each in (1, 2, 3)]
+    return [
+        f"an envelope is {sent[0] - 1_000} bytes longer than its report",
+        f"for two mixers is {sent[1] - sent[0]} bytes longer than for one; for three mixers it is "
+        f"{sent[2] - sent[0]} bytes longer",
+    ]
+
+
+def _seed() -> list[str]:
+    """What an aggregator receives for each client, and where one object of a database is full."""
+    *_, aggregator = _costs(10**4, SIZE)
+    (shared,) = _of(result("benchmarks/sum_parties")["shared"], size=SIZE)
+    each = round(aggregator.received / 10**4)
+    return [
+        f"A client is {each} bytes to it, at any d",
+        f"an envelope of {each} bytes for each client and aggregator",
+        f"the envelopes of {10**9 / each / 1e6:.1f} million clients",
+        f"where a share is {shared['bits']} bits for each",
+    ]
+
+
 def _shuffling() -> list[str]:
     found = result("benchmarks/secure_sum")
     one, two = found["client"]
@@ -309,4 +332,4 @@ def _shuffling() -> list[str]:
 
 def sentences() -> Sentences:
     """Pieces of text about parties' costs."""
-    return {SCALING: _scaling(), SHUFFLING: _shuffling()}
+    return {SCALING: [*_scaling(), *_seed()], SHUFFLING: [*_shuffling(), *_envelopes()]}

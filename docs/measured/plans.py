@@ -89,6 +89,7 @@ TABLES: Tables = {PLANNING: {"rounds": rounds, "split": split, "secret": secret}
 def sentences() -> Sentences:
     """Pieces of text about plans."""
     plans = result("benchmarks/plans")
+    took = result("benchmarks/command_line")["commands"]
     one, *_, many = plans["rounds"]
     short, single = plans["thrifty"], plans["single_reports"]
     server, clients, _ = plans["sums"]
@@ -112,6 +113,8 @@ def sentences() -> Sentences:
             f"the error is {scientific(single['error'])}. "
             f"A trusted curator has {scientific(single['baselines']['curator'], 3)}.",
             f"of the client that is drawn most often: {server['charged']} of 300 here",
+            f"{took['plan, one mechanism']['seconds']:.1f} s of processor time for the example above, and "
+            f"{took['plan, all mechanisms']['seconds']:.1f} s with all mechanisms",
             f"all clients answer every time: {1 / times('bits_per_client'):.1f} times the bits.",
         ]
     }

@@ -8,6 +8,7 @@ from typing import Any
 from measured.parts import Sentences, Tables, result, table
 from measured.plans import scientific
 from shuffle_plugins.core import rounded
+from shuffle_plugins.protocols.shares.mixing import mixing_distance
 
 PROTOCOLS = "docs/guides/protocols.md"
 FREQUENCIES = "docs/guides/frequencies.md"
@@ -510,6 +511,23 @@ TABLES: Tables = {
 }
 
 
+def _scalar() -> list[str]:
+    """When Laplace noise is the smaller one, and how many shares hide what is shared."""
+    rows = _found("several_sums")["rows"]
+    gaussian = min(of["num_steps"] for of in rows if of["scalar"] < of["split"])
+    shares = next(
+        count
+        for count in range(9, 32)
+        if mixing_distance(clients=10_000, shares=count, modulus=2**32) < 2**-40
+    )
+    assert mixing_distance(clients=10_000, shares=shares - 1, modulus=2**32) > 2**-40
+    return [
+        f"has {rows[0]['split'] / rows[0]['scalar']:.2f} of the Gaussian's error; from {gaussian} sums of "
+        "everybody on",
+        f"For n = 10,000 and q = 2^32 it is below 2^-40 from {shares} shares on",
+    ]
+
+
 def _protocols() -> list[str]:
     small, split = _found("small"), _found("several_sums")["equal"]
     kinds_found, speed = _found("kinds"), result("benchmarks/vector_sum")["speed"]
@@ -544,6 +562,8 @@ def _frequencies() -> list[str]:
     levels = sorted({math.exp(row["local_epsilon"]) for row in single if "K = 16" in row["case"]})
     wide = sorted({math.exp(row["local_epsilon"]) for row in single if "K = 256" in row["case"]})
     times = [row["shuffled_whole"][0] / row["epsilon"][1] for row in rows]
+    optimal = [row["optimal_local_epsilon"] / row["symmetric_local_epsilon"] for row in rows]
+    optimal.append(local["optimal"] / local["symmetric"])
     return [
         f"{min(ratios):.1f} to {max(ratios):.1f} times the trusted server's Gaussian in ℓ2",
         f"{max(over['histogram']):.2f} times | "
@@ -553,6 +573,7 @@ def _frequencies() -> list[str]:
         f"with n = 20,000 clients e^ε0 is about {round(levels[0], -1):.0f} for 16 categories and "
         f"{round(wide[0], -1):.0f} for 256",
         f"costs {math.floor(min(times))} to {math.floor(max(times))} times less ε",
+        f"a client's own report has {min(optimal):.2f} to {max(optimal):.2f} of the ε0",
         f"values of {least['optimal, all']} clients are found by all, "
         f"of {least['optimal, groups']} in groups "
         f"(optimal encoding; symmetric: {least['symmetric, all']} and {least['symmetric, groups']})",
@@ -564,7 +585,7 @@ def sentences() -> Sentences:
     thesis, hidden = _found("thesis"), _found("secret")
     counted, optimal = _found("draft")[0], _beside(1_000, 10**4)
     return {
-        PROTOCOLS: _protocols(),
+        PROTOCOLS: [*_protocols(), *_scalar()],
         FREQUENCIES: _frequencies(),
         SUMS: [
             f"{hidden['secret']['bits']:,} bits each as counts, "

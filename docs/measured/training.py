@@ -239,20 +239,31 @@ def _computed() -> list[str]:
     ]
 
 
-def _compared() -> list[str]:
-    """Sentences that compare recorded runs."""
-    untuned = {
+def _untuned() -> dict[tuple[str, str, float], dict[str, Any]]:
+    """Runs on MNIST without tuning, by model, randomizer and target ε."""
+    return {
         (run["model"], run["randomizer"], run["target_epsilon"]): run
         for run in result("examples/untuned")
         if run["data"] == "mnist"
     }
+
+
+def without_tuning() -> str:
+    """How much better a linear model on fixed features does than a network."""
+    runs = _untuned()
     better = {
-        name: 100 * (untuned["linear", name, 3.0]["accuracy"] - untuned["network", name, 3.0]["accuracy"])
+        name: 100 * (runs["linear", name, 3.0]["accuracy"] - runs["network", name, 3.0]["accuracy"])
         for name in ("vector-sum", "privunit")
     }
+    return f"by {better['vector-sum']:.0f} points with a sum and by {better['privunit']:.0f} with one report"
+
+
+def _compared() -> list[str]:
+    """Sentences that compare recorded runs."""
+    untuned, names = _untuned(), ("vector-sum", "privunit")
     longest = {
         name: max(untuned["linear", name, target]["processor_seconds"] for target in (3.0, 1.0))
-        for name in better
+        for name in names
     }
     tuning = [each for each in result("benchmarks/mnist_tuning")["runs"] if each["epsilon"] == 2.93]
     best: dict[int, float] = {}
@@ -266,15 +277,29 @@ def _compared() -> list[str]:
     run, central = (trusted["runs"][name][0] for name in ("vector-sum", "central Gaussian"))
     sums = {of["mechanism"]: of for of in result("benchmarks/mechanisms")["sums"]["sums"]}
     tagged, coins = sums["multi-message"], sums["vector-sum"]
-    network = {name: share(untuned["network", name, 3.0]["accuracy"]) for name in better}
+    network = {name: share(untuned["network", name, 3.0]["accuracy"]) for name in names}
     whole = report["signal_to_noise_ratio"] * math.sqrt(report["num_steps"])
+    printed = [_recipes("MNIST, cnn", name)[0] for name in ("privunit", "vector-sum")]
+    moved = [
+        f"{run['learning_rate'] * run['max_grad_norm'] / (1 - run['momentum']):.0f}"
+        for run in (report, total, *printed)
+    ]
+    fewest, most = sorted(
+        untuned["network", run["randomizer"], 3.0]["batch_size"]
+        * untuned["network", run["randomizer"], 3.0]["num_steps"]
+        / (run["batch_size"] * run["num_steps"])
+        for run in printed
+    )
     cohorts, rounds = ([each[key] for each in tuning] for key in ("cohort", "rounds"))
     return [
         f"training took {longest['vector-sum']:.0f} s of processor time (`vector-sum`) or "
         f"{longest['privunit']:.0f} s (`privunit`)",
         f"in a step, {whole:.3g} over 200 steps",
+        f"{moved[0]} for reports and {moved[1]} for sums in the recipes",
+        f"{moved[2]} and {moved[3]} for the convolutional network",
+        f"they take {_NUMBERS[round(fewest)]} to {_NUMBERS[round(most)]} times as many samples",
         f"2,000 samples in 200 steps came within {apart:g} points of 6,000",
-        f"by {better['vector-sum']:.0f} points with a sum and by {better['privunit']:.0f} with one report",
+        without_tuning(),
         f"one report per sample has {_NUMBERS[round(louder)]} times as much in the recipes",
         f"{run['messages_per_client_and_round'] / 1e6:.0f} million one-bit messages or "
         f"{run['bits_per_client_and_round_as_counts'] / 1e3:.0f} kbit per gradient",
@@ -301,7 +326,7 @@ def _digits() -> str:
     )
 
 
-_NUMBERS = {6: "six", 7: "seven", 8: "eight"}
+_NUMBERS = {2: "two", 3: "three", 6: "six", 7: "seven", 8: "eight"}
 
 
 def sentences() -> Sentences:
