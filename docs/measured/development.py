@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from measured.parts import Sentences, Tables, result, table
+from measured.parts import ROOT, Sentences, Tables, result, table
 
 BENCHMARKS = "docs/reference/benchmarks.md"
+VERSIONS = "docs/reference/versions.md"
 
 
 def line_coverage() -> str:
@@ -42,14 +44,37 @@ def mutants() -> str:
 TABLES: Tables = {BENCHMARKS: {"line coverage": line_coverage, "mutants": mutants}}
 
 
+def _versions() -> list[str]:
+    """What versions of PyTorch, Opacus and Flower were run, beside the lower bounds."""
+    bounds = dict(re.findall(r'"(torch|flwr)>=([\d.]+)', (ROOT / "pyproject.toml").read_text("utf-8")))
+    found = result("benchmarks/versions")
+    hosts = [of for of in found.values() if "torch" in of["versions"]]
+    minor = sorted({int(of["versions"]["torch"].split(".")[1]) for of in hosts})
+    assert len(minor) == 3
+    assert f"2.{minor[0]}" == bounds["torch"]
+    (python,) = {of["python"].rpartition(".")[0] for of in hosts}
+    older = {name: next(key for key in found if f"but {name}==" in key) for name in ("opacus", "flwr")}
+    failed = [key for key, of in found.items() if of["failed"] or not of["passed"]]
+    assert failed == [older["opacus"]]
+    opacus, flower = (key.partition("==")[2] for key in older.values())
+    return [
+        f"three versions: 2.{minor[0]}, which is the lower bound, 2.{minor[1]} and the newest",
+        f"Opacus's lower bound is real: {opacus} has no",
+        f"With the hosts only Python {python} was run",
+        f"Flower {flower} passes this selection too",
+        f"so {bounds['flwr']} stays the lower bound",
+    ]
+
+
 def sentences() -> Sentences:
-    """How many mutants survive, and what of the core's lines the fast tests run."""
+    """How many mutants survive, what of the core's lines the fast tests run, and versions."""
     survived = sum(len(of["survived"]) for of in result("benchmarks/mutants").values())
     return {
         BENCHMARKS: [
             f"Of the {survived} that survive",
             f"of which they run {100 * core_coverage():.1f} %",
-        ]
+        ],
+        VERSIONS: _versions(),
     }
 
 
