@@ -52,7 +52,13 @@ TABLES: Tables = {AUDIT: {"reports": reports, "sums": sums}}
 
 def sentences() -> Sentences:
     """Pieces of text with numbers of audits."""
-    shares = [row["epsilon"] / row["certified"] for row in result("examples/audit_sums")]
+    attacked, summed = result("examples/audit"), result("examples/audit_sums")
+    shares = [row["epsilon"] / row["certified"] for row in summed]
+    (confidence,) = {row["confidence"] for row in (*attacked, *summed)}
+    once, composed = (
+        max(row["num_trials"] for row in attacked if (row["num_steps"] > 1) == several)
+        for several in (False, True)
+    )
     certified = [
         rounded(row["certified"], up=True)
         for row in result("examples/audit")
@@ -67,6 +73,12 @@ def sentences() -> Sentences:
         )
         ends.append(rounded(accountant.epsilon(delta).lower, up=False, digits=3))
     return {
-        AUDIT: [f"is known to attain {' and '.join(ends)}", f"where {' and '.join(certified)} are certified"],
+        AUDIT: [
+            f"confidence {100 * confidence:g} %, {once:,} trials per dataset ({composed:,} for composed "
+            "rounds)",
+            f"confidence {100 * confidence:g} %, one seed",
+            f"is known to attain {' and '.join(ends)}",
+            f"where {' and '.join(certified)} are certified",
+        ],
         "docs/guides/protocols.md": [f"proves {100 * min(shares):.0f} to {100 * max(shares):.0f} % of"],
     }

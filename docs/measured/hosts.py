@@ -221,6 +221,7 @@ def sentences() -> Sentences:
         return ", ".join(f"{100 * torch[kind]['by_round'][each]:.0f}" for each in (6, 9, 12))
 
     return {
+        "docs/guides/opacus.md": [trusted_noise()],
         FLOWER: [
             _first_round(),
             *_evaluation(),
@@ -249,5 +250,5 @@ def sentences() -> Sentences:
             f"{behind(small, 'late_mean'):.1f} with 100",
             f"ends {behind(torch, 'accuracy'):.1f} points below its plain run with 1,000 clients",
             f"{rounds('private')} % after rounds 6, 9 and 12, against {rounds('plain')} %",
-        ]
+        ],
     }

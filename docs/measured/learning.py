@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import sys
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from shuffle_plugins.core import rounded
 BANDITS = "docs/guides/bandits.md"
 PERSONALIZED = "docs/guides/personalized.md"
 FLOWER = "docs/guides/flower.md"
+_NUMBERS = {8: "eight"}
 
 
 @cache
@@ -138,14 +141,17 @@ def _bandits() -> list[str]:
     ]
 
 
-def personal_models() -> str:
-    """Test accuracies by method and ε, as the experiment's own script writes them."""
+def _personal_runs() -> ModuleType:
+    """The experiment's own script."""
     examples = str(ROOT / "examples")
     if examples not in sys.path:
         sys.path.append(examples)
-    import adaped_mnist
+    return importlib.import_module("adaped_mnist")
 
-    found: str = adaped_mnist.table(result("examples/adaped_mnist"))
+
+def personal_models() -> str:
+    """Test accuracies by method and ε, as the experiment's own script writes them."""
+    found: str = _personal_runs().table(result("examples/adaped_mnist"))
     return found
 
 
@@ -178,7 +184,11 @@ def _personalized() -> list[str]:
         100 * (max(run["accuracy"] for run in of(tuned, "adaped", "certified", epsilon)) - first)
         for epsilon in levels
     ]
+    script = _personal_runs()
     return [
+        f"({len(script.measured())} runs, of which {_NUMBERS[len(found['runs'])]} are in the table",
+        f"there are {max(run['rounds'] for run in final)} rounds, or "
+        f"{min(run['rounds'] for run in final)} where tuning preferred that",
         f"between {-min(apart):.2f} points worse and {max(apart):.2f} points better than 600 steps",
         f"it was {min(chosen):.2f} to {max(chosen):.2f} points better",
         f"classifies {min(alike):.0f} to {max(alike):.0f} % of the images correctly",
