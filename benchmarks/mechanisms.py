@@ -4,10 +4,9 @@ Every mechanism in the registry. Errors: single reports of one datum, E‖R(x) -
 Encoding: 10,000 clients × 13,706 coordinates of float32, beside one copy of that batch, in processor time;
 peak memory is the process's own high-water mark, beyond the batch. Wire: the bytes of the reports of 10,000
 clients at d = 13,170 beside those of their float32 vectors. Shuffled: the errors of PrivUnit and of the
-blanket-mixed Gaussian mechanism at the same ε after shuffling. Sums: errors and bits of the sums of vectors,
-beside a trusted server's Gaussian noise and PrivUnit reports, at the same ε of one round.
+blanket-mixed Gaussian mechanism at the same ε after shuffling. Sums are in benchmarks/protocols.py.
 
-Usage: python benchmarks/mechanisms.py [--output FILE] [--only errors|encoding|wire|short|shuffled|sums]
+Usage: python benchmarks/mechanisms.py [--output FILE] [--only errors|encoding|wire|short|shuffled]
 With --only the other parts of the file stay as they are.
 """
 
@@ -25,12 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from certified import gaussian_deviation
 from rich.progress import track
 
 from shuffle_plugins.accounting import ShuffleAccountant, calibrate_local_epsilon
 from shuffle_plugins.mechanisms import FrequencyOracle, available, get, registry
-from shuffle_plugins.protocols import BallSum, PoissonBinomialSum, UnaryL1Sum, VectorSum
 from shuffle_plugins.randomness import SecureRandomness
 
 RESULTS = Path(__file__).parent / "results" / "mechanisms.json"
@@ -45,8 +42,6 @@ SHUFFLED_LEVELS, SHUFFLED_DIM = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0), 1000
 SHUFFLED = {"population": 60_000, "cohort": 10_000, "num_steps": 1200}
 DELTA = 1e-5
 REPEATS = 3
-SUMS = {"epsilon": 1.0, "delta": 1e-6, "cohort": 10_000}
-SUMS_DIM, L1_DIM = 1000, 100
 SAMPLED: dict[str, tuple[str, dict[str, str]]] = {
     "linf-coordinate": ("linf-coordinate", {}),
     "linf-block": ("linf-block", {}),
@@ -236,47 +231,6 @@ def shuffled() -> list[dict[str, Any]]:
     return found
 
 
-def sums() -> dict[str, Any]:
-    """Errors and bits of the sums of vectors in a ball of radius 1, for one round of everybody."""
-    found = []
-    for kind, dim in (
-        (VectorSum, SUMS_DIM),
-        (PoissonBinomialSum, SUMS_DIM),
-        (BallSum, SUMS_DIM),
-        (UnaryL1Sum, L1_DIM),
-    ):
-        total = kind.calibrated(**SUMS, dim=dim)
-        found.append(
-            {
-                "mechanism": total.name,
-                "class": kind.__name__,
-                "norm": total.norm,
-                "dim": dim,
-                "bits": total.bits_per_report,
-                "error": math.sqrt(total.worst_variance),
-            }
-        )
-    target, cohort = {"target_epsilon": SUMS["epsilon"], "delta": SUMS["delta"]}, SUMS["cohort"]
-    plain = get(
-        "privunit",
-        local_epsilon=calibrate_local_epsilon(
-            **target,
-            mechanism="privunit",
-            blanket_factory=lambda e: registry.blanket("privunit", local_epsilon=e, dim=SUMS_DIM),
-            population=cohort,
-            cohort=cohort,
-            num_steps=1,
-        ),
-        dim=SUMS_DIM,
-    )
-    return SUMS | {
-        "sums": found,
-        "trusted_server_error": math.sqrt(SUMS_DIM) * 2.0 * gaussian_deviation(**target),
-        "privunit_local_epsilon": plain.local_epsilon,
-        "privunit_error": math.sqrt(cohort * plain.worst_variance),
-    }
-
-
 def main() -> None:
     parts: dict[str, Callable[[], Any]] = {
         "errors": errors,
@@ -284,7 +238,6 @@ def main() -> None:
         "wire": wire,
         "short": short,
         "shuffled": shuffled,
-        "sums": sums,
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", choices=parts)

@@ -27,6 +27,7 @@ from shuffle_plugins.accounting import (
     SumRound,
     Tag,
     TaggedRound,
+    calibrate_local_epsilon,
     gaussian_losses,
     narrowed,
     zero_between,
@@ -102,6 +103,29 @@ def kinds() -> dict[str, dict[str, Any]]:
     search = HeavyHitters.calibrated(bits=32, **asked)
     found["heavy"] = sent(search.counts) | {"error": math.sqrt(search.counts.variance(0.0))}
     return found
+
+
+def without_a_sum() -> dict[str, Any]:
+    """Error of a sum of vectors by a trusted server's Gaussian noise, and by a report of each client."""
+    dim, clients = BALL["dim"], BALL["cohort"]
+    reports = registry.get(
+        "privunit",
+        local_epsilon=calibrate_local_epsilon(
+            target_epsilon=ASKED["epsilon"],
+            delta=ASKED["delta"],
+            mechanism="privunit",
+            blanket_factory=lambda level: registry.blanket("privunit", local_epsilon=level, dim=dim),
+            population=clients,
+            cohort=clients,
+            num_steps=1,
+        ),
+        dim=dim,
+    )
+    return {
+        "trusted_server": math.sqrt(gaussian(dim, 2.0)),
+        "privunit": math.sqrt(clients * reports.worst_variance),
+        "privunit_local_epsilon": reports.local_epsilon,
+    }
 
 
 def beside_the_gaussian() -> list[dict[str, Any]]:
@@ -500,6 +524,7 @@ def largest() -> list[dict[str, int]]:
 def main() -> None:
     parts = (
         kinds,
+        without_a_sum,
         beside_the_gaussian,
         mnist,
         several_sums,

@@ -368,6 +368,10 @@ def _causes() -> list[str]:
 def sentences() -> Sentences:
     """Pieces of text on the command line, and on composing beside another library."""
     started = result("benchmarks/command_line")["import_s"]
+    asked = [
+        max(result("benchmarks/growing_histories")[name]["asked_at_lengths"])
+        for name in ("opacus_prv", "opacus_rdp")
+    ]
     long = [each for each in result("benchmarks/pld_composition") if each["steps"] == 100_000]
     ours = [each["shuffle_plugins"] for each in long]
     theirs = [run for each in long for run in each["dp_accounting"] if not run["optimistic"]]
@@ -385,6 +389,7 @@ def sentences() -> Sentences:
         BENCHMARKS: [
             *_widths(),
             *_causes(),
+            f"They were asked at up to {asked[0]} and {asked[1]} entries",
             f"importing NumPy and `scipy.special` ({started:.2f} s in this run",
             f"({milliseconds(ours)} ms and {milliseconds(theirs)} ms at T = 1e5). "
             f"At δ = {too_low:g} and below",

@@ -162,8 +162,8 @@ def _warned() -> tuple[str, ...]:
 
 def _sums() -> list[str]:
     """Sums of fewer bits beside `VectorSum`, in one setting."""
-    kinds = {each["class"]: each for each in result("benchmarks/mechanisms")["sums"]["sums"]}
-    vector, ball, few = (kinds[name] for name in ("VectorSum", "BallSum", "PoissonBinomialSum"))
+    kinds = result("benchmarks/protocols")["kinds"]
+    vector, ball, few = (kinds[name] for name in ("vector", "ball", "poisson"))
 
     def over(of: dict[str, Any]) -> tuple[str, str]:
         return f"{of['bits'] / vector['bits']:.2f}", f"{(of['error'] / vector['error']) ** 2:.1f}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any
 
 from measured.parts import Sentences, Tables, result, table
 from shuffle_plugins.cli.tables import times
@@ -60,26 +59,31 @@ def equal_epsilon() -> str:
     )
 
 
-_BALLS = {"l1": "ℓ1", "l2": "ℓ2"}
-_SENDS = {
-    "vector-sum": "counts of fair coins",
-    "poisson-binomial": "counts of biased bits",
-    "multi-message": "tagged bits of sampled coefficients",
-    "unary-l1-sum": "flipped bits of one signed coordinate",
-}
+# name, class, key, ball, and what a client sends
+_SUMS = (
+    ("vector-sum", "VectorSum", "vector", "ℓ2", "counts of fair coins"),
+    ("poisson-binomial", "PoissonBinomialSum", "poisson", "ℓ2", "counts of biased bits"),
+    ("multi-message", "BallSum", "ball", "ℓ2", "tagged bits of sampled coefficients"),
+    ("unary-l1-sum", "UnaryL1Sum", "l1", "ℓ1, here d = 100", "flipped bits of one signed coordinate"),
+)
 
 
 def sums() -> str:
     """Errors and bits of sums of many messages a client."""
-    found = result("benchmarks/mechanisms")["sums"]["sums"]
-    usual = max(of["dim"] for of in found)
-
-    def row(of: dict[str, Any]) -> tuple[str, ...]:
-        ball = _BALLS[of["norm"]] + ("" if of["dim"] == usual else f", here d = {of['dim']}")
-        sent = f"{_SENDS[of['mechanism']]}, {of['bits']:,} bits"
-        return (f"`{of['mechanism']}`", f"`{of['class']}`", ball, sent, f"{of['error']:.0f}")
-
-    return table(("name", "class", "ball", "one client sends", "error"), (row(of) for of in found))
+    found = result("benchmarks/protocols")["kinds"]
+    return table(
+        ("name", "class", "ball", "one client sends", "error"),
+        (
+            (
+                f"`{name}`",
+                f"`{kind}`",
+                ball,
+                f"{sent}, {found[key]['bits']:,} bits",
+                f"{found[key]['error']:.0f}",
+            )
+            for name, kind, key, ball, sent in _SUMS
+        ),
+    )
 
 
 def _spread(values: list[float], digits: int) -> str:
@@ -283,7 +287,7 @@ def sentences() -> Sentences:
     shorter = {row["local_epsilon"]: f"{row['ratio']:.2f}" for row in found["short"]}
     times_privunit, bits = _block_beside_privunit()
     longest = least.bits
-    sums = found["sums"]
+    alone = result("benchmarks/protocols")["without_a_sum"]
     copied = {key: [each[f"{key}_seconds"] for each in found["encoding"]] for key in ("copy", "read")}
     (kashin,) = (each["seconds"] for each in found["encoding"] if each["mechanism"] == "l2-block")
     gaussian = reports["privunit-g"].variance / least.variance
@@ -314,10 +318,8 @@ def sentences() -> Sentences:
             f"{shorter[4.0]} at 4",
             f"has {times_privunit} times the error of PrivUnit (ε0 = 1 to 8, d = {DIM:,}) in {bits} bits "
             f"instead of {longest:,}",
-            f"for {sums['cohort']:,} clients, d = {max(of['dim'] for of in sums['sums']):,} and radius 1, "
-            f"at ε = {sums['epsilon']:g} and δ = 1e-6 of one round",
-            f"a trusted server's error is {sums['trusted_server_error']:.0f} with Gaussian noise, and that "
-            f"of `privunit` {sums['privunit_error']:,.0f} with one report",
+            f"a trusted server's error is {alone['trusted_server']:.0f} with Gaussian noise, and that of "
+            f"`privunit` {alone['privunit']:,.0f} with one report",
         ],
         OPACUS: [
             f"k times {', '.join(f'{of.variance / DIM:.2g}' for of in privunit)} at ε0 = 1, 2, 4, 8",

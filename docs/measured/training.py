@@ -275,8 +275,7 @@ def _compared() -> list[str]:
     louder = total["signal_to_noise_ratio"] / report["signal_to_noise_ratio"]
     trusted = result("examples/mnist_vector_sum")
     run, central = (trusted["runs"][name][0] for name in ("vector-sum", "central Gaussian"))
-    sums = {of["mechanism"]: of for of in result("benchmarks/mechanisms")["sums"]["sums"]}
-    tagged, coins = sums["multi-message"], sums["vector-sum"]
+    tagged, coins = (result("benchmarks/protocols")["kinds"][kind] for kind in ("ball", "vector"))
     network = {name: share(untuned["network", name, 3.0]["accuracy"]) for name in names}
     whole = report["signal_to_noise_ratio"] * math.sqrt(report["num_steps"])
     printed = [_recipes("MNIST, cnn", name)[0] for name in ("privunit", "vector-sum")]
