@@ -18,6 +18,7 @@ from thinning import first_fast
 
 from shuffle_plugins.accounting import (
     Blanket,
+    SampledRecordsRound,
     ShuffleAccountant,
     ShuffleRound,
     calibrate_cohort,
@@ -25,6 +26,7 @@ from shuffle_plugins.accounting import (
     calibrate_num_steps,
     pair_epsilon_interval,
 )
+from shuffle_plugins.accounting import calibrate as calibrations
 from shuffle_plugins.accounting.composition.pld import LossComposition, Spectrum
 from shuffle_plugins.accounting.losses.distribution import FINE
 from shuffle_plugins.accounting.published.catalogue import published_bound
@@ -358,6 +360,44 @@ def test_hidden_only_by_its_cohort_a_client_wants_a_large_one() -> None:
     )
     assert 1 < found < 500
     assert upper(found) <= 1.2 < upper(found - 1)
+
+
+def test_a_client_with_several_reports_is_calibrated_as_such() -> None:
+    """The largest cohort that fits, out of all of them; a client's two records are not one."""
+    goal = {"population": 12, "local_epsilon": 0.5, "num_steps": 4}
+    records = {"records_per_client": 2, "samples_per_client": 2}
+
+    def upper(cohort: int) -> float:
+        clients = ShuffleRound(local_epsilon=0.5, population=12, cohort=cohort)
+        return accountant_of((SampledRecordsRound.of(clients, **records), 4)).epsilon(1e-4, lower=False).upper
+
+    costs = [upper(cohort) for cohort in range(1, 13)]
+    for target in (costs[4] * 1.001, costs[9] * 1.001, costs[11] * 1.001):
+        found = calibrate_cohort(target_epsilon=target, delta=1e-4, **goal, **records)
+        assert costs[found - 1] <= target
+        assert found == 12 or costs[found] > target
+    with pytest.raises(ValueError, match="no cohort of 12"):
+        calibrate_cohort(target_epsilon=min(costs) / 2, delta=1e-4, **goal, **records)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 16, 21])
+def test_a_search_finds_the_largest_number_that_fits(limit: int) -> None:
+    for largest in range(1, limit + 1):
+        assert calibrations._largest(lambda n, most=largest: n <= most, limit, refusal="none") == largest
+    with pytest.raises(ValueError, match="none fits"):
+        calibrations._largest(lambda _: False, limit, refusal="none fits")
+
+
+def test_an_epochs_cost_says_nothing_about_its_batches() -> None:
+    with pytest.raises(ValueError, match="the same at every batch size"):
+        calibrate_cohort(**TARGET, population=100, local_epsilon=1.0, num_steps=1, sampling="epoch")
+
+
+def test_bounds_that_cross_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them is wrong then, and nobody knows which."""
+    monkeypatch.setattr(ShuffleAccountant, "_lower_epsilon", lambda *_: (99.0, "planted"))
+    with pytest.raises(ArithmeticError, match="the bounds cross: planted gives at least 99"):
+        accountant_of((ROUND, 3)).epsilon(1e-6)
 
 
 def test_unreachable_targets_end_with_an_explanation() -> None:

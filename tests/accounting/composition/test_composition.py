@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from shuffle_plugins.accounting import ShuffleRound, pair_losses
-from shuffle_plugins.accounting.composition import pld
+from shuffle_plugins.accounting.composition import counted, pld
 from shuffle_plugins.accounting.composition.counted import CountedHistory
-from shuffle_plugins.accounting.composition.growing import GrowingHistory
+from shuffle_plugins.accounting.composition.growing import GrowingHistory, tilted_moments
 from shuffle_plugins.accounting.composition.pld import LossComposition
 from shuffle_plugins.accounting.composition.renyi import RenyiComposition, renyi_divergence
 from shuffle_plugins.accounting.losses import shuffle as shuffle_losses
@@ -560,6 +560,49 @@ def test_a_composition_answers_no_more_once_its_history_went_on() -> None:
     for ask in (lambda: earlier.epsilon(1e-5), lambda: earlier.delta(0.3)):
         with pytest.raises(RuntimeError, match="the history went on"):
             ask()
+
+
+def test_a_history_that_was_replaced_is_composed_anew() -> None:
+    """What two histories have in common is kept, and nothing else, wherever they begin to differ."""
+
+    def law(level: float) -> PrivacyLossDistribution:
+        return pair_losses(
+            ShuffleRound(local_epsilon=level, population=50, cohort=50).dominating_pair(), kind="upper"
+        )
+
+    kept, steps = GrowingHistory(law), [3, 5, 7, 2]
+    for rounds in ([1.0, 0.5, 0.25], [2.0, 0.5, 0.25, 1.0], [2.0, 0.5, 1.0, 0.25], [0.5, 0.5, 1.0, 0.25]):
+        found = kept.composition(rounds, steps[: len(rounds)]).epsilon(1e-5)
+        assert found == GrowingHistory(law).composition(rounds, steps[: len(rounds)]).epsilon(1e-5)
+
+
+def test_the_largest_loss_of_a_growing_history_is_the_sum_of_the_largest() -> None:
+    law = two_outcomes("upper")
+    found = GrowingHistory(lambda _: law).composition([0, 1], [39, 1])
+    largest = 40 * math.log(0.6 / 0.35)
+    assert largest <= found._largest <= largest + 41 * found._cell
+    assert found.delta(largest - 0.01) >= 0.6**40 * (1 - math.exp(-0.01))
+
+
+def test_moments_under_a_large_tilt_are_finite() -> None:
+    grid = pld.to_grid(two_outcomes("upper"), 0.01)
+    for tilt in (-3_000.0, -1.0, 2.0, 3_000.0):
+        loss = (grid.first + np.arange(len(grid.p))) * 0.01
+        terms = [
+            mpmath.mpf(float(p)) * mpmath.exp(tilt * float(x)) for p, x in zip(grid.p, loss, strict=True)
+        ]
+        value, mean, variance = tilted_moments(grid, 0.01, tilt)
+        assert value == pytest.approx(float(mpmath.log(mpmath.fsum(terms))), rel=1e-12)
+        exact = mpmath.fsum(t * float(x) for t, x in zip(terms, loss, strict=True)) / mpmath.fsum(terms)
+        assert mean == pytest.approx(float(exact), rel=1e-12)
+        assert 0 <= variance <= (loss[-1] - loss[0]) ** 2 / 4
+
+
+def test_the_size_of_a_transform_is_bounded_from_above() -> None:
+    """Rounding may have made it smaller."""
+    transform = counted._Transform.of(pld.to_grid(two_outcomes("upper"), 0.01), 0.01, 1.0, 1024)
+    assert (transform.table[4] > transform.table[0]).all()
+    assert np.isfinite(transform.beyond).any()
 
 
 def test_more_mass_than_one_is_no_pair() -> None:

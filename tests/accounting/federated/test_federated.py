@@ -27,6 +27,7 @@ from shuffle_plugins.accounting import (
     pair_epsilon_interval,
 )
 from shuffle_plugins.accounting.federated.cohorts import Cohort
+from shuffle_plugins.accounting.federated.participation import ParticipationCounts
 
 VIOLATION = 1e-12
 DELTA = 1e-5
@@ -228,6 +229,21 @@ def test_impossible_counts_are_refused(counts: dict[str, int]) -> None:
         FederatedRound.secret(GENERIC, answered=1, reports=2)
 
 
+def test_no_more_clients_hide_a_report_than_are_honest_and_tossed_a_coin() -> None:
+    def hiding(**of: float) -> int:
+        return FederatedRound.secret(GENERIC, **of).observer.population
+
+    assert hiding(answered=1, reports=1, honest_fraction=0.1) == 1
+    assert hiding(answered=10, reports=1, honest_fraction=0.1) == 1
+    assert hiding(answered=100, reports=10, honest_fraction=0.55) == 55
+    assert hiding(answered=100, reports=10, rate=0.25) == 40
+    assert hiding(answered=100, reports=10, rate=0.05) == 100
+    assert hiding(answered=100, reports=1, rate=0.9) == 1
+    for rate in (0.0, 1.5):
+        with pytest.raises(ValueError, match="rate"):
+            hiding(answered=100, reports=10, rate=rate)
+
+
 def test_a_round_is_made_of_views_of_one_round() -> None:
     one = drawn(50)
     others = (drawn(51), FederatedRound.drawn(Randomizer(1.0), candidates=1000, invited=100, reports=50))
@@ -246,6 +262,16 @@ def test_a_round_is_made_of_views_of_one_round() -> None:
         ):
             with pytest.raises(ValueError, match=said):
                 FederatedRound(**seen, local_epsilon=1.5, local_delta=0.0)
+    another = replace(one.server, mechanism="binary-rr", blanket=Blanket.bit(1.5))
+    with pytest.raises(ValueError, match="the reports of one mechanism"):
+        FederatedRound(observer=one.observer, server=another, local_epsilon=1.5, local_delta=0.0)
+    with pytest.raises(ValueError, match="made of rounds, got 'a round'"):
+        FederatedRound(observer="a round", server=one.server, local_epsilon=1.5, local_delta=0.0)
+    for local_delta in (-1e-9, 1.0):
+        with pytest.raises(ValueError, match="local_delta must be in"):
+            FederatedRound(
+                observer=one.observer, server=one.server, local_epsilon=1.5, local_delta=local_delta
+            )
     with pytest.raises(ValueError, match=r"local_epsilon is 0\.5, a round's 1\.5"):
         FederatedRound(observer=one.observer, server=one.server, local_epsilon=0.5, local_delta=0.0)
     with pytest.raises(ValueError, match="with nobody trusted"):
@@ -569,6 +595,51 @@ def test_nobody_took_part_in_more_rounds_than_there_were() -> None:
     for flags in ({"unnamed": 1, "released": True}, {"unnamed": True, "released": 0}):
         with pytest.raises(ValueError, match="true or false"):
             FederatedAccountant.from_records([RecordedRound(one, **flags)], participation=[])
+
+
+@pytest.mark.parametrize(
+    "named", [{"a": 0}, {"a": 1.0}, {"a": True}, {1: 1}, {"a": 1, 2: 1}, {"a": 1, "b": -1}]
+)
+def test_participants_are_names_with_whole_numbers_of_rounds(named: dict[object, object]) -> None:
+    one = drawn(50)
+    record = RecordedRound(one, unnamed=False, released=True)
+    with pytest.raises(ValueError, match="a whole number of rounds each"):
+        FederatedAccountant.from_records([record], participation=[{one.kind: named}])
+
+
+def test_a_round_whose_participants_are_unknown_counts_for_every_client() -> None:
+    other = FederatedRound.drawn(Randomizer(1.0), candidates=1000, invited=20, reports=20)
+    counts = ParticipationCounts()
+    for one, names in ((drawn(10), ["a", "b"]), (drawn(10), ["a"]), (other, ["b"]), (other, None)):
+        kind = counts.of(one)
+        kind.recorded += 1
+        if names is None:
+            kind.unnamed += 1
+        else:
+            kind.add(frozenset(names))
+    weight = {drawn(10).kind: 1.0, other.kind: 10.0}
+    assert counts.worst_client(lambda kind: weight[kind.example.kind]) == 1 + 10 + 10  # b's, and the unknown
+    assert counts.taken == {0: 2, 1: 2}
+    assert counts.is_complete
+    counts.of(other).recorded += 1
+    assert not counts.is_complete  # of the first kind somebody was in all rounds, of the other nobody
+
+
+def test_a_budget_counts_the_round_that_is_asked_about() -> None:
+    """Where no client was in all rounds, too; a question records nothing."""
+    sizes = (50, 60, 40)
+    for adversary in (Adversary.MODEL_OBSERVER, Adversary.SERVER):
+        accountant = FederatedAccountant()
+        for place, size in enumerate(sizes):
+            accountant.step(drawn(size), participants=people(size, start=1000 * place))
+        assert not accountant._is_whole(Adversary.SERVER)
+        longer = FederatedAccountant()
+        longer.load_state_dict(accountant.state_dict())
+        longer.step(drawn(30), participants=people(30))
+        cost = longer.epsilon(DELTA, adversary=adversary, lower=False).upper
+        for share, exceeds in ((0.99, True), (1.01, False)):
+            asked = {"max_epsilon": share * cost, "delta": DELTA, "adversary": adversary}
+            assert accountant.would_exceed(drawn(30), **asked) is exceeds
 
 
 def test_names_that_do_not_last_add_up() -> None:

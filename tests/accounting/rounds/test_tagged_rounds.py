@@ -13,6 +13,9 @@ import pytest
 from thinning import first_fast
 
 from shuffle_plugins.accounting import Adversary, Sampling, ShuffleAccountant, Tag, TaggedRound
+from shuffle_plugins.accounting.composition.pld import LossComposition
+from shuffle_plugins.accounting.composition.tags import sampled_instance
+from shuffle_plugins.accounting.losses.distribution import FINE, finite_losses
 
 EPSILONS = (0.0, 0.1, 0.4, 1.0, 2.0)
 Kind = tuple[float, int]  # ε0 and number of places
@@ -272,3 +275,20 @@ def test_a_single_tag_on_a_sample_costs_no_more_than_the_shuffle_of_its_messages
         found.append(accountant.epsilon(1e-6))
     assert found[0].upper <= found[1].upper * (1 + 1e-6)
     assert found[0].upper <= 1.05 * found[0].lower
+
+
+@pytest.mark.parametrize("sampling_rate", [0.3, 1.0])
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_an_instance_is_that_of_its_two_laws(sampling_rate: float, exchanged: bool) -> None:
+    """P is x with the probability of taking part, and else x'; Q is x'. Both ways, never above, and close."""
+    x, other = np.array([0.5, 0.3, 0.15, 0.05]), np.array([0.05, 0.15, 0.3, 0.5])
+    law = finite_losses(None, x, other, missing=0.0, kind="lower", resolution=FINE, symmetric=True)
+    made = sampled_instance([law], [2], sampling_rate=sampling_rate, resolution=FINE, exchanged=exchanged)
+    p, q = np.outer(x, x).ravel(), np.outer(other, other).ravel()
+    p = sampling_rate * p + (1 - sampling_rate) * q
+    if exchanged:
+        p, q = q, p
+    assert not made.symmetric
+    for epsilon in (0.0, 0.2, 0.7, 1.5):
+        exact = float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
+        assert 0.98 * exact - 1e-3 <= LossComposition([made], [1]).delta(epsilon) <= exact + 1e-12
