@@ -2,16 +2,16 @@
 
 A *mutant* is a module with one change: another comparison, operator, ``and`` or ``or``, sign, boolean,
 rounding direction (``floor`` for ``ceil``), number (one more, or times 1.5), or a ``raise`` that is left out.
-Of the package's fast tests those that run the changed lines are run, the shortest first, in a forked process
-that imports the changed module in the place of the real one. A mutant that some test fails is *killed*; one
-that no test fails *survives*. A person reads the survivors and writes a note
-on each into the result file: why it computes the same, or only loosens a bound, or what is missing.
+Of the package's tests those that run the changed lines are run, the shortest first, in a forked process that
+imports the changed module in the place of the real one. A mutant that some test fails is *killed*; one that
+no test fails *survives*. A person reads the survivors and writes a note on each into the result file: why it
+computes the same, or only loosens a bound, or what is missing.
 
 Every ``raise`` is left out once. Of the other changes a sample is drawn, in an order that depends on nothing
 but the name of the module. Results and notes are kept until the module's source changes, so a run that was
 stopped goes on. New tests change no result by themselves: try survivors again with ``--again``.
 
-Run: python benchmarks/mutants.py [--only TEXT ...] [--sample 30] [--again]
+Run: python benchmarks/mutants.py [--only TEXT ...] [--sample 30] [--slow] [--again]
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -46,8 +47,12 @@ RESULTS = ROOT / "benchmarks" / "results" / "mutants.json"
 WITHOUT_PLUGINS = ("-p", "no:cacheprovider", "-p", "no:xdist")
 MOST_SECONDS = 600  # of processor time, of a module's tests without a change
 LEAST_SECONDS, TIMES_LONGER = 10, 5  # what takes a mutant longer is taken for an endless loop, and killed
-# The packages, and the folder of the tests that should notice.
-TARGETS = {"shuffler": "tests/shuffler", "accounting": "tests/accounting"}
+FAST, SLOW = "not slow and not process", "not process"
+# The packages, and the folders of the tests that should notice.
+TARGETS = {
+    "shuffler": ("tests/shuffler",),
+    "accounting": ("tests/accounting", "tests/planning", "tests/cli", "tests/golden", "tests/protocols"),
+}
 
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE,
@@ -167,11 +172,19 @@ class Watch:
         self.coverage.switch_context("")  # lines that run on import belong to no test
 
 
-def watched(package: str) -> dict[str, Any]:
-    """The lines each fast test of a package runs, and its seconds. Kept until a source or a test changes."""
-    sources, tests = ROOT / "shuffle_plugins" / package, ROOT / TARGETS[package]
-    files = sorted([*sources.rglob("*.py"), *tests.rglob("*.py")])
-    fingerprint = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+@cache
+def watched(package: str, marks: str) -> dict[str, Any]:
+    """The lines each test of a package runs, and its seconds. Kept until a source or a test changes.
+
+    Args:
+        package: within ``shuffle_plugins``.
+        marks: which tests, as pytest's ``-m`` takes it.
+    """
+    sources, tests = ROOT / "shuffle_plugins" / package, TARGETS[package]
+    folders = [sources, *(ROOT / folder for folder in tests)]
+    files = sorted(file for folder in folders for file in folder.rglob("*.py"))
+    contents = b"".join(file.read_bytes() for file in files) + marks.encode()
+    fingerprint = hashlib.sha256(contents).hexdigest()[:16]
     kept = ROOT / "build" / f"watched-{package}-{fingerprint}.json"
     if not kept.exists():
         print(f"{package}: which lines each test runs is recorded first", flush=True)
@@ -180,7 +193,7 @@ def watched(package: str) -> dict[str, Any]:
         if child == 0:
             plugin = Watch(sources)
             plugin.coverage.start()
-            status = int(pytest.main([*WITHOUT_PLUGINS, TARGETS[package]], plugins=[plugin]))
+            status = int(pytest.main([*WITHOUT_PLUGINS, "-m", marks, *tests], plugins=[plugin]))
             plugin.coverage.stop()
             if status == 0:
                 data = plugin.coverage.get_data()
@@ -196,8 +209,8 @@ def watched(package: str) -> dict[str, Any]:
 class Tests:
     """The tests that run a module, and which of them are for a mutant: those that run its lines."""
 
-    def __init__(self, package: str, path: Path, *, most: float) -> None:
-        seen = watched(package)
+    def __init__(self, package: str, path: Path, *, marks: str, most: float) -> None:
+        seen = watched(package, marks)
         self.seconds: dict[str, float] = seen["seconds"]
         self.lines = {int(line): {*names} - {""} for line, names in seen["lines"].get(str(path), {}).items()}
         self.all = set().union(*self.lines.values())
@@ -239,7 +252,7 @@ def load(tests: Sequence[str]) -> None:
     """Import what the tests need but for the project itself, so that no fork has to."""
     before, finders = set(sys.modules), list(sys.meta_path)
     with contextlib.redirect_stdout(io.StringIO()):
-        pytest.main(["--collect-only", *WITHOUT_PLUGINS, *tests])
+        pytest.main(["--collect-only", *WITHOUT_PLUGINS, "-m", SLOW, *tests])
     sys.meta_path[:] = finders
     for name in set(sys.modules) - before:
         file = Path(getattr(sys.modules[name], "__file__", None) or "/")
@@ -256,7 +269,7 @@ def survives(module: str, path: Path, code: CodeType, tests: Sequence[str], *, s
         os.dup2(silent, 2)
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         sys.meta_path.insert(0, InPlaceOf(module, path, code))
-        options = ["-x", *WITHOUT_PLUGINS, "--hypothesis-seed=0"]
+        options = ["-x", *WITHOUT_PLUGINS, "--hypothesis-seed=0", "-m", SLOW]
         try:
             status = int(pytest.main([*options, *tests]))
         except BaseException:
@@ -283,6 +296,7 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=20, metavar="S", help="of tests for each change, the shortest first"
     )
+    parser.add_argument("--slow", action="store_true", help="slow tests, too")
     parser.add_argument("--again", action="store_true", help="try survivors once more, after new tests")
     given = parser.parse_args()
     os.chdir(ROOT)
@@ -319,7 +333,7 @@ def try_module(module: str, path: Path, package: str, given: argparse.Namespace)
     missing = [each for each in left_out + others if each.change in wanted]
     if not missing:
         return
-    tests = Tests(package, path, most=given.seconds)
+    tests = Tests(package, path, marks=SLOW if given.slow else FAST, most=given.seconds)
     needed = sorted({name for each in missing for name in tests.of(each)})
     load(needed)
     unchanged = compile(ast.parse(source), str(path), "exec")
