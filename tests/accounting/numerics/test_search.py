@@ -67,6 +67,13 @@ def test_the_search_crosses_plateaus_just_above_and_just_below_the_target(start:
     assert largest_within(lambda level: math.inf, target=1.0, start=start, **RANGE) is None
 
 
+@pytest.mark.parametrize(("start", "spent"), [(1.0, 2.0), (1.0, 0.5)])
+def test_a_cost_that_does_not_rise_on_all_the_way_is_refused(start: float, spent: float) -> None:
+    far = {"lowest": 1e-300, "highest": 1e300, "precision": 2e-4}
+    with pytest.raises(ArithmeticError, match="does not rise steadily"):
+        largest_within(lambda level: spent, target=1.0, start=start, **far)
+
+
 @first_fast(
     ("target", "rounds", "change", "calls"),
     [

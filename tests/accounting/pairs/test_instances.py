@@ -298,3 +298,9 @@ def test_so_many_clear_reports_that_they_are_not_listed_are_refused() -> None:
     pair = SlotPair(population=10**6, slots=10**6, atoms=closed(((30.0, 0.0, 1e-2), (0.0, 30.0, 1e-2))))
     with pytest.raises(ArithmeticError, match="no class of few reports"):
         slots._clear_reports(pair)
+
+
+def test_clear_reports_that_tell_little_beside_rounding_are_refused() -> None:
+    pair = SlotPair(population=25, slots=20, atoms=closed(((3.0, 0.0, 1e-3), (0.0, 3.0, 1e-3))))
+    with pytest.raises(ArithmeticError, match="no report is clear"):
+        slots._clear_reports(pair)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -18,10 +19,12 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     pair_losses,
 )
-from shuffle_plugins.accounting.losses.distribution import profile_losses
+from shuffle_plugins.accounting.losses import shuffle
+from shuffle_plugins.accounting.losses.distribution import BoundKind, profile_losses
 from shuffle_plugins.accounting.losses.shuffle import outcomes_of
 from shuffle_plugins.accounting.pairs.bits import BitPair
 from shuffle_plugins.accounting.pairs.blanket import Form
+from shuffle_plugins.accounting.pairs.counts import CountPair
 from shuffle_plugins.accounting.pairs.mixes import MixPair
 from shuffle_plugins.accounting.pairs.record_types import RecordTypes
 from shuffle_plugins.accounting.pairs.spread import InformationBound
@@ -399,3 +402,40 @@ def test_loose_bounds_on_a_symmetric_pair_still_bound_it(seed: int) -> None:
     for loss in np.linspace(-3.0, 3.0, 61):
         assert delta_of(law, loss) >= np.maximum(both - math.exp(loss) * mirror, 0.0).sum() - 1e-12
     assert delta_of(law, 0.0) < 1.5 * true[0] + 0.03
+
+
+@pytest.mark.parametrize(
+    ("kind", "kept", "said"),
+    [("upper", 0.999, "do not make up a probability law"), ("lower", 0.0, "within floating-point range")],
+)
+def test_outcomes_that_went_missing_are_noticed(
+    kind: BoundKind, kept: float, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixture = ShuffleRound(local_epsilon=1.0, population=50, cohort=50).dominating_pair()
+    parts = shuffle._parts
+
+    def fewer(*given: object, **more: object) -> list[shuffle.Outcomes]:
+        return [(loss, kept * p, kept * q, lost) for loss, p, q, lost in parts(*given, **more)]
+
+    monkeypatch.setattr(shuffle, "_parts", fewer)
+    with pytest.raises(ArithmeticError, match=said):
+        pair_losses(mixture, kind=kind)
+
+
+def test_more_signs_than_active_slots_leave_the_range_of_a_density() -> None:
+    pair = CountPair(population=2, slots=2, active=0.5, passive=0.5, sign_gain=2.0, passive_weight=1.0)
+    one = np.ones(1)
+    nodes = shuffle._ActiveNodes(one, one, one.astype(np.int64), one, one)
+    passive = shuffle._Nodes(0 * one[:, None], one[:, None])
+    for signs, fit in ((1.0, True), (3.0, False)):
+        shown = shuffle._Nodes(np.array([[signs]]), one[:, None])
+        with contextlib.nullcontext() if fit else pytest.raises(ArithmeticError, match="range of a density"):
+            shuffle._right_half(pair, nodes, passive, shown)
+
+
+def test_groups_of_counts_without_mass_have_a_place_all_the_same() -> None:
+    nodes, mass = shuffle._passive_groups(
+        np.array([3.0]), np.array([[0.5, 0.0]]), np.array([[0.2, 0.0]]), step=2, kind="lower"
+    )
+    assert nodes.tolist() == [[2.6, 1.0]]
+    assert mass.tolist() == [[0.5, 0.0]]

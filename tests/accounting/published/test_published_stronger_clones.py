@@ -101,7 +101,7 @@ def test_bad_arguments_are_refused(change: dict[str, float], message: str) -> No
         binary_pair(**question).epsilon(delta)
 
 
-@pytest.mark.parametrize("orders", [[1.0], [math.nan], [math.inf]])
+@pytest.mark.parametrize("orders", [[1.0], [math.nan], [math.inf], [2.0, math.inf]])
 def test_bad_orders_are_refused(orders: list[float]) -> None:
     with pytest.raises(ValueError, match="orders"):
         stronger_clones.stronger_clone_rdp_bound(orders=orders, local_epsilon=1.0, cohort=10**4)

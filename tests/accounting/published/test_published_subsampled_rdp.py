@@ -184,7 +184,7 @@ def test_binomial_log_probabilities_are_accurate_at_any_size() -> None:
     np.testing.assert_allclose(log_probability(successes=h, trials=k, success=p), reference, rtol=1e-9)
 
 
-@pytest.mark.parametrize("orders", [[1], [2.5], [0], [-3], [math.nan], [math.inf], []])
+@pytest.mark.parametrize("orders", [[1], [2.5], [0], [-3], [math.nan], [math.inf], [2, math.inf], []])
 def test_orders_other_than_whole_ones_from_2_are_refused(orders: list[float]) -> None:
     for bound in (subsampled_rdp.subsampled_rdp_bound, subsampled_rdp.subsampled_rdp_lower_bound):
         with pytest.raises(ValueError, match="order"):

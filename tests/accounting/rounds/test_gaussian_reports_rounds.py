@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from scipy import special, stats
 from thinning import first_fast
 
 from shuffle_plugins.accounting import (
@@ -16,6 +19,8 @@ from shuffle_plugins.accounting import (
     ShuffleAccountant,
     ShuffleRound,
 )
+from shuffle_plugins.accounting.losses import gaussian_reports
+from shuffle_plugins.accounting.losses.distribution import SINGLE
 from shuffle_plugins.mechanisms import registry
 
 _MECHANISMS = ("gaussian", "discrete-gaussian")
@@ -154,3 +159,68 @@ def test_federated_rounds_of_numbers_and_of_vectors_are_told_apart_by_their_kind
     accountant.step(found, participants=None)
     assert 0 < accountant.epsilon(1e-6, adversary=Adversary.SERVER).upper < 0.1
     assert replace(found, server=observer).kind != found.kind
+
+
+def _normal_delta(distance: float, epsilon: np.ndarray) -> np.ndarray:
+    """δ of a normal variable that is moved by so many standard deviations."""
+    far = epsilon / distance
+    return special.ndtr(distance / 2 - far) - np.exp(epsilon + special.log_ndtr(-distance / 2 - far))
+
+
+@pytest.mark.parametrize(("population", "cohort"), [(3, 1.5), (12, 9.0), (40, 1.0)])
+def test_a_random_cohort_that_is_seen_costs_no_less_than_its_sizes_do(
+    population: int, cohort: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With normal sums in the place of the profiles, whose sizes are then mixed one by one."""
+    losses = np.linspace(0.0, 3.0, 301)
+
+    def profile(*, radius: float, population: int, slots: int) -> tuple[np.ndarray, np.ndarray]:
+        assert population == slots
+        return losses, _normal_delta(2 * radius / math.sqrt(slots), losses)
+
+    monkeypatch.setattr(gaussian_reports, "gaussian_reports_profile", profile)
+    own, deltas = gaussian_reports.gaussian_round_profile.__wrapped__(
+        radius=0.15, population=population, cohort=cohort, sampling=Sampling.POISSON, sees_cohort=True
+    )
+    sizes = np.arange(population)
+    mass = stats.binom.pmf(sizes, population - 1, cohort / population)
+    mixed = mass @ [_normal_delta(0.3 / math.sqrt(1 + size), own) for size in sizes]
+    assert np.all(deltas >= mixed)
+    assert np.all(deltas <= _normal_delta(0.3, own) + 1e-20)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "sees_cohort", "amplified"),
+    [
+        (Sampling.SINGLE_PASS, False, False),
+        (Sampling.WITHOUT_REPLACEMENT, True, False),
+        (Sampling.WITHOUT_REPLACEMENT, False, True),
+    ],
+)
+def test_a_batch_whose_clients_are_known_costs_what_it_would_alone(
+    sampling: Sampling, sees_cohort: bool, amplified: bool
+) -> None:
+    alone = {"population": 20, "sampling": Sampling.FULL, "sees_cohort": False}
+    drawn = {"population": 40, "sampling": sampling, "sees_cohort": sees_cohort}
+    (_, full), (_, found) = (
+        gaussian_reports.gaussian_round_profile(radius=0.05, cohort=20, **each) for each in (alone, drawn)
+    )
+    assert found[0] == pytest.approx(full[0] / 2 if amplified else full[0], rel=1e-6)
+
+
+@pytest.mark.parametrize("population", [1, 2, 5])
+def test_the_instance_of_few_random_reports_is_that_of_each_number(population: int) -> None:
+    """Of none at all, too, which tells nothing."""
+    drawn = _round(population=population, cohort=population / 2, sampling=Sampling.POISSON)
+    [family] = drawn.lower_families
+    found = drawn.lower_losses(family, SINGLE)
+    sizes = np.arange(1, population + 1)
+    mass = stats.binom.pmf(sizes, population, 0.5)
+    for epsilon in (0.0, 0.05, 0.2):
+        exact = sum(
+            chance * rate * _normal_delta(2 * drawn.attained / math.sqrt(size), amplified)
+            for chance, rate, size in zip(mass, sizes / population, sizes, strict=True)
+            for amplified in [np.log1p(math.expm1(epsilon) / rate)]
+        )
+        delta = np.maximum(found.p - math.exp(epsilon) * found.q, 0.0).sum()
+        assert exact * (1 - 1e-2) <= delta <= exact

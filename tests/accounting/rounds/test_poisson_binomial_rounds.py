@@ -6,11 +6,14 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 from thinning import first_fast
 
 from shuffle_plugins.accounting import PoissonBinomialRound, Round, Sampling, ShuffleAccountant
+from shuffle_plugins.accounting.losses.bits import _reach, has_leaning_instance, leaning_instance
 from shuffle_plugins.accounting.losses.coins import gaussian_profile
 from shuffle_plugins.accounting.losses.distribution import COARSE, FINE, SINGLE
+from shuffle_plugins.accounting.numerics.binomial import binomial_window, window_ends
 from shuffle_plugins.accounting.pairs.bit_scores import _fewest_coins, _Law, _shift, score_cover
 
 DELTA = 1e-6
@@ -168,6 +171,30 @@ def test_the_lower_end_is_a_real_dataset_enumerated(changes):
         assert exact * (1 - 1e-3) - 1e-12 <= found.lower <= exact * (1 + 1e-9)
         assert found.lower <= found.upper
         assert found.lower_bound.startswith("opposite vectors instance") or found.lower == 0
+
+
+@pytest.mark.parametrize("opposite", [True, False])
+def test_many_bits_of_one_client_are_listed_as_far_as_they_reach(opposite):
+    """So many that not all counts are listed, and that a client's two laws reach differently far."""
+    bias, others, own = 0.06, 900, 500
+    rest = 0.5 - bias if opposite else 0.5
+    crowd = stats.binom.pmf(np.arange(others + 1), others, rest)
+    p, q = (
+        np.convolve(crowd, stats.binom.pmf(np.arange(own + 1), own, chance)) for chance in (0.5 + bias, rest)
+    )
+    found = leaning_instance(bias=bias, others=others, own=own, opposite=opposite, resolution=SINGLE)
+    mean = float((p * np.log(np.maximum(p, 1e-300) / np.maximum(q, 1e-300))).sum())
+    for epsilon in (0.0, 0.5 * mean, mean, 1.2 * mean):
+        exact = np.maximum(p - math.exp(epsilon) * q, 0).sum()
+        delta = np.maximum(found.p - math.exp(epsilon) * found.q, 0).sum()
+        assert exact * (1 - 2e-2) <= delta <= exact * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("bits", [1, 40, 10**4, 10**8])
+def test_what_an_instance_would_list_is_known_beforehand(bits):
+    listed = len(binomial_window(bits, 0.5)[1]) if bits < 10**8 else np.ptp(window_ends(bits, 0.5)) + 1
+    assert listed - 2 <= _reach(bits) <= listed
+    assert has_leaning_instance(others=10**8, own=bits) == (bits < 10**8)
 
 
 def test_smaller_values_leak_no_more():

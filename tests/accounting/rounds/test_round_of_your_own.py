@@ -266,3 +266,8 @@ def test_a_kind_made_of_shuffles_is_no_shuffle_in_a_federated_history() -> None:
         each = kind(local_epsilon=1.0, population=50, cohort=50, sampling=Sampling.FULL)
         made[kind] = FederatedRound(observer=each, server=each, local_epsilon=1.0, local_delta=0.0)
     assert made[ShuffleRound].kind != made[LouderShuffle].kind
+
+
+def test_a_sum_of_which_no_two_numbers_are_known_has_no_lower_end() -> None:
+    assert SILENT.lower_families == ()
+    assert len(replace(SILENT, attained=1).lower_families) == 1

@@ -26,6 +26,8 @@ from shuffle_plugins.accounting import (
     calibrate_local_epsilon,
     compare,
 )
+from shuffle_plugins.accounting.losses.distribution import FINE
+from shuffle_plugins.accounting.losses.records import profile_of
 from shuffle_plugins.accounting.losses.slots import bundle_losses_from_below
 from shuffle_plugins.accounting.pairs.instances import two_level_atoms
 from shuffle_plugins.auditing import audit_round
@@ -329,6 +331,35 @@ def test_saved_states_bring_rounds_back():
 def test_what_cannot_be_is_refused(records, samples, more, said):
     with pytest.raises(ValueError, match=said):
         sampled(records, samples, **more)
+
+
+def test_only_symmetric_laws_from_above_have_the_profile_of_their_positive_losses():
+    law = ShuffleRound(local_epsilon=1.0, population=50, cohort=50).upper_losses(FINE)
+    assert profile_of(law)[1][0] >= 0.5 * np.abs(law.p - law.q).sum()
+    for wrong in (replace(law, kind="lower"), replace(law, symmetric=False)):
+        with pytest.raises(ArithmeticError, match="a symmetric distribution that bounds from above"):
+            profile_of(wrong)
+
+
+def test_a_law_whose_masses_are_not_resolved_is_refused():
+    """A few likelihoods are so large that the transform of all reports' scores makes more mass than one."""
+    e = math.exp(5.0)
+    atoms = ((e - 1, 0.0, 1 / (e + 2)), (0.0, e - 1, 1 / (e + 2)), (1 / e - 1, 1 / e - 1, e / (e + 2)))
+    for changed in (1, 3):
+        with pytest.raises(ArithmeticError, match="the law of 20 reports is not resolved"):
+            bundle_losses_from_below(atoms=atoms, slots=20, changed=changed, participation=1.0)
+
+
+def test_rounding_of_powers_of_transforms_is_taken_off_the_law():
+    """A client's thousands of reports: a power is wrong by as many roundings."""
+    reports, lean = 4_000, 1e-3
+    _, p, q = bundle_losses_from_below(
+        atoms=((lean, -lean, 0.5), (-lean, lean, 0.5)), slots=reports, changed=reports, participation=1.0
+    )
+    wrong = 8 * reports * 2.0**-53
+    assert wrong <= 1 - math.fsum(p) <= 100 * wrong
+    up, down = (stats.binom.pmf(np.arange(reports + 1), reports, 0.5 + way * lean / 2) for way in (1, -1))
+    assert math.fsum(np.maximum(p - q, 0.0)) == pytest.approx(np.maximum(up - down, 0.0).sum(), rel=1e-6)
 
 
 def test_rounds_of_records_have_no_pair_of_counts_and_no_reports_beyond_number():
