@@ -42,6 +42,7 @@ LONGEST = (
     "test_accounting_numbers.py",
     "test_opacus_distributed.py",
     "test_accountant.py",
+    "test_code_blocks.py",
     "test_simulation.py",
     "test_audit_mechanisms.py",
     "test_deployment_cascade.py",
