@@ -13,7 +13,7 @@ from shuffle_plugins.accounting.losses.distribution import (
     finite_losses,
     profile_losses,
 )
-from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window
+from shuffle_plugins.accounting.numerics.binomial import binomial_window
 from shuffle_plugins.accounting.numerics.grid import Floats
 
 _REACH = 13.0  # deviations of the loss that a profile is followed
@@ -165,7 +165,6 @@ def binomial_losses(
     _, mass = binomial_window(trials, 0.5)
     if shift >= len(mass):
         raise ArithmeticError("the two records' counts have no outcome in common that floats can tell")
-    mass = mass * (1 - TAIL)
     size = len(mass) - shift  # the counts that are possible with x, x' and neither
     absent = mass[shift - zero : shift - zero + size]
     p = (1 - sampling_rate) * absent + sampling_rate * mass[:size]

@@ -31,6 +31,7 @@ from scipy import special
 
 from shuffle_plugins.accounting.numerics.grid import Cells, Floats
 
+Reals = Floats | float
 _LARGEST_EXPONENT = 300.0  # of c·b; where it is larger, only Chernoff's bound is used
 _SERIES = 0.5  # below this argument, which is at least zero, the power series of ψ and q avoid cancellation
 _SECOND = tuple(1 / math.factorial(k) for k in range(16, 1, -1))
@@ -252,7 +253,7 @@ def _along(
             inner = (base * np.exp(-extra[:, None] * left**2 / 2)).sum(axis=1)
             outer = math.exp(-amount) * np.minimum(1 / end, end / (2 * amount * (c**2 + end**2)))
             outer = outer + np.exp(-(least + extra) * end**2 / 2) / end
-            log_part = _log_largest_part(
+            log_part = log_largest_part(
                 shift + low + c * extra - slack, shift + high + c * extra + slack, largest + extra, c
             )
             log_part += 0.5 * np.log((largest + extra) / (least + extra))
@@ -263,29 +264,35 @@ def _along(
     return found
 
 
-def _log_part(mean: Floats, variance: Floats, c: Floats) -> tuple[Floats, Floats]:
-    """log J = log E[Y₊·e^(−cY)] of a normal Y with this mean and variance, and its derivative by the mean."""
+def _log_part(mean: Reals, variance: Reals, c: Reals) -> tuple[Floats, Floats, Floats]:
+    """log J = log E[Y₊·e^(−cY)] of a normal Y with this mean and variance, and its derivative by the mean.
+
+    Far out, log J is rounded up, and of the derivative there is a lower and an upper bound.
+    """
     root = np.sqrt(variance)
     a = (mean - c * variance) / root
     log_density = -0.5 * a * a - 0.5 * math.log(2 * math.pi)
     negative = np.minimum(a, 0.0)
     mills = math.sqrt(math.pi / 2) * special.erfcx(-negative / math.sqrt(2))
-    part = np.where(a < -50, 1 / np.maximum(a * a, 1.0), 1 + negative * mills)
+    square = np.maximum(a * a, 4.0)
+    # 1 + a·mills is 1/a² − 3/a⁴ + 15/a⁶ − …, and between any two sums of first terms that follow each other.
+    part = np.where(a < -50, 1 / square, 1 + negative * mills)
+    least = np.where(a < -50, (1 - 3 / square) / square, part)
     positive = np.maximum(a, 0.0)
     value = np.exp(-0.5 * positive * positive) / math.sqrt(2 * math.pi) + positive * special.ndtr(positive)
     log_part = np.where(a < 0, log_density + np.log(part), np.log(value))
-    ratio = np.where(a < 0, mills / part, special.ndtr(positive) / value)
-    return -c * mean + c * c * variance / 2 + np.log(root) + log_part, ratio / root - c
+    low, high = (np.where(a < 0, mills / each, special.ndtr(positive) / value) for each in (part, least))
+    return -c * mean + c * c * variance / 2 + np.log(root) + log_part, low / root - c, high / root - c
 
 
-def _log_largest_part(low: Floats, high: Floats, variance: Floats, c: Floats) -> Floats:
-    """An upper bound on log J for all means in [low, high].
+def log_largest_part(low: Reals, high: Reals, variance: Reals, c: Reals) -> Floats:
+    """An upper bound on log J = log E[Y₊·e^(−cY)] of a normal Y, for all means in [low, high].
 
     log J is concave in the mean, so it lies below its tangents at both ends; the largest value that both
     tangents allow is taken.
     """
-    left, rise = _log_part(low, variance, c)
-    right, fall = _log_part(high, variance, c)
+    left, _, rise = _log_part(low, variance, c)
+    right, fall, _ = _log_part(high, variance, c)
     apart = np.where(rise > fall, rise - fall, 1.0)
     crossing = np.clip((right - left + rise * low - fall * high) / apart, low, high)
     between = left + rise * (crossing - low)

@@ -53,9 +53,8 @@ def largest_within(
     good = bad = last = None
     guessed = slope is not None and slope >= _LEAST_SLOPE
     rise, flat = (slope if slope is not None and guessed else 1.0), False
-    x = math.log(start)
+    x = min(max(math.log(start), bottom), top)
     for probe in range(_MOST_PROBES):
-        x = min(max(x, bottom), top)
         spent = cost(level(x))
         y = math.log(spent / target) if spent > 0 else -math.inf
         if spent <= target:
@@ -68,7 +67,7 @@ def largest_within(
                 return None
         if good is not None and bad is not None and bad - good <= precision:
             return level(good)
-        if last is not None and math.isfinite(y - last[1]) and x != last[0]:
+        if last is not None and math.isfinite(y - last[1]):
             measured = (y - last[1]) / (x - last[0])
             rise = min(max(measured, _LEAST_SLOPE), _GREATEST_SLOPE)
             if measured >= _LEAST_SLOPE and -precision * rise <= y <= 0:
@@ -83,7 +82,8 @@ def largest_within(
         following = x + min(max(step, -_FARTHEST), _FARTHEST)
         if good is not None and bad is not None and not (probe < _MOST_SECANTS and good < following < bad):
             following = (good + bad) / 2
-        x = following
+        following = min(max(following, bottom), top)
+        x = following if following != x else x + precision  # the least level may use all but the precision
     raise ArithmeticError(f"the certified ε does not rise steadily around {level(x)}; report it")
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from scipy import special
 
 from shuffle_plugins.accounting.numerics.grid import Floats
+from shuffle_plugins.accounting.numerics.normal_sums import log_largest_part
 
 _REACH = 9.5  # standard deviations at which integrals over the noise end
 _STEP, _COMMON_STEP = 0.5, 0.75  # of the trapezoidal rule: e^(−2π²/h²) is what it misses
@@ -367,41 +368,11 @@ def _sum_bound(each: _Tilted, own: _Tilted, c: float, x: float, slots: int, miss
     exponent = c * x + slots * largest + float(own.log_moment[0]) * (1 + _MARGIN)
     if not math.isfinite(exponent + most) or least <= 0:
         return math.inf
-    log_normal = _log_largest_part(low, high, most, c) + 0.5 * math.log(most / least)
+    log_normal = float(log_largest_part(low, high, most, c)) + 0.5 * math.log(most / least)
     rest = _remainder(each, own, pad, least, c, slots)
     if not math.isfinite(rest):
         return math.inf
     return math.exp(min(exponent + log_normal, 700.0)) + math.exp(min(exponent, 700.0)) * rest
-
-
-def _log_part(offset: float, variance: float, c: float) -> tuple[float, float]:
-    """log E[Y₊·e^(−cY)] of a normal Y, and its derivative by the mean."""
-    root = math.sqrt(variance)
-    a = (offset - c * variance) / root
-    log_density = -0.5 * a * a - 0.5 * math.log(2 * math.pi)
-    if a < 0:
-        mills = math.sqrt(math.pi / 2) * float(special.erfcx(-a / math.sqrt(2)))
-        part = 1 + a * mills
-        if a < -50:
-            part = 1 / (a * a)
-        log_part = log_density + math.log(part)
-        ratio = mills / part
-    else:
-        value = math.exp(log_density) + a * float(special.ndtr(a))
-        log_part, ratio = math.log(value), float(special.ndtr(a)) / value
-    return -c * offset + c * c * variance / 2 + math.log(root) + log_part, ratio / root - c
-
-
-def _log_largest_part(low: float, high: float, variance: float, c: float) -> float:
-    """The largest over means in [low, high]: log-concave, so below both ends' tangents."""
-    left, rise = _log_part(low, variance, c)
-    right, fall = _log_part(high, variance, c)
-    if rise <= 0:
-        return left
-    if fall >= 0:
-        return right
-    crossing = (right - left + rise * low - fall * high) / (rise - fall)
-    return left + rise * (min(max(crossing, low), high) - low)
 
 
 def _remainder(each: _Tilted, own: _Tilted, pad: Floats, least: float, c: float, slots: int) -> float:

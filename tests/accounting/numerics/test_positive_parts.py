@@ -122,7 +122,24 @@ def test_the_tilted_positive_part_of_a_normal_variable_is_that_of_its_integral(a
         step = mpmath.mpf(2) ** -20
         rise = (log_integral(mean + step) - log_integral(mean - step)) / (2 * step)
     row = (np.array([each]) for each in (mean, variance, c))
-    found, slope = (float(each[0]) for each in normal_sums._log_part(*row))
+    found, least, slope = (float(each[0]) for each in normal_sums._log_part(*row))
     excess = found - float(exact)
     assert -1e-9 <= excess <= (3 / a**2 if a < -50 else 1e-9)
     assert slope == pytest.approx(float(rise), abs=4 / math.fabs(a) / deviation if a < -50 else 1e-6)
+    assert least - 1e-6 <= float(rise) <= slope + 1e-6
+
+
+@pytest.mark.parametrize("c", [60.0, 400.0])
+def test_the_largest_of_many_means_is_bounded_far_out_too(c: float) -> None:
+    """There the slope is known between bounds only: one end's tangent needs the larger, one the smaller."""
+    low, high = -1 / c + 1e-4, 0.1
+    bound = float(normal_sums.log_largest_part(low, high, 1.0, c))
+    with mpmath.workdps(60):
+
+        def log_part(mean: mpmath.mpf) -> mpmath.mpf:
+            a = mean - c
+            part = mpmath.npdf(a) + a * mpmath.ncdf(a)
+            return mpmath.log(part) - c * mean + mpmath.mpf(c) ** 2 / 2
+
+        largest = max(log_part(mpmath.mpf(low) + (high - low) * mpmath.mpf(k) / 400) for k in range(401))
+    assert largest <= bound <= largest + 0.1

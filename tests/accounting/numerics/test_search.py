@@ -56,6 +56,14 @@ def test_the_search_knows_its_ends() -> None:
     )
 
 
+@pytest.mark.parametrize("start", [1e-5, 1e-4, 1.0])
+def test_the_search_ends_at_a_least_level_that_uses_the_target(start: float) -> None:
+    """Every step from there wants to go further down, below the range."""
+    ends = {"lowest": 1e-4, "highest": 20.0, "precision": 2e-4}
+    found = largest_within(lambda level: level / 1e-4, target=1.0, start=start, **ends)
+    assert found == pytest.approx(1e-4, rel=1e-9)
+
+
 @pytest.mark.parametrize("start", [1e-3, 1.0, 20.0])
 def test_the_search_crosses_plateaus_just_above_and_just_below_the_target(start: float) -> None:
     def cost(level: float) -> float:

@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -22,8 +23,8 @@ from shuffle_plugins.accounting import (
     Tag,
     TaggedRound,
 )
-from shuffle_plugins.accounting.losses.bits import counted_losses
-from shuffle_plugins.accounting.losses.distribution import discounted
+from shuffle_plugins.accounting.losses.bits import counted_instance, counted_losses
+from shuffle_plugins.accounting.losses.distribution import SINGLE, discounted
 from shuffle_plugins.accounting.pairs.bits import BitResponse
 
 EPSILONS = (0.0, 0.1, 0.4, 1.0, 2.0)
@@ -195,6 +196,28 @@ def test_many_clients_hold_what_is_asked() -> None:
             assert exact <= bound * (1 + 1e-9)
             if held == 0 and epsilon < 1:
                 assert bound <= 1.02 * exact
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_one_counts_instance_is_never_above_its_exact_law_however_small_delta_is(held: bool) -> None:
+    """Outcomes at the edge of what is listed of the others' noise seem less likely than they are."""
+    response, others = BitResponse.optimal(2.0), 1999
+    law = LossComposition([counted_instance(response, others=others, resolution=SINGLE, held=held)], [1])
+    with mpmath.workdps(40):
+        share = mpmath.mpf(response.one if held else response.zero)
+
+        def noise(count: int) -> mpmath.mpf:
+            return mpmath.binomial(others, count) * share**count * (1 - share) ** (others - count)
+
+        at = [noise(count) for count in range(others + 1)]
+        pairs = [
+            (response.not_one * same + response.one * less, response.not_zero * same + response.zero * less)
+            for same, less in zip([*at, 0], [0, *at], strict=True)
+        ]
+        for epsilon in (0.0, 0.1, 0.5, 1.0):
+            exact = mpmath.fsum(max(p - mpmath.exp(epsilon) * q, 0) for p, q in pairs)
+            assert law.delta(epsilon) <= exact * (1 + 1e-9)
+    assert law.delta(0.1) > 1e-11
 
 
 def test_a_distance_is_taken_off_the_lower_end_and_put_on_the_upper() -> None:
