@@ -325,7 +325,26 @@ def _digits() -> str:
     )
 
 
-_NUMBERS = {2: "two", 3: "three", 6: "six", 7: "seven", 8: "eight"}
+_NUMBERS = {2: "two", 3: "three", 6: "six", 7: "seven", 8: "eight", 10: "ten"}
+
+
+def _start_pages() -> Sentences:
+    """What the quick starts' runs reached, from the least to the largest."""
+    found = result("examples/start_pages")
+    plain, total, report = zip(*found["opacus"], strict=True)
+    (clients,) = zip(*found["flower"], strict=True)
+    words = f"in {_NUMBERS[len(plain)]} runs"
+    return {
+        "docs/start/opacus.md": [
+            f'print(f"{said} # {100 * min(runs):.0f} to {100 * max(runs):.0f} % {words}'
+            for said, runs in (
+                ('without privacy: {accuracy(model):.0%}")', plain),
+                ('with privacy: {accuracy(model):.0%}")', total),
+            )
+        ]
+        + [f"# {100 * min(report):.0f} to {100 * max(report):.0f} % {words}"],
+        "docs/start/flower.md": [f"# accuracy: {min(clients):.2f} to {max(clients):.2f} {words}"],
+    }
 
 
 def sentences() -> Sentences:
@@ -369,4 +388,5 @@ def sentences() -> Sentences:
             f"{total['processor_seconds']:.0f} s of processor time",
             f"signal-to-noise ratio of {report['signal_to_noise_ratio']:.3g} in a step",
         ],
+        **_start_pages(),
     }

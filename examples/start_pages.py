@@ -1,0 +1,65 @@
+"""What the two quick starts learn: their blocks of code run from first to last, several times.
+
+Each run is a process of its own, as a reader's would be; its noise and its drawings differ from those of the
+next. The accuracies that a page prints, in their order, are added to the result file.
+
+Usage: python examples/start_pages.py [--runs 10] [--page opacus flower] [--results FILE]   (some two minutes)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.progress import track
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "examples" / "results" / "start_pages.json"
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+ACCURACY = re.compile(
+    r"^[a-z ]+: (\d+)%|'accuracy': (0\.\d+)", re.MULTILINE
+)  # as each of the pages prints it
+
+
+def accuracies(printed: str) -> list[float]:
+    """The accuracies that a page has printed, as shares of 1."""
+    return [float(share) if share else int(percent) / 100 for percent, share in ACCURACY.findall(printed)]
+
+
+def run(page: str) -> list[float]:
+    """Run all Python of a page in an empty folder."""
+    text = (ROOT / "docs" / "start" / f"{page}.md").read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", "\n".join(PYTHON.findall(text))],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    return accuracies(done.stdout)
+
+
+def main() -> None:
+    """Run the pages, and write the results after each run."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--page", nargs="+", choices=("opacus", "flower"), default=["opacus", "flower"])
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    found = json.loads(given.results.read_text()) if given.results.exists() else {}
+    for page in given.page:
+        for _ in track(range(given.runs), description=f"docs/start/{page}.md"):
+            found.setdefault(page, []).append(run(page))
+            given.results.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
