@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,16 @@ from scipy import stats
 from thinning import first_fast
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.pairs.bits import BitPair, bit_outcomes
+from shuffle_plugins.accounting.numerics.binomial import LOG_TAIL
+from shuffle_plugins.accounting.numerics.profiles import PositiveLosses
+from shuffle_plugins.accounting.pairs import bits
+from shuffle_plugins.accounting.pairs.bits import (
+    BitPair,
+    BitResponse,
+    UnevenBitPair,
+    bit_outcomes,
+    uneven_outcomes,
+)
 
 VIOLATION = 1e-12
 
@@ -226,3 +236,59 @@ def test_a_server_and_a_check_in_take_the_right_view() -> None:
         everybody.epsilon(1e-6, lower=False).upper, rel=1e-4
     )
     assert checked_in.epsilon(1e-6, lower=False).upper >= everybody.epsilon(1e-6, lower=False).upper
+
+
+@pytest.mark.parametrize("trials", [3, 40])
+def test_shares_end_where_what_is_seen_of_them_is_too_rare(trials: int) -> None:
+    """By Hoeffding's bound; of bits that are all the same it is the probability itself."""
+    counts = np.arange(trials + 1, dtype=np.float64)
+    least, most = (bits._likely_share(counts, trials, upper=upper) for upper in (False, True))
+    assert (least[0], most[-1]) == (0.0, 1.0)
+    assert least[-1] == pytest.approx(math.exp(-LOG_TAIL / trials), rel=1e-7, abs=0)
+    assert most[0] == pytest.approx(-math.expm1(-LOG_TAIL / trials), rel=1e-7, abs=0)
+    assert np.all(least <= counts / trials)
+    assert np.all(counts / trials <= most)
+    assert np.all(stats.binom.logsf(counts[1:] - 1, trials, least[1:]) <= -LOG_TAIL + 1e-6)
+    assert np.all(stats.binom.logcdf(counts[:-1], trials, most[:-1]) <= -LOG_TAIL + 1e-6)
+    assert [bits._likely_share(np.zeros(1), 0, upper=upper)[0] for upper in (False, True)] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(("zeros", "ones"), [(0, 100_000), (100_000, 0), (40, 30), (0, 1)])
+@pytest.mark.parametrize("response", [BitResponse.symmetric(6.0), BitResponse.optimal(2.0).flipped])
+def test_noise_is_the_law_of_all_bits_far_out_too(zeros: int, ones: int, response: BitResponse) -> None:
+    even = np.full(1, 0.5)
+    datasets = bits._Datasets(
+        zeros=np.array([float(zeros)]), ones=np.array([float(ones)]), rest_one=even, rest_zero=even
+    )
+    (law,), (known,) = bits._noise(datasets, response)
+    first = math.floor((zeros * response.zero + ones * response.one) * (1 - 1e-12))
+    counts = first + np.arange(len(law))
+    if min(zeros, ones) == 0:
+        exact = stats.binom.pmf(counts, zeros + ones, response.zero if zeros else response.one)
+    else:
+        parts = ((zeros, response.zero), (ones, response.one))
+        both = np.convolve(*(stats.binom.pmf(np.arange(n + 1), n, chance) for n, chance in parts))
+        exact = np.append(both, np.zeros(2))[counts]
+    listed = np.append(True, known)
+    np.testing.assert_allclose(law[listed], exact[listed], rtol=1e-9, atol=1e-200)
+    assert exact[~listed].sum() < 1e-29
+
+
+def test_bounds_of_more_mass_than_one_are_no_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = UnevenBitPair(response=BitResponse.optimal(1.0), others=5)
+    assert uneven_outcomes(pair)[1].sum() == pytest.approx(1)
+    much = PositiveLosses(loss=np.array([1.0]), p=np.array([1.2]), q=np.array([0.4]), beyond=0.0)
+    monkeypatch.setattr(bits, "_uneven_side", lambda *_: much)
+    with pytest.raises(ArithmeticError, match=r"a mass of 1\.6"):
+        uneven_outcomes(pair)
+
+
+def test_counts_that_cannot_be_computed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = BitPair(local_epsilon=1.0, population=9, others=8, participation=1.0)
+    nowhere = SimpleNamespace(irfft=lambda law, n, axis: np.full((len(law), n), np.nan))
+    monkeypatch.setattr(bits, "fft", nowhere)
+    with pytest.raises(ArithmeticError, match="left floating-point range"):
+        bit_outcomes(pair)
+    monkeypatch.setattr(bits, "_MOST_TRANSFORM", 16)
+    with pytest.raises(ArithmeticError, match="use a smaller cohort"):
+        bit_outcomes(pair)

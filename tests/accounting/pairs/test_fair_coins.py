@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from shuffle_plugins.accounting.pairs.fair_coins import LONG_ROUNDOFF, masses
+from shuffle_plugins.accounting.pairs.fair_coins import DRAWN_REACH, LONG_ROUNDOFF, REACH, masses, upper_half
 from shuffle_plugins.protocols import heads
-from shuffle_plugins.protocols.coins.sampling import DISTANCE, RATIO, _upper_masses, alias_table
+from shuffle_plugins.protocols.coins.sampling import _GUARD_BITS, DISTANCE, RATIO, _upper_masses, alias_table
 from shuffle_plugins.randomness import Randomness
 
 mpmath = pytest.importorskip("mpmath")
@@ -47,6 +47,18 @@ def test_no_digits_cancel_in_masses_of_many_coins(trials):
             head = float(mass)
             written = mpmath.mpf(head) + mpmath.mpf(float(mass - np.longdouble(head)))
             assert abs(written / exact_mass(count, trials) - 1) < LONG_ROUNDOFF
+
+
+@pytest.mark.parametrize("trials", [100_000, 1_000_001])
+def test_counts_are_listed_as_far_as_they_should(trials):
+    """And numbers drawn furthest out have masses of as many digits as their ratio is right to."""
+    for reach in (REACH, DRAWN_REACH):
+        counts = upper_half(trials, reach=reach)
+        assert counts[0] == -(-trials // 2)
+        assert np.all(np.diff(counts) == 1)
+        assert 0 <= counts[-1] - trials / 2 - reach * math.sqrt(trials) / 2 < 1
+    middle, furthest = masses(counts[[0, -1]], trials)
+    assert np.log2(middle / furthest) < _GUARD_BITS - 140
 
 
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="needs more digits than float64")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -138,9 +139,28 @@ def test_products_and_levels_are_laws() -> None:
     assert mass @ (u - v) ** 2 == pytest.approx(((laws[0] - laws[1]) ** 2 / laws[2]).sum(), rel=1e-12)
 
 
+def test_many_signs_are_read_coarsely() -> None:
+    """At equal means, and with nearly all that they tell."""
+    likely = tuple(np.linspace(0.55, 0.9, 7).tolist())
+    held = (1, -1, 0, 1, -1, 0, 1)
+    u, v, mass = map(np.array, zip(*product_atoms(likely=likely, held=held), strict=True))
+    assert 1 < len(mass) <= 802
+    assert mass.sum() == pytest.approx(1, abs=1e-14)
+    assert u @ mass == pytest.approx(0, abs=1e-12)
+    assert v @ mass == pytest.approx(0, abs=1e-12)
+    patterns = np.array(list(itertools.product((1, -1), repeat=7)))
+    one, two, third = (
+        np.prod((1 + patterns * sign * (2 * np.array(likely) - 1)) / 2, axis=1)
+        for sign in (1, -1, np.array(held))
+    )
+    exact = ((one - two) ** 2 / third).sum()
+    assert 0.999 * exact < mass @ (u - v) ** 2 <= exact * (1 + 1e-12)
+
+
 def test_bad_atoms_are_refused() -> None:
     law = {"local_epsilon": 1.0, "differing": 1 / (math.e + 1)}
-    for atoms in (((0.1, 0.0, 1.0),), ((-2.0, 0.0, 0.5), (2.0, 0.0, 0.5)), ((0.0, 0.0, 0.5),)):
+    odd = (((math.nan, 0.0, 1.0),), ((0.0, 0.0, math.nan),), ((math.inf, 0.0, 0.0), (0.0, 0.0, 1.0)))
+    for atoms in (((0.1, 0.0, 1.0),), ((-2.0, 0.0, 0.5), (2.0, 0.0, 0.5)), ((0.0, 0.0, 0.5),), *odd):
         with pytest.raises(ValueError, match="instance"):
             Blanket(**law, instances=(atoms,))
 

@@ -24,7 +24,7 @@ from shuffle_plugins.accounting.losses.distribution import BoundKind, profile_lo
 from shuffle_plugins.accounting.losses.shuffle import outcomes_of
 from shuffle_plugins.accounting.pairs.bits import BitPair
 from shuffle_plugins.accounting.pairs.blanket import Form
-from shuffle_plugins.accounting.pairs.counts import CountPair
+from shuffle_plugins.accounting.pairs.counts import CountPair, PairMixture, mirror_pair, third_record_pair
 from shuffle_plugins.accounting.pairs.mixes import MixPair
 from shuffle_plugins.accounting.pairs.record_types import RecordTypes
 from shuffle_plugins.accounting.pairs.spread import InformationBound
@@ -382,6 +382,37 @@ def test_types_of_others_are_two_or_three_that_turn_into_each_other() -> None:
             dataclasses.replace(types, common=common)
 
 
+def test_types_of_others_that_turn_into_mirror_images_are_refused() -> None:
+    """A gain and one of the other sign are not alike."""
+    one = ((1.0, -0.5, 0.25), (-1 / 3, 1 / 6, 0.75))
+    with pytest.raises(ValueError, match="must turn the types of others into each other"):
+        dataclasses.replace(RecordTypes.generic(1.0), types=(one, one))
+
+
+def test_small_gains_of_others_have_no_mean_either() -> None:
+    """However small it is, a mean grows with the number of reports."""
+    types = RecordTypes.generic(1.0)
+    for gain in (1.0, 1e-18):
+        even = ((gain, -gain, 0.5), (-gain, gain, 0.5))
+        dataclasses.replace(types, shared=even)
+        leaning_first = ((gain, -gain, 0.5), (-gain / 2, gain, 0.5))
+        leaning_second = ((gain, -gain, 0.5), (-gain, 0.0, 0.5))
+        for leaning in (leaning_first, leaning_second):
+            with pytest.raises(ValueError, match="mean 0"):
+                dataclasses.replace(types, shared=leaning)
+
+
+@pytest.mark.parametrize("local_epsilon", [36.0, 40.75, 46.0, 60.0])
+def test_reports_that_have_next_to_nothing_in_common_are_types_too(local_epsilon: float) -> None:
+    """What they do not have in common is then one but for rounding, and no more than one."""
+    size = math.exp(local_epsilon) + 2
+    shares = dict.fromkeys([(1, 0, 0), (0, 1, 0), (0, 0, 1)], 1 / size)
+    types = RecordTypes.two_level(local_epsilon=local_epsilon, shares=shares)
+    assert types.common == pytest.approx(3 / size, rel=1e-12, abs=0)
+    assert min(min(u, v) for u, v, _ in types.shared) == pytest.approx(-1)
+    assert all(min(u, v) >= -1 for u, v, _ in types.shared)
+
+
 def test_a_bound_at_zero_that_symmetry_rules_out_is_lowered() -> None:
     # Whatever is (0.1, 0)-DP has a total variation of at most tanh(0.05), that of randomized response.
     law = profile_losses(np.array([0.0, 0.1]), np.array([0.5, 0.0]), resolution=FINE)
@@ -439,3 +470,37 @@ def test_groups_of_counts_without_mass_have_a_place_all_the_same() -> None:
     )
     assert nodes.tolist() == [[2.6, 1.0]]
     assert mass.tolist() == [[0.5, 0.0]]
+
+
+def test_a_pair_of_one_side_has_no_slots() -> None:
+    pair = mirror_pair(Blanket.generic(1.0), population=9, slots=9, participation=1.0)
+    assert pair.one_sided
+    with pytest.raises(ValueError, match="no symmetric slots"):
+        pair.as_slots()
+
+
+@pytest.mark.parametrize("local_epsilon", [0.02, 0.03, 0.08, 1.0, 8.0])
+def test_reports_of_everybody_else_are_passive_with_a_probability(local_epsilon: float) -> None:
+    """Under binary response all that are not active: one, and not a rounding error more."""
+    pair = mirror_pair(Blanket.generic(local_epsilon), population=9, slots=9, participation=1.0)
+    assert 1 - 1e-15 <= pair.passive <= 1
+
+
+@pytest.mark.parametrize("outside", [0.0, -0.1, 1.01, math.nan])
+def test_a_third_record_is_outside_of_both_with_a_mass_that_can_be(outside: float) -> None:
+    """As shares of 1/(e^ε0 + 1), the most that can be."""
+    most = 1 / (math.e + 1)
+    place = {"local_epsilon": 1.0, "population": 5, "slots": 5, "participation": 1.0}
+    assert third_record_pair(outside=most, **place).passive_weight == pytest.approx(0, abs=1e-15)
+    with pytest.raises(ValueError, match="the mass outside of a third record"):
+        third_record_pair(outside=outside * most, **place)
+
+
+def test_a_mixture_has_a_mass_for_each_pair() -> None:
+    pair = mirror_pair(Blanket.generic(1.0), population=9, slots=9, participation=1.0)
+    mixture = PairMixture(masses=(0.5, 0.5), pairs=(pair, pair))
+    assert mixture.readable_information == mixture.information == pair.information
+    fewer = PairMixture(masses=(0.5, 0.5), pairs=(pair,))
+    for name in ("information", "readable_information"):
+        with pytest.raises(ValueError, match="shorter"):
+            getattr(fewer, name)

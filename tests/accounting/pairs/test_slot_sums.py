@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -189,6 +190,31 @@ def test_a_pair_without_information_has_one_outcome():
     np.testing.assert_allclose(p, q)
     assert p.sum() == pytest.approx(1.0)
     assert missing == 0.0
+
+
+@pytest.mark.parametrize("gain", [1e-12, 1e-160])
+def test_gains_whose_squares_are_no_floats_are_bounded_all_the_same(gain):
+    """Their sum is nearly normal, and E|P − Q| the mean size of a normal variable."""
+    kinds = ((gain, -gain), (2 * gain, -2 * gain))
+    law = tuple((*(sign * each for each in kind), 0.25) for kind in kinds for sign in (1, -1))
+    pair = SlotPair(population=10**5, slots=10**5, atoms=law)
+    with np.errstate(all="ignore"):
+        loss, p, _, missing = slot_sums.slot_losses(pair, tolerance=TOLERANCE)
+    assert p.sum() == pytest.approx(1)
+    distance = math.sqrt(10 / 10**5 / (2 * math.pi)) * gain
+    found = p @ -np.expm1(-np.maximum(loss, 0)) + missing
+    assert distance * (1 - 1e-4) <= found <= 1.3 * distance
+
+
+def test_a_quotient_of_a_bound_is_rounded_up(monkeypatch):
+    """A third of one, say, is more than the float next to it, times 3."""
+    pair = corner_slots(1.0, population=300, slots=300)
+    u, v, mass = (np.array(column) for column in zip(*pair.atoms, strict=True))
+    losses = np.array([0.0, 0.1])
+    for value in np.linspace(1.0, 2.0, 7):
+        monkeypatch.setattr(slot_sums, "expected_positive_part", lambda value=value, **_: np.full(2, value))
+        found = slot_sums._Profile(pair, u, v, mass).bound(losses, share=0.01)
+        assert all(Fraction(each) * 300 >= Fraction(value) for each in found.tolist())
 
 
 @pytest.mark.parametrize(

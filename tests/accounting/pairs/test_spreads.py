@@ -370,3 +370,13 @@ def test_rows_beside_each_other_are_bounded_nearly_as_well_as_alone() -> None:
         only = np.array([row])
         alone = positive_part_bound(shift[only], each=each.of(only), own=own.of(only))
         assert alone[0] * (1 - 1e-12) <= together[row] <= alone[0] * 1.02
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("information", 0.0), ("common", 0.0), ("common", 1.1), ("heaviest", 0.0), ("heaviest", math.inf)],
+)
+def test_what_no_report_can_tell_is_refused(name: str, value: float) -> None:
+    known = InformationBound(information=1.0, common=1.0, heaviest=2.0)
+    with pytest.raises(ValueError, match=name):
+        replace(known, **{name: value})

@@ -11,7 +11,7 @@ from scipy import special, stats
 from thinning import first_fast
 
 from shuffle_plugins.accounting.pairs.clones import ClonePair, binary_pair
-from shuffle_plugins.accounting.pairs.few_clones import log_excess
+from shuffle_plugins.accounting.pairs.few_clones import log_excess, log_few
 from shuffle_plugins.accounting.published import clones, shuffle_rdp
 
 TABLE = [  # ε0, n, δ, ε of the 2021 pair, ε of the binary pair
@@ -58,6 +58,29 @@ def test_delta_is_the_pairs_own(n: int, local_epsilon: float, probability: float
         assert lower <= exact + 1e-15
         assert upper >= exact - 1e-15
         assert upper == pytest.approx(exact, rel=1e-8, abs=1e-14)
+
+
+def test_a_delta_no_larger_than_what_windows_leave_out_is_between_its_bounds() -> None:
+    """The mass that is left out of the clones' number is given to the upper bound and kept from the lower."""
+    pair = ClonePair(local_epsilon=1.0, cohort=90, clone_probability=1.0)
+    advantage, factor = Fraction(math.tanh(0.5)), Fraction(math.exp(0.99))
+    exact = Fraction(0)
+    for heads in range(91):
+        balance = advantage * Fraction(2 * heads - 90, 90)
+        gain = 1 + balance - factor * (1 - balance)
+        exact += math.comb(90, heads) * max(gain, Fraction(0)) / 2**90
+    lower, upper = pair.delta(0.99)
+    assert 1e-29 < exact < 1e-28
+    assert 0.5 * exact < lower <= exact - Fraction(0.99e-30)
+    assert exact + Fraction(0.99e-30) <= upper < 1.5 * exact
+
+
+@pytest.mark.parametrize("local_epsilon", [0.3, 1.0, 7.0])
+def test_nobody_else_hides_nothing_at_a_small_delta(local_epsilon: float) -> None:
+    """One report has the δ (e^ε0 − e^ε)/(e^ε0 + 1), so almost ε0 is spent, and no more than that."""
+    lower, upper = ClonePair(local_epsilon=local_epsilon, cohort=1, clone_probability=0.5).epsilon(1e-14)
+    assert (1 - 1e-11) * local_epsilon < lower < local_epsilon
+    assert upper == local_epsilon
 
 
 @pytest.mark.slow
@@ -181,6 +204,22 @@ def test_geometric_cells_cover_each_count_of_clones() -> None:
             exact = renyi_by_summing(pair, [order])[0] * (order - 1)
             slack = 0.06 if exact > 1 else 0.5 * exact
             assert exact * (1 - 1e-9) <= np.logaddexp(0.0, found) <= exact + slack
+
+
+@pytest.mark.parametrize("edge", [1, 2, 3])
+@pytest.mark.parametrize(("local_epsilon", "order"), [(0.5, 3.0), (2.0, 40.0)])
+def test_what_the_fewest_clones_add_is_not_left_out(edge: int, local_epsilon: float, order: float) -> None:
+    others, p = 60, 0.3
+    exact = 0.0
+    for clones_seen in range(edge):
+        pair = ClonePair(local_epsilon=local_epsilon, cohort=clones_seen + 1, clone_probability=1.0)
+        excess = math.expm1(renyi_by_summing(pair, [order])[0] * (order - 1))
+        exact += stats.binom.pmf(clones_seen, others, p) * excess
+    given = {"others": others, "clone_probability": p, "order": order, "local_epsilon": local_epsilon}
+    assert log_few(edge=0, rest=-math.inf, **given) == -math.inf
+    for rest in (-math.inf, math.log(exact), 0.0):
+        assert log_few(edge=edge, rest=rest, **given) >= math.log(exact) - 1e-9
+    assert log_few(edge=edge, rest=-math.inf, **given) < math.log(exact) + 0.5
 
 
 def test_rdp_of_a_large_shuffle_is_that_of_its_quadratic_limit() -> None:

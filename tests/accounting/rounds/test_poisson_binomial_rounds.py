@@ -14,7 +14,14 @@ from shuffle_plugins.accounting.losses.bits import _reach, has_leaning_instance,
 from shuffle_plugins.accounting.losses.coins import gaussian_profile
 from shuffle_plugins.accounting.losses.distribution import COARSE, FINE, SINGLE
 from shuffle_plugins.accounting.numerics.binomial import binomial_window, window_ends
-from shuffle_plugins.accounting.pairs.bit_scores import _fewest_coins, _Law, _shift, score_cover
+from shuffle_plugins.accounting.pairs.bit_scores import (
+    CUT_TAIL,
+    _binomial,
+    _fewest_coins,
+    _Law,
+    _shift,
+    score_cover,
+)
 
 DELTA = 1e-6
 
@@ -84,6 +91,32 @@ def test_revealing_all_but_fair_coins_costs_more_and_is_covered_too():
     assert cover.shift < coins < 1.2 * cover.shift
     vast = score_cover(crowd=10**9, own=2, flip=flip)
     assert vast.shift == pytest.approx(cover.shift * math.sqrt(crowd / 10**9), rel=0.1)
+
+
+@pytest.mark.parametrize(("crowd", "flip"), [(400, 0.45), (20_000, 0.1), (10**6, 0.001), (10**9, 0.3)])
+def test_fewer_fair_coins_are_tossed_as_rarely_as_is_charged(crowd, flip):
+    coins = _fewest_coins(crowd, flip)
+    assert coins > 0
+    assert stats.binom.logcdf(coins - 1, crowd, 2 * flip) < -CUT_TAIL
+
+
+@pytest.mark.parametrize(("trials", "chance"), [(0, 0.3), (1, 0.3), (30, 0.5), (5000, 0.02)])
+def test_a_crowds_count_is_binomial(trials, chance):
+    low, mass = _binomial(trials, chance, room=1)
+    np.testing.assert_allclose(mass, stats.binom.pmf(low + np.arange(len(mass)), trials, chance), rtol=1e-11)
+
+
+def test_scores_and_what_they_exceed_are_sums_over_all_counts():
+    """A score is the change of the count's law per change of v, over the law at v = −1."""
+    flip, others = 0.2, counted([0.2, 0.2, 0.8, 0.5, 0.3])
+    law, changed = (np.convolve(others, [1 - chance, chance]) for chance in (flip, 1 - flip))
+    score = (changed - law) / 2 / law
+    found = _Law.of(others, flip, first=0, lowest=0, highest=len(law))
+    np.testing.assert_allclose(found.score, score, rtol=1e-12)
+    above = [law @ np.maximum(score - x, 0) for x in score]
+    below = [law @ np.maximum(x - score, 0) for x in score]
+    np.testing.assert_allclose(found.above, above, rtol=1e-11, atol=1e-15)
+    np.testing.assert_allclose(found.below, below, rtol=1e-11, atol=1e-15)
 
 
 def test_more_others_and_quieter_bits_hide_better():

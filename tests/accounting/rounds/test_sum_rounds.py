@@ -19,6 +19,7 @@ from shuffle_plugins.accounting.losses.coins import (
 )
 from shuffle_plugins.accounting.losses.distribution import FINE
 from shuffle_plugins.accounting.pairs.gaussian_cover import (
+    _cell_mass,
     _three_points,
     covering_deviation,
     gaussian_cover,
@@ -80,6 +81,21 @@ def test_huge_numbers_of_coins_are_covered_in_parts():
     assert whole.deviation == pytest.approx(covering_deviation(trials))
     assert whole.deviation < math.sqrt(trials) / 2
     assert whole.distance < 1e-12
+    size, larger = divmod(trials, 4)
+    assert larger == 1
+    parts = gaussian_cover(size + 1).distance + 3 * gaussian_cover(size).distance
+    assert whole.distance == pytest.approx(parts, rel=1e-12, abs=0)
+
+
+@pytest.mark.parametrize(("deviation", "apart"), [(4.0, 1e-11), (10.0, 2e-14)])
+def test_a_cells_mass_is_that_of_the_normal_distribution_function(deviation, apart):
+    """But for the terms of its series that are left out."""
+    mpmath = pytest.importorskip("mpmath")
+    with mpmath.workdps(40):
+        for centre in (0.0, 3.5, 12.0, 5 * deviation):
+            found = float(_cell_mass(np.array([centre], dtype=np.longdouble), deviation)[0])
+            exact = mpmath.ncdf((centre + 0.5) / deviation) - mpmath.ncdf((centre - 0.5) / deviation)
+            assert found == pytest.approx(float(exact), rel=apart, abs=0)
 
 
 @pytest.mark.parametrize("trials", [63, -1, 2.0, True, 10**16])
