@@ -61,6 +61,20 @@ def test_an_empty_history_costs_nothing() -> None:
     interval = ShuffleAccountant().epsilon(1e-5)
     assert (interval.lower, interval.upper) == (0.0, 0.0)
     assert ShuffleAccountant().delta(0.5).upper == 0.0
+    assert pair_epsilon_interval(ShuffleAccountant(), 1e-5) == (0.0, 0.0)
+
+
+def test_numerics_are_not_said_to_be_exact_where_one_round_is_known_through_another() -> None:
+    """The pair composed from below is a stand-in's, whose distance from the round is charged to δ."""
+    own = ShuffleRound(
+        local_epsilon=1.0, population=500, cohort=250, mechanism="sequential", blanket=Blanket.clones(1.0)
+    )
+    close = ShuffleRound(local_epsilon=1.0, population=500, cohort=250, local_delta=1e-12)
+    alone, together = accountant_of((own, 1)), accountant_of((own, 1), (close, 1))
+    below, above = pair_epsilon_interval(alone, 1e-6)
+    assert alone.epsilon(1e-6).lower < 0.999 * above < below
+    found = together.epsilon(1e-6)
+    assert pair_epsilon_interval(together, 1e-6) == (found.lower, found.upper)
 
 
 def test_interval_says_what_it_is() -> None:

@@ -79,6 +79,7 @@ def test_the_printed_formula_is_below_what_the_average_can_leak() -> None:
         {"global_noise": 0.0},
         {"global_noise": math.nan},
         {"global_noise": math.inf},
+        {"global_noise": 1e-155},
         {"dissimilarity_noise": -1.0},
     ],
     ids=str,
@@ -89,9 +90,10 @@ def test_bad_numbers_are_refused(change: dict[str, float]) -> None:
 
 
 def test_orders_and_steps_are_checked() -> None:
-    with pytest.raises(ValueError, match="orders"):
-        adaped.printed_rdp(
-            orders=[1.0], rounds=1, cohort=2, population=2, global_noise=1.0, dissimilarity_noise=1.0
-        )
+    for orders in ([1.0], [2.0, 1.0], [2.0, math.inf], [2.0, math.nan]):
+        with pytest.raises(ValueError, match="orders"):
+            adaped.printed_rdp(
+                orders=orders, rounds=1, cohort=2, population=2, global_noise=1.0, dissimilarity_noise=1.0
+            )
     with pytest.raises(ValueError, match="steps"):
         adaped.noisy_steps_epsilon(delta=1e-4, steps=0, global_noise=1.0)

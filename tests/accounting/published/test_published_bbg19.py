@@ -150,6 +150,44 @@ def test_generic_bounds_cover_random_channels(
                 assert hockey_stick(first, second, epsilon) <= math.exp(min(log_delta, 0.0)) + 1e-12
 
 
+@pytest.mark.parametrize("inequality", [bbg19.hoeffding, bbg19.bennett])
+@pytest.mark.parametrize("name", ["generic", "10-ary", "laplace"])
+def test_at_no_epsilon_nothing_is_said(inequality: bbg19.Inequality, name: str) -> None:
+    assert inequality(randomizer(name, 1.0)(0.0), 1_000) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("inequality", "local_epsilon", "cohort", "delta"),
+    [
+        (bbg19.bennett, 2.0, 10**4, 1e-6),
+        (bbg19.bennett, 0.01, 10**12, 1e-2),
+        (bbg19.bennett, 5.0, 10**12, 1e-2),
+        (bbg19.hoeffding, 0.01, 10**12, 1e-2),
+        (bbg19.hoeffding, 2.0, 10**12, 1e-12),
+    ],
+)
+def test_the_inequality_itself_holds_at_the_epsilon_found(
+    inequality: bbg19.Inequality, local_epsilon: float, cohort: int, delta: float
+) -> None:
+    """Where ε is far below ε0, the search for it ends within a distance that is much of it."""
+    law = partial(bbg19.generic_variable, local_epsilon=local_epsilon)
+    found = bbg19.blanket_bound(
+        inequality=inequality, variable_at=law, local_epsilon=local_epsilon, cohort=cohort, delta=delta
+    )
+    assert inequality(law(found), cohort) <= math.log(delta)
+    assert inequality(law(0.98 * found), cohort) > math.log(delta)
+
+
+def test_what_bennett_loses_is_never_overrated() -> None:
+    """(1 + u)·log(1 + u) − u, by its series where it would cancel."""
+    import mpmath
+
+    with mpmath.workdps(60):
+        for u in (1e-12, 1e-5, 1e-3, 9.99e-3, 0.3, 40.0):
+            exact = float((1 + mpmath.mpf(u)) * mpmath.log(1 + mpmath.mpf(u)) - u)
+            assert exact * (1 - 1e-9) <= bbg19._bennett_phi(u) <= exact * (1 + 1e-14)
+
+
 def test_nothing_overflows_and_everything_is_monotone() -> None:
     for inequality in (bbg19.hoeffding, bbg19.bennett):
 

@@ -13,6 +13,7 @@ from shuffle_plugins.accounting.composition.points import (
 )
 from shuffle_plugins.accounting.published import clones
 from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS, PublishedBound, published_bound
+from shuffle_plugins.accounting.terms import Sampling
 
 Question = dict[str, float]
 
@@ -59,6 +60,51 @@ def test_names_are_unique_and_say_where_they_come_from() -> None:
     invalid = {bound.name: bound.note for bound in PUBLISHED_BOUNDS if not bound.valid}
     assert "add/remove" in invalid["shuffle RDP, Poisson sampling"]
     assert "binary randomized response alone" in invalid["binary response, closed form"]
+
+
+def test_flags_are_those_of_the_theorems() -> None:
+    """Whose proof lets a report follow from earlier ones, and what is an upper bound for replace-one."""
+    assert {bound.name for bound in PUBLISHED_BOUNDS if bound.adaptive} == {
+        "clones, closed form",
+        "clones, numerical",
+        "clones, RDP",
+        "stronger clones, closed form",  # with Claim 6 of docs/proofs/accounting.md
+        "stronger clones, numerical",
+        "stronger clones, RDP",
+        "random check-ins, shuffling",
+        "amplification by shuffling",
+        "amplification by shuffling, RDP",
+    }
+    assert {bound.name for bound in PUBLISHED_BOUNDS if not bound.valid} == {
+        "shuffle RDP, Poisson sampling",
+        "binary response, closed form",
+    }
+    poisson = {bound.name for bound in PUBLISHED_BOUNDS if bound.sampling is Sampling.POISSON}
+    assert poisson == {"shuffle RDP, Poisson sampling"}
+
+
+@pytest.mark.parametrize("delta", [1e-8, 1e-3, 0.3])
+def test_one_shuffle_of_everybody_has_the_papers_closed_forms(delta: float) -> None:
+    """Nothing is sampled or composed, so each entry is its theorem as it is printed."""
+    e0, n = 0.4, 10**6
+    e, log4, log2, log1 = math.exp(e0), math.log(4 / delta), math.log(2 / delta), math.log(1 / delta)
+    fair = 2 * n / (e + 1)
+    kept = fair - math.sqrt(2 * fair * log2)
+    printed = {
+        "clones, closed form": math.log(
+            1 + (e - 1) / (e + 1) * (8 * math.sqrt(e * log4) / math.sqrt(n) + 8 * e / n)
+        ),
+        "stronger clones, closed form": math.log(
+            1 + (e - 1) * (4 * math.sqrt(2 * log4 / ((e + 1) * n)) + 4 / n)
+        ),
+        "random check-ins, shuffling": e**3 * (e - 1) ** 2 / (2 * n)
+        + e**1.5 * (e - 1) * math.sqrt(2 * log1 / n),
+        "amplification by shuffling": 12 * e0 * math.sqrt(max(log1, math.log(100)) / n),
+        "binary response, closed form": math.sqrt(32 * log4 / kept) * (1 - kept / n),
+    }
+    for name, epsilon in printed.items():
+        found = published_bound(name).epsilon(**question(e0, n, n, 1, delta))
+        assert found == pytest.approx(epsilon, rel=1e-12), name
 
 
 @pytest.mark.slow

@@ -197,6 +197,8 @@ def test_bad_arguments_are_refused(bound) -> None:
         ({"orders": [1]}, "order"),
         ({"orders": [2.5]}, "order"),
         ({"orders": [50]}, "largest one"),
+        ({"rdp": [0.02]}, "largest one"),  # as long as what would be taken of it, and one too short
+        ({"rdp": []}, "rdp must be a vector"),
         ({"rdp": [-0.1, 0.2]}, "rdp"),
         ({"rdp": [math.nan]}, "rdp"),
         ({"sampling_rate": 0.0}, "sampling_rate"),
@@ -204,5 +206,6 @@ def test_bad_arguments_are_refused(bound) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             bound(**(question | change))
+    assert bound(orders=[2], rdp=[0.02], sampling_rate=0.5) > 0
     with pytest.raises(ValueError, match="pure_epsilon"):
         rdp_subsampling.without_replacement(**question, pure_epsilon=0.0)

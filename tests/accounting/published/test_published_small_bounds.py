@@ -125,6 +125,24 @@ def test_theorem_4_4_1_is_above_the_certified_poisson_round(num_steps):
     assert accountant.epsilon(1e-6).upper < bound <= 0.5 * num_steps
 
 
+def test_theorem_4_4_1_asks_a_shuffle_for_no_delta_above_one():
+    """A record that is in few reports leaves more than all of δ to each shuffle."""
+    asked = []
+
+    def shuffled(**question):
+        asked.append(question)
+        return 0.2
+
+    found = girgis23.self_sampling_bound(
+        local_epsilon=0.5, population=10**4, participation=0.5, num_steps=3, delta=1e-3, records=10**4,
+        shuffled=shuffled,
+    )  # fmt: skip
+    assert asked == [{"local_epsilon": 0.5, "cohort": 2_500, "delta": 1.0}]
+    step = math.log(1 + 1.5 * 0.5 / 10**4 * (math.exp(0.2) - 1))
+    deviation = math.sqrt(6 * math.log(1 / 5e-4)) * step
+    assert found == pytest.approx(deviation + 3 * step * (math.exp(step) - 1), rel=1e-9)
+
+
 def test_theorem_4_4_1_refuses_few_reports():
     with pytest.raises(ValueError, match="needs more reports a round: 100 are expected"):
         girgis23.self_sampling_bound(
@@ -164,6 +182,9 @@ def test_table_3_1():
     assert few["Chang et al."] == few["secure aggregation"] == pytest.approx(100 * math.log(1000))
     assert some["bit planes"] == pytest.approx(1000 * math.log(100))
     assert some["secure aggregation"] == pytest.approx(10**5 * math.log(1000))
+    assert girgis23.communication_orders(epsilon=1.0, dim=1, cohort=2)["Cheu et al."] == math.sqrt(2)
+    with pytest.raises(ValueError, match="cohort"):
+        girgis23.communication_orders(epsilon=1.0, dim=1, cohort=1)
     # Remark 3.6.3: a factor of about n for large d
     assert 900 < many["secure aggregation"] / many["bit planes"] < 2000
 
@@ -183,6 +204,20 @@ def test_the_closed_form_of_binary_response_is_above_its_exact_value(level, coho
                 cheu19.binary_response_bound(**asked)
         else:
             assert cheu19.binary_response_bound(**asked) > exact
+
+
+@pytest.mark.parametrize("delta", [1e-6, 0.5])
+def test_the_closed_form_of_binary_response_as_cited(delta):
+    """Where it is stated, λ = 2n/(e^ε0 + 1) ≥ 14·log(4/δ), and its value."""
+    n = 1_000
+    edge = math.log(2 * n / (14 * math.log(4 / delta)) - 1)
+    for level in (0.3, 0.999 * edge):
+        coins = 2 * n / (math.exp(level) + 1)
+        kept = coins - math.sqrt(2 * coins * math.log(2 / delta))
+        found = cheu19.binary_response_bound(local_epsilon=level, cohort=n, delta=delta)
+        assert found == pytest.approx(math.sqrt(32 * math.log(4 / delta) / kept) * (1 - kept / n), rel=1e-12)
+    with pytest.raises(ValueError, match="needs 2·cohort"):
+        cheu19.binary_response_bound(local_epsilon=1.001 * edge, cohort=n, delta=delta)
 
 
 def test_noisy_sgd_in_random_order():
@@ -222,3 +257,5 @@ def test_sampling_with_replacement_composes_what_sampling_amplifies():
     step = math.log1p(math.expm1(level) / 50_000)
     slow = math.sqrt(2 * 50_000 * math.log(2e5)) * step + 50_000 * step * math.expm1(step)
     assert found == pytest.approx(slow, rel=1e-3)
+    with pytest.raises(ValueError, match="needs more noise"):
+        clones.noisy_sgd_with_replacement(noise_multiplier=0.05, records=50_000, delta=1e-5)
