@@ -295,12 +295,26 @@ def test_other_refusals() -> None:
         {"sampling": "shuffle"},
         {"adversary": "nobody"},
         {"mechanism": "mine"},
+        {"cohort": True},
+        {"cohort": None},
         {"blanket": Blanket.generic(2.0)},
+        {"blanket": Blanket.generic(2.0), "mechanism": "mine"},
     ],
 )
 def test_impossible_rounds(change: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         dataclasses.replace(ROUND, **change)
+
+
+@pytest.mark.parametrize("local_delta", [0.0, 1e-9])
+def test_a_saved_round_of_any_randomizer_has_the_worst_blanket(local_delta: float) -> None:
+    """Another one, which hides more, would be accounted in its place."""
+    own = dataclasses.replace(ROUND, local_delta=local_delta)
+    worst, other = own.effective_blanket.state(), Blanket.bit(1.0).state()
+    assert own.state().count(worst) == 1
+    changed = tuple(other if part == worst else part for part in own.state())
+    with pytest.raises(ValueError, match="its blanket is not the generic one"):
+        ShuffleRound.from_state(changed)
 
 
 @pytest.mark.parametrize(

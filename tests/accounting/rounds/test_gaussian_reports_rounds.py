@@ -20,7 +20,7 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
 )
 from shuffle_plugins.accounting.losses import gaussian_reports
-from shuffle_plugins.accounting.losses.distribution import SINGLE
+from shuffle_plugins.accounting.losses.distribution import COARSE, SINGLE
 from shuffle_plugins.mechanisms import registry
 
 _MECHANISMS = ("gaussian", "discrete-gaussian")
@@ -93,6 +93,13 @@ def test_epochs_and_small_rounds_are_accounted_by_their_delta() -> None:
         local_epsilon=5.0, local_delta=1e-9, population=100, cohort=100, sampling=Sampling.FULL, radius=1.0
     )
     assert loud.replacement_distance > 0
+    assert loud.resolves_alone
+    assert loud.upper_losses_from_below(COARSE) is not None
+    quiet = GaussianReportsRound(
+        local_epsilon=0.5, local_delta=1e-9, population=1_000, cohort=1_000, radius=0.1
+    )
+    assert not quiet.resolves_alone  # it has a profile, and no pair of counts
+    assert quiet.upper_losses_from_below(COARSE) is None
 
 
 def test_it_is_saved_and_read_back_and_checks_its_fields() -> None:

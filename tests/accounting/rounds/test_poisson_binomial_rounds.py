@@ -156,6 +156,7 @@ def test_a_vector_costs_what_its_length_does():
     costs = [cost(single(dim=dim)).upper for dim in (4, 64, 1024)]
     assert costs == pytest.approx([costs[0]] * 3, rel=1e-6)
     assert cost(single(distance=4.5)).upper < 0.55 * costs[0]
+    assert single(distance=0.5).noise_multiplier == pytest.approx(18 * single().noise_multiplier)
 
 
 def instance(*, distance=2.0, flip=0.3, bits=2, population=3, cohort=3, participation=None, **changes):

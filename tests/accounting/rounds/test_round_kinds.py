@@ -264,6 +264,26 @@ def test_the_charge_for_approximate_reports_is_theorem_3_8s() -> None:
         assert interval.upper_bound == f"clones pair, {method.upper()}"
 
 
+@pytest.mark.parametrize(
+    ("sampling", "adversary", "reports"),
+    [
+        ("without-replacement", "server", 200),
+        ("poisson", "model-observer", 200),
+        ("poisson", "server", 1 + 999 / 5),  # the client is known to take part
+        ("single-pass", "model-observer", 1_000),
+        ("check-in", "model-observer", 1_000),
+        ("epoch", "model-observer", 1_000),
+    ],
+)
+def test_every_client_that_reports_is_charged(sampling: str, adversary: str, reports: float) -> None:
+    leaky = ShuffleRound(
+        local_epsilon=0.7, local_delta=1e-9, population=1_000, cohort=200, sampling=sampling,
+        adversary=adversary,
+    )  # fmt: skip
+    charge = reports * 1e-9 * (1 + math.exp(-0.7) / 2)
+    assert leaky.replacement_distance == pytest.approx(charge, rel=1e-12)
+
+
 def test_too_much_local_delta_fails_with_advice() -> None:
     loud = ShuffleRound(local_epsilon=1.0, population=10**4, cohort=10**4, local_delta=1e-8)
     accountant = accountant_of((loud, 1000))

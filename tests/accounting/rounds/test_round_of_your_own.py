@@ -26,6 +26,7 @@ from shuffle_plugins.accounting import (
     SumRound,
     finite_losses,
 )
+from shuffle_plugins.accounting.losses.distribution import FINE
 
 PAGE = (Path(__file__).parents[3] / "docs/guides/extending.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.split("## A round of your own")[1], re.M | re.S)
@@ -113,6 +114,9 @@ def test_a_state_of_a_kind_that_is_not_imported_says_so() -> None:
     for damaged in ((), None, (3, 4), ("full",)):
         with pytest.raises(ValueError, match="not the state"):
             Round.from_state(damaged)
+    damaged = ("poisson-binomial", "full", "model-observer", 2, 2, 0.3, 2.0, 3, 3, None, None, 5)
+    with pytest.raises(ValueError, match="not the state of a PoissonBinomialRound"):
+        Round.from_state(damaged)  # 5 stands for a list
 
 
 def test_two_kinds_cannot_have_one_name() -> None:
@@ -186,6 +190,12 @@ class Careless(Round):
         if self.wrong != "unchecked":
             Round.__post_init__(self)
 
+    @classmethod
+    def fields_from_state(cls, saved: dict[str, object]) -> dict[str, object]:
+        if saved.get("wrong") == "unread":
+            raise ValueError("nobody knows how")
+        return saved
+
     @property
     def local_epsilon(self) -> float:
         return math.nan if self.wrong == "local_epsilon" else math.inf
@@ -241,6 +251,7 @@ def test_a_kind_whose_state_is_another_rounds_is_not_recorded(kind: type[LouderS
     ("wrong", "said"),
     [
         ("unchecked", r"call Round\.__post_init__"),
+        ("unread", "saved state of a Careless could not be read: nobody knows how"),
         ("local_epsilon", "local_epsilon=nan"),
         ("own_delta", r"own_delta=-1\.0"),
         ("replacement_distance", "replacement_distance=nan"),
@@ -258,6 +269,14 @@ def test_answers_that_are_none_are_refused(wrong: str, said: str) -> None:
     assert 0.999 < epsilon("") < 1.001
     with pytest.raises(ValueError, match=said):
         epsilon(wrong)
+
+
+def test_a_kind_without_instances_has_no_losses_from_below() -> None:
+    silent = Careless(population=9, cohort=9, sampling="full")
+    assert silent.lower_families == ()
+    for ask in (silent.lower_losses, silent.reversed_lower_losses):
+        with pytest.raises(ValueError, match="a Careless has no instance 'any'"):
+            ask("any", FINE)
 
 
 def test_a_kind_made_of_shuffles_is_no_shuffle_in_a_federated_history() -> None:

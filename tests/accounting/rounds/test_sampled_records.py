@@ -218,6 +218,22 @@ def test_the_reports_of_one_client_are_composed_exactly(clients, cohort, reports
             assert found == pytest.approx(exact, rel=1e-8, abs=1e-14)
 
 
+def test_a_dataset_and_its_neighbour_can_be_exchanged():
+    """Of bits with everybody else at one of the two, one direction tells more; both are rounded down."""
+    one = get("k-rr", local_epsilon=1.5, dim=2).round(population=6, cohort=3)
+    several = SeveralReportsRound.of(one, reports_per_client=2)
+    (family,) = several.lower_families
+    forward, backward = several.lower_losses(family, FINE), several.reversed_lower_losses(family, FINE)
+
+    def spent(law, epsilon):
+        return float(np.maximum(law.p - math.exp(epsilon) * law.q, 0).sum())
+
+    for epsilon in (0.0, 0.3, 0.5):
+        exact = spent(forward.reversed(), epsilon)  # its losses were rounded down, and are now rounded up
+        assert exact * (1 - 1e-9) < spent(backward, epsilon) <= exact
+    assert spent(forward, 0.3) > 1.3 * spent(backward, 0.3)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "reports", "ratio"),
     [("generic", {}, 10, 1.05), ("privunit-g", {"dim": 100}, 2, 1.07), ("laplace", {"dim": 1}, 5, 1.05)],
@@ -236,6 +252,9 @@ def test_too_many_reports_are_bounded_as_if_one_were_changed():
     many = SeveralReportsRound.of(one, reports_per_client=10)
     lower, upper = cost(many, steps=10, delta=1e-9)
     assert 0 < upper / 20 < lower <= upper / 5
+    one = ShuffleRound(local_epsilon=2.0, population=10**15, cohort=10**9)
+    lower, upper = cost(SeveralReportsRound.of(one, reports_per_client=10), steps=10, delta=1e-12)
+    assert 0 == lower < upper  # too many for a round of that size
 
 
 def test_several_reports_cost_less_than_their_epsilons_added_up():
@@ -331,6 +350,42 @@ def test_saved_states_bring_rounds_back():
 def test_what_cannot_be_is_refused(records, samples, more, said):
     with pytest.raises(ValueError, match=said):
         sampled(records, samples, **more)
+
+
+def test_several_reports_with_a_delta_of_their_own_are_refused():
+    leaky = ShuffleRound(local_epsilon=1.0, local_delta=1e-9, population=100, cohort=10)
+    with pytest.raises(ValueError, match="not accounted where a client sends several"):
+        SeveralReportsRound.of(leaky, reports_per_client=2)
+
+
+def test_rounds_of_which_no_dataset_is_known_have_no_losses_from_below():
+    unknown = ShuffleRound(
+        local_epsilon=1.0, population=100, cohort=10, mechanism="mine", blanket=Blanket.clones(1.0)
+    )
+    for kind in (sampled(20, 5, sampling="poisson"), SeveralReportsRound.of(unknown, reports_per_client=2)):
+        assert kind.lower_families == ()
+        with pytest.raises(ValueError, match="has no instance"):
+            kind.lower_losses("any", FINE)
+
+
+@pytest.mark.parametrize("adversary", ["model-observer", "server"])
+def test_random_cohorts_are_grouped_by_their_size(adversary):
+    """Each size belongs to one group, which has the least size and the largest rate of its sizes."""
+    fixed = sampled(20, 5, adversary=adversary)._cohorts()
+    assert fixed == [(100, 0.1 if adversary == "model-observer" else 1.0, 1.0)]
+    groups = sampled(20, 5, sampling="poisson", adversary=adversary)._cohorts()
+    others = stats.binom(999 if adversary == "server" else 1_000, 0.1)
+    own = 1 if adversary == "server" else 0
+    sizes = [clients - own for clients, _, _ in groups]
+    assert len(groups) > 20
+    assert sizes == sorted(set(sizes))
+    for place, (clients, rate, mass) in enumerate(groups):
+        following = sizes[place + 1] if place + 1 < len(sizes) else 1_001
+        assert mass == pytest.approx(others.cdf(following - 1) - others.cdf(clients - own - 1), rel=1e-6)
+        if own:
+            assert rate == 1.0
+        elif place + 1 < len(sizes):
+            assert rate == (following - 1) / 1_000
 
 
 def test_only_symmetric_laws_from_above_have_the_profile_of_their_positive_losses():

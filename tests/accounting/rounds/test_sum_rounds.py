@@ -17,7 +17,7 @@ from shuffle_plugins.accounting.losses.coins import (
     gaussian_profile,
     participation_losses,
 )
-from shuffle_plugins.accounting.losses.distribution import FINE
+from shuffle_plugins.accounting.losses.distribution import COARSE, FINE
 from shuffle_plugins.accounting.pairs.gaussian_cover import (
     _cell_mass,
     _three_points,
@@ -314,6 +314,24 @@ def test_ratios_that_are_not_known_are_infinite():
     known = single(trials=1 << 20, coin_distance=2.0**-52, coin_ratio=2.0**-64)
     assert 0 < known.replacement_ratio(-30.0) < 1e-3
     assert known.replacement_ratio(-400.0) == math.inf  # further out than coins are drawn
+
+
+def test_a_ratio_is_known_as_far_as_coins_are_drawn():
+    """Coins stop at 28 deviations, in 512 parts of each client's: beyond, likelihoods have no ratio."""
+    coins = {"trials": 1 << 16, "dim": 1, "coin_distance": 2.0**-52, "coin_ratio": 2.0**-64}
+    few = single(population=1, cohort=1, **coins)
+    beyond = math.log(2 * 512 * math.exp(-(28**2) / 2)) + math.log(2)  # half of a tail is for the coins
+    assert few.replacement_ratio(beyond + 1e-9) < math.inf
+    assert few.replacement_ratio(beyond - 1e-9) == math.inf
+    fair = single(population=1, cohort=1, trials=1 << 16, dim=1)
+    assert fair.replacement_ratio(beyond - 1e-9) < math.inf
+
+
+def test_a_vector_may_be_as_long_as_the_sensitivity_if_nothing_else_is_said():
+    asked = {"trials": 4 * 90**2, "participation": 0.3}
+    default, said = (single(norm=norm, **asked).upper_losses(COARSE) for norm in (None, 20.0))
+    np.testing.assert_array_equal(default.p, said.p)
+    assert default.missing == said.missing
 
 
 @pytest.mark.parametrize("steps", [1, 3])
