@@ -23,6 +23,11 @@ def test_the_cost_is_the_accountants() -> None:
     accountant = ShuffleAccountant()
     accountant.step(shuffled(1.0), num_steps=7)
     assert target.cost(shuffled(1.0)) == accountant.epsilon(1e-6).upper
+    once = ShuffleAccountant()
+    once.step(shuffled(1.0))
+    exact = PrivacyTarget(epsilon=once.epsilon(1e-6).upper, delta=1e-6)  # of one round
+    assert exact.allows(shuffled(1.0))
+    assert exact.cost(shuffled(1.0)) == exact.epsilon
 
 
 def test_a_calibrated_round_is_allowed_and_a_louder_one_is_not() -> None:

@@ -1,6 +1,7 @@
 import math
 from fractions import Fraction
 
+import mpmath
 import numpy as np
 import pytest
 from scipy import stats
@@ -103,6 +104,27 @@ def test_theorem_2_at_order_2_has_a_closed_form_at_any_size() -> None:
         )[0]
         exact = math.log1p(0.01 * (math.e - 1) ** 2 / (k * math.e))
         assert value == pytest.approx(exact, rel=5e-9)
+
+
+@pytest.mark.parametrize("population", [10**8, 10**12, 10**15])
+def test_theorem_2_keeps_its_digits_where_next_to_nobody_is_drawn(population: int) -> None:
+    """Then no report moves a likelihood by more than 1e-5, or by 1e-14."""
+    value = subsampled_rdp.subsampled_rdp_lower_bound(
+        orders=[2], local_epsilon=1.0, population=population, cohort=1_000
+    )[0]
+    exact = math.log1p((1_000 / population) ** 2 * (math.e - 1) ** 2 / (1_000 * math.e))
+    assert exact * (1 - 5e-9) < value <= exact
+
+
+@pytest.mark.parametrize("order", [2, 3, 40, 1_000])
+def test_powers_less_their_tangent_keep_their_digits(order: int) -> None:
+    x = np.array([sign * scale for scale in np.geomspace(1e-16, 0.7, 60) for sign in (1, -1)] + [3.0, 200.0])
+    found = subsampled_rdp._log_power_remainder(x, order=order)
+    with mpmath.workdps(60):
+        exact = [
+            float(mpmath.log((1 + mpmath.mpf(each)) ** order - 1 - order * mpmath.mpf(each))) for each in x
+        ]
+    np.testing.assert_allclose(found, exact, rtol=1e-14, atol=3e-10)
 
 
 @pytest.mark.parametrize(("order", "e0", "n", "k"), SETTINGS)

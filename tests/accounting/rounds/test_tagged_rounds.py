@@ -15,7 +15,7 @@ from thinning import first_fast
 from shuffle_plugins.accounting import Adversary, Sampling, ShuffleAccountant, Tag, TaggedRound
 from shuffle_plugins.accounting.composition.pld import LossComposition
 from shuffle_plugins.accounting.composition.tags import sampled_instance
-from shuffle_plugins.accounting.losses.distribution import FINE, finite_losses
+from shuffle_plugins.accounting.losses.distribution import COARSE, FINE, finite_losses
 
 EPSILONS = (0.0, 0.1, 0.4, 1.0, 2.0)
 Kind = tuple[float, int]  # ε0 and number of places
@@ -214,6 +214,7 @@ def test_states_round_trip_in_an_accountant() -> None:
     ("field", "value", "said"),
     [
         ("tags", (), "at least one"),
+        ("tags", (Tag(local_epsilon=0.5, count=3, places=True), (0.5, 3, True)), "at least one"),
         ("population", 0, "population"),
         ("cohort", 101, "cohort"),
         ("cohort", 50, "full participation"),
@@ -275,6 +276,26 @@ def test_a_single_tag_on_a_sample_costs_no_more_than_the_shuffle_of_its_messages
         found.append(accountant.epsilon(1e-6))
     assert found[0].upper <= found[1].upper * (1 + 1e-6)
     assert found[0].upper <= 1.05 * found[0].lower
+
+
+def test_a_secret_coin_is_one_more_sample_of_the_clients() -> None:
+    """Half of 100 of 1,000 know what it is about as do 100 of 2,000: sampled once, after composition."""
+    tags = (Tag(local_epsilon=0.5, count=2, places=False),)
+    sampled = TaggedRound(tags=tags, population=2_000, cohort=100, sampling=Sampling.WITHOUT_REPLACEMENT)
+    coin = replace(sampled, population=1_000, participation=0.5)
+    found, wanted = coin.upper_losses(COARSE), sampled.upper_losses(COARSE)
+    np.testing.assert_allclose(found.p, wanted.p, rtol=1e-12)
+    np.testing.assert_allclose(found.loss, wanted.loss, rtol=1e-12)
+
+
+def test_two_records_are_told_apart_by_the_tags_that_tell_them() -> None:
+    blind, telling = (Tag(local_epsilon=0.5, count=2, places=False, lean=lean) for lean in (0.0, 1.0))
+    round_of = {tags: TaggedRound(tags=tags, population=9, cohort=9, opposite=True)
+                for tags in ((blind,), (telling,), (blind, telling))}  # fmt: skip
+    assert round_of[(blind,)].lower_families == ()
+    (family,) = round_of[(blind, telling)].lower_families
+    both, one = (round_of[tags].lower_losses(family, COARSE) for tags in ((blind, telling), (telling,)))
+    np.testing.assert_array_equal(both.p, one.p)
 
 
 @pytest.mark.parametrize("sampling_rate", [0.3, 1.0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from typing import Any
@@ -77,6 +78,8 @@ def test_a_statement_of_nothing_says_that_nothing_was_recorded() -> None:
     found = stated()
     (only,) = found.guarantees
     assert (only.adversary, only.epsilon.upper, found.num_rounds, found.rounds) == ("any", 0.0, 0, ())
+    assert only.epsilon.adversary == "any"
+    assert found.released.startswith("no round was recorded")
     text = str(found)
     assert "nothing recorded" in text
     assert "No round was recorded: this says nothing of anything that was released all the same." in text
@@ -94,6 +97,8 @@ def test_every_kind_of_round_says_what_may_be_seen_and_what_is_secret(each: Roun
         each.description,
         2,
     )
+    assert rounds.unreleased == 0
+    assert found.released.startswith("what the rounds release")
     assert found.guarantees[0].epsilon == accountant_of(each, steps=2).epsilon(1e-4)
     assert found.unit is (Unit.RECORD if isinstance(each, SampledRecordsRound) else Unit.CLIENT)
     together = sum("add to it" in r.seen or "nobody's own" in r.seen for r in EVERY_KIND)
@@ -182,6 +187,26 @@ def test_plain_values_keep_their_keys() -> None:
         *("adversary", "sees", "delta", "lower", "upper", "lower_bound", "upper_bound", "detail"),
     }
     assert (found["budget"], found["clients"]) == (None, None)
+    observer, local = found["guarantees"]
+    assert observer["lower"] == accountant_of(BINARY).epsilon(DELTA).lower > 0
+    assert local["lower"] is None  # none is known, which 0 would not say
+    assert local["lower_bound"] == "none"
+
+
+def test_the_numbers_of_rounds_are_in_the_text() -> None:
+    found = stated(BINARY)
+    text = " ".join(str(found).split())
+    assert "Local ε0 = 1, δ0 = 0, of what" in text
+    assert "PLD: privacy loss distributions" in text
+    (rounds,) = found.rounds
+    unsaid = dataclasses.replace(
+        found, method=None, rounds=(dataclasses.replace(rounds, local_epsilon=None, cohort=None),)
+    )
+    text = " ".join(str(unsaid).split())
+    assert "Local ε0 = unknown" in text
+    assert "k = unknown of n = 1,000 clients" in text
+    assert "Privacy loss distributions" in text
+    assert "ε0 of a coin." in str(dataclasses.replace(found, clipping="ε0 of a coin"))
 
 
 def test_what_nobody_said_is_unknown() -> None:
@@ -197,6 +222,7 @@ def test_without_an_epsilon_there_is_none_and_a_reason() -> None:
         found = stated(each, delta=1e-300)
         observer, local = found.guarantees
         assert (observer.epsilon, local.epsilon) == (None, None)
+        assert found.released == "nothing, as there is none"
         assert reason in observer.detail
         assert "not private by itself, or Σ δ0" in local.detail
         assert f"No ε at δ = 1e-300, adversary: {observer.adversary}." in str(found)
@@ -248,6 +274,23 @@ def test_sampled_records_are_stated_for_single_records() -> None:
     assert stated(BINARY, unit="user").unit is Unit.USER
     with pytest.raises(ValueError, match="unit must be one of"):
         stated(BINARY, unit="person")
+
+
+def test_names_that_nobody_sees_leave_no_guarantee_against_who_sees_them() -> None:
+    assert [each.adversary for each in stated(BINARY).guarantees] == ["model-observer", "local"]
+    found = stated(BINARY, senders_known=False)
+    assert [each.adversary for each in found.guarantees] == ["model-observer"]
+
+
+def test_rounds_of_one_kind_are_added_up() -> None:
+    accountant = FederatedAccountant()
+    drawn = FederatedRound.drawn(Randomizer(), candidates=200, invited=40, reports=40)
+    for released in (True, False, False):
+        accountant.step(drawn, participants=people(0), released=released)
+    (rounds,) = PrivacyStatement.of(accountant, delta=DELTA).rounds
+    assert (rounds.rounds, rounds.unreleased) == (3, 2)
+    few, many = (dataclasses.replace(rounds, population=n, cohort=n) for n in ((5, 9), (2, 3)))
+    assert few.with_more(many).population == many.with_more(few).cohort == (2, 9)
 
 
 def test_a_wrong_budget_is_told_by_the_name_of_its_argument() -> None:
