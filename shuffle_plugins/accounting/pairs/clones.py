@@ -99,8 +99,9 @@ class ClonePair:
         trials = clones - threshold + 1
         above = np.where(trials >= 1, betainc(threshold, np.maximum(trials, 1.0), 0.5), 0.0)
         at = np.exp(log_probability(successes=threshold - 1, trials=clones, success=0.5))
-        # P − e^ε·Q of {A + Δ ≥ t}, split so that nothing of order one cancels
-        gained = at * (advantage - math.expm1(epsilon) / (math.exp(self.local_epsilon) + 1))
+        # P − e^ε·Q of {A + Δ ≥ t}, split so that nothing of order one cancels, near ε0 either
+        short = math.expm1(self.local_epsilon - epsilon)
+        gained = at * (math.exp(epsilon) * short / (math.exp(self.local_epsilon) + 1))
         lost = above * math.expm1(epsilon)
         each = np.maximum(gained - lost, 0.0)
         slack = float((mass * (np.abs(gained) + lost)).sum()) * _ROUNDING

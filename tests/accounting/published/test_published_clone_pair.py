@@ -27,6 +27,19 @@ TABLE = [  # ε0, n, δ, ε of the 2021 pair, ε of the binary pair
 ]
 
 
+@pytest.mark.parametrize("short", [1e-3, 1e-9, 1e-14])
+@pytest.mark.parametrize("local_epsilon", [0.01, 1.0, 8.0])
+def test_just_below_local_epsilon_the_divergence_keeps_its_digits(local_epsilon: float, short: float) -> None:
+    """A lone report: only an event in which everything tells is left, and all its parts nearly cancel."""
+    epsilon = local_epsilon * (1 - short)
+    lower, upper = ClonePair(local_epsilon=local_epsilon, cohort=1, clone_probability=0.5).delta(epsilon)
+    with mpmath.workdps(40):
+        e = mpmath.exp(local_epsilon)
+        exact = (e - mpmath.exp(epsilon)) / (e + 1)
+    assert lower <= exact <= upper
+    assert upper - lower <= 1e-9 * exact + 1e-29
+
+
 def exact_law(pair: ClonePair) -> list[tuple[Fraction, Fraction]]:
     """P and Q masses of the pair straight from its definition, in exact arithmetic."""
     n = pair.cohort

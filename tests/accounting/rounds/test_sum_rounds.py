@@ -2,7 +2,9 @@
 
 import itertools
 import math
+from itertools import pairwise
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -63,6 +65,28 @@ def test_the_distance_is_that_of_the_channel_written_out(trials):
     assert cover.distance == pytest.approx(distance, rel=1e-6, abs=1e-14)
 
 
+@pytest.mark.parametrize("trials", [64, 65, 131])
+def test_the_distance_has_room_for_what_series_leave_out(trials):
+    cover, points = gaussian_cover(trials), _three_points(trials)
+    with mpmath.workdps(30):
+        edges = [mpmath.mpf(2 * count - trials - 1) / 2 for count in range(trials + 2)]
+
+        def below(edge):
+            shares = (
+                (0, 1 - points.outer),
+                (points.reach, points.outer / 2),
+                (-points.reach, points.outer / 2),
+            )
+            return mpmath.fsum(share * mpmath.ncdf((edge - at) / cover.deviation) for at, share in shares)
+
+        image = [below(high) - below(low) for low, high in pairwise(edges)]
+        apart = [
+            abs(mpmath.binomial(trials, n) / mpmath.mpf(2) ** trials - mass) for n, mass in enumerate(image)
+        ]
+        exact = (mpmath.fsum(apart) + 1 - mpmath.fsum(image)) / 2
+    assert exact <= cover.distance <= exact + 1e-12
+
+
 def test_the_cover_costs_little_and_less_with_more_coins():
     covers = [gaussian_cover(trials) for trials in (100, 10_000, 1_000_000, 100_000_000)]
     shares = [
@@ -90,7 +114,6 @@ def test_huge_numbers_of_coins_are_covered_in_parts():
 @pytest.mark.parametrize(("deviation", "apart"), [(4.0, 1e-11), (10.0, 2e-14)])
 def test_a_cells_mass_is_that_of_the_normal_distribution_function(deviation, apart):
     """But for the terms of its series that are left out."""
-    mpmath = pytest.importorskip("mpmath")
     with mpmath.workdps(40):
         for centre in (0.0, 3.5, 12.0, 5 * deviation):
             found = float(_cell_mass(np.array([centre], dtype=np.longdouble), deviation)[0])
@@ -177,7 +200,6 @@ def test_the_profile_is_that_of_the_normal_distribution(epsilon, mu):
 @pytest.mark.parametrize("mu", [1.0, 1e-3, 1e-5, 1e-6, 1e-8, 1e-12, 1e-15])
 def test_the_profile_is_never_below_the_exact_one(mu):
     """Against 60 digits; for a small mu the profile is a difference of almost equal numbers."""
-    mpmath = pytest.importorskip("mpmath")
     epsilons = np.linspace(0, mu**2 / 2 + 12 * mu, 200)
     found = gaussian_profile(epsilons, mu=mu)
     with mpmath.workdps(60):
@@ -279,7 +301,6 @@ def test_a_sum_of_next_to_no_noise_has_no_epsilon(method: str) -> None:
 @pytest.mark.parametrize("trials", [1 << 16, (1 << 20) + 1, 1 << 28])
 def test_masses_of_coins_and_of_the_image_are_as_close_as_is_said(trials):
     """Both laws again at forty digits, from binomial coefficients and the normal distribution function."""
-    mpmath = pytest.importorskip("mpmath")
     points, deviation = _three_points(trials), covering_deviation(trials)
     rng = np.random.default_rng(1)
     with mpmath.workdps(80):
