@@ -9,7 +9,7 @@ computes the same, or only loosens a bound, or what is missing.
 
 Every ``raise`` is left out once. Of the other changes a sample is drawn, in an order that depends on nothing
 but the name of the module. Results and notes are kept until the module's source changes, so a run that was
-stopped goes on. New tests change no result by themselves: try survivors again with ``--again``.
+stopped goes on. New tests change no result by themselves: ``--again`` tries survivors without a note again.
 
 Run: python benchmarks/mutants.py [--only TEXT ...] [--sample 30] [--slow] [--again]
 """
@@ -297,7 +297,7 @@ def main() -> int:
         "--seconds", type=float, default=20, metavar="S", help="of tests for each change, the shortest first"
     )
     parser.add_argument("--slow", action="store_true", help="slow tests, too")
-    parser.add_argument("--again", action="store_true", help="try survivors once more, after new tests")
+    parser.add_argument("--again", action="store_true", help="try survivors without a note once more")
     given = parser.parse_args()
     os.chdir(ROOT)
     os.environ["CI"] = "1"  # property tests draw the same cases for every mutant
@@ -329,7 +329,9 @@ def try_module(module: str, path: Path, package: str, given: argparse.Namespace)
     left_out = [each for each in every if ": raise " in each.change]
     others = [each for each in every if each not in left_out]
     drawn = {each.change for each in left_out + others[: given.sample]} - {*entry["killed"]}
-    wanted = drawn | {*entry["survived"]} if given.again else drawn - {*entry["survived"]}
+    wanted = drawn - {*entry["survived"]}
+    if given.again:
+        wanted |= {change for change, note in entry["survived"].items() if not note}
     missing = [each for each in left_out + others if each.change in wanted]
     if not missing:
         return
