@@ -110,7 +110,14 @@ def test_regimes_are_kept() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             efm19.erlingsson_bound(**(inside | change))
-    for change in ({"local_epsilon": 0.0}, {"local_epsilon": 101.0}, {"cohort": 0}, {"delta": 0.0}):
+    refused = [
+        {"local_epsilon": 0.0},
+        {"local_epsilon": 101.0},
+        {"cohort": 0},
+        {"delta": 0.0},
+        {"delta": 1.5},
+    ]
+    for change in refused:
         with pytest.raises(ValueError, match=next(iter(change))):
             check_ins.check_in_shuffle_bound(**(inside | change))
     with pytest.raises(ValueError, match="window"):
@@ -121,3 +128,5 @@ def test_regimes_are_kept() -> None:
     for orders in ([1.0], [math.inf]):
         with pytest.raises(ValueError, match="orders"):
             efm19.erlingsson_rdp(orders=orders, local_epsilon=0.5, cohort=10)
+    with pytest.raises(ValueError, match="local_epsilon"):
+        efm19.erlingsson_rdp(orders=[2.0], local_epsilon=101.0, cohort=10)

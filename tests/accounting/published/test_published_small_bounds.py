@@ -62,6 +62,12 @@ def test_lemma_2_1_5_is_above_the_best_conversion(rho, delta):
     assert simple == pytest.approx(rho + 2 * math.sqrt(rho * math.log(1 / delta)), rel=1e-5)
 
 
+@pytest.mark.parametrize(("rho", "delta"), [(0.02, 1e-5), (0.9, 0.3), (7.0, 1e-9)])
+def test_lemma_2_1_5_as_printed(rho, delta):
+    printed = max(rho * math.log(1 / delta), math.sqrt(rho * math.log(1 / delta))) * 3
+    assert printed <= girgis23.linear_rdp_epsilon(rho=rho, delta=delta) <= printed * (1 + 1e-11)
+
+
 def test_lemma_2_1_5_needs_what_its_proof_needs():
     with pytest.raises(ValueError, match="delta"):
         girgis23.linear_rdp_epsilon(rho=0.1, delta=0.5)
@@ -125,6 +131,35 @@ def test_theorem_4_4_1_is_above_the_certified_poisson_round(num_steps):
     assert accountant.epsilon(1e-6).upper < bound <= 0.5 * num_steps
 
 
+@pytest.mark.parametrize(
+    ("level", "population", "q", "num_steps", "records"),
+    [(0.5, 301, 0.5, 3, 2), (1.0, 205, 0.8, 40, 1), (2.0, 1_003, 0.2, 5, 3), (0.1, 161, 0.7, 1, 1)],
+)
+def test_theorem_4_4_1_as_its_proof_ends(level, population, q, num_steps, records):
+    """Where so few reports are expected that the chance of fewer than half of them takes much of δ."""
+    delta = 2.5 * num_steps * math.exp(level) * math.exp(-q * population / 12)
+    spent = 2 * num_steps * math.exp(level - q * population / 12)
+    half = (delta - spent) / 2
+    point = half * records / (q * num_steps)
+
+    def shuffled(*, local_epsilon, cohort, delta):
+        return local_epsilon * math.log(1 / delta) / (3 * math.sqrt(cohort))
+
+    one = min(shuffled(local_epsilon=level, cohort=-(-q * population // 2), delta=point), level)
+    step = math.log(1 + min(1, 3 * q / (2 * records)) * (math.exp(one) - 1))
+    composed = math.sqrt(2 * num_steps * math.log(1 / half)) * step
+    composed += num_steps * step * (math.exp(step) - 1)
+    asked = {"local_epsilon": level, "population": population, "participation": q, "num_steps": num_steps,
+             "records": records, "shuffled": shuffled}  # fmt: skip
+    found = girgis23.self_sampling_bound(**asked, delta=delta)
+    assert found == pytest.approx(min(composed, num_steps * level), rel=1e-9)
+    with pytest.raises(ValueError, match="needs more reports a round"):
+        girgis23.self_sampling_bound(**asked, delta=spent)
+    for wrong in ({"population": 0}, {"num_steps": 0}, {"records": 0}, {"participation": 1.1}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            girgis23.self_sampling_bound(**(asked | wrong), delta=delta)
+
+
 def test_theorem_4_4_1_asks_a_shuffle_for_no_delta_above_one():
     """A record that is in few reports leaves more than all of δ to each shuffle."""
     asked = []
@@ -173,6 +208,30 @@ def test_orders_of_errors():
         girgis23.central_error_order(bits=10, **{**central, "delta": 0.01})
 
 
+@pytest.mark.parametrize(("epsilon", "radius"), [(0.5, 3.0), (2.0, 0.7)])
+def test_orders_as_printed(epsilon, radius):
+    n, d, delta = 500, 20, 1e-4
+    for p in (1.0, 1.9, 2.0, 3.0):
+        found = girgis23.local_error_order(local_epsilon=epsilon, dim=d, cohort=n, norm=p, radius=radius)
+        many = d ** (2 - 2 / p) / (n * min(epsilon, epsilon**2))
+        order = min(1, d / (n * epsilon**2)) if p < 2 else many
+        assert found == pytest.approx(radius**2 * order, rel=1e-12)
+    for bits in (5, 20, 90):
+        sent = n / (d * 4 ** (bits / d)) if bits >= d else n / bits
+        found = girgis23.central_error_order(
+            epsilon=epsilon, delta=delta, dim=d, cohort=n, bits=bits, radius=radius
+        )
+        order = d / n**2 * max(math.log(1 / delta) / epsilon**2, sent)
+        assert found == pytest.approx(radius**2 * order, rel=1e-12)
+    signal = n * epsilon**2
+    for d in (3, 100, 10**4, 10**7):
+        found = girgis23.communication_orders(epsilon=epsilon, dim=d, cohort=n)
+        planes = d * max(1, math.log(signal / d)) if d < signal else signal * max(1, math.log(d / signal))
+        summed = d * math.log(n) if d <= n * signal else n * signal * math.log(d)
+        assert found["bit planes"] == pytest.approx(max(1, planes), rel=1e-12)
+        assert found["secure aggregation"] == pytest.approx(summed, rel=1e-12)
+
+
 def test_table_3_1():
     few, some, many = (
         girgis23.communication_orders(epsilon=1.0, dim=d, cohort=1000) for d in (100, 10**5, 10**8)
@@ -218,6 +277,8 @@ def test_the_closed_form_of_binary_response_as_cited(delta):
         assert found == pytest.approx(math.sqrt(32 * math.log(4 / delta) / kept) * (1 - kept / n), rel=1e-12)
     with pytest.raises(ValueError, match="needs 2·cohort"):
         cheu19.binary_response_bound(local_epsilon=1.001 * edge, cohort=n, delta=delta)
+    with pytest.raises(ValueError, match="delta must be"):
+        cheu19.binary_response_bound(local_epsilon=0.3, cohort=n, delta=1 + delta)
 
 
 def test_noisy_sgd_in_random_order():
