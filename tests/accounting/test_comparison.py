@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import pytest
 from thinning import first_fast
 
 from shuffle_plugins.accounting import Adversary, Blanket, Sampling, ShuffleRound
-from shuffle_plugins.accounting.comparison import compare
+from shuffle_plugins.accounting.comparison import OutOfRange, _fixed_cohort, _published, compare
+from shuffle_plugins.accounting.intervals import NamedBound
 from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS, published_bound
 
 GIRGIS, CLONES = "subsampled shuffle RDP, published", "clones, closed form"
@@ -99,6 +102,42 @@ def test_published_bounds_see_the_population_that_hides_the_sample(
     question = {"local_epsilon": 0.5, "population": population, "cohort": 5_000}
     assert epsilons[GIRGIS] == published_bound(GIRGIS).epsilon(**question, num_steps=7, delta=1e-5)
     assert epsilons[CLONES] == published_bound(CLONES).epsilon(**question, num_steps=7, delta=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "adversary", "seen"),
+    [
+        ("without-replacement", "model-observer", (200, 20)),
+        ("without-replacement", "server", (20, 20)),
+        ("single-pass", "model-observer", (20, 20)),
+        ("epoch", "model-observer", (200, 200)),
+        ("epoch", "server", (20, 20)),
+    ],
+)
+def test_the_theorems_are_asked_about_what_hides_a_report(
+    sampling: str, adversary: str, seen: tuple[int, int]
+) -> None:
+    asked = ShuffleRound(local_epsilon=0.5, population=200, cohort=20, sampling=sampling, adversary=adversary)
+    assert _fixed_cohort(asked) == seen
+
+
+def test_reports_with_a_tail_are_not_taken_for_pure_ones() -> None:
+    tailed = replace(Blanket.generic(1.0, exact=False), tail=1e-13)
+    asked = ShuffleRound(local_epsilon=1.0, population=200, cohort=20, mechanism="mine", blanket=tailed)
+    with pytest.raises(ValueError, match="these are"):
+        _fixed_cohort(asked)
+
+
+def test_an_epoch_gets_no_bound_for_inputs_that_were_fixed_before() -> None:
+    for adversary, left_out in ((Adversary.MODEL_OBSERVER, True), (Adversary.SERVER, False)):
+        epoch = ShuffleRound(
+            local_epsilon=0.4, population=2_000, cohort=1_000, sampling="epoch", adversary=adversary
+        )
+        for bound in (published_bound(GIRGIS), published_bound("privacy blanket, Bennett")):
+            found = _published(bound, epoch, num_steps=1, delta=1e-5)
+            assert isinstance(found, OutOfRange) is left_out
+            assert "inputs fixed before the round" in str(found) or not left_out
+        assert isinstance(_published(published_bound(CLONES), epoch, num_steps=1, delta=1e-5), NamedBound)
 
 
 def test_bounds_out_of_their_range_say_why() -> None:

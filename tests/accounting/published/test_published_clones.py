@@ -1,6 +1,7 @@
 import math
 from fractions import Fraction
 
+import mpmath
 import numpy as np
 import pytest
 from brute_force import hockey_stick, k_ary_response, neighbours, shuffled_law
@@ -238,6 +239,8 @@ def test_theorem_3_8_as_printed() -> None:
     assert epsilon == clones.clone_bound(local_epsilon=e0, cohort=n, delta=1e-6)
     cost = (math.exp(epsilon) + 1) * (1 + math.exp(-e0) / 2) * n * 1e-13
     assert delta == pytest.approx(1e-6 + cost, rel=1e-8)
+    alone = clones.local_delta_cost(local_epsilon=e0, local_delta=1e-13, cohort=n, epsilon=epsilon)
+    assert cost < alone < cost * (1 + 2e-9)
     pure = clones.approximate_ldp(local_epsilon=e0, local_delta=0.0, cohort=n, delta=1e-6)
     assert pure == (epsilon, 1e-6)
 
@@ -245,6 +248,8 @@ def test_theorem_3_8_as_printed() -> None:
 def test_theorem_3_8_refuses_what_promises_nothing() -> None:
     with pytest.raises(ValueError, match="promises nothing"):
         clones.approximate_ldp(local_epsilon=1.0, local_delta=1e-3, cohort=10**5, delta=1e-6)
+    with pytest.raises(ValueError, match="promises nothing"):  # not even if it is just above 1
+        clones.approximate_ldp(local_epsilon=1.0, local_delta=5e-6, cohort=10**5, delta=1e-6)
     for bad in (-1e-9, 1.1, math.nan):
         with pytest.raises(ValueError, match="local_delta"):
             clones.approximate_ldp(local_epsilon=1.0, local_delta=bad, cohort=10**5, delta=1e-6)
@@ -261,6 +266,34 @@ def test_binary_response_lower_is_what_enumeration_finds(local_epsilon: float, n
         for epsilon, exceeds in ((lower * (1 - 1e-6), True), (lower * (1 + 1e-6) + 1e-12, False)):
             spent = max(hockey_stick(first, second, epsilon), hockey_stick(second, first, epsilon))
             assert (spent > delta) is exceeds or lower in (0.0, local_epsilon)
+
+
+@pytest.mark.parametrize("delta", [1.3e-30, 1e-29, 1e-12])
+@pytest.mark.parametrize("local_epsilon", [0.2, 1.0, 3.0])
+def test_binary_response_lower_spends_a_tiny_delta(local_epsilon: float, delta: float) -> None:
+    """Exactly, where windows of counts may leave out as much as δ."""
+    n, e = 90, Fraction(math.exp(local_epsilon))
+    lower = clones.binary_response_lower(local_epsilon=local_epsilon, cohort=n, delta=delta)
+    factor, ahead, back = Fraction(math.exp(lower)), Fraction(0), Fraction(0)
+    for ones in range(n + 1):
+        mass = math.comb(n, ones) * e ** (n - ones) / (e + 1) ** n
+        ratio = (ones * e + (n - ones) / e) / n
+        ahead += mass * max(ratio - factor, Fraction(0))
+        back += mass * max(1 - factor * ratio, Fraction(0))
+    assert lower > 0.2 * local_epsilon
+    assert delta <= max(ahead, back)
+    if local_epsilon < 1 or delta > 1e-20:  # else much of what is spent may be beyond the window
+        assert max(ahead, back) < 3 * delta
+
+
+@pytest.mark.parametrize("noise_multiplier", [0.5, 2.0, 10.0])
+def test_the_delta_of_a_step_is_rounded_up(noise_multiplier: float) -> None:
+    for epsilon in (0.05, 0.7, 3.0):
+        with mpmath.workdps(40):
+            mu = 2 / mpmath.mpf(noise_multiplier)
+            exact = mpmath.ncdf(mu / 2 - epsilon / mu)
+            exact = float(exact - mpmath.exp(epsilon) * mpmath.ncdf(-mu / 2 - epsilon / mu))
+        assert exact <= clones._gaussian_delta(epsilon, noise_multiplier) <= exact * (1 + 3e-9) + 1e-300
 
 
 def test_binary_response_lower_stays_below_the_binary_pair() -> None:
