@@ -409,9 +409,9 @@ def test_two_counts_that_share_no_outcome_have_no_law_from_below():
 
 def test_losses_beyond_floats_are_refused_with_or_without_secret_participation():
     shared = {"sampling_rate": 1.0, "resolution": FINE}
-    assert gaussian_losses(noise_multiplier=0.09, **shared).kind == "upper"
+    assert gaussian_losses(noise_multiplier=0.05, **shared).kind == "upper"
     with pytest.raises(ArithmeticError, match="protects nobody"):
-        gaussian_losses(noise_multiplier=0.08, **shared)
+        gaussian_losses(noise_multiplier=0.04, **shared)
     assert participation_losses(noise_multiplier=0.1, norm=1.0, participation=0.5, **shared).kind == "upper"
     with pytest.raises(ArithmeticError, match="protects nobody"):
         participation_losses(noise_multiplier=0.02, norm=1.0, participation=0.5, **shared)
