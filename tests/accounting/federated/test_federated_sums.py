@@ -93,6 +93,9 @@ def test_a_budget_is_asked_before_a_sum() -> None:
 def test_nobody_samples_itself_into_a_sum() -> None:
     with pytest.raises(ValueError, match="in secret"):
         FederatedRound.secret(a_sum(20), answered=40, reports=20)
+    for rate in (0.0, 1.5):
+        with pytest.raises(ValueError, match="rate"):
+            FederatedRound.secret_sum(a_sum(20), answered=40, rate=rate)
 
 
 @pytest.mark.slow
