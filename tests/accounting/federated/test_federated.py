@@ -610,7 +610,13 @@ def test_participants_are_names_with_whole_numbers_of_rounds(named: dict[object,
 def test_a_round_whose_participants_are_unknown_counts_for_every_client() -> None:
     other = FederatedRound.drawn(Randomizer(1.0), candidates=1000, invited=20, reports=20)
     counts = ParticipationCounts()
-    for one, names in ((drawn(10), ["a", "b"]), (drawn(10), ["a"]), (other, ["b"]), (other, None)):
+    for one, names in (
+        (drawn(10), ["a", "b"]),
+        (drawn(10), ["a"]),
+        (other, ["b"]),
+        (other, None),
+        (other, None),
+    ):
         kind = counts.of(one)
         kind.recorded += 1
         if names is None:
@@ -618,8 +624,8 @@ def test_a_round_whose_participants_are_unknown_counts_for_every_client() -> Non
         else:
             kind.add(frozenset(names))
     weight = {drawn(10).kind: 1.0, other.kind: 10.0}
-    assert counts.worst_client(lambda kind: weight[kind.example.kind]) == 1 + 10 + 10  # b's, and the unknown
-    assert counts.taken == {0: 2, 1: 2}
+    assert counts.worst_client(lambda kind: weight[kind.example.kind]) == 1 + 10 + 20  # b's, and the unknown
+    assert counts.taken == {0: 2, 1: 3}
     assert counts.is_complete
     counts.of(other).recorded += 1
     assert not counts.is_complete  # of the first kind somebody was in all rounds, of the other nobody
