@@ -131,7 +131,7 @@ def _inverse_noise(global_noise: float, dissimilarity_noise: float) -> float:
     for name, noise in (("global_noise", global_noise), ("dissimilarity_noise", dissimilarity_noise)):
         if not noise > 0:
             raise ValueError(f"{name} must be positive, got {noise!r}")
-        found += 1 / noise**2
+        found += (1 / noise) * (1 / noise)  # a power would raise where it leaves floats
     if not 0 < found < math.inf:
         raise ValueError("global_noise and dissimilarity_noise must not both be infinite, or tiny")
     return found

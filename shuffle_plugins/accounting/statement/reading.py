@@ -35,14 +35,14 @@ class Read:
         rounds: by kind.
         spread: over clients; None if it is not known.
         unit: the unit of privacy that the rounds themselves allow.
-        least_population: the smallest n; None without rounds.
+        largest_population: the largest n; None without rounds.
     """
 
     guarantees: tuple[Guarantee, ...]
     rounds: tuple[StatedRounds, ...]
     spread: ClientSpread | None
     unit: Unit
-    least_population: int | None
+    largest_population: int | None
 
 
 def read(accountant: ShuffleAccountant | FederatedAccountant, *, delta: float) -> Read:
@@ -65,7 +65,7 @@ def read(accountant: ShuffleAccountant | FederatedAccountant, *, delta: float) -
         rounds=_grouped(entries),
         spread=spread,
         unit=Unit.RECORD if records else Unit.CLIENT,
-        least_population=min((entry.round.population for entry in entries), default=None),
+        largest_population=max((entry.round.population for entry in entries), default=None),
     )
 
 

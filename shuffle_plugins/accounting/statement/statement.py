@@ -178,7 +178,7 @@ class PrivacyStatement:
                     (
                         *warnings,
                         None if target is None else target.warning,
-                        delta_warning(delta, population=found.least_population),
+                        delta_warning(delta, population=found.largest_population),
                     ),
                 )
             ),

@@ -97,3 +97,6 @@ def test_orders_and_steps_are_checked() -> None:
             )
     with pytest.raises(ValueError, match="steps"):
         adaped.noisy_steps_epsilon(delta=1e-4, steps=0, global_noise=1.0)
+    for noise in (1e-200, 1e200, 5e-324, math.inf):
+        with pytest.raises(ValueError, match="must not both be infinite, or tiny"):
+            adaped.noisy_steps_epsilon(delta=1e-4, steps=1, global_noise=noise)

@@ -400,3 +400,11 @@ def test_a_budget_that_ended_a_run_is_not_exceeded() -> None:
     loaded.load_state_dict(accountant.state_dict())  # it does not know what the first was allowed
     found = PrivacyStatement.of(loaded, delta=DELTA, target_epsilon=budget)
     assert not found.target.exceeded
+
+
+def test_delta_is_warned_of_where_it_is_above_one_in_the_largest_population() -> None:
+    """Whoever is in a round of 1,000 clients is one in 1,000, whatever other rounds there were."""
+    few = ShuffleRound(local_epsilon=1.0, population=10, cohort=10)
+    for delta, warned in ((0.0009, False), (0.005, True), (0.2, True)):
+        told = stated(few, BINARY, delta=delta).warnings
+        assert any("δ is above 1/population" in each for each in told) is warned
