@@ -124,13 +124,19 @@ def _cover(trials: int) -> GaussianCover:
     beyond = 2 * math.exp(-2 * reached**2 / trials) + 2 * math.exp(
         -(max(reached - points.reach, 0.0) ** 2) / (2 * deviation**2)
     )
-    # Cells' masses lack their Taylor series from the tenth derivative of the density φ on. Over all cells the
-    # largest of |φ⁽¹⁰⁾| add up to at most E|He₁₀|/2h + E|He₁₁|, and E|He_n| ≤ √n! (Cauchy–Schwarz).
+    distance = (apart + beyond + _left_out(deviation)) / 2 + LONG_ROUNDOFF
+    return GaussianCover(deviation=deviation, distance=min(1.0, distance))
+
+
+def _left_out(deviation: float) -> float:
+    """What :func:`_cell_mass` may be off by, over all cells together.
+
+    Its series ends before the tenth derivative of the density φ. Over all cells the largest of |φ⁽¹⁰⁾| add up
+    to at most E|He₁₀|/2h + E|He₁₁|, h half a cell, and E|He_n| ≤ √n! (Cauchy–Schwarz).
+    """
     half = 1 / (2 * deviation)
     mean, variation = math.sqrt(math.factorial(10)), math.sqrt(math.factorial(11))
-    remainder = half**10 / math.factorial(11) * (mean + 2 * half * variation)
-    distance = (apart + beyond + remainder) / 2 + LONG_ROUNDOFF
-    return GaussianCover(deviation=deviation, distance=min(1.0, distance))
+    return half**10 / math.factorial(11) * (mean + 2 * half * variation)
 
 
 def _cell_mass(centre: Long, deviation: float) -> Long:

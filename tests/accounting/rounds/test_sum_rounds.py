@@ -22,6 +22,7 @@ from shuffle_plugins.accounting.losses.coins import (
 from shuffle_plugins.accounting.losses.distribution import COARSE, FINE
 from shuffle_plugins.accounting.pairs.gaussian_cover import (
     _cell_mass,
+    _left_out,
     _three_points,
     covering_deviation,
     gaussian_cover,
@@ -119,6 +120,18 @@ def test_a_cells_mass_is_that_of_the_normal_distribution_function(deviation, apa
             found = float(_cell_mass(np.array([centre], dtype=np.longdouble), deviation)[0])
             exact = mpmath.ncdf((centre + 0.5) / deviation) - mpmath.ncdf((centre - 0.5) / deviation)
             assert found == pytest.approx(float(exact), rel=apart, abs=0)
+
+
+@pytest.mark.parametrize("deviation", [3.0, 4.0])
+def test_all_cells_together_are_off_by_what_is_charged_for_their_series(deviation):
+    centres = np.arange(-12 * int(deviation), 12 * int(deviation) + 1)
+    found = _cell_mass(centres.astype(np.longdouble), deviation)
+    with mpmath.workdps(30):
+        exact = [
+            mpmath.ncdf((c + 0.5) / deviation) - mpmath.ncdf((c - 0.5) / deviation) for c in centres.tolist()
+        ]
+        off = mpmath.fsum(abs(mpmath.mpf(str(mass)) - each) for mass, each in zip(found, exact, strict=True))
+    assert _left_out(deviation) / 100 < off <= _left_out(deviation)
 
 
 @pytest.mark.parametrize("trials", [63, -1, 2.0, True, 10**16])
