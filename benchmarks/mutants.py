@@ -207,13 +207,17 @@ def watched(package: str, marks: str) -> dict[str, Any]:
 
 
 class Tests:
-    """The tests that run a module, and which of them are for a mutant: those that run its lines."""
+    """The tests for a mutant of a module: those that run its lines.
+
+    Lines that run on import alone are for all tests of the files that have one which runs the module.
+    """
 
     def __init__(self, package: str, path: Path, *, marks: str, most: float) -> None:
         seen = watched(package, marks)
         self.seconds: dict[str, float] = seen["seconds"]
         self.lines = {int(line): {*names} - {""} for line, names in seen["lines"].get(str(path), {}).items()}
-        self.all = set().union(*self.lines.values())
+        files = {name.partition("::")[0] for name in set().union(*self.lines.values())}
+        self.all = {name for name in self.seconds if name.partition("::")[0] in files}
         self.most = most
 
     def of(self, mutant: Mutant) -> tuple[str, ...]:
