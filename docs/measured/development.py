@@ -38,7 +38,7 @@ def mutants() -> str:
         return (f"`{module.removeprefix('shuffle_plugins.')}`", *(str(number) for number in numbers))
 
     head = ("module of `shuffle_plugins`", "possible changes", "tried", "killed", "survived")
-    return table(head, (row(*each) for each in result("benchmarks/mutants").items()))
+    return table(head, (row(*each) for each in sorted(result("benchmarks/mutants").items())))
 
 
 TABLES: Tables = {BENCHMARKS: {"line coverage": line_coverage, "mutants": mutants}}
@@ -68,10 +68,13 @@ def _versions() -> list[str]:
 
 def sentences() -> Sentences:
     """How many mutants survive, what of the core's lines the fast tests run, and versions."""
-    survived = sum(len(of["survived"]) for of in result("benchmarks/mutants").values())
+    tried = result("benchmarks/mutants").values()
+    survived, killed = (sum(len(of[fate]) for of in tried) for fate in ("survived", "killed"))
+    possible = sum(of["mutants"] for of in tried)
     return {
         BENCHMARKS: [
-            f"Of the {survived} that survive",
+            f"{killed + survived:,} of {possible:,} possible changes of {len(tried)} modules",
+            f"Tests kill {killed:,} of them. Of the {survived} that survive",
             f"of which they run {100 * core_coverage():.1f} %",
         ],
         VERSIONS: _versions(),
