@@ -1,17 +1,20 @@
 """Mutation testing: small changes of the code that certifies and seals, each of which should fail a test.
 
-A *mutant* is a module with one change: another comparison, operator, ``and`` or ``or``, sign, boolean,
-rounding direction (``floor`` for ``ceil``), number (one more, or times 1.5), or a ``raise`` that is left out.
-Of the package's tests those that run the changed lines are run, the shortest first, in a forked process that
-imports the changed module in the place of the real one. A mutant that some test fails is *killed*; one that
-no test fails *survives*. A person reads the survivors and writes a note on each into the result file: why it
-computes the same, or only loosens a bound, or what is missing.
+A *mutant* is a module with one change: another comparison, operator, ``and`` or ``or``, sign, boolean, a
+name for its opposite (``floor`` and ``ceil``, ``max`` and ``min``, ``any`` and ``all``), a number (one more,
+or times 1.5), or a ``raise`` that is left out. The package's tests that reach the changed lines are run, the
+shortest first, in a forked process that imports the changed module in the place of the real one. If a test
+fails, or the run crashes or takes too long, the mutant is *killed*; if all pass, or no test reaches it, it
+*survives*. A person reads the survivors and writes a note on each into the result file: why it computes the
+same, or only loosens a bound, or what is missing. Lines that are reached through a shared fixture or a cache
+count for the first test that reached them, so a survivor may be one that another test would kill.
 
 Every ``raise`` is left out once. Of the other changes a sample is drawn, in an order that depends on nothing
-but the name of the module. Results and notes are kept until the module's source changes, so a run that was
-stopped goes on. New tests change no result by themselves: ``--again`` tries survivors without a note again.
+but the name of the module. Results are kept until the module's source changes, so a run that was stopped
+goes on; any change of it, be it of a comment, discards the module's results and notes. New tests change no
+result by themselves: ``--again`` tries survivors without a note again.
 
-Run: python benchmarks/mutants.py [--only TEXT ...] [--sample 30] [--slow] [--again]
+Run: python benchmarks/mutants.py [--only TEXT ...] [--sample 30] [--seconds 20] [--slow] [--again]
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ import random
 import resource
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -45,9 +48,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "mutants.json"
 WITHOUT_PLUGINS = ("-p", "no:cacheprovider", "-p", "no:xdist")
-MOST_SECONDS = 600  # of processor time, of a module's tests without a change
-LEAST_SECONDS, TIMES_LONGER = 10, 5  # what takes a mutant longer is taken for an endless loop, and killed
-FAST, SLOW = "not slow and not process", "not process"
+MOST_SECONDS = 600  # of processor time, for a module's tests without a change
+# A mutant whose tests use more processor time than this, and so many times that of the unchanged module, is
+# taken to loop for ever, and counts as killed.
+LEAST_SECONDS, TIMES_LONGER = 10, 5
+FAST, ALL = "not slow and not process", "not process"
 # The packages, and the folders of the tests that should notice.
 TARGETS = {
     "shuffler": ("tests/shuffler",),
@@ -163,18 +168,19 @@ class Watch:
         self.seconds: dict[str, float] = {}
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Run a test under its own name."""
         self.coverage.switch_context(item.nodeid)
         before = time.process_time()
-        yield
+        found = yield
         self.seconds[item.nodeid] = time.process_time() - before
         self.coverage.switch_context("")  # lines that run on import belong to no test
+        return found
 
 
 @cache
 def watched(package: str, marks: str) -> dict[str, Any]:
-    """The lines each test of a package runs, and its seconds. Kept until a source or a test changes.
+    """The lines each test of a package runs, and its seconds. Kept until one of their files changes.
 
     Args:
         package: within ``shuffle_plugins``.
@@ -209,7 +215,8 @@ def watched(package: str, marks: str) -> dict[str, Any]:
 class Tests:
     """The tests for a mutant of a module: those that run its lines.
 
-    Lines that run on import alone are for all tests of the files that have one which runs the module.
+    Lines that none runs, or that run on import alone, are for all tests of the files that have one which runs
+    the module.
     """
 
     def __init__(self, package: str, path: Path, *, marks: str, most: float) -> None:
@@ -256,7 +263,7 @@ def load(tests: Sequence[str]) -> None:
     """Import what the tests need but for the project itself, so that no fork has to."""
     before, finders = set(sys.modules), list(sys.meta_path)
     with contextlib.redirect_stdout(io.StringIO()):
-        pytest.main(["--collect-only", *WITHOUT_PLUGINS, "-m", SLOW, *tests])
+        pytest.main(["--collect-only", *WITHOUT_PLUGINS, "-m", ALL, *tests])
     sys.meta_path[:] = finders
     for name in set(sys.modules) - before:
         file = Path(getattr(sys.modules[name], "__file__", None) or "/")
@@ -273,7 +280,7 @@ def survives(module: str, path: Path, code: CodeType, tests: Sequence[str], *, s
         os.dup2(silent, 2)
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         sys.meta_path.insert(0, InPlaceOf(module, path, code))
-        options = ["-x", *WITHOUT_PLUGINS, "--hypothesis-seed=0", "-m", SLOW]
+        options = ["-x", *WITHOUT_PLUGINS, "--hypothesis-seed=0", "-m", ALL]
         try:
             status = int(pytest.main([*options, *tests]))
         except BaseException:
@@ -339,7 +346,7 @@ def try_module(module: str, path: Path, package: str, given: argparse.Namespace)
     missing = [each for each in left_out + others if each.change in wanted]
     if not missing:
         return
-    tests = Tests(package, path, marks=SLOW if given.slow else FAST, most=given.seconds)
+    tests = Tests(package, path, marks=ALL if given.slow else FAST, most=given.seconds)
     needed = sorted({name for each in missing for name in tests.of(each)})
     load(needed)
     unchanged = compile(ast.parse(source), str(path), "exec")

@@ -1,9 +1,9 @@
-"""What the two quick starts learn: their blocks of code run from first to last, several times.
+"""Test accuracy of the two quick starts: their blocks of code run from first to last, several times.
 
 Each run is a process of its own, as a reader's would be; its noise and its drawings differ from those of the
-next. The accuracies that a page prints, in their order, are added to the result file.
+next. The accuracies that a page prints, in their order, replace those of the page in the result file.
 
-Usage: python examples/start_pages.py [--runs 10] [--page opacus flower] [--results FILE]   (some two minutes)
+Usage: python examples/start_pages.py [--runs 10] [--page opacus flower] [--results FILE]  (some minutes)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "examples" / "results" / "start_pages.json"
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 ACCURACY = re.compile(
-    r"^[a-z ]+: (\d+)%|'accuracy': (0\.\d+)", re.MULTILINE
+    r"^[a-z ]+: (\d+)%|'accuracy': ([01]\.\d+)", re.MULTILINE
 )  # as each of the pages prints it
 
 
@@ -38,11 +38,14 @@ def run(page: str) -> list[float]:
         done = subprocess.run(
             [sys.executable, "-c", "\n".join(PYTHON.findall(text))],
             cwd=folder,
-            capture_output=True,
+            stdout=subprocess.PIPE,
             text=True,
             check=True,
         )
-    return accuracies(done.stdout)
+    found = accuracies(done.stdout)
+    if not found:
+        raise SystemExit(f"{page} printed no accuracy: {done.stdout}")
+    return found
 
 
 def main() -> None:
@@ -50,14 +53,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--page", nargs="+", choices=("opacus", "flower"), default=["opacus", "flower"])
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--runs", type=int, default=10, help="of each page")
+    parser.add_argument(
+        "--page",
+        nargs="+",
+        choices=("opacus", "flower"),
+        default=["opacus", "flower"],
+        help="which of the quick starts",
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS, help="file to write")
     given = parser.parse_args()
     found = json.loads(given.results.read_text()) if given.results.exists() else {}
     for page in given.page:
+        found[page] = []
         for _ in track(range(given.runs), description=f"docs/start/{page}.md"):
-            found.setdefault(page, []).append(run(page))
+            found[page].append(run(page))
             given.results.write_text(json.dumps(found, indent=1) + "\n")
 
 

@@ -7,19 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from shuffle_plugins.bandits import ShuffledModel, published_local_epsilon
-
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guides" / "bandits.md").read_text()
 RESULTS = json.loads((ROOT / "examples" / "results" / "bandits.json").read_text())["results"]
-
-
-def test_the_local_epsilons_of_the_page_are_found() -> None:
-    model = ShuffledModel(epsilon=0.5, delta=1e-6, mechanism="binary-rr")
-    for reports, said in ((4_830, "3.6"), (40_200, "5.7")):
-        assert f"{model.noise(reports).local_epsilon:.1f}" == said
-        assert f"{said} for" in PAGE or f"{said} for {reports:,}" in PAGE
-    assert f"{published_local_epsilon(epsilon=0.5, delta=1e-6, reports=40_000):.1f}" == "3.0"
 
 
 def regret(part: str, line: str, x: float | None) -> float:
