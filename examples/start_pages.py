@@ -21,9 +21,8 @@ from rich.progress import track
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "examples" / "results" / "start_pages.json"
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
-ACCURACY = re.compile(
-    r"^[a-z ]+: (\d+)%|'accuracy': ([01]\.\d+)", re.MULTILINE
-)  # as each of the pages prints it
+# As each of the pages prints it.
+ACCURACY = re.compile(r"^[a-z ]+: (\d+)%|'accuracy': ([01]\.\d+)", re.MULTILINE)
 
 
 def accuracies(printed: str) -> list[float]:
