@@ -216,7 +216,7 @@ def compared(
         shuffle_round=make(), num_steps=num_steps, delta=DELTA, method=method, published=published
     )
     return {
-        "interval": [found.interval.lower, found.interval.upper],
+        "interval": {"lower": found.interval.lower, "upper": found.interval.upper},
         "bounds": [[bound.name, bound.kind, bound.epsilon] for bound in found.bounds],
         "out of range": [each.name for each in found.out_of_range],
     }

@@ -155,8 +155,8 @@ def write_files() -> None:
 
 def of_spending(spending: Any) -> dict[str, Any]:
     return {
-        "observer": [spending.observer.lower, spending.observer.upper],
-        "server": [spending.server.lower, spending.server.upper],
+        "observer": {"lower": spending.observer.lower, "upper": spending.observer.upper},
+        "server": {"lower": spending.server.lower, "upper": spending.server.upper},
         "local_epsilon": spending.local_epsilon,
         "num_rounds": spending.num_rounds,
         "worst_client_rounds": spending.worst_client_rounds,

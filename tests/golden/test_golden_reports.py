@@ -46,7 +46,7 @@ def test_what_has_moved_is_noticed() -> None:
     for changed in (
         {"bytes": 4},
         {"sha256": "ac"},
-        {"error": 2.0 + 1e-11},
+        {"error": 2.0 + 1e-5},
         {"list": [1, "y", None]},
         {"list": [1, "x"]},
         {

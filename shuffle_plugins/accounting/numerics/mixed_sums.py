@@ -166,7 +166,9 @@ class MixedSums:
             tilt = found.tilt
             moved = tilt - found.slope / (found.spread**2 + 2 / tilt**2)
             log_moved = np.log(np.clip(moved, tilt / 4, tilt * 4))
-            inside = (log_moved > low) & (log_moved < high)
+            # A row that is near stays: its step is rounding, which may point out of the bracket.
+            near = np.abs(log_moved - log_tilt) < _NEAR_SADDLE
+            inside = near | ((log_moved > low) & (log_moved < high))
             log_moved = np.where(inside, log_moved, (low + high) / 2)
             if np.all(np.abs(log_moved - log_tilt) < _NEAR_SADDLE):
                 break

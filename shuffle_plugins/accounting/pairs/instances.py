@@ -153,4 +153,4 @@ def _completed(atoms: Mapping[tuple[float, float], float]) -> Atoms:
         mean_u = math.fsum(u * m for u, _, m in found)
         mean_v = math.fsum(v * m for _, v, m in found)
         found.append((-mean_u / left, -mean_v / left, left))
-    return tuple(sorted(found))
+    return tuple(found)

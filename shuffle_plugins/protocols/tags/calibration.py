@@ -57,7 +57,8 @@ def calibrated_budget(
     )
 
     def made(noise: float) -> _S:
-        return build(plan, budget_of_noise(plan, size=size, cohort=honest, noise_multiplier=noise))
+        budget = budget_of_noise(plan, size=size, cohort=honest, noise_multiplier=noise)
+        return build(plan, float(f"{budget:.9g}"))  # parties whose processors round differently agree on it
 
     def excess(found: _S) -> float:
         cost = target.cost(found.round(population=population))
