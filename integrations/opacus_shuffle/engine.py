@@ -30,7 +30,7 @@ from opacus_shuffle.distributed import (
     require_distinct_streams,
 )
 from opacus_shuffle.errors import ShufflePrivacyError, checked, warn_caller
-from opacus_shuffle.hooks import Progress
+from opacus_shuffle.hooks import StepLog
 from opacus_shuffle.loaders import population_and_cohort, with_sampler
 from opacus_shuffle.optimizer import ShuffleDPOptimizer, ShuffleMixin
 from opacus_shuffle.randomizers import DEFAULT_RANDOMIZER, Randomizer, SumBuilder
@@ -444,7 +444,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 sample_rate=cohort / population, target_epsilon=target_epsilon, target_delta=target_delta
             )
         )
-        private_optimizer.attach_step_hook(Progress(num_steps=num_steps))
+        private_optimizer.attach_step_hook(StepLog(num_steps=num_steps))
         sampler = _SAMPLERS[settings.sampling](
             population=population,
             cohort=cohort,

@@ -78,7 +78,7 @@ class PaidEpoch:
         return replace(self, hooks=(*self.hooks, hook))
 
 
-class Progress:
+class StepLog:
     """A step hook that logs at level INFO, every ten seconds at most, how far training has come.
 
     Args:
