@@ -196,9 +196,9 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
                 recorded here: those were released and stay spent.
         """
         core = self.continued(state_dict)
+        told = checked(checks.whole, "unrecorded", state_dict.get("unrecorded", 0), at_least=0)
         # What the loaded history has more was missing until now.
-        missing = self.released() - core.num_steps
-        self._core, self._unrecorded = core, max(missing, state_dict.get("unrecorded", 0))
+        self._core, self._unrecorded = core, max(told, self.released() - core.num_steps)
 
     def _read_state(self, state_dict: Mapping[str, Any]) -> ShuffleAccountant:
         if not isinstance(state_dict, Mapping) or not state_dict:
@@ -209,7 +209,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
                 f"a history of {mechanism!r} cannot be continued by {self.mechanism()!r}: create the engine "
                 "with the accountant that wrote the checkpoint"
             )
-        missing = {"history", "mechanism", "neighbouring_relation", "unrecorded"} - set(state_dict)
+        missing = {"history", "mechanism", "neighbouring_relation"} - set(state_dict)
         if missing:
             raise ShufflePrivacyError(f"the accountant's state lacks {sorted(missing)}")
         if state_dict["neighbouring_relation"] != NEIGHBOURING_RELATION:
@@ -217,7 +217,6 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
                 f"the history is for {state_dict['neighbouring_relation']!r} neighbours, "
                 f"not {NEIGHBOURING_RELATION!r}"
             )
-        checked(checks.whole, "unrecorded", state_dict["unrecorded"], at_least=0)
         entries = state_dict["history"]
         if not isinstance(entries, (list, tuple)):
             raise ShufflePrivacyError(f"damaged history: {entries!r}")
