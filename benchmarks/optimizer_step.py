@@ -115,7 +115,7 @@ class Timed:
         self.optimizer.zero_grad()
         next(self.batches)
         for p, grad_sample in zip(self.module.parameters(), grad_samples, strict=True):
-            p.grad_sample = grad_sample.view_as(grad_sample)  # a new object, without the processed mark
+            p.grad_sample = grad_sample.view_as(grad_sample)  # a new object, without an earlier mark
         if self.device == "cpu":
             start = time.process_time()
             self.optimizer.step()

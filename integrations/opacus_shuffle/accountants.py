@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NoReturn
 
+import opacus
 from opacus.accountants import IAccountant, create_accountant, register_accountant
 
-from opacus_shuffle.errors import PrivacyBudgetExceeded, ShufflePrivacyError, checked
+from opacus_shuffle.errors import PrivacyBudgetExceeded, ShufflePrivacyError, checked, warn_caller
 from opacus_shuffle.hooks import AccountingHook
 from opacus_shuffle.optimizer import ShuffleMixin
 from shuffle_plugins.accounting import (
@@ -40,6 +42,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
     def __init__(self) -> None:
         self._core = ShuffleAccountant(method=self.method)
         self._budget: _Budget | None = None
+        self._unrecorded = 0
 
     @classmethod
     def mechanism(cls) -> str:
@@ -65,6 +68,32 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
     def core(self) -> ShuffleAccountant:
         """The accountant that holds the history: another object after ``load_state_dict``."""
         return self._core
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What has to be said beside its ε, for a privacy statement."""
+        if not self._unrecorded:
+            return ()
+        return (
+            f"{self._unrecorded} rounds of an earlier run, whose optimizer state was loaded, are not in the "
+            "history: ε leaves them out",
+        )
+
+    def released(self, *, at_least: int = 0) -> int:
+        """How many rounds were released, as far as is known: those recorded, and those known to be missing.
+
+        Args:
+            at_least: so many were. If that is news, the history is marked, and a warning says so.
+        """
+        missing = at_least - len(self)
+        if missing > self._unrecorded:
+            self._unrecorded = missing
+            warn_caller(
+                f"{self.warnings[0]}, and the privacy statement says so from now on. Load the history first: "
+                "with engine.load_checkpoint, or with engine.accountant.load_state_dict what "
+                "engine.accountant.state_dict() returned in the earlier run"
+            )
+        return len(self) + self._unrecorded
 
     def record(self, new_round: Round, num_steps: int = 1) -> None:
         """Record rounds that are about to be released.
@@ -126,8 +155,12 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
             target_delta: the budget's δ; give both or neither.
 
         Raises:
-            ShufflePrivacyError: if only half a budget is given, or it is out of range.
+            ShufflePrivacyError: if only half a budget is given, or it is out of range; or in
+                ``make_private`` of Opacus's own engine, whose optimizers add Gaussian noise.
         """
+        caller = sys._getframe(1)
+        if caller.f_code is opacus.PrivacyEngine.make_private.__code__:
+            _refuse_other_optimizers(caller.f_locals["optimizer"])
         if (target_epsilon is None) != (target_delta is None):
             raise ShufflePrivacyError("a budget needs both target_epsilon and target_delta")
         budget: _Budget | None = None
@@ -147,6 +180,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         destination["history"] = self.history
         destination["mechanism"] = self.mechanism()
         destination["neighbouring_relation"] = NEIGHBOURING_RELATION
+        destination["unrecorded"], destination["warnings"] = self._unrecorded, self.warnings
         if self._budget is not None:
             destination["target"] = (
                 float(self._budget.target_epsilon),
@@ -158,9 +192,13 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         """Replace the history by a saved one; on failure the present one stays.
 
         Raises:
-            ValueError: if the state is empty, of another accountant, or damaged.
+            ValueError: if the state is empty, of another accountant, or damaged, or lacks rounds that are
+                recorded here: those were released and stay spent.
         """
-        self._core = self._read_state(state_dict)
+        core = self.continued(state_dict)
+        told = checked(checks.whole, "unrecorded", state_dict.get("unrecorded", 0), at_least=0)
+        # What the loaded history has more was missing until now.
+        self._core, self._unrecorded = core, max(told, self.released() - core.num_steps)
 
     def _read_state(self, state_dict: Mapping[str, Any]) -> ShuffleAccountant:
         if not isinstance(state_dict, Mapping) or not state_dict:
@@ -212,22 +250,20 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
             found.append(f"it was to stop at (ε, δ) = {target}, and no target is set now")
         return found
 
-    def continues(self, state_dict: Mapping[str, Any]) -> bool:
-        """Whether a saved history holds everything recorded here: loading it forgets no round.
+    def continued(self, state_dict: Mapping[str, Any]) -> ShuffleAccountant:
+        """What :meth:`load_state_dict` would load; nothing is loaded.
 
         Raises:
-            ValueError: as :meth:`load_state_dict`.
+            ValueError: as there.
         """
-        mine, theirs = self._core.history, self._read_state(state_dict).history
-        if not mine:
-            return True
-        *earlier, (last_round, last_steps) = mine
-        return (
-            len(theirs) >= len(mine)
-            and list(theirs[: len(earlier)]) == earlier
-            and theirs[len(earlier)][0] == last_round
-            and theirs[len(earlier)][1] >= last_steps
-        )
+        core = self._read_state(state_dict)
+        if not begins_with(core, self._core):
+            raise ShufflePrivacyError(
+                "rounds are recorded here that the saved history does not hold; loading it would report ε "
+                "without them. To go back to earlier weights, load only those "
+                "(module.load_state_dict(checkpoint['module_state_dict'])); to resume a run, use a new engine"
+            )
+        return core
 
 
 class SubsampledShuffleRDPAccountant(SubsampledShuffleAccountant):
@@ -240,6 +276,17 @@ class SubsampledShufflePLDAccountant(SubsampledShuffleAccountant):
     """Composes the privacy loss distribution of the blanket pair with certified error: the tighter one."""
 
     method = "pld"
+
+
+def begins_with(core: ShuffleAccountant, earlier: ShuffleAccountant) -> bool:
+    """Whether a history goes on from an earlier one, all of whose rounds it has."""
+    if not earlier.history:
+        return True
+    *whole, (last_round, last_steps) = earlier.history
+    rest = core.history[len(whole) :]
+    return list(core.history[: len(whole)]) == whole and any(
+        one == last_round and steps >= last_steps for one, steps in rest[:1]
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,23 +308,26 @@ class _Budget:
             )
 
 
+def _refuse_other_optimizers(optimizer: object) -> None:
+    if not isinstance(optimizer, ShuffleMixin):
+        raise ShufflePrivacyError(
+            f"{type(optimizer).__name__} does not randomise locally, so a shuffle accountant cannot say what "
+            "it costs. Use opacus_shuffle.PrivacyEngine, or wrap the optimizer in ShuffleDPOptimizer"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class _RecordRound(AccountingHook):
     accountant: SubsampledShuffleAccountant
     sample_rate: float
     budget: _Budget | None
 
-    @property
-    def recorded_in(self) -> object:
-        """The accountant's present history, which ``load_state_dict`` replaces."""
-        return self.accountant.core
+    def released(self, *, at_least: int = 0) -> int:
+        """As the accountant's."""
+        return self.accountant.released(at_least=at_least)
 
     def __call__(self, optimizer: Any) -> None:
-        if not isinstance(optimizer, ShuffleMixin):
-            raise ShufflePrivacyError(
-                f"{type(optimizer).__name__} does not randomise locally, so a shuffle accountant cannot say "
-                "what it costs. Use opacus_shuffle.PrivacyEngine, or wrap the optimizer in ShuffleDPOptimizer"
-            )
+        _refuse_other_optimizers(optimizer)
         if optimizer.accumulated_iterations != 1:
             raise ShufflePrivacyError(
                 "gradients of several batches were accumulated in one step: call step() and zero_grad() "

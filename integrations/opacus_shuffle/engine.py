@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, MutableMapping, Sequence, Sized
 from dataclasses import dataclass, fields
 from typing import IO, Any, BinaryIO, Literal, Self
 
@@ -14,13 +14,14 @@ import torch
 from opacus.accountants import IAccountant
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.optimizers import DPOptimizer
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from opacus_shuffle.accountants import SubsampledShuffleAccountant
+from opacus_shuffle.accountants import SubsampledShuffleAccountant, begins_with
 from opacus_shuffle.calibration import Run, refuse_spent_delta
 from opacus_shuffle.clipping import AdaptiveClipping, ClippedBall, clipping_of, positive
 from opacus_shuffle.distributed import (
@@ -29,6 +30,7 @@ from opacus_shuffle.distributed import (
     require_distinct_streams,
 )
 from opacus_shuffle.errors import ShufflePrivacyError, checked, warn_caller
+from opacus_shuffle.hooks import StepLog
 from opacus_shuffle.loaders import population_and_cohort, with_sampler
 from opacus_shuffle.optimizer import ShuffleDPOptimizer, ShuffleMixin
 from opacus_shuffle.randomizers import DEFAULT_RANDOMIZER, Randomizer, SumBuilder
@@ -55,6 +57,8 @@ _SAMPLERS: dict[Sampling, type[CohortSampler]] = {
     sampler.sampling: sampler for sampler in (FixedSizeSampler, PoissonSampler, EpochSampler)
 }
 _GRAD_SAMPLE_MODES = ("hooks", "functorch", "ew", "no_op")
+# Where rounds on a parameter are recorded. A parameter may outlive the engine that trained it.
+_books: MutableMapping[Tensor, SubsampledShuffleAccountant] = WeakTensorKeyDictionary()
 
 # What a privacy statement says of this host.
 _TRUST = (
@@ -129,12 +133,14 @@ class _Settings:
         """The parameters that the optimizer trains."""
         return [p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad]
 
-    def population_and_cohort(self, *, secure_mode: bool) -> tuple[int, int]:
+    def population_and_cohort(
+        self, *, secure_mode: bool, accountant: SubsampledShuffleAccountant
+    ) -> tuple[int, int]:
         """n and k, after checks of the objects.
 
         Raises:
-            ShufflePrivacyError: if gradients of single samples of the whole model cannot be had, or the
-                loader's batches cannot be drawn anew.
+            ShufflePrivacyError: if gradients of single samples of the whole model cannot be had, the loader's
+                batches cannot be drawn anew, or model or loader have rounds in another accountant.
         """
         if self.grad_sample_mode not in _GRAD_SAMPLE_MODES:
             raise ShufflePrivacyError(
@@ -150,6 +156,16 @@ class _Settings:
         own = set(self.module.parameters())
         if any(p not in own for group in self.optimizer.param_groups for p in group["params"]):
             raise ShufflePrivacyError("the optimizer holds parameters that are not the module's")
+        listener = getattr(getattr(self.data_loader, "batch_sampler", None), "listener", None)
+        for other in {_books[p] for p in (*own, *getattr(listener, "params", ())) if p in _books}:
+            if not begins_with(accountant.core, other.core):
+                raise ShufflePrivacyError(
+                    f"{len(other)} rounds on this model or loader are recorded in another engine's "
+                    "accountant, and this engine's ε would leave them out: use that engine, or assign "
+                    "engine.accountant = other_engine.accountant before make_private. An engine for each "
+                    "round of federated learning gets the same accountant in each. If the rounds were on "
+                    "data of other people, load the weights into a new model, and give it a new loader"
+                )
         return population_and_cohort(self.data_loader)
 
 
@@ -397,7 +413,9 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         target_delta: float | None,
     ) -> PrivateObjects:
         accountant = self._require_accountant()
-        population, cohort = settings.population_and_cohort(secure_mode=self.secure_mode)
+        population, cohort = settings.population_and_cohort(
+            secure_mode=self.secure_mode, accountant=accountant
+        )
         distributed, optimizer = settings.distributed, settings.optimizer
         draws = coins = secure(settings.randomness)
         if distributed:
@@ -426,6 +444,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 sample_rate=cohort / population, target_epsilon=target_epsilon, target_delta=target_delta
             )
         )
+        private_optimizer.attach_step_hook(StepLog(num_steps=num_steps))
         sampler = _SAMPLERS[settings.sampling](
             population=population,
             cohort=cohort,
@@ -446,6 +465,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         private_optimizer.watch(settings.module)
         self._remember(settings.data_loader)
         self._in_use = True
+        for p in private_optimizer.params:
+            _books[p] = accountant
         if isinstance(coins, SeededRandomness):
             self._doubt(_SEEDED)
         self._optimizer = private_optimizer
@@ -515,7 +536,10 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             ValueError: if no ε0 meets the target.
         """
         settings = _Settings.of("make_private_with_epsilon", locals())
-        population, cohort = settings.population_and_cohort(secure_mode=self.secure_mode)
+        accountant = self._require_accountant()
+        population, cohort = settings.population_and_cohort(
+            secure_mode=self.secure_mode, accountant=accountant
+        )
         if (epochs is None) == (num_steps is None):
             raise ShufflePrivacyError("give exactly one of epochs and num_steps")
         if epochs is None:
@@ -534,7 +558,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         )
         privacy = Run(
             builder=builder,
-            accountant=self._require_accountant(),
+            accountant=accountant,
             dim=dim,
             radius=ball.radius,
             adaptive=ball.adaptive,
@@ -594,7 +618,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             trust=_TRUST,
             clipping=_NOT_CLIPPED if optimizer is None else optimizer.clipping_described,
             accesses=accesses,
-            warnings=self._doubts,
+            warnings=(*self._doubts, *accountant.warnings),
             target_epsilon=None if plan is None else plan.target_epsilon,
             target_delta=None if plan is None else plan.delta,
             senders_known=False,
@@ -631,12 +655,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         checkpoint = torch.load(path, **{**(torch_load_kwargs or {}), "weights_only": False})
         if start is not None:
             path.seek(start)  # type: ignore[union-attr]
-        if not self._require_accountant().continues(checkpoint.get("privacy_accountant_state_dict", {})):
-            raise ShufflePrivacyError(
-                "this engine has recorded rounds that the checkpoint does not hold; loading it would report "
-                "ε without them. To go back to earlier weights, load only those "
-                "(module.load_state_dict(checkpoint['module_state_dict'])); to resume a run, use a new engine"
-            )
+        self._require_accountant().continued(checkpoint.get("privacy_accountant_state_dict", {}))
         self._warn_of_changes(checkpoint["privacy_accountant_state_dict"])
         loaded: dict[str, Any] = super().load_checkpoint(
             path=path, module=module, torch_load_kwargs=torch_load_kwargs, **objects

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +16,8 @@ from opacus.accountants import IAccountant
 from opacus_shuffle.errors import ShufflePrivacyError
 from shuffle_plugins.accounting import Round
 
+_logger = logging.getLogger(__name__)
+_SECONDS = 10  # between two lines about progress
 _OURS = "subsampled_shuffle_"  # how the names of accountants that know rounds begin
 
 
@@ -27,10 +31,13 @@ class AccountingHook(ABC):
     def __call__(self, optimizer: Any) -> None:
         """Record ``optimizer.round``, or raise to refuse it."""
 
-    @property
-    def recorded_in(self) -> object:
-        """The object that holds what was recorded: another one after a saved history was loaded."""
-        return self
+    def released(self, *, at_least: int = 0) -> int:
+        """How many rounds were released, as far as it knows; 0 if it keeps no history.
+
+        Args:
+            at_least: so many were, by an optimizer whose state was loaded; it takes note of that.
+        """
+        return 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,12 +47,12 @@ class PaidEpoch:
     Attributes:
         iteration: number of the iteration over the loader.
         round: the round as it was recorded.
-        recorded_in: where, for each hook that recorded it.
+        hooks: those that recorded it.
     """
 
     iteration: int
     round: Round
-    recorded_in: tuple[object, ...] = ()
+    hooks: tuple[AccountingHook, ...] = ()
 
     def continued(self, *, iteration: int, present: Round) -> PaidEpoch:
         """This epoch if the iteration is still the same, otherwise a new one of which nothing is paid.
@@ -65,10 +72,31 @@ class PaidEpoch:
 
     def recorded_by(self, hook: AccountingHook, optimizer: Any) -> PaidEpoch:
         """Have the hook record the epoch, unless it did before."""
-        if any(place is hook.recorded_in for place in self.recorded_in):
+        if any(hook is other for other in self.hooks):
             return self
         hook(optimizer)
-        return replace(self, recorded_in=(*self.recorded_in, hook.recorded_in))
+        return replace(self, hooks=(*self.hooks, hook))
+
+
+class StepLog:
+    """A step hook that logs at level INFO, every ten seconds at most, how far training has come.
+
+    Args:
+        num_steps: steps of the whole run, if known.
+    """
+
+    def __init__(self, *, num_steps: int | None) -> None:
+        self._of = "" if num_steps is None else f" of {num_steps:,}"
+        self._steps = 0
+        self._begun = self._told = time.monotonic()
+
+    def __call__(self, _: Any) -> None:
+        """Count a step."""
+        self._steps += 1
+        now = time.monotonic()
+        if now >= self._told + _SECONDS:
+            self._told = now
+            _logger.info("step %s%s, after %.0f s", f"{self._steps:,}", self._of, now - self._begun)
 
 
 def refuse_other_accountants(hook: Callable[[Any], None]) -> None:

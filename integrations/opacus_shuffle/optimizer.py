@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
+from weakref import WeakSet
 
 import torch
 from opacus.optimizers import DPOptimizer
-from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from opacus_shuffle.clipping import AdaptiveClipping, ClippedBall, LayerLimits, clipping_of, positive
 from opacus_shuffle.deliveries import (
@@ -30,7 +31,24 @@ from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.randomness import Randomness, secure
 
-_CLIP_BOUND = "max_grad_norm"  # under which an adaptive one is saved beside the original optimizer's state
+# Under which an adaptive radius, and the number of rounds, are saved beside the original optimizer's state.
+_CLIP_BOUND, _ROUNDS = "max_grad_norm", "privacy_rounds"
+_alive: WeakSet[ShuffleMixin] = WeakSet()
+
+
+def _refuse_raw_steps(stepping: Optimizer, _arguments: object, _keywords: object) -> None:
+    """Called by torch before every optimizer's step: only private steps move what is trained privately."""
+    moved = {id(p) for group in stepping.param_groups for p in group["params"]}
+    owners = [owner for owner in _alive if not moved.isdisjoint(map(id, owner._trained))]
+    if owners and not any(owner._stepping for owner in owners):
+        raise ShufflePrivacyError(
+            f"this {type(stepping).__name__} would move parameters that are trained privately by gradients "
+            "that are not, and no ε would count it: call step() of the optimizer that make_private returned. "
+            "Train on public data before make_private, or in a new model with these weights"
+        )
+
+
+register_optimizer_step_pre_hook(_refuse_raw_steps)
 
 
 class ShuffleMixin:
@@ -59,7 +77,6 @@ class ShuffleMixin:
     accumulated_iterations: int
     grad_samples: list[Tensor]
     original_optimizer: Optimizer
-    step_hook: Callable[[Any], None] | None
     _is_last_step_skipped: bool
     _get_flat_grad_sample: Callable[[nn.Parameter], Tensor]
 
@@ -125,7 +142,7 @@ class ShuffleMixin:
         self._refused_round: int | None = None
         self._stale_inputs = StaleInputs()
         self._paid: PaidEpoch | None = None
-        self._next_radius: float | None = None
+        self._stepping = False
         ball = ClippedBall.of(
             clipping_of(clipping),
             max_grad_norm,
@@ -149,6 +166,7 @@ class ShuffleMixin:
             expected_batch_size=cohort / self._num_processes(),
             loss_reduction=loss_reduction,
         )
+        _alive.add(self)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuse to be copied or pickled, alone or with a loader or an engine.
@@ -307,9 +325,24 @@ class ShuffleMixin:
         """
         refuse_other_accountants(fn)
         self._hooks = (*self._hooks, fn)
-        self.step_hook = self._run_hooks
 
-    def _run_hooks(self, _: ShuffleMixin) -> None:
+    @property
+    def _accounting(self) -> list[AccountingHook]:
+        return [hook for hook in self._hooks if isinstance(hook, AccountingHook)]
+
+    @property
+    def step_hook(self) -> None:
+        """None: Opacus would run it after ``p.grad`` is written, and hooks run before."""
+
+    @step_hook.setter
+    def step_hook(self, value: object) -> None:
+        if value is not None:  # Opacus's constructor assigns None
+            raise ShufflePrivacyError(
+                "step_hook cannot be replaced, since rounds are recorded by hooks: add one with "
+                "attach_step_hook"
+            )
+
+    def _run_hooks(self) -> None:
         for hook in self._hooks:
             if isinstance(hook, AccountingHook) and self._sampling is Sampling.EPOCH:
                 self._pay_epoch(hook)
@@ -357,13 +390,13 @@ class ShuffleMixin:
 
         Raises:
             CohortMismatch: for another number of gradients than the batch has records.
-            ShufflePrivacyError: for accumulated or missing per-sample gradients, or changed parameters.
+            ShufflePrivacyError: for a batch that was not just delivered, accumulated or missing per-sample
+                gradients, or changed parameters.
             ValueError: for NaN or infinite gradients.
         """
         params = self.params
+        self._check_batch()
         self._check_parameters(params)
-        for p in params:
-            _check_processed_flag(p.grad_sample)
         sizes = [p.numel() for p in params]
         dtype = torch.float32
         for p in params:
@@ -374,8 +407,6 @@ class ShuffleMixin:
         self._check_rows(rows.num_rows)
         share = self._sum.share(rows, randomness=self._randomness)
         self._total = share if self._total is None else self._total + share
-        for p in params:
-            _mark_as_processed(p.grad_sample)
         self._received += rows.num_rows
         self._taken += 1
 
@@ -421,17 +452,19 @@ class ShuffleMixin:
             )
 
     def add_noise(self) -> None:
-        """Check the round and move the randomised sum to ``summed_grad`` and ``p.grad``.
+        """Check the round, have the hooks record it, and move the sum to ``summed_grad`` and ``p.grad``.
 
         Raises:
-            ShufflePrivacyError: if no accountant is attached.
+            ShufflePrivacyError: if no accountant is attached, or a part of the round was not taken in.
             CohortMismatch: if the round does not hold exactly the cohort (but under Poisson sampling).
         """
-        if not any(isinstance(hook, AccountingHook) for hook in self._hooks):
+        if not self._accounting:
             raise ShufflePrivacyError(
                 "no shuffle accountant is attached, so the step's cost would go unrecorded: call "
                 "optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=k / n))"
             )
+        if self._total is None or self._batch is None or self._taken != self._batch.parts:
+            raise ShufflePrivacyError("the round was not taken in as a whole: call backward() and step()")
         received = self._count_received()
         if self._sampling is not Sampling.POISSON and received != self._cohort:
             raise CohortMismatch(
@@ -439,21 +472,21 @@ class ShuffleMixin:
                 "that make_private returned (or one with batch_sampler=FixedSizeSampler(...)), every batch "
                 "whole"
             )
+        self._run_hooks()
         params = self.params
-        if self._total is None:
-            raise ShufflePrivacyError("no gradients were taken in: call backward() before step()")
         estimate = self._estimate(self._total, received=received)
         sizes = [p.numel() for p in params]
-        adaptive = self._setting.adaptive
+        adaptive, next_radius = self._setting.adaptive, None
         if adaptive is not None:
             estimate, difference = estimate[:-1], self._sum_of_processes(estimate[-1])
             if received:  # of an empty Poisson round nothing is learned
-                self._next_radius = adaptive.moved(
-                    self.max_grad_norm, unclipped=(1 + difference / received) / 2
-                )
+                next_radius = adaptive.moved(self.max_grad_norm, unclipped=(1 + difference / received) / 2)
         for p, part in zip(params, torch.split(estimate, sizes), strict=True):
             p.summed_grad = part.view(p.shape).to(device=p.device, dtype=p.dtype)
             p.grad = p.summed_grad.clone()
+        self._forget_round()
+        if next_radius is not None:
+            self.max_grad_norm = next_radius
 
     def _estimate(self, total: Tensor, *, received: int) -> Tensor:
         """The released sum over ``received`` gradients, with the noise that clients share."""
@@ -470,28 +503,35 @@ class ShuffleMixin:
             True if the original optimizer may step now.
         """
         batch = self._batch if self._unused else None
-        self._unused = False
         if batch is not None and batch.round == self._refused_round:
+            self._unused = False
             self._clear_gradients()
             return False
         try:
-            self._check_batch(batch)
             self._check_parameters(self.params)
-            released: bool = super().pre_step(closure)  # type: ignore[misc]
+            return bool(super().pre_step(closure))  # type: ignore[misc]
         except BaseException:
             if batch is not None:
                 self._refused_round = batch.round
+            self._unused = False
             self._forget_round()
             self._clear_gradients()
             raise
-        if released:
-            next_radius = self._next_radius
-            self._forget_round()
-            if next_radius is not None:
-                self.max_grad_norm = next_radius
-        return released
 
-    def _check_batch(self, batch: Delivery | None) -> None:
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
+        """As Opacus's. While it lasts, and at no other time, an optimizer may move the trained parameters."""
+        if closure is not None:
+            with torch.enable_grad():
+                closure()
+        self._stepping = True
+        try:
+            return super().step()  # type: ignore[misc]
+        finally:
+            self._stepping = False
+
+    def _check_batch(self) -> None:
+        batch = self._batch if self._unused else None
+        self._unused = False
         if not self._attached:
             raise ShufflePrivacyError(
                 "no sampler is attached, so nothing tells which batches were drawn as the accounting "
@@ -537,7 +577,6 @@ class ShuffleMixin:
         self._received = 0
         self._taken = 0
         self._total = None
-        self._next_radius = None
 
     def _clear_gradients(self) -> None:
         self._is_last_step_skipped = False
@@ -549,15 +588,26 @@ class ShuffleMixin:
     # ---- checkpoints ------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The original optimizer's state; under adaptive clipping also the present ``max_grad_norm``."""
+        """The original optimizer's state and the number of rounds released; under adaptive clipping also the
+        present ``max_grad_norm``."""
         state: dict[str, Any] = super().state_dict()  # type: ignore[misc]
+        state = {**state, _ROUNDS: max((hook.released() for hook in self._accounting), default=0)}
         return state if self._setting.adaptive is None else {**state, _CLIP_BOUND: self.max_grad_norm}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the original optimizer, and under adaptive clipping the radius, within its bounds."""
+        """Restore the original optimizer, and under adaptive clipping the radius, within its bounds.
+
+        If rounds released before the state was saved are not in the accountant's history, it is marked, and
+        a warning says so.
+        """
         adaptive = self._setting.adaptive
         radius = state_dict.get(_CLIP_BOUND)
-        super().load_state_dict({k: v for k, v in state_dict.items() if k != _CLIP_BOUND})  # type: ignore[misc]
+        released = checked(checks.whole, _ROUNDS, state_dict.get(_ROUNDS, 0), at_least=0)
+        super().load_state_dict(  # type: ignore[misc]
+            {k: v for k, v in state_dict.items() if k not in (_CLIP_BOUND, _ROUNDS)}
+        )
+        for hook in self._accounting:
+            hook.released(at_least=released)
         if adaptive is not None and radius is not None:
             self.max_grad_norm = adaptive.held(positive(_CLIP_BOUND, radius))
 

@@ -139,7 +139,9 @@ def _of_file(
     if of_engine and unit is None:
         about = about | {"unit": accounting.Unit.RECORD}
     subject = "a saved accountant of the Opacus engine" if of_engine else "a saved accountant"
-    return accounting.PrivacyStatement.of(_accountant_of(state), delta=delta, subject=subject, **about)
+    return accounting.PrivacyStatement.of(
+        _accountant_of(state), delta=delta, subject=subject, warnings=state.get("warnings", ()), **about
+    )
 
 
 def _is_of_engine(state: Mapping[str, Any]) -> bool:

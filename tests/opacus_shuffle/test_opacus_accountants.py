@@ -271,22 +271,19 @@ def test_a_foreign_class_under_the_name_is_not_replaced(monkeypatch: pytest.Monk
 def test_the_hook_refuses_a_plain_dp_optimizer_before_its_step(
     dataset: Any, make_model: Any, flat: Any, step: Any
 ) -> None:
-    engine = opacus.PrivacyEngine(accountant="subsampled_shuffle_rdp")
-    model = make_model()
-    module, optimizer, loader = engine.make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=torch.utils.data.DataLoader(dataset, batch_size=8),
+    accountant, module = SubsampledShuffleRDPAccountant(), opacus.GradSampleModule(make_model())
+    optimizer = DPOptimizer(
+        torch.optim.SGD(module.parameters(), lr=0.1),
         noise_multiplier=1.0,
         max_grad_norm=1.0,
-        poisson_sampling=False,
+        expected_batch_size=8,
     )
-    assert isinstance(optimizer, DPOptimizer)
+    optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=0.2))
     before = flat(module)
     with pytest.raises(ShufflePrivacyError, match="DPOptimizer"):
-        step(module, optimizer, next(iter(loader)))
+        step(module, optimizer, next(iter(torch.utils.data.DataLoader(dataset, batch_size=8))))
     assert torch.equal(flat(module), before)
-    assert len(engine.accountant) == 0
+    assert len(accountant) == 0
 
 
 def test_opacus_own_engine_cannot_calibrate_with_it(dataset: Any, make_model: Any) -> None:

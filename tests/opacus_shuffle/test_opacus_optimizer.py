@@ -424,7 +424,7 @@ def test_parameters_swapped_for_others_of_the_same_size(flat: Any) -> None:
 def test_no_accountant_no_release(flat: Any) -> None:
     module = GradSampleModule(nn.Linear(6, 3))
     optimizer = wrap(module)
-    optimizer._hooks, optimizer.step_hook = (), None
+    optimizer._hooks = ()
     optimizer.attach_step_hook(lambda _: None)
     backward(module, torch.randn(8, 6))
     refused(optimizer, module, flat, ShufflePrivacyError, "no shuffle accountant")

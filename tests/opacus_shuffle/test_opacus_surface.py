@@ -12,7 +12,6 @@ import torch
 from opacus.accountants import IAccountant
 from opacus.data_loader import CollateFnWithEmpty, wrap_collate_with_empty
 from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
-from opacus.optimizers import optimizer as dp_optimizer
 from opacus.utils.batch_memory_manager import BatchSplittingSampler
 from torch import nn
 
@@ -53,8 +52,6 @@ SIGNATURES = {
     DPOptimizer._check_skip_next_step: ["self", "pop_next"],
     DPOptimizer.attach_step_hook: ["self", "fn"],
     DistributedDPOptimizer.reduce_gradients: ["self"],
-    dp_optimizer._check_processed_flag: ["obj"],
-    dp_optimizer._mark_as_processed: ["obj"],
     IAccountant.get_optimizer_hook_fn: ["self", "sample_rate"],
     IAccountant.get_epsilon: ["self", "delta", "args", "kwargs"],
     IAccountant.step: ["self", "noise_multiplier", "sample_rate"],

@@ -1,0 +1,369 @@
+"""The books see every release: whatever moves private parameters is recorded, refused, or marked."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import opacus
+import pytest
+import torch
+from opacus_shuffle import (
+    Delivery,
+    PrivacyEngine,
+    ShufflePrivacyError,
+    SubsampledShufflePLDAccountant,
+    SubsampledShuffleRDPAccountant,
+    hooks,
+)
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
+
+from shuffle_plugins import cli
+
+
+def backward(module: nn.Module, optimizer: Any, batch: Any) -> None:
+    x, y = batch
+    optimizer.zero_grad()
+    cross_entropy(module(x), y).backward()
+
+
+def private(engine: PrivacyEngine, module: nn.Module, loader: Any, *, optimizer: Any = None) -> Any:
+    return engine.make_private(
+        module=module,
+        optimizer=optimizer or torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.1),
+        data_loader=loader,
+        randomizer="linf-coordinate",
+        local_epsilon=2.0,
+        max_grad_norm=1.0,
+    )
+
+
+# ---- inside a release --------------------------------------------------------------------------------------
+
+
+def test_the_step_hook_cannot_be_switched_off(make_private: Any, train: Any) -> None:
+    engine, module, optimizer, loader = make_private()
+    optimizer.step_hook = None
+    with pytest.raises(ShufflePrivacyError, match="attach_step_hook"):
+        optimizer.step_hook = lambda _: None
+    assert train(module, optimizer, loader) == len(engine.accountant) == 5
+
+
+def test_a_release_by_hand_is_recorded_before_it_is_written_and_happens_once(make_private: Any) -> None:
+    engine, module, optimizer, loader = make_private()
+    seen: list[Any] = []
+    optimizer.attach_step_hook(
+        lambda o: seen.append((len(engine.accountant), [p.summed_grad for p in o.params]))
+    )
+    backward(module, optimizer, next(iter(loader)))
+    optimizer.clip_and_accumulate()
+    optimizer.add_noise()
+    assert seen == [(1, [None] * 4)]
+    released = [p.grad.clone() for p in module.parameters()]
+    with pytest.raises(ShufflePrivacyError, match="not taken in as a whole"):
+        optimizer.add_noise()
+    with pytest.raises(ShufflePrivacyError, match="a step was taken on it already"):
+        optimizer.clip_and_accumulate()
+    assert all(torch.equal(p.grad, before) for p, before in zip(module.parameters(), released, strict=True))
+    assert len(engine.accountant) == 1
+
+
+def test_a_part_of_a_poisson_round_is_not_released_by_hand(make_private: Any) -> None:
+    engine, module, optimizer, _ = make_private(sampling="poisson")
+    optimizer.expect_batch(Delivery(rows=8, round=-1, part=0, parts=2))
+    backward(module, optimizer, (torch.randn(8, 6), torch.zeros(8).long()))
+    optimizer.clip_and_accumulate()
+    with pytest.raises(ShufflePrivacyError, match="not taken in as a whole"):
+        optimizer.add_noise()
+    assert len(engine.accountant) == 0
+
+
+# ---- other optimizers --------------------------------------------------------------------------------------
+
+
+class Lookahead(torch.optim.Optimizer):
+    """Steps with an optimizer inside."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner.param_groups, {})
+        self.inner = inner
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.inner.step()
+
+
+@pytest.mark.parametrize("which", ["another", "original", "gaussian"])
+def test_a_raw_step_on_private_parameters_is_refused(
+    make_private: Any, make_model: Any, dataset: Any, train: Any, flat: Any, which: str
+) -> None:
+    _, module, optimizer, loader = make_private()
+    train(module, optimizer, loader)
+    raw: Any = optimizer.original_optimizer
+    if which == "another":
+        raw = torch.optim.Adam([next(module.parameters())])
+    if which == "gaussian":
+        _, raw, loader = opacus.PrivacyEngine().make_private(
+            module=module,
+            optimizer=optimizer,
+            data_loader=DataLoader(dataset, batch_size=8),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+            poisson_sampling=False,
+        )
+    before = flat(module)
+    backward(module, raw, next(iter(loader)))
+    with pytest.raises(ShufflePrivacyError, match="a new model"):
+        raw.step()
+    assert torch.equal(flat(module), before)
+    public = make_model()
+    public.load_state_dict(module.to_standard_module().state_dict())
+    fine_tuned = torch.optim.SGD(public.parameters(), lr=0.1)
+    backward(public, fine_tuned, (torch.randn(4, 6), torch.zeros(4).long()))
+    fine_tuned.step()
+    assert not torch.equal(flat(public), before)
+
+
+def test_optimizers_of_other_parameters_and_inner_ones_step(
+    make_private: Any, make_model: Any, train: Any, flat: Any
+) -> None:
+    """A generator beside a private discriminator, an average of the weights, an optimizer in an optimizer."""
+    engine, discriminator, optimizer, loader = make_private()
+    generator = nn.Linear(2, 6)
+    plain = torch.optim.SGD(generator.parameters(), lr=0.1)
+    average = torch.optim.swa_utils.AveragedModel(nn.Linear(6, 3))
+    inner = Lookahead(torch.optim.SGD(discriminator.parameters(), lr=0.1))
+    _, ahead, batches = private(engine, discriminator, loader, optimizer=inner)
+    before = flat(generator)
+    for pair in ((optimizer, loader), (ahead, batches)):  # two private optimizers of the same parameters
+        assert train(discriminator, *pair) == 5
+        plain.zero_grad()
+        optimizer.zero_grad()
+        discriminator(generator(torch.randn(4, 2))).sum().backward()
+        plain.step()
+    average.update_parameters(nn.Linear(6, 3))
+    assert not torch.equal(flat(generator), before)
+
+
+def test_after_the_private_optimizer_is_gone_its_parameters_are_free(make_model: Any, dataset: Any) -> None:
+    model = make_model()
+    objects: Any = private(PrivacyEngine(), model, DataLoader(dataset, batch_size=8), optimizer=None)
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ShufflePrivacyError, match="trained privately"):
+        plain.step()
+    del objects
+    gc.collect()
+    plain.step()
+
+
+# ---- a second engine ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("taken", ["optimizer", "model", "orphaned model", "frozen model", "loader"])
+def test_what_another_engine_trained_is_continued_or_refused(
+    dataset: Any, make_model: Any, train: Any, taken: str
+) -> None:
+    first, model, plain = PrivacyEngine(), make_model(), DataLoader(dataset, batch_size=8)
+    module, optimizer, loader = private(first, model, plain)
+    train(module, optimizer, loader)
+    accountant, history = first.accountant, first.accountant.state_dict()
+    arguments: dict[str, Any] = {"module": module, "loader": plain}
+    if taken == "optimizer":
+        arguments |= {"optimizer": optimizer, "loader": loader}
+    elif taken == "frozen model":
+        arguments["module"] = nn.Sequential(module.to_standard_module(), nn.Linear(3, 3))
+        model.requires_grad_(False)
+    elif taken == "loader":
+        arguments = {"module": make_model(), "loader": loader}
+    elif taken == "orphaned model":
+        del first, optimizer, loader
+        gc.collect()
+    with pytest.raises(ShufflePrivacyError, match=r"5 rounds .* engine\.accountant = "):
+        private(PrivacyEngine(), **arguments)
+    other_method = PrivacyEngine(accountant="subsampled_shuffle_rdp")
+    with pytest.raises(ShufflePrivacyError, match="another engine's accountant"):
+        private(other_method, **arguments)
+    by_state, by_object = PrivacyEngine(), PrivacyEngine()
+    by_state.accountant.load_state_dict(history)
+    by_object.accountant = accountant
+    arguments["module"], *_ = private(by_state, **arguments)
+    assert train(*private(by_object, **arguments)) == 5
+    assert len(by_object.accountant) == 10
+    assert by_object.get_epsilon(1e-5) > by_state.get_epsilon(1e-5)
+
+
+def test_an_engine_for_every_federated_round_shares_one_accountant(
+    dataset: Any, make_model: Any, train: Any
+) -> None:
+    net, accountant = make_model(), SubsampledShufflePLDAccountant()
+
+    def fit() -> float:
+        engine = PrivacyEngine()
+        engine.accountant = accountant
+        module, *rest = private(engine, net, DataLoader(dataset, batch_size=8))
+        train(module, *rest)
+        module.to_standard_module()  # without Opacus's hooks, so that the next round can add its own
+        return engine.get_epsilon(1e-5)
+
+    spent = [fit() for _ in range(3)]
+    assert spent == sorted(spent)
+    assert len(accountant) == 15
+
+
+@pytest.mark.parametrize("cls", [SubsampledShuffleRDPAccountant, SubsampledShufflePLDAccountant])
+def test_opacus_own_engine_refuses_the_accountant_before_training(
+    dataset: Any, make_model: Any, make_private: Any, train: Any, cls: Any
+) -> None:
+    engine = opacus.PrivacyEngine(accountant=cls.mechanism())
+    model = make_model()
+    with pytest.raises(ShufflePrivacyError, match=r"DPOptimizer does not .* opacus_shuffle\.PrivacyEngine"):
+        engine.make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            data_loader=DataLoader(dataset, batch_size=8),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+        )
+    _, module, optimizer, loader = make_private()
+    optimizer.attach_step_hook(engine.accountant.get_optimizer_hook_fn(sample_rate=8 / 40))
+    assert train(module, optimizer, loader) == len(engine.accountant) == 5
+
+
+# ---- saved states ------------------------------------------------------------------------------------------
+
+
+def test_an_accountant_never_goes_back_to_an_older_state(make_private: Any, train: Any) -> None:
+    engine, module, optimizer, loader = make_private()
+    train(module, optimizer, loader)
+    older, spent = engine.accountant.state_dict(), engine.get_epsilon(1e-5)
+    engine.accountant.load_state_dict(older)  # the same rounds
+    train(module, optimizer, loader)
+    newer, more = engine.accountant.state_dict(), engine.get_epsilon(1e-5)
+    with pytest.raises(ShufflePrivacyError, match="load only those"):
+        engine.accountant.load_state_dict(older)
+    assert engine.get_epsilon(1e-5) == more > spent
+    engine.accountant.load_state_dict(newer)
+    assert len(engine.accountant) == 10
+
+
+def test_an_optimizer_state_of_more_rounds_than_the_books_hold_marks_them(
+    make_private: Any, train: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine, module, optimizer, loader = make_private(randomness=None)
+    train(module, optimizer, loader)
+    weights, state = module.state_dict(), optimizer.state_dict()
+    torch.optim.SGD(module.parameters(), lr=0.1).load_state_dict(state)  # a plain one takes it
+
+    second, module, optimizer, loader = make_private(randomness=None)
+    module.load_state_dict(weights)
+    with pytest.warns(UserWarning, match=r"5 rounds .* leaves them out.*load_checkpoint"):
+        optimizer.load_state_dict(state)
+    train(module, optimizer, loader)
+    optimizer.load_state_dict(optimizer.state_dict())  # warns no second time
+    assert "5 rounds of an earlier run" in second.statement().warnings[0]
+    path = tmp_path / "checkpoint.pt"
+    second.save_checkpoint(path=path, module=module, optimizer=optimizer)
+    assert cli.main(["statement", str(path), "--delta", "1e-5", "--json"]) == 0
+    assert "5 rounds of an earlier run" in json.loads(capsys.readouterr().out)["warnings"][0]
+
+    third, module, optimizer, _ = make_private(randomness=None)
+    third.load_checkpoint(path=path, module=module, optimizer=optimizer)
+    assert any("5 rounds of an earlier run" in warning for warning in third.statement().warnings)
+    third, module, optimizer, _ = make_private(randomness=None)
+    with pytest.warns(UserWarning, match="10 rounds"):
+        optimizer.load_state_dict(torch.load(path, weights_only=True)["optimizer_state_dict"])
+
+    late, _, optimizer, _ = make_private(randomness=None)
+    with pytest.warns(UserWarning, match="5 rounds"):
+        optimizer.load_state_dict(state)
+    late.accountant.load_state_dict(engine.accountant.state_dict())
+    assert late.statement().warnings == ()
+    with pytest.raises(ValueError, match="privacy_rounds"):
+        optimizer.load_state_dict({**state, "privacy_rounds": -1})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("books", [False, True])
+def test_a_checkpoint_of_lightning_is_marked_or_continued(
+    make_private: Any, tmp_path: Path, books: bool
+) -> None:
+    import lightning
+
+    class Lit(lightning.LightningModule):
+        def __init__(self, engine: PrivacyEngine, model: nn.Module, optimizer: Any) -> None:
+            super().__init__()
+            self.engine, self.model, self.optimizer = engine, model, optimizer
+
+        def configure_optimizers(self) -> Any:
+            return self.optimizer
+
+        def training_step(self, batch: Any, _: int) -> torch.Tensor:
+            return cross_entropy(self.model(batch[0]), batch[1])
+
+        def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+            if books:
+                checkpoint["accountant"] = self.engine.accountant.state_dict()
+
+        def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+            if books:
+                self.engine.accountant.load_state_dict(checkpoint["accountant"])
+
+    def fit(epochs: int, path: Path | None = None) -> tuple[PrivacyEngine, Any]:
+        engine, model, optimizer, loader = make_private(randomness=None)
+        trainer = lightning.Trainer(
+            max_epochs=epochs,
+            accelerator="cpu",
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        trainer.fit(Lit(engine, model, optimizer), loader, ckpt_path=path)
+        return engine, trainer
+
+    _, trainer = fit(1)
+    trainer.save_checkpoint(tmp_path / "c.ckpt")
+    if books:
+        engine, _ = fit(2, tmp_path / "c.ckpt")
+    else:
+        with pytest.warns(UserWarning, match="5 rounds of an earlier run"):
+            engine, _ = fit(2, tmp_path / "c.ckpt")
+    assert len(engine.accountant) == (10 if books else 5)
+    assert bool(engine.statement().warnings) is not books
+
+
+# ---- progress ----------------------------------------------------------------------------------------------
+
+
+def test_progress_is_logged_at_most_every_few_seconds(
+    make_model: Any,
+    dataset: Any,
+    train: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(hooks.time, "monotonic", lambda: now[0])
+    model = make_model()
+    engine = PrivacyEngine(accountant="subsampled_shuffle_rdp")
+    module, optimizer, loader = engine.make_private_with_epsilon(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(dataset, batch_size=8),
+        randomizer="linf-coordinate",
+        target_epsilon=3.0,
+        target_delta=1e-4,
+        num_steps=5,
+        max_grad_norm=1.0,
+    )
+    optimizer.attach_step_hook(lambda _: now.__setitem__(0, now[0] + 6.0))
+    with caplog.at_level(logging.INFO, logger="opacus_shuffle.hooks"):
+        train(module, optimizer, loader)
+    assert [record.getMessage() for record in caplog.records] == [
+        "step 3 of 5, after 12 s",
+        "step 5 of 5, after 24 s",
+    ]
