@@ -18,7 +18,7 @@ import numpy as np
 
 DATA = Path(__file__).parent / "data"
 RELATIVE = 1e-6
-"""By how much two floats may differ: another processor adds up in another order, and searches end elsewhere."""
+"""By how much two floats may differ: other processors add up in another order, searches end elsewhere."""
 MOVED = 5e-4
 """By how much of itself an upper end may rise and a lower end may fall; the other way they are free."""
 ROUNDING = 1e-12
@@ -88,8 +88,8 @@ def differences(found: Any, recorded: Any, *, at: str = "") -> Iterator[str]:
 
 
 def _allowed(found: Any, recorded: Any, at: str) -> bool:
-    if not isinstance(recorded, float) or math.isnan(recorded) or math.isnan(found):
-        return bool(found == recorded) or found != found and recorded != recorded
+    if not isinstance(recorded, float) or math.isnan(recorded):
+        return bool(found == recorded or (found != found and recorded != recorded))
     if at.endswith("upper"):
         return bool(found <= recorded * (1 + MOVED))
     if at.endswith("lower"):

@@ -1,7 +1,8 @@
 """Write the accounting's answers of today into ``data``: ``python tests/golden/write_accounting.py``.
 
 The data are for comparing later code with earlier code, so a file that is there is left alone unless
-``--overwrite`` is given; then answers that differ by no more than the tests allow stay as they are. ``--only TEXT`` limits what is written anew to files whose name has that text in it.
+``--overwrite`` is given; then answers that differ by no more than the tests allow stay as they are.
+``--only TEXT`` limits what is written anew to files whose name has that text in it.
 """
 
 from __future__ import annotations
