@@ -22,7 +22,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from deployed_parties import Parties
+from deployed_parties import Killer, Parties
 from flwr.app import ConfigRecord
 from flwr_shuffle.messages import Instruction, context_of
 from processes import Deployment, free_port, marked_pids, wait_for
@@ -288,12 +288,20 @@ def test_a_mixer_refuses_or_drops_what_a_server_can_make_up(parties: Parties) ->
 
 
 def test_nodes_that_nobody_enrolled_stop_no_round(parties: Parties) -> None:
-    """One says that it is the mixer, with the mixer's public key; one sends random bytes as its envelope."""
+    """One says that it is the mixer, with the mixer's public key; one sends random bytes as its envelope.
+
+    A third joins in the middle of the run, and denies that its app has any service node's role.
+    """
+    killer = Killer(parties)
+    killer.stop_at("train-1-2")
     before = len(parties.noted("released"))
     hostile = [parties.start_hostile("impostor"), parties.start_hostile("garbage")]
     run = parties.start_run(
         "hostile", num_server_rounds=3, participation=1.0, population=4, minimum_reports=4
     )
+    killer.reached("train-1-2")
+    hostile.append(parties.start_hostile("stranger"))
+    killer.release("train-1-2")
     wait_for(lambda: run.exit_code is not None, seconds=600, what="rounds with hostile nodes")
     for program in hostile:
         program.kill()

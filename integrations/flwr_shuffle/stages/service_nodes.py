@@ -206,7 +206,9 @@ class ServiceNodes:
         questions = [Message(question_content(challenges[node]), node, self._role.query) for node in nodes]
         found: dict[int, tuple[int, NodeRole] | None] = {}
         replies = list(grid.send_and_receive(questions, timeout=self._waiting.answer_timeout))
-        if replies and all(self._is_unregistered(reply) for reply in replies):
+        # A single node may lie, and must not end a run: all that are connected were asked now, and say so.
+        alone = not self._found and not self._asked and len(replies) == len(nodes)
+        if alone and all(self._is_unregistered(reply) for reply in replies):
             raise RuntimeError(
                 f"no node can be the {self._role.node}: the client app, which all nodes run, "
                 f"does not call {self._role.registered_by}(app). Call it where the app is made"
@@ -244,7 +246,7 @@ class ServiceNodes:
         return found
 
     def _is_unregistered(self, reply: Message) -> bool:
-        """Whether a node's app has no function that answers which role it has. A single node may lie."""
+        """Whether a node's app has no function that answers which role it has."""
         found = NO_HANDLER.search(reply.error.reason or "") if reply.has_error() else None
         return found is not None and found[1] == self._role.action
 

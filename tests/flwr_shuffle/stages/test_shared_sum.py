@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 from flwr_shuffle import (
     ClientRefusal,
     InProcessGrid,
@@ -882,6 +883,31 @@ def test_a_forgotten_register_aggregator_is_one_clear_line(
     with pytest.raises(RuntimeError, match=r"which all nodes run, does not call register_aggregator\(app\)"):
         run.new_stage(discovery_timeout=1e6).open(grid)  # at once
     assert not any(record.exc_info for record in caplog.records), "a traceback"
+
+
+def test_a_stranger_that_joins_and_denies_the_role_ends_no_run(
+    run: SharedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node of anybody's answers as Flower does where the app has no function for the role."""
+    nodes, asked = run.nodes[:-1], run.grid._answer
+    monkeypatch.setattr(run.grid, "get_node_ids", lambda: nodes)
+
+    def answer(message: Message) -> Message:
+        reply = asked(message)
+        if message.metadata.dst_node_id != run.nodes[-1]:
+            return reply
+        name = message.metadata.message_type.partition(".")[2]
+        reason = f"No query function registered with name '{name}'"
+        return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message)
+
+    monkeypatch.setattr(run.grid, "_answer", answer)
+    run.stage.open(run.grid)
+    nodes = run.nodes  # it joins
+    run.stage.open(run.grid)
+    run.stage._nodes.forget()  # as after an answer that was lost
+    nodes = [*run.nodes[:1], run.nodes[-1]]
+    with pytest.raises(RuntimeError, match="no aggregator with the pinned keys"):  # one has left indeed
+        run.stage.open(run.grid)
 
 
 def test_half_of_an_aggregators_key_is_refused_as_such() -> None:

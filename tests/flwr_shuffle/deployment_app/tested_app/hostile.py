@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
+from flwr.common.constant import ErrorCode
 from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, instruction_of
 from flwr_shuffle.service_messages import SERVICE_KEY, NodeRole, refusal_content
 
@@ -29,6 +30,9 @@ def hostile_mod(message: Message, context: Context, call_next: ClientAppCallable
             content = _forged_batch(message)
         case "garbage", "train":
             content = _garbage(message)
+        case "stranger", kind if kind.startswith("query."):
+            reason = f"No query function registered with name '{kind.partition('.')[2]}'"  # Flower's own text
+            return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message)
         case "garbage" | "impostor", _:
             content = refusal_content(Refusal.NOT_THIS_ROLE)
         case _:
