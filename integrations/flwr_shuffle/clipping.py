@@ -14,6 +14,7 @@ import torch
 from flwr.app import RecordDict
 from torch import Tensor
 
+from flwr_shuffle.failures import mark_of
 from shuffle_plugins.core import adapted_norm, checks
 from shuffle_plugins.mechanisms import Norm, PrivateSum
 
@@ -67,6 +68,7 @@ class UpdateTerms:
         max_examples: an update is multiplied by the client's number of examples divided by this, or by 1 if
             the client has more examples. None weighs all clients alike.
         examples_key: key of the number of examples in the app's metrics.
+        trained: names of the model's arrays that are trained; empty for all of floating-point numbers.
 
     Raises:
         ValueError: if a field is out of range or of another type.
@@ -75,6 +77,7 @@ class UpdateTerms:
     clipping_norm: float | None = None
     max_examples: int | None = None
     examples_key: str = "num-examples"
+    trained: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         norm, most = self.clipping_norm, self.max_examples
@@ -84,6 +87,9 @@ class UpdateTerms:
             checks.whole("max_examples", most, at_most=_MOST_EXAMPLES)
         if type(self.examples_key) is not str or not 1 <= len(self.examples_key) <= 128:
             raise ValueError("examples_key is a name of 1 to 128 characters")
+        object.__setattr__(self, "trained", tuple(self.trained))
+        if not all(type(name) is str for name in self.trained):
+            raise ValueError("trained are names of arrays")
 
     @property
     def bits(self) -> int:
@@ -123,6 +129,11 @@ class UpdateTerms:
         bit = scaled.new_tensor([height * mechanism.radius * (1 if within else -1)])
         return torch.cat([scaled, bit]).to(update.dtype)
 
+    def mark(self, token: bytes, mechanism: PrivateSum) -> Tensor:
+        """What is reported in place of the update (dim - bits,) where the app failed; see :func:`mark_of`."""
+        radius = mechanism.radius if self.clipping_norm is None else self.clipping_norm
+        return mark_of(token, dim=mechanism.dim - self.bits, radius=radius, norm=mechanism.norm)
+
     def read(self, mean: Tensor, mechanism: PrivateSum) -> tuple[Tensor, float | None]:
         """The mean of the clipped updates, and the share of clients within the clipping norm if it adapts.
 
@@ -138,7 +149,8 @@ class UpdateTerms:
 
     def to_json(self) -> str:
         """The terms as text; empty if they change nothing."""
-        return "" if self == UpdateTerms(examples_key=self.examples_key) else json.dumps(asdict(self))
+        told = {key: value for key, value in asdict(self).items() if value != ()}
+        return "" if self == UpdateTerms(examples_key=self.examples_key) else json.dumps(told)
 
     @classmethod
     def from_json(cls, text: str) -> Self:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
@@ -19,6 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _KEPT_KINDS = "iub"
+_STATISTICS = (
+    "running_mean",
+    "running_var",
+    "num_batches_tracked",
+)  # as torch names those of BatchNorm and its kin
 _NUMPY = "numpy.ndarray"
 _LENGTHS = {b"\x93NUMPY\x01\x00": struct.Struct("<H"), b"\x93NUMPY\x02\x00": struct.Struct("<I")}
 
@@ -28,10 +33,7 @@ class _Place:
     name: str
     shape: tuple[int, ...]
     dtype: str
-
-    @property
-    def moves(self) -> bool:
-        return np.dtype(self.dtype).kind == "f"
+    moves: bool
 
     @property
     def size(self) -> int:
@@ -42,9 +44,8 @@ class _Place:
 class Layout:
     """Names, shapes and types of a model's arrays, in order: where each is in the vector.
 
-    Every floating-point entry is in the vector, also those of 0-d arrays and of buffers such as the running
-    means of BatchNorm. Arrays of integers and bools, such as BatchNorm's count of batches, are not: they
-    never leave a client, and the server keeps its own.
+    In the vector are the floating-point entries, also of 0-d arrays, of all arrays that are trained. Other
+    arrays never leave a client, and the server keeps its own.
 
     Build one with :meth:`of`.
     """
@@ -52,20 +53,28 @@ class Layout:
     places: tuple[_Place, ...]
 
     @classmethod
-    def of(cls, arrays: Mapping[str, Array]) -> Self:
+    def of(cls, arrays: Mapping[str, Array], *, trained: Collection[str] = ()) -> Self:
         """The layout of these arrays, by what they declare.
 
+        Args:
+            arrays: of the model.
+            trained: names of the arrays that are trained; all of floating-point numbers if it is empty.
+
         Raises:
-            ValueError: if an array is neither of floating-point numbers nor of integers or bools, or none has
-                floating-point entries.
+            ValueError: if an array is neither of floating-point numbers nor of integers or bools, none that
+                is trained has floating-point entries, or one that is to be trained has none.
         """
-        places = tuple(
-            _Place(name, tuple(int(length) for length in array.shape), _dtype(name, array.dtype))
-            for name, array in arrays.items()
-        )
-        layout = cls(places)
+        named = frozenset(trained)
+        places = []
+        for name, array in arrays.items():
+            dtype = _dtype(name, array.dtype)
+            moves = np.dtype(dtype).kind == "f" and (not named or name in named)
+            places.append(_Place(name, tuple(int(length) for length in array.shape), dtype, moves))
+        layout = cls(tuple(places))
         if layout.dim == 0:
             raise ValueError("the model has no floating-point entries: there is nothing to train")
+        if strange := sorted(named - {place.name for place in places if place.moves}):
+            raise ValueError(f"the model has no floating-point array {strange[0]!r} that could be trained")
         return layout
 
     @property
@@ -86,20 +95,20 @@ class Layout:
         return torch.float64 if widest > 4 else torch.float32
 
     def flatten(self, arrays: Mapping[str, Array]) -> Tensor:
-        """The floating-point entries as one vector (dim,), in the layout's order and its ``dtype``.
+        """The entries that are trained as one vector (dim,), in the layout's order and its ``dtype``.
 
-        Arrays are found by name; they may have another order and precision. Integers are not read.
+        Arrays are found by name; they may have another order and precision. Others are not read, and may be
+        missing.
 
         Raises:
-            ValueError: if names differ, or an array holds another shape, or no floating-point numbers.
+            ValueError: if one is missing, or holds another shape, or no floating-point numbers.
         """
-        self._check(arrays)
         wide = self.dtype == torch.float64
         vector: NDArray[np.floating] = np.empty(self.dim, dtype=np.float64 if wide else np.float32)
         start = 0
         for place in self.places:
             if place.moves:
-                vector[start : start + place.size] = _read(arrays[place.name], place).reshape(-1)
+                vector[start : start + place.size] = _read(_named(arrays, place.name), place).reshape(-1)
                 start += place.size
         return torch.from_numpy(vector)
 
@@ -112,19 +121,20 @@ class Layout:
         return self.flatten(new).sub_(self.flatten(old))
 
     def shifted(self, arrays: Mapping[str, Array], mean: Tensor) -> ArrayRecord:
-        """The arrays moved by a vector (dim,); integers and bools as they are.
+        """The arrays moved by a vector (dim,); those that are not trained as they are.
 
         Raises:
             ValueError: if the arrays are not of this layout, or the vector has another length.
         """
         if mean.shape != (self.dim,):
-            raise ValueError(f"this model has {self.dim} floating-point entries, got {tuple(mean.shape)}")
-        self._check(arrays)
+            raise ValueError(
+                f"this model has {self.dim} floating-point entries to train, got {tuple(mean.shape)}"
+            )
         steps = mean.detach().cpu().to(torch.float64).numpy()
         moved: dict[str, Array] = {}
         start = 0
         for place in self.places:
-            array = arrays[place.name]
+            array = _named(arrays, place.name)
             if place.moves:
                 values = _read(array, place)
                 step = steps[start : start + place.size].reshape(place.shape)
@@ -135,9 +145,33 @@ class Layout:
                 moved[place.name] = array
         return ArrayRecord(moved)
 
-    def _check(self, arrays: Mapping[str, Array]) -> None:
-        if set(arrays) != {place.name for place in self.places}:
-            raise ValueError("these arrays have other names than the model's")
+
+def running_statistics(arrays: Iterable[str]) -> list[str]:
+    """Those of the names that are running statistics'; without names, as of NumPy lists, none can be told."""
+    return [name for name in arrays if name.endswith(_STATISTICS)]
+
+
+def trained_names(arrays: Mapping[str, Array], *, wanted: Callable[[str], bool] | None) -> tuple[str, ...]:
+    """Names of the arrays that are trained, for :meth:`Layout.of`; empty for all of floating-point numbers.
+
+    They are those of floating-point numbers that are wanted (None for all) and are no running statistics. A
+    running variance with noise is soon negative, and then every output of the model is NaN.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    floats = [place.name for place in Layout.of(arrays).places if place.moves]
+    left = running_statistics(floats)
+    chosen = tuple(name for name in floats if name not in left and (wanted is None or wanted(name)))
+    if not chosen:
+        raise ValueError(f"trained= is true for no array that could be trained; there are {floats}")
+    return chosen if len(chosen) < len(floats) else ()
+
+
+def _named(arrays: Mapping[str, Array], name: str) -> Array:
+    if name not in arrays:
+        raise ValueError(f"array {name!r} is missing")
+    return arrays[name]
 
 
 def _dtype(name: str, declared: str) -> str:

@@ -42,7 +42,7 @@ from shuffle_plugins.mechanisms import PrivateSum, SeveralReports, Spec
 from shuffle_plugins.randomness import PROBABILITY_BITS, SecureRandomness
 from shuffle_plugins.shuffler import Refusal
 
-OnFailure = Literal["zero", "error"]
+OnFailure = Literal["hide", "error"]
 _LARGEST_PROMISE = 10**8  # reports; see _promised
 _SERVICE_QUERIES = frozenset([*(role.query for role in Role), MIX_QUERY, BATCH_QUERY, AGGREGATE_QUERY])
 _log = logging.getLogger("flwr")
@@ -110,9 +110,10 @@ class ShuffleMod:
         limits: limits set by the app, for all clients.
         max_local_delta: largest δ0 set by the app; needed here or in ``node_config`` for Gaussian noise.
         on_failure: what to answer when training fails, or returns something else than the model's arrays, or
-            NaN. ``"zero"`` reports an update of zeros: whether a client fails depends on its data, so a
-            missing report would tell one bit of it. ``"error"`` answers with a constant error instead, which
-            says that this client failed.
+            NaN. ``"hide"`` sends a report that looks like any other: whether a client fails depends on its
+            data, so a missing report would tell one bit of it. What is reported leaves the model where it is,
+            and lets the server estimate how many clients failed. ``"error"`` answers with a constant error
+            instead, which says that this client failed.
         allow: types of messages that the app answers without protection, of ``"evaluate"``, ``"query"``,
             ``"get_parameters"`` and ``"get_properties"``. For simulations: it has no effect on a node whose
             ``node_config`` has any ``shuffle-`` key.
@@ -130,14 +131,14 @@ class ShuffleMod:
         *,
         limits: ClientLimits | None = None,
         max_local_delta: float | None = None,
-        on_failure: OnFailure = "zero",
+        on_failure: OnFailure = "hide",
         allow: Iterable[str] = (),
         node_config: SimulatedConfig | None = None,
     ) -> None:
         if limits is not None and not isinstance(limits, ClientLimits):
             raise ValueError(f"limits must be ClientLimits, got {limits!r}")
-        if on_failure not in ("zero", "error"):
-            raise ValueError(f'on_failure must be "zero" or "error", got {on_failure!r}')
+        if on_failure not in ("hide", "error"):
+            raise ValueError(f'on_failure must be "hide" or "error", got {on_failure!r}')
         allowed = frozenset([allow] if isinstance(allow, str) else allow)
         if not allowed <= UNPROTECTED.keys():
             raise ValueError(f"allow names types of messages of {sorted(UNPROTECTED)}, got {sorted(allowed)}")
@@ -244,6 +245,9 @@ class ShuffleMod:
             raise ClientRefused(ClientRefusal.BAD_MECHANISM) from error
         if mechanism.local_delta > settings.max_local_delta:
             raise ClientRefused(ClientRefusal.LOCAL_DELTA)
+        if not instruction.metrics:
+            mark = instruction.update.mark(instruction.token, mechanism)
+            source = replace(source, nothing=mark.to(source.nothing.dtype))
         pack = packing(settings, instruction, mechanism, dim=dim, size=size)
         shuffled = _promised(
             instruction.mechanism,
@@ -274,7 +278,7 @@ class ShuffleMod:
                     count_outcome(context, failed=True)
                     _log.exception("Training failed; the server is told no more than that.")
                     raise ClientRefused(ClientRefusal.TRAINING_FAILED) from error
-                _log.exception("Training failed; an update of zeros is reported.")
+                _log.exception("The app failed; a report goes out that looks like any other.")
                 # Of this record alone: what the others' reports are must not depend on it.
                 reports.append(task.report(task.source.nothing, takes_part=takes_part))
         count_outcome(context, failed=failed)
@@ -383,11 +387,13 @@ def _update(message: Message, instruction: Instruction) -> _Source:
         ValueError: if the message's model cannot be trained.
     """
     key, arrays = _model(message)
-    layout = Layout.of(arrays)
+    layout = Layout.of(arrays, trained=instruction.update.trained)
     before = layout.flatten(arrays)
 
     def read(answer: Message) -> Tensor:
         moved = layout.flatten(_returned(answer, key)).sub_(before)
+        if not moved.isfinite().all():
+            raise ValueError("training returned numbers that are not finite")
         return moved.mul_(instruction.update.weight(answer.content))
 
     return _Source(torch.zeros_like(before), read)

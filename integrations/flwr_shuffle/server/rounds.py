@@ -18,7 +18,7 @@ from flwr_shuffle.clipping import PLAIN, UpdateTerms
 from flwr_shuffle.evaluation import Metric, PrivateEvaluation
 from flwr_shuffle.messages import RECORD_KEY, Instruction
 from flwr_shuffle.server.cohort import connected
-from flwr_shuffle.server.run_log import log_outlook
+from flwr_shuffle.server.run_log import log_outlook, log_statistics
 from flwr_shuffle.server.sampling import Invitation
 from flwr_shuffle.server.settings import Settings
 from flwr_shuffle.server.spending_record import SpendingRecord
@@ -26,7 +26,7 @@ from flwr_shuffle.server.wrapped_strategy import model_of
 from flwr_shuffle.stages.grid import AnonymousReply, ShuffleGrid
 from flwr_shuffle.stages.stage import Anonymous, Needed, Total
 from flwr_shuffle.stages.valid_reports import valid_sum
-from flwr_shuffle.updates import Layout
+from flwr_shuffle.updates import Layout, running_statistics, trained_names
 from shuffle_plugins.accounting import Adversary, FederatedRound
 from shuffle_plugins.mechanisms import PrivateSum, Spec
 from shuffle_plugins.shuffler import TOKEN_BYTES
@@ -79,6 +79,11 @@ class SentRound:
         return total.sum / (total.reports * (self.participation if summed else 1.0))
 
     @property
+    def mark(self) -> Tensor:
+        """What clients whose app failed reported in training, as :meth:`UpdateTerms.read` gives it back."""
+        return self.terms.mark(self.token, self.invitation.mechanism)
+
+    @property
     def step(self) -> str:
         """Name of the Flower method that aggregates this round, for the log."""
         return "aggregate_evaluate" if self.metrics else "aggregate_train"
@@ -104,6 +109,7 @@ class Rounds:
         self._errors: Counter[str] = Counter()
         self._invited = self._answered = 0
         self._planned = 1
+        self._statistics: list[str] = []
         self._logged: tuple[int, int, int] | None = None
 
     def start(self, *, num_rounds: int) -> None:
@@ -181,7 +187,11 @@ class Rounds:
         settings, invited = self._settings, len(messages)
         kind = MessageType.TRAIN if evaluation is None else MessageType.EVALUATE
         key, arrays = model_of(messages, kind=kind)
-        layout = Layout.of(arrays)
+        if evaluation is None:
+            terms = replace(terms, trained=trained_names(arrays, wanted=settings.trained))
+            log_statistics(running_statistics(arrays), before=self._statistics)
+            self._statistics = running_statistics(arrays)
+        layout = Layout.of(arrays, trained=terms.trained)
         metrics = () if evaluation is None else evaluation.ranges
         spec: Spec = settings.mechanism if evaluation is None else evaluation.mechanism
         mechanism = spec.build(dim=len(metrics) or layout.dim + terms.bits)

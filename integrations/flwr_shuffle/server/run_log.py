@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 from flwr_shuffle.evaluation import PrivateEvaluation
@@ -15,6 +16,8 @@ from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.planning import ExpectedNoise, expected_noise
 
 _log = logging.getLogger("flwr")
+
+_NAMED = 5  # how many arrays a line of the log names
 
 OPEN_EVALUATION = "Evaluation is NOT private: clients' evaluate replies reach the server as they are"
 
@@ -76,6 +79,19 @@ def open_participation(settings: Settings) -> str | None:
         return None
     stages = "a stage that hides shares" if stage.adds_up else "a mix node"
     return f"Participation is open to this process: only {stages} hides it from the server"
+
+
+def log_statistics(names: Sequence[str], *, before: Sequence[str]) -> None:
+    """Log that running statistics are not trained, if there are other ones than in the round before."""
+    if names and names != before:
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        _log.warning(
+            "Running statistics stay at the server's values: %s%s. With noise a variance would soon be "
+            "negative. Take another normalization, such as GroupNorm, or evaluate with statistics of public "
+            "data",
+            ", ".join(names[:_NAMED]),
+            more,
+        )
 
 
 def log_outlook(mechanism: PrivateSum, *, reports: float, num_rounds: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from flwr_shuffle.server.sampling import FEWEST_REPORTS, ClientSampling, FixedSize, SelfSampling
@@ -35,6 +36,7 @@ class Settings:
     poll_interval: float
     records_per_client: int = 1
     samples_per_client: int = 1
+    trained: Callable[[str], bool] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.sampling, ClientSampling):
@@ -61,6 +63,8 @@ class Settings:
             seconds = getattr(self, name)
             if type(seconds) not in (int, float) or not seconds > 0:  # may be infinite
                 raise ValueError(f"{name} is a positive number of seconds, got {seconds!r}")
+        if self.trained is not None and not callable(self.trained):
+            raise ValueError(f"trained is a function of an array's name, got {self.trained!r}")
         self._check_records()
         if self.mechanism.cohort is not None:
             if share != 1:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from flwr_shuffle.clipping import QuantileClipping, UpdateTerms
 from flwr_shuffle.evaluation import PrivateEvaluation, record_of
+from flwr_shuffle.failures import Failures
 from flwr_shuffle.server.checkpoints import ModelState, restore_strategy, strategy_state
 from flwr_shuffle.server.rounds import Rounds, SentRound
 from flwr_shuffle.server.run_log import log_summary
@@ -95,6 +96,11 @@ class ShuffleStrategy(Strategy):
             records; ``accountant.records_epsilon`` has that of one record. Sums are refused.
         samples_per_client: s, how many of its records a client reports on in a round. With more than 1 every
             round is charged for ``minimum_reports`` clients, whose reports together are s·ε0-LDP.
+        trained: which of the model's floating-point arrays are trained, by their names; all unless set.
+            Clients must return these, and of all others the server's values stay.
+            ``lambda name: "bn" not in name`` is FedBN, ``lambda name: name.startswith("head.")`` trains a
+            head alone. Running statistics (names that end in ``running_mean`` or ``running_var``) are never
+            trained: with noise a variance is soon negative.
         max_examples: weighs each update by the client's number of examples divided by this public number, and
             by 1 if the client has more. The weights stay on the clients; an update is weighed before it is
             clipped. None weighs all clients alike.
@@ -152,6 +158,7 @@ class ShuffleStrategy(Strategy):
         adaptive_clipping: QuantileClipping | None = None,
         records_per_client: int = 1,
         samples_per_client: int = 1,
+        trained: Callable[[str], bool] | None = None,
         max_examples: int | None = None,
         shuffler: ShuffleStage | Shuffler | None = None,
         minimum_reports: int | None = None,
@@ -187,6 +194,7 @@ class ShuffleStrategy(Strategy):
             poll_interval=poll_interval,
             records_per_client=records_per_client,
             samples_per_client=samples_per_client,
+            trained=trained,
         )
         if ledger is not None and not isinstance(ledger, BudgetLedger):
             ledger = BudgetLedger(ledger, model=model)
@@ -198,6 +206,7 @@ class ShuffleStrategy(Strategy):
             accountant or FederatedAccountant(), ledger=ledger, settings=self._settings
         )
         self._rounds = Rounds(self._settings, record=self._record)
+        self._failures = Failures()
         self._arrays: ArrayRecord | None = None
         self._done = 0
         self._adaptive = adaptive_clipping
@@ -326,7 +335,7 @@ class ShuffleStrategy(Strategy):
             raise ValueError("this grid shuffles by another stage: give the plain grid, or the same stage")
         shuffled = grid if isinstance(grid, ShuffleGrid) else ShuffleGrid(grid, stage=stage)
         self._record.reload()
-        self._arrays, self._done = None, 0  # of an earlier start() of this object
+        self._arrays, self._done, self._failures = None, 0, Failures()  # of an earlier start() of this object
         self._rounds.start(num_rounds=num_rounds)
         self._record.claim(
             app=str(grid.run.fab_id) if self._app is None else self._app,
@@ -396,7 +405,8 @@ class ShuffleStrategy(Strategy):
         """Record what the round cost, then give its mean to the inner strategy; called by Flower.
 
         (None, None) if nothing is released. The metrics have ``reports``, ``epsilon-observer`` and
-        ``epsilon-server``.
+        ``epsilon-server``; with 1,000 numbers that are trained or more also ``failed``, the share of the
+        reports of about ten rounds whose app failed, with noise.
         """
         del server_round
         received = self._rounds.receive(replies)
@@ -410,8 +420,12 @@ class ShuffleStrategy(Strategy):
             _log.info(
                 "aggregate_train: %.0f %% were within the clipping norm; it is now %.3g", 100 * share, norm
             )
+        mean, failed = self._failures.read(mean, sent.mark)
         arrays, metrics = self._released(sent, mean)
-        return arrays, self._with_spending(sent, metrics, total.reports)
+        metrics = self._with_spending(sent, metrics, total.reports)
+        if failed is not None:
+            metrics["failed"] = failed
+        return arrays, metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -160,7 +160,9 @@ def _common(messages: Sequence[Message]) -> tuple[Instruction, int]:
         records[id(record)] = record
         models[id(arrays[0])] = arrays[0]
     instructions = {Instruction.from_record(record) for record in records.values()}
-    layouts = {Layout.of(arrays) for arrays in models.values()}
+    layouts = {
+        Layout.of(arrays, trained=each.update.trained) for arrays in models.values() for each in instructions
+    }
     if len(instructions) != 1 or len(layouts) != 1:
         raise ValueError("all clients of a round get the same instruction and a model of the same layout")
     instruction = instructions.pop()

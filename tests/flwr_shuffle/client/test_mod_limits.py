@@ -506,7 +506,7 @@ def test_a_mixer_gives_out_no_fewer_than_clients_were_promised(sealed: _Sealed, 
 
 
 def _timed(
-    train: Callable[[Message, Context], Message], monkeypatch: pytest.MonkeyPatch, *, on_failure: Any = "zero"
+    train: Callable[[Message, Context], Message], monkeypatch: pytest.MonkeyPatch, *, on_failure: Any = "hide"
 ) -> tuple[Message, list[str]]:
     """A reply under a fixed time, and what was waited for; no test depends on how long anything took."""
     waited: list[str] = []

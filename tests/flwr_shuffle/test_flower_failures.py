@@ -1,0 +1,180 @@
+"""Which arrays are trained, and how many apps failed: the rest stays the server's, and none is named."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, Strategy
+from flwr_shuffle import ClientLimits, ClientRefusal, InProcessGrid, QuantileClipping, ShuffleMod
+from flwr_shuffle.clipping import UpdateTerms
+from flwr_shuffle.failures import mark_of
+from mod_harness import adding, ask, grid_of, instruction, record
+from strategy_harness import CLIENTS, shuffled
+from torch import nn
+
+from shuffle_plugins.mechanisms import MechanismSpec
+from shuffle_plugins.protocols import VectorSum
+
+WIDE = {
+    "head.w": np.zeros((40, 30), np.float32),
+    "body.w": np.full((5, 3), 7, np.float32),
+    "body.n": np.array(4),
+}
+DIM = 1200
+SUM: dict[str, Any] = {
+    "randomizer": VectorSum.with_noise(dim=DIM, cohort=CLIENTS, noise_multiplier=0.05),
+    "local_epsilon": None,
+    "clipping_norm": None,
+}
+
+
+def grid(*, failing: int, returned: tuple[str, ...] = tuple(WIDE)) -> InProcessGrid:
+    """Clients that add 0.01 to the head, and to the body what must not arrive; the first ones fail."""
+    app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=math.inf, max_rounds=99))])
+
+    @app.train()
+    def _(message: Message, context: Context) -> Message:
+        if int(context.node_config["partition-id"]) < failing:
+            raise RuntimeError("no data")
+        model = {name: array.numpy() for name, array in message.content["arrays"].items()}  # type: ignore[union-attr]
+        model["head.w"] = model["head.w"] + np.float32(0.01)
+        model["body.w"] = model["body.w"] * -1000
+        arrays = record({name: model[name] for name in returned})
+        return Message(RecordDict({"arrays": arrays}), reply_to=message)
+
+    return InProcessGrid(app, num_nodes=CLIENTS)
+
+
+def head(name: str) -> bool:
+    return name.startswith("head.")
+
+
+@pytest.mark.parametrize("returned", [("head.w",), tuple(WIDE), ("body.w", "head.w")])
+def test_arrays_that_are_not_trained_stay_whatever_clients_return(returned: tuple[str, ...]) -> None:
+    strategy = shuffled(trained=head, **SUM)
+    result = strategy.start(grid(failing=0, returned=returned), record(WIDE), num_rounds=2)
+    np.testing.assert_allclose(result.arrays["head.w"].numpy().mean(), 0.02, atol=1e-3)
+    for name in ("body.w", "body.n"):
+        np.testing.assert_array_equal(result.arrays[name].numpy(), WIDE[name])
+    assert abs(result.train_metrics_clientapp[2]["failed"]) < 0.1  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("failing", [0, 6, CLIENTS])
+def test_the_share_that_failed_is_told_and_leaves_the_model_alone(
+    failing: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A mark is 1 long. Along it the noise deviates by 0.05 / 20, and updates that are 0.35 long by 0.01."""
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        result = shuffled(trained=head, **SUM).start(grid(failing=failing), record(WIDE), num_rounds=1)
+    assert result.train_metrics_clientapp[1]["failed"] == pytest.approx(failing / CLIENTS, abs=0.07)
+    assert ("whose app failed: it raised an error" in caplog.text) == (failing > 0)
+    expected = 0.01 * (CLIENTS - failing) / CLIENTS  # no client that failed moves anything
+    np.testing.assert_allclose(result.arrays["head.w"].numpy(), expected, atol=0.025)
+    assert result.arrays["head.w"].numpy().mean() == pytest.approx(expected, abs=1e-3)
+
+
+def test_replies_without_arrays_that_are_trained_count_as_failures(caplog: pytest.LogCaptureFixture) -> None:
+    """As of Flower's FedBN, before trained= says which arrays they will return."""
+    one = {"randomizer": "privunit", "local_epsilon": 4.0, "clipping_norm": 1.0}
+    clients = grid(failing=0, returned=("head.w",))
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        result = shuffled(**one).start(clients, record(WIDE), num_rounds=5)
+    # Its deviation is 0.07, measured over 400 runs.
+    assert result.train_metrics_clientapp[5]["failed"] == pytest.approx(1, abs=0.5)
+    assert "of clients whose app failed" in caplog.text
+
+
+@pytest.mark.parametrize(("short", "randomizer"), [(True, "privunit"), (False, "laplace")])
+def test_where_a_mark_would_cost_or_tell_nothing_there_is_none(short: bool, randomizer: str) -> None:
+    model = {"w": np.zeros(999 if short else 1000, np.float32)}
+    clients = grid_of(adding({"w": model["w"]}), num_nodes=CLIENTS)
+    result = shuffled(randomizer=randomizer, local_epsilon=4.0).start(clients, record(model), num_rounds=1)
+    assert "failed" not in result.train_metrics_clientapp[1]
+
+
+@pytest.mark.parametrize("name", ["privunit", "linf-block"])
+@pytest.mark.parametrize("terms", [UpdateTerms(), UpdateTerms(clipping_norm=0.37)])
+def test_a_mark_is_within_the_ball_and_within_the_clipping_norm(name: str, terms: UpdateTerms) -> None:
+    mechanism = MechanismSpec(name=name, local_epsilon=2.0, radius=0.7).build(dim=DIM + terms.bits)
+    mark = terms.mark(bytes(16), mechanism)
+    order = 2 if name == "privunit" else math.inf
+    vector = terms.prepared(mark, mechanism)
+    assert 0.6999 < float(torch.linalg.vector_norm(vector, ord=order)) <= 0.7
+    assert terms.bits == 0 or vector[-1] > 0  # a client that failed does not move the clipping norm up
+    other = terms.mark(bytes(15) + b"1", mechanism)
+    assert abs(float(torch.dot(mark, other) / torch.dot(mark, mark))) < 6 / math.sqrt(DIM)
+
+
+def test_marks_go_any_way() -> None:
+    """Each sign is + in half of the rounds, so that means stay unbiased."""
+    marks = torch.stack(
+        [mark_of(i.to_bytes(16), dim=1000, radius=1.0, norm=VectorSum.norm).sign() for i in range(400)]
+    )
+    assert float(marks.mean(dim=0).abs().max()) < 7 / math.sqrt(400)
+    assert float(marks.mean(dim=1).abs().max()) < 7 / math.sqrt(1000)
+
+
+@pytest.mark.parametrize("inner", [FedAvg(), FedAvgM(server_momentum=0.9), FedAdam()])
+def test_running_statistics_stay_the_servers_and_the_log_says_so_once(
+    inner: Strategy, caplog: pytest.LogCaptureFixture
+) -> None:
+    def net() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+    app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=8.0, max_rounds=9))])
+
+    @app.train()
+    def _(message: Message, context: Context) -> Message:
+        model = net()
+        model.load_state_dict(message.content["arrays"].to_torch_state_dict())  # type: ignore[union-attr]
+        model(torch.randn(9, 3)).square().sum().backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        return Message(RecordDict({"arrays": ArrayRecord(model.state_dict())}), reply_to=message)
+
+    initial = ArrayRecord(net().state_dict())
+    strategy = shuffled(inner, randomizer="privunit", local_epsilon=2.0, clipping_norm=1.0)
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        final = strategy.start(InProcessGrid(app, num_nodes=CLIENTS), initial, num_rounds=3).arrays
+    for name, array in initial.items():
+        same = np.array_equal(array.numpy(), final[name].numpy())
+        assert same == name.endswith(("running_mean", "running_var", "num_batches_tracked")), name
+    assert (
+        caplog.text.count("Running statistics stay at the server's values: 1.running_mean, 1.running_var, ")
+        == 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"trained": "head"}, "function of an array's name"),
+        ({"trained": lambda name: name == "body.n"}, "no array"),
+    ],
+)
+def test_nothing_to_train_is_refused_before_anything_is_sent(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        shuffled(**options).start(grid(failing=0), record(WIDE), num_rounds=1)
+
+
+def test_an_instruction_that_names_other_arrays_is_refused_by_clients() -> None:
+    asked = instruction(
+        MechanismSpec(name="privunit", local_epsilon=2.0, radius=1.0), update=UpdateTerms(trained=("head.x",))
+    )
+    assert type(asked).from_record(asked.to_record()) == asked
+    answer = ask(grid_of(adding({})), WIDE, asked)
+    assert answer.error.reason == ClientRefusal.BAD_MODEL
+
+
+def test_clipping_that_adapts_goes_with_both() -> None:
+    wider = VectorSum.with_noise(dim=DIM + 1, cohort=CLIENTS, noise_multiplier=0.05)
+    strategy = shuffled(trained=head, **(SUM | {"randomizer": wider}), adaptive_clipping=QuantileClipping())
+    result = strategy.start(grid(failing=5), record(WIDE), num_rounds=2)
+    assert result.train_metrics_clientapp[2]["failed"] == pytest.approx(0.25, abs=0.07)
+    assert strategy.clipping_norm < 1  # all were within it
