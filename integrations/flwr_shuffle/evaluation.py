@@ -12,7 +12,8 @@ from flwr.app import MetricRecord, RecordDict
 from torch import Tensor
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms import MechanismSpec
+from shuffle_plugins.mechanisms import MechanismSpec, Spec, SumSpec
+from shuffle_plugins.protocols import VectorSum
 
 MOST_METRICS = 64
 
@@ -49,20 +50,24 @@ class Metric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateEvaluation:
-    """Ask clients for metrics of the model as ε0-LDP reports, shuffled and charged like a round of training.
+    """Ask clients for metrics of the model in private reports, that are charged like a round of training.
 
     Each client evaluates the model on its own data, clips every metric to its range, and sends one randomised
     report of all of them together. The server learns the mean over the clients that reported, every client
-    with the same weight, with the noise of the reports (``linf-block``): the standard deviation of a mean is
-    half the width of the range, times c / √reports, where c is 2.1 for one metric and 3.0 for two at ε0 = 1,
-    and 1.2 and 1.6 at ε0 = 2. Its cost adds to that of training, in the same ledger.
+    with the same weight. With ``local_epsilon`` the reports are shuffled, with the noise of ``linf-block``:
+    the standard deviation of a mean is half the width of the range, times c / √reports, where c is 2.1 for
+    one metric and 3.0 for two at ε0 = 1, and 1.2 and 1.6 at ε0 = 2. With ``noise_multiplier`` they are added
+    up by the stage of a sum, in a ``VectorSum`` of their own: half the width, times noise_multiplier ·
+    √metrics / reports. Its cost adds to that of training, in the same ledger.
 
     Args:
         metrics: (low, high) of each metric, by the name it has in the clients' MetricRecord. Choose ranges
             that most values are in: a value outside counts as the nearer end.
             ``"failed-rounds": (0, 1)`` is the share of a client's rounds of this run in which its app failed.
-            The server learns it in no other way, as failures can depend on the data.
+            For models of 1,000 numbers or more training itself tells of it, without this cost.
         local_epsilon: ε0 of one client's report, in nats.
+        noise_multiplier: in place of ``local_epsilon`` beside a sum; of the sum of the metrics, as in
+            :meth:`~shuffle_plugins.protocols.VectorSum.with_noise`.
         every: evaluate after every so many rounds.
 
     Raises:
@@ -74,14 +79,20 @@ class PrivateEvaluation:
     """
 
     metrics: Mapping[str, tuple[float, float]]
-    local_epsilon: float
+    local_epsilon: float | None = None
+    noise_multiplier: float | None = None
     every: int = 1
 
     def __post_init__(self) -> None:
         if not isinstance(self.metrics, Mapping) or not 1 <= len(self.metrics) <= MOST_METRICS:
             raise ValueError(f"metrics are 1 to {MOST_METRICS} names with their ranges, got {self.metrics!r}")
         checks.whole("every", self.every)
-        self.mechanism.build(dim=len(self.ranges))
+        if (self.local_epsilon is None) == (self.noise_multiplier is None):
+            raise ValueError("give local_epsilon, or beside a sum noise_multiplier")
+        if self.noise_multiplier is not None:
+            checks.number("noise_multiplier", self.noise_multiplier, above=0)
+        else:
+            self.spec(cohort=2).build(dim=len(self.ranges))
 
     @property
     def ranges(self) -> tuple[Metric, ...]:
@@ -93,10 +104,29 @@ class PrivateEvaluation:
         """Names of the metrics that clients report, in the order of the report's numbers."""
         return tuple(self.metrics)
 
-    @property
-    def mechanism(self) -> MechanismSpec:
-        """The mechanism that makes a report of a client's metrics."""
-        return MechanismSpec(name=_RANDOMIZER, local_epsilon=self.local_epsilon, radius=1.0)
+    def spec(self, *, cohort: int, honest_fraction: float = 1.0) -> Spec:
+        """The mechanism that makes a report of a client's metrics.
+
+        Args:
+            cohort: fewest clients that answer; a sum's noise is made by so many.
+            honest_fraction: share of them that a sum's noise counts on.
+
+        Raises:
+            ValueError: if so few clients cannot make that noise.
+        """
+        if self.local_epsilon is not None:
+            return MechanismSpec(name=_RANDOMIZER, local_epsilon=self.local_epsilon, radius=1.0)
+        assert self.noise_multiplier is not None
+        metrics = len(self.metrics)
+        return SumSpec(
+            protocol=VectorSum.with_noise(
+                dim=metrics,
+                cohort=cohort,
+                noise_multiplier=self.noise_multiplier,
+                radius=math.sqrt(metrics),  # of the ball around the cube of their ranges
+                honest_fraction=honest_fraction,
+            )
+        )
 
 
 def vector_of(metrics: Iterable[Metric], content: RecordDict, *, failed_share: float) -> Tensor:

@@ -213,10 +213,8 @@ class Instruction:
         checks.whole("mixers", self.mixers)
         if self.mixers > 1 and not self.sealed:
             raise ValueError("a mix cascade takes sealed reports: there is an analyzer's key")
-        if self.metrics and self.mechanism.must_be_summed:
-            raise ValueError("metrics are reported one by one: their mechanism's reports must not need a sum")
-        if self.shared and (self.sealed or self.metrics):
-            raise ValueError("counts are shared in training, and not sealed to an analyzer")
+        if self.shared and self.sealed:
+            raise ValueError("counts are shared, and not sealed to an analyzer")
         checks.whole(_RECORDS, self.records_per_client, at_most=_MOST_RECORDS)
         checks.whole(_SAMPLES, self.samples_per_client, at_most=self.records_per_client)
         if self.draws_records and (self.metrics or self.mechanism.must_be_summed):
@@ -408,7 +406,7 @@ def drawn_record(message: Message) -> int:
     replacement and in secret. The mod calls the app once for each, and every call makes one report. What the
     app returns may depend on that record alone and on the message: not on other records, nor on what it kept
     of earlier calls. A client with fewer than m records returns the model as it is for the places that it
-    lacks, or raises, which is reported as an update of zeros.
+    lacks, or raises, which counts as a failure of that record alone.
 
     Args:
         message: the train message that the app was called with.

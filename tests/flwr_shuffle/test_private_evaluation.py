@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import (
@@ -29,7 +29,9 @@ from mixing import MixedRun
 from mod_harness import ask as ask_mod
 from mod_harness import grid_of as mod_grid
 from mod_harness import instruction, question
+from sharing_run import SUM, SharedRun
 from strategy_harness import CLIENTS, MODEL, record, shuffled, train
+from thinning import first_fast
 
 from shuffle_plugins.accounting import FederatedAccountant, FederatedRound
 from shuffle_plugins.core import Reports
@@ -78,7 +80,7 @@ def test_the_means_of_the_clients_metrics() -> None:
 @pytest.mark.parametrize("local_epsilon", [1.0, 3.0])
 def test_the_means_are_unbiased_with_the_noise_that_is_documented(local_epsilon: float) -> None:
     asked = PrivateEvaluation(metrics=METRICS, local_epsilon=local_epsilon)
-    mechanism = asked.mechanism.build(dim=2)
+    mechanism = asked.spec(cohort=2).build(dim=2)
     content = RecordDict({"any": MetricRecord({"accuracy": 0.8, "loss": 2.0})})
     vector = vector_of(asked.ranges, content, failed_share=0.0)
     reports = 40_000
@@ -128,9 +130,9 @@ def test_what_it_costs_is_in_the_same_books(tmp_path: Path) -> None:
 def test_only_one_report_of_the_metrics_leaves() -> None:
     asked = PrivateEvaluation(metrics=METRICS, local_epsilon=1.0)
     grid = InProcessGrid(app_of(), num_nodes=1)
-    told = instruction(asked.mechanism, metrics=asked.ranges)
+    told = instruction(asked.spec(cohort=2), metrics=asked.ranges)
     [answer] = grid.send_and_receive([question({"w": np.zeros(9)}, told, node=2, kind="evaluate")])
-    size = asked.mechanism.report_bytes(dim=2)
+    size = asked.spec(cohort=2).report_bytes(dim=2)
     report = read_plain_payload(payload_of(answer), size=size)
     assert report is not None
     assert Reports.from_bytes(report).dim == 2
@@ -146,16 +148,16 @@ def test_an_evaluation_that_fails_looks_like_any_other(told: dict[str, Any]) -> 
     asked = PrivateEvaluation(metrics=METRICS, local_epsilon=1.0)
     grid = InProcessGrid(app_of(failing), num_nodes=1)
     message = question(
-        {"w": np.zeros(9)}, instruction(asked.mechanism, metrics=asked.ranges), node=2, kind="evaluate"
+        {"w": np.zeros(9)}, instruction(asked.spec(cohort=2), metrics=asked.ranges), node=2, kind="evaluate"
     )
     [answer] = grid.send_and_receive([message])
-    assert len(payload_of(answer)) == asked.mechanism.report_bytes(dim=2) + 1
+    assert len(payload_of(answer)) == asked.spec(cohort=2).report_bytes(dim=2) + 1
 
 
 @pytest.mark.parametrize(("kind", "metrics"), [("train", True), ("evaluate", False)])
 def test_an_instruction_of_the_other_kind_is_refused(kind: str, metrics: bool) -> None:
     asked = PrivateEvaluation(metrics=METRICS, local_epsilon=1.0)
-    told = instruction(asked.mechanism, metrics=asked.ranges if metrics else ())
+    told = instruction(asked.spec(cohort=2), metrics=asked.ranges if metrics else ())
     grid = InProcessGrid(app_of(), num_nodes=1)
     [answer] = grid.send_and_receive([question({"w": np.zeros(9)}, told, node=2, kind=kind)])
     assert answer.error.reason == ClientRefusal.BAD_INSTRUCTION
@@ -168,7 +170,7 @@ def test_a_server_that_asks_without_end_is_refused() -> None:
     grid = InProcessGrid(app_of(mod=mod), num_nodes=1)
     answered = []
     for _ in range(20):
-        told = instruction(asked.mechanism, metrics=asked.ranges)
+        told = instruction(asked.spec(cohort=2), metrics=asked.ranges)
         [answer] = grid.send_and_receive([question({"w": np.zeros(9)}, told, node=2, kind="evaluate")])
         answered.append(not answer.has_error())
     assert answered == [True] * 5 + [False] * 15
@@ -231,6 +233,41 @@ def test_beside_a_sum_the_metrics_are_added_up_in_the_same_process() -> None:
     result = strategy.start(InProcessGrid(app_of(mod=mod), num_nodes=CLIENTS), record(MODEL), num_rounds=1)
     assert result.evaluate_metrics_clientapp[1]["reports"] == CLIENTS
     assert strategy.accountant.num_rounds == 2
+
+
+@first_fast("verified", [False, True])
+def test_beside_a_shared_sum_the_metrics_are_a_small_sum(tmp_path: Path, verified: bool) -> None:
+    """Charged as a round of its own, for the fewest clients, and against an honest share as training's is."""
+    run = SharedRun(folder=tmp_path)
+    run.app.evaluate()(evaluate)  # clients measure 0, 0.05, … 0.25
+    asked = PrivateEvaluation(metrics=METRICS, noise_multiplier=0.2)
+    strategy = run.strategy(shuffler=run.new_stage(verified=verified), evaluation=asked)
+    start = ArrayRecord({"w": Array(np.zeros(24))})
+    told = strategy.start(run.grid, start, num_rounds=2).evaluate_metrics_clientapp
+    for each in told.values():
+        # half a range · 0.2 · √2 / 6 is one deviation: 0.024 and 0.24
+        assert each["accuracy"] == pytest.approx(0.125, abs=7 * 0.024)
+        assert each["loss"] == pytest.approx((2 * 10 + 4 * 3) / 6, abs=7 * 0.24)
+        assert each["reports"] == 6
+    small = asked.spec(cohort=strategy.minimum_reports).build(dim=2)
+    expected = FederatedAccountant()
+    for mechanism in [SUM, small] * 2:
+        one = FederatedRound.drawn(mechanism, candidates=6, invited=6, reports=strategy.minimum_reports)
+        expected.step(one, participants=[str(client) for client in range(6)])
+    assert strategy.get_epsilon(1e-3) == pytest.approx(expected.epsilon(1e-3, lower=False).upper, rel=1e-6)
+
+
+def test_an_evaluation_that_the_stage_does_not_take_is_refused_before_the_run(tmp_path: Path) -> None:
+    single = PrivateEvaluation(metrics=METRICS, local_epsilon=1.0)
+    with pytest.raises(ValueError, match=r"give PrivateEvaluation\(noise_multiplier"):
+        SharedRun(folder=tmp_path).strategy(evaluation=single)
+    with pytest.raises(ValueError, match=r"give PrivateEvaluation\(local_epsilon"):
+        shuffled(evaluation=PrivateEvaluation(metrics=METRICS, noise_multiplier=1.0))
+    half = VectorSum.with_noise(dim=24, cohort=4, noise_multiplier=2.0, overhead=0.3, honest_fraction=0.5)
+    (tmp_path / "half").mkdir()
+    liars = SharedRun(folder=tmp_path / "half", mechanism=half).strategy()
+    asked = liars.settings.spec_of(PrivateEvaluation(metrics=METRICS, noise_multiplier=1.0))
+    assert asked.protocol.honest_fraction == 0.5  # type: ignore[attr-defined]
 
 
 def test_a_mix_node_shuffles_metrics_as_it_shuffles_updates(tmp_path: Path) -> None:
@@ -301,6 +338,9 @@ def test_a_few_that_refuse_stop_nothing() -> None:
         {"metrics": {"": (0, 1)}},
         {"metrics": {"loss": (0, 1)}, "every": 0},
         {"metrics": {"loss": (0, 1)}, "local_epsilon": 0},
+        {"metrics": {"loss": (0, 1)}, "local_epsilon": None},
+        {"metrics": {"loss": (0, 1)}, "noise_multiplier": 1.0},
+        {"metrics": {"loss": (0, 1)}, "local_epsilon": None, "noise_multiplier": 0.0},
     ],
 )
 def test_arguments_are_checked(options: dict[str, Any]) -> None:

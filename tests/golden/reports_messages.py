@@ -92,7 +92,7 @@ INSTRUCTIONS: dict[str, tuple[int, Callable[[], Instruction]]] = {
             token=TOKEN,
             run="run-7",
             server_round=4,
-            mechanism=EVALUATION.mechanism,
+            mechanism=EVALUATION.spec(cohort=2),
             metrics=EVALUATION.ranges,
         ),
     ),
@@ -194,7 +194,7 @@ def evaluation() -> dict[str, Any]:
     content = RecordDict({"metrics": MetricRecord({"accuracy": 0.75, "loss": 12.5, "other": 1.0})})
     found = vector_of(metrics, content, failed_share=0.5)
     return {
-        "mechanism": EVALUATION.mechanism.to_json(),
+        "mechanism": EVALUATION.spec(cohort=2).to_json(),
         "vector": vector(found),
         "record": dict(record_of(metrics, torch.tensor([0.25, -0.5], dtype=torch.float64))),
     }

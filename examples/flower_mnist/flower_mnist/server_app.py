@@ -33,16 +33,17 @@ def main(grid: Grid, context: Context) -> None:
     delta = float(config["delta"])
     test = task.test_examples(str(config["data-dir"]))
     model = task.network(test[0])
+    sent = reports(context, dim=sum(numbers.numel() for numbers in model.state_dict().values()))
     strategy = ShuffleStrategy(
         FedAvg(),
-        **reports(context, dim=sum(numbers.numel() for numbers in model.state_dict().values())),
+        **sent,
         sampling=sampling(config),
         population=int(config["population"]),
         ledger=str(config["ledger-file"]) or None,
         delta=delta,
         max_epsilon=float(config["max-epsilon"]) or None,
         budget_against=Adversary(str(config["budget-against"])),
-        evaluation=evaluation(config),
+        evaluation=evaluation(config, summed=isinstance(sent["randomizer"], VectorSum)),
     )
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
@@ -108,11 +109,14 @@ def reports(context: Context, *, dim: int) -> dict[str, Any]:
     }
 
 
-def evaluation(config: dict[str, str | int | float | bool]) -> PrivateEvaluation | None:
-    """What clients are asked of the model, on their own images."""
+def evaluation(config: dict[str, str | int | float | bool], *, summed: bool) -> PrivateEvaluation | None:
+    """What clients are asked of the model, on their own images: as they report on it."""
     local_epsilon = float(config["evaluation-epsilon"])
     if not local_epsilon:
         return None
+    if summed:
+        noise = float(config["noise-multiplier"])
+        return PrivateEvaluation(metrics={"accuracy": (0, 1)}, noise_multiplier=noise, every=5)
     return PrivateEvaluation(metrics={"accuracy": (0, 1)}, local_epsilon=local_epsilon, every=5)
 
 

@@ -28,7 +28,7 @@ from flwr_shuffle.stages.stage import Anonymous, Needed, Total
 from flwr_shuffle.stages.valid_reports import valid_sum
 from flwr_shuffle.updates import Layout, running_statistics, trained_names
 from shuffle_plugins.accounting import Adversary, FederatedRound
-from shuffle_plugins.mechanisms import PrivateSum, Spec
+from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.shuffler import TOKEN_BYTES
 
 _log = logging.getLogger("flwr")
@@ -193,7 +193,7 @@ class Rounds:
             self._statistics = running_statistics(arrays)
         layout = Layout.of(arrays, trained=terms.trained)
         metrics = () if evaluation is None else evaluation.ranges
-        spec: Spec = settings.mechanism if evaluation is None else evaluation.mechanism
+        spec = settings.mechanism if evaluation is None else settings.spec_of(evaluation)
         mechanism = spec.build(dim=len(metrics) or layout.dim + terms.bits)
         invitation = Invitation(
             mechanism=mechanism,
@@ -279,7 +279,8 @@ class Rounds:
         actual = self._settings.sampling.accounted(
             replace(sent.invitation, candidates=self._candidates(sent.invitation, clients)),
             answered=anonymous.answered - invalid,
-            reports=clients if sent.metrics else self._settings.charged_reports(clients),
+            # a sum is charged for as many as its noise was made for
+            reports=self._settings.fewest_reports if sent.invitation.mechanism.must_be_summed else clients,
         )
         needed = self._settings.fewest_reports
         if clients < needed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from flwr_shuffle.evaluation import PrivateEvaluation
 from flwr_shuffle.server.sampling import FEWEST_REPORTS, ClientSampling, FixedSize, SelfSampling
 from flwr_shuffle.stages.in_memory import InMemoryStage, SummingStage
 from flwr_shuffle.stages.stage import ShuffleStage
@@ -149,9 +150,27 @@ class Settings:
                 f"build the sum with cohort={self.minimum_reports}"
             )
 
-    def charged_reports(self, received: int) -> int:
-        """How many reports a round is charged for: of a sum, as many as its noise was made for."""
-        return self.fewest_reports if self.mechanism.must_be_summed else received
+    def spec_of(self, evaluation: PrivateEvaluation) -> Spec:
+        """The mechanism of the reports of an evaluation beside this training.
+
+        Raises:
+            ValueError: if the stage does not take such reports, or nothing is known of such a sum.
+        """
+        if evaluation.local_epsilon is not None and self.stage.hides_shares:
+            raise ValueError(
+                "this stage adds up shares of counts, and takes no single reports of metrics: give "
+                "PrivateEvaluation(noise_multiplier=…) in place of local_epsilon"
+            )
+        if evaluation.noise_multiplier is not None and not self.mechanism.must_be_summed:
+            raise ValueError(
+                "metrics are added up beside a sum alone: give PrivateEvaluation(local_epsilon=…) in place "
+                "of noise_multiplier"
+            )
+        honest = getattr(getattr(self.mechanism, "protocol", None), "honest_fraction", 1.0)
+        spec = evaluation.spec(cohort=self.fewest_reports, honest_fraction=honest)
+        if isinstance(self.sampling, SelfSampling) and isinstance(spec, SumSpec):
+            spec.protocol.secret_round(answered=self.fewest_reports, participation=self.sampling.rate)
+        return spec
 
     @property
     def fewest_reports(self) -> int:

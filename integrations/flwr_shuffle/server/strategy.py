@@ -200,6 +200,8 @@ class ShuffleStrategy(Strategy):
             ledger = BudgetLedger(ledger, model=model)
         if not isinstance(evaluation, PrivateEvaluation) and evaluation not in (None, "raw"):
             raise ValueError(f'evaluation is a PrivateEvaluation, "raw" or None, got {evaluation!r}')
+        if isinstance(evaluation, PrivateEvaluation):
+            self._settings.spec_of(evaluation)  # refuses before the run what the stage does not take
         self._evaluation = evaluation
         self._app = app
         self._record = SpendingRecord(
