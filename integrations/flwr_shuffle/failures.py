@@ -30,9 +30,10 @@ def mark_of(token: bytes, *, dim: int, radius: float, norm: Norm) -> Tensor:
     """
     if dim < _FEWEST_NUMBERS or norm is Norm.L1:
         return torch.zeros(dim)
-    bits = np.frombuffer(hashlib.shake_256(b"flwr_shuffle mark\n" + token).digest(-(-dim // 8)), np.uint8)
-    signs = torch.from_numpy(np.unpackbits(bits, count=dim)).to(torch.float32).mul_(2).sub_(1)
-    return signs.mul_(_INSIDE * radius / (math.sqrt(dim) if norm is Norm.L2 else 1))
+    drawn = hashlib.shake_256(b"flwr_shuffle mark\n" + token).digest(-(-dim // 8))
+    height = _INSIDE * radius / (math.sqrt(dim) if norm is Norm.L2 else 1)
+    signed = np.array([-height, height], np.float32)
+    return torch.from_numpy(signed[np.unpackbits(np.frombuffer(drawn, np.uint8), count=dim)])
 
 
 class Failures:

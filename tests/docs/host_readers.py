@@ -299,8 +299,9 @@ def flower() -> Told:
     assert ClientSettings.of(config).limits.max_rounds == 100
 
 
+@reads(FLOWER, "Which arrays are trained")
 @reads(FLOWER, "Evaluation")
-def flower_evaluation() -> Told:
+def flower_options() -> Told:
     yield in_flower()
 
 
