@@ -32,8 +32,10 @@ def mark_of(token: bytes, *, dim: int, radius: float, norm: Norm) -> Tensor:
         return torch.zeros(dim)
     drawn = hashlib.shake_256(b"flwr_shuffle mark\n" + token).digest(-(-dim // 8))
     height = _INSIDE * radius / (math.sqrt(dim) if norm is Norm.L2 else 1)
-    signed = np.array([-height, height], np.float32)
-    return torch.from_numpy(signed[np.unpackbits(np.frombuffer(drawn, np.uint8), count=dim)])
+    signs = np.unpackbits(np.frombuffer(drawn, np.uint8), count=dim).astype(np.float32)
+    signs *= 2 * height
+    signs -= height
+    return torch.from_numpy(signs)
 
 
 class Failures:
