@@ -29,15 +29,19 @@ WIDE = {
 }
 DIM = 1200
 SUM: dict[str, Any] = {
-    "randomizer": VectorSum.with_noise(dim=DIM, cohort=CLIENTS, noise_multiplier=0.05),
+    "randomizer": VectorSum.with_noise(dim=DIM, cohort=CLIENTS, noise_multiplier=0.5),
     "local_epsilon": None,
     "clipping_norm": None,
 }
+OF_SUMS = ClientLimits(max_local_epsilon=math.inf, max_rounds=99, max_epsilon=1e9, delta=1e-3)
+SINGLE = ClientLimits(max_local_epsilon=8.0, max_rounds=99)
 
 
-def grid(*, failing: int, returned: tuple[str, ...] = tuple(WIDE)) -> InProcessGrid:
+def grid(
+    *, failing: int, returned: tuple[str, ...] = tuple(WIDE), limits: ClientLimits = OF_SUMS
+) -> InProcessGrid:
     """Clients that add 0.01 to the head, and to the body what must not arrive; the first ones fail."""
-    app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=math.inf, max_rounds=99))])
+    app = ClientApp(mods=[ShuffleMod(limits=limits)])
 
     @app.train()
     def _(message: Message, context: Context) -> Message:
@@ -60,30 +64,31 @@ def head(name: str) -> bool:
 def test_arrays_that_are_not_trained_stay_whatever_clients_return(returned: tuple[str, ...]) -> None:
     strategy = shuffled(trained=head, **SUM)
     result = strategy.start(grid(failing=0, returned=returned), record(WIDE), num_rounds=2)
-    np.testing.assert_allclose(result.arrays["head.w"].numpy().mean(), 0.02, atol=1e-3)
+    np.testing.assert_allclose(result.arrays["head.w"].numpy().mean(), 0.02, atol=0.007)
     for name in ("body.w", "body.n"):
         np.testing.assert_array_equal(result.arrays[name].numpy(), WIDE[name])
-    assert abs(result.train_metrics_clientapp[2]["failed"]) < 0.1  # type: ignore[operator]
+    assert abs(result.train_metrics_clientapp[2]["failed"]) < 0.15  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("failing", [0, 6, CLIENTS])
 def test_the_share_that_failed_is_told_and_leaves_the_model_alone(
     failing: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A mark is 1 long. Along it the noise deviates by 0.05 / 20, and updates that are 0.35 long by 0.01."""
+    """A mark is 1 long. Along it the noise deviates by 0.5 / 20, and updates that are 0.35 long by 0.01."""
     with caplog.at_level(logging.WARNING, logger="flwr"):
         result = shuffled(trained=head, **SUM).start(grid(failing=failing), record(WIDE), num_rounds=1)
-    assert result.train_metrics_clientapp[1]["failed"] == pytest.approx(failing / CLIENTS, abs=0.07)
+    assert result.train_metrics_clientapp[1]["failed"] == pytest.approx(failing / CLIENTS, abs=0.19)
     assert ("whose app failed: it raised an error" in caplog.text) == (failing > 0)
     expected = 0.01 * (CLIENTS - failing) / CLIENTS  # no client that failed moves anything
-    np.testing.assert_allclose(result.arrays["head.w"].numpy(), expected, atol=0.025)
-    assert result.arrays["head.w"].numpy().mean() == pytest.approx(expected, abs=1e-3)
+    left = result.arrays["head.w"].numpy() - expected
+    assert left.mean() == pytest.approx(0, abs=0.006)
+    assert np.linalg.norm(left) == pytest.approx(0.5 / 20 * math.sqrt(DIM), rel=0.16)  # 1.32 with the mark
 
 
 def test_replies_without_arrays_that_are_trained_count_as_failures(caplog: pytest.LogCaptureFixture) -> None:
     """As of Flower's FedBN, before trained= says which arrays they will return."""
     one = {"randomizer": "privunit", "local_epsilon": 4.0, "clipping_norm": 1.0}
-    clients = grid(failing=0, returned=("head.w",))
+    clients = grid(failing=0, returned=("head.w",), limits=SINGLE)
     with caplog.at_level(logging.WARNING, logger="flwr"):
         result = shuffled(**one).start(clients, record(WIDE), num_rounds=5)
     # Its deviation is 0.07, measured over 400 runs.
@@ -128,7 +133,7 @@ def test_running_statistics_stay_the_servers_and_the_log_says_so_once(
     def net() -> nn.Sequential:
         return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
 
-    app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=8.0, max_rounds=9))])
+    app = ClientApp(mods=[ShuffleMod(limits=SINGLE)])
 
     @app.train()
     def _(message: Message, context: Context) -> Message:
@@ -173,8 +178,8 @@ def test_an_instruction_that_names_other_arrays_is_refused_by_clients() -> None:
 
 
 def test_clipping_that_adapts_goes_with_both() -> None:
-    wider = VectorSum.with_noise(dim=DIM + 1, cohort=CLIENTS, noise_multiplier=0.05)
+    wider = VectorSum.with_noise(dim=DIM + 1, cohort=CLIENTS, noise_multiplier=0.5)
     strategy = shuffled(trained=head, **(SUM | {"randomizer": wider}), adaptive_clipping=QuantileClipping())
     result = strategy.start(grid(failing=5), record(WIDE), num_rounds=2)
-    assert result.train_metrics_clientapp[2]["failed"] == pytest.approx(0.25, abs=0.07)
+    assert result.train_metrics_clientapp[2]["failed"] == pytest.approx(0.25, abs=0.19)
     assert strategy.clipping_norm < 1  # all were within it
