@@ -142,7 +142,12 @@ class ClientRefusal(StrEnum):
     MAX_LOCAL_EPSILON = "shuffle: the round's local epsilon exceeds the client's limit"
     NO_SUMS = (
         "shuffle: a share of this sum has no finite local epsilon; a client agrees to such sums by "
-        "shuffle-max-local-epsilon=inf, or ClientLimits(max_local_epsilon=math.inf)"
+        "shuffle-max-local-epsilon=inf with shuffle-max-epsilon and shuffle-delta, or "
+        "ClientLimits(max_local_epsilon=math.inf, max_epsilon=..., delta=...)"
+    )
+    SUMS_ALONE = (
+        "shuffle: this client agrees to sums alone (shuffle-max-local-epsilon=inf), not to reports by "
+        "themselves; to those it agrees by a finite shuffle-max-local-epsilon"
     )
     MAX_ROUNDS = "shuffle: the client has taken part in as many rounds as it agrees to"
     MAX_TOTAL_LOCAL_EPSILON = "shuffle: the round would exceed the client's total local epsilon"

@@ -19,7 +19,14 @@ from torch import Tensor
 from flwr_shuffle.aggregate_messages import AGGREGATE_QUERY
 from flwr_shuffle.batch_messages import BATCH_QUERY
 from flwr_shuffle.client.ledger import charge, count_outcome, failed_share
-from flwr_shuffle.client.limits import PREFIX, UNPROTECTED, ClientRefused, ClientSettings, open_types
+from flwr_shuffle.client.limits import (
+    PREFIX,
+    UNPROTECTED,
+    ClientRefused,
+    ClientSettings,
+    has_operator,
+    open_types,
+)
 from flwr_shuffle.client.packing import Packing, packing
 from flwr_shuffle.evaluation import vector_of
 from flwr_shuffle.messages import (
@@ -77,12 +84,14 @@ class ShuffleMod:
     ``shuffle-allow-evaluate``, ``shuffle-allow-query``, ``shuffle-allow-get-parameters`` and
     ``shuffle-allow-get-properties``, set to ``true`` in its ``node_config``.
 
-    The client's limits come from the constructor and from its ``node_config``, which may have
+    The client's limits come from the constructor and from its ``node_config``. On a SuperNode its operator's
+    must be complete; the constructor's alone do for a simulation. ``node_config`` may have
 
-    - ``shuffle-max-local-epsilon``: largest ε0 of one round, in nats. Needed, unless the constructor has it.
-      ``inf`` agrees to multi-message sums, whose shares protect nobody before they are added up;
+    - ``shuffle-max-local-epsilon``: largest ε0 of one round, in nats. Needed.
+      ``inf`` agrees to multi-message sums, whose shares protect nobody before they are added up, and to
+      nothing else; it needs ``shuffle-max-epsilon``, as the server chooses the noise of a sum;
     - ``shuffle-max-rounds`` and ``shuffle-max-total-local-epsilon``: limits over all rounds in the ledger.
-      One of them is needed, unless the constructor has it;
+      One of them is needed;
     - ``shuffle-max-epsilon`` and ``shuffle-delta``: largest certified ε of all its rounds at that δ, against
       a server that knows when the client took part; computed by the client itself, from the fewest reports
       that each round is promised to have. With a mixer's key pinned it is a limit over all rounds, too;
@@ -114,12 +123,11 @@ class ShuffleMod:
             missing report would tell one bit of it. ``"error"`` answers with a constant error instead, which
             says that this client failed.
         allow: types of messages that the app answers without protection, of ``"evaluate"``, ``"query"``,
-            ``"get_parameters"`` and ``"get_properties"``. For simulations: it has no effect on a node whose
-            ``node_config`` has any ``shuffle-`` key.
+            ``"get_parameters"`` and ``"get_properties"``. For simulations: it has no effect on a SuperNode.
         node_config: for simulations, whose nodes have no operators: what a node's ``node_config`` has besides
             Flower's own entries, by the node's context. :class:`SimulatedNodes` makes aggregators and mix
-            nodes of some nodes; any function of the context will do. It has no effect either on a node
-            whose ``node_config`` has any ``shuffle-`` key.
+            nodes of some nodes; any function of the context will do, and may set limits, without a ledger's
+            file. It has no effect on a SuperNode either.
 
     Raises:
         ValueError: if an argument has another type or is out of range.
@@ -167,13 +175,14 @@ class ShuffleMod:
             _log.exception("shuffle: the app's node_config function failed")
             return refusal(str(ClientRefusal.BAD_SETTINGS), to=message)
         try:
-            return self._answer(message, node, call_next, begun=begun)
+            return self._answer(message, node, call_next, begun=begun, by_app=node is not context)
         finally:
             context.state = node.state
 
     def _configured(self, context: Context) -> Context:
         """The context with what the app says of a simulated node; the same one for a node of an operator."""
-        if self._node_config is None or any(key.startswith(PREFIX) for key in context.node_config):
+        configured = has_operator() or any(key.startswith(PREFIX) for key in context.node_config)
+        if self._node_config is None or configured:
             return context
         given = dict(self._node_config(context))
         if any(key.startswith(PREFIX) for key in given):  # or else the app's ``allow`` would not count
@@ -181,14 +190,20 @@ class ShuffleMod:
         return replace(context, node_config={**context.node_config, **given})
 
     def _answer(
-        self, message: Message, context: Context, call_next: ClientAppCallable, *, begun: float
+        self,
+        message: Message,
+        context: Context,
+        call_next: ClientAppCallable,
+        *,
+        begun: float,
+        by_app: bool,
     ) -> Message:
         kind = message.metadata.message_type.partition(".")[0]
         private = kind == MessageType.EVALUATE and message.has_content() and RECORD_KEY in message.content
         if kind != MessageType.TRAIN and not private:
             return self._unprotected(message, context, call_next)
         try:
-            task = self._agreed(message, context)
+            task = self._agreed(message, context, by_app=by_app)
             if task.reply_seconds is None:
                 payload = self._payload(task, message, context, call_next)
             else:
@@ -220,13 +235,13 @@ class ShuffleMod:
         _log.warning("%s", code)
         return refusal(str(code), to=message)
 
-    def _agreed(self, message: Message, context: Context) -> _Task:
+    def _agreed(self, message: Message, context: Context, *, by_app: bool) -> _Task:
         """What to do in a round, once it is checked and charged. Nothing here depends on client data."""
         instruction = _instruction(message)
         if instruction.sealed and instruction.mechanism.must_be_summed:
             raise ClientRefused(ClientRefusal.SEALED_SUM)
         settings = ClientSettings.of(
-            context.node_config, limits=self._limits, max_local_delta=self._max_local_delta
+            context.node_config, limits=self._limits, max_local_delta=self._max_local_delta, by_app=by_app
         )
         try:
             source = (

@@ -10,6 +10,7 @@ import pytest
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
+from flwr.supercore.task_identity import TaskIdentity
 from flwr_shuffle import InProcessGrid, register_mix_node
 from flwr_shuffle.client.mod import ShuffleMod
 from flwr_shuffle.messages import ClientRefusal
@@ -116,7 +117,7 @@ def test_what_the_operator_allows_passes_as_it_is(kind: str) -> None:
         assert ShuffleMod()(message, _context(config), answering).has_error()
 
 
-def test_the_app_cannot_open_what_an_operator_left_closed() -> None:
+def test_the_app_cannot_open_what_an_operator_left_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The app's code comes with the run, so it may be the server's."""
     InProcessGrid(app(_dot), num_nodes=1)
     mod = ShuffleMod(allow="evaluate")
@@ -124,6 +125,8 @@ def test_the_app_cannot_open_what_an_operator_left_closed() -> None:
     assert not mod(message, _context({"partition-id": 1}), _dot).has_error()
     answer = mod(message, _context({"shuffle-max-local-epsilon": 4.0}), _dot)
     assert answer.error.reason == ClientRefusal.NO_EVALUATE
+    monkeypatch.setattr(TaskIdentity, "_node_id", 4711)  # as on a SuperNode, whose operator set nothing
+    assert mod(message, _context({"partition-id": 1}), _dot).error.reason == ClientRefusal.NO_EVALUATE
 
 
 @pytest.mark.parametrize(

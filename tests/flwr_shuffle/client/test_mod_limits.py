@@ -14,6 +14,7 @@ import flwr_shuffle.client.mod as mod_module
 import numpy as np
 import pytest
 from flwr.app import Context, Message
+from flwr.supercore.task_identity import TaskIdentity
 from flwr_shuffle.client.ledger import STATE_KEY
 from flwr_shuffle.client.limits import ClientRefused, ClientSettings, stricter
 from flwr_shuffle.client.mod import ShuffleMod
@@ -141,6 +142,32 @@ def test_consent_to_rounds_without_end_is_none(
     """One round costs what its limit says; a thousand of them give the data away."""
     mod = ShuffleMod(limits=ClientLimits(**limits) if limits else None)
     assert _answer(mod, config, instruction(_spec(0.5))) == refusal
+
+
+@pytest.mark.parametrize(
+    ("config", "refusal"),
+    [
+        ({}, ClientRefusal.NO_LIMITS),
+        ({"partition-id": 0, "num-partitions": 4}, ClientRefusal.NO_LIMITS),
+        ({"shuffle-min-reports": 2}, ClientRefusal.NO_LIMITS),
+        ({"shuffle-max-local-epsilon": 400.0}, ClientRefusal.NO_TOTAL),
+        ({"shuffle-max-local-epsilon": 400.0, "shuffle-max-rounds": 9}, None),
+    ],
+)
+def test_on_a_supernode_the_apps_limits_do_not_replace_its_operators(
+    config: dict[str, Any], refusal: ClientRefusal | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The app's code comes with the run, so its limits may be the server's."""
+    generous = {"shuffle-max-local-epsilon": 400.0, "shuffle-max-rounds": 9}
+    mods = [ShuffleMod(limits=GENEROUS), ShuffleMod(node_config=lambda context: generous)]
+    config = config | {"shuffle-ledger-file": str(tmp_path / "ledger.db")} if config else {}
+    for mod in mods:
+        assert _answer(mod, {}, instruction(_spec(400.0))) is None
+        grid = grid_of(TRAIN, mod=mod, node_config=config)
+        with monkeypatch.context() as process:
+            process.setattr(TaskIdentity, "_node_id", 4711)  # as Flower's flwr-clientapp does
+            answer = ask(grid, MODEL, instruction(_spec(400.0)))
+        assert (answer.error.reason if answer.has_error() else None) == refusal
 
 
 def test_the_file_outlasts_run_and_process(tmp_path: Path) -> None:
