@@ -97,6 +97,11 @@ class ClientRefusal(StrEnum):
         "order: aggregator_public_keys of its stage and shuffle-aggregator-public-keys must be the same list"
     )
     NO_COUNTS = "shuffle: this mechanism has no whole-number counts that could be shared"
+    SERVICE_NODE = (
+        "shuffle: this node is a mix node or an aggregator (shuffle-role in its node_config), and trains "
+        "nothing; the server's stage does not know it: ShuffleStrategy needs "
+        "shuffler=MixNodeStage(mixer_public_key=...) or SharedSumStage(aggregator_public_keys=...)"
+    )
     BAD_SETTINGS = "shuffle: the client's node_config is not valid; the client's own log says why"
     NO_EVALUATE = (
         "shuffle: this client does not send evaluation results without protection; to allow it, set "

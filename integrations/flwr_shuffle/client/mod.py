@@ -198,6 +198,11 @@ class ShuffleMod:
         begun: float,
         by_app: bool,
     ) -> Message:
+        if role_of(context.node_config) is not None:
+            if message.metadata.message_type in _SERVICE_QUERIES:
+                return call_next(message, context)
+            _log.warning("%s", ClientRefusal.SERVICE_NODE)
+            return refusal(str(ClientRefusal.SERVICE_NODE), to=message)
         kind = message.metadata.message_type.partition(".")[0]
         private = kind == MessageType.EVALUATE and message.has_content() and RECORD_KEY in message.content
         if kind != MessageType.TRAIN and not private:
@@ -218,14 +223,14 @@ class ShuffleMod:
             return refusal(str(ClientRefusal.INTERNAL), to=message)
 
     def _unprotected(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """The app's own answer where the operator allows that, or a service node's; otherwise a refusal."""
+        """The app's own answer where the operator allows that; otherwise a refusal."""
         kind = message.metadata.message_type.partition(".")[0]
+        if message.metadata.message_type in _SERVICE_QUERIES:
+            if ROLE in context.node_config:
+                known = " or ".join(repr(str(role)) for role in Role)
+                _log.error("shuffle: %s in node_config is %s, got %r", ROLE, known, context.node_config[ROLE])
+            return Message(refusal_content(Refusal.NOT_THIS_ROLE), reply_to=message)
         try:
-            if (
-                kind == MessageType.QUERY
-                and (answer := _service_node(message, context, call_next)) is not None
-            ):
-                return answer
             if kind in open_types(context.node_config, by_app=self._allow):
                 return call_next(message, context)
         except ClientRefused as refused:
@@ -471,18 +476,6 @@ def _instruction(message: Message) -> Instruction:
     if evaluated != bool(instruction.metrics):
         raise ClientRefused(ClientRefusal.BAD_INSTRUCTION)
     return instruction
-
-
-def _service_node(message: Message, context: Context, call_next: ClientAppCallable) -> Message | None:
-    """A service node's answer to a query, or a client's to a query for service nodes; None otherwise."""
-    if role_of(context.node_config) is not None:
-        return call_next(message, context)
-    if message.metadata.message_type in _SERVICE_QUERIES:
-        if ROLE in context.node_config:
-            known = " or ".join(repr(str(role)) for role in Role)
-            _log.error("shuffle: %s in node_config is %s, got %r", ROLE, known, context.node_config[ROLE])
-        return Message(refusal_content(Refusal.NOT_THIS_ROLE), reply_to=message)
-    return None
 
 
 def _model(message: Message) -> tuple[str, dict[str, Array]]:

@@ -181,6 +181,15 @@ def test_a_client_says_no_more_than_that_it_is_not_the_mixer(query: str, registe
     assert refusal_in(answer.content) is Refusal.NOT_THIS_ROLE
 
 
+@pytest.mark.parametrize("kind", ["train", "evaluate", "query", "query.more", "get_properties"])
+def test_a_service_node_answers_its_own_queries_alone(kind: str) -> None:
+    """What an app answers to others would leave the node without protection; nor does it train."""
+    InProcessGrid(app(_dot), num_nodes=1)
+    message = question({"w": SECRET}, instruction(SPEC), node=2, kind=kind)
+    answer = ShuffleMod(limits=GENEROUS)(message, _context({"shuffle-role": "mixer"}), _dot)
+    assert answer.error.reason == ClientRefusal.SERVICE_NODE
+
+
 def test_an_exception_in_an_open_evaluation_is_the_apps_own_affair() -> None:
     def evaluate(message: Message, context: Context) -> Message:
         raise KeyError
