@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -103,8 +104,8 @@ class ShuffleMod:
       If only the constructor has limits, as in a simulation, the count is kept in the run's context without
       it, and a new run starts from zero;
     - ``shuffle-reply-seconds``: every reply to a round leaves so long after the request, whether training was
-      short, long, or failed; training that is not done by then counts as failed. Without it the time of a
-      reply tells how much data the client has. Refusals leave at once, as they depend on no data;
+      short, long, or failed; training that is not done by then counts as failed, and is ended. Without it
+      the time of a reply tells how much data the client has. Refusals depend on no data, and leave at once;
     - ``shuffle-mixer-public-key`` and ``shuffle-signing-key-file``: the mixer to seal to, and the client's
       own key. With them unsealed rounds are refused. The mixers of a cascade are named in their order,
       separated by commas; rounds with another number of mixers are refused.
@@ -210,12 +211,15 @@ class ShuffleMod:
         try:
             task = self._agreed(message, context, by_app=by_app)
             if task.reply_seconds is None:
-                payload = self._payload(task, message, context, call_next)
+                payload, failed = self._payload(task, message, context, call_next)
             else:
                 due = begun + task.reply_seconds
-                payload = self._payload_in_time(task, message, context, call_next, due=due)
+                payload, failed = self._payload_in_time(task, message, context, call_next, due=due)
+            count_outcome(context, failed=failed)
             return reply(payload, to=message)
         except ClientRefused as refused:
+            if refused.code is ClientRefusal.TRAINING_FAILED:
+                count_outcome(context, failed=True)
             _log.warning("%s%s", refused, f" ({refused.__cause__})" if refused.__cause__ else "")
             return refusal(str(refused.code), to=message)
         except Exception:
@@ -277,8 +281,10 @@ class ShuffleMod:
 
     def _payload(
         self, task: _Task, message: Message, context: Context, call_next: ClientAppCallable
-    ) -> bytes:
-        """A payload of the vector in the app's answer, or of several; of zeros where the app failed."""
+    ) -> tuple[bytes, bool]:
+        """A payload of the vector in the app's answer, or of several; of zeros where the app failed. And
+        whether it did.
+        """
         takes_part, reports, failed = task.takes_part(), [], False
         for asked in task.messages(message):
             try:
@@ -286,27 +292,27 @@ class ShuffleMod:
                 if answer.has_error():
                     raise ValueError(f"the app answered with an error: {answer.error.reason}")
                 reports.append(task.report(task.source.read(answer), takes_part=takes_part))
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, _TooLate):
                 raise
             except BaseException as error:  # SystemExit or a cancelled task: a missing reply would tell of it
                 failed = True
                 if self._on_failure == "error":
-                    count_outcome(context, failed=True)
                     _log.exception("Training failed; the server is told no more than that.")
                     raise ClientRefused(ClientRefusal.TRAINING_FAILED) from error
                 _log.exception("Training failed; an update of zeros is reported.")
                 # Of this record alone: what the others' reports are must not depend on it.
                 reports.append(task.report(task.source.nothing, takes_part=takes_part))
-        count_outcome(context, failed=failed)
-        return task.payload(reports, takes_part=takes_part)
+        return task.payload(reports, takes_part=takes_part), failed
 
     def _payload_in_time(
         self, task: _Task, message: Message, context: Context, call_next: ClientAppCallable, *, due: float
-    ) -> bytes:
-        """The payload at the moment when it is due; one of zeros if it is not ready then."""
+    ) -> tuple[bytes, bool]:
+        """The payload at the moment when it is due; one of zeros if it is not ready then. And whether the app
+        failed, or was late.
+        """
         assert task.reply_seconds is not None
         reply_seconds = task.reply_seconds
-        made: list[bytes] = []
+        made: list[tuple[bytes, bool]] = []
         failures: list[BaseException] = []
 
         def work() -> None:
@@ -326,13 +332,18 @@ class ShuffleMod:
         _sleep(until=due)
         if late or (failures and isinstance(failures[0], ClientRefused)):
             if late:
+                _stop(thread)
                 _log.warning("Training was not done when the reply was due; it counts as failed.")
             if self._on_failure == "error":
                 raise ClientRefused(ClientRefusal.TRAINING_FAILED)
-            return instead or task.payload_of_nothing()
+            return instead or task.payload_of_nothing(), True
         if failures:
             raise failures[0]
         return made[0]
+
+
+class _TooLate(SystemExit):
+    """Ends the thread of training whose reply has left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,6 +437,11 @@ def _metrics(message: Message, context: Context, instruction: Instruction) -> _S
 
 def _join(thread: Thread, *, until: float) -> None:
     thread.join(max(0.0, until - time.monotonic()))
+
+
+def _stop(thread: Thread) -> None:
+    """End a thread at its next instruction of Python; a single call into a library it still finishes."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_TooLate))
 
 
 def _sleep(*, until: float) -> None:

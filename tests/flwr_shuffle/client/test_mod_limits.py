@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message
 from flwr.supercore.task_identity import TaskIdentity
-from flwr_shuffle.client.ledger import STATE_KEY
+from flwr_shuffle.client.ledger import STATE_KEY, failed_share
 from flwr_shuffle.client.limits import ClientRefused, ClientSettings, stricter
 from flwr_shuffle.client.mod import ShuffleMod
 from flwr_shuffle.messages import ClientRefusal, context_of, payload_of
@@ -611,6 +612,28 @@ def test_late_training_is_a_failure(
     _let_end()
     assert answer.error.reason == ClientRefusal.TRAINING_FAILED
     assert waited == ["training", "training", "the time"]
+
+
+def test_training_whose_reply_has_left_ends_and_counts_as_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or it would train on beside the next round, in a process of many nodes, and write into its state."""
+    begun, threads = Event(), list[Thread]()
+
+    def endless(message: Message, context: Context) -> Message:
+        begun.set()
+        while True:
+            time.sleep(0.01)
+
+    def join(thread: Thread, *, until: float) -> None:
+        threads.append(thread)
+        begun.wait()
+
+    monkeypatch.setattr(mod_module, "_sleep", lambda until: None)
+    monkeypatch.setattr(mod_module, "_join", join)
+    grid = grid_of(endless, node_config={"shuffle-reply-seconds": 60.0})
+    assert not ask(grid, MODEL, instruction(_spec(400.0))).has_error()
+    threads[0].join(timeout=600)
+    assert not threads[0].is_alive()
+    assert failed_share(grid.context(grid.get_node_ids()[0])) == 1
 
 
 def test_the_wait_is_until_the_request_and_the_time_set(monkeypatch: pytest.MonkeyPatch) -> None:
