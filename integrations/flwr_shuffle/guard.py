@@ -69,7 +69,7 @@ def check_reviewed(fab: bytes) -> None:
         raise LoadClientAppError(f"shuffle: the app with SHA-256 {found} is not in {listed}; it was not run")
 
 
-def main() -> None:
+def guarded_program() -> None:
     """Run ``flwr-clientapp`` with both checks."""
     program = import_module("flwr.supernode.runtime.run_clientapp")
     install, loader = program.install_from_fab, program.get_load_client_app_fn
@@ -89,4 +89,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded_program()

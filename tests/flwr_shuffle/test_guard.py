@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -57,7 +61,7 @@ def test_flowers_program_asks_the_guard(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(flwr_shuffle.guard, "flwr_clientapp", lambda: None)
     monkeypatch.setattr(sys, "argv", ["guard.py"])
     monkeypatch.setenv(REVIEWED_APPS, str(tmp_path / "none"))
-    flwr_shuffle.guard.main()
+    flwr_shuffle.guard.guarded_program()
     with pytest.raises(LoadClientAppError, match="cannot be read"):
         run_clientapp.install_from_fab(b"any", skip_prompt=True)
     (tmp_path / "unguarded_app.py").write_text("from flwr.clientapp import ClientApp\napp = ClientApp()\n")
@@ -67,6 +71,23 @@ def test_flowers_program_asks_the_guard(tmp_path: Path, monkeypatch: pytest.Monk
     )
     with pytest.raises(LoadClientAppError, match="whose first mod is not ShuffleMod"):
         load("", "", "")
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform == "win32", reason="the page's commands are of a POSIX shell")
+def test_the_pages_commands_make_the_program_and_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (EXAMPLE.parents[1] / "docs" / "guides" / "shuffling.md").read_text()
+    [commands] = re.findall(r"```sh\n(mkdir guard\n.*?)SHUFFLE_REVIEWED_APPS=", page, flags=re.DOTALL)
+    app = shutil.copytree(EXAMPLE, tmp_path / "app")
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    subprocess.run(["bash", "-ec", commands], cwd=app, env=os.environ | {"PATH": path}, check=True)
+    monkeypatch.setenv(REVIEWED_APPS, str(app / "reviewed.txt"))
+    check_reviewed(next(app.glob("*.fab")).read_bytes())
+    asked = [app / "guard" / "flwr-clientapp", "--help"]
+    told = subprocess.run(asked, env=os.environ | {"PATH": path}, check=True, capture_output=True, text=True)
+    assert "Run a Flower ClientApp" in told.stdout
 
 
 @pytest.fixture
