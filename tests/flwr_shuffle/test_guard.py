@@ -22,7 +22,7 @@ from flwr.cli.build import build_fab_from_disk
 from flwr.clientapp import ClientApp
 from flwr.clientapp.client_app import LoadClientAppError
 from flwr.clientapp.typing import ClientAppCallable
-from flwr_shuffle import ShuffleMod
+from flwr_shuffle import ClientRefusal, ShuffleMod
 from flwr_shuffle.guard import REVIEWED_APPS, check_reviewed, guarded
 from processes import Deployment
 
@@ -114,10 +114,12 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
 
 @pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
-def test_a_guarded_supernode_trains_by_reviewed_apps_alone(deployment: Deployment, tmp_path: Path) -> None:
-    def text_of(name: str, *, reviewed: bytes) -> str:
+def test_supernodes_train_by_reviewed_apps_and_within_their_operators_limits_alone(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    def text_of(name: str, *, reviewed: bytes, nodes: int = 2) -> str:
         (tmp_path / "reviewed").write_text(hashlib.sha256(reviewed).hexdigest())
-        config = {"population": 2, "cohort": 2, "minimum-reports": 2, "num-server-rounds": 1}
+        config = {"population": nodes, "cohort": nodes, "minimum-reports": 2, "num-server-rounds": 1}
         run = deployment.start_run(EXAMPLE, name=name, run_config=config)
         run.wait(seconds=600)
         return run.text()
@@ -125,4 +127,10 @@ def test_a_guarded_supernode_trains_by_reviewed_apps_alone(deployment: Deploymen
     log = deployment.folder / "client-0" / "log"
     assert "2 reports; ε" not in text_of("unread", reviewed=b"another")
     assert "it was not run" in log.read_text()
-    assert "2 reports; ε" in (told := text_of("private", reviewed=build_fab_from_disk(EXAMPLE))), told
+    example = build_fab_from_disk(EXAMPLE)
+    assert "2 reports; ε" in (told := text_of("private", reviewed=example)), told
+    # What the app agrees to for simulated clients does not replace what an operator left out.
+    deployment.start_supernode("open", node_config={"partition-id": 0, "num-partitions": 2})
+    told = text_of("open-node", reviewed=example, nodes=3)
+    assert f"1: {ClientRefusal.NO_LIMITS}" in told, told
+    assert "2 reports; ε" in told
