@@ -24,7 +24,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -296,8 +296,10 @@ def run_plain(app: App, setting: Setting) -> dict[str, Any]:
 
 def run_private(app: App, setting: Setting) -> dict[str, Any]:
     """The same, through ``ShuffleMod`` and ``ShuffleStrategy``."""
-    limit = math.inf if setting.local_epsilon is None else setting.local_epsilon
-    mod = ShuffleMod(limits=ClientLimits(max_local_epsilon=limit, max_rounds=setting.rounds))
+    limits = ClientLimits(max_local_epsilon=setting.local_epsilon, max_rounds=setting.rounds)
+    if setting.local_epsilon is None:
+        limits = replace(limits, max_local_epsilon=math.inf, max_epsilon=1000.0, delta=setting.delta)
+    mod = ShuffleMod(limits=limits)
     strategy = ShuffleStrategy(
         setting.strategy(),
         **setting.randomizer(app.dim),

@@ -17,8 +17,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import re
 import time
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -64,9 +66,11 @@ def asked_for(program: str, *, epsilon: float, randomizer: str, clients: int, di
     return program
 
 
-def client_app(features: Tensor, labels: Tensor) -> ClientApp:
+def client_app(features: Tensor, labels: Tensor, *, summed: bool) -> ClientApp:
     """Clients of which the i-th trains on ``features[i]`` (m, features) and ``labels[i]`` (m,)."""
-    limits = ClientLimits(max_local_epsilon=float("inf"), max_rounds=10_000)
+    limits = ClientLimits(max_local_epsilon=100.0, max_rounds=10_000)
+    if summed:
+        limits = replace(limits, max_local_epsilon=math.inf, max_epsilon=1000.0, delta=1e-5)
     app = ClientApp(mods=[ShuffleMod(limits=limits)])
 
     @app.train()
@@ -106,7 +110,9 @@ def run(folder: Path, *, randomizer: str, epsilon: float, factor: float) -> dict
         printed(), epsilon=epsilon, randomizer=randomizer, clients=len(rows), dim=dim, factor=factor
     )
     names: dict[str, Any] = {
-        "grid": InProcessGrid(client_app(rows, labels), num_nodes=len(rows)),
+        "grid": InProcessGrid(
+            client_app(rows, labels, summed=randomizer == "vector-sum"), num_nodes=len(rows)
+        ),
         "model": ArrayRecord([torch.zeros(CLASSES, rows.shape[-1]).numpy()]),
     }
     started = time.process_time()

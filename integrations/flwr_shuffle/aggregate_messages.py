@@ -38,7 +38,7 @@ from shuffle_plugins.secure_aggregation import (
 from shuffle_plugins.secure_aggregation.prio3 import VERIFY_KEY_SIZE
 from shuffle_plugins.shuffler import BatchRefused, Refusal, RoundContext, Statement
 
-AGGREGATE_QUERY = "query.aggregate"
+AGGREGATE_QUERY = "query.shuffle_aggregate"
 """Type of the message that sends an aggregator a round's sealed seeds."""
 
 _TOTAL, _SHARES = "total", "verifier-shares"
@@ -117,7 +117,7 @@ class AggregateRequest:
         )
 
     def to_content(self) -> RecordDict:
-        """The content of a ``query.aggregate`` message."""
+        """The content of a ``query.shuffle_aggregate`` message."""
         context, layout, further = self.terms.context, self.terms.layout, dict[str, Any]()
         if isinstance(self.terms, VerifiedTerms):
             known = {_LARGEST: self.terms.largest, _KEY: self.verify_key, _MESSAGES: self.messages}

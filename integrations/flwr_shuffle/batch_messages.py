@@ -44,7 +44,7 @@ from shuffle_plugins.shuffler import (
     statements,
 )
 
-BATCH_QUERY = "query.batch"
+BATCH_QUERY = "query.shuffle_batch"
 """Type of the messages that bring a batch to a mix node in pieces."""
 
 PIECE_BYTES = 1 << 25
@@ -123,7 +123,7 @@ class BatchMessage:
     item_size: int = 0
 
     def to_content(self) -> RecordDict:
-        """The content of a ``query.batch`` message."""
+        """The content of a ``query.shuffle_batch`` message."""
         request, context = self.request, self.request.context
         values: dict[str, Any] = {
             "version": SERVICE_VERSION,

@@ -97,6 +97,11 @@ class ClientRefusal(StrEnum):
         "order: aggregator_public_keys of its stage and shuffle-aggregator-public-keys must be the same list"
     )
     NO_COUNTS = "shuffle: this mechanism has no whole-number counts that could be shared"
+    SERVICE_NODE = (
+        "shuffle: this node is a mix node or an aggregator (shuffle-role in its node_config), and trains "
+        "nothing; the server's stage does not know it: ShuffleStrategy needs "
+        "shuffler=MixNodeStage(mixer_public_key=...) or SharedSumStage(aggregator_public_keys=...)"
+    )
     BAD_SETTINGS = "shuffle: the client's node_config is not valid; the client's own log says why"
     NO_EVALUATE = (
         "shuffle: this client does not send evaluation results without protection; to allow it, set "
@@ -142,7 +147,12 @@ class ClientRefusal(StrEnum):
     MAX_LOCAL_EPSILON = "shuffle: the round's local epsilon exceeds the client's limit"
     NO_SUMS = (
         "shuffle: a share of this sum has no finite local epsilon; a client agrees to such sums by "
-        "shuffle-max-local-epsilon=inf, or ClientLimits(max_local_epsilon=math.inf)"
+        "shuffle-max-local-epsilon=inf with shuffle-max-epsilon and shuffle-delta, or "
+        "ClientLimits(max_local_epsilon=math.inf, max_epsilon=..., delta=...)"
+    )
+    SUMS_ALONE = (
+        "shuffle: this client agrees to sums alone (shuffle-max-local-epsilon=inf), not to reports by "
+        "themselves; to those it agrees by a finite shuffle-max-local-epsilon"
     )
     MAX_ROUNDS = "shuffle: the client has taken part in as many rounds as it agrees to"
     MAX_TOTAL_LOCAL_EPSILON = "shuffle: the round would exceed the client's total local epsilon"

@@ -34,7 +34,7 @@ from shuffle_plugins.shuffler import (
     statements,
 )
 
-MIX_QUERY = "query.mix"
+MIX_QUERY = "query.shuffle_mix"
 """Type of the message that asks the mix node to mix a round's envelopes."""
 
 _REQUEST: dict[str, type] = {
@@ -81,7 +81,7 @@ class MixRequest:
         )
 
     def to_content(self) -> RecordDict:
-        """The content of a ``query.mix`` message."""
+        """The content of a ``query.shuffle_mix`` message."""
         return service_content(
             {
                 "version": SERVICE_VERSION,
@@ -133,7 +133,7 @@ def several_type(content: RecordDict) -> dict[str, type]:
 
 
 def batch_content(batch: MixedBatch, *, request: MixRequest, mixer: Mixer) -> RecordDict:
-    """The content of a mix node's reply to ``query.mix``: a batch, signed."""
+    """The content of a mix node's reply to ``query.shuffle_mix``: a batch, signed."""
     said = statements.batch_statement(
         request=request.digest(), answered=batch.answered, rejected=batch.rejected, reports=batch.reports
     )
@@ -142,7 +142,7 @@ def batch_content(batch: MixedBatch, *, request: MixRequest, mixer: Mixer) -> Re
 
 
 def refused_content(refused: BatchRefused, *, request: MixRequest, mixer: Mixer) -> RecordDict:
-    """The content of a mix node's reply to ``query.mix``: that there is no batch, signed."""
+    """The content of a mix node's reply to ``query.shuffle_mix``: that there is no batch, signed."""
     signature = mixer.sign(_declined(request, refused.code, refused.rejected))
     return service_content(declined_entries(refused, token=request.context.token, signature=signature))
 

@@ -78,7 +78,7 @@ class Role(StrEnum):
         return "an" if self.node[0] in "aeiou" else "a"
 
 
-_ACTIONS = {Role.MIXER: "role", Role.AGGREGATOR: "aggregator_role"}
+_ACTIONS = {Role.MIXER: "shuffle_role", Role.AGGREGATOR: "shuffle_aggregator_role"}
 _NODES = {Role.MIXER: "mix node", Role.AGGREGATOR: "aggregator"}
 _REGISTERED_BY = {Role.MIXER: "register_mix_node", Role.AGGREGATOR: "register_aggregator"}
 

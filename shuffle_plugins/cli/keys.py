@@ -99,3 +99,13 @@ def _enrol(enrolled: _EnrolledFile, key: _PublicKey, note: _NoteOption = "") -> 
     """
     _check_folder(enrolled)
     shuffler.keys.enrol_client(enrolled, shuffler.keys.parse_public_key(key), note=note)
+
+
+@keys_command.command("revoke")
+def _revoke(enrolled: _EnrolledFile, key: _PublicKey) -> None:
+    """Take KEY, a client's public key in hexadecimal, off a mixer's or aggregator's list, the file ENROLLED.
+
+    From the next round on its envelopes are dropped. A client gets a new key by being enrolled with it, and
+    the old one revoked.
+    """
+    shuffler.keys.revoke_client(enrolled, shuffler.keys.parse_public_key(key))

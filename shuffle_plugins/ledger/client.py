@@ -47,6 +47,7 @@ class Refused(StrEnum):
     MAX_ROUNDS = "max-rounds"
     MAX_TOTAL = "max-total"
     TOKEN_SPENT = "token-spent"
+    NOT_SUMMED = "not-summed"
     FEW_REPORTS = "few-reports"
     MAX_EPSILON = "max-epsilon"
 
@@ -82,8 +83,8 @@ class ClientLimits:
     """What a client agrees to spend; None is no limit.
 
     Attributes:
-        max_local_epsilon: largest ε0 of one report, in nats. Infinity, and nothing less, agrees to reports
-            that protect only once they are added to everybody's: the one who adds must be trusted.
+        max_local_epsilon: largest ε0 of one report, in nats. Infinity agrees to reports that protect only
+            once they are added to everybody's, and to no others; ``max_epsilon`` must then limit their total.
         max_rounds: largest number of reports in all.
         max_total_local_epsilon: largest Σ ε0 over all reports, in nats.
         min_reports: fewest reports that one of the client's must be shuffled among.
@@ -94,8 +95,9 @@ class ClientLimits:
         delta: δ of ``max_epsilon``, in (0, 1); the two go together.
 
     Raises:
-        ValueError: if a limit is not a positive number, ``max_rounds`` not an int of at least 0,
-            ``min_reports`` not one of at least 2, or ``max_epsilon`` without ``delta``.
+        ValueError: if a limit is not a positive number, ``max_epsilon`` not finite or without ``delta``, an
+            infinite ``max_local_epsilon`` without both, ``max_rounds`` not an int of at least 0, or
+            ``min_reports`` not one of at least 2.
     """
 
     max_local_epsilon: float | None = None
@@ -106,9 +108,11 @@ class ClientLimits:
     delta: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_local_epsilon", "max_total_local_epsilon", "max_epsilon"):
+        for name in ("max_local_epsilon", "max_total_local_epsilon"):
             if getattr(self, name) is not None:
                 _positive(name, getattr(self, name))
+        if self.max_epsilon is not None:
+            checks.number("max_epsilon", self.max_epsilon, above=0)
         if self.max_rounds is not None:
             checks.whole("max_rounds", self.max_rounds, at_least=0)
         if self.min_reports is not None:
@@ -117,6 +121,16 @@ class ClientLimits:
             checks.delta(self.delta)
         if (self.max_epsilon is None) != (self.delta is None):
             raise ValueError("max_epsilon and delta go together: an ε holds at a δ")
+        if self.agrees_to_sums_alone and self.max_epsilon is None:
+            raise ValueError(
+                "an infinite max_local_epsilon agrees to sums, whose noise the server chooses: limit their "
+                "total by max_epsilon and delta (in node_config shuffle-max-epsilon and shuffle-delta)"
+            )
+
+    @property
+    def agrees_to_sums_alone(self) -> bool:
+        """Whether only reports that are added up are agreed to: ``max_local_epsilon`` is infinite."""
+        return self.max_local_epsilon == math.inf
 
     @property
     def limits_all_rounds(self) -> bool:
@@ -127,18 +141,21 @@ class ClientLimits:
         total = self.max_total_local_epsilon
         return self.max_rounds is not None or (total is not None and total < math.inf)
 
-    def check(self, *, charged: Charged, history: Mapping[Charged, int]) -> None:
+    def check(self, *, charged: Charged, history: Mapping[Charged, int], summed: bool = False) -> None:
         """Refuse a report that would exceed the limits. Sums may exceed theirs by rounding.
 
         Args:
             charged: what the report would cost.
             history: how often the client was charged for what so far.
+            summed: whether the report is seen by nobody before it is added to others'.
 
         Raises:
             ReportRefused: if the report would exceed a limit.
         """
         local_epsilon, spent = charged.local_epsilon, ClientSpending.of(history)
         most = self.max_local_epsilon
+        if self.agrees_to_sums_alone and not summed:
+            raise ReportRefused(Refused.NOT_SUMMED, f"a report of ε0={local_epsilon:g} by itself")
         if not (local_epsilon < math.inf if most is None else local_epsilon <= most):
             raise ReportRefused(
                 Refused.MAX_LOCAL_EPSILON,
@@ -195,9 +212,14 @@ def epsilon_of(history: Mapping[Charged, int], *, delta: float) -> float:
     Raises:
         ValueError: if a round cannot be read, or ``delta`` is out of range.
     """
-    checks.delta(delta)
-    accountant = accountant_of(history)
-    if accountant is None or ClientSpending.of(history).local_delta >= delta:
+    return _epsilon(frozenset(history.items()), checks.delta(delta))
+
+
+@lru_cache(maxsize=256)  # clients of a simulation have equal histories
+def _epsilon(history: frozenset[tuple[Charged, int]], delta: float) -> float:
+    counts = dict(history)
+    accountant = accountant_of(counts)
+    if accountant is None or ClientSpending.of(counts).local_delta >= delta:
         return math.inf
     return accountant.epsilon(delta, lower=False).upper
 
@@ -273,6 +295,7 @@ class ClientLedger(Database):
         local_delta: float,
         limits: ClientLimits,
         shuffled: str | None = None,
+        summed: bool = False,
     ) -> None:
         """Charge one report. It is on the disk when this returns; make the report only then.
 
@@ -286,6 +309,7 @@ class ClientLedger(Database):
             limits: what the client agrees to over everything in this file.
             shuffled: the round that the report is promised to be in, by :func:`written`; None if it may be
                 seen by itself.
+            summed: whether it is seen by nobody before it is added to others'.
 
         Raises:
             ReportRefused: if the limits do not allow it; nothing is charged.
@@ -300,7 +324,7 @@ class ClientLedger(Database):
             if connection.execute("SELECT 1 FROM reports WHERE token = ?", (token,)).fetchone():
                 raise ReportRefused(Refused.TOKEN_SPENT)
             charged = Charged(shuffled, epsilon, float(local_delta))
-            limits.check(charged=charged, history=_history(connection))
+            limits.check(charged=charged, history=_history(connection), summed=summed)
             connection.execute(
                 "INSERT INTO reports "
                 "(token, run, server_round, mechanism, local_epsilon, local_delta, shuffled) "

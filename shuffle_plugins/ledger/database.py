@@ -42,8 +42,8 @@ class Database:
     Args:
         path: path of the ledger's file.
         format: the format that the file must have, or is given when it is made.
-        create: whether to make the file if it is not there, and to bring one of an older version up to date;
-            without it such a file is read as it is.
+        create: whether to make the file, which its owner alone can read, if it is not there, and to bring one
+            of an older version up to date; without it such a file is read as it is.
 
     Raises:
         FileNotFoundError: if the file, or with ``create`` its folder, does not exist.
@@ -56,7 +56,12 @@ class Database:
         if not (self.path.parent if create else self.path).exists():
             missing = f"the folder {self.path.parent}" if create else f"the ledger {self.path}"
             raise FileNotFoundError(f"{missing} does not exist")
-        uri = f"{self.path.as_uri()}?mode={'rwc' if create else 'rw'}"
+        if create and not self.path.exists():
+            try:
+                os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600))
+            except OSError as error:
+                raise LedgerError(f"{self.path} cannot be made: {error.strerror}") from error
+        uri = f"{self.path.as_uri()}?mode=rw"
         with self._explained():
             self._connection = sqlite3.connect(uri, uri=True, timeout=_PATIENCE_S, isolation_level=None)
         try:

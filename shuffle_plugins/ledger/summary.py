@@ -210,10 +210,6 @@ def _client_statement(
     history: Mapping[Charged, int], *, delta: float, unit: Unit, target_epsilon: float | None
 ) -> PrivacyStatement:
     """The statement of one client, against a server that knows in which rounds it took part."""
-    promised = {
-        charged: count for charged, count in history.items() if accountant_of({charged: 1}) is not None
-    }
-    alone = sum(history.values()) - sum(promised.values())
     epsilon, spending = epsilon_of(history, delta=delta), ClientSpending.of(history)
     target = None
     if target_epsilon is not None:
@@ -224,7 +220,7 @@ def _client_statement(
             spent=epsilon,
         )
     stated = PrivacyStatement.of(
-        accountant_of(promised) or ShuffleAccountant(),
+        accountant_of(history) or ShuffleAccountant(),
         delta=delta,
         subject="one client's ledger",
         unit=unit,
@@ -234,15 +230,7 @@ def _client_statement(
             "who shuffles or adds up is unknown to the ledger. Somebody must be trusted to let nobody see "
             "more of the rounds than is said under them",
         ),
-        warnings=tuple(
-            filter(
-                None,
-                (
-                    f"shares of sums without a promise, which protect nothing: {alone}" if alone else None,
-                    None if target is None else target.warning,
-                ),
-            )
-        ),
+        warnings=() if target is None or target.warning is None else (target.warning,),
     )
     if not history:
         return replace(stated, target=target)

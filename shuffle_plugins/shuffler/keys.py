@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -295,6 +296,26 @@ def enrol_client(path: Path | str, public_key: bytes, *, note: str = "") -> None
     comment = f"  # {note.strip()}" if note.strip() else ""
     with open(path, "a", encoding="utf-8") as file:
         file.write(("\n" if unended else "") + public_key.hex() + comment + "\n")
+
+
+def revoke_client(path: Path | str, public_key: bytes) -> None:
+    """Take a client's public signing key off an enrolment file, from the next round on.
+
+    Args:
+        path: the mixer's or aggregator's enrolment file, which is replaced as a whole.
+        public_key: 32 bytes.
+
+    Raises:
+        ShuffleError: if the key is not there, or the file is no such file.
+    """
+    if public_key not in read_enrolled(path):
+        raise ShuffleError(f"this key is not enrolled in {path}")
+    lines = Path(path).read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = "".join(line for line in lines if line.partition("#")[0].strip().lower() != public_key.hex())
+    draft = Path(f"{path}.new")
+    draft.write_text(kept, encoding="utf-8")
+    shutil.copymode(path, draft)
+    os.replace(draft, path)  # who reads it meanwhile finds the old list or the new one
 
 
 def _read(path: Path | str) -> object:

@@ -122,19 +122,6 @@ def test_a_clients_ledger(run: Run, tmp_path: Path) -> None:
         assert (local["adversary"], local["upper"]) == ("local", 3.0)
         assert found["budget"]["exceeded"]
         assert found["warnings"] == ["the budget ε ≤ 1 at δ = 1e-05 against the server is exceeded"]
-        ledger.charge(
-            run="run",
-            token=b"s" * 16,
-            server_round=9,
-            mechanism="vector-sum",
-            local_epsilon=float("inf"),
-            local_delta=0.0,
-            limits=ClientLimits(max_local_epsilon=float("inf")),
-            shuffled=None,
-        )
-    found = answer(run, str(path))
-    assert [each["upper"] for each in found["guarantees"]] == [None, None]
-    assert found["warnings"] == ["shares of sums without a promise, which protect nothing: 1"]
 
 
 def test_files_that_are_no_state_are_refused_in_a_line(run: Run, tmp_path: Path) -> None:

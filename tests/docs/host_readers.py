@@ -236,8 +236,9 @@ def start_flower() -> Told:
 
 
 def an_app(app: ClientApp | None = None) -> ClientApp:
-    """Clients that move the first number of the model by one."""
-    app = app or ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=math.inf, max_rounds=100))])
+    """Clients that move the first number of the model by one, for a sum."""
+    limits = ClientLimits(max_local_epsilon=math.inf, max_rounds=100, max_epsilon=1e4, delta=1e-3)
+    app = app or ClientApp(mods=[ShuffleMod(limits=limits)])
     app.train()(moved_by_one)
     return app
 

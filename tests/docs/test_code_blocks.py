@@ -58,6 +58,9 @@ RUN_BY = {
     ("docs/guides/opacus.md", "load_checkpoint"): (
         "tests/opacus_shuffle/test_opacus_checkpoints.py::test_the_page_on_resuming_does_what_it_says"
     ),
+    ("docs/guides/shuffling.md", "flwr_shuffle.guard"): (
+        "tests/flwr_shuffle/test_guard.py::test_the_pages_commands_make_the_program_and_the_list"
+    ),
     (APP, "keys mixer"): DEPLOYED,
     (APP, "database superlink.db"): DEPLOYED,
     (APP, "participation=0.75"): DEPLOYED,

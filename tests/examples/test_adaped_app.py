@@ -186,7 +186,7 @@ def test_models_are_kept_over_runs_in_files(apps, config, tmp_path):
 def test_no_server_says_where_a_node_with_limits_writes(apps, config, tmp_path):
     config |= {"personal-models": str(tmp_path / "models")}
     own = tmp_path / "own.npz"
-    limits = {"shuffle-max-rounds": 5, "personal-model-file": str(own)}
+    limits = {"shuffle-ledger-file": "client.db", "personal-model-file": str(own)}
     grid = grid_of(apps, config, node_config=limits)
     context = grid.context(grid.get_node_ids()[0])
     apps[0].keep(context, {"w": torch.ones(2)})

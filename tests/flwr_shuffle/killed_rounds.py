@@ -258,6 +258,7 @@ def train(folder: Path, *, kind: str) -> None:
             }
         return {
             NodeKey.MAX_LOCAL_EPSILON: math.inf if shared else 1.0,
+            **({NodeKey.MAX_EPSILON: 1e4, NodeKey.DELTA: 1e-3} if shared else {}),
             NodeKey.MAX_ROUNDS: 1000,
             NodeKey.LEDGER_FILE: str(folder / f"client-{position}.db"),
             pinned: ",".join(public),

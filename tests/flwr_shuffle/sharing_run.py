@@ -55,6 +55,7 @@ class SharedRun:
     aggregators: int = 2
     minimum: int = 3
     mechanism: PrivateSum = SUM
+    max_epsilon: float = 1e4
     train: Callable[[Message, Context], Message] | None = None
 
     def __post_init__(self) -> None:
@@ -101,6 +102,8 @@ class SharedRun:
             "shuffle-signing-key-file": str(self.folder / f"client{client}"),
             "shuffle-max-local-epsilon": float("inf"),
             "shuffle-max-rounds": 100,
+            "shuffle-max-epsilon": self.max_epsilon,
+            "shuffle-delta": 1e-3,
             "shuffle-ledger-file": str(self.folder / f"ledger{client}"),
         }
 
@@ -123,6 +126,7 @@ class SharedRun:
             "run": "test",
             "server_round": 1,
             "mechanism": SumSpec(protocol=self.mechanism),
+            "minimum": self.mechanism.cohort,
             "shared": self.stage.shared(self.mechanism, clients=self.clients),
         }
         return Instruction(**{**values, **changes})

@@ -166,7 +166,7 @@ def _mixed(told: list[dict]) -> dict[int, list[bytes]]:
     for message in told:
         if message["type"] == "train" and message["direction"] == "sent":
             server_round = _instruction(message["records"]["shuffle"]).server_round
-        if message["type"] == "query.mix" and message["direction"] == "received":
+        if message["type"] == "query.shuffle_mix" and message["direction"] == "received":
             reports = message["records"]["shuffle-mix"].get("reports")
             if reports is not None:
                 mixed[server_round] = [_bytes(report) for report in reports]

@@ -24,9 +24,13 @@ FLAT = {"weights": np.zeros(DIM, dtype=np.float32)}
 NORMS = {"laplace": 1, "privunit": 2, "linf-block": math.inf}
 
 
-def lengths_app(lengths, *, examples=None):
+REPORTS = ClientLimits(max_local_epsilon=400.0, max_rounds=1000)
+SUMS = replace(REPORTS, max_local_epsilon=math.inf, max_epsilon=1e4, delta=1e-3)
+
+
+def lengths_app(lengths, *, examples=None, limits=REPORTS):
     """Clients whose update points along the first axis, as long as ``lengths`` says."""
-    app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=math.inf, max_rounds=1000))])
+    app = ClientApp(mods=[ShuffleMod(limits=limits)])
 
     @app.train()
     def _(message, context):
@@ -41,8 +45,8 @@ def lengths_app(lengths, *, examples=None):
     return app
 
 
-def run(lengths, *, rounds=1, examples=None, **options):
-    grid = InProcessGrid(lengths_app(lengths, examples=examples), num_nodes=len(lengths))
+def run(lengths, *, rounds=1, examples=None, limits=REPORTS, **options):
+    grid = InProcessGrid(lengths_app(lengths, examples=examples, limits=limits), num_nodes=len(lengths))
     chosen = {"sampling": FixedSize(len(lengths)), "population": len(lengths)} | options
     strategy = shuffled(FedAvg(fraction_evaluate=0.0), **chosen)
     result = strategy.start(grid, record(FLAT), num_rounds=rounds)
@@ -97,6 +101,7 @@ def test_a_sum_adapts_too():
     strategy, _ = run(
         [5.0] * 40,
         rounds=15,
+        limits=SUMS,
         adaptive_clipping=QuantileClipping(learning_rate=0.5),
         randomizer=protocol,
         local_epsilon=None,

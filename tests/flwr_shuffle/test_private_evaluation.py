@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable, Mod
 from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import (
     ClientLimits,
@@ -49,7 +51,7 @@ def evaluate(message: Message, context: Context) -> Message:
     return Message(RecordDict({"metrics": told}), reply_to=message)
 
 
-def app_of(evaluation: Any = evaluate, *, mod: ShuffleMod | None = None, training: Any = train) -> ClientApp:
+def app_of(evaluation: Any = evaluate, *, mod: Mod | None = None, training: Any = train) -> ClientApp:
     app = ClientApp(mods=[mod or ShuffleMod(limits=LIMITS)])
     app.train()(training)
     app.evaluate()(evaluation)
@@ -223,7 +225,13 @@ def test_an_evaluation_beyond_the_budget_is_left_out(caplog: pytest.LogCaptureFi
 @pytest.mark.slow
 def test_beside_a_sum_the_metrics_are_added_up_in_the_same_process() -> None:
     protocol = VectorSum.with_noise(dim=9, cohort=16, noise_multiplier=2.0)
-    mod = ShuffleMod(limits=ClientLimits(max_local_epsilon=math.inf, max_rounds=9))
+    reports = ClientLimits(max_local_epsilon=4.0, max_rounds=9)
+    sums = replace(reports, max_local_epsilon=math.inf, max_epsilon=1e4, delta=1e-3)
+    mods = {"train": ShuffleMod(limits=sums), "evaluate": ShuffleMod(limits=reports)}
+
+    def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        return mods[message.metadata.message_type](message, context, call_next)
+
     strategy = shuffled(
         randomizer=protocol,
         local_epsilon=None,

@@ -34,7 +34,8 @@ from shuffle_plugins.shuffler import ShuffleError
 
 CLIENTS = 4
 SPEC = MechanismSpec(name="linf-block", local_epsilon=2.0)
-LIMITS = ClientLimits(max_local_epsilon=math.inf, max_rounds=10)
+REPORTS = ClientLimits(max_local_epsilon=8.0, max_rounds=10)
+SUMS = ClientLimits(max_local_epsilon=math.inf, max_rounds=10, max_epsilon=1e4, delta=1e-3)
 
 
 def context_of(partition: int, *, partitions: int = CLIENTS + 2, **own: Any) -> Context:
@@ -56,7 +57,8 @@ def simulated(folder: Path, *, allow: tuple[str, ...] = (), **numbers: int) -> I
     def node_config(context: Context) -> dict[str, str | int]:
         return SimulatedNodes(context, folder=folder, **numbers).node_config
 
-    app = ClientApp(mods=[ShuffleMod(limits=LIMITS, allow=allow, node_config=node_config)])
+    limits = REPORTS if numbers.get("mixers") else SUMS
+    app = ClientApp(mods=[ShuffleMod(limits=limits, allow=allow, node_config=node_config)])
     app.train()(trained)
     app.evaluate()(trained)
     register_aggregator(app)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,10 @@ def record() -> ArrayRecord:
     return ArrayRecord({name: Array(np.asarray(value)) for name, value in MODEL.items()})
 
 
-def grid() -> InProcessGrid:
-    limits = ClientLimits(max_local_epsilon=float("inf"), max_rounds=1000)
+def grid(*, summed: bool) -> InProcessGrid:
+    limits = ClientLimits(max_local_epsilon=400.0, max_rounds=1000)
+    if summed:
+        limits = replace(limits, max_local_epsilon=float("inf"), max_epsilon=1e4, delta=1e-3)
     app = ClientApp(mods=[ShuffleMod(limits=limits)])
 
     @app.train()
@@ -85,7 +88,7 @@ def path_of(name: str) -> Path:
 def write_files() -> None:
     for name in RUNS:
         path_of(name).unlink(missing_ok=True)
-        strategy(name, path_of(name)).start(grid(), record(), num_rounds=2)
+        strategy(name, path_of(name)).start(grid(summed=name == "vector-sum"), record(), num_rounds=2)
 
 
 def resumed(name: str) -> dict[str, Any]:
@@ -100,7 +103,9 @@ def resumed(name: str) -> dict[str, Any]:
             return MetricRecord({"round": server_round})
 
         before = of_spending(going_on.spending())
-        result = going_on.start(grid(), record(), num_rounds=3, evaluate_fn=evaluate)
+        result = going_on.start(
+            grid(summed=name == "vector-sum"), record(), num_rounds=3, evaluate_fn=evaluate
+        )
         return {
             "before": before,
             "model": seen[0],

@@ -9,7 +9,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ledger_rounds import die
@@ -21,7 +23,13 @@ from shuffle_plugins.ledger import (
     LedgerError,
     Refused,
     ReportRefused,
+    written,
 )
+from shuffle_plugins.protocols import VectorSum
+
+EPSILON = 1.0608  # of the sum below, at δ = 1e-6
+SHARED = written(VectorSum.with_noise(dim=4, cohort=100, noise_multiplier=8.0).round())
+SUMS = ClientLimits(max_local_epsilon=math.inf, max_epsilon=2.0, delta=1e-6)
 
 
 @pytest.fixture
@@ -30,7 +38,12 @@ def path(tmp_path: Path) -> Path:
 
 
 def charge(
-    ledger: ClientLedger, limits: ClientLimits, *, token: bytes | None = None, local_epsilon: float = 0.1
+    ledger: ClientLedger,
+    limits: ClientLimits,
+    *,
+    token: bytes | None = None,
+    local_epsilon: float = 0.1,
+    **about: Any,
 ) -> None:
     ledger.charge(
         run="r",
@@ -40,6 +53,7 @@ def charge(
         local_epsilon=local_epsilon,
         local_delta=1e-9,
         limits=limits,
+        **about,
     )
 
 
@@ -89,6 +103,16 @@ def test_a_token_is_charged_once(path: Path) -> None:
         assert ledger.spent().reports == 1
 
 
+@pytest.mark.skipif(os.name != "posix", reason="Windows has no such permissions")
+def test_a_ledger_is_for_its_owner_alone(tmp_path: Path) -> None:
+    ClientLedger(tmp_path / "client").close()
+    BudgetLedger(tmp_path / "budget", model="m").close()
+    (tmp_path / "there").touch(mode=0o640)  # as its owner wanted it
+    ClientLedger(tmp_path / "there").close()
+    modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
+    assert modes == {"client": 0o600, "budget": 0o600, "there": 0o640}
+
+
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), "1", True])
 def test_limits_are_positive_numbers(value: float) -> None:
     for name in ("max_local_epsilon", "max_total_local_epsilon"):
@@ -104,19 +128,40 @@ def test_limits_are_positive_numbers(value: float) -> None:
     [
         ClientLimits(),
         ClientLimits(max_local_epsilon=1e308),
-        ClientLimits(max_local_epsilon=math.inf, max_total_local_epsilon=1e308),
+        replace(SUMS, max_total_local_epsilon=1e308),
+        replace(SUMS, max_epsilon=EPSILON * 0.999),
     ],
 )
 def test_a_share_of_a_sum_needs_an_explicit_yes(path: Path, limits: ClientLimits) -> None:
+    share: dict[str, Any] = {"local_epsilon": math.inf, "summed": True, "shuffled": SHARED}
     with ClientLedger(path) as ledger:
         with pytest.raises(ReportRefused):
-            charge(ledger, limits, local_epsilon=math.inf)
+            charge(ledger, limits, **share)
+        with pytest.raises(ReportRefused):
+            charge(ledger, SUMS, **share | {"shuffled": None})  # nobody says what hides it
         assert ledger.spent().reports == 0
-        charge(ledger, ClientLimits(max_local_epsilon=math.inf), local_epsilon=math.inf)
+        charge(ledger, SUMS, **share)
     with ClientLedger(path) as ledger:
         assert ledger.spent().local_epsilon == math.inf
         with pytest.raises(ReportRefused):
             charge(ledger, ClientLimits(max_total_local_epsilon=1e308), local_epsilon=1.0)
+
+
+@pytest.mark.parametrize("local_epsilon", [1e-9, 1.0, 400.0, math.inf])
+def test_who_agrees_to_sums_agrees_to_no_report_by_itself(path: Path, local_epsilon: float) -> None:
+    with ClientLedger(path) as ledger, pytest.raises(ReportRefused) as refused:
+        charge(ledger, SUMS, local_epsilon=local_epsilon, shuffled=SHARED)
+    assert refused.value.code is Refused.NOT_SUMMED
+
+
+@pytest.mark.parametrize(
+    "total",
+    [{}, {"max_rounds": 9}, {"max_total_local_epsilon": 9.0}, {"max_epsilon": math.inf, "delta": 0.1}],
+)
+def test_who_agrees_to_sums_limits_their_total(total: dict[str, Any]) -> None:
+    """The server chooses the noise of a sum: a number of rounds alone bounds nothing."""
+    with pytest.raises(ValueError, match="max_epsilon"):
+        ClientLimits(max_local_epsilon=math.inf, **total)
 
 
 @pytest.mark.parametrize("value", [float("nan"), -math.inf, 0.0, -1.0, "1", None])

@@ -183,6 +183,18 @@ def test_enrolling_adds_a_line_once(tmp_path: Path) -> None:
     assert len(keys.read_enrolled(file)) == 3
 
 
+def test_a_revoked_key_alone_leaves_the_list(tmp_path: Path) -> None:
+    file = tmp_path / "enrolled"
+    file.write_text(f"# wards\n{KEY.upper()}  # ward 1\n{'01' * 32}\n")
+    file.chmod(0o640)
+    keys.revoke_client(file, bytes.fromhex(KEY))
+    assert file.read_text() == f"# wards\n{'01' * 32}\n"
+    assert file.stat().st_mode & 0o777 == 0o640
+    with pytest.raises(ShuffleError, match="not enrolled"):
+        keys.revoke_client(file, bytes.fromhex(KEY))
+    assert os.listdir(tmp_path) == ["enrolled"]
+
+
 def test_keys_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*arguments: object) -> str:
         assert cli.main(["keys", *map(str, arguments)]) == 0
@@ -197,6 +209,9 @@ def test_keys_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert client == run("public", tmp_path / "client.key")
     assert run("enrol", tmp_path / "enrolled", client, "--note", "ward 3") == ""
     assert keys.read_enrolled(tmp_path / "enrolled") == {keys.parse_public_key(client)}
+    run("enrol", tmp_path / "enrolled", KEY)
+    assert run("revoke", tmp_path / "enrolled", client) == ""
+    assert keys.read_enrolled(tmp_path / "enrolled") == {bytes.fromhex(KEY)}
 
 
 def test_a_missing_folder_is_named_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,6 +241,8 @@ def test_the_command_line_overwrites_nothing(tmp_path: Path, capsys: pytest.Capt
         ["public", tmp_path / "none"],
         ["enrol", tmp_path / "there", KEY],
         ["enrol", tmp_path / "new", "abc"],
+        ["revoke", tmp_path / "there", KEY],
+        ["revoke", tmp_path / "none", KEY],
     ):
         assert cli.main(["keys", *map(str, arguments)]) == 2
         assert capsys.readouterr().err.startswith("error:")

@@ -15,19 +15,24 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr_shuffle import ShuffleMod
+from flwr_shuffle import NodeConfig, ShuffleMod
 from torch import Tensor
 
 from flower_adaped import task
-from shuffle_plugins.ledger import ClientLimits
 
 PERSONAL_MODEL = "personal-model"
 
-# A share of a sum has no finite ε0. Only a simulation may ask for accuracies as they are: `allow` counts for
-# nothing on a node whose node_config has limits of its own.
-app = ClientApp(
-    mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=math.inf, max_rounds=1000), allow=["evaluate"])]
-)
+
+def node_config(context: Context) -> NodeConfig:
+    """What a simulated client agrees to; in a deployment its operator says so by ``--node-config``."""
+    limits: NodeConfig = {"shuffle-max-local-epsilon": 8.0}
+    if context.run_config["randomizer"] in task.SUMS:
+        limits = {"shuffle-max-local-epsilon": math.inf, "shuffle-max-epsilon": 50.0, "shuffle-delta": 1e-3}
+    return {**limits, "shuffle-max-rounds": 1000}
+
+
+# Only a simulation may ask for accuracies as they are: `allow` counts for nothing in a deployment.
+app = ClientApp(mods=[ShuffleMod(allow=["evaluate"], node_config=node_config)])
 
 
 @app.train()
@@ -88,8 +93,8 @@ def _file(context: Context) -> Path | None:
     folder = str(context.run_config["personal-models"])
     if own:
         return Path(own)
-    if not folder or any(key.startswith("shuffle-") for key in context.node_config):
-        return None  # where a node's operator has set limits, no server says where to write
+    if not folder or "shuffle-ledger-file" in context.node_config:
+        return None  # where a node has an operator, no server says where to write
     return Path(folder) / f"client-{context.node_config['partition-id']}.npz"
 
 

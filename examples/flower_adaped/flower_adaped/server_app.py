@@ -13,11 +13,8 @@ from flwr_shuffle import FixedSize, PrivateEvaluation, ShuffleStrategy
 
 from flower_adaped import task
 from shuffle_plugins.core import rounded
-from shuffle_plugins.protocols import PoissonBinomialSum, VectorSum
 
 app = ServerApp()
-
-SUMS = {"poisson-binomial": PoissonBinomialSum, "vector-sum": VectorSum}
 
 
 @app.main()
@@ -65,10 +62,10 @@ def main(grid: Grid, context: Context) -> None:
 def reports(config: Mapping[str, Any], *, dim: int) -> dict[str, Any]:
     """What clients report: their parts of a sum, or each a randomised report."""
     name, radius = str(config["randomizer"]), float(config["clipping-norm"])
-    if name not in SUMS:
+    if name not in task.SUMS:
         return {"randomizer": name, "local_epsilon": float(config["local-epsilon"]), "clipping_norm": radius}
     return {
-        "randomizer": SUMS[name].calibrated(
+        "randomizer": task.SUMS[name].calibrated(
             dim=dim,
             radius=radius,
             cohort=int(config["population"]),

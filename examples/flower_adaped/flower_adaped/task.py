@@ -16,8 +16,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from shuffle_plugins.optim import AdaPeD, ClientModels
+from shuffle_plugins.protocols import PoissonBinomialSum, VectorSum
 
 Examples = tuple[Tensor, Tensor]
+
+SUMS = {"poisson-binomial": PoissonBinomialSum, "vector-sum": VectorSum}
 
 _DIGITS_FOR_TRAINING = 1500
 

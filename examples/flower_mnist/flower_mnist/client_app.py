@@ -10,18 +10,21 @@ from flwr_shuffle import NodeConfig, ShuffleMod, register_aggregator, register_m
 from torch import nn
 
 from flower_mnist import task
-from shuffle_plugins.ledger import ClientLimits
 
 
 def node_config(context: Context) -> NodeConfig:
-    """What a simulated node is; in a deployment its operator says so by ``--node-config`` instead."""
-    return task.simulated_nodes(context).node_config
+    """What a simulated node is and agrees to; in a deployment its operator says so by ``--node-config``."""
+    own = task.simulated_nodes(context).node_config
+    if "shuffle-role" in own:
+        return own
+    if context.run_config["simulated-aggregators"]:
+        limits = {"shuffle-max-local-epsilon": math.inf, "shuffle-max-epsilon": 50.0, "shuffle-delta": 1e-3}
+    else:
+        limits = {"shuffle-max-local-epsilon": 8.0}
+    return {**own, **limits, "shuffle-max-rounds": 200}
 
 
-# What a client agrees to, whatever the server asks; its node_config can only be stricter. A share of a sum
-# has no finite ε0, so the limit on ε0 stands in the node_config of those that do not agree to sums.
-limits = ClientLimits(max_local_epsilon=math.inf, max_rounds=200)
-app = ClientApp(mods=[ShuffleMod(limits=limits, node_config=node_config)])
+app = ClientApp(mods=[ShuffleMod(node_config=node_config)])
 register_mix_node(app)
 register_aggregator(app)
 

@@ -29,6 +29,7 @@ _CODES = {
     Refused.MAX_ROUNDS: ClientRefusal.MAX_ROUNDS,
     Refused.MAX_TOTAL: ClientRefusal.MAX_TOTAL_LOCAL_EPSILON,
     Refused.TOKEN_SPENT: ClientRefusal.TOKEN_SPENT,
+    Refused.NOT_SUMMED: ClientRefusal.SUMS_ALONE,
     Refused.FEW_REPORTS: ClientRefusal.MIN_REPORTS,
     Refused.MAX_EPSILON: ClientRefusal.MAX_EPSILON,
 }
@@ -64,7 +65,13 @@ def charge(
         if settings.ledger_file is None:
             _warn_of_no_file()
             charged = Charged(shuffled, sent.local_epsilon, sent.local_delta)
-            _charge_state(context.state, instruction.token, charged, settings.limits)
+            _charge_state(
+                context.state,
+                instruction.token,
+                charged,
+                limits=settings.limits,
+                summed=mechanism.must_be_summed,
+            )
             return
         with ClientLedger(settings.ledger_file) as ledger:
             _log_path(str(ledger.path))
@@ -77,6 +84,7 @@ def charge(
                 local_delta=sent.local_delta,
                 limits=settings.limits,
                 shuffled=shuffled,
+                summed=mechanism.must_be_summed,
             )
     except ReportRefused as refused:
         code = _CODES[refused.code]
@@ -87,7 +95,9 @@ def charge(
         raise ClientRefused(ClientRefusal.LEDGER) from error
 
 
-def _charge_state(state: RecordDict, token: bytes, charged: Charged, limits: ClientLimits) -> None:
+def _charge_state(
+    state: RecordDict, token: bytes, charged: Charged, *, limits: ClientLimits, summed: bool
+) -> None:
     empty = ConfigRecord({_TOKENS: [], _EPSILONS: [], _DELTAS: [], _SHUFFLED: []})
     record = state.config_records.get(STATE_KEY, empty)
     tokens, rounds = cast(list[bytes], record[_TOKENS]), cast(list[str], record[_SHUFFLED])
@@ -98,7 +108,7 @@ def _charge_state(state: RecordDict, token: bytes, charged: Charged, limits: Cli
         Charged(None if shuffled == _NOTHING_PROMISED else shuffled, epsilon, delta)
         for shuffled, epsilon, delta in zip(rounds, epsilons, deltas, strict=True)
     )
-    limits.check(charged=charged, history=history)
+    limits.check(charged=charged, history=history, summed=summed)
     state[STATE_KEY] = ConfigRecord(
         {
             _TOKENS: [*tokens, token],

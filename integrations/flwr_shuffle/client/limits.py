@@ -15,6 +15,10 @@ from typing import Self, TypeVar
 
 from flwr.app import UserConfigValue
 
+# Flower has no public address for these two: the server's id, and whose messages this process makes.
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.supercore.task_identity import TaskIdentity
+
 from flwr_shuffle.messages import ClientRefusal
 from shuffle_plugins.core import checks
 from shuffle_plugins.ledger import ClientLimits as ClientLimits
@@ -108,13 +112,15 @@ class ClientSettings:
         *,
         limits: ClientLimits | None = None,
         max_local_delta: float | None = None,
+        by_app: bool = False,
     ) -> Self:
         """The settings of a node.
 
         Args:
             node_config: of the node; keys that do not start with ``shuffle-`` are ignored.
-            limits: from the app's code, if any.
+            limits: from the app's code, if any. On a SuperNode they do not replace its operator's.
             max_local_delta: from the app's code, if any.
+            by_app: whether the app wrote ``node_config``, for a simulation, whose nodes keep no files.
 
         Raises:
             ClientRefused: BAD_SETTINGS if a ``shuffle-`` key is unknown (so that a mistyped limit is noticed)
@@ -125,7 +131,8 @@ class ClientSettings:
         own = _own(node_config)
         try:
             _check_keys(own)
-            both = stricter(limits or ClientLimits(), _limits(own))
+            by_node = _limits(own)
+            both = stricter(limits or ClientLimits(), by_node)
             delta = _number(own, NodeKey.MAX_LOCAL_DELTA)
             if delta is not None:
                 checks.number(NodeKey.MAX_LOCAL_DELTA, delta, at_least=0, below=1)
@@ -148,13 +155,26 @@ class ClientSettings:
             )
         except ValueError as error:
             raise ClientRefused(ClientRefusal.BAD_SETTINGS) from error
-        if both.max_local_epsilon is None:
+        needed = by_node if has_operator() else both
+        if needed.max_local_epsilon is None:
             raise ClientRefused(ClientRefusal.NO_LIMITS)
-        if not (both.limits_all_rounds or (both.max_epsilon is not None and pins)):
+        if not (needed.limits_all_rounds or (needed.max_epsilon is not None and pins)):
             raise ClientRefused(ClientRefusal.NO_TOTAL)
-        if own.keys() & _COUNTED and settings.ledger_file is None:
+        if own.keys() & _COUNTED and settings.ledger_file is None and not by_app:
             raise ClientRefused(ClientRefusal.NO_LEDGER)
         return settings
+
+
+def has_operator() -> bool:
+    """Whether this process works for a SuperNode, and not for nodes of a simulation.
+
+    Flower tells a SuperNode's process which node it is. A simulation's it does not, and an
+    :class:`InProcessGrid` makes its messages as the server.
+    """
+    try:
+        return TaskIdentity.node_id != SUPERLINK_NODE_ID
+    except RuntimeError:
+        return False
 
 
 def open_types(
@@ -164,14 +184,14 @@ def open_types(
 
     Args:
         node_config: the configuration that the node was started with.
-        by_app: types that the app's code allows. They count if nobody has configured the node, as in a
-            simulation: with any ``shuffle-`` key in ``node_config`` the operator alone decides.
+        by_app: types that the app's code allows. They count for a node of a simulation without any
+            ``shuffle-`` key in its ``node_config``; elsewhere the operator alone decides.
 
     Raises:
         ClientRefused: BAD_SETTINGS if a ``shuffle-`` key is unknown, or one of these not true or false.
     """
     own = _own(node_config)
-    if not own:
+    if not own and not has_operator():
         return by_app
     try:
         _check_keys(own)

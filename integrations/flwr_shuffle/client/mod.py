@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,14 @@ from torch import Tensor
 from flwr_shuffle.aggregate_messages import AGGREGATE_QUERY
 from flwr_shuffle.batch_messages import BATCH_QUERY
 from flwr_shuffle.client.ledger import charge, count_outcome, failed_share
-from flwr_shuffle.client.limits import PREFIX, UNPROTECTED, ClientRefused, ClientSettings, open_types
+from flwr_shuffle.client.limits import (
+    PREFIX,
+    UNPROTECTED,
+    ClientRefused,
+    ClientSettings,
+    has_operator,
+    open_types,
+)
 from flwr_shuffle.client.packing import Packing, packing
 from flwr_shuffle.evaluation import vector_of
 from flwr_shuffle.messages import (
@@ -77,12 +85,14 @@ class ShuffleMod:
     ``shuffle-allow-evaluate``, ``shuffle-allow-query``, ``shuffle-allow-get-parameters`` and
     ``shuffle-allow-get-properties``, set to ``true`` in its ``node_config``.
 
-    The client's limits come from the constructor and from its ``node_config``, which may have
+    The client's limits come from the constructor and from its ``node_config``. On a SuperNode its operator's
+    must be complete; the constructor's alone do for a simulation. ``node_config`` may have
 
-    - ``shuffle-max-local-epsilon``: largest ε0 of one round, in nats. Needed, unless the constructor has it.
-      ``inf`` agrees to multi-message sums, whose shares protect nobody before they are added up;
+    - ``shuffle-max-local-epsilon``: largest ε0 of one round, in nats. Needed.
+      ``inf`` agrees to multi-message sums, whose shares protect nobody before they are added up, and to
+      nothing else; it needs ``shuffle-max-epsilon``, as the server chooses the noise of a sum;
     - ``shuffle-max-rounds`` and ``shuffle-max-total-local-epsilon``: limits over all rounds in the ledger.
-      One of them is needed, unless the constructor has it;
+      One of them is needed;
     - ``shuffle-max-epsilon`` and ``shuffle-delta``: largest certified ε of all its rounds at that δ, against
       a server that knows when the client took part; computed by the client itself, from the fewest reports
       that each round is promised to have. With a mixer's key pinned it is a limit over all rounds, too;
@@ -94,8 +104,8 @@ class ShuffleMod:
       If only the constructor has limits, as in a simulation, the count is kept in the run's context without
       it, and a new run starts from zero;
     - ``shuffle-reply-seconds``: every reply to a round leaves so long after the request, whether training was
-      short, long, or failed; training that is not done by then counts as failed. Without it the time of a
-      reply tells how much data the client has. Refusals leave at once, as they depend on no data;
+      short, long, or failed; training that is not done by then counts as failed, and is ended. Without it
+      the time of a reply tells how much data the client has. Refusals depend on no data, and leave at once;
     - ``shuffle-mixer-public-key`` and ``shuffle-signing-key-file``: the mixer to seal to, and the client's
       own key. With them unsealed rounds are refused. The mixers of a cascade are named in their order,
       separated by commas; rounds with another number of mixers are refused.
@@ -115,12 +125,11 @@ class ShuffleMod:
             and lets the server estimate how many clients failed. ``"error"`` answers with a constant error
             instead, which says that this client failed.
         allow: types of messages that the app answers without protection, of ``"evaluate"``, ``"query"``,
-            ``"get_parameters"`` and ``"get_properties"``. For simulations: it has no effect on a node whose
-            ``node_config`` has any ``shuffle-`` key.
+            ``"get_parameters"`` and ``"get_properties"``. For simulations: it has no effect on a SuperNode.
         node_config: for simulations, whose nodes have no operators: what a node's ``node_config`` has besides
             Flower's own entries, by the node's context. :class:`SimulatedNodes` makes aggregators and mix
-            nodes of some nodes; any function of the context will do. It has no effect either on a node
-            whose ``node_config`` has any ``shuffle-`` key.
+            nodes of some nodes; any function of the context will do, and may set limits, without a ledger's
+            file. It has no effect on a SuperNode either.
 
     Raises:
         ValueError: if an argument has another type or is out of range.
@@ -168,13 +177,14 @@ class ShuffleMod:
             _log.exception("shuffle: the app's node_config function failed")
             return refusal(str(ClientRefusal.BAD_SETTINGS), to=message)
         try:
-            return self._answer(message, node, call_next, begun=begun)
+            return self._answer(message, node, call_next, begun=begun, by_app=node is not context)
         finally:
             context.state = node.state
 
     def _configured(self, context: Context) -> Context:
         """The context with what the app says of a simulated node; the same one for a node of an operator."""
-        if self._node_config is None or any(key.startswith(PREFIX) for key in context.node_config):
+        configured = has_operator() or any(key.startswith(PREFIX) for key in context.node_config)
+        if self._node_config is None or configured:
             return context
         given = dict(self._node_config(context))
         if any(key.startswith(PREFIX) for key in given):  # or else the app's ``allow`` would not count
@@ -182,21 +192,35 @@ class ShuffleMod:
         return replace(context, node_config={**context.node_config, **given})
 
     def _answer(
-        self, message: Message, context: Context, call_next: ClientAppCallable, *, begun: float
+        self,
+        message: Message,
+        context: Context,
+        call_next: ClientAppCallable,
+        *,
+        begun: float,
+        by_app: bool,
     ) -> Message:
+        if role_of(context.node_config) is not None:
+            if message.metadata.message_type in _SERVICE_QUERIES:
+                return call_next(message, context)
+            _log.warning("%s", ClientRefusal.SERVICE_NODE)
+            return refusal(str(ClientRefusal.SERVICE_NODE), to=message)
         kind = message.metadata.message_type.partition(".")[0]
         private = kind == MessageType.EVALUATE and message.has_content() and RECORD_KEY in message.content
         if kind != MessageType.TRAIN and not private:
             return self._unprotected(message, context, call_next)
         try:
-            task = self._agreed(message, context)
+            task = self._agreed(message, context, by_app=by_app)
             if task.reply_seconds is None:
-                payload = self._payload(task, message, context, call_next)
+                payload, failed = self._payload(task, message, context, call_next)
             else:
                 due = begun + task.reply_seconds
-                payload = self._payload_in_time(task, message, context, call_next, due=due)
+                payload, failed = self._payload_in_time(task, message, context, call_next, due=due)
+            count_outcome(context, failed=failed)
             return reply(payload, to=message)
         except ClientRefused as refused:
+            if refused.code is ClientRefusal.TRAINING_FAILED:
+                count_outcome(context, failed=True)
             _log.warning("%s%s", refused, f" ({refused.__cause__})" if refused.__cause__ else "")
             return refusal(str(refused.code), to=message)
         except Exception:
@@ -204,14 +228,14 @@ class ShuffleMod:
             return refusal(str(ClientRefusal.INTERNAL), to=message)
 
     def _unprotected(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """The app's own answer where the operator allows that, or a service node's; otherwise a refusal."""
+        """The app's own answer where the operator allows that; otherwise a refusal."""
         kind = message.metadata.message_type.partition(".")[0]
+        if message.metadata.message_type in _SERVICE_QUERIES:
+            if ROLE in context.node_config:
+                known = " or ".join(repr(str(role)) for role in Role)
+                _log.error("shuffle: %s in node_config is %s, got %r", ROLE, known, context.node_config[ROLE])
+            return Message(refusal_content(Refusal.NOT_THIS_ROLE), reply_to=message)
         try:
-            if (
-                kind == MessageType.QUERY
-                and (answer := _service_node(message, context, call_next)) is not None
-            ):
-                return answer
             if kind in open_types(context.node_config, by_app=self._allow):
                 return call_next(message, context)
         except ClientRefused as refused:
@@ -221,13 +245,13 @@ class ShuffleMod:
         _log.warning("%s", code)
         return refusal(str(code), to=message)
 
-    def _agreed(self, message: Message, context: Context) -> _Task:
+    def _agreed(self, message: Message, context: Context, *, by_app: bool) -> _Task:
         """What to do in a round, once it is checked and charged. Nothing here depends on client data."""
         instruction = _instruction(message)
         if instruction.sealed and instruction.mechanism.must_be_summed:
             raise ClientRefused(ClientRefusal.SEALED_SUM)
         settings = ClientSettings.of(
-            context.node_config, limits=self._limits, max_local_delta=self._max_local_delta
+            context.node_config, limits=self._limits, max_local_delta=self._max_local_delta, by_app=by_app
         )
         try:
             source = (
@@ -261,8 +285,10 @@ class ShuffleMod:
 
     def _payload(
         self, task: _Task, message: Message, context: Context, call_next: ClientAppCallable
-    ) -> bytes:
-        """A payload of the vector in the app's answer, or of several; of zeros where the app failed."""
+    ) -> tuple[bytes, bool]:
+        """A payload of the vector in the app's answer, or of several; of zeros where the app failed. And
+        whether it did.
+        """
         takes_part, reports, failed = task.takes_part(), [], False
         for asked in task.messages(message):
             try:
@@ -270,27 +296,27 @@ class ShuffleMod:
                 if answer.has_error():
                     raise ValueError(f"the app answered with an error: {answer.error.reason}")
                 reports.append(task.report(task.source.read(answer), takes_part=takes_part))
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, _TooLate):
                 raise
             except BaseException as error:  # SystemExit or a cancelled task: a missing reply would tell of it
                 failed = True
                 if self._on_failure == "error":
-                    count_outcome(context, failed=True)
                     _log.exception("Training failed; the server is told no more than that.")
                     raise ClientRefused(ClientRefusal.TRAINING_FAILED) from error
                 _log.exception("The app failed; a report goes out that looks like any other.")
                 # Of this record alone: what the others' reports are must not depend on it.
                 reports.append(task.report(task.source.nothing, takes_part=takes_part))
-        count_outcome(context, failed=failed)
-        return task.payload(reports, takes_part=takes_part)
+        return task.payload(reports, takes_part=takes_part), failed
 
     def _payload_in_time(
         self, task: _Task, message: Message, context: Context, call_next: ClientAppCallable, *, due: float
-    ) -> bytes:
-        """The payload at the moment when it is due; one of zeros if it is not ready then."""
+    ) -> tuple[bytes, bool]:
+        """The payload at the moment when it is due; one of zeros if it is not ready then. And whether the app
+        failed, or was late.
+        """
         assert task.reply_seconds is not None
         reply_seconds = task.reply_seconds
-        made: list[bytes] = []
+        made: list[tuple[bytes, bool]] = []
         failures: list[BaseException] = []
 
         def work() -> None:
@@ -310,13 +336,18 @@ class ShuffleMod:
         _sleep(until=due)
         if late or (failures and isinstance(failures[0], ClientRefused)):
             if late:
+                _stop(thread)
                 _log.warning("Training was not done when the reply was due; it counts as failed.")
             if self._on_failure == "error":
                 raise ClientRefused(ClientRefusal.TRAINING_FAILED)
-            return instead or task.payload_of_nothing()
+            return instead or task.payload_of_nothing(), True
         if failures:
             raise failures[0]
         return made[0]
+
+
+class _TooLate(SystemExit):
+    """Ends the thread of training whose reply has left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,6 +443,11 @@ def _join(thread: Thread, *, until: float) -> None:
     thread.join(max(0.0, until - time.monotonic()))
 
 
+def _stop(thread: Thread) -> None:
+    """End a thread at its next instruction of Python; a single call into a library it still finishes."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_TooLate))
+
+
 def _sleep(*, until: float) -> None:
     while (left := until - time.monotonic()) > 0:
         time.sleep(left)
@@ -460,18 +496,6 @@ def _instruction(message: Message) -> Instruction:
     if evaluated != bool(instruction.metrics):
         raise ClientRefused(ClientRefusal.BAD_INSTRUCTION)
     return instruction
-
-
-def _service_node(message: Message, context: Context, call_next: ClientAppCallable) -> Message | None:
-    """A service node's answer to a query, or a client's to a query for service nodes; None otherwise."""
-    if role_of(context.node_config) is not None:
-        return call_next(message, context)
-    if message.metadata.message_type in _SERVICE_QUERIES:
-        if ROLE in context.node_config:
-            known = " or ".join(repr(str(role)) for role in Role)
-            _log.error("shuffle: %s in node_config is %s, got %r", ROLE, known, context.node_config[ROLE])
-        return Message(refusal_content(Refusal.NOT_THIS_ROLE), reply_to=message)
-    return None
 
 
 def _model(message: Message) -> tuple[str, dict[str, Array]]:

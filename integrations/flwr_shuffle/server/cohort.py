@@ -29,11 +29,14 @@ def connected(
     grid: Grid,
     *,
     needed: int,
+    enough: int,
     timeout: float,
     poll_interval: float,
     settling: float = _SIMULATION_SETTLES,
 ) -> list[int]:
-    """Wait until enough nodes are connected; their ids in ascending order.
+    """Wait until ``needed`` nodes are connected; their ids in ascending order.
+
+    If they are fewer after ``timeout`` seconds, and ``enough``, a warning says so and they are returned.
 
     Progress is logged every ten seconds. A simulation has as many clients as it was started with: once their
     number has not changed for ``settling`` seconds, no more are waited for. Its nodes are recognised by their
@@ -41,7 +44,7 @@ def connected(
     are needed is not waited for at all.
 
     Raises:
-        TimeoutError: if there are not enough after ``timeout`` seconds.
+        TimeoutError: if there are fewer than ``enough`` after ``timeout`` seconds.
     """
     inner = innermost(grid)
     if isinstance(inner, InProcessGrid) and inner.num_nodes < needed:
@@ -65,6 +68,16 @@ def connected(
                 f"'num-supernodes={needed}' or run_simulation(num_supernodes={needed}), or ask for fewer "
                 "with a smaller population and cohort"
             )
+        if now - begun >= timeout and len(nodes) >= enough:
+            _log.warning(
+                "%d clients are connected, %d are wanted, after the %g s of connect_timeout: the run goes on "
+                "with those there are, as long as they are %d. The fewer, the less they hide each other",
+                len(nodes),
+                needed,
+                timeout,
+                enough,
+            )
+            return nodes
         if now - begun >= timeout:
             raise TimeoutError(
                 f"{len(nodes)} clients are connected, {needed} are needed (population); start more, or "

@@ -106,6 +106,7 @@ class Rounds:
         self._sent: SentRound | None = None
         self._run = ""
         self._seen: frozenset[int] = frozenset()
+        self._awaited = settings.population
         self._errors: Counter[str] = Counter()
         self._invited = self._answered = 0
         self._planned = 1
@@ -116,6 +117,7 @@ class Rounds:
         """Begin a run of ``num_rounds`` rounds; its node ids cannot be compared with an earlier run's."""
         self._planned = max(1, num_rounds)
         self._seen = frozenset()
+        self._awaited = self._settings.population
 
     def draw(self, grid: Grid, *, step: str) -> tuple[int, list[int]] | None:
         """How many clients are connected, and which of them are invited.
@@ -128,7 +130,8 @@ class Rounds:
 
         Raises:
             ValueError: if ``grid`` is not the :class:`ShuffleGrid` that holds this run's stage.
-            TimeoutError: if too few clients connect in time.
+            TimeoutError: if too few clients connect in time: for the run's first round ``population``, for
+                later ones as many as a release needs.
         """
         settings = self._settings
         if not isinstance(grid, ShuffleGrid) or grid.stage is not settings.stage:
@@ -141,10 +144,12 @@ class Rounds:
         grid.open()
         candidates = connected(
             grid,
-            needed=settings.population,
+            needed=self._awaited,
+            enough=settings.fewest_reports if self._seen else settings.population,
             timeout=settings.connect_timeout,
             poll_interval=settings.poll_interval,
         )
+        self._awaited = min(self._awaited, len(candidates))  # who is gone is waited for once
         self._note_connected(candidates)
         cohort = settings.sampling.draw(candidates)
         _log.info("%s: invited %d clients of %d", step, len(cohort), len(candidates))
@@ -285,7 +290,12 @@ class Rounds:
         needed = self._settings.fewest_reports
         if clients < needed:
             self._record.refuse(actual=actual, participants=anonymous.participants)
-            _log.warning("%s: reports of %d clients, %d needed; not released", sent.step, clients, needed)
+            _log.warning(
+                "%s: reports of %d clients, %d needed (minimum_reports); not released",
+                sent.step,
+                clients,
+                needed,
+            )
             return None
         self._check_again(actual, sent.checked, anonymous)
         self._record.receive(actual=actual, participants=anonymous.participants)

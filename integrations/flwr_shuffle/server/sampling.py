@@ -67,11 +67,7 @@ class ClientSampling(ABC):
 
     @abstractmethod
     def draw(self, node_ids: Sequence[int]) -> list[int]:
-        """The nodes to invite, drawn from the operating system's entropy, in random order.
-
-        Raises:
-            ValueError: if there are too few nodes.
-        """
+        """The nodes to invite, drawn from the operating system's entropy, in random order."""
 
     @abstractmethod
     def expected_reports(self, population: int) -> float:
@@ -133,7 +129,7 @@ class _ServerDraws(ClientSampling):
 
 @dataclass(frozen=True)
 class FixedSize(_ServerDraws):
-    """The server invites ``cohort`` of the connected clients, uniformly.
+    """The server invites ``cohort`` of the connected clients, uniformly, or all if no more are left.
 
     Raises:
         ValueError: if the cohort is less than 2.
@@ -145,10 +141,8 @@ class FixedSize(_ServerDraws):
         checks.whole("cohort", self.cohort, at_least=FEWEST_REPORTS)
 
     def draw(self, node_ids: Sequence[int]) -> list[int]:
-        """A uniform subset of ``cohort`` nodes."""
-        if len(node_ids) < self.cohort:
-            raise ValueError(f"cannot draw {self.cohort} of {len(node_ids)} nodes")
-        return random.SystemRandom().sample(node_ids, self.cohort)
+        """A uniform subset of ``cohort`` nodes; all nodes if they are fewer."""
+        return random.SystemRandom().sample(node_ids, min(self.cohort, len(node_ids)))
 
     def expected_reports(self, population: int) -> float:
         """The size of the cohort, whatever the population."""

@@ -107,7 +107,8 @@ class ShuffleStrategy(Strategy):
         shuffler: a stage, or a shuffler in this process; by default a stage in this process, which for a sum
             is a :class:`SummingStage`.
         minimum_reports: fewest clients whose reports are released, at least 2 and the shuffler's own
-            minimum; by default 80 % of what can be expected (:meth:`ClientSampling.default_minimum`). The
+            minimum; by default 80 % of what can be expected (:meth:`ClientSampling.default_minimum`), which
+            a fifth of the clients dropping out misses in half of all rounds: see the guide. The
             budget is checked before anything is sent, as if the round had so few (if clients sample
             themselves: as if a fifth dropped out), and again before release if it cost more.
         honest_fraction: share of the clients that follow the protocol and do not work together with the
@@ -129,7 +130,9 @@ class ShuffleStrategy(Strategy):
             that the budget does not allow is left out. ``"raw"`` sends what the inner strategy sends: the
             replies are NOT private, and come from clients whose operators allow them
             (``shuffle-allow-evaluate=true``).
-        connect_timeout: seconds to wait for ``population`` clients at the start of a round.
+        connect_timeout: seconds to wait for ``population`` clients at the start of a round. Later than in the
+            run's first round, fewer will do after that time, down to ``minimum_reports``: clients may be gone
+            for good. Their number is what each round is accounted for.
         poll_interval: seconds between two checks for them.
 
     Raises:

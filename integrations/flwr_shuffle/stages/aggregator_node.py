@@ -39,10 +39,10 @@ _log = logging.getLogger("flwr")
 def register_aggregator(app: ClientApp) -> None:
     """Let a node that runs this app be an aggregator, if its ``node_config`` says so.
 
-    Adds handlers of ``query.aggregator_role`` and ``query.aggregate``. A node that is not an aggregator
-    answers that it is not, and nothing else. An aggregator signs its replies. A reply holds one sum of
-    expanded seeds or a refusal code, and says which envelopes were refused. Details of an error are written
-    to the node's own log only.
+    Adds handlers of ``query.shuffle_aggregator_role`` and ``query.shuffle_aggregate``. A node that is not an
+    aggregator answers that it is not, and nothing else. An aggregator signs its replies. A reply holds one
+    sum of expanded seeds or a refusal code, and says which envelopes were refused. Details of an error are
+    written to the node's own log only.
 
     Args:
         app: the app of all nodes, made without ``client_fn``.
@@ -55,7 +55,7 @@ def register_aggregator(app: ClientApp) -> None:
     def role(message: Message, context: Context) -> Message:
         return answer_role(message, context, Aggregator)
 
-    @app.query("aggregate")
+    @app.query("shuffle_aggregate")
     def aggregate(message: Message, context: Context) -> Message:
         return answered(
             message, context, VerifyingAggregator, lambda aggregator: _aggregated(aggregator, message)

@@ -71,6 +71,7 @@ class ShuffleGrid(WrappedGrid):
             raise ValueError(f"stage must be a ShuffleStage, got {stage!r}")
         super().__init__(grid)
         self._stage = stage
+        self._serving: frozenset[int] = frozenset()  # said that they serve another stage, and train nothing
 
     @property
     def stage(self) -> ShuffleStage:
@@ -86,8 +87,10 @@ class ShuffleGrid(WrappedGrid):
         self._stage.open(self._grid)
 
     def get_node_ids(self) -> list[int]:
-        """Ids of the connected clients: of all nodes but those that the stage excludes."""
-        excluded = self._stage.excluded_nodes
+        """Ids of the connected clients: of all nodes but those that the stage excludes, or that refused to
+        train because they are service nodes.
+        """
+        excluded = self._stage.excluded_nodes | self._serving
         return [node for node in self._grid.get_node_ids() if node not in excluded]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -133,6 +136,11 @@ class ShuffleGrid(WrappedGrid):
 
         received = _Received.of(map(taken, arriving(self._grid, sent, timeout=timeout)), sent=sent)
         received.log()
+        self._serving |= {
+            reply.metadata.src_node_id
+            for reply in received.replies
+            if _errors([reply])[ClientRefusal.SERVICE_NODE]
+        }
         anonymous = self._stage.collect(
             Replies(
                 messages=received.replies, instruction=instruction, dim=dim, grid=self._grid, timeout=timeout

@@ -61,10 +61,10 @@ _log = logging.getLogger("flwr")
 def register_mix_node(app: ClientApp, *, limits: BatchLimits | None = None) -> None:
     """Let a node that runs this app be the mix node, if its ``node_config`` says so.
 
-    Adds handlers of ``query.role``, ``query.mix`` and ``query.batch``. A node that is not the mix node
-    answers that it is not, and nothing else. The mix node signs its replies. A reply holds a batch or a
-    refusal code, and says which envelopes were refused. Details of an error are written to the node's own
-    log only.
+    Adds handlers of ``query.shuffle_role``, ``query.shuffle_mix`` and ``query.shuffle_batch``. A node that is
+    not the mix node answers that it is not, and nothing else. The mix node signs its replies. A reply holds a
+    batch or a refusal code, and says which envelopes were refused. Details of an error are written to the
+    node's own log only.
 
     Args:
         app: the app of all nodes, made without ``client_fn``.
@@ -79,11 +79,11 @@ def register_mix_node(app: ClientApp, *, limits: BatchLimits | None = None) -> N
     def role(message: Message, context: Context) -> Message:
         return answer_role(message, context, Mixer)
 
-    @app.query("mix")
+    @app.query("shuffle_mix")
     def mix(message: Message, context: Context) -> Message:
         return answered(message, context, Mixer, lambda mixer: _mixed(mixer, message))
 
-    @app.query("batch")
+    @app.query("shuffle_batch")
     def batch(message: Message, context: Context) -> Message:
         chosen = limits or BatchLimits()
         return answered(message, context, Mixer, lambda mixer: _step(mixer, message, context, chosen))

@@ -10,6 +10,7 @@ import pytest
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
+from flwr.supercore.task_identity import TaskIdentity
 from flwr_shuffle import InProcessGrid, register_mix_node
 from flwr_shuffle.client.mod import ShuffleMod
 from flwr_shuffle.messages import ClientRefusal
@@ -116,7 +117,7 @@ def test_what_the_operator_allows_passes_as_it_is(kind: str) -> None:
         assert ShuffleMod()(message, _context(config), answering).has_error()
 
 
-def test_the_app_cannot_open_what_an_operator_left_closed() -> None:
+def test_the_app_cannot_open_what_an_operator_left_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The app's code comes with the run, so it may be the server's."""
     InProcessGrid(app(_dot), num_nodes=1)
     mod = ShuffleMod(allow="evaluate")
@@ -124,6 +125,8 @@ def test_the_app_cannot_open_what_an_operator_left_closed() -> None:
     assert not mod(message, _context({"partition-id": 1}), _dot).has_error()
     answer = mod(message, _context({"shuffle-max-local-epsilon": 4.0}), _dot)
     assert answer.error.reason == ClientRefusal.NO_EVALUATE
+    monkeypatch.setattr(TaskIdentity, "_node_id", 4711)  # as on a SuperNode, whose operator set nothing
+    assert mod(message, _context({"partition-id": 1}), _dot).error.reason == ClientRefusal.NO_EVALUATE
 
 
 @pytest.mark.parametrize(
@@ -176,6 +179,15 @@ def test_a_client_says_no_more_than_that_it_is_not_the_mixer(query: str, registe
     asked = Message(RecordDict({"arrays": record({"w": SECRET})}), grid.get_node_ids()[0], query)
     [answer] = grid.send_and_receive([asked])
     assert refusal_in(answer.content) is Refusal.NOT_THIS_ROLE
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate", "query", "query.more", "get_properties"])
+def test_a_service_node_answers_its_own_queries_alone(kind: str) -> None:
+    """What an app answers to others would leave the node without protection; nor does it train."""
+    InProcessGrid(app(_dot), num_nodes=1)
+    message = question({"w": SECRET}, instruction(SPEC), node=2, kind=kind)
+    answer = ShuffleMod(limits=GENEROUS)(message, _context({"shuffle-role": "mixer"}), _dot)
+    assert answer.error.reason == ClientRefusal.SERVICE_NODE
 
 
 def test_an_exception_in_an_open_evaluation_is_the_apps_own_affair() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,8 @@ import flwr_shuffle.client.mod as mod_module
 import numpy as np
 import pytest
 from flwr.app import Context, Message
-from flwr_shuffle.client.ledger import STATE_KEY
+from flwr.supercore.task_identity import TaskIdentity
+from flwr_shuffle.client.ledger import STATE_KEY, failed_share
 from flwr_shuffle.client.limits import ClientRefused, ClientSettings, stricter
 from flwr_shuffle.client.mod import ShuffleMod
 from flwr_shuffle.messages import ClientRefusal, context_of, payload_of
@@ -141,6 +143,32 @@ def test_consent_to_rounds_without_end_is_none(
     """One round costs what its limit says; a thousand of them give the data away."""
     mod = ShuffleMod(limits=ClientLimits(**limits) if limits else None)
     assert _answer(mod, config, instruction(_spec(0.5))) == refusal
+
+
+@pytest.mark.parametrize(
+    ("config", "refusal"),
+    [
+        ({}, ClientRefusal.NO_LIMITS),
+        ({"partition-id": 0, "num-partitions": 4}, ClientRefusal.NO_LIMITS),
+        ({"shuffle-min-reports": 2}, ClientRefusal.NO_LIMITS),
+        ({"shuffle-max-local-epsilon": 400.0}, ClientRefusal.NO_TOTAL),
+        ({"shuffle-max-local-epsilon": 400.0, "shuffle-max-rounds": 9}, None),
+    ],
+)
+def test_on_a_supernode_the_apps_limits_do_not_replace_its_operators(
+    config: dict[str, Any], refusal: ClientRefusal | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The app's code comes with the run, so its limits may be the server's."""
+    generous = {"shuffle-max-local-epsilon": 400.0, "shuffle-max-rounds": 9}
+    mods = [ShuffleMod(limits=GENEROUS), ShuffleMod(node_config=lambda context: generous)]
+    config = config | {"shuffle-ledger-file": str(tmp_path / "ledger.db")} if config else {}
+    for mod in mods:
+        assert _answer(mod, {}, instruction(_spec(400.0))) is None
+        grid = grid_of(TRAIN, mod=mod, node_config=config)
+        with monkeypatch.context() as process:
+            process.setattr(TaskIdentity, "_node_id", 4711)  # as Flower's flwr-clientapp does
+            answer = ask(grid, MODEL, instruction(_spec(400.0)))
+        assert (answer.error.reason if answer.has_error() else None) == refusal
 
 
 def test_the_file_outlasts_run_and_process(tmp_path: Path) -> None:
@@ -584,6 +612,28 @@ def test_late_training_is_a_failure(
     _let_end()
     assert answer.error.reason == ClientRefusal.TRAINING_FAILED
     assert waited == ["training", "training", "the time"]
+
+
+def test_training_whose_reply_has_left_ends_and_counts_as_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or it would train on beside the next round, in a process of many nodes, and write into its state."""
+    begun, threads = Event(), list[Thread]()
+
+    def endless(message: Message, context: Context) -> Message:
+        begun.set()
+        while True:
+            time.sleep(0.01)
+
+    def join(thread: Thread, *, until: float) -> None:
+        threads.append(thread)
+        begun.wait()
+
+    monkeypatch.setattr(mod_module, "_sleep", lambda until: None)
+    monkeypatch.setattr(mod_module, "_join", join)
+    grid = grid_of(endless, node_config={"shuffle-reply-seconds": 60.0})
+    assert not ask(grid, MODEL, instruction(_spec(400.0))).has_error()
+    threads[0].join(timeout=600)
+    assert not threads[0].is_alive()
+    assert failed_share(grid.context(grid.get_node_ids()[0])) == 1
 
 
 def test_the_wait_is_until_the_request_and_the_time_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,8 @@ from flwr_shuffle.in_process import InProcessGrid
 from flwr_shuffle.server.cohort import connected, is_simulation
 from strategy_harness import CLIENTS, MODEL, client_app, grid_of, numpy_of, record, shuffled
 
+from shuffle_plugins.accounting import FederatedAccountant, FederatedRound
+
 REFUSED = {
     "Bulyan": (lambda: flowers.Bulyan(), "single updates"),
     "FedMedian": (lambda: flowers.FedMedian(), "single updates"),
@@ -272,7 +274,14 @@ SIMULATED, SUPERNODE = 1e300, 30.0
 
 def test_a_simulation_with_too_few_nodes_ends_at_once_and_says_how_to_set_them():
     with pytest.raises(TimeoutError, match=r"2 clients.*20 are needed.*'num-supernodes=20'"):
-        connected(Nodes([2], heartbeat=SIMULATED), needed=20, timeout=3600, poll_interval=0.01, settling=0.05)
+        connected(
+            Nodes([2], heartbeat=SIMULATED),
+            needed=20,
+            enough=20,
+            timeout=3600,
+            poll_interval=0.01,
+            settling=0.05,
+        )
 
 
 def test_an_in_process_grid_with_too_few_nodes_is_refused_at_once():
@@ -287,7 +296,7 @@ def test_an_in_process_grid_with_too_few_nodes_is_refused_at_once():
 
 def test_a_simulation_whose_nodes_are_still_registering_is_waited_for():
     grid = Nodes([0, 0, 0, 2, 5, 20], heartbeat=SIMULATED)
-    assert len(connected(grid, needed=20, timeout=3600, poll_interval=0.001, settling=30)) == 20
+    assert len(connected(grid, needed=20, enough=20, timeout=3600, poll_interval=0.001, settling=30)) == 20
 
 
 def test_supernodes_are_waited_for_as_long_as_the_user_says(caplog):
@@ -297,9 +306,32 @@ def test_supernodes_are_waited_for_as_long_as_the_user_says(caplog):
         caplog.at_level(logging.INFO, logger="flwr"),
         pytest.raises(TimeoutError, match=r"wait longer than the 0.3 s of connect_timeout"),
     ):
-        connected(grid, needed=20, timeout=0.3, poll_interval=0.01, settling=0.01)
+        connected(grid, needed=20, enough=20, timeout=0.3, poll_interval=0.01, settling=0.01)
     assert time.monotonic() - begun >= 0.3
     assert "2 of 20 connected" in caplog.text
+
+
+@pytest.mark.parametrize("left", [17, 15])
+def test_a_client_that_is_gone_for_good_is_waited_for_once(left, caplog):
+    """With a population of all clients a dead node ended the run, although the rest were enough."""
+    grid = Nodes([20, *[left] * 40], heartbeat=SUPERNODE)
+    strategy = shuffled(
+        sampling=FixedSize(20), population=20, minimum_reports=16, connect_timeout=0.3, poll_interval=0.01
+    )
+    if left < 16:
+        with pytest.raises(TimeoutError, match="15 clients are connected"):
+            strategy.start(grid, record(FLOATS), num_rounds=3)
+        return
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        result = strategy.start(grid, record(FLOATS), num_rounds=3)
+    assert [told["reports"] for told in result.train_metrics_clientapp.values()] == [20, 17, 17]
+    assert caplog.text.count("17 clients are connected") == 1
+    expected = FederatedAccountant()
+    mechanism = strategy.settings.mechanism.build(dim=sum(value.size for value in FLOATS.values()))
+    for number in (20, 17, 17):
+        drawn = FederatedRound.drawn(mechanism, candidates=number, invited=number, reports=number)
+        expected.step(drawn, participants=None)
+    assert strategy.get_epsilon(1e-6) == expected.epsilon(1e-6, lower=False).upper
 
 
 def test_nodes_of_flowers_own_simulation_are_recognised():

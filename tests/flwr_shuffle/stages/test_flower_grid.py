@@ -8,13 +8,14 @@ import pytest
 from flwr.app import Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
-from flwr_shuffle import InMemoryStage, Replies, ShuffleStage
+from flwr_shuffle import InMemoryStage, Replies, ShuffleMod, ShuffleStage
 from flwr_shuffle.in_process import InProcessGrid
 from flwr_shuffle.messages import RECORD_KEY, ClientRefusal, Instruction, plain_payload
 from flwr_shuffle.stages.grid import AnonymousReply, ShuffleGrid
 from flwr_shuffle.stages.valid_reports import readable_reports, valid_sum
+from mod_harness import GENEROUS
 from scipy.stats import chisquare
-from strategy_harness import DIM, MODEL, grid_of, honest_payload, plain_app, record
+from strategy_harness import DIM, MODEL, grid_of, honest_payload, plain_app, record, train
 
 from shuffle_plugins.core import Field, Reports
 from shuffle_plugins.mechanisms import MechanismSpec
@@ -44,6 +45,21 @@ def ask(grid, *, asked=None, nodes=None):
     assert isinstance(reply, AnonymousReply)
     assert reply.token == asked.token
     return reply
+
+
+def test_a_mixer_that_the_server_forgot_says_so_and_is_asked_once(caplog):
+    """The run's stage lacks its key, so nothing but the node's own answer tells it from a client."""
+    app = ClientApp(mods=[ShuffleMod(limits=GENEROUS)])
+    app.train()(train)
+    mixers = [{"shuffle-role": "mixer", "shuffle-mixer-key-file": "right.key", "shuffle-min-batch": 2}]
+    inner = InProcessGrid(app, num_nodes=4, node_config=lambda i: (mixers + [{}] * 3)[i])
+    grid = ShuffleGrid(inner, stage=stage())
+    with caplog.at_level("WARNING", logger="flwr"):
+        reply = ask(grid)
+    assert reply.errors == {ClientRefusal.SERVICE_NODE: 1}
+    assert reply.anonymous.count == 3
+    assert "MixNodeStage(mixer_public_key=" in caplog.text
+    assert grid.get_node_ids() == inner.get_node_ids()[1:]
 
 
 def test_replies_come_back_as_one_from_nobody():

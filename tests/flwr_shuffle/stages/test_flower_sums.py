@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -60,6 +60,7 @@ from shuffle_plugins.protocols import BallSum, PoissonBinomialSum, ScalarSum, Un
 from shuffle_plugins.shuffler import InMemoryShuffler
 
 DELTA = 1e-6
+SUMS = ClientLimits(max_local_epsilon=math.inf, max_rounds=100, max_epsilon=1e4, delta=DELTA)
 SUM = VectorSum.with_noise(dim=DIM, cohort=16, noise_multiplier=2.5, overhead=0.3)
 
 
@@ -75,7 +76,7 @@ def strategy_of(**options: Any) -> ShuffleStrategy:
 
 
 def agreed_app(limits: ClientLimits | None = None) -> ClientApp:
-    mod = ShuffleMod(limits=limits or ClientLimits(max_local_epsilon=math.inf, max_rounds=100))
+    mod = ShuffleMod(limits=limits or SUMS)
     app = ClientApp(mods=[mod])
     app.train()(train)
     return app
@@ -112,7 +113,7 @@ def test_what_is_released_has_the_protocols_law() -> None:
         )
         return Message(RecordDict({"arrays": ArrayRecord({"w": Array(moved)})}), reply_to=message)
 
-    app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=math.inf, max_rounds=100))])
+    app = ClientApp(mods=[ShuffleMod(limits=SUMS)])
     app.train()(wide_train)
     path = [ArrayRecord({"w": Array(np.zeros(dim))})]
     strategy_of(randomizer=wide).start(
@@ -273,8 +274,9 @@ def test_the_books_survive_and_the_budget_holds(tmp_path: Path) -> None:
     "limits",
     [
         ClientLimits(max_local_epsilon=400.0, max_rounds=100),
-        ClientLimits(max_local_epsilon=math.inf, max_total_local_epsilon=1000.0),
-        ClientLimits(max_local_epsilon=math.inf, max_rounds=0),
+        replace(SUMS, max_total_local_epsilon=1000.0),
+        replace(SUMS, max_rounds=0),
+        replace(SUMS, max_epsilon=0.1),
     ],
 )
 def test_a_client_that_did_not_agree_to_sums_refuses(limits: ClientLimits) -> None:
@@ -309,6 +311,8 @@ def test_a_client_agrees_in_its_own_file(tmp_path: Path) -> None:
     config = {
         "shuffle-max-local-epsilon": math.inf,
         "shuffle-max-rounds": 1,
+        "shuffle-max-epsilon": 100.0,
+        "shuffle-delta": DELTA,
         "shuffle-ledger-file": str(tmp_path / "client.sqlite"),
     }
     app = ClientApp(mods=[ShuffleMod()])
@@ -446,7 +450,7 @@ def test_self_sampled_clients_add_zeros_and_the_mean_is_over_the_expected_number
         moved = Layout.of(arrays).shifted(arrays, torch.from_numpy(truth))
         return Message(RecordDict({"arrays": moved}), reply_to=message)
 
-    app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=math.inf, max_rounds=100))])
+    app = ClientApp(mods=[ShuffleMod(limits=SUMS)])
     app.train()(same_train)
     strategy = self_sampled(rate)
     found = moves(strategy, app, rounds=rounds)

@@ -351,14 +351,14 @@ def test_a_client_asked_to_mix_says_no(run: MixedRun) -> None:
         size=1,
         envelopes=[b"x"],
     )
-    (reply,) = run.grid.send_and_receive([Message(request.to_content(), node, "query.mix")])
+    (reply,) = run.grid.send_and_receive([Message(request.to_content(), node, "query.shuffle_mix")])
     assert refusal_in(reply.content) is Refusal.NOT_THIS_ROLE
 
 
 @pytest.mark.parametrize("content", [RecordDict(), RecordDict({SERVICE_KEY: ConfigRecord({"token": b"x"})})])
 def test_a_request_that_is_none_is_refused(run: MixedRun, content: RecordDict) -> None:
     node = run.grid.get_node_ids()[0]
-    (reply,) = run.grid.send_and_receive([Message(content, node, "query.mix")])
+    (reply,) = run.grid.send_and_receive([Message(content, node, "query.shuffle_mix")])
     assert refusal_in(reply.content) is Refusal.UNREADABLE
 
 
@@ -438,7 +438,9 @@ def test_an_impostor_does_not_become_the_mix_node(
     run.stage.open(run.grid)
     run.grid.receive = list
     assert run.round().refusal is None
-    asked = [m for m in run.grid.seen if m.metadata.message_type == "query.mix" and m.metadata.dst_node_id]
+    asked = [
+        m for m in run.grid.seen if m.metadata.message_type == "query.shuffle_mix" and m.metadata.dst_node_id
+    ]
     assert impostor not in {m.metadata.dst_node_id for m in asked}
     assert f"node {impostor} says that it is a mix node" in caplog.text
 
@@ -507,7 +509,7 @@ def test_a_signed_batch_of_other_envelopes_of_the_round_is_refused(run: MixedRun
 
     def fewer(messages: list[Message]) -> list[Message]:
         for message in messages:
-            if message.metadata.message_type == "query.mix":
+            if message.metadata.message_type == "query.shuffle_mix":
                 envelopes = message.content[SERVICE_KEY]["envelopes"]
                 message.content = with_entries(message.content, envelopes=envelopes[1:])
         return messages
@@ -542,20 +544,20 @@ def test_a_mix_node_of_an_older_version_is_named(run: MixedRun, caplog: pytest.L
 
 def test_a_server_of_an_older_version_is_told_so(run: MixedRun, caplog: pytest.LogCaptureFixture) -> None:
     old = RecordDict({SERVICE_KEY: ConfigRecord({"version": 1, "run": "r", "envelopes": [b"x"]})})
-    (reply,) = run.grid.send_and_receive([Message(old, run.nodes[0], "query.mix")])
+    (reply,) = run.grid.send_and_receive([Message(old, run.nodes[0], "query.shuffle_mix")])
     assert refusal_in(reply.content) is Refusal.WRONG_VERSION
     assert "the server speaks version 1 of mixing" in caplog.text
 
 
 def test_a_mixer_that_does_not_answer_is_looked_for_again(run: MixedRun) -> None:
     run.stage.open(run.grid)
-    run.grid.relay = lambda messages: [m for m in messages if m.metadata.message_type != "query.mix"]
+    run.grid.relay = lambda messages: [m for m in messages if m.metadata.message_type != "query.shuffle_mix"]
     instruction = run.instruction()
     assert refusal_of(run, run.answers(instruction), instruction) is Refusal.NO_ANSWER
     run.grid.relay = list
     asked = len(run.grid.seen)
     assert run.round().refusal is None
-    assert any(m.metadata.message_type == "query.role" for m in run.grid.seen[asked:])
+    assert any(m.metadata.message_type == "query.shuffle_role" for m in run.grid.seen[asked:])
     assert len(run.stage.excluded_nodes) == 1
 
 
@@ -591,7 +593,7 @@ def test_a_mix_node_that_was_started_anew_takes_over(tmp_path: Path) -> None:
     run.grid.relay = lambda messages: [m for m in messages if m.metadata.dst_node_id != first]
     assert run.round().refusal is None
     assert run.stage.excluded_nodes == {first, second}
-    asked = [m for m in run.grid.seen if m.metadata.message_type == "query.mix"]
+    asked = [m for m in run.grid.seen if m.metadata.message_type == "query.shuffle_mix"]
     assert {m.metadata.dst_node_id for m in asked} >= {first, second}
     run.connected = range(1, 8)
     assert run.round().refusal is None
@@ -619,7 +621,7 @@ def test_an_answer_to_another_round_is_no_answer(run: MixedRun) -> None:
 
     def late(replies: list[Message]) -> list[Message]:
         for reply in replies:
-            if reply.metadata.message_type == "query.mix":
+            if reply.metadata.message_type == "query.shuffle_mix":
                 reply.content = stale
         return replies
 

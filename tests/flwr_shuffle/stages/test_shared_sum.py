@@ -17,6 +17,7 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr_shuffle import (
     ClientRefusal,
+    ClientsRefused,
     InProcessGrid,
     MechanismSpec,
     SelfSampling,
@@ -33,7 +34,7 @@ from sharing_run import COHORT, DIM, MODEL, SUM, SharedRun, update_of
 from thinning import first_fast
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.protocols import BallSum, PoissonBinomialSum, UnaryL1Sum
+from shuffle_plugins.protocols import BallSum, PoissonBinomialSum, UnaryL1Sum, VectorSum
 from shuffle_plugins.secure_aggregation import (
     Aggregator,
     Expansion,
@@ -234,6 +235,20 @@ def test_no_partys_view_has_anothers_counts_or_seeds(
     )
     assert check_seeds
     assert not any(seed in told for seed in check_seeds)  # an aggregator that knew it could pass a false sum
+
+
+def test_the_noise_that_a_server_chooses_spends_the_clients_own_epsilon(tmp_path: Path) -> None:
+    """Two sums of next to no noise, one of them without a client, would show that client's update."""
+    calibrated = VectorSum.calibrated(dim=DIM, cohort=6, epsilon=3.0, delta=1e-3, num_steps=2)
+    run = SharedRun(folder=tmp_path, max_epsilon=3.0, mechanism=calibrated)
+    bare = VectorSum(dim=DIM, cohort=6, levels=1 << 16, coins=11)
+    start = ArrayRecord({"w": Array(MODEL)})
+    with pytest.raises(ClientsRefused, match="over its shuffle-max-epsilon"):
+        run.strategy(randomizer=bare).start(run.grid, start, num_rounds=1)
+    strategy = run.strategy()
+    with pytest.raises(ClientsRefused, match="over its shuffle-max-epsilon"):
+        strategy.start(run.grid, start, num_rounds=3)
+    assert strategy.accountant.num_rounds == 2  # no fewer than its noise was made for
 
 
 def test_shares_look_random_whatever_the_counts(run: SharedRun) -> None:

@@ -23,9 +23,9 @@ DIM = 40
 def hostile_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """What a hostile node answers; all others answer as they are."""
     match context.node_config.get("hostile"), message.metadata.message_type:
-        case "impostor", "query.role":
+        case "impostor", "query.shuffle_role":
             content = _claim(str(context.node_config["public-key"]))
-        case "impostor", "query.mix":
+        case "impostor", "query.shuffle_mix":
             add_line("impostor-was-asked", "1")
             content = _forged_batch(message)
         case "garbage", "train":
