@@ -63,10 +63,11 @@ class StaleInputs:
 
     Attributes:
         seen: whether the model was trained on a tensor of an earlier batch since the latest delivery.
+        trained: whether it was trained at all since then.
     """
 
     def __init__(self, *, blind: bool = False) -> None:
-        self.seen = False
+        self.seen = self.trained = False
         self._blind = blind
         self._current: set[StorageWeakRef] = set()
         self._earlier: set[StorageWeakRef] = set()
@@ -74,7 +75,7 @@ class StaleInputs:
 
     def deliver(self, batch: object) -> None:
         """Take note of a batch that is handed out: a tensor, or a mapping, list or tuple of batches."""
-        self.seen = False
+        self.seen = self.trained = False
         if self._blind:
             return
         self._earlier |= self._current
@@ -91,8 +92,9 @@ class StaleInputs:
     def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Check the inputs of a forward pass in training mode with gradients enabled; other passes may use
         any batch."""
-        if not self.seen and module.training and torch.is_grad_enabled():
-            self.seen = self.any_stale((args, kwargs))
+        if module.training and torch.is_grad_enabled():
+            self.trained = True
+            self.seen = self.seen or self.any_stale((args, kwargs))
 
     def __reduce__(self) -> tuple[object, ...]:
         return functools.partial(StaleInputs, blind=True), ()

@@ -97,6 +97,7 @@ class _Settings:
     loss_reduction: str
     grad_sample_mode: GradSampleMode
     wrap_model: bool
+    on_nonfinite: str
     randomness: Randomness | None
 
     @classmethod
@@ -318,6 +319,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         loss_reduction: str = "mean",
         grad_sample_mode: GradSampleMode = "hooks",
         wrap_model: bool = True,
+        on_nonfinite: Literal["zero", "raise"] = "zero",
         randomness: Randomness | None = None,
         noise_generator: None = None,
         rand_on_empty: bool = False,
@@ -376,6 +378,9 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             grad_sample_mode: how Opacus computes per-sample gradients; under ``"no_op"`` your code sets every
                 parameter's ``grad_sample``. Ghost modes never materialise them and are refused.
             wrap_model: as in Opacus; False attaches hooks to ``module`` and returns them.
+            on_nonfinite: what becomes of a sample's gradient with NaN or infinite entries. ``"zero"`` counts it
+                as zeros, which depends on that sample alone. ``"raise"`` refuses the step, for those who look
+                for the cause: the refusal tells that there is such a sample, and no ε covers that.
             randomness: coins of sampler and randomizer. ``SeededRandomness`` makes a run repeatable and voids
                 its privacy.
             noise_generator: must stay None; ``randomness`` takes its place.
@@ -433,6 +438,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             cohort=cohort,
             sampling=settings.sampling,
             loss_reduction=settings.loss_reduction,
+            on_nonfinite=settings.on_nonfinite,
             randomness=coins,
         )
         if target_epsilon is not None and target_delta is not None:
@@ -461,7 +467,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             grad_sample_mode=settings.grad_sample_mode,
             wrap_model=settings.wrap_model,
         )
-        private_module.forbid_grad_accumulation()
         private_optimizer.watch(settings.module)
         self._remember(settings.data_loader)
         self._in_use = True
@@ -507,6 +512,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         loss_reduction: str = "mean",
         grad_sample_mode: GradSampleMode = "hooks",
         wrap_model: bool = True,
+        on_nonfinite: Literal["zero", "raise"] = "zero",
         randomness: Randomness | None = None,
         noise_generator: None = None,
         rand_on_empty: bool = False,

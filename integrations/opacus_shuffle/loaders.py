@@ -72,6 +72,8 @@ class CohortLoader(DataLoader[Any]):
             try:
                 batch = next(batches)
             except StopIteration:
+                if self._cohorts.listener is not None:
+                    self._cohorts.listener.end_iteration()
                 return
             if not drawn:
                 raise ShufflePrivacyError(
