@@ -17,6 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from opacus_shuffle.clipping import AdaptiveClipping, ClippedBall, LayerLimits, clipping_of, positive
 from opacus_shuffle.deliveries import (
     Delivery,
+    MixedRecords,
     StaleInputs,
     forget_forward_passes,
     is_earlier,
@@ -144,7 +145,7 @@ class ShuffleMixin:
         self._cohort = cohort
         self._sampling = sampling
         self._randomness = secure(randomness)
-        self._watched: nn.Module | None = None
+        self._watched: MixedRecords | None = None
         self._others: tuple[nn.Parameter, ...] = ()
         self._hooks: tuple[Callable[[Any], None], ...] = ()
         self._received = 0
@@ -394,11 +395,12 @@ class ShuffleMixin:
         self._paid = paid.recorded_by(hook, self)
 
     def watch(self, module: nn.Module) -> None:
-        """Look after the whole model: what is trained on earlier batches, and gradients of other parameters.
+        """Look after the whole model: training on earlier batches, layers that mix records, other parameters.
 
         A step is refused if the module was trained on tensors of an earlier batch since the present one was
         delivered. Tensors are known by the memory they share: copies, on another device for instance, go
-        unnoticed.
+        unnoticed. A step is also refused if a layer normalises with the batch, or if a floating-point buffer
+        has changed since the batch was delivered, as running statistics do.
 
         :meth:`zero_grad` clears the per-sample gradients of the whole module. Opacus computes them for
         parameters that this optimizer does not hold too, and its module refuses to add a second batch's to
@@ -408,7 +410,7 @@ class ShuffleMixin:
             module: the model, which gets the batch's tensors.
         """
         module.register_forward_pre_hook(self._stale_inputs, with_kwargs=True)
-        self._watched = module
+        self._watched = MixedRecords(module)
         own = set(self._trained)
         self._others = tuple(p for p in module.parameters() if p.requires_grad and p not in own)
 
@@ -483,8 +485,8 @@ class ShuffleMixin:
         grad_sample = getattr(p, "grad_sample", None)
         if isinstance(grad_sample, list) and len(grad_sample) != 1:
             raise ShufflePrivacyError(
-                f"gradients of {len(grad_sample)} backward passes are accumulated in one step, but a round is "
-                "one draw of the sampler: call step() and zero_grad() after every batch, and use "
+                f"gradients of {len(grad_sample)} backward passes are accumulated in one step, but a round "
+                "is one draw of the sampler: call step() and zero_grad() after every batch, and use "
                 "BatchMemoryManager for larger ones. Losses of one batch, such as those of a GAN's "
                 "discriminator on real and on generated rows, are added up before one backward()"
             )
@@ -498,7 +500,7 @@ class ShuffleMixin:
                 f"a trainable parameter of shape {tuple(p.shape)} has no per-sample gradient. Freeze "
                 "parameters that the loss does not use (requires_grad=False, before make_private); run "
                 "evaluation under torch.no_grad() and module.eval(); call backward() before step(); switch "
-                "activation (gradient) checkpointing off, since Opacus does not see the passes that it repeats"
+                "activation (gradient) checkpointing off, whose repeated passes Opacus does not see"
             )
 
     def add_noise(self) -> None:
@@ -605,6 +607,17 @@ class ShuffleMixin:
                 "since this batch was delivered the model was trained on tensors of an earlier one, whose "
                 "records were drawn for another step: train on each batch when it is delivered, and look at "
                 "earlier ones under torch.no_grad() only"
+            )
+        if self._watched is not None and (mixing := self._watched.found()) is not None:
+            raise ShufflePrivacyError(
+                f"{mixing} carries statistics of the batch from one record to the others, and past the "
+                "rounds: replace it (opacus.validators.ModuleValidator.fix makes GroupNorm of BatchNorm), or "
+                "call eval() on it after model.train()"
+            )
+        if batch.part == 0 and not bool(torch.stack([p.isfinite().all() for p in self._trained]).all()):
+            raise ShufflePrivacyError(
+                "a parameter is NaN or infinite: training has diverged, and further steps would be spent on "
+                "nothing. Begin anew with a lower learning rate"
             )
         if self._taken != batch.part:
             raise CohortMismatch(
@@ -726,7 +739,8 @@ class ShuffleMixin:
         self._unused = True
         self._stale_inputs.deliver(batch)
         if self._watched is not None:
-            forget_forward_passes(self._watched)
+            forget_forward_passes(self._watched.module)
+            self._watched.deliver()
         for p in self._trained:
             mark_as_earlier(getattr(p, "grad_sample", None))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -92,12 +93,10 @@ def takes_what_is_not_finite_for_zeros(case: Case) -> Measured:
             batch = case.inside(_CLIENTS)
             zeroed = batch.index_fill(0, torch.tensor([row % _CLIENTS]), 0)
             batch[row, column] = bad
-            for draw in (
-                lambda x, clip: ball.sum(ball.randomize(x, randomness=case.source(), clip=clip)),
-                lambda x, clip: ball.randomize_sum(x, randomness=case.source(), clip=clip),
-            ):
-                _refused(f"{bad} with clip=False", lambda d=draw, b=batch: d(b, False))  # type: ignore[misc]
-                if not torch.equal(draw(batch, True), draw(zeroed, True)):
+            for draws in (ball.randomize_sum, lambda x, **how: ball.sum(ball.randomize(x, **how))):
+                _refused(f"{bad} with clip=False", partial(draws, batch, clip=False))
+                taken, wanted = (draws(x, randomness=case.source(), clip=True) for x in (batch, zeroed))
+                if not torch.equal(taken, wanted):
                     raise Broken(f"with clip=True a row with {bad} is not reported as one of zeros")
     return {}
 

@@ -150,7 +150,7 @@ def memory_manager() -> dict[str, Any]:
 
 def refusals() -> dict[str, Any]:
     """A refusal on one rank is a refusal on all; afterwards both go on together."""
-    engine, module, optimizer, loader = private()
+    engine, module, optimizer, loader = private(on_nonfinite="raise")
     before = torch.cat([p.detach().flatten() for p in module.parameters()])
     errors = []
     for case in ("nan on rank 1", "short on rank 0", "hook missing on rank 1", "chunk with nan on rank 0"):
