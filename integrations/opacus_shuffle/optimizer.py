@@ -159,6 +159,7 @@ class ShuffleMixin:
         self._delivered = 0
         self._released = 0
         self._on_nonfinite = on_nonfinite
+        self._looked_at: int | None = None
         self._refused_round: int | None = None
         self._stale_inputs = StaleInputs()
         self._paid: PaidEpoch | None = None
@@ -614,11 +615,13 @@ class ShuffleMixin:
                 "rounds: replace it (opacus.validators.ModuleValidator.fix makes GroupNorm of BatchNorm), or "
                 "call eval() on it after model.train()"
             )
-        if batch.part == 0 and not bool(torch.stack([p.isfinite().all() for p in self._trained]).all()):
-            raise ShufflePrivacyError(
-                "a parameter is NaN or infinite: training has diverged, and further steps would be spent on "
-                "nothing. Begin anew with a lower learning rate"
-            )
+        if batch.iteration != self._looked_at:  # once an iteration, so that it costs nothing
+            self._looked_at = batch.iteration
+            if not all(bool(p.isfinite().all()) for p in self._trained):
+                raise ShufflePrivacyError(
+                    "a parameter is NaN or infinite: training has diverged, and further steps would be spent "
+                    "on nothing. Begin anew with a lower learning rate"
+                )
         if self._taken != batch.part:
             raise CohortMismatch(
                 f"of the {batch.part} physical batches before this one {self._taken} were stepped on, and a "
