@@ -1,9 +1,9 @@
 r"""Clips rows to a ball, rounds them at random to whole numbers, and adds them up without a rounded copy.
 
 **The law.** A row that is not finite counts as zeros. A row x is multiplied by s = factor · min(1,
-radius/‖x‖), factor = (1 - 1e-12) · levels/radius, and each entry y of the product becomes ⌊y⌋ or ⌊y⌋ + 1, the latter with
-probability ⌊2**62 · (y - ⌊y⌋)⌋/2**62, independently of all others. A rounded row longer than a limit is y
-rounded towards zero instead.
+radius/‖x‖), factor = (1 - 1e-12) · levels/radius, and each entry y of the product becomes ⌊y⌋ or ⌊y⌋ + 1,
+the latter with probability ⌊2**62 · (y - ⌊y⌋)⌋/2**62, independently of all others. A rounded row longer than
+a limit is y rounded towards zero instead.
 
 **The draws.** A draw is 62 bits, u/2**62 in [0, 1), and the entry becomes ⌊y + u/2**62⌋ with y - ⌊y⌋ cut
 to 62 bits. Its first 16 bits, a coin, are read for every entry; if they do not decide whether the entry is
