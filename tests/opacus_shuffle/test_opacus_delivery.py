@@ -449,6 +449,19 @@ def test_layers_without_trained_parameters_do_not_mix_records(
     assert len(engine.accountant) == int(said is None)
 
 
+def test_a_discriminator_trains_on_real_and_generated_rows_by_one_backward_pass(make_private: Any) -> None:
+    engine, module, optimizer, loader = make_private()
+    generator = nn.Linear(2, 6)
+    for real, labels in loader:
+        made = generator(torch.randn(len(real), 2))
+        optimizer.zero_grad()
+        losses = [nn.functional.cross_entropy(module(x), labels) for x in (real, made.detach())]
+        sum(losses).backward()
+        optimizer.step()
+        module(made).sum().backward()  # the generator's own step
+    assert len(engine.accountant) == len(loader)
+
+
 def test_what_was_only_looked_at_is_not_recorded(make_private: Any, step: Any) -> None:
     engine, module, optimizer, loader = make_private()
     next(iter(loader))
