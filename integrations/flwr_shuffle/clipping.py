@@ -116,12 +116,12 @@ class UpdateTerms:
         Raises:
             ValueError: if the update is not finite.
         """
+        if not bool(update.isfinite().all()):
+            raise ValueError("an update that is not finite")
         if self.clipping_norm is None:
             return update
         norm = mechanism.norm
         length = float(torch.linalg.vector_norm(update.double(), ord=_ORDERS[norm]))
-        if not math.isfinite(length):
-            raise ValueError("an update that is not finite")
         room, height = _shares(norm)
         within = length <= self.clipping_norm
         most = max(length, self.clipping_norm)

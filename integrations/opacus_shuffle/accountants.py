@@ -328,11 +328,6 @@ class _RecordRound(AccountingHook):
 
     def __call__(self, optimizer: Any) -> None:
         _refuse_other_optimizers(optimizer)
-        if optimizer.accumulated_iterations != 1:
-            raise ShufflePrivacyError(
-                "gradients of several batches were accumulated in one step: call step() and zero_grad() "
-                "after every batch, or use BatchMemoryManager"
-            )
         new_round = optimizer.round
         # Not the round's own rate: with dishonest clients a round is charged as a draw from fewer people.
         if not math.isclose(self.sample_rate, optimizer.sample_rate, rel_tol=1e-12):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.modules.batchnorm import _BatchNorm
 
 _rounds = itertools.count()
 _iterations = itertools.count()
@@ -63,10 +64,11 @@ class StaleInputs:
 
     Attributes:
         seen: whether the model was trained on a tensor of an earlier batch since the latest delivery.
+        trained: whether it was trained at all since then.
     """
 
     def __init__(self, *, blind: bool = False) -> None:
-        self.seen = False
+        self.seen = self.trained = False
         self._blind = blind
         self._current: set[StorageWeakRef] = set()
         self._earlier: set[StorageWeakRef] = set()
@@ -74,7 +76,7 @@ class StaleInputs:
 
     def deliver(self, batch: object) -> None:
         """Take note of a batch that is handed out: a tensor, or a mapping, list or tuple of batches."""
-        self.seen = False
+        self.seen = self.trained = False
         if self._blind:
             return
         self._earlier |= self._current
@@ -91,11 +93,48 @@ class StaleInputs:
     def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Check the inputs of a forward pass in training mode with gradients enabled; other passes may use
         any batch."""
-        if not self.seen and module.training and torch.is_grad_enabled():
-            self.seen = self.any_stale((args, kwargs))
+        if module.training and torch.is_grad_enabled():
+            self.trained = True
+            self.seen = self.seen or self.any_stale((args, kwargs))
 
     def __reduce__(self) -> tuple[object, ...]:
         return functools.partial(StaleInputs, blind=True), ()
+
+
+class MixedRecords:
+    """Notices layers of a model through which the records of a batch reach one another, or the saved model.
+
+    Args:
+        module: the model.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self._norms = [(name, part) for name, part in module.named_modules() if isinstance(part, _BatchNorm)]
+        self._buffers: dict[str, tuple[Tensor, int, Tensor]] = {}
+
+    def deliver(self) -> None:
+        """Take note of the buffers at the moment when a batch is handed out."""
+        for name, buffer in self.module.named_buffers():
+            if buffer.is_floating_point() and not self._is_kept(name, buffer):
+                self._buffers[name] = buffer, buffer._version, buffer.detach().clone()
+
+    def found(self) -> str | None:
+        """A layer that normalises with the batch, or a buffer that changed since the batch was delivered."""
+        for name, part in self._norms:
+            if part.training or part.running_mean is None:
+                return f"the layer {name!r}, a {type(part).__name__},"
+        for name, buffer in self.module.named_buffers():
+            if name in self._buffers and not self._is_kept(name, buffer):
+                before = self._buffers[name][2]
+                if buffer.shape == before.shape and not torch.equal(buffer, before.to(buffer)):
+                    return f"the buffer {name!r}, which changed while the model was trained,"
+        return None
+
+    def _is_kept(self, name: str, buffer: Tensor) -> bool:
+        """Whether it is the same tensor, and nobody wrote into it."""
+        kept = self._buffers.get(name)
+        return kept is not None and kept[0] is buffer and kept[1] == buffer._version
 
 
 def _storages(batch: object) -> Iterator[StorageWeakRef]:

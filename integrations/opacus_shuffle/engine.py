@@ -71,9 +71,18 @@ _TWO_DATA_SETS = (
     "this engine has accounted for another data set before: its ε composes both, as if every person were "
     "in each"
 )
+_ROWS = (
+    "every row of the data set is taken for one {unit}: rows that repeat one are seen only where a Subset or "
+    "ConcatDataset of torch makes them"
+)
 _RESUMED = (
-    "rounds were taken over from a checkpoint; how their gradients were clipped, and whether their coins "
-    "were seeded, is not known here"
+    "rounds were taken over from a checkpoint; how their gradients were clipped, whether their coins were "
+    "seeded, and whether batches were passed over, is not known here"
+)
+_PASSED_OVER = (
+    "{count:,} batch{es} delivered and no step taken on {them}. In iterations that train they are in ε like "
+    "the others, but which ones they were can be seen from the model: if that depended on the data, as in "
+    "`if not isfinite(loss): continue`, no ε below covers it"
 )
 _NOT_CLIPPED = "unknown: this engine has made no optimizer private"
 _SEEDED = (
@@ -97,6 +106,7 @@ class _Settings:
     loss_reduction: str
     grad_sample_mode: GradSampleMode
     wrap_model: bool
+    on_nonfinite: str
     randomness: Randomness | None
 
     @classmethod
@@ -199,6 +209,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         self._in_use = False
         self._doubts: tuple[str, ...] = ()  # what weakens a privacy statement
         self._optimizer: ShuffleMixin | None = None
+        self._optimizers: tuple[ShuffleMixin, ...] = ()  # that one, and those of earlier calls
         self._training_plan: TrainingPlan | None = None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Secure RNG turned off")
@@ -269,7 +280,9 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             ShufflePrivacyError: if the data set has no length.
         """
         if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
-            raise ShufflePrivacyError("a recipe needs the number of records: use a data set with a length")
+            raise ShufflePrivacyError(
+                "a recipe needs the number of records: use a map-style data set with a length"
+            )
         trained = [p for p in module.parameters() if p.requires_grad]
         wanted = {id(p) for p in trained}
         linear = any(
@@ -318,6 +331,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         loss_reduction: str = "mean",
         grad_sample_mode: GradSampleMode = "hooks",
         wrap_model: bool = True,
+        on_nonfinite: Literal["zero", "raise"] = "zero",
         randomness: Randomness | None = None,
         noise_generator: None = None,
         rand_on_empty: bool = False,
@@ -376,6 +390,9 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             grad_sample_mode: how Opacus computes per-sample gradients; under ``"no_op"`` your code sets every
                 parameter's ``grad_sample``. Ghost modes never materialise them and are refused.
             wrap_model: as in Opacus; False attaches hooks to ``module`` and returns them.
+            on_nonfinite: what becomes of a sample's gradient with NaN or infinite entries. ``"zero"`` counts
+                it as zeros, which depends on that sample alone. ``"raise"`` refuses the step, for those who
+                look for the cause: the refusal tells that there is such a sample, and no ε covers that.
             randomness: coins of sampler and randomizer. ``SeededRandomness`` makes a run repeatable and voids
                 its privacy.
             noise_generator: must stay None; ``randomness`` takes its place.
@@ -433,6 +450,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             cohort=cohort,
             sampling=settings.sampling,
             loss_reduction=settings.loss_reduction,
+            on_nonfinite=settings.on_nonfinite,
             randomness=coins,
         )
         if target_epsilon is not None and target_delta is not None:
@@ -461,7 +479,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             grad_sample_mode=settings.grad_sample_mode,
             wrap_model=settings.wrap_model,
         )
-        private_module.forbid_grad_accumulation()
         private_optimizer.watch(settings.module)
         self._remember(settings.data_loader)
         self._in_use = True
@@ -470,6 +487,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         if isinstance(coins, SeededRandomness):
             self._doubt(_SEEDED)
         self._optimizer = private_optimizer
+        self._optimizers += (private_optimizer,)
         self._training_plan = TrainingPlan.of(
             private_optimizer,
             accountant=accountant,
@@ -507,6 +525,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         loss_reduction: str = "mean",
         grad_sample_mode: GradSampleMode = "hooks",
         wrap_model: bool = True,
+        on_nonfinite: Literal["zero", "raise"] = "zero",
         randomness: Randomness | None = None,
         noise_generator: None = None,
         rand_on_empty: bool = False,
@@ -610,15 +629,20 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             ValueError: if ``delta`` is not in (0, 1).
         """
         accountant, optimizer, plan = self._require_accountant(), self._optimizer, self._training_plan
+        passed_over = sum(each.batches_without_step for each in self._optimizers)
         return PrivacyStatement.of(
             accountant.core,
             delta=self.training_plan.delta if delta is None else delta,
             subject="training with the Opacus engine of opacus_shuffle",
             unit=unit,
-            trust=_TRUST,
+            trust=(*_TRUST, _ROWS.format(unit=unit)),
             clipping=_NOT_CLIPPED if optimizer is None else optimizer.clipping_described,
             accesses=accesses,
-            warnings=(*self._doubts, *accountant.warnings),
+            warnings=(
+                *self._doubts,
+                *accountant.warnings,
+                *([_passed_over(passed_over)] if passed_over else []),
+            ),
             target_epsilon=None if plan is None else plan.target_epsilon,
             target_delta=None if plan is None else plan.delta,
             senders_known=False,
@@ -684,6 +708,11 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             warn_caller(f"{_TWO_DATA_SETS}. Use one engine per data set unless they are the same people")
             self._doubt(_TWO_DATA_SETS)
         self.dataset = data_loader.dataset
+
+
+def _passed_over(count: int) -> str:
+    es, them = (" was", "it") if count == 1 else ("es were", "them")
+    return _PASSED_OVER.format(count=count, es=es, them=them)
 
 
 def _chosen_sampling(sampling: str | None, *, poisson_sampling: bool | None) -> Sampling:

@@ -6,10 +6,21 @@ from collections import deque
 from collections.abc import Iterator, Sized
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from opacus.data_loader import DPDataLoader, wrap_collate_with_empty
 from opacus.optimizers import DPOptimizer
 from opacus.utils import batch_memory_manager
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+)
 
 from opacus_shuffle.deliveries import Delivery
 from opacus_shuffle.errors import ShufflePrivacyError
@@ -31,7 +42,7 @@ class CohortLoader(DataLoader[Any]):
 
     Raises:
         ShufflePrivacyError: if ``batch_sampler`` is of another type, if its population is not the data set's
-            size, or if ``in_order=False``.
+            size, if the data set is iterable-style or repeats records, or if ``in_order=False``.
     """
 
     def __init__(
@@ -43,6 +54,9 @@ class CohortLoader(DataLoader[Any]):
                 f"{batch_sampler!r}"
             )
         self._cohorts = batch_sampler.cohorts if isinstance(batch_sampler, PhysicalBatches) else batch_sampler
+        _refuse_iterable(dataset)
+        if self._cohorts is batch_sampler:
+            _refuse_repeated_records(dataset, population=self._cohorts.population)
         if isinstance(dataset, Sized) and len(dataset) != self._cohorts.population:
             raise ShufflePrivacyError(
                 f"the data set has {len(dataset)} records, the sampler draws from "
@@ -72,6 +86,8 @@ class CohortLoader(DataLoader[Any]):
             try:
                 batch = next(batches)
             except StopIteration:
+                if self._cohorts.listener is not None:
+                    self._cohorts.listener.end_iteration()
                 return
             if not drawn:
                 raise ShufflePrivacyError(
@@ -81,6 +97,49 @@ class CohortLoader(DataLoader[Any]):
             if self._cohorts.listener is not None:
                 self._cohorts.listener.expect_batch(delivery, batch)
             yield batch
+
+
+def _refuse_iterable(dataset: object) -> None:
+    if isinstance(dataset, IterableDataset):
+        raise ShufflePrivacyError(
+            "an IterableDataset chooses the records by itself, and ε is for batches that the engine draws: "
+            "make a map-style data set of it, with a length and with records by number, such as list(dataset)"
+        )
+
+
+def _refuse_repeated_records(dataset: object, *, population: int) -> None:
+    """Refuse a data set some of whose rows are the same record, as far as its torch wrappers show it.
+
+    Raises:
+        ShufflePrivacyError: since ε is for a data set in which a person has one row.
+    """
+    if not isinstance(dataset, (Subset, ConcatDataset)):
+        return
+    places: dict[int, list[NDArray[np.int64]]] = {}
+
+    def find(part: Any, rows: NDArray[np.int64]) -> None:
+        if isinstance(part, Subset):
+            find(part.dataset, torch.as_tensor(part.indices).numpy()[rows])
+        elif isinstance(part, ConcatDataset):
+            ends = np.asarray(part.cumulative_sizes)
+            rows = np.where(rows < 0, rows + len(part), rows)
+            chosen = np.searchsorted(ends, rows, side="right")
+            for number, (child, end) in enumerate(zip(part.datasets, ends, strict=True)):
+                find(child, rows[chosen == number] - (end - len(child)))  # type: ignore[arg-type]
+        else:
+            if isinstance(part, Sized):
+                rows = np.where(rows < 0, rows + len(part), rows)
+            places.setdefault(id(part), []).append(rows)
+
+    find(dataset, np.arange(population))
+    different = sum(len(np.unique(np.concatenate(rows))) for rows in places.values())
+    if different < population:
+        raise ShufflePrivacyError(
+            f"{population - different:,} of {population:,} rows of the data set repeat a record: every copy "
+            "is drawn and reported by itself, so ε would hold for a row and not for the person behind it. "
+            "Give each record one row; to weigh classes, weigh them in the loss, as "
+            "cross_entropy(..., weight=...) does"
+        )
 
 
 def _options(data_loader: DataLoader[Any]) -> dict[str, Any]:
@@ -156,13 +215,12 @@ def population_and_cohort(data_loader: DataLoader[Any]) -> tuple[int, int]:
     if not isinstance(data_loader, DataLoader):
         raise ShufflePrivacyError(f"data_loader must be a torch DataLoader, got {type(data_loader).__name__}")
     dataset = data_loader.dataset
-    if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
-        raise ShufflePrivacyError(
-            "an iterable data set cannot be sampled: its size and order are not ours to know. Use a "
-            "map-style data set with a length"
-        )
+    _refuse_iterable(dataset)
+    if not isinstance(dataset, Sized):
+        raise ShufflePrivacyError("the data set has no length, and ε depends on it: give it a __len__")
     if len(dataset) < 1:
         raise ShufflePrivacyError("the data set is empty")
+    _refuse_repeated_records(dataset, population=len(dataset))
     if isinstance(data_loader.batch_sampler, CohortSampler):
         return data_loader.batch_sampler.population, data_loader.batch_sampler.cohort
     if isinstance(data_loader, DPDataLoader):
@@ -180,7 +238,8 @@ def population_and_cohort(data_loader: DataLoader[Any]) -> tuple[int, int]:
         raise ShufflePrivacyError(
             f"the loader's {type(sampler).__name__} would be replaced, because the accounting holds for the "
             "engine's own sampler only. Build the loader with batch_size=k and no sampler, shuffled or not; "
-            "under several processes the engine splits each batch itself"
+            "under several processes the engine splits each batch itself. Weigh classes in the loss, as "
+            "cross_entropy(..., weight=...) does"
         )
     if data_loader.batch_size > len(dataset):
         raise ShufflePrivacyError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -16,6 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from opacus_shuffle.clipping import AdaptiveClipping, ClippedBall, LayerLimits, clipping_of, positive
 from opacus_shuffle.deliveries import (
     Delivery,
+    MixedRecords,
     StaleInputs,
     forget_forward_passes,
     is_earlier,
@@ -62,12 +64,15 @@ class ShuffleMixin:
     is added.
 
     A step is taken on a batch that a :class:`~opacus_shuffle.CohortLoader` has just delivered, once, and on
-    no other. A batch without a step is skipped: nothing is released, nothing recorded.
+    no other. A batch that is passed over in an iteration in which the model is trained releases nothing and
+    is recorded all the same, when the next one is delivered: whether a step is taken may depend on the data
+    (``if not isfinite(loss): continue``), and how many batches are delivered does not.
 
     Refuses, before anything is recorded or released, a round that is not what the accountant records: a batch
     that was not delivered, or was stepped on already, another number of gradients than records in the batch,
-    a physical batch missing, accumulated gradients, NaN or infinite gradients, no accountant attached. After
-    a refusal the round is dropped, with the rest of its physical batches, and every ``p.grad`` is cleared.
+    a physical batch missing, accumulated gradients, layers that mix the records, parameters that are not
+    finite, no accountant attached. After a refusal the round is dropped, with the rest of its physical
+    batches, and every ``p.grad`` is cleared.
 
     Neighbouring relation: replace-one at fixed population.
     """
@@ -93,6 +98,7 @@ class ShuffleMixin:
         cohort: int,
         sampling: Sampling | str = Sampling.WITHOUT_REPLACEMENT,
         loss_reduction: str = "mean",
+        on_nonfinite: str = "zero",
         randomness: Randomness | None = None,
     ) -> None:
         """Wrap an optimizer.
@@ -105,6 +111,7 @@ class ShuffleMixin:
             cohort: k, the (Poisson: expected) number of samples in a step over all processes.
             sampling: ``"without-replacement"``, ``"poisson"`` or ``"epoch"``, the law of the batch sampler.
             loss_reduction: ``"mean"`` divides the sum by k, ``"sum"`` leaves it; as the loss does.
+            on_nonfinite: as of :meth:`PrivacyEngine.make_private`.
             randomness: the randomizer's coins; a fresh cryptographic generator by default. Processes must not
                 share a stream.
 
@@ -120,8 +127,16 @@ class ShuffleMixin:
         sampling = Sampling(sampling)
         population = checked(checks.whole, "population", population)
         cohort = checked(checks.whole, "cohort", cohort)
+        if on_nonfinite not in ("zero", "raise"):
+            raise ShufflePrivacyError(f"on_nonfinite must be 'zero' or 'raise', got {on_nonfinite!r}")
         if isinstance(optimizer, DPOptimizer):
             raise ShufflePrivacyError("the optimizer is private already; pass its original_optimizer")
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is closure.empty:
+            raise ShufflePrivacyError(
+                f"{type(optimizer).__name__} evaluates the loss several times in a step, and a round is one "
+                "gradient of each record: use an optimizer whose step() needs no closure, such as SGD or Adam"
+            )
         self.original_optimizer = optimizer
         if not self.params:
             raise ShufflePrivacyError("the optimizer holds no trainable parameter: nothing would be private")
@@ -130,7 +145,7 @@ class ShuffleMixin:
         self._cohort = cohort
         self._sampling = sampling
         self._randomness = secure(randomness)
-        self._watched: nn.Module | None = None
+        self._watched: MixedRecords | None = None
         self._others: tuple[nn.Parameter, ...] = ()
         self._hooks: tuple[Callable[[Any], None], ...] = ()
         self._received = 0
@@ -139,6 +154,12 @@ class ShuffleMixin:
         self._batch: Delivery | None = None
         self._unused = False
         self._taken = 0
+        self._unrecorded = 0  # batches that this iteration has delivered
+        self._trains = False  # whether the model was trained in this iteration
+        self._delivered = 0
+        self._released = 0
+        self._on_nonfinite = on_nonfinite
+        self._looked_at: int | None = None
         self._refused_round: int | None = None
         self._stale_inputs = StaleInputs()
         self._paid: PaidEpoch | None = None
@@ -252,14 +273,11 @@ class ShuffleMixin:
     def noise_multiplier(self) -> float:
         """Noise multiplier of a sum of many messages per sample; assign to change it from the next round on.
 
-        Opacus's noise schedulers assign it, and every round is accounted with the noise that it has.
-
-        Raises:
-            ShufflePrivacyError: for local randomizers, which have none. They are not simply without the
-                attribute, because Opacus's schedulers would then blame the optimizer's type.
+        Opacus's noise schedulers assign it, and every round is accounted with the noise that it has. Absent
+        (AttributeError) from local randomizers, which have none.
         """
         if not self._setting.builder.takes_noise_multiplier:
-            raise ShufflePrivacyError(NO_NOISE_MULTIPLIER)
+            raise AttributeError(NO_NOISE_MULTIPLIER)
         return float(self._setting.privacy)
 
     @noise_multiplier.setter
@@ -310,6 +328,11 @@ class ShuffleMixin:
         )
 
     @property
+    def batches_without_step(self) -> int:
+        """Batches that were delivered so far and not released, for whatever reason."""
+        return self._delivered - self._released
+
+    @property
     def round(self) -> Round:
         """What the next step reveals, as accounted for (replace-one, against an observer of the model)."""
         return self._sum.round
@@ -344,10 +367,24 @@ class ShuffleMixin:
 
     def _run_hooks(self) -> None:
         for hook in self._hooks:
-            if isinstance(hook, AccountingHook) and self._sampling is Sampling.EPOCH:
-                self._pay_epoch(hook)
+            if isinstance(hook, AccountingHook):
+                self._record(hook)
             else:
                 hook(self)
+
+    def _record(self, hook: AccountingHook) -> None:
+        if self._sampling is Sampling.EPOCH:
+            self._pay_epoch(hook)
+        else:
+            hook(self)
+
+    def _record_passed_over(self) -> None:
+        """Record the batches that were delivered and not stepped on, once the model is trained on one."""
+        self._trains |= self._stale_inputs.trained
+        while self._trains and self._unrecorded > 0:
+            self._unrecorded -= 1
+            for hook in self._accounting:
+                self._record(hook)
 
     def _pay_epoch(self, hook: AccountingHook) -> None:
         """Record a whole epoch before its first release; what follows in the epoch is paid for with it."""
@@ -359,11 +396,12 @@ class ShuffleMixin:
         self._paid = paid.recorded_by(hook, self)
 
     def watch(self, module: nn.Module) -> None:
-        """Look after the whole model: what is trained on earlier batches, and gradients of other parameters.
+        """Look after the whole model: training on earlier batches, layers that mix records, other parameters.
 
         A step is refused if the module was trained on tensors of an earlier batch since the present one was
         delivered. Tensors are known by the memory they share: copies, on another device for instance, go
-        unnoticed.
+        unnoticed. A step is also refused if a layer normalises with the batch, or if a floating-point buffer
+        has changed since the batch was delivered, as running statistics do.
 
         :meth:`zero_grad` clears the per-sample gradients of the whole module. Opacus computes them for
         parameters that this optimizer does not hold too, and its module refuses to add a second batch's to
@@ -373,7 +411,7 @@ class ShuffleMixin:
             module: the model, which gets the batch's tensors.
         """
         module.register_forward_pre_hook(self._stale_inputs, with_kwargs=True)
-        self._watched = module
+        self._watched = MixedRecords(module)
         own = set(self._trained)
         self._others = tuple(p for p in module.parameters() if p.requires_grad and p not in own)
 
@@ -391,8 +429,8 @@ class ShuffleMixin:
         Raises:
             CohortMismatch: for another number of gradients than the batch has records.
             ShufflePrivacyError: for a batch that was not just delivered, accumulated or missing per-sample
-                gradients, or changed parameters.
-            ValueError: for NaN or infinite gradients.
+                gradients, or changed parameters; for NaN or infinite gradients under
+                ``on_nonfinite="raise"``.
         """
         params = self.params
         self._check_batch()
@@ -402,9 +440,20 @@ class ShuffleMixin:
         for p in params:
             dtype = torch.promote_types(dtype, p.dtype)
         grad_samples = self.grad_samples
+        if len({len(g) for g in grad_samples}) > 1:
+            raise CohortMismatch(
+                "parameters have gradients of different numbers of records: if the batch is the second "
+                "dimension of the model's input, pass batch_first=False to make_private"
+            )
         parts = [g.reshape(len(g), size).to(dtype) for g, size in zip(grad_samples, sizes, strict=True)]
         rows = Rows(parts if self._limits is None else self._limits.clip(parts))
         self._check_rows(rows.num_rows)
+        if self._on_nonfinite == "raise" and not rows.is_finite():
+            raise ShufflePrivacyError(
+                "a record's gradient is NaN or infinite; nothing was released. Mend the record or the loss, "
+                "or leave on_nonfinite out: such a gradient then counts as zero. To skip the batch instead "
+                "would tell that it holds such a record"
+            )
         share = self._sum.share(rows, randomness=self._randomness)
         self._total = share if self._total is None else self._total + share
         self._received += rows.num_rows
@@ -416,7 +465,8 @@ class ShuffleMixin:
             raise CohortMismatch(
                 f"the step processed {received} gradients, its batch has {self._batch.rows} records: every "
                 "record gives one gradient. Average several views of a record inside the model or the loss, "
-                "keep every row of the batch, and flatten no other dimension into the batch's"
+                "keep every row of the batch, flatten no other dimension into the batch's, and pass "
+                "batch_first=False to make_private if the batch is the second dimension of the input"
             )
 
     def _check_parameters(self, params: list[nn.Parameter]) -> None:
@@ -436,8 +486,10 @@ class ShuffleMixin:
         grad_sample = getattr(p, "grad_sample", None)
         if isinstance(grad_sample, list) and len(grad_sample) != 1:
             raise ShufflePrivacyError(
-                f"{len(grad_sample)} batches are accumulated in one step, but a round is one draw of the "
-                "sampler: call step() and zero_grad() after every batch, or use BatchMemoryManager"
+                f"gradients of {len(grad_sample)} backward passes are accumulated in one step, but a round "
+                "is one draw of the sampler: call step() and zero_grad() after every batch, and use "
+                "BatchMemoryManager for larger ones. Losses of one batch, such as those of a GAN's "
+                "discriminator on real and on generated rows, are added up before one backward()"
             )
         if is_earlier(grad_sample):
             raise ShufflePrivacyError(
@@ -448,7 +500,8 @@ class ShuffleMixin:
             raise ShufflePrivacyError(
                 f"a trainable parameter of shape {tuple(p.shape)} has no per-sample gradient. Freeze "
                 "parameters that the loss does not use (requires_grad=False, before make_private); run "
-                "evaluation under torch.no_grad() and module.eval(); call backward() before step()"
+                "evaluation under torch.no_grad() and module.eval(); call backward() before step(); switch "
+                "activation (gradient) checkpointing off, whose repeated passes Opacus does not see"
             )
 
     def add_noise(self) -> None:
@@ -473,6 +526,9 @@ class ShuffleMixin:
                 "whole"
             )
         self._run_hooks()
+        self._trains = True
+        self._unrecorded -= 1
+        self._released += 1
         params = self.params
         estimate = self._estimate(self._total, received=received)
         sizes = [p.numel() for p in params]
@@ -507,12 +563,15 @@ class ShuffleMixin:
             self._unused = False
             self._clear_gradients()
             return False
+        released = self._released
         try:
             self._check_parameters(self.params)
             return bool(super().pre_step(closure))  # type: ignore[misc]
         except BaseException:
             if batch is not None:
                 self._refused_round = batch.round
+                if self._released == released:
+                    self._unrecorded -= 1
             self._unused = False
             self._forget_round()
             self._clear_gradients()
@@ -550,6 +609,19 @@ class ShuffleMixin:
                 "records were drawn for another step: train on each batch when it is delivered, and look at "
                 "earlier ones under torch.no_grad() only"
             )
+        if self._watched is not None and (mixing := self._watched.found()) is not None:
+            raise ShufflePrivacyError(
+                f"{mixing} carries statistics of the batch from one record to the others, and past the "
+                "rounds: replace it (opacus.validators.ModuleValidator.fix makes GroupNorm of BatchNorm), or "
+                "call eval() on it after model.train()"
+            )
+        if batch.iteration != self._looked_at:  # once an iteration, so that it costs nothing
+            self._looked_at = batch.iteration
+            if not all(bool(p.isfinite().all()) for p in self._trained):
+                raise ShufflePrivacyError(
+                    "a parameter is NaN or infinite: training has diverged, and further steps would be spent "
+                    "on nothing. Begin anew with a lower learning rate"
+                )
         if self._taken != batch.part:
             raise CohortMismatch(
                 f"of the {batch.part} physical batches before this one {self._taken} were stepped on, and a "
@@ -633,13 +705,22 @@ class ShuffleMixin:
         """Forget a round that was begun and not released.
 
         A sampler calls this when it is attached and whenever an iteration starts, so that the leftovers of an
-        iteration that was broken off cannot meet the next cohort.
+        iteration that was broken off cannot meet the next cohort. Its last batch, if the model was not
+        trained on it, was only looked at, and is not recorded.
         """
+        if not self._stale_inputs.trained:
+            self._unrecorded -= 1
+        self._record_passed_over()
+        self._unrecorded, self._trains, self._stale_inputs.trained = 0, False, False
         self._batch = None
         self._unused = False
         self._refused_round = None
         self._forget_round()
         self._clear_gradients()
+
+    def end_iteration(self) -> None:
+        """Record the last batches of an iteration that came to its end, if no step was taken on them."""
+        self._record_passed_over()
 
     def expect_batch(self, delivery: Delivery, batch: object = None) -> None:
         """Take note of a batch that is handed out: the next step is on this one, and on no earlier one.
@@ -650,14 +731,19 @@ class ShuffleMixin:
             delivery: the place of the batch in its round.
             batch: its tensors, by which it is recognised if it is used again.
         """
+        self._trains |= self._stale_inputs.trained
         if delivery.part == 0:
+            self._record_passed_over()
             self._forget_round()
+            self._unrecorded += 1
+            self._delivered += 1
         self._attached = True
         self._batch = delivery
         self._unused = True
         self._stale_inputs.deliver(batch)
         if self._watched is not None:
-            forget_forward_passes(self._watched)
+            forget_forward_passes(self._watched.module)
+            self._watched.deliver()
         for p in self._trained:
             mark_as_earlier(getattr(p, "grad_sample", None))
 

@@ -81,6 +81,9 @@ class DeliveryListener(Protocol):
     def begin_iteration(self) -> None:
         """Called when an iteration begins: drop a round that was begun and not released."""
 
+    def end_iteration(self) -> None:
+        """Called when all batches of an iteration were handed out and another one is asked for."""
+
     def expect_batch(self, delivery: Delivery, batch: object = None) -> None:
         """Called when a batch is handed out: the next step is on it, and no longer on an earlier one."""
 

@@ -191,6 +191,18 @@ class Rows:
         """All columns in one tensor: a copy unless there is one block."""
         return self.blocks[0] if len(self.blocks) == 1 else torch.cat(self.blocks, dim=1)
 
+    def finite(self, norms: Tensor) -> tuple[Rows, Tensor]:
+        """The rows and their norms, (clients,), with zeros in place of each row whose norm is not finite.
+
+        What becomes of a row is a function of that row alone. A refusal, or a round without such rows, would
+        tell neighbouring data sets apart.
+        """
+        bad = ~norms.isfinite()
+        if not bool(bad.any()):
+            return self, norms
+        kept = [block.masked_fill(bad.unsqueeze(1), 0) for block in self.blocks]
+        return Rows(kept), norms.masked_fill(bad, 0)
+
     def is_finite(self) -> bool:
         """Whether no entry is NaN or infinite."""
         return bool(self.linf_norm().isfinite().all())

@@ -227,15 +227,14 @@ class LocalRandomizer(Mechanism, PrivateSum):
     def clip(self, x: Tensor | Rows) -> Tensor:
         """The rows brought into the ball, as a copy (clients, dim): what ``clip=True`` works with.
 
-        A row outside is scaled by radius/‖row‖ (CLDP-SGD, Algorithm 1), unless a mechanism says otherwise.
+        A row outside is scaled by radius/‖row‖ (CLDP-SGD, Algorithm 1), unless a mechanism says otherwise. A
+        row with NaN or infinite entries becomes zero.
 
         Raises:
-            ValueError: if x is not a floating (clients, dim) batch, or has NaN or infinite entries.
+            ValueError: if x is not a floating (clients, dim) batch.
         """
         rows = self.check_rows(x)
-        norms = self.row_norms(rows)
-        self.check_norms(norms, dtype=rows.dtype, clip=True)
-        return self.clip_rows(rows, norms)
+        return self.clip_rows(*self.admitted(rows, self.row_norms(rows), clip=True))
 
     def randomize(
         self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = False
@@ -245,15 +244,15 @@ class LocalRandomizer(Mechanism, PrivateSum):
         Args:
             x: (clients, dim), one client a row; may have no rows.
             randomness: source of all random bits; a fresh :class:`SecureRandomness` by default.
-            clip: bring rows outside the ball onto it first; no clipped copy of the batch is made.
+            clip: bring rows outside the ball onto it first, as :meth:`clip` does; no clipped copy of the
+                batch is made.
 
         Raises:
-            ValueError: if x is not a floating (clients, dim) batch, has NaN or infinite entries, or, without
-                ``clip``, a row outside the ball by more than rounding.
+            ValueError: if x is not a floating (clients, dim) batch or, without ``clip``, a row is outside the
+                ball by more than rounding, or is not finite.
         """
         rows = self.check_rows(x)
-        norms = self.row_norms(rows)
-        self.check_norms(norms, dtype=rows.dtype, clip=clip)
+        rows, norms = self.admitted(rows, self.row_norms(rows), clip=clip)
         return self.randomize_rows(rows, norms, secure(randomness))
 
     def randomize_sum(
@@ -268,8 +267,7 @@ class LocalRandomizer(Mechanism, PrivateSum):
             ValueError: as :meth:`randomize`.
         """
         rows = self.check_rows(x)
-        norms = self.row_norms(rows)
-        self.check_norms(norms, dtype=rows.dtype, clip=clip)
+        rows, norms = self.admitted(rows, self.row_norms(rows), clip=clip)
         return self.sum_rows(rows, norms, secure(randomness)).to(rows.compute_dtype)
 
     def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
@@ -304,28 +302,27 @@ class LocalRandomizer(Mechanism, PrivateSum):
         norms: Tensor = _NORMS[self.norm](rows)
         return norms
 
-    def check_norms(self, norms: Tensor, *, dtype: torch.dtype, clip: bool) -> None:
-        """Refuse a batch with NaN or infinite norms or, without ``clip``, with a row outside the ball.
+    def admitted(self, rows: Rows, norms: Tensor, *, clip: bool) -> tuple[Rows, Tensor]:
+        """The rows to be randomised and their norms: with ``clip`` a row that is not finite becomes zero.
 
         Args:
+            rows: the batch.
             norms: of the rows, (clients,).
-            dtype: of the rows, which says how much rounding is let pass.
             clip: whether rows outside the ball will be clipped.
 
         Raises:
-            ValueError: if the batch must not be randomised.
+            ValueError: without ``clip``, if a row is outside the ball or is not finite.
         """
-        if not bool(norms.isfinite().all()):
-            raise ValueError(
-                "the batch has NaN or infinite entries; nothing was released. Find their source (learning "
-                "rate, loss scaling, data) and drop the whole step, not the clients concerned"
-            )
-        limit = self.radius * (1 + _BALL_TOLERANCE[dtype])
-        if not clip and norms.numel() and float(norms.max()) > limit:
+        if clip:
+            return rows.finite(norms)
+        limit = self.radius * (1 + _BALL_TOLERANCE[rows.dtype])
+        if norms.numel() and not float(norms.max()) <= limit:  # not so for NaN either
             raise ValueError(
                 f"a row has {self.domain} norm {float(norms.max()):g}, outside the ball of radius "
-                f"{self.radius:g}; clip it first, or pass clip=True"
+                f"{self.radius:g}; clip it first, or pass clip=True, which takes a row with NaN or infinite "
+                "entries for zeros. Leave out neither the round nor the client: that would tell of the row"
             )
+        return rows, norms
 
     def clip_factors(self, norms: Tensor) -> Tensor:
         """Factor that brings each row into the ball, (clients,): radius/norm outside it, else 1."""

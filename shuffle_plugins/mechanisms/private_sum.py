@@ -79,7 +79,7 @@ class Reporter(ABC):
             randomness: source of all random bits; a fresh :class:`SecureRandomness` by default.
 
         Raises:
-            ValueError: if x is no batch of such data, or has NaN or infinite entries.
+            ValueError: if x is no batch of such data.
         """
 
     @abstractmethod
@@ -154,7 +154,8 @@ class Summation(Reporter):
 
     @abstractmethod
     def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
-        """What these clients add to a total, for a host that simulates all clients; rows are clipped.
+        """What these clients add to a total, for a host that simulates all clients; rows are clipped, and one
+        that is not finite is one of zeros.
 
         A share is distributed as ``total(randomize(x))`` without :meth:`common_noise`, and may be cheaper to
         compute. Shares of disjoint groups of clients add up. They are not private until the common noise is
@@ -305,8 +306,9 @@ class PrivateSum(Summation):
             x: (clients, dim), one client a row; may have no rows.
             randomness: source of all random bits; a fresh :class:`SecureRandomness` by default.
             clip: scale rows outside of the ball onto it. The default differs: a local randomizer has False,
-                and then refuses such rows; a multi-message sum always clips, and refuses False.
+                and then refuses such rows; a multi-message sum always clips, and refuses False. Clipping
+                takes a row with NaN or infinite entries for one of zeros, whatever the other rows are.
 
         Raises:
-            ValueError: if x is not a floating (clients, dim) batch, or has NaN or infinite entries.
+            ValueError: if x is not a floating (clients, dim) batch.
         """

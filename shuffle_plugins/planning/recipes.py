@@ -110,11 +110,10 @@ class TrainingRecipe:
                 "records"
             )
             noise = ("local_epsilon", rounded(self.local_epsilon, up=False), "the largest")
-        what = (
-            "each output of the model on a row of length one"
-            if self.model is ModelKind.LINEAR
-            else "each weight"
-        )
+        what, rows = "each weight", ""
+        if self.model is ModelKind.LINEAR:
+            what = "each output of the model on a row of length one"
+            rows = ". Divide each row of the data by its l2 norm: others lose accuracy"
         return (
             ("mechanism", self.mechanism, kind),
             ("cohort", f"{self.cohort:,}", f"{self.cohort / self.population:.3g} of the data set a step"),
@@ -145,7 +144,7 @@ class TrainingRecipe:
                 f"{self.learning_rate:g}",
                 f"with which the noise of all steps moves {what} by {_WEIGHT_NOISE[self.model]:g} (standard "
                 "deviation). The signal-to-noise ratio of a step is at most "
-                f"{rounded(ratio, up=True, digits=3)}",
+                f"{rounded(ratio, up=True, digits=3)}{rows}",
             ),
         )
 

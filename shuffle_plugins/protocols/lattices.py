@@ -81,7 +81,7 @@ class Lattice(ABC):
         """Round each client's datum, int64 (clients, size).
 
         Raises:
-            ValueError: if x is not a floating batch of that width, or has NaN or infinite entries.
+            ValueError: if x is not a floating batch of that width.
         """
 
     def encoded_sum(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
@@ -227,8 +227,6 @@ class Interval(Lattice):
         numbers = Rows.of(x)
         if numbers.dim != 1:
             raise ValueError(f"a scalar sum takes numbers, (clients, 1), got rows of {numbers.dim}")
-        values = numbers.dense().double()
-        if not bool(values.isfinite().all()):
-            raise ValueError("the batch has NaN or infinite entries; nothing was released")
-        scaled = values.clamp(0.0, self.upper) / self.upper * self.levels
+        numbers, _ = numbers.finite(numbers.linf_norm())
+        scaled = numbers.dense().double().clamp(0.0, self.upper) / self.upper * self.levels
         return stochastic_round(scaled, randomness=randomness).clamp_(0, self.levels)

@@ -1,9 +1,9 @@
 r"""Clips rows to a ball, rounds them at random to whole numbers, and adds them up without a rounded copy.
 
-**The law.** A row x is multiplied by s = factor · min(1, radius/‖x‖), factor = (1 - 1e-12) · levels/radius,
-and each entry y of the product becomes ⌊y⌋ or ⌊y⌋ + 1, the latter with probability
-⌊2**62 · (y - ⌊y⌋)⌋/2**62, independently of all others. A rounded row longer than a limit is y rounded towards
-zero instead.
+**The law.** A row that is not finite counts as zeros. A row x is multiplied by s = factor · min(1,
+radius/‖x‖), factor = (1 - 1e-12) · levels/radius, and each entry y of the product becomes ⌊y⌋ or ⌊y⌋ + 1,
+the latter with probability ⌊2**62 · (y - ⌊y⌋)⌋/2**62, independently of all others. A rounded row longer than
+a limit is y rounded towards zero instead.
 
 **The draws.** A draw is 62 bits, u/2**62 in [0, 1), and the entry becomes ⌊y + u/2**62⌋ with y - ⌊y⌋ cut
 to 62 bits. Its first 16 bits, a coin, are read for every entry; if they do not decide whether the entry is
@@ -62,9 +62,6 @@ class BallRounding:
             rows: (clients, dim).
             draw: keystream of the first digit; the next three nonces give the others. No other call may use
                 these four.
-
-        Raises:
-            ValueError: if there are NaN or infinite entries.
         """
         out = torch.zeros((rows.num_rows, rows.dim), dtype=torch.int64, device=rows.device)
         for start, part in self._parts(rows):
@@ -116,10 +113,8 @@ def _by_torch(rule: BallRounding, rows: Rows, draw: Keystream, *, position: int)
     """Round all given rows; ``position`` is the number of the first one in the whole batch, and selects its
     draws."""
     dense = rows.dense().double()
-    norms = torch.linalg.vector_norm(dense, dim=1)
-    if not bool(norms.isfinite().all()):
-        raise ValueError(_NOT_FINITE)
-    scaled = dense * (rule.factor * (rule.radius / norms.clamp(min=rule.radius)))[:, None]
+    kept, norms = Rows(dense).finite(torch.linalg.vector_norm(dense, dim=1))
+    scaled = kept.dense() * (rule.factor * (rule.radius / norms.clamp(min=rule.radius)))[:, None]
     fine = scaled * float(_COIN)
     cut = fine.floor()
     sums = cut.to(torch.int64) + _digit(rows, draw, position=position)
@@ -174,7 +169,7 @@ def _compiled(
 
     def summed(first: int, last: int) -> Tensor:
         into = out if apart else torch.zeros_like(out)
-        if not kernels.round_rows(
+        kernels.round_rows(
             table,
             one,
             item,
@@ -190,8 +185,7 @@ def _compiled(
             apart,
             scales,
             lengths,
-        ):
-            raise ValueError(_NOT_FINITE)
+        )
         return into
 
     for part in kernels.in_parts(summed, rows=rows.num_rows, size=rows.dim):
@@ -207,7 +201,6 @@ def _compiled(
 
 
 _INSIDE = 1 - 1e-12
-_NOT_FINITE = "the batch has NaN or infinite entries; nothing was released"
 
 
 @cache

@@ -280,8 +280,8 @@ def round_rows(
     apart: _Value,
     scales: _Value,
     lengths: _Value,
-) -> _Value:
-    """Round rows first..last; whether all were finite.
+) -> None:
+    """Round rows first..last; one that is not finite counts as zeros.
 
     Args:
         table: int64 (blocks, 3): address, distance of rows in entries, and width of each block of columns.
@@ -312,9 +312,7 @@ def round_rows(
         _square_rows(table, one, item, start, stop, tail, sums)
         for r in range(start, stop):
             norm = np.sqrt(sums[r - start].sum())
-            if not np.isfinite(norm):
-                return False
-            scales[r] = factor * (radius / max(norm, radius))
+            scales[r] = factor * (radius / max(norm, radius)) if np.isfinite(norm) else 0.0
         sums[:] = 0.0
         tile, column = 0, 0
         for b in range(len(table)):
@@ -322,9 +320,10 @@ def round_rows(
                 width = min(_TILE, table[b, 2] - left)
                 for r in range(start, stop):
                     x = table[b, 0] + (r * table[b, 1] + left) * item
-                    if width < _TILE:
+                    if width < _TILE or scales[r] == 0.0:
                         tail[:] = 0.0
-                        _copy(x, tail.ctypes.data, width * item)
+                        if scales[r] > 0.0:
+                            _copy(x, tail.ctypes.data, width * item)
                         x = tail.ctypes.data
                     block = ((position + r) * tiles + tile) * _LANES
                     scale = scales[r] * 65536.0
@@ -343,4 +342,3 @@ def round_rows(
                 column += width
         for r in range(start, stop):
             lengths[r] = sums[r - start].sum()
-    return True

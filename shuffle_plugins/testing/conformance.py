@@ -41,7 +41,7 @@ _CHECKS: tuple[Check, ...] = (
     inputs.takes_an_empty_batch,
     inputs.takes_every_dtype,
     inputs.refuses_malformed_batches,
-    inputs.refuses_entries_that_are_not_finite,
+    inputs.takes_what_is_not_finite_for_zeros,
     inputs.refuses_rows_outside_the_ball,
     inputs.clips_into_the_ball,
     inputs.clipping_while_randomising_is_clipping_first,

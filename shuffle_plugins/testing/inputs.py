@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 
 from shuffle_plugins.mechanisms import LocalRandomizer
 from shuffle_plugins.testing.accuracy import worst_z
-from shuffle_plugins.testing.case import Broken, Case, Measured, NotApplicable, lengths
+from shuffle_plugins.testing.case import Broken, Case, Measured, lengths
 from shuffle_plugins.testing.privacy import LARGEST_Z
 
 _CLIENTS = 50
@@ -81,18 +82,22 @@ def refuses_malformed_batches(case: Case) -> Measured:
     return {}
 
 
-def refuses_entries_that_are_not_finite(case: Case) -> Measured:
-    """NaN or an infinity anywhere in the batch: nothing is released, clipped or not."""
-    mechanism = case.mechanism
-    if not isinstance(mechanism, LocalRandomizer):
-        raise NotApplicable("it takes categories")
+def takes_what_is_not_finite_for_zeros(case: Case) -> Measured:
+    """A row with NaN or an infinity is refused without ``clip``, and with it reported as one of zeros.
+
+    Under one seed the others' reports are then the same: what they are must not depend on that row.
+    """
+    ball = case.ball
     for bad in (math.nan, math.inf, -math.inf):
         for row, column in ((0, 0), (_CLIENTS - 1, -1)):
             batch = case.inside(_CLIENTS)
+            zeroed = batch.index_fill(0, torch.tensor([row % _CLIENTS]), 0)
             batch[row, column] = bad
-            for clip in (False, True):
-                for draw in (mechanism.randomize, mechanism.randomize_sum):
-                    _refused(f"{bad} with clip={clip}", lambda d=draw, b=batch, c=clip: d(b, clip=c))  # type: ignore[misc]
+            for draws in (ball.randomize_sum, lambda x, **how: ball.sum(ball.randomize(x, **how))):
+                _refused(f"{bad} with clip=False", partial(draws, batch, clip=False))
+                taken, wanted = (draws(x, randomness=case.source(), clip=True) for x in (batch, zeroed))
+                if not torch.equal(taken, wanted):
+                    raise Broken(f"with clip=True a row with {bad} is not reported as one of zeros")
     return {}
 
 

@@ -57,7 +57,7 @@ def page(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def built(name: str) -> PrivateSum:
-    dim = 1 if name == "signed-sum" else 6
+    dim = 1 if name in ("signed-sum", "binary-rr") else 6
     if registry.kind_of(name) is registry.Kind.SUMS:
         return get(name, dim=dim, cohort=COHORT, noise_multiplier=4.0, radius=2.0)
     return get(name, dim=dim, local_epsilon=3.0, radius=2.0)
@@ -66,6 +66,22 @@ def built(name: str) -> PrivateSum:
 def rows(mechanism: PrivateSum, count: int = COHORT) -> torch.Tensor:
     x = torch.randn(count, mechanism.dim, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     return x / x.abs().sum(dim=1, keepdim=True).clamp(min=1.0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    "name", [*available(registry.Kind.VECTORS), *available(registry.Kind.SUMS), "signed-sum"]
+)
+def test_a_row_that_is_not_finite_is_one_of_zeros(name: str, bad: float) -> None:
+    """And nothing else in the round depends on it."""
+    mechanism = built(name)
+    x = rows(mechanism)
+    x[3] = 0
+    wanted = mechanism.randomize(x, randomness=SeededRandomness(1), clip=True)
+    share = mechanism.share(x, randomness=SeededRandomness(2))
+    x[3, -1] = bad
+    assert mechanism.randomize(x, randomness=SeededRandomness(1), clip=True).to_bytes() == wanted.to_bytes()
+    assert torch.equal(mechanism.share(x, randomness=SeededRandomness(2)), share)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -40,5 +40,5 @@ class Transparent(LocalRandomizer):
         rows = self.check_rows(x)
         type(self).batches.append((rows.num_rows, rows.dim))
         norms = self.row_norms(rows)
-        self.check_norms(norms, dtype=rows.dtype, clip=True)
+        rows, norms = self.admitted(rows, norms, clip=True)
         return rows.weighted_sum(self.clip_factors(norms))

@@ -313,15 +313,6 @@ def test_the_hook_checks_the_rate_it_was_made_for(
     assert len(accountant) == 0
 
 
-def test_the_hook_refuses_accumulated_iterations(make_private: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, _, optimizer, _ = make_private()
-    monkeypatch.setattr(type(optimizer), "accumulated_iterations", property(lambda self: 3))
-    hook = engine.accountant.get_optimizer_hook_fn(sample_rate=0.2)
-    with pytest.raises(ShufflePrivacyError, match="accumulated"):
-        hook(optimizer)
-    assert len(engine.accountant) == 0
-
-
 def test_half_a_budget_is_refused(accountant: Any) -> None:
     with pytest.raises(ShufflePrivacyError, match="both"):
         accountant.get_optimizer_hook_fn(sample_rate=0.1, target_epsilon=1.0)

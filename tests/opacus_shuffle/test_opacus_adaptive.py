@@ -316,7 +316,7 @@ def test_the_radius_moves_within_an_epoch_that_is_paid_for_once() -> None:
 
 
 def test_a_refused_step_leaves_the_radius_alone() -> None:
-    _, module, optimizer, loader = private()
+    _, module, optimizer, loader = private(on_nonfinite="raise")
     (x,) = next(iter(loader))
     optimizer.zero_grad()
     module(x * math.nan).mean().backward()

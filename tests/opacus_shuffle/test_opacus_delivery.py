@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import math
@@ -18,6 +19,7 @@ from opacus_shuffle import (
     CohortLoader,
     CohortMismatch,
     FixedSizeSampler,
+    PrivacyBudgetExceeded,
     PrivacyEngine,
     ShufflePrivacyError,
 )
@@ -222,7 +224,7 @@ def test_a_last_physical_batch_left_out_releases_nothing() -> None:
                 continue
             step(module, optimizer, x)
             sizes.append(len(engine.accountant))
-    assert sizes == [0, 0, 1]
+    assert sizes == [0, 1, 2]  # the round that was left out is recorded as well
 
 
 class Views(Dataset[Any]):
@@ -375,33 +377,133 @@ def test_ordinary_training_works_with_every_loader(
     assert len(engine.accountant) in (6, 7)
 
 
-def test_a_batch_may_be_skipped_before_or_after_its_backward_pass() -> None:
-    engine, module, optimizer, loader = tiny(batch_size=1)
-    for index, (x,) in enumerate(loader):
+@pytest.mark.parametrize("guard", ["the records", "the loss", "the gradient"])
+@pytest.mark.parametrize(
+    "options", [{}, {"grad_sample_mode": "functorch"}, {"sampling": "epoch"}, {"batch_size": 40}]
+)
+def test_a_guard_that_skips_batches_leaves_the_books_as_they_are(
+    make_private: Any, dataset: TensorDataset, guard: str, options: dict[str, Any]
+) -> None:
+    """``if not isfinite(loss): continue`` tells of one bad record; no run may look cheaper for it.
+
+    A skipped batch also leaves nothing behind: Opacus's hooks would wait for its backward pass for ever.
+    """
+    books = []
+    for bad in (False, True):
+        x = dataset.tensors[0].clone()
+        if bad:
+            x[7] = math.nan
+        engine, module, optimizer, loader = make_private(data=TensorDataset(x, dataset.tensors[1]), **options)
+        for _ in range(3):
+            for x, y in loader:
+                optimizer.zero_grad()
+                if guard == "the records" and bool(x.isnan().any()):
+                    continue
+                loss = nn.functional.cross_entropy(module(x), y)
+                if guard == "the loss" and bool(loss.isnan()):
+                    continue
+                loss.backward()
+                if guard == "the gradient" and any(bool(p.grad.isnan().any()) for p in module.parameters()):
+                    continue
+                optimizer.step()
+        books.append(engine.accountant.history)
+        assert optimizer.batches_without_step == (3 if bad else 0)
+    if guard == "the records" and options == {"batch_size": 40}:
+        assert books[1] == []  # nothing was trained: no batch is told from one that was only looked at
+    else:
+        assert books[0] == books[1]
+
+
+class Centred(nn.Module):
+    """Subtracts a running mean."""
+
+    def __init__(self, *, momentum: float) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.mean += self.momentum * (x.detach().mean(0) - self.mean)
+        return x - self.mean
+
+
+@pytest.mark.parametrize(
+    ("layer", "said"),
+    [
+        (nn.BatchNorm1d(6, affine=False), "layer '0', a BatchNorm1d"),
+        (nn.BatchNorm1d(6, affine=False, track_running_stats=False), "layer '0', a BatchNorm1d"),
+        (nn.BatchNorm1d(6).requires_grad_(False), "layer '0', a BatchNorm1d"),
+        (Centred(momentum=0.1), "buffer '0.mean'"),
+        (Centred(momentum=0.0), None),
+        (nn.BatchNorm1d(6).requires_grad_(False).eval(), None),
+    ],
+)
+def test_layers_without_trained_parameters_do_not_mix_records(
+    make_private: Any, step: Any, layer: nn.Module, said: str | None
+) -> None:
+    """Opacus looks at layers with trained parameters only."""
+    engine, module, optimizer, loader = make_private(module=nn.Sequential(layer, nn.Linear(6, 3)))
+    with pytest.raises(ShufflePrivacyError, match=said) if said else contextlib.nullcontext():
+        step(module, optimizer, next(iter(loader)))
+    assert len(engine.accountant) == int(said is None)
+
+
+def test_a_discriminator_trains_on_real_and_generated_rows_by_one_backward_pass(make_private: Any) -> None:
+    engine, module, optimizer, loader = make_private()
+    generator = nn.Linear(2, 6)
+    for real, labels in loader:
+        made = generator(torch.randn(len(real), 2))
         optimizer.zero_grad()
-        if index == 0:
-            continue
-        module(x).mean().backward()
-        if index == 1:
-            continue
+        losses = [nn.functional.cross_entropy(module(x), labels) for x in (real, made.detach())]
+        sum(losses).backward()
         optimizer.step()
+        module(made).sum().backward()  # the generator's own step
+    assert len(engine.accountant) == len(loader)
+
+
+def test_what_was_only_looked_at_is_not_recorded(make_private: Any, step: Any) -> None:
+    engine, module, optimizer, loader = make_private()
+    next(iter(loader))
+    with torch.no_grad():
+        for x, _ in loader:
+            module(x)
+    assert len(engine.accountant) == 0
+    for number, batch in enumerate(loader):
+        if number == 3:
+            break
+        step(module, optimizer, batch)
+    step(module, optimizer, next(iter(loader)))
+    assert len(engine.accountant) == 4
+    assert optimizer.batches_without_step == 1 + 5 + 1
+    assert "7 batches were delivered and no step taken on them" in engine.statement(delta=1e-5).warnings[-1]
+
+
+def test_a_guard_counts_in_iterations_of_one_batch(make_private: Any, step: Any) -> None:
+    engine, module, optimizer, loader = make_private()
+    for number in range(6):
+        x, y = next(iter(loader))
+        if number == 2:
+            module(x)
+            continue
+        step(module, optimizer, (x, y))
     assert len(engine.accountant) == 6
 
 
-@pytest.mark.parametrize("mode", ["hooks", "functorch"])
-def test_a_guard_between_the_forward_and_the_backward_pass_skips_its_batch_alone(
-    make_private: Any, mode: str
-) -> None:
-    """``if not isfinite(loss): continue``: Opacus's hooks would wait for that backward pass for ever."""
-    engine, module, optimizer, loader = make_private(grad_sample_mode=mode)
-    for number, (x, y) in enumerate(loader):
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(module(x), y)
-        if number in (1, 2):
-            continue
-        loss.backward()
-        optimizer.step()
-    assert len(engine.accountant) == len(loader) - 2
+def test_batches_passed_over_do_not_exceed_the_budget(make_private: Any, step: Any) -> None:
+    engine, module, optimizer, loader = make_private()
+    step(module, optimizer, next(iter(loader)))
+    most = engine.get_epsilon(1e-5)
+    engine, module, optimizer, loader = make_private(target_epsilon=most, target_delta=1e-5)
+    batches = iter(loader)
+    x, _ = next(batches)
+    module(x)
+    next(batches)
+    module(x)
+    with pytest.raises(PrivacyBudgetExceeded):
+        next(batches)
+    assert len(engine.accountant) == 1
+    assert engine.get_epsilon(1e-5) == most
 
 
 def test_earlier_batches_may_be_looked_at() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from typing import Any
@@ -25,6 +26,7 @@ from opacus_shuffle import (
 )
 from thinning import first_fast
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
@@ -260,18 +262,57 @@ def refused(
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("clipping", ["flat", "per_layer"])
+@pytest.mark.parametrize("mode", ["hooks", "functorch"])
+def test_a_gradient_that_is_not_finite_counts_as_zeros(
+    transparent: Any, flat: Any, value: float, clipping: str, mode: str
+) -> None:
+    """The others' stay as they are, also under the mean of losses of which one is NaN."""
+    model = nn.Sequential(
+        nn.Conv1d(1, 4, 3), nn.GroupNorm(2, 4), nn.Tanh(), nn.Flatten(), nn.Linear(16, 3), nn.LayerNorm(3)
+    )
+    x = torch.randn(8, 1, 6)
+    moved = []
+    for bad in (False, True):
+        module = GradSampleModule(copy.deepcopy(model), force_functorch=mode == "functorch")
+        limits = [0.1] * 8 if clipping == "per_layer" else 0.1
+        optimizer = wrap(module, randomizer=transparent, max_grad_norm=limits, clipping=clipping)
+        given = x.clone()
+        if bad:
+            given[3, 0, 2] = value
+        nn.functional.cross_entropy(module(given), torch.arange(8) % 3).backward()
+        if not bad:
+            for p in module.parameters():
+                p.grad_sample[3] = 0
+        optimizer.step()
+        moved.append(flat(module))
+    assert torch.equal(*moved)
+    assert bool(moved[0].isfinite().all())
+
+
 @pytest.mark.parametrize("randomizer", ["linf-coordinate", "privunit"])
-def test_non_finite_gradients(flat: Any, randomizer: str, value: float) -> None:
+def test_a_gradient_that_is_not_finite_is_refused_on_demand(flat: Any, randomizer: str) -> None:
     module = GradSampleModule(nn.Linear(6, 3))
-    optimizer = wrap(module, randomizer=randomizer)
+    optimizer = wrap(module, randomizer=randomizer, on_nonfinite="raise")
     x = torch.randn(8, 6)
-    x[3, 2] = value
+    x[3, 2] = math.nan
     backward(module, x)
-    refused(optimizer, module, flat, ValueError, "NaN")
+    refused(optimizer, module, flat, ShufflePrivacyError, "leave on_nonfinite out")
     optimizer.zero_grad()
     backward(module, torch.randn(8, 6))
     optimizer.step()
     assert len(optimizer.accountant) == 1
+    with pytest.raises(ShufflePrivacyError, match="'zero' or 'raise'"):
+        wrap(module, on_nonfinite="skip")
+
+
+def test_training_that_diverged_spends_nothing_more(flat: Any) -> None:
+    module = GradSampleModule(nn.Linear(6, 3))
+    optimizer = wrap(module)
+    with torch.no_grad():
+        module._module.bias[1] = math.inf
+    backward(module, torch.randn(8, 6))
+    refused(optimizer, module, flat, ShufflePrivacyError, "diverged")
 
 
 @pytest.mark.parametrize("received", [1, 7, 9])
@@ -320,7 +361,38 @@ def test_accumulated_gradients(flat: Any) -> None:
     optimizer.expect_batch(Delivery(rows=8))
     for _ in range(2):
         backward(module, torch.randn(4, 6))
-    refused(optimizer, module, flat, ShufflePrivacyError, "2 batches are accumulated")
+    refused(optimizer, module, flat, ShufflePrivacyError, "GAN's discriminator .* added up before one")
+
+
+def test_an_optimizer_that_evaluates_the_loss_again_is_refused() -> None:
+    module = nn.Linear(6, 3)
+    with pytest.raises(ShufflePrivacyError, match=r"LBFGS .* such as SGD or Adam"):
+        ShuffleDPOptimizer(
+            torch.optim.LBFGS(module.parameters()),
+            randomizer="privunit",
+            local_epsilon=1.0,
+            max_grad_norm=1.0,
+            population=40,
+            cohort=8,
+        )
+
+
+def test_checkpointed_layers_are_named(flat: Any) -> None:
+    module = GradSampleModule(nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 2)))
+    optimizer = wrap(module)
+    first, second = module._module
+    optimizer.expect_batch(Delivery(rows=8))
+    second(checkpoint(lambda x: first(x).tanh(), torch.randn(8, 6), use_reentrant=False)).sum().backward()
+    refused(optimizer, module, flat, ShufflePrivacyError, "switch activation .* checkpointing off")
+
+
+def test_batches_in_the_second_dimension_are_named(flat: Any) -> None:
+    module = GradSampleModule(nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 2)))
+    optimizer = wrap(module)
+    first, second = module._module
+    optimizer.expect_batch(Delivery(rows=8))
+    second(first(torch.randn(5, 8, 6)).mean(0)).sum().backward()
+    refused(optimizer, module, flat, CohortMismatch, "batch_first=False")
 
 
 def test_a_second_step_on_a_batch(flat: Any) -> None:
@@ -464,7 +536,11 @@ def test_after_a_refusal_the_rest_of_the_logical_batch_is_dropped(
 ) -> None:
     """Under Poisson sampling any number of gradients is a cohort, so leftovers would go unnoticed."""
     engine, module, optimizer, loader = make_private(
-        randomizer=transparent, sampling="poisson", batch_size=20, randomness=SeededRandomness(3)
+        randomizer=transparent,
+        sampling="poisson",
+        batch_size=20,
+        randomness=SeededRandomness(3),
+        on_nonfinite="raise",
     )
     with BatchMemoryManager(data_loader=loader, max_physical_batch_size=6, optimizer=optimizer) as split:
         before = flat(module)
@@ -474,7 +550,7 @@ def test_after_a_refusal_the_rest_of_the_logical_batch_is_dropped(
             x, y = next(batches)
             last = not optimizer._check_skip_next_step(pop_next=False)
             if chunk == bad_chunk:
-                with pytest.raises(ValueError, match="NaN"):
+                with pytest.raises(ShufflePrivacyError, match="NaN"):
                     step(module, optimizer, (x * math.nan, y))
             else:
                 step(module, optimizer, (x, y))
@@ -730,7 +806,10 @@ def test_a_bad_local_epsilon_leaves_the_present_one(bad: Any) -> None:
 
 def test_noise_schedulers_of_opacus_are_told_to_schedule_local_epsilon() -> None:
     optimizer = wrap(nn.Linear(6, 3))
-    with pytest.raises(ShufflePrivacyError, match=r"assign optimizer\.local_epsilon between steps"):
+    assert not hasattr(optimizer, "noise_multiplier")
+    with pytest.raises(AttributeError, match=r"assign optimizer\.local_epsilon between steps"):
+        _ = optimizer.noise_multiplier
+    with pytest.raises(ValueError, match="noise_multiplier"):
         ExponentialNoise(optimizer, gamma=0.9)
     with pytest.raises(ShufflePrivacyError, match="local_epsilon"):
         optimizer.noise_multiplier = 1.0

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from opacus.accountants import PRVAccountant
+from opacus_shuffle import SubsampledShufflePLDAccountant
+from scipy.stats import binom
+
+from shuffle_plugins.mechanisms import BinaryRandomizedResponse
+from shuffle_plugins.protocols import VectorSum
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guides" / "opacus.md").read_text()
@@ -22,6 +31,27 @@ def recipes() -> dict[tuple[str, str], dict[str, Any]]:
                 for key, call in zip(node.value.keys, node.value.values, strict=True)
             }
     raise AssertionError("the example has no RECIPES")
+
+
+def test_the_two_relations_and_the_mixed_rows_have_the_numbers_that_the_page_says() -> None:
+    theirs, ours = PRVAccountant(), SubsampledShufflePLDAccountant()
+    for _ in range(200):
+        theirs.step(noise_multiplier=4.0, sample_rate=0.1)
+    vectors = VectorSum.with_noise(dim=6_120, cohort=6_000, noise_multiplier=4.0)
+    ours.record(vectors.round(population=60_000, cohort=6_000), num_steps=200)
+    add_remove, replace_one = (math.ceil(each.get_epsilon(1e-5) * 100) / 100 for each in (theirs, ours))
+    assert f"ε ≤ {add_remove:.2f} in Opacus's books (PRV, add/remove) and ε ≤ {replace_one:.2f} here" in PAGE
+
+    one = BinaryRandomizedResponse(local_epsilon=4.0).round(population=10_000, cohort=10_000)
+    ours = SubsampledShufflePLDAccountant()
+    ours.record(one)
+    certified = ours.get_epsilon(1e-5)
+    low = 1 / (math.exp(4) + 1)
+    others = binom.pmf(np.arange(10_001), 9_998, low)
+    with_, without = (np.convolve(others, binom.pmf(np.arange(3), 2, p)) for p in (1 - low, low))
+    true = np.maximum(without - math.exp(certified) * with_, 0).sum()
+    assert f"({certified:.4f}, 1e-5) is certified" in PAGE
+    assert f"have δ ≥ {true:.1e}".replace("e-0", "e-") in PAGE
 
 
 def printed_calls() -> dict[str, dict[str, Any]]:

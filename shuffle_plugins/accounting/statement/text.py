@@ -190,9 +190,10 @@ def _rounds(statement: PrivacyStatement) -> Iterator[tuple[str, tuple[str, ...]]
             f"{each.rounds:,} × {each.mechanism}{unreleased}.",
             (
                 *([worst] if "generic" in each.mechanism.split() else []),
-                f"Local ε0 = {_local(each)}, δ0 = {each.local_delta:g}, of what one client sends in a round.",
+                f"Local ε0 = {_local(each)}, δ0 = {each.local_delta:g}, of what one {statement.member} sends "
+                "in a round.",
                 f"Accounted for as k = {_range(*each.cohort or ())} of n = {_range(*each.population)} "
-                f"clients, sampled {each.sampling}: {each.secrecy}.",
+                f"{statement.member}s, sampled {each.sampling}: {each.secrecy}.",
                 f"Nobody may see more than {each.seen}.",
                 f"Bounds: {each.source}.",
             ),

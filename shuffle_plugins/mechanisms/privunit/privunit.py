@@ -134,8 +134,9 @@ class PrivUnit(LocalRandomizer):
             return super().randomize_sum(rows, randomness=randomness, clip=clip)
         randomness = secure(randomness)
         chunked = ChunkedSum(rows, chunk=chunk)
-        norms = chunked.norms()
-        self.check_norms(norms, dtype=rows.dtype, clip=clip)
+        admitted, norms = self.admitted(rows, chunked.norms(), clip=clip)
+        if admitted is not rows:
+            chunked = ChunkedSum(admitted, chunk=chunk)
         total = chunked.sample(norms, draws=self._draw(norms, randomness), randomness=randomness)
         return total.mul_(self.report_norm).to(torch.float32).to(rows.compute_dtype)
 

@@ -116,8 +116,7 @@ class ProjUnit(LocalRandomizer):
         wide = Rows([block.double() for block in rows.blocks])
         folding = self._folding
         means = torch.zeros(rows.num_rows, self.dim, dtype=torch.float64, device=rows.device)
-        norms = self.row_norms(wide)
-        self.check_norms(norms, dtype=rows.dtype, clip=True)
+        wide, norms = self.admitted(wide, self.row_norms(wide), clip=True)
         factors = self.clip_factors(norms)
         for pattern in range(folding.patterns):
             chosen = torch.full((rows.num_rows,), pattern, device=rows.device)

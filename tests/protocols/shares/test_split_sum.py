@@ -280,9 +280,6 @@ def test_noise_of_a_robust_sum_covers_its_honest_part():
 
 def test_impossible_input_and_messages_are_refused():
     protocol = SplitSum(cohort=4, levels=10, noise_epsilon=1.0, shares=5)
-    for bad in (math.nan, math.inf):
-        with pytest.raises(ValueError, match="NaN or infinite"):
-            protocol.randomize(torch.tensor([[bad]]))
     with pytest.raises(ValueError, match="takes numbers"):
         protocol.randomize(torch.zeros(4, 2))
     with pytest.raises(ValueError, match="4 clients"):
