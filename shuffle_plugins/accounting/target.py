@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from shuffle_plugins.accounting.accountant import ShuffleAccountant
 from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.accounting.terms import Method, check_method
-from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Delta, Ranged, Steps, TargetEpsilon
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PrivacyTarget:
+@dataclass(frozen=True, kw_only=True)
+class PrivacyTarget(Ranged):
     """A goal of calibration: ``num_steps`` rounds together may cost at most ``epsilon`` at ``delta``.
 
     Attributes:
@@ -29,15 +29,13 @@ class PrivacyTarget:
         True
     """
 
-    epsilon: float
-    delta: float
-    num_steps: int = 1
+    epsilon: TargetEpsilon
+    delta: Delta
+    num_steps: Steps = 1
     method: Method = "pld"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", checks.target_epsilon(self.epsilon, name="epsilon"))
-        object.__setattr__(self, "delta", checks.delta(self.delta))
-        checks.num_steps(self.num_steps)
+        super().__post_init__()
         check_method(self.method)
 
     def cost(self, each: Round) -> float:

@@ -1,0 +1,75 @@
+"""Ranges of fields, declared once where the field stands: ``cohort: Count``, ``p: Annotated[float, number(…)]``.
+
+A dataclass that inherits :class:`Ranged` checks every such field when it is made, and keeps what the check
+returns: a float for an int, a member for its name. ``X | None`` lets None pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from functools import cache, partial
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from shuffle_plugins.core import checks
+
+Check = Callable[[str, object], Any]
+"""Called with a field's name and value; returns the value to keep, or raises a ValueError that names it."""
+
+
+def number(
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    below: float | None = None,
+    at_most: float | None = None,
+) -> Check:
+    """A finite number in a range, as of :func:`checks.number`."""
+    return partial(checks.number, above=above, at_least=at_least, below=below, at_most=at_most)
+
+
+def whole(*, at_least: float = 1, at_most: float = float("inf")) -> Check:
+    """A whole number in a range, as of :func:`checks.whole`."""
+    return partial(checks.whole, at_least=at_least, at_most=at_most)
+
+
+def one_of(kind: type[StrEnum]) -> Check:
+    """A member of an enumeration, given itself or its value."""
+    return partial(checks.choice, kind)
+
+
+def _named(check: Callable[..., Any]) -> Check:
+    return lambda name, value: check(value, name=name)
+
+
+LocalEpsilon = Annotated[float, _named(checks.local_epsilon)]
+Delta = Annotated[float, _named(checks.delta)]
+TargetEpsilon = Annotated[float, _named(checks.target_epsilon)]
+Steps = Annotated[int, _named(checks.num_steps)]
+Fraction = Annotated[float, checks.fraction]
+Positive = Annotated[float, number(above=0)]
+NotNegative = Annotated[float, number(at_least=0)]
+Count = Annotated[int, whole()]
+Dim = Annotated[int, whole(at_most=checks.MAX_DIM)]
+Radius = Annotated[float, lambda _, value: checks.radius(value)]
+
+
+class Ranged:
+    """Base of dataclasses whose fields declare their ranges; a subclass's ``__post_init__`` calls super's."""
+
+    def __post_init__(self) -> None:
+        for name, check, optional in _checks(type(self)):  # type: ignore[arg-type]  # types are hashable
+            value = getattr(self, name)
+            if value is not None or not optional:
+                object.__setattr__(self, name, check(name, value))
+
+
+@cache
+def _checks(kind: type) -> tuple[tuple[str, Check, bool], ...]:
+    found = []
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        for part in (hint, *get_args(hint)):
+            if get_origin(part) is Annotated:
+                found += [(name, check, NoneType in get_args(hint)) for check in part.__metadata__]
+    return tuple(found)
