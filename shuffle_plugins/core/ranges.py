@@ -1,4 +1,4 @@
-"""Ranges of fields, declared once where the field stands: ``cohort: Count``, ``p: Annotated[float, number(…)]``.
+"""Ranges of fields, declared once where the field stands: ``cohort: Count``, ``p: Annotated[float, check]``.
 
 A dataclass that inherits :class:`Ranged` checks every such field when it is made, and keeps what the check
 returns: a float for an int, a member for its name. ``X | None`` lets None pass.

@@ -35,7 +35,8 @@ def test_what_the_checks_return_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("cohort", 0), ("cohort", None), ("local_epsilon", 0), ("flip", 0.5), ("colour", "x")]
+    ("field", "value"),
+    [("cohort", 0), ("cohort", None), ("local_epsilon", 0), ("flip", 0.5), ("colour", "x")],
 )
 def test_a_value_out_of_range_is_refused_by_its_name(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=field):
