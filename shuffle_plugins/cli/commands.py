@@ -16,7 +16,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from shuffle_plugins import __version__
-from shuffle_plugins.cli.plotting import PlottingUnavailable
 from shuffle_plugins.cli.wrong_names import no_such_option
 from shuffle_plugins.core import missing_extra
 
@@ -102,7 +101,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
         status = _application(given)(given, standalone_mode=False)
     except _CommandLineError as error:
         return _refuse(_complaint(error))
-    except (ValueError, PlottingUnavailable) as error:
+    except ValueError as error:
         return _refuse(str(error))
     except ModuleNotFoundError as error:
         if advice := missing_extra(error):

@@ -1,11 +1,10 @@
-import builtins
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, cast, get_args
 
 import pytest
@@ -240,17 +239,12 @@ def test_plot(run: Run, tmp_path: Path, command: str) -> None:
 def test_plot_without_matplotlib_says_what_to_install(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = builtins.__import__
-
-    def refuse(name: str, *rest: Any, **keywords: Any) -> ModuleType:
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return real(name, *rest, **keywords)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    for name in [name for name in sys.modules if name.startswith("matplotlib.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, out, err = run("compare", *QUESTION, "--plot", str(tmp_path / "epsilon.png"))
     assert (code, out) == (2, "")
-    assert "pip install" in err
+    assert "pip install 'shuffle-plugins[plot]'" in err
 
 
 @pytest.mark.slow
