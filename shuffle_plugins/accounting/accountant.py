@@ -35,6 +35,10 @@ _CLOSED = 1 - 1e-6  # share of what costs no amplification: no lower end is look
 _NO_AMPLIFICATION = "local epsilon, no amplification"
 
 
+class BudgetExceeded(RuntimeError):
+    """A round would cost more than the budget; nothing of it was recorded or released."""
+
+
 class ShuffleAccountant:
     """Adds up shuffled rounds and says what they cost together.
 
