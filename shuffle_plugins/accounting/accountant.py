@@ -71,6 +71,12 @@ class ShuffleAccountant:
         self._upper_history = GrowingHistory(_coarse_law)
         self._instances = Instances()
 
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__}, {self._method}: {self.num_steps:,} rounds, "
+            f"adversary: {self._adversary()}>"
+        )
+
     # -- recording --------------------------------------------------------------------------------------
 
     def step(self, shuffle_round: Round, *, num_steps: int = 1) -> None:
