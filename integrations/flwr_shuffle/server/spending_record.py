@@ -13,7 +13,7 @@ from shuffle_plugins.core import rounded
 from shuffle_plugins.ledger import BudgetLedger, Checkpoint
 
 
-class PrivacyBudgetExceeded(BudgetExceeded, PrivacyBudgetExhausted):
+class BudgetExhausted(BudgetExceeded, PrivacyBudgetExhausted):
     """The next round could spend more than the budget; no client was asked for anything."""
 
 
@@ -117,7 +117,7 @@ class SpendingRecord:
         """Let one more such round pass if the budget allows it; without a budget any round passes.
 
         Raises:
-            PrivacyBudgetExceeded: if ε after it could be more than the budget.
+            BudgetExhausted: if ε after it could be more than the budget.
         """
         settings = self._settings
         if settings.max_epsilon is not None and self._accountant.would_exceed(
@@ -126,7 +126,7 @@ class SpendingRecord:
             delta=settings.delta,
             adversary=settings.adversary,
         ):
-            raise PrivacyBudgetExceeded(
+            raise BudgetExhausted(
                 f"another round could take ε against {settings.adversary} over {settings.max_epsilon:g} at "
                 f"δ = {settings.delta:g}; after {self._accountant.num_rounds} rounds: {self}"
             )
