@@ -95,13 +95,12 @@ def _names_first(app: Sphinx, page: nodes.document) -> None:
     """On a page of the API, links to all names that it documents, above the first."""
     if not app.env.docname.startswith("docs/api/"):
         return
-    names = nodes.paragraph("", "On this page: ")
+    names = nodes.paragraph()
     for entry in page.findall(desc):
         if entry[0]["ids"] and not isinstance(entry.parent, desc_content):  # a method stands in its class
+            names += nodes.Text(" · " if names.children else "On this page: ")
             names += nodes.reference("", entry[0]["fullname"], internal=True, refid=entry[0]["ids"][0])
-            names += nodes.Text(" · ")
-    if len(names) > 1:
-        page[0].insert(1, names[:-1])
+    page[0].insert(1, names)
 
 
 def _formula(translator: HTML5Translator, node: nodes.Element) -> None:
