@@ -245,8 +245,10 @@ def test_the_documented_question_is_answered_under_every_sampling(run: Run) -> N
     documented = "--population 60000 --cohort 10000 --local-epsilon 1.5 --rounds 1200 --delta 1e-5"
     uppers = {
         sampling: answer(run, "epsilon", *documented.split(), "--sampling", sampling)["upper"]
-        for sampling in ("without-replacement", "poisson", "full")
+        for sampling in ("without-replacement", "poisson")
     }
+    everybody = documented.replace("60000", "10000").split()
+    uppers["full"] = answer(run, "epsilon", *everybody, "--sampling", "full")["upper"]
     assert uppers["poisson"] == pytest.approx(uppers["without-replacement"], rel=0.05)
     assert uppers["full"] > 5 * uppers["poisson"]
 
