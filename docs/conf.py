@@ -7,11 +7,12 @@ a code host. ``_toc.yml`` has the order of the pages.
 from __future__ import annotations
 
 import sys
+import tomllib
 from pathlib import Path
 
 from docutils import nodes
 from latex2mathml.converter import convert
-from sphinx.addnodes import pending_xref
+from sphinx.addnodes import desc, desc_content, pending_xref
 from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.writers.html5 import HTML5Translator
@@ -44,6 +45,13 @@ include_patterns = [
 exclude_patterns = [".*", "build", "dist", "outputs", "shuffle_plugins", "integrations", "tests", "docs/_*"]
 
 html_theme = "furo"
+if urls := tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"].get("urls"):
+    # then pages have a link to be edited by; until there is a public repository, the package names no address
+    html_theme_options = {
+        "source_repository": urls["Repository"],
+        "source_branch": "main",
+        "source_directory": "",
+    }
 html_title = f"shuffle-plugins {version}"
 html_additional_pages = {"index": "to_landing_page.html"}
 templates_path = ["_templates"]
@@ -83,6 +91,18 @@ def _no_type(app: Sphinx, what: str, name: str, value: object, options: object, 
         lines[:0] = ["..", ""]  # an empty comment of reStructuredText: the first line, and without a colon
 
 
+def _names_first(app: Sphinx, page: nodes.document) -> None:
+    """On a page of the API, links to all names that it documents, above the first."""
+    if not app.env.docname.startswith("docs/api/"):
+        return
+    names = nodes.paragraph()
+    for entry in page.findall(desc):
+        if entry[0]["ids"] and not isinstance(entry.parent, desc_content):  # a method stands in its class
+            names += nodes.Text(" · " if names.children else "On this page: ")
+            names += nodes.reference("", entry[0]["fullname"], internal=True, refid=entry[0]["ids"][0])
+    page[0].insert(1, names)
+
+
 def _formula(translator: HTML5Translator, node: nodes.Element) -> None:
     translator.body.append(
         convert(node.astext(), display="block" if isinstance(node, nodes.math_block) else "inline")
@@ -93,6 +113,7 @@ def _formula(translator: HTML5Translator, node: nodes.Element) -> None:
 def setup(app: Sphinx) -> dict[str, bool]:
     """Formulas become MathML, which browsers draw by themselves: no script to fetch, no LaTeX to install."""
     app.connect("autodoc-process-docstring", _no_type, priority=400)  # before napoleon's 500
+    app.connect("doctree-read", _names_first)
     app.add_post_transform(_OthersAsText)
     app.add_html_math_renderer("mathml", (_formula, None), (_formula, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

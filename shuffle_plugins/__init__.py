@@ -15,7 +15,7 @@ Hosts (``opacus_shuffle``, ``flwr_shuffle``) are packages of their own. They dep
 reverse.
 """
 
-import lazy_loader
+from shuffle_plugins.core import face
 
 __version__ = "0.1.0"
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

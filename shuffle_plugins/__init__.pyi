@@ -15,6 +15,7 @@ from . import secure_aggregation as secure_aggregation
 from . import shuffler as shuffler
 from . import testing as testing
 from .accounting import Adversary as Adversary
+from .accounting import BudgetExceeded as BudgetExceeded
 from .accounting import EpsilonInterval as EpsilonInterval
 from .accounting import FederatedAccountant as FederatedAccountant
 from .accounting import FederatedRound as FederatedRound

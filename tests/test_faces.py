@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from public_names import PACKAGES, RECORDED, parsed, public_names
+from thinning import first_fast
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
@@ -25,7 +26,7 @@ LAYERS = [
 IMPORT = re.compile(r"^ *(from \w+_(?:plugins|shuffle)[\w.]* import (?:\([^)]*\)|[^(\n]+))", re.MULTILINE)
 """An import of this project's names on a page."""
 
-HEAVY = ("torch", "numpy", "scipy", "numba", "typer", "rich", "flwr", "opacus")
+HEAVY = ("torch", "torch._dynamo", "numpy", "scipy", "numba", "typer", "rich", "flwr", "opacus")
 
 
 def loaded(code: str) -> set[str]:
@@ -100,6 +101,35 @@ def test_accounting_never_loads_torch():
     libraries = loaded(f"from shuffle_plugins import accounting; {names}")
     assert "scipy" in libraries
     assert "torch" not in libraries
+
+
+@first_fast("host", ["flwr_shuffle", "opacus_shuffle"])
+def test_a_host_loads_no_compiler_until_one_is_used(host: str) -> None:
+    libraries = loaded(f"import {host}; [getattr({host}, name) for name in {host}.__all__]")
+    assert "torch" in libraries
+    assert not {"numba", "torch._dynamo"} & libraries
+
+
+@pytest.mark.parametrize(
+    ("absent", "code", "extra"),
+    [
+        ("opacus", "from opacus_shuffle import PrivacyEngine", "opacus"),
+        ("torch", "from opacus_shuffle import PrivacyEngine", "opacus"),
+        ("flwr", "from flwr_shuffle import ShuffleMod", "flower"),
+        ("torch", "from flwr_shuffle import ShuffleStrategy", "flower"),
+        ("torch", "import shuffle_plugins as sp; sp.protocols.VectorSum", "torch"),
+        ("numba", "from shuffle_plugins.compressors import compiled", "torch"),
+    ],
+)
+def test_a_name_that_needs_a_missing_extra_says_what_to_install(absent: str, code: str, extra: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.modules[{absent!r}] = None; {code}"],
+        capture_output=True,
+        text=True,
+    )
+    last = run.stderr.splitlines()[-1]
+    assert last.startswith(f"ModuleNotFoundError: this needs {absent}")
+    assert last.endswith(f"pip install 'shuffle-plugins[{extra}]'")
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from .server.sampling import FixedSize as FixedSize
 from .server.sampling import Poisson as Poisson
 from .server.sampling import SelfSampling as SelfSampling
 from .server.settings import MechanismSpec as MechanismSpec
+from .server.spending_record import BudgetExhausted as BudgetExhausted
 from .server.strategy import ShuffleStrategy as ShuffleStrategy
 from .simulated_nodes import SimulatedConfig as SimulatedConfig
 from .simulated_nodes import SimulatedNodes as SimulatedNodes

@@ -5,12 +5,13 @@ with Opacus, and makes its ``BatchMemoryManager`` split our loaders in our way. 
 neighbours at fixed population.
 """
 
-import lazy_loader
+from shuffle_plugins.core import advised, face
 
-from opacus_shuffle.accountants import register_accountants
-from opacus_shuffle.loaders import announce_physical_batches
+with advised("opacus"):
+    from opacus_shuffle.accountants import register_accountants
+    from opacus_shuffle.loaders import announce_physical_batches
 
 register_accountants()
 announce_physical_batches()
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__, __file__, extra="opacus")

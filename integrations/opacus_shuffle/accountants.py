@@ -44,6 +44,9 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         self._budget: _Budget | None = None
         self._unrecorded = 0
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {len(self):,} rounds>"
+
     @classmethod
     def mechanism(cls) -> str:
         """The name under which Opacus's registry knows this class."""

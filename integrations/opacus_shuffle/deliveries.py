@@ -73,6 +73,8 @@ class StaleInputs:
         self._current: set[StorageWeakRef] = set()
         self._earlier: set[StorageWeakRef] = set()
         self._prune_at = _FEW
+        # not as a decorator: it loads torch's compiler, as every optimizer does, for up to a second
+        self._untraced = torch.compiler.disable(self._check)  # type: ignore[no-untyped-call]
 
     def deliver(self, batch: object) -> None:
         """Take note of a batch that is handed out: a tensor, or a mapping, list or tuple of batches."""
@@ -89,10 +91,12 @@ class StaleInputs:
         """Whether a tensor among ``inputs`` belongs to an earlier batch and not to the last one."""
         return any(ref in self._earlier and ref not in self._current for ref in _storages(inputs))
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Check the inputs of a forward pass in training mode with gradients enabled; other passes may use
         any batch."""
+        self._untraced(module, args, kwargs)
+
+    def _check(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         if module.training and torch.is_grad_enabled():
             self.trained = True
             self.seen = self.seen or self.any_stale((args, kwargs))

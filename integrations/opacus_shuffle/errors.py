@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from shuffle_plugins.accounting import BudgetExceeded
+
 T = TypeVar("T")
 
 
@@ -21,7 +23,7 @@ class CohortMismatch(ShufflePrivacyError):
     released."""
 
 
-class PrivacyBudgetExceeded(ShufflePrivacyError):
+class PrivacyBudgetExceeded(BudgetExceeded, ShufflePrivacyError):
     """The next round would spend more than the budget; it was neither recorded nor released."""
 
 

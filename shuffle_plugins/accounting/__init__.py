@@ -4,6 +4,6 @@ Describe a round with :class:`ShuffleRound`, record rounds in a :class:`ShuffleA
 :class:`EpsilonInterval`. The mathematics and its proofs are in ``docs/proofs/accounting.md``.
 """
 
-import lazy_loader
+from shuffle_plugins.core import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -1,4 +1,5 @@
 from . import published as published
+from .accountant import BudgetExceeded as BudgetExceeded
 from .accountant import ShuffleAccountant as ShuffleAccountant
 from .calibrate import LARGEST_SEARCHED_LOCAL_EPSILON as LARGEST_SEARCHED_LOCAL_EPSILON
 from .calibrate import LEAST_SEARCHED_LOCAL_EPSILON as LEAST_SEARCHED_LOCAL_EPSILON

@@ -35,6 +35,10 @@ _CLOSED = 1 - 1e-6  # share of what costs no amplification: no lower end is look
 _NO_AMPLIFICATION = "local epsilon, no amplification"
 
 
+class BudgetExceeded(RuntimeError):
+    """A round would cost more than the budget; nothing of it was recorded or released."""
+
+
 class ShuffleAccountant:
     """Adds up shuffled rounds and says what they cost together.
 
@@ -66,6 +70,12 @@ class ShuffleAccountant:
         self._allowance: _Allowance | None = None
         self._upper_history = GrowingHistory(_coarse_law)
         self._instances = Instances()
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__}, {self._method}: {self.num_steps:,} rounds, "
+            f"adversary: {self._adversary()}>"
+        )
 
     # -- recording --------------------------------------------------------------------------------------
 

@@ -6,6 +6,6 @@ rounds and checks what the accountant certifies;
 ``docs/guides/audit.md``.
 """
 
-import lazy_loader
+from shuffle_plugins.core import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

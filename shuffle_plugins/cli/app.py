@@ -28,12 +28,8 @@ def app_command(
 
     It needs the extra `app`. Nothing is fetched from elsewhere, and nobody else can connect.
     """
-    try:
-        from shuffle_plugins.cli.page.server import serve
-    except ImportError as error:
-        raise typer.BadParameter(
-            f"the page needs {error.name}; install it with: pip install 'shuffle-plugins[app]'"
-        ) from error
+    from shuffle_plugins.cli.page.server import serve
+
     if not 0 <= port < 1 << 16:
         raise typer.BadParameter(f"a port is a whole number in [0, 65535], got {port}", param_hint="--port")
     serve(port=port, browser=browser)

@@ -47,8 +47,9 @@ def audit_command(
     as_json: options.JsonOption = False,
 ) -> None:
     """Attack a randomizer's reports, and its shuffled rounds; ends with status 1 if a claim is refuted."""
-    if population is None and cohort is not None:
-        raise typer.BadParameter("--cohort needs --population: without it a single report is attacked")
+    if population is None:
+        of_rounds = ("cohort", "rounds", "delta", "sampling", "adversary", "method")
+        options.refuse_given(context, of_rounds, "without --population a single report is attacked")
     check_one_report(mechanism)
     attacked = mechanisms.get(mechanism, local_epsilon=local_epsilon, dim=dim)
     found = [

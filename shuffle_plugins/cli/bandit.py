@@ -25,6 +25,7 @@ class Trust(StrEnum):
 
 
 def bandit_command(
+    context: typer.Context,
     *,
     actions: Annotated[
         str,
@@ -80,10 +81,14 @@ def bandit_command(
     """
     from shuffle_plugins.bandits import Environment, LinearBandit
 
+    if model is not Trust.SHUFFLED:
+        unused = ("bound",) if model is Trust.LOCAL else ("bound", "mechanism")
+        options.refuse_given(context, unused, f"rewards are {model.value}")
     protected = _model(model, epsilon=epsilon, delta=delta, mechanism=mechanism, bound=bound)
     if actions.replace("_", "").replace(",", "").isdecimal():
         features = Environment.random(actions=options.read_whole(actions), dim=dim, seed=0).actions
     else:
+        options.refuse_given(context, ("dim",), "the file holds the actions")
         features = _read(Path(actions))
     bandit = LinearBandit(actions=features, horizon=horizon, privacy=protected)
     with output.progress("planning", as_json=as_json):

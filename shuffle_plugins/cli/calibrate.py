@@ -10,7 +10,7 @@ import typer
 
 from shuffle_plugins import accounting
 from shuffle_plugins.cli import options, output
-from shuffle_plugins.cli.questions import AskedRounds, answer_json, show_answer
+from shuffle_plugins.cli.questions import AskedRounds, answer_json, show_answer, warnings
 from shuffle_plugins.core import rounded
 
 _T = TypeVar("_T")
@@ -110,14 +110,15 @@ def calibrate_command(
                 )
                 asked = replace(asked, cohort=found)
     answer = asked.compare(local_epsilon=local_epsilon, num_steps=rounds, delta=delta)
+    told = [*warnings(answer), *_capped(solve, found)]
     if as_json:
         beside = answer.beside(accounting.FEW_PUBLISHED)
-        output.print_json({"solve": solve.value, "value": found, **answer_json(beside)})
+        output.print_json({"solve": solve.value, "value": found, **answer_json(beside), "warnings": told})
     else:
         shown = f"{found:,}" if isinstance(found, int) else rounded(found, up=False, digits=6)
         output.show(f"[bold]{solve} = {shown}[/] keeps the certified ε within {target_epsilon:g}")
-        show_answer(answer, published=accounting.FEW_PUBLISHED, population=population)
-    output.remark(_capped(solve, found), as_json=as_json)
+        show_answer(answer, published=accounting.FEW_PUBLISHED)
+    output.warn(told)
 
 
 def _needed(value: _T | None, option: str) -> _T:
@@ -126,12 +127,12 @@ def _needed(value: _T | None, option: str) -> _T:
     return value
 
 
-def _capped(solve: Unknown, found: float) -> str | None:
-    """The remark that the solver's largest value was reached before the target was."""
+def _capped(solve: Unknown, found: float) -> list[str]:
+    """That the solver's largest value was reached before the target was."""
     if solve is Unknown.LOCAL_EPSILON and found >= accounting.LARGEST_SEARCHED_LOCAL_EPSILON:
         cap = f"ε0 = {accounting.LARGEST_SEARCHED_LOCAL_EPSILON:g}"
     elif solve is Unknown.ROUNDS and found >= accounting.MAX_NUM_STEPS:
         cap = f"T = {accounting.MAX_NUM_STEPS:,}"
     else:
-        return None
-    return f"{cap} is the solver's cap, not the target's: more may stay within the target too."
+        return []
+    return [f"{cap} is the solver's cap, not the target's: more may stay within the target too"]

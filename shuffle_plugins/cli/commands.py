@@ -7,17 +7,18 @@ A subcommand is a module of this package, loaded only if it is asked for. What s
 
 from __future__ import annotations
 
+import codecs
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from shuffle_plugins import __version__
-from shuffle_plugins.cli.plotting import PlottingUnavailable
-from shuffle_plugins.cli.wrong_names import no_such_option
+from shuffle_plugins.cli.wrong_names import no_such_option, with_options
 from shuffle_plugins.core import missing_extra
 
 _COMMANDS = (
@@ -46,6 +47,13 @@ _CommandLineError = cast(type[typer.BadParameter], _ancestry[_ancestry.index(Exc
 class _Command(TyperCommand):
     def get_help_option(self, ctx: Any) -> Any:
         return _as_flag(super().get_help_option(ctx))
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ValueError as error:
+            options = {str(each.name): each.opts[0] for each in self.get_params(ctx) if "--" in each.opts[0]}
+            raise ValueError(with_options(str(error), options)) from error
 
 
 class _Group(TyperGroup):
@@ -82,13 +90,15 @@ def _application(arguments: Sequence[str]) -> typer.Typer:
         callback=_root,
         invoke_without_command=True,
         help="What rounds of the shuffle model cost: certified ε for replace-one neighbours.",
-        add_completion=False,
+        context_settings={"help_option_names": ["--help", "-h"]},
         pretty_exceptions_enable=False,
     )
     for name in [name for name in _COMMANDS if name in arguments[:1]] or _COMMANDS:
         module = name.replace("-", "_")
         command = getattr(import_module(f"shuffle_plugins.cli.{module}"), f"{module}_command")
         if isinstance(command, typer.Typer):
+            for part in command.registered_commands:
+                part.cls = _Command
             application.add_typer(command, name=name, cls=_Group)
         else:
             application.command(name, cls=_Command)(command)
@@ -98,11 +108,14 @@ def _application(arguments: Sequence[str]) -> typer.Typer:
 def main(arguments: Iterable[str] | None = None) -> int:
     """Run the command line; bad input ends in one line on stderr and exit code 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # the other one may have no ε
     try:
         status = _application(given)(given, standalone_mode=False)
     except _CommandLineError as error:
         return _refuse(_complaint(error))
-    except (ValueError, PlottingUnavailable) as error:
+    except ValueError as error:
         return _refuse(str(error))
     except ModuleNotFoundError as error:
         if advice := missing_extra(error):

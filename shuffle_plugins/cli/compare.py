@@ -8,7 +8,7 @@ import typer
 
 from shuffle_plugins import accounting
 from shuffle_plugins.cli import options, output
-from shuffle_plugins.cli.questions import AskedRounds, answer_json, only_the_cohort
+from shuffle_plugins.cli.questions import AskedRounds, answer_json, warnings
 from shuffle_plugins.cli.tables import rounds_tables
 
 
@@ -57,7 +57,7 @@ def compare_command(
         for level in levels:
             same = [answer for answer in answers if answer.shuffle_round.local_epsilon == level]
             output.show(*rounds_tables(same, width=output.width()))
-        output.remark(only_the_cohort(answers[0], population=population))
+    output.warn(warnings(answers[0]))
     if plot is not None:
         from shuffle_plugins.cli.plotting import plot_comparisons
 

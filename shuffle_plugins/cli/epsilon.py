@@ -9,7 +9,7 @@ import typer
 
 from shuffle_plugins import accounting
 from shuffle_plugins.cli import options, output
-from shuffle_plugins.cli.questions import AskedRounds, answer_json, show_answer
+from shuffle_plugins.cli.questions import AskedRounds, answer_json, show_answer, warnings
 from shuffle_plugins.core import rounded
 
 # Numbers of rounds at which a curve is drawn: enough for a smooth line, few enough for seconds.
@@ -53,7 +53,7 @@ def epsilon_command(
         also = {} if client is None else {"epsilon_of_a_client": client}
         output.print_json(answer_json(found.beside(published)) | also)
     else:
-        show_answer(found, published=published, population=population)
+        show_answer(found, published=published)
         if client is not None:
             output.remark(
                 "That is for one record. For neighbours that differ in all records of a client: "
@@ -61,8 +61,7 @@ def epsilon_command(
             )
         left_out = len(accounting.ALL_PUBLISHED) - len(published)
         output.remark(f"{left_out} more published bounds: --all shows them." if left_out else None)
-    warning = accounting.delta_warning(delta, population=population)
-    output.remark(warning and f"Warning: {warning}", as_json=as_json)
+    output.warn(warnings(found))
     if plot is not None:
         from shuffle_plugins.cli.plotting import plot_comparisons
 

@@ -8,6 +8,7 @@ noise and is a further release: on the same values it costs the same ε once mor
 from __future__ import annotations
 
 import csv
+import hashlib
 import math
 from collections.abc import Sequence
 from enum import StrEnum
@@ -154,6 +155,7 @@ def _frequencies(
             strict=True,
         )
     ]
+    output.warn(warnings := output.delta_warnings(delta, population=len(held)))
     if as_json:
         output.print_json(
             {
@@ -167,6 +169,7 @@ def _frequencies(
                 "neighbouring_relation": spent.neighbouring_relation,
                 "confidence": confidence,
                 "categories": rows,
+                "warnings": warnings,
             }
         )
         return
@@ -256,6 +259,7 @@ def _mean(
     error = math.sqrt(plan.mean_variance)
     found = estimate_mean(data, plan=plan)
     mean = dict(zip(_listed(columns, "--columns"), found.mean.tolist(), strict=True))
+    output.warn(warnings := output.delta_warnings(delta, population=clients))
     if as_json:
         output.print_json(
             {
@@ -270,6 +274,7 @@ def _mean(
                 "noise": error,
                 "failure_probability": found.failure_probability,
                 "mean": mean,
+                "warnings": warnings,
             }
         )
         return
@@ -392,7 +397,8 @@ def _hide(
     secret = response.draw_keys(len(held))
     shown = [names[value] for value in response.hide(held, secret).tolist()]
     keys.touch(mode=0o600, exist_ok=False)
-    keys.write_text("".join(f"{key}\n" for key in secret.tolist()), encoding="utf-8")
+    lines = [_made_for(names, local_epsilon), *map(str, secret.tolist())]
+    keys.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     published.write_text("".join(f"{name}\n" for name in shown), encoding="utf-8")
     law = response.key_law
     output.show(
@@ -417,10 +423,21 @@ def _recover(
 
     names = _category_names(categories, categories_file, None)
     shown = _held(_read_column(published, None), names=names, other=None)
-    secret = torch.tensor([options.read_whole(line) for line in _read_column(keys, None)])
+    made_for, *lines = _read_column(keys, None)
+    if made_for != _made_for(names, local_epsilon):
+        raise typer.BadParameter(
+            f"the keys in {keys} are for another ε0, for other categories or for another order of them: give "
+            "what `hide` was given"
+        )
+    secret = torch.tensor([options.read_whole(line) for line in lines])
     response = RecoverableResponse(local_epsilon=local_epsilon, dim=len(names))
     for value in response.recover(shown, secret).tolist():
         print(names[value])
+
+
+def _made_for(names: Sequence[str], local_epsilon: float) -> str:
+    """The first line of a file of keys, which give wrong categories back for other ones or another ε0."""
+    return hashlib.sha256("\n".join([repr(local_epsilon), *names]).encode()).hexdigest()
 
 
 def _remark_left_out(rows: int) -> None:

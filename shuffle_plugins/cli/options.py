@@ -40,6 +40,20 @@ def read_list(text: str, parse: Callable[[str], Any], option: str) -> list[Any]:
         raise typer.BadParameter(error.message, param_hint=option) from error
 
 
+def refuse_given(context: typer.Context, names: Iterable[str], because: str) -> None:
+    """Refuse options that were typed where they mean nothing.
+
+    Args:
+        context: of the command.
+        names: of its parameters.
+        because: why they mean nothing.
+    """
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(f"{because}: leave out --{name.replace('_', '-')}")
+
+
 def _chosen(text: str, choices: Iterable[str]) -> str:
     names = [str(choice) for choice in choices]
     if text not in names:
@@ -79,7 +93,7 @@ PopulationOption = Annotated[int, _POPULATION]
 AnyPopulationOption = Annotated[int | None, _POPULATION]
 _COHORT_HELP = (
     "Reports shuffled together, k: the expected number under poisson sampling or check-in, the smallest "
-    "batch under single-pass, the batch under epoch. Required {}except under full, where it defaults to N."
+    "batch under single-pass, the batch under epoch. Required {}except under full, where it is N."
 )
 CohortOption = Annotated[
     float | None, number_option("--cohort", "-k", metavar="K", help=_COHORT_HELP.format(""))

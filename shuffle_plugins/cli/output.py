@@ -58,6 +58,18 @@ def remark(text: str | None, *, as_json: bool = False) -> None:
         print(text, file=sys.stderr if as_json else sys.stdout)
 
 
+def warn(texts: Iterable[str]) -> None:
+    """Print warnings, on stderr; JSON holds them besides."""
+    for text in texts:
+        print(f"Warning: {text}", file=sys.stderr)
+
+
+def delta_warnings(delta: float, *, population: int) -> list[str]:
+    """The warning of a δ above 1/population, if it is."""
+    found = accounting.delta_warning(delta, population=population)
+    return [] if found is None else [found]
+
+
 def left_out(mechanisms: Iterable[tuple[str, str]]) -> None:
     """Print which mechanisms were left out: the names of each reason in one line.
 

@@ -23,6 +23,10 @@ from shuffle_plugins.cli.questions import check_one_report
 
 # planning.BEST_MECHANISM, the value of --mechanism for all of them, without loading the planner for --help.
 _BEST = "best"
+_FOR_TRAINING = (
+    "This is the least error of averages. To train a model, ask `shuffle-plugins recipe`: it chooses "
+    "clipping and the learning rate, too."
+)
 _ANNOUNCED = "Planning: every k and T tried is certified, which can take a minute."
 
 
@@ -94,11 +98,15 @@ def plan_command(
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw error and ε0 against k (Matplotlib).")
     ] = None,
 ) -> None:
-    """The cohort, ε0 and rounds with the least error of the averaged vectors within (ε, δ)."""
+    """The cohort, ε0 and rounds with the least error of the averaged vectors within (ε, δ).
+
+    To train a model, `recipe` is the command to begin with.
+    """
     output.check_picture(plot)
     steps = None if rounds is None else options.read_list(rounds, options.read_whole, "--rounds")
     cohorts = None if cohort is None else options.read_list(cohort, options.read_whole, "--cohort")
     vectors = None if norm is None else planning.check_norm(norm)
+    warnings = output.delta_warnings(delta, population=population)
     if mechanism in planning.SUMS:
         if sampling != "without-replacement" or method != "pld" or plot is not None:
             raise typer.BadParameter(
@@ -119,8 +127,9 @@ def plan_command(
                 norm="l2" if vectors is None else vectors,
                 spread=spread,
             )
+        output.warn(warnings)
         if as_json:
-            output.print_json(sum_plan_json(sums))
+            output.print_json(sum_plan_json(sums) | {"warnings": warnings})
             return
         output.show(sums_table(sums, width=output.width()), sums_legend(), footing(sums))
         for text in sums.remarks():
@@ -147,12 +156,15 @@ def plan_command(
             whole_grid=plot is not None,
             progress=progress,
         )
+    output.warn(warnings)
     if as_json:
-        output.print_json(plan_json(found))
+        output.print_json(plan_json(found) | {"warnings": warnings})
     else:
         output.show(headline(found), *plan_tables(found, width=output.width()), legend(found), footing(found))
         for text in found.remarks():
             output.remark(text)
+        if steps is None:
+            output.remark(_FOR_TRAINING)
         output.left_out((each.mechanism, each.reason) for each in found.dismissed)
         if found.adversary == "server":
             output.remark(

@@ -44,10 +44,6 @@ _ROOM, _SPAN_POINTS = 0.2, 175
 _LINE = 9 / _SPAN_POINTS
 
 
-class PlottingUnavailable(ImportError):
-    """A figure was asked for, but Matplotlib is not installed."""
-
-
 def plot_comparisons(*, comparisons: Sequence[accounting.Comparison], path: Path) -> None:
     """Write a log-log picture of ε against rounds: one panel per ε0, one line per bound.
 
@@ -275,7 +271,7 @@ def check_drawable(path: Path) -> None:
     """Refuse a picture that cannot be written, before what it shows is computed.
 
     Raises:
-        PlottingUnavailable: if Matplotlib is not installed.
+        ModuleNotFoundError: if Matplotlib is not installed.
         ValueError: if the format is unknown.
         OSError: if the folder does not exist.
     """
@@ -288,13 +284,9 @@ def check_drawable(path: Path) -> None:
 
 def _figure(width: float, height: float) -> Figure:
     """An empty figure that needs no display."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise PlottingUnavailable(
-            "plotting needs Matplotlib; install it with: pip install 'shuffle-plugins[plot]'"
-        ) from error
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

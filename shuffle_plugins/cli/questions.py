@@ -51,23 +51,24 @@ class AskedRounds:
         return cls(**{f.name: parameters[f.name] for f in fields(cls) if f.name in parameters})
 
     def participants(self) -> tuple[int, float]:
-        """(n, k) to account for.
-
-        Under full participation sampling earns nothing: a client hides among the reports of its cohort
-        alone, so a cohort smaller than the population is the whole population of its rounds.
-        """
+        """(n, k) to account for; under full participation both are n."""
         if self.sampling != "full":
             if self.cohort is None:
                 raise typer.BadParameter(f"--cohort is needed under {self.sampling} sampling")
             return self.population, self.cohort
-        if self.cohort is None:
-            return self.population, self.population
-        alone = 0 < self.cohort < self.population and float(self.cohort).is_integer()
-        return (int(self.cohort) if alone else self.population), self.cohort
+        if self.cohort not in (None, self.population):
+            raise typer.BadParameter(
+                f"under full sampling everybody takes part, {self.population:,} clients and not "
+                f"{self.cohort:,.12g}: leave out --cohort; if the same few take part in every round, they "
+                "are the --population"
+            )
+        return self.population, self.population
 
     def blanket_factory(self) -> Callable[[float], accounting.Blanket] | None:
         """The mechanism's blanket as a function of ε0; nothing for the generic one."""
         if self.mechanism == GENERIC:
+            if self.dim is not None:
+                raise typer.BadParameter("generic takes no --dim: leave it out, or name a --mechanism")
             return None
         if self.local_delta > 0:
             raise typer.BadParameter("--local-delta is for --mechanism generic")
@@ -158,25 +159,18 @@ def check_one_report(mechanism: str) -> None:
         )
 
 
-def show_answer(answer: accounting.Comparison, *, published: Sequence[str], population: int) -> None:
+def show_answer(answer: accounting.Comparison, *, published: Sequence[str]) -> None:
     """Print the certified interval at once, then the table of all bounds."""
     output.show(tables.verdict(answer))
     sys.stdout.flush()
     with output.progress("published bounds") as progress:
         answer = answer.beside(published, progress=progress)
     output.show(tables.bounds_table(answer, width=output.width()))
-    output.remark(only_the_cohort(answer, population=population))
 
 
-def only_the_cohort(answer: accounting.Comparison, *, population: int) -> str | None:
-    """The remark that full participation counts the reports of the cohort, not the whole population."""
-    counted = answer.shuffle_round.population
-    if counted == population:
-        return None
-    return (
-        f"Full participation: sampling earns nothing, so this counts only the {counted:,} reports shuffled "
-        f"together, everybody among them, not the population of {population:,}."
-    )
+def warnings(answer: accounting.Comparison) -> list[str]:
+    """What makes the answer's ε worth little."""
+    return output.delta_warnings(answer.interval.delta, population=answer.shuffle_round.population)
 
 
 def answer_json(answer: accounting.Comparison) -> dict[str, Any]:
@@ -204,4 +198,5 @@ def answer_json(answer: accounting.Comparison) -> dict[str, Any]:
         **output.interval_json(interval),
         "neighbouring_relation": interval.neighbouring_relation,
         "bounds": [asdict(bound) for bound in answer.bounds],
+        "warnings": warnings(answer),
     }

@@ -62,6 +62,10 @@ def recipe_command(
         cohort=cohort,
         num_steps=rounds,
     )
+    warnings = output.delta_warnings(delta, population=population)
+    if (noisy := found.warning()) is not None:
+        warnings.append(noisy)
+    output.warn(warnings)
     if as_json:
         values = asdict(found) | {
             "epsilon": output.interval_json(found.epsilon),
@@ -70,7 +74,7 @@ def recipe_command(
             "settings": [
                 {"name": name, "value": value, "reason": reason} for name, value, reason in found.settings()
             ],
-            "warning": found.warning(),
+            "warnings": warnings,
         }
         del values["expected_noise"]
         output.print_json(values)
@@ -84,6 +88,3 @@ def recipe_command(
     for row in found.settings():
         table.add_row(*row)
     output.show(table)
-    warning = found.warning()
-    if warning is not None:
-        output.remark(f"Warning: {warning}")

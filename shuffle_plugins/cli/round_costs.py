@@ -11,6 +11,7 @@ from shuffle_plugins.cli import options, output
 
 
 def round_costs_command(
+    context: typer.Context,
     *,
     clients: Annotated[
         str, typer.Option("--clients", "-k", metavar="K,…", help="Clients of a round, one number or several.")
@@ -50,6 +51,10 @@ def round_costs_command(
 
     if (dim is None) == (report_bytes is None):
         raise typer.BadParameter("give --dim for a shared sum, or --report-bytes for reports that are mixed")
+    if dim is None:
+        options.refuse_given(context, ("largest", "aggregators", "verified"), "reports are mixed, not summed")
+    else:
+        options.refuse_given(context, ("mixers",), "a sum is not mixed")
     rows = []
     for each in options.read_list(clients, options.read_whole, "--clients"):
         if report_bytes is not None:

@@ -95,21 +95,13 @@ def statement_command(
             accountant, delta=cast(float, delta), subject="rounds as described", **about
         )
     else:
-        _refuse_rounds_beside_a_file(context)
+        describing = {each.name for each in fields(AskedRounds)} - {"adversary"} | {"local_epsilon", "rounds"}
+        options.refuse_given(context, sorted(describing), "the file holds the rounds")
         found = _of_file(saved, delta=delta, model=model, about=about, unit=unit)
     if as_json:
         output.print_json(found.to_dict())
     else:
         print(found.to_markdown() if markdown else found.to_text(width=min(output.width(), 100)))
-
-
-def _refuse_rounds_beside_a_file(context: typer.Context) -> None:
-    """Refuse options that describe rounds where a file holds them."""
-    describing = {each.name for each in fields(AskedRounds)} - {"adversary"} | {"local_epsilon", "rounds"}
-    for name in sorted(describing):
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            raise typer.BadParameter(f"the file holds the rounds: leave out --{name.replace('_', '-')}")
 
 
 def _of_file(

@@ -1,8 +1,9 @@
-"""What was probably meant by an option that a command does not have."""
+"""Options in messages: what a wrong one probably meant, and which one gives an argument of the library."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
@@ -39,3 +40,16 @@ def no_such_option(given: str, *, known: Iterable[str], command: str) -> str:
     meant = meant or [bare[near] for near in get_close_matches(typed, bare)]
     hint = f"Did you mean {' or '.join(dict.fromkeys(meant))}?" if meant else ""
     return f"No such option {given}. {hint or f'`{command} --help` lists the options.'}"
+
+
+def with_options(message: str, options: Mapping[str, str]) -> str:
+    """A message of the library with options for its arguments' names: ``--rounds``, not ``num_steps``.
+
+    Args:
+        message: it may begin with an argument's name; inside it only names with an underscore are replaced.
+        options: the command's, by the names of its parameters.
+    """
+    named = {option.lstrip("-").replace("-", "_"): option for option in options.values()} | dict(options)
+    other = {"num_steps": "rounds", "num_trials": "trials"}
+    named |= {name: named[ours] for name, ours in other.items() if ours in named}
+    return re.sub(r"\A\w+|\b[a-z]+(_[a-z]+)+\b", lambda found: named.get(found[0], found[0]), message)

@@ -3,6 +3,6 @@
 Nothing here protects anybody: a mechanism randomises what these functions return, or what they are given.
 """
 
-import lazy_loader
+from shuffle_plugins.core import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -1,5 +1,5 @@
 """What everything else stands on: batches of vectors, reports and their wire format, checks of arguments."""
 
-import lazy_loader
+from shuffle_plugins.core.extras import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -2,6 +2,8 @@ from . import checks as checks
 from .confidence import clopper_pearson_lower as clopper_pearson_lower
 from .confidence import clopper_pearson_upper as clopper_pearson_upper
 from .confidence import epsilon_lower_bound as epsilon_lower_bound
+from .extras import advised as advised
+from .extras import face as face
 from .extras import missing_extra as missing_extra
 from .packing import pack_bits as pack_bits
 from .packing import unpack_bits as unpack_bits

@@ -5,6 +5,6 @@ which must learn features too (Tramèr, Boneh 2021). What is computed from one r
 it is preprocessing.
 """
 
-import lazy_loader
+from shuffle_plugins.core import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -1,5 +1,5 @@
 """Ledgers in files that survive a kill at any moment: what a model has cost, and what a client has spent."""
 
-import lazy_loader
+from shuffle_plugins.core import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -424,8 +424,9 @@ def read_accountant(
     rows = connection.execute(
         "SELECT run, kinds.kind, participant, rounds "
         "FROM participation JOIN kinds ON kinds.id = participation.kind "
-        "WHERE model = ?1 AND (?2 IS NULL OR run = ?2 OR substr(run, 1, length(?3)) = ?3) ORDER BY run",
-        (model, run, None if run is None else run + _ERA),
+        "WHERE model = :model AND (:run IS NULL OR run = :run OR substr(run, 1, length(:era)) = :era) "
+        "ORDER BY run",
+        {"model": model, "run": run, "era": None if run is None else run + _ERA},
     )
     # A node of one run, or era, may have been any node of another: names do not last longer than that.
     eras: dict[str, dict[RoundKind, dict[str, int]]] = {}

@@ -3,6 +3,6 @@
 Importing this package does not import torch; it is loaded when a mechanism is first used.
 """
 
-import lazy_loader
+from shuffle_plugins.core import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -10,7 +10,7 @@ from enum import StrEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
-from shuffle_plugins.core import checks, missing_extra
+from shuffle_plugins.core import advised, checks
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -422,12 +422,8 @@ def _load(target: str | Callable[..., Any] | EntryPoint) -> object:
     if not isinstance(target, str):
         return target.load()
     module, _, attribute = target.partition(":")
-    try:
+    with advised():
         return getattr(import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        if advice := missing_extra(error):
-            raise ModuleNotFoundError(advice, name=error.name) from error
-        raise
 
 
 def _discover() -> None:

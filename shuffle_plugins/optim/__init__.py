@@ -6,6 +6,6 @@ method's ``plan``, read the plan, and ``run`` it.
 The methods follow Cheu, Joseph, Mao, Peng 2022, "Shuffle Private Stochastic Convex Optimization".
 """
 
-import lazy_loader
+from shuffle_plugins.core import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

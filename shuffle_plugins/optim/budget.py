@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from shuffle_plugins.accounting import EpsilonInterval, Round, ShuffleAccountant
+from shuffle_plugins.accounting import BudgetExceeded, EpsilonInterval, Round, ShuffleAccountant
 from shuffle_plugins.core import checks
-
-
-class BudgetExceeded(RuntimeError):
-    """A step would have cost more than the budget; it was not taken."""
 
 
 class Spending:

@@ -7,6 +7,6 @@
 :func:`expected_noise` tells how much noise a round of a given mechanism has beside its largest signal.
 """
 
-import lazy_loader
+from shuffle_plugins.core import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

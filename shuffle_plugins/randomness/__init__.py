@@ -1,5 +1,5 @@
 """Where random bits come from: the operating system, or a seed, stretched by ChaCha20 on any device."""
 
-import lazy_loader
+from shuffle_plugins.core import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -11,6 +11,6 @@ a client's counts are within bounds, are in :mod:`~shuffle_plugins.secure_aggreg
 (docs/guides/range-proofs.md).
 """
 
-import lazy_loader
+from shuffle_plugins.core import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

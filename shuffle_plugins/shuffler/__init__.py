@@ -4,6 +4,6 @@ In memory (:class:`InMemoryShuffler`), or a :class:`Mixer` of another organisati
 envelopes. docs/guides/shuffling.md is the threat model. Importing this package does not import torch.
 """
 
-import lazy_loader
+from shuffle_plugins.core import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

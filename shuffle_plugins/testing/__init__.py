@@ -4,6 +4,6 @@
 inherit from; only it needs pytest. How to write a mechanism is in ``docs/guides/extending.md``.
 """
 
-import lazy_loader
+from shuffle_plugins.core import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -8,6 +8,7 @@ import json
 import math
 import pickle
 from collections import Counter
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from thinning import first_fast
 
 from shuffle_plugins.accounting import (
     Blanket,
+    FederatedAccountant,
     SampledRecordsRound,
     ShuffleAccountant,
     ShuffleRound,
@@ -42,6 +44,7 @@ def accountant_of(*entries: tuple[ShuffleRound, int], method: str = "pld") -> Sh
 
 ROUND = ShuffleRound(local_epsilon=1.0, population=10_000, cohort=1_000)
 OTHER = ShuffleRound(local_epsilon=0.5, population=10_000, cohort=500)
+SPENT = ShuffleAccountant().epsilon(1e-5)
 FLEETING = ShuffleRound(local_epsilon=1.0, population=10_000, cohort=1_000, sampling="poisson")
 
 rounds = st.builds(
@@ -88,6 +91,44 @@ def test_interval_says_what_it_is() -> None:
     for part in ("replace-one", "model-observer", "δ = 1e-05", "crowd pair, PLD", "3-RR instance"):
         assert part in str(interval)
     assert accountant_of((ROUND, 100), method="rdp").epsilon(1e-5).upper_bound == "crowd pair, RDP"
+
+
+@given(
+    st.floats(0, 1e3), st.floats(0, 1e3), st.sampled_from([".0f", ".3f", "9.2e", ".1%", "g", ".5g", ",.2f"])
+)
+def test_an_interval_takes_a_format_of_numbers_and_rounds_outwards(
+    lower: float, more: float, spec: str
+) -> None:
+    interval = dataclasses.replace(SPENT, lower=lower, upper=lower + more)
+    below, above = f"{interval:{spec}}".removeprefix("[").removesuffix("]").rsplit(", ", 1)
+    share = 100 if spec.endswith("%") else 1
+    below, above = (Fraction(end.strip().rstrip("%").replace(",", "")) / share for end in (below, above))
+    assert below <= interval.lower <= interval.upper <= above
+    assert below >= 0.9 * interval.lower - 1
+    assert above <= 1.1 * interval.upper + 1
+
+
+def test_intervals_compare_by_the_guarantee() -> None:
+    interval = dataclasses.replace(SPENT, lower=0.9, upper=1.1)
+    assert interval <= 1.1
+    assert interval < 2
+    assert interval > 1  # so what stops above a budget stops here
+    assert not interval <= 1.0
+    worse = dataclasses.replace(interval, lower=0.5, upper=1.2)
+    assert max(worse, interval) is worse
+    with pytest.raises(ValueError, match="at δ = 1e-05 and at δ = 1e-06 have no order"):
+        _ = interval < dataclasses.replace(interval, delta=1e-6)
+    with pytest.raises(TypeError):
+        _ = interval < "1"
+    assert interval != 1.1
+
+
+def test_an_accountant_says_what_it_holds() -> None:
+    assert (
+        repr(accountant_of((ROUND, 1_200)))
+        == "<ShuffleAccountant, pld: 1,200 rounds, adversary: model-observer>"
+    )
+    assert repr(FederatedAccountant(method="rdp")) == "<FederatedAccountant, rdp: 0 rounds>"
 
 
 @given(rounds, st.integers(1, 200), st.sampled_from([1e-3, 1e-6, 1e-10]))

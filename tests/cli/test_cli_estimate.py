@@ -152,6 +152,11 @@ def test_what_is_hidden_is_recovered_with_its_keys_alone(run, values, tmp_path) 
     assert published.read_text().split() != held
     code, out, _ = run("recover", *both)
     assert (code, out.split()) == (0, held)
+    listed = LISTED[1].split(",")
+    for wrong in (listed[::-1], [*listed, "another"]):
+        code, out, err = run("recover", *both[:-2], "--categories", ",".join(wrong))
+        assert (code, out, "for another order" in err) == (2, "", True)
+    assert run("recover", *both[:-4], "-e", 3, *LISTED)[:2] == (2, "")
     kept = keys.read_text()
     code, _, err = run("hide", "--input", path, *both)
     assert code == 2

@@ -20,7 +20,7 @@ from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ClientLimits, wri
 
 QUESTIONS = Questions()
 
-_PROSE = ("source", "summary", "reason")
+_PROSE = ("source", "summary", "reason", "warnings")
 """Words for people: free to change."""
 
 
@@ -49,7 +49,7 @@ _LINES = {
     "epsilon, binary": f"epsilon {_QUESTION} --mechanism linf-coordinate",
     "epsilon, no dim": f"epsilon {_QUESTION} --mechanism k-rr",
     "epsilon, local delta": f"epsilon {_QUESTION} --local-delta 1e-10",
-    "epsilon, full": "epsilon -n 2000 -k 200 -e 1 -t 20 -d 1e-5 --sampling full",
+    "epsilon, full": "epsilon -n 200 -k 200 -e 1 -t 20 -d 1e-5 --sampling full",
     "epsilon, everybody": "epsilon -n 2_000 -e 1 -t 1 -d 1e-5 --sampling full",
     "epsilon, no cohort": "epsilon -n 2000 -e 1 -t 20 -d 1e-5",
     "epsilon, bad delta": "epsilon -n 2000 -k 200 -e 1 -t 20 -d 2",

@@ -41,7 +41,12 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound, calibrate_local_epsilon
+from shuffle_plugins.accounting import (
+    BudgetExceeded,
+    ShuffleAccountant,
+    ShuffleRound,
+    calibrate_local_epsilon,
+)
 from shuffle_plugins.mechanisms import Gaussian, Norm, registry
 from shuffle_plugins.randomness import SecureRandomness, SeededRandomness
 
@@ -733,7 +738,7 @@ def test_training_stops_before_the_budget_is_exceeded(
     assert engine.get_epsilon(DELTA) == target
     before = flat(module)
     for batch in islice(batches, 2):
-        with pytest.raises(PrivacyBudgetExceeded, match="step 8"):
+        with pytest.raises(BudgetExceeded, match="step 8"):
             step(module, optimizer, batch)
     assert torch.equal(flat(module), before)
     assert all(p.grad is None for p in module.parameters())

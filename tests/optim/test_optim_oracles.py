@@ -5,11 +5,17 @@ import math
 import pytest
 import torch
 
-from shuffle_plugins.accounting import Adversary, Sampling, ShuffleAccountant, ShuffleRound, SumRound
+from shuffle_plugins.accounting import (
+    Adversary,
+    BudgetExceeded,
+    Sampling,
+    ShuffleAccountant,
+    ShuffleRound,
+    SumRound,
+)
 from shuffle_plugins.accounting.published.clones import clone_pair
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.optim import (
-    BudgetExceeded,
     GradientTarget,
     Local,
     OneMessage,

@@ -11,13 +11,12 @@ import torch
 from thinning import first_fast
 from torch import nn
 
-from shuffle_plugins.accounting import ShuffleAccountant
+from shuffle_plugins.accounting import BudgetExceeded, ShuffleAccountant
 from shuffle_plugins.optim import (
     AGD,
     GD,
     SGD,
     Ball,
-    BudgetExceeded,
     CohortSGD,
     Local,
     OneMessage,

@@ -8,9 +8,13 @@ from collections.abc import Iterable
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 
 from flwr_shuffle.server.settings import Settings
-from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedRound
+from shuffle_plugins.accounting import Adversary, BudgetExceeded, FederatedAccountant, FederatedRound
 from shuffle_plugins.core import rounded
 from shuffle_plugins.ledger import BudgetLedger, Checkpoint
+
+
+class BudgetExhausted(BudgetExceeded, PrivacyBudgetExhausted):
+    """The next round could spend more than the budget; no client was asked for anything."""
 
 
 class SpendingRecord:
@@ -113,7 +117,7 @@ class SpendingRecord:
         """Let one more such round pass if the budget allows it; without a budget any round passes.
 
         Raises:
-            PrivacyBudgetExhausted: if ε after it could be more than the budget.
+            BudgetExhausted: if ε after it could be more than the budget.
         """
         settings = self._settings
         if settings.max_epsilon is not None and self._accountant.would_exceed(
@@ -122,7 +126,7 @@ class SpendingRecord:
             delta=settings.delta,
             adversary=settings.adversary,
         ):
-            raise PrivacyBudgetExhausted(
+            raise BudgetExhausted(
                 f"another round could take ε against {settings.adversary} over {settings.max_epsilon:g} at "
                 f"δ = {settings.delta:g}; after {self._accountant.num_rounds} rounds: {self}"
             )

@@ -181,6 +181,9 @@ class FederatedAccountant:
         self._answers: defaultdict[tuple[Adversary, float], _Answers] = defaultdict(_Answers)
         self._whole = {adversary: _CohortAccountant(method=method) for adversary in _AMPLIFIED}
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}, {self._method}: {self.num_rounds:,} rounds>"
+
     # -- recording --------------------------------------------------------------------------------------
 
     def step(

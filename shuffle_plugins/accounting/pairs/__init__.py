@@ -1,5 +1,5 @@
 """Dominating pairs: two distributions that are at least as far apart as any two neighbouring datasets."""
 
-import lazy_loader
+from shuffle_plugins.core import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

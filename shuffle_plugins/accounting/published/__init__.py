@@ -8,6 +8,6 @@ question and says which are valid for it. The accountant reports one of them, "s
 for a single round, where its own answer for the same pair is a grid's width larger.
 """
 
-import lazy_loader
+from shuffle_plugins.core import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

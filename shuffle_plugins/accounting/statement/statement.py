@@ -267,4 +267,4 @@ def delta_warning(delta: float, *, population: int | None) -> str | None:
     """That δ is more than one client's share of the population; None if it is not, or there are no rounds."""
     if population is None or delta <= 1 / population:
         return None
-    return "δ is above 1/population: it allows that one client's data is shown as it is"
+    return "δ is above 1/population: showing the data of one client, drawn at random, would be allowed"

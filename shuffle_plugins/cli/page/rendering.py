@@ -14,7 +14,7 @@ from shuffle_plugins import __version__, accounting
 from shuffle_plugins.cli import options
 from shuffle_plugins.cli.page import answers, picture, settings
 from shuffle_plugins.cli.page.settings import RefusedSetting, Setting
-from shuffle_plugins.cli.questions import only_the_cohort
+from shuffle_plugins.cli.questions import warnings
 from shuffle_plugins.cli.tables import times
 from shuffle_plugins.core import rounded
 
@@ -147,14 +147,7 @@ def _known(setting: Setting, answer: accounting.Comparison) -> dict[str, Any]:
         "times": local / found.upper if found.upper > 0 else None,
         "gaussian": answers.equally_noisy_gaussian(setting),
         "generic": setting.asked.mechanism == options.GENERIC,
-        "remarks": [
-            remark
-            for remark in (
-                accounting.delta_warning(found.delta, population=asked.population),
-                only_the_cohort(answer, population=setting.asked.population),
-            )
-            if remark is not None
-        ],
+        "warnings": warnings(answer),
     }
 
 

@@ -4,6 +4,6 @@ Both paths return the same bits from the same keystream. The paths themselves ar
 ``*_torch`` and ``*_triton``; importing this package does not import Triton.
 """
 
-import lazy_loader
+from shuffle_plugins.core import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

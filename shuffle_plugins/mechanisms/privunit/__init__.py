@@ -1,5 +1,5 @@
 """Randomizers of vectors in an l2 ball that send a direction: PrivUnit and its kin."""
 
-import lazy_loader
+from shuffle_plugins.core import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

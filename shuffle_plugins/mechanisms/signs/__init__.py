@@ -15,6 +15,6 @@ What they share:
 ``…_law`` modules hold numbers and blankets, and need no torch.
 """
 
-import lazy_loader
+from shuffle_plugins.core import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

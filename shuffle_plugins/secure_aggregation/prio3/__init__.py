@@ -5,6 +5,6 @@ or more aggregators check the proof together without seeing the vector, and add 
 docs/guides/range-proofs.md says what that shows, what it does not, and what it costs.
 """
 
-import lazy_loader
+from shuffle_plugins.core import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

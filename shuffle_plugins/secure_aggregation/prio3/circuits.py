@@ -14,8 +14,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shuffle_plugins.secure_aggregation.prio3 import field_kernels as kernels
-from shuffle_plugins.secure_aggregation.prio3.field import FieldVector, PrimeField
+from shuffle_plugins.secure_aggregation.prio3.field import FieldVector, PrimeField, kernels
 
 Measurement = TypeVar("Measurement")
 AggregateResult = TypeVar("AggregateResult")
@@ -208,7 +207,7 @@ class _BitVector(ValidityCircuit[Measurement, NDArray[np.int64]]):
     ) -> None:
         """For each bit x and its r, the wires r·x and x - 1."""
         one = self._constant(1, shares)
-        kernels.bit_check_wires(encoded, joint_randomness, one, self.wire_length, wires)
+        kernels().bit_check_wires(encoded, joint_randomness, one, self.wire_length, wires)
 
     def outputs(self, encoded: FieldVector, gadget_outputs: FieldVector, shares: int) -> FieldVector:
         """The sum of what the calls returned, and the further checks."""

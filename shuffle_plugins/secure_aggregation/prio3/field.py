@@ -8,15 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shuffle_plugins.secure_aggregation.prio3 import field_kernels as kernels
-
 FieldVector = NDArray[np.uint64]
+
+
+@cache
+def kernels() -> Any:
+    """The compiled kernels, loaded when a field is first used: numba takes long, and most sums need none."""
+    return import_module("shuffle_plugins.secure_aggregation.prio3.field_kernels")
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,8 @@ class PrimeField:
 
     def zeros(self, count: int) -> FieldVector:
         """A vector of ``count`` zeros."""
-        return kernels.empty(count, self.limbs)
+        vector: FieldVector = kernels().empty(count, self.limbs)
+        return vector
 
     def from_integers(self, integers: Sequence[int]) -> FieldVector:
         """A vector of any Python integers, each taken modulo the prime."""
@@ -105,19 +111,19 @@ class PrimeField:
     def add(self, x: FieldVector, y: FieldVector) -> FieldVector:
         """x + y, element by element."""
         out = np.empty_like(x)
-        kernels.add(x, _alike(x, y), out)
+        kernels().add(x, _alike(x, y), out)
         return out
 
     def subtract(self, x: FieldVector, y: FieldVector) -> FieldVector:
         """x - y, element by element."""
         out = np.empty_like(x)
-        kernels.subtract(x, _alike(x, y), out)
+        kernels().subtract(x, _alike(x, y), out)
         return out
 
     def multiply(self, x: FieldVector, y: FieldVector) -> FieldVector:
         """x · y, element by element."""
         out = np.empty_like(x)
-        kernels.multiply(x, _alike(x, y), out)
+        kernels().multiply(x, _alike(x, y), out)
         return out
 
     def weigh_rows(self, rows: FieldVector, weights: FieldVector) -> FieldVector:
@@ -126,7 +132,7 @@ class PrimeField:
         if rest:
             raise ValueError(f"{len(rows)} elements are not rows of {len(weights)}")
         out = self.zeros(count)
-        kernels.weigh_rows(rows, weights, out)
+        kernels().weigh_rows(rows, weights, out)
         return out
 
     def total(self, vector: FieldVector) -> int:
@@ -156,13 +162,13 @@ class PrimeField:
             The values of the sum at the 2·length roots of unity.
         """
         out = self.zeros(2 * length)
-        kernels.sum_of_products(wires, *_doubling(self, length), out)
+        kernels().sum_of_products(wires, *_doubling(self, length), out)
         return out
 
     def double(self, polynomial: FieldVector) -> FieldVector:
         """A polynomial by its values at n roots of unity to its values at 2n; n is a power of two."""
         out = self.zeros(2 * len(polynomial))
-        kernels.double(polynomial, *_doubling(self, len(polynomial)), out)
+        kernels().double(polynomial, *_doubling(self, len(polynomial)), out)
         return out
 
     def evaluation_weights(self, point: int, length: int) -> FieldVector:

@@ -44,7 +44,7 @@ from strategy_harness import (
 )
 from thinning import first_fast
 
-from shuffle_plugins.accounting import Adversary, FederatedAccountant
+from shuffle_plugins.accounting import Adversary, BudgetExceeded, FederatedAccountant
 from shuffle_plugins.ledger import BudgetLedger, ClientLimits, LedgerError, RoundState, read_budget
 from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.shuffler import InMemoryShuffler
@@ -503,7 +503,7 @@ def test_the_budget_ends_the_run_before_it_is_exceeded(adversary, tmp_path):
             "ledger": ledger,
         }
         strategy = shuffled(**options)
-        with pytest.raises(PrivacyBudgetExhausted, match=f"against {adversary} over 3"):
+        with pytest.raises(BudgetExceeded, match=f"against {adversary} over 3"):
             strategy.start(grid_of(payload), record(MODEL), num_rounds=100)
         rounds = strategy.accountant.num_rounds
         assert 1 <= rounds < 100
