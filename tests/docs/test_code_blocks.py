@@ -55,7 +55,7 @@ RUN_BY = {
     ),
     ("docs/guides/opacus.md", "import lightning"): f"{RECIPES}::test_lightning",
     ("docs/guides/opacus.md", "BertConfig"): f"{RECIPES}::test_transformers",
-    ("docs/guides/opacus.md", "load_checkpoint"): (
+    ("docs/guides/opacus.md", "engine.load_checkpoint"): (
         "tests/opacus_shuffle/test_opacus_checkpoints.py::test_the_page_on_resuming_does_what_it_says"
     ),
     ("docs/guides/shuffling.md", "flwr_shuffle.guard"): (
