@@ -88,9 +88,11 @@ def draw_round(rng: random.Random, *, most: float = 12.0) -> tuple[str, ShuffleR
 def make_round(name: str, dim: int, *, local_epsilon: float, **fields: Any) -> ShuffleRound:
     """A round of a mechanism."""
     if name == "generic":
-        return ShuffleRound(local_epsilon=local_epsilon, **fields)
+        return ShuffleRound(local_epsilon=local_epsilon, **fields, channel_fixed=True)
     blanket: Blanket = registry.blanket(name, local_epsilon=local_epsilon, dim=dim)
-    return ShuffleRound(local_epsilon=local_epsilon, mechanism=name, blanket=blanket, **fields)
+    return ShuffleRound(
+        local_epsilon=local_epsilon, mechanism=name, blanket=blanket, **fields, channel_fixed=True
+    )
 
 
 def accountant_of(history: History) -> ShuffleAccountant:

@@ -32,7 +32,8 @@ def seconds(work: Callable[[], object]) -> float:
 
 def distinct_rounds() -> list[ShuffleRound]:
     return [
-        ShuffleRound(local_epsilon=1 + i / ROUNDS, population=60_000, cohort=10_000) for i in range(ROUNDS)
+        ShuffleRound(local_epsilon=1 + i / ROUNDS, population=60_000, cohort=10_000, channel_fixed=True)
+        for i in range(ROUNDS)
     ]
 
 

@@ -69,13 +69,17 @@ def ends(
     )
     accountant = ShuffleAccountant()
     if mechanism == "generic" and not alone:
-        each = ShuffleRound(local_epsilon=local_epsilon, **clients_of(setting))
+        each = ShuffleRound(local_epsilon=local_epsilon, **clients_of(setting), channel_fixed=True)
     else:
         name = OWN if alone else mechanism
         if alone:
             blanket = replace(blanket, form="corners", others=None, information_bound=None)
         each = ShuffleRound(
-            local_epsilon=local_epsilon, mechanism=name, blanket=blanket, **clients_of(setting)
+            local_epsilon=local_epsilon,
+            mechanism=name,
+            blanket=blanket,
+            **clients_of(setting),
+            channel_fixed=True,
         )
     accountant.step(each, num_steps=setting["num_steps"])
     found = accountant.epsilon(setting["delta"], lower=not alone)
@@ -161,7 +165,8 @@ def upper(setting: Setting, *, local_epsilon: float) -> float:
     """The upper end of ε for any randomizer of ε0."""
     accountant = ShuffleAccountant()
     accountant.step(
-        ShuffleRound(local_epsilon=local_epsilon, **clients_of(setting)), num_steps=setting["num_steps"]
+        ShuffleRound(local_epsilon=local_epsilon, **clients_of(setting), channel_fixed=True),
+        num_steps=setting["num_steps"],
     )
     return accountant.epsilon(setting["delta"], lower=False).upper
 
@@ -173,7 +178,7 @@ def records() -> list[dict[str, Any]]:
         (10_000, 1.0, 100, ((1, 1), (20, 1), (20, 2), (20, 5), (20, 20))),
         (100_000, 2.0, 1_000, ((1, 1), (20, 1), (20, 5), (100, 100))),
     ):
-        clients = ShuffleRound(local_epsilon=level, population=population, cohort=1_000)
+        clients = ShuffleRound(local_epsilon=level, population=population, cohort=1_000, channel_fixed=True)
         for held, sent in kinds:
             accountant = ShuffleAccountant()
             each = clients
@@ -198,7 +203,13 @@ def pairs() -> list[dict[str, Any]]:
             accountant = ShuffleAccountant(method=method)
             blanket = Blanket.generic(level, exact=False)
             accountant.step(
-                ShuffleRound(local_epsilon=level, mechanism=OWN, blanket=blanket, **clients_of(setting)),
+                ShuffleRound(
+                    local_epsilon=level,
+                    mechanism=OWN,
+                    blanket=blanket,
+                    **clients_of(setting),
+                    channel_fixed=True,
+                ),
                 num_steps=setting["num_steps"],
             )
             if method == "pld":
@@ -222,7 +233,7 @@ def gaussian_reports() -> list[dict[str, Any]]:
         mechanism = registry.get("gaussian", local_epsilon=level, dim=2, local_delta=own_delta)
         place = {"population": population, "cohort": cohort, "sampling": sampling}
         each = mechanism.round(**place)
-        alone = ShuffleRound(local_epsilon=level, local_delta=own_delta, **place)
+        alone = ShuffleRound(local_epsilon=level, local_delta=own_delta, **place, channel_fixed=True)
         ends_of = []
         for one in (each, alone):
             accountant = ShuffleAccountant()
@@ -252,7 +263,9 @@ def several_reports() -> list[dict[str, Any]]:
             blanket = registry.blanket(mechanism, local_epsilon=level, dim=dim)
             of = {"mechanism": mechanism, "blanket": blanket}
         for population, cohort in ((10**4, 10**4), (60_000, 10**4), (60_000, 1_000)):
-            each = ShuffleRound(local_epsilon=level, population=population, cohort=cohort, **of)
+            each = ShuffleRound(
+                local_epsilon=level, population=population, cohort=cohort, **of, channel_fixed=True
+            )
             for reports in (2, 5, 20):
                 accountant = ShuffleAccountant()
                 accountant.step(SeveralReportsRound.of(each, reports_per_client=reports))

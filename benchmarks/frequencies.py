@@ -139,6 +139,7 @@ def exact_level(law: str | None, categories: int) -> float:
         cohort=CLIENTS,
         num_steps=1,
         sampling=Sampling.FULL,
+        channel_fixed=True,
     )
 
 

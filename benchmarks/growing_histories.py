@@ -69,7 +69,11 @@ def asked_every_round(record: Callable[[int], None], ask: Callable[[], float], r
 def ours(sizes: list[int], *, lower: bool) -> dict[str, Any]:
     accountant = ShuffleAccountant()
     announced = ShuffleRound(
-        local_epsilon=LOCAL_EPSILON, population=POPULATION, cohort=COHORT, sampling="poisson"
+        local_epsilon=LOCAL_EPSILON,
+        population=POPULATION,
+        cohort=COHORT,
+        sampling="poisson",
+        channel_fixed=True,
     )
     return asked_every_round(
         lambda number: accountant.step(announced.received(sizes[number])),

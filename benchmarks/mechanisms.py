@@ -216,6 +216,7 @@ def shuffled() -> list[dict[str, Any]]:
                     "blanket-mixed-gaussian", local_epsilon=e, dim=SHUFFLED_DIM
                 ),
                 **SHUFFLED,
+                channel_fixed=True,
             ),
             dim=SHUFFLED_DIM,
         )

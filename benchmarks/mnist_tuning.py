@@ -55,6 +55,7 @@ def deviation(route: str, *, epsilon: float, cohort: int, rounds: int) -> float:
         num_steps=rounds,
         mechanism=route,
         blanket_factory=lambda level: registry.blanket(route, local_epsilon=level, dim=DIM),
+        channel_fixed=True,
     )
     error = report_error(route, local_epsilon=local_epsilon, dim=DIM, radius=1.0, norm="l2")
     return math.sqrt(error.variance / cohort / DIM)

@@ -211,7 +211,10 @@ def _exact_profile(setting: Setting) -> tuple[float, Any]:
     accountant = ShuffleAccountant()
     accountant.step(
         ShuffleRound(
-            local_epsilon=setting.local_epsilon, population=setting.population, cohort=setting.cohort
+            local_epsilon=setting.local_epsilon,
+            population=setting.population,
+            cohort=setting.cohort,
+            channel_fixed=True,
         )
     )
     slope = accountant.delta(0.0).upper

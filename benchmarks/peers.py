@@ -300,6 +300,7 @@ def shortcut(directory: Path) -> dict[str, Any]:
             cohort=setting.cohort,
             mechanism="k-rr",
             blanket=ideal_k_ary_response(local_epsilon=setting.local_epsilon, categories=5),
+            channel_fixed=True,
         )
     )
     ours = accountant.delta(epsilon)
@@ -325,7 +326,8 @@ def composition_times() -> list[dict[str, Any]]:
         accountant = ShuffleAccountant()
         for local_epsilon, num_steps in rounds:
             accountant.step(
-                ShuffleRound(local_epsilon=local_epsilon, population=10**6, cohort=1_000), num_steps=num_steps
+                ShuffleRound(local_epsilon=local_epsilon, population=10**6, cohort=1_000, channel_fixed=True),
+                num_steps=num_steps,
             )
         return accountant.epsilon(delta).upper
 

@@ -34,7 +34,9 @@ def main() -> None:
     options = parser.parse_args()
     rows = []
     for population, cohort, local_epsilon, steps, deltas in SETTINGS:
-        shuffle_round = ShuffleRound(local_epsilon=local_epsilon, population=population, cohort=cohort)
+        shuffle_round = ShuffleRound(
+            local_epsilon=local_epsilon, population=population, cohort=cohort, channel_fixed=True
+        )
         laws = {kind: pair_losses(shuffle_round.dominating_pair(), kind=kind) for kind in ("upper", "lower")}
         for delta in deltas:
             started = time.process_time()

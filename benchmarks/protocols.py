@@ -118,6 +118,7 @@ def without_a_sum() -> dict[str, Any]:
             population=clients,
             cohort=clients,
             num_steps=1,
+            channel_fixed=True,
         ),
         dim=dim,
     )
@@ -375,6 +376,7 @@ def draft() -> list[dict[str, Any]]:
                 sampling=Sampling.FULL,
                 mechanism="rappor",
                 blanket=registry.blanket("rappor", local_epsilon=2 * bit_epsilon, dim=length),
+                channel_fixed=True,
             )
         )
         shuffled = whole.epsilon(delta)

@@ -101,6 +101,7 @@ def certify(setting: Setting, *, mechanism: str = "generic", blanket: Blanket | 
         cohort=setting.cohort,
         mechanism=mechanism,
         blanket=blanket,
+        channel_fixed=True,
     )
     accountant.step(shuffle_round, num_steps=setting.num_steps)
     try:

@@ -118,6 +118,7 @@ def generic_round(population: int, cohort: int) -> ShuffleRound:
         population=population,
         cohort=cohort,
         sampling=Sampling.FULL if cohort == population else Sampling.WITHOUT_REPLACEMENT,
+        channel_fixed=True,
     )
 
 

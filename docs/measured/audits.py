@@ -69,7 +69,14 @@ def sentences() -> Sentences:
         accountant = ShuffleAccountant()
         blanket = registry.blanket("binary-rr", local_epsilon=2.0, dim=1)
         accountant.step(
-            ShuffleRound(local_epsilon=2.0, population=50, cohort=10, mechanism="binary-rr", blanket=blanket)
+            ShuffleRound(
+                local_epsilon=2.0,
+                population=50,
+                cohort=10,
+                mechanism="binary-rr",
+                blanket=blanket,
+                channel_fixed=True,
+            )
         )
         ends.append(rounded(accountant.epsilon(delta).lower, up=False, digits=3))
     return {

@@ -94,6 +94,7 @@ def _first_round() -> str:
                 adversary=adversary,
                 mechanism="privunit",
                 blanket=registry.blanket("privunit", local_epsilon=4.0, dim=1_000),
+                channel_fixed=True,
             )
         )
         ends.append(rounded(accountant.epsilon(1e-5, lower=False).upper, up=True))

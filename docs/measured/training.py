@@ -215,7 +215,12 @@ def _run_cost(mechanism: str, local_epsilon: float, num_steps: int) -> float:
     accountant = ShuffleAccountant()
     accountant.step(
         ShuffleRound(
-            local_epsilon=local_epsilon, population=60_000, cohort=6_000, mechanism=mechanism, blanket=blanket
+            local_epsilon=local_epsilon,
+            population=60_000,
+            cohort=6_000,
+            mechanism=mechanism,
+            blanket=blanket,
+            channel_fixed=True,
         ),
         num_steps=num_steps,
     )

@@ -99,6 +99,7 @@ class Run:
                 population=self.population,
                 cohort=self.cohort,
                 sampling=self.sampling,
+                channel_fixed=True,
             )
         # The round is the same whatever the noise of the bits; make_private checks that one.
         adaptive = None if self.adaptive is None else replace(self.adaptive, unclipped_num_std=None)
@@ -156,6 +157,7 @@ class Run:
                 sampling=self.sampling,
                 mechanism=self._shuffle_round_at(1.0).mechanism,
                 blanket_factory=None if self.adaptive is not None else blanket,
+                channel_fixed=True,
                 method=self.accountant.method,
             )
         )

@@ -225,6 +225,7 @@ class SumSetting:
                 population=population,
                 cohort=cohort,
                 sampling=sampling,
+                channel_fixed=True,
             ),
         )
 

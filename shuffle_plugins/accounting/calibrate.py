@@ -38,6 +38,7 @@ def calibrate_local_epsilon(
     adversary: Adversary | str = Adversary.MODEL_OBSERVER,
     mechanism: str = "generic",
     blanket_factory: Callable[[float], Blanket] | None = None,
+    channel_fixed: bool = False,
     method: Method = "pld",
     records_per_client: int = 1,
     samples_per_client: int = 1,
@@ -54,6 +55,7 @@ def calibrate_local_epsilon(
         adversary: against whom the target must hold.
         mechanism: the randomizer's name; with another than ``"generic"``, ``blanket_factory`` is needed.
         blanket_factory: the randomizer's blanket at a given ε0.
+        channel_fixed: whether one channel, fixed before the round, serves everybody.
         method: how the costs of rounds are composed.
         records_per_client: m, the records that each client has; see :class:`SampledRecordsRound`.
         samples_per_client: s, the records that a client that takes part reports on.
@@ -71,6 +73,7 @@ def calibrate_local_epsilon(
         cohort=cohort,
         sampling=checks.choice(Sampling, "sampling", sampling),
         adversary=checks.choice(Adversary, "adversary", adversary),
+        channel_fixed=channel_fixed,
     )
 
     def cost(local_epsilon: float) -> float:
@@ -143,6 +146,7 @@ def calibrate_cohort(
     adversary: Adversary | str = Adversary.MODEL_OBSERVER,
     mechanism: str = "generic",
     blanket: Blanket | None = None,
+    channel_fixed: bool = False,
     method: Method = "pld",
     records_per_client: int = 1,
     samples_per_client: int = 1,
@@ -175,6 +179,7 @@ def calibrate_cohort(
             adversary=seen_by,
             mechanism=mechanism,
             blanket=blanket,
+            channel_fixed=channel_fixed,
         )
         return target.allows(_of_records(clients, records_per_client, samples_per_client))
 

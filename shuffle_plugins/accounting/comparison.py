@@ -12,7 +12,7 @@ from shuffle_plugins.accounting.rounds.records import SampledRecordsRound
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import Adversary, Method, Sampling
 
-_FIXED = "stated for inputs fixed before the round; those of an epoch's batch follow from earlier batches"
+_FIXED = "stated for one channel, fixed before the round (channel_fixed); an epoch's follows from its batches"
 
 _ONE_RECORD = "stated for clients with one record each"
 
@@ -130,7 +130,8 @@ def _published(
 ) -> NamedBound | OutOfRange:
     if not bound.valid:
         return OutOfRange(name=bound.name, reason=bound.note)
-    if shuffle_round.sampling is Sampling.EPOCH and shuffle_round.spans_batches and not bound.adaptive:
+    epoch = shuffle_round.sampling is Sampling.EPOCH and shuffle_round.spans_batches
+    if not bound.adaptive and (epoch or not shuffle_round.channel_fixed):
         return OutOfRange(name=bound.name, reason=_FIXED)
     if isinstance(shuffle_round, SampledRecordsRound):
         return OutOfRange(name=bound.name, reason=_ONE_RECORD)

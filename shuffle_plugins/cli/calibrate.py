@@ -90,6 +90,7 @@ def calibrate_command(
                     cohort=taken,
                     num_steps=rounds,
                     blanket_factory=asked.blanket_factory(),
+                    channel_fixed=True,
                 )
             case Unknown.ROUNDS:
                 local_epsilon = _needed(local_epsilon, "--local-epsilon")
@@ -107,6 +108,7 @@ def calibrate_command(
                     local_epsilon=local_epsilon,
                     num_steps=rounds,
                     blanket=asked.blanket(local_epsilon),
+                    channel_fixed=True,
                 )
                 asked = replace(asked, cohort=found)
     answer = asked.compare(local_epsilon=local_epsilon, num_steps=rounds, delta=delta)

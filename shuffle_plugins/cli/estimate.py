@@ -252,7 +252,11 @@ def _mean(
     accountant = accounting.ShuffleAccountant()
     accountant.step(
         accounting.ShuffleRound(
-            local_epsilon=local_epsilon, population=clients, cohort=clients, sampling=accounting.Sampling.FULL
+            local_epsilon=local_epsilon,
+            population=clients,
+            cohort=clients,
+            sampling=accounting.Sampling.FULL,
+            channel_fixed=plan.bins == 1,  # the second stage's channel follows from the first's reports
         )
     )
     spent = accountant.epsilon(delta)

@@ -109,6 +109,7 @@ class AskedRounds:
             mechanism=self.mechanism,
             blanket=self.blanket(local_epsilon),
             local_delta=self.local_delta,
+            channel_fixed=True,
         )
         if self.records_per_client == self.samples_per_client == 1:
             return clients

@@ -115,7 +115,9 @@ class Mechanism(Reporter):
     ) -> ShuffleRound:
         """A round of this mechanism, with all that is known of its reports, for an accountant.
 
-        A mechanism with δ0 > 0 is accounted through its (ε0, δ0) alone.
+        A mechanism with δ0 > 0 is accounted through its (ε0, δ0) alone. The round has a fixed channel: what a
+        client randomises must not follow from other reports of the round. Where it does, record
+        ``dataclasses.replace(round, channel_fixed=False)``.
 
         Raises:
             ValueError: if reports cannot be shuffled, or an argument is out of range.
@@ -134,6 +136,7 @@ class Mechanism(Reporter):
             mechanism=self.name,
             blanket=None if self.local_delta else self.blanket(),
             local_delta=self.local_delta,
+            channel_fixed=True,
         )
 
     def check_reports(self, reports: Reports, *below: int) -> None:

@@ -141,6 +141,7 @@ class Combinations:
             cohort=cohort,
             sampling=self.asked.sampling,
             adversary=self.asked.adversary,
+            channel_fixed=True,
         )
 
     def _round(self, mechanism: str, blanket: Blanket, cohort: int) -> ShuffleRound:

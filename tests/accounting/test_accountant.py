@@ -42,10 +42,12 @@ def accountant_of(*entries: tuple[ShuffleRound, int], method: str = "pld") -> Sh
     return accountant
 
 
-ROUND = ShuffleRound(local_epsilon=1.0, population=10_000, cohort=1_000)
-OTHER = ShuffleRound(local_epsilon=0.5, population=10_000, cohort=500)
+ROUND = ShuffleRound(local_epsilon=1.0, population=10_000, cohort=1_000, channel_fixed=True)
+OTHER = ShuffleRound(local_epsilon=0.5, population=10_000, cohort=500, channel_fixed=True)
 SPENT = ShuffleAccountant().epsilon(1e-5)
-FLEETING = ShuffleRound(local_epsilon=1.0, population=10_000, cohort=1_000, sampling="poisson")
+FLEETING = ShuffleRound(
+    local_epsilon=1.0, population=10_000, cohort=1_000, sampling="poisson", channel_fixed=True
+)
 
 rounds = st.builds(
     lambda local_epsilon, population, share, sampling: ShuffleRound(
@@ -53,6 +55,7 @@ rounds = st.builds(
         population=population,
         cohort=max(1, int(share * population)),
         sampling=sampling,
+        channel_fixed=True,
     ),
     st.floats(0.05, 6.0),
     st.integers(1, 3_000),
@@ -71,9 +74,14 @@ def test_an_empty_history_costs_nothing() -> None:
 def test_numerics_are_not_said_to_be_exact_where_one_round_is_known_through_another() -> None:
     """The pair composed from below is a stand-in's, whose distance from the round is charged to δ."""
     own = ShuffleRound(
-        local_epsilon=1.0, population=500, cohort=250, mechanism="sequential", blanket=Blanket.clones(1.0)
+        local_epsilon=1.0,
+        population=500,
+        cohort=250,
+        mechanism="sequential",
+        blanket=Blanket.clones(1.0),
+        channel_fixed=True,
     )
-    close = ShuffleRound(local_epsilon=1.0, population=500, cohort=250, local_delta=1e-12)
+    close = ShuffleRound(local_epsilon=1.0, population=500, cohort=250, local_delta=1e-12, channel_fixed=True)
     alone, together = accountant_of((own, 1)), accountant_of((own, 1), (close, 1))
     below, above = pair_epsilon_interval(alone, 1e-6)
     assert alone.epsilon(1e-6).lower < 0.999 * above < below
@@ -166,7 +174,9 @@ def test_published_theorem_is_several_times_looser() -> None:
     published = published_bound("subsampled shuffle RDP, published").epsilon(
         local_epsilon=1.5, population=60_000, cohort=10_000, num_steps=1200, delta=1e-5
     )
-    ours = accountant_of((ShuffleRound(local_epsilon=1.5, population=60_000, cohort=10_000), 1200))
+    ours = accountant_of(
+        (ShuffleRound(local_epsilon=1.5, population=60_000, cohort=10_000, channel_fixed=True), 1200)
+    )
     assert published == pytest.approx(3.0859, rel=0.01)
     assert published / ours.epsilon(1e-5).upper > 7
 
@@ -175,7 +185,9 @@ def test_mechanism_blanket_tightens_the_answer() -> None:
     e, size = math.exp(2.0), math.exp(2.0) + 9
     blanket = Blanket(local_epsilon=2.0, differing=1 / size, low=8 / size)
     assert blanket.mass < 1 < e
-    generic = ShuffleRound(local_epsilon=2.0, population=10_000, cohort=10_000, sampling="full")
+    generic = ShuffleRound(
+        local_epsilon=2.0, population=10_000, cohort=10_000, sampling="full", channel_fixed=True
+    )
     specific = dataclasses.replace(generic, mechanism="10-ary response", blanket=blanket)
     interval = accountant_of((specific, 1)).epsilon(1e-6)
     # Survey of peers, table 4.1: 0.079806 by a blanket transform, 0.079804 exactly on one dataset.
@@ -388,8 +400,12 @@ TARGET = {"target_epsilon": 1.0, "delta": 1e-6}
 
 @first_fast("sampling", ["without-replacement", "poisson"])
 def test_calibrated_local_epsilon_is_within_the_target_and_close(sampling: str) -> None:
-    found = calibrate_local_epsilon(**TARGET, population=5_000, cohort=500, num_steps=300, sampling=sampling)
-    shuffle_round = ShuffleRound(local_epsilon=found, population=5_000, cohort=500, sampling=sampling)
+    found = calibrate_local_epsilon(
+        **TARGET, population=5_000, cohort=500, num_steps=300, sampling=sampling, channel_fixed=True
+    )
+    shuffle_round = ShuffleRound(
+        local_epsilon=found, population=5_000, cohort=500, sampling=sampling, channel_fixed=True
+    )
     upper = accountant_of((shuffle_round, 300)).epsilon(1e-6).upper
     assert 0.998 < upper <= 1.0
 
@@ -405,10 +421,10 @@ def test_calibrated_cohort_is_the_best() -> None:
     common = {"population": 5_000, "local_epsilon": 1.0, "num_steps": 300}
 
     def upper(cohort: int) -> float:
-        shuffle_round = ShuffleRound(local_epsilon=1.0, population=5_000, cohort=cohort)
+        shuffle_round = ShuffleRound(local_epsilon=1.0, population=5_000, cohort=cohort, channel_fixed=True)
         return accountant_of((shuffle_round, 300)).epsilon(1e-6, lower=False).upper
 
-    found = calibrate_cohort(**TARGET, **common)
+    found = calibrate_cohort(**TARGET, **common, channel_fixed=True)
     assert upper(found) <= 1.0 < upper(found + 1)
 
 
@@ -417,7 +433,9 @@ def test_hidden_only_by_its_cohort_a_client_wants_a_large_one() -> None:
     """In a single pass; against the server of an epoch, ``rounds/test_epochs.py``."""
 
     def upper(cohort: int) -> float:
-        shuffle_round = ShuffleRound(local_epsilon=1.0, population=500, cohort=cohort, sampling="single-pass")
+        shuffle_round = ShuffleRound(
+            local_epsilon=1.0, population=500, cohort=cohort, sampling="single-pass", channel_fixed=True
+        )
         return accountant_of((shuffle_round, 3)).epsilon(1e-6, lower=False).upper
 
     found = calibrate_cohort(
@@ -427,6 +445,7 @@ def test_hidden_only_by_its_cohort_a_client_wants_a_large_one() -> None:
         local_epsilon=1.0,
         num_steps=3,
         sampling="single-pass",
+        channel_fixed=True,
     )
     assert 1 < found < 500
     assert upper(found) <= 1.2 < upper(found - 1)
@@ -438,16 +457,16 @@ def test_a_client_with_several_reports_is_calibrated_as_such() -> None:
     records = {"records_per_client": 2, "samples_per_client": 2}
 
     def upper(cohort: int) -> float:
-        clients = ShuffleRound(local_epsilon=0.5, population=12, cohort=cohort)
+        clients = ShuffleRound(local_epsilon=0.5, population=12, cohort=cohort, channel_fixed=True)
         return accountant_of((SampledRecordsRound.of(clients, **records), 4)).epsilon(1e-4, lower=False).upper
 
     costs = [upper(cohort) for cohort in range(1, 13)]
     for target in (costs[4] * 1.001, costs[9] * 1.001, costs[11] * 1.001):
-        found = calibrate_cohort(target_epsilon=target, delta=1e-4, **goal, **records)
+        found = calibrate_cohort(target_epsilon=target, delta=1e-4, **goal, **records, channel_fixed=True)
         assert costs[found - 1] <= target
         assert found == 12 or costs[found] > target
     with pytest.raises(ValueError, match="no cohort of 12"):
-        calibrate_cohort(target_epsilon=min(costs) / 2, delta=1e-4, **goal, **records)
+        calibrate_cohort(target_epsilon=min(costs) / 2, delta=1e-4, **goal, **records, channel_fixed=True)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 16, 21])
@@ -479,18 +498,29 @@ def test_bounds_that_cross_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_unreachable_targets_end_with_an_explanation() -> None:
     with pytest.raises(ValueError, match="fewer rounds"):
-        calibrate_local_epsilon(target_epsilon=1e-6, delta=1e-9, population=10, cohort=10, num_steps=10**6)
+        calibrate_local_epsilon(
+            target_epsilon=1e-6, delta=1e-9, population=10, cohort=10, num_steps=10**6, channel_fixed=True
+        )
     with pytest.raises(ValueError, match="single round"):
         calibrate_num_steps(target_epsilon=1e-4, delta=1e-9, shuffle_round=ROUND)
     with pytest.raises(ValueError, match="no cohort"):
-        calibrate_cohort(target_epsilon=1e-6, delta=1e-9, population=100, local_epsilon=4.0, num_steps=10**5)
+        calibrate_cohort(
+            target_epsilon=1e-6,
+            delta=1e-9,
+            population=100,
+            local_epsilon=4.0,
+            num_steps=10**5,
+            channel_fixed=True,
+        )
     with pytest.raises(ValueError, match="nothing is left to choose"):
-        calibrate_cohort(**TARGET, population=100, local_epsilon=1.0, num_steps=1, sampling="full")
+        calibrate_cohort(
+            **TARGET, population=100, local_epsilon=1.0, num_steps=1, sampling="full", channel_fixed=True
+        )
     for bad in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match="target_epsilon"):
             calibrate_num_steps(target_epsilon=bad, delta=1e-6, shuffle_round=ROUND)
     assert calibrate_local_epsilon(
-        target_epsilon=100.0, delta=1e-6, population=10, cohort=10, num_steps=1
+        target_epsilon=100.0, delta=1e-6, population=10, cohort=10, num_steps=1, channel_fixed=True
     ) == pytest.approx(20.0)
 
 
@@ -510,7 +540,11 @@ def test_unreachable_targets_end_with_an_explanation() -> None:
 @first_fast("sampling", ["without-replacement", "poisson"])
 def test_extremes_stay_ordered_and_finite(local_epsilon, population, cohort, steps, delta, sampling) -> None:
     shuffle_round = ShuffleRound(
-        local_epsilon=local_epsilon, population=population, cohort=cohort, sampling=sampling
+        local_epsilon=local_epsilon,
+        population=population,
+        cohort=cohort,
+        sampling=sampling,
+        channel_fixed=True,
     )
     interval = accountant_of((shuffle_round, steps)).epsilon(delta)
     assert 0 <= interval.lower <= interval.upper <= local_epsilon * steps
@@ -555,7 +589,7 @@ def test_a_loud_report_is_never_accounted_as_silence(
     local_epsilon: float, scheme: dict[str, object], steps: int
 ) -> None:
     """So large an ε0 shows the report as it is: if it is drawn, the loss is log γe^ε0 or more."""
-    shuffle_round = ShuffleRound(local_epsilon=local_epsilon, **scheme)
+    shuffle_round = ShuffleRound(local_epsilon=local_epsilon, **scheme, channel_fixed=True)
     rate = 1.0 if shuffle_round.adversary == "server" else shuffle_round.sampling_rate
     interval = accountant_of((shuffle_round, steps)).epsilon(1e-5)
     drawn = local_epsilon + math.log(rate)
@@ -571,7 +605,7 @@ def test_a_loud_report_is_never_accounted_as_silence(
 )
 def test_rare_participation_is_not_free(local_epsilon: float, cohort: float) -> None:
     shuffle_round = ShuffleRound(
-        local_epsilon=local_epsilon, population=1_000, cohort=cohort, sampling="poisson"
+        local_epsilon=local_epsilon, population=1_000, cohort=cohort, sampling="poisson", channel_fixed=True
     )
     accountant = accountant_of((shuffle_round, 1))
     # In all: the client takes part with probability γ and then tells at least tanh(ε0/2) in total variation
@@ -607,7 +641,9 @@ def test_absurd_numbers_are_refused_clearly(change: dict[str, object]) -> None:
 
 
 def test_a_single_pass_claims_no_lower_bound() -> None:
-    shuffle_round = ShuffleRound(local_epsilon=1.0, population=1_000, cohort=100, sampling="single-pass")
+    shuffle_round = ShuffleRound(
+        local_epsilon=1.0, population=1_000, cohort=100, sampling="single-pass", channel_fixed=True
+    )
     interval = accountant_of((shuffle_round, 3)).epsilon(1e-5)
     assert interval.lower == 0.0
     assert interval.lower_bound == "none"
@@ -627,7 +663,9 @@ def test_a_mechanism_merely_bounded_by_the_worst_case_claims_no_lower_bound() ->
 def test_delta_at_zero_is_rounded_outwards(local_epsilon):
     """One report alone: δ(0) is tanh(ε0/2); the upper end once lay a part in 10**10 below it."""
     accountant = ShuffleAccountant()
-    accountant.step(ShuffleRound(local_epsilon=local_epsilon, population=1, cohort=1, sampling="full"))
+    accountant.step(
+        ShuffleRound(local_epsilon=local_epsilon, population=1, cohort=1, sampling="full", channel_fixed=True)
+    )
     answer = accountant.delta(0.0)
     exact = math.tanh(local_epsilon / 2)
     assert answer.lower <= exact <= answer.upper <= exact * (1 + 1e-5)
@@ -715,7 +753,10 @@ def test_a_question_after_every_round_starts_from_the_last_one(monkeypatch: pyte
 @pytest.mark.slow
 def test_a_loaded_history_is_composed_anew() -> None:
     """What was composed of forty kinds of rounds is no part of an answer about more steps of them."""
-    rounds = [ShuffleRound(local_epsilon=1 + i / 100, population=10_000, cohort=1000) for i in range(40)]
+    rounds = [
+        ShuffleRound(local_epsilon=1 + i / 100, population=10_000, cohort=1000, channel_fixed=True)
+        for i in range(40)
+    ]
 
     def recorded(steps: int) -> ShuffleAccountant:
         accountant = ShuffleAccountant()

@@ -35,6 +35,7 @@ def test_a_client_known_to_take_part_is_charged_its_own_local_delta() -> None:
         sampling="poisson",
         adversary="server",
         local_delta=1e-3,
+        channel_fixed=True,
     )
     accountant = accountant_of((lonely, 1))
     with pytest.raises(ValueError, match="no ε"):
@@ -55,7 +56,12 @@ def test_small_weights_are_not_taken_for_one(
     atoms = [(weight, 1.0, mass), (1.0, weight, mass), (1.0, 1.0, 1 - mass * (weight + 1))]
     blanket = Blanket.from_atoms(local_epsilon=local_epsilon, atoms=atoms)
     alone = ShuffleRound(
-        local_epsilon=local_epsilon, population=1, cohort=1, mechanism="own", blanket=blanket
+        local_epsilon=local_epsilon,
+        population=1,
+        cohort=1,
+        mechanism="own",
+        blanket=blanket,
+        channel_fixed=True,
     )
     exact = mass * (weight - math.exp(epsilon))
     assert accountant_of((alone, 1)).delta(epsilon).upper >= exact * (1 - 1e-9)
@@ -72,14 +78,15 @@ def test_loud_oracles_have_an_answer(mechanism: str, local_epsilon: float) -> No
             cohort=population,
             mechanism=mechanism,
             blanket=blanket,
+            channel_fixed=True,
         )
         interval = accountant_of((loud, 1)).epsilon(1e-6)
         assert 0 <= interval.lower <= interval.upper <= local_epsilon
 
 
 def test_rounds_of_very_different_scales_have_an_answer() -> None:
-    quiet = ShuffleRound(local_epsilon=1.0, population=10**9, cohort=10**4)
-    loud = ShuffleRound(local_epsilon=100.0, population=10**6, cohort=10)
+    quiet = ShuffleRound(local_epsilon=1.0, population=10**9, cohort=10**4, channel_fixed=True)
+    loud = ShuffleRound(local_epsilon=100.0, population=10**6, cohort=10, channel_fixed=True)
     for method in ("pld", "rdp"):
         accountant = accountant_of((quiet, 10**6), (loud, 1), method=method)
         interval = accountant.epsilon(1e-6)
@@ -89,7 +96,9 @@ def test_rounds_of_very_different_scales_have_an_answer() -> None:
 
 
 def test_budgets_with_local_delta_are_answered_not_refused() -> None:
-    shuffle_round = ShuffleRound(local_epsilon=0.1, population=10, cohort=1, local_delta=1e-7)
+    shuffle_round = ShuffleRound(
+        local_epsilon=0.1, population=10, cohort=1, local_delta=1e-7, channel_fixed=True
+    )
     accountant = ShuffleAccountant()
     assert not accountant.would_exceed(shuffle_round, target_epsilon=3.0, delta=1e-6)
     steps = calibrate_num_steps(target_epsilon=3.0, delta=1e-6, shuffle_round=shuffle_round)
@@ -107,14 +116,14 @@ def test_a_third_record_is_outside_of_all_but_rounding(local_epsilon: float, cat
 @pytest.mark.parametrize(("local_epsilon", "exact"), [(12.0, 11.296), (18.0, 23.290), (20.0, 27.290)])
 def test_few_loud_rounds_are_multiplied_out(local_epsilon: float, exact: float) -> None:
     interval = accountant_of(
-        (ShuffleRound(local_epsilon=local_epsilon, population=1000, cohort=10), 3)
+        (ShuffleRound(local_epsilon=local_epsilon, population=1000, cohort=10, channel_fixed=True), 3)
     ).epsilon(1e-6)
     assert interval.lower <= interval.upper
     assert interval.upper == pytest.approx(exact, rel=1e-3)
 
 
 def test_tiny_costs_of_many_rounds_are_not_noise() -> None:
-    quiet = ShuffleRound(local_epsilon=0.1, population=10**9, cohort=10**5)
+    quiet = ShuffleRound(local_epsilon=0.1, population=10**9, cohort=10**5, channel_fixed=True)
     interval = accountant_of((quiet, 10**6)).epsilon(1e-5)
     assert 5.642e-6 <= interval.upper <= 1.015 * 5.642e-6  # the Gaussian limit of binary response
 
@@ -127,6 +136,7 @@ def test_the_most_bits_are_left_to_the_blanket() -> None:
         cohort=10**12,
         mechanism="binary-rr",
         blanket=Blanket.bit(1.0),
+        channel_fixed=True,
     )
     assert 0 <= accountant_of((many, 100)).epsilon(1e-9, lower=False).upper < 1e-3
 
@@ -147,7 +157,12 @@ def test_one_loud_client_has_no_clone(local_epsilon: float) -> None:
 def test_rare_passive_slots_of_a_huge_population_take_no_memory(steps: int) -> None:
     blanket = registry.blanket("k-rr", local_epsilon=8.0, dim=3)
     shuffle_round = ShuffleRound(
-        local_epsilon=8.0, population=10**9, cohort=10**5, mechanism="k-rr", blanket=blanket
+        local_epsilon=8.0,
+        population=10**9,
+        cohort=10**5,
+        mechanism="k-rr",
+        blanket=blanket,
+        channel_fixed=True,
     )
     interval = accountant_of((shuffle_round, steps)).epsilon(1e-12)
     assert 0 < interval.lower <= interval.upper <= 1.002 * interval.lower
@@ -156,13 +171,20 @@ def test_rare_passive_slots_of_a_huge_population_take_no_memory(steps: int) -> N
 def test_printed_intervals_are_rounded_outwards_and_own_up_to_no_lower_bound() -> None:
     own = Blanket.bit(1.5)
     shuffle_round = ShuffleRound(
-        local_epsilon=1.5, population=60_000, cohort=10_000, mechanism="binary-rr", blanket=own
+        local_epsilon=1.5,
+        population=60_000,
+        cohort=10_000,
+        mechanism="binary-rr",
+        blanket=own,
+        channel_fixed=True,
     )
     interval = accountant_of((shuffle_round, 1200)).epsilon(1e-5)
     lower, upper = str(interval).split("[")[1].split("]")[0].split(", ")
     assert float(lower) <= interval.lower
     assert float(upper) >= interval.upper
-    batches = ShuffleRound(local_epsilon=1.5, population=6000, cohort=1000, sampling="single-pass")
+    batches = ShuffleRound(
+        local_epsilon=1.5, population=6000, cohort=1000, sampling="single-pass", channel_fixed=True
+    )
     assert str(accountant_of((batches, 1)).epsilon(1e-5)).startswith("ε ≤ ")
     assert str(accountant_of((batches, 1)).delta(0.1)).startswith("δ ≤ ")
     with pytest.raises(ValueError, match="as a whole"):
@@ -194,6 +216,7 @@ def test_losses_below_the_spacing_of_floats_add_up(
         cohort=population,
         mechanism="k-rr",
         blanket=blanket,
+        channel_fixed=True,
     )
     accountant = accountant_of((everybody, steps))
     with mpmath.workdps(50):
@@ -221,6 +244,7 @@ def test_a_lower_end_of_tiny_losses_is_no_rounding_error() -> None:
         population=population,
         cohort=cohort,
         sampling="poisson",
+        channel_fixed=True,
     )
     found = accountant_of((shuffle_round, steps)).epsilon(delta)
     # The sum of many small losses is as good as Gaussian, of this deviation: half of the reports tell.
@@ -239,6 +263,7 @@ def test_no_lower_end_is_read_off_a_law_that_is_not_resolved(local_epsilon: floa
         population=18694,
         cohort=1779.0,
         sampling="poisson",
+        channel_fixed=True,
     )
     found = accountant_of((shuffle_round, 1000)).epsilon(5.5e-12)
     # A client takes part in 95 of the rounds, and in no more than 170 but for a probability of 1e-12.
@@ -254,6 +279,7 @@ def test_a_lower_end_of_very_many_reports_has_no_more_mass_than_one() -> None:
         blanket=registry.blanket("privunit", local_epsilon=8.04, dim=1000),
         population=10**11,
         cohort=10**11,
+        channel_fixed=True,
     )
     for num_steps in (10**4, 10**6):
         found = accountant_of((shuffle_round, num_steps)).epsilon(1e-8)
@@ -271,9 +297,15 @@ def test_a_lower_end_of_very_many_reports_has_no_more_mass_than_one() -> None:
             sampling="poisson",
             mechanism="l1-hadamard",
             blanket=registry.blanket("l1-hadamard", local_epsilon=3.3e-6, dim=64),
+            channel_fixed=True,
         ),
         GaussianReportsRound(  # little noise, of which the analysis says nothing at some losses
-            local_epsilon=20.0, local_delta=1e-12, population=323_810, cohort=323_810, radius=1.4733814
+            local_epsilon=20.0,
+            local_delta=1e-12,
+            population=323_810,
+            cohort=323_810,
+            radius=1.4733814,
+            channel_fixed=True,
         ),
     ],
     ids=str,
@@ -289,7 +321,8 @@ def test_no_jump_between_rounds_of_nearly_as_many_reports() -> None:
     blanket = registry.blanket("privunit", local_epsilon=0.14, dim=100)
     place = {"local_epsilon": 0.14, "population": 2_779, "mechanism": "privunit", "blanket": blanket}
     found = [
-        accountant_of((ShuffleRound(cohort=k, **place), 266)).epsilon(3.5e-6) for k in range(253, 278, 4)
+        accountant_of((ShuffleRound(cohort=k, **place, channel_fixed=True), 266)).epsilon(3.5e-6)
+        for k in range(253, 278, 4)
     ]
     widths = [each.upper / each.lower for each in found]
     assert max(widths) / min(widths) < 1.002

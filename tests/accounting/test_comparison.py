@@ -14,7 +14,7 @@ GIRGIS, CLONES = "subsampled shuffle RDP, published", "clones, closed form"
 @pytest.mark.slow
 def test_bounds_are_ordered_and_bracket_the_interval() -> None:
     found = compare(
-        shuffle_round=ShuffleRound(local_epsilon=0.5, population=50_000, cohort=5_000),
+        shuffle_round=ShuffleRound(local_epsilon=0.5, population=50_000, cohort=5_000, channel_fixed=True),
         num_steps=50,
         delta=1e-5,
     )
@@ -29,7 +29,7 @@ def test_bounds_are_ordered_and_bracket_the_interval() -> None:
 @pytest.mark.slow
 def test_every_published_bound_is_listed_or_says_why_not() -> None:
     found = compare(
-        shuffle_round=ShuffleRound(local_epsilon=0.5, population=50_000, cohort=5_000),
+        shuffle_round=ShuffleRound(local_epsilon=0.5, population=50_000, cohort=5_000, channel_fixed=True),
         num_steps=50,
         delta=1e-5,
     )
@@ -47,7 +47,9 @@ def test_every_published_bound_is_listed_or_says_why_not() -> None:
 
 
 def test_bounds_of_a_comparison_are_each_listed_once() -> None:
-    shuffle_round = ShuffleRound(local_epsilon=0.5, population=500, cohort=500, sampling="full")
+    shuffle_round = ShuffleRound(
+        local_epsilon=0.5, population=500, cohort=500, sampling="full", channel_fixed=True
+    )
     found = compare(shuffle_round=shuffle_round, num_steps=1, delta=1e-5, published=())
     kinds = [bound.kind for bound in found.bounds]
     assert kinds == sorted(kinds, reverse=True)  # upper ones, then lower ones
@@ -72,6 +74,7 @@ def test_one_full_round_is_known_as_well_from_the_binary_pair() -> None:
             cohort=5_000,
             mechanism="any",
             blanket=Blanket.generic(1.0),
+            channel_fixed=True,
         ),
         num_steps=1,
         delta=1e-6,
@@ -93,7 +96,12 @@ def test_published_bounds_see_the_population_that_hides_the_sample(
 ) -> None:
     found = compare(
         shuffle_round=ShuffleRound(
-            local_epsilon=0.5, population=20_000, cohort=5_000, sampling=sampling, adversary=adversary
+            local_epsilon=0.5,
+            population=20_000,
+            cohort=5_000,
+            sampling=sampling,
+            adversary=adversary,
+            channel_fixed=True,
         ),
         num_steps=7,
         delta=1e-5,
@@ -117,13 +125,22 @@ def test_published_bounds_see_the_population_that_hides_the_sample(
 def test_the_theorems_are_asked_about_what_hides_a_report(
     sampling: str, adversary: str, seen: tuple[int, int]
 ) -> None:
-    asked = ShuffleRound(local_epsilon=0.5, population=200, cohort=20, sampling=sampling, adversary=adversary)
+    asked = ShuffleRound(
+        local_epsilon=0.5,
+        population=200,
+        cohort=20,
+        sampling=sampling,
+        adversary=adversary,
+        channel_fixed=True,
+    )
     assert _fixed_cohort(asked) == seen
 
 
 def test_reports_with_a_tail_are_not_taken_for_pure_ones() -> None:
     tailed = replace(Blanket.generic(1.0, exact=False), tail=1e-13)
-    asked = ShuffleRound(local_epsilon=1.0, population=200, cohort=20, mechanism="mine", blanket=tailed)
+    asked = ShuffleRound(
+        local_epsilon=1.0, population=200, cohort=20, mechanism="mine", blanket=tailed, channel_fixed=True
+    )
     with pytest.raises(ValueError, match="these are"):
         _fixed_cohort(asked)
 
@@ -131,19 +148,26 @@ def test_reports_with_a_tail_are_not_taken_for_pure_ones() -> None:
 def test_an_epoch_gets_no_bound_for_inputs_that_were_fixed_before() -> None:
     for adversary, left_out in ((Adversary.MODEL_OBSERVER, True), (Adversary.SERVER, False)):
         epoch = ShuffleRound(
-            local_epsilon=0.4, population=2_000, cohort=1_000, sampling="epoch", adversary=adversary
+            local_epsilon=0.4,
+            population=2_000,
+            cohort=1_000,
+            sampling="epoch",
+            adversary=adversary,
+            channel_fixed=True,
         )
         for bound in (published_bound(GIRGIS), published_bound("privacy blanket, Bennett")):
             found = _published(bound, epoch, num_steps=1, delta=1e-5)
             assert isinstance(found, OutOfRange) is left_out
-            assert "inputs fixed before the round" in str(found) or not left_out
+            chosen = _published(bound, replace(epoch, channel_fixed=False), num_steps=1, delta=1e-5)
+            assert isinstance(chosen, OutOfRange)
+            assert "fixed before the round" in str(found) or not left_out
         assert isinstance(_published(published_bound(CLONES), epoch, num_steps=1, delta=1e-5), NamedBound)
 
 
 def test_bounds_out_of_their_range_say_why() -> None:
     poisson = compare(
         shuffle_round=ShuffleRound(
-            local_epsilon=0.5, population=2_000, cohort=200.5, sampling=Sampling.POISSON
+            local_epsilon=0.5, population=2_000, cohort=200.5, sampling=Sampling.POISSON, channel_fixed=True
         ),
         num_steps=7,
         delta=1e-5,
@@ -152,7 +176,9 @@ def test_bounds_out_of_their_range_say_why() -> None:
     notes = {bound.note for bound in PUBLISHED_BOUNDS if not bound.valid}
     assert all("Poisson" in each.reason or each.reason in notes for each in poisson.out_of_range)
     small = compare(
-        shuffle_round=ShuffleRound(local_epsilon=2.0, population=2_000, cohort=200), num_steps=7, delta=1e-5
+        shuffle_round=ShuffleRound(local_epsilon=2.0, population=2_000, cohort=200, channel_fixed=True),
+        num_steps=7,
+        delta=1e-5,
     )
     reasons = {each.name: each.reason for each in small.out_of_range}
     assert "Theorem 3.1 needs" in reasons[CLONES]
@@ -168,7 +194,7 @@ def test_rounds_that_the_theorems_do_not_treat_get_no_published_bound(
     change: dict[str, object], reason: str
 ) -> None:
     question = {"local_epsilon": 0.5, "population": 2_000, "cohort": 200} | change
-    found = compare(shuffle_round=ShuffleRound(**question), num_steps=7, delta=1e-5)
+    found = compare(shuffle_round=ShuffleRound(**question, channel_fixed=True), num_steps=7, delta=1e-5)
     valid = {bound.name for bound in PUBLISHED_BOUNDS if bound.valid}
     assert valid <= {each.name for each in found.out_of_range if reason in each.reason}
     assert not {bound.name for bound in found.bounds} & valid
@@ -179,7 +205,9 @@ def test_an_epoch_gets_the_bounds_that_allow_inputs_to_follow_earlier_reports() 
     common = {"local_epsilon": 0.4, "population": 2_000}
     epoch = ShuffleRound(**common, cohort=100, sampling="epoch")
     everybody = compare(
-        shuffle_round=ShuffleRound(**common, cohort=2_000, sampling="full"), num_steps=7, delta=1e-5
+        shuffle_round=ShuffleRound(**common, cohort=2_000, sampling="full", channel_fixed=True),
+        num_steps=7,
+        delta=1e-5,
     )
     found = compare(shuffle_round=epoch, num_steps=7, delta=1e-5)
     assert found.interval.lower == everybody.interval.lower

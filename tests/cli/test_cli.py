@@ -88,7 +88,9 @@ def test_json_keeps_its_contract(run: Run) -> None:
 
 def test_epsilon_is_the_accountants(run: Run) -> None:
     accountant = ShuffleAccountant()
-    accountant.step(ShuffleRound(local_epsilon=1.0, population=2000, cohort=200), num_steps=20)
+    accountant.step(
+        ShuffleRound(local_epsilon=1.0, population=2000, cohort=200, channel_fixed=True), num_steps=20
+    )
     interval = accountant.epsilon(1e-5)
     found = answer(run, "epsilon", *QUESTION)
     assert (found["lower"], found["upper"]) == (interval.lower, interval.upper)
@@ -955,7 +957,7 @@ def test_clients_with_several_records_are_asked_about(run: Run) -> None:
     found = answer(run, "epsilon", *asked)
     assert (found["records_per_client"], found["samples_per_client"]) == (20, 2)
     accountant = ShuffleAccountant()
-    clients = ShuffleRound(local_epsilon=1.0, population=2000, cohort=200)
+    clients = ShuffleRound(local_epsilon=1.0, population=2000, cohort=200, channel_fixed=True)
     accountant.step(
         SampledRecordsRound.of(clients, records_per_client=20, samples_per_client=2), num_steps=20
     )

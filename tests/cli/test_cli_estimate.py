@@ -15,6 +15,7 @@ import pytest
 from thinning import first_fast
 
 from shuffle_plugins import cli
+from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
 from shuffle_plugins.mechanisms import KeyLaw, MultilevelHadamard, UserLevelMean
 
 Run = Callable[..., tuple[int, str, str]]
@@ -113,7 +114,17 @@ def test_the_mean_of_users_is_the_plans(run, histories) -> None:
     plan = UserLevelMean(local_epsilon=3.0, dim=2, clients=1000, samples=4, radius=1.0, sigma=0.3)
     assert found["noise"] == pytest.approx(math.sqrt(plan.mean_variance))
     assert (found["clients"], found["samples"], found["local_epsilon"]) == (1000, 4, 3.0)
-    assert 0 < found["upper"] < 3
+    # The second stage's channel follows from the first's reports: an epoch's, not one fixed before.
+    for sigma, sampling in ((0.3, "full"), (0.01, "epoch")):
+        found_at = answer(run, *asked, "--sigma", sigma)
+        accountant = ShuffleAccountant()
+        accountant.step(
+            ShuffleRound(
+                local_epsilon=3.0, population=1000, cohort=1000, sampling=sampling, channel_fixed=True
+            )
+        )
+        assert found_at["stages"] == (2 if sampling == "epoch" else 1)
+        assert found_at["upper"] == accountant.epsilon(1e-6).upper
     away = math.hypot(found["mean"]["x"] - 0.3, found["mean"]["y"] + 0.2)
     assert away < 12 * found["noise"]
     fewer = answer(run, *asked, "--sigma", 0.3, "--samples", 2)

@@ -25,7 +25,7 @@ from shuffle_plugins.cli.page.settings import RefusedSetting, Setting
 from shuffle_plugins.planning import report_error
 
 SMALL = {"population": "2000", "cohort": "200", "local-epsilon": "1", "rounds": "20", "delta": "1e-5"}
-ROUND = ShuffleRound(local_epsilon=1.0, population=2000, cohort=200)
+ROUND = ShuffleRound(local_epsilon=1.0, population=2000, cohort=200, channel_fixed=True)
 
 
 @pytest.fixture
@@ -96,7 +96,9 @@ def test_a_refusal_is_the_accountants_sentence_beside_its_field(
     assert sentence is None or f">{sentence}" in shown
     if field == "cohort":
         with pytest.raises(ValueError, match="cohort") as error:
-            ShuffleRound(local_epsilon=1.0, population=2000, cohort=float(changed["cohort"]))
+            ShuffleRound(
+                local_epsilon=1.0, population=2000, cohort=float(changed["cohort"]), channel_fixed=True
+            )
         assert str(error.value) in shown
 
 

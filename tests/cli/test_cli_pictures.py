@@ -26,7 +26,7 @@ def test_a_plot_needs_something_to_draw(tmp_path: Path) -> None:
 def test_a_plot_has_one_panel_per_local_epsilon(tmp_path: Path) -> None:
     answers = [
         compare(
-            shuffle_round=ShuffleRound(local_epsilon=e0, population=2_000, cohort=200),
+            shuffle_round=ShuffleRound(local_epsilon=e0, population=2_000, cohort=200, channel_fixed=True),
             num_steps=rounds,
             delta=1e-5,
         )
@@ -49,7 +49,9 @@ def test_a_plot_shades_the_certified_interval(tmp_path: Path) -> None:
 
 def test_a_plot_of_nothing_but_zeros_is_drawn(tmp_path: Path) -> None:
     free = compare(
-        shuffle_round=ShuffleRound(local_epsilon=0.1, population=100, cohort=50), num_steps=1, delta=0.9
+        shuffle_round=ShuffleRound(local_epsilon=0.1, population=100, cohort=50, channel_fixed=True),
+        num_steps=1,
+        delta=0.9,
     )
     assert free.interval.upper == 0
     plot_comparisons(comparisons=[free], path=tmp_path / "zeros.png")
@@ -81,7 +83,7 @@ def test_a_picture_names_published_bounds_that_agree_once_and_leaves_out_far_one
     target = tmp_path / "epsilon.svg"
     answers = [
         compare(
-            shuffle_round=ShuffleRound(local_epsilon=2.0, population=10**6, cohort=1_000),
+            shuffle_round=ShuffleRound(local_epsilon=2.0, population=10**6, cohort=1_000, channel_fixed=True),
             num_steps=rounds,
             delta=1e-8,
         )
@@ -113,7 +115,7 @@ def test_tables_fit_their_width_and_lose_nothing(width: int) -> None:
 @cache
 def small(num_steps: int) -> Comparison:
     return compare(
-        shuffle_round=ShuffleRound(local_epsilon=0.5, population=50_000, cohort=5_000),
+        shuffle_round=ShuffleRound(local_epsilon=0.5, population=50_000, cohort=5_000, channel_fixed=True),
         num_steps=num_steps,
         delta=1e-5,
     )

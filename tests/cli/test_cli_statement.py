@@ -15,7 +15,7 @@ from shuffle_plugins.accounting import FederatedAccountant, ShuffleAccountant, S
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ClientLimits, read_client_budget, written
 
 QUESTION = ["-n", "2000", "-k", "200", "-e", "1", "-t", "20", "-d", "1e-5"]
-ROUND = ShuffleRound(local_epsilon=1.0, population=2000, cohort=200)
+ROUND = ShuffleRound(local_epsilon=1.0, population=2000, cohort=200, channel_fixed=True)
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -101,7 +101,9 @@ def test_a_servers_ledger(run: Run, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_clients_ledger(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "client"
-    promised = written(ShuffleRound(local_epsilon=1.0, population=50, cohort=50, sampling="full"))
+    promised = written(
+        ShuffleRound(local_epsilon=1.0, population=50, cohort=50, sampling="full", channel_fixed=True)
+    )
     with ClientLedger(path) as ledger:
         assert answer(run, str(path))["num_rounds"] == 0
         for index, shuffled in enumerate((promised, promised, None)):

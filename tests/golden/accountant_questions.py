@@ -84,7 +84,9 @@ QUESTIONS = Questions()
 
 def shuffled(**fields: Any) -> ShuffleRound:
     """A round of 200 of 2,000 clients at ε0 = 1, except for what is given."""
-    return ShuffleRound(**{"local_epsilon": 1.0, "population": 2_000, "cohort": 200, **fields})
+    return ShuffleRound(
+        **{"local_epsilon": 1.0, "population": 2_000, "cohort": 200, **fields}, channel_fixed=True
+    )
 
 
 def everybody(reports: int = 200, **fields: Any) -> ShuffleRound:
@@ -497,6 +499,7 @@ class _Generic:
             population=population,
             cohort=cohort,
             sampling=sampling,
+            channel_fixed=True,
         )
 
 

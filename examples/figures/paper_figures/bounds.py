@@ -85,6 +85,7 @@ def certified(question: Question, *, sampling: Sampling | None = None) -> tuple[
             population=question.population,
             cohort=question.cohort,
             sampling=sampling or (Sampling.FULL if everybody else Sampling.WITHOUT_REPLACEMENT),
+            channel_fixed=True,
         ),
         num_steps=question.num_steps,
     )

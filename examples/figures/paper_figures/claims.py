@@ -217,7 +217,9 @@ def _closed_over_certified(local_epsilon: float, cohort: int) -> float:
     """Theorem 3.1 over the certified ε of one shuffle, δ = 1e-6."""
     accountant = ShuffleAccountant()
     accountant.step(
-        ShuffleRound(local_epsilon=local_epsilon, population=cohort, cohort=cohort, sampling="full")
+        ShuffleRound(
+            local_epsilon=local_epsilon, population=cohort, cohort=cohort, sampling="full", channel_fixed=True
+        )
     )
     closed = clones.clone_bound(local_epsilon=local_epsilon, cohort=cohort, delta=1e-6)
     return closed / accountant.epsilon(1e-6).upper

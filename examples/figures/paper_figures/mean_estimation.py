@@ -224,6 +224,7 @@ def _composed(planes: BitPlanes, own: Callable[[float], Blanket | None]) -> floa
                 sampling="full",
                 mechanism="generic" if known is None else "one sign",
                 blanket=known,
+                channel_fixed=True,
             ),
             num_steps=planes.plan.samples,
         )
@@ -277,6 +278,7 @@ def _certified(name: str, error: Callable[[float], float], *, dim: int) -> Calla
                 sampling="full",
                 mechanism=name,
                 blanket_factory=lambda local_epsilon: blanket(name, local_epsilon=local_epsilon, dim=dim),
+                channel_fixed=True,
             )
         )
 

@@ -41,7 +41,11 @@ def certified_renyi(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> 
         shuffle_rdp.first_shuffle_rdp(orders=orders, local_epsilon=local_epsilon, cohort=cohort),
     )
     shuffle_round = ShuffleRound(
-        local_epsilon=local_epsilon, population=cohort, cohort=cohort, sampling=Sampling.FULL
+        local_epsilon=local_epsilon,
+        population=cohort,
+        cohort=cohort,
+        sampling=Sampling.FULL,
+        channel_fixed=True,
     )
     lower = shuffle_rdp.shuffle_rdp_lower_bound(orders=orders, local_epsilon=local_epsilon, cohort=cohort)
     for mixture in shuffle_round.instances().values():

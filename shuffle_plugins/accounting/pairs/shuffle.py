@@ -62,23 +62,28 @@ def upper_pair(blanket: Blanket, draw: CohortDraw) -> PairMixture:
     return _placed(draw, partial(blanket_pair, blanket), upper=True)
 
 
-def upper_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> tuple[PairMixture, ...]:
+def upper_pairs(
+    blanket: Blanket, draw: CohortDraw, *, mechanism: str, channel_fixed: bool
+) -> tuple[PairMixture, ...]:
     """The dominating pairs of a round, of which each may be the smaller one somewhere.
 
     Args:
         blanket: privacy blanket of the reports.
         draw: who takes part, and who looks.
-        mechanism: name of the randomizer; ``"generic"`` is any that all clients of the round share.
+        mechanism: name of the randomizer; ``"generic"`` is the worst case of all.
+        channel_fixed: whether one channel serves all reports that a report hides among. Only then is what
+            others hold used; otherwise the blanket's pairs are all.
     """
-    if spread := _spread_pairs(blanket, draw):
+    fixed = channel_fixed and not draw.spans_batches
+    if fixed and (spread := _spread_pairs(blanket, draw)):
         plain = replace(blanket, information_bound=None)
-        return *upper_pairs(plain, draw, mechanism=mechanism), spread
+        return *upper_pairs(plain, draw, mechanism=mechanism, channel_fixed=True), spread
     slotted = blanket.high > 0 and blanket.local_epsilon <= _MOST_SLOTTED
     slots = [_placed(draw, partial(slot_pair, blanket), upper=True)] if slotted else []
     pairs = (upper_pair(blanket, draw), *slots)
-    if mixes := _mixes(blanket, draw, mechanism=mechanism):
+    if fixed and (mixes := _mixes(blanket, draw, mechanism=mechanism)):
         return _beside_blanket(mixes, *pairs)
-    if slotted or draw.spans_batches or blanket.local_epsilon > MOST_COUNTED:
+    if slotted or not fixed or blanket.local_epsilon > MOST_COUNTED:
         return pairs
     if blanket.form is Form.BIT and draw.cohort <= _MOST_COUNTED_REPORTS:
         return (*pairs, _bit_pair(blanket.local_epsilon, draw))
@@ -105,8 +110,10 @@ def _beside_blanket(others: PairMixture, *blanket: PairMixture) -> tuple[PairMix
 
 
 def mixed(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> bool:
-    """Whether a round is accounted by all that the others can hold, too."""
-    return bool(_mixes(blanket, draw, mechanism=mechanism) or _spread_pairs(blanket, draw))
+    """Whether a round of one fixed channel is accounted by all that the others can hold, too."""
+    return not draw.spans_batches and bool(
+        _mixes(blanket, draw, mechanism=mechanism) or _spread_pairs(blanket, draw)
+    )
 
 
 def _mixes(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> PairMixture | None:
@@ -114,7 +121,7 @@ def _mixes(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> PairMixture
     others = blanket.others
     if mechanism == "generic" and blanket.form is Form.CORNERS:
         others = RecordTypes.generic(blanket.local_epsilon)
-    if others is None or draw.spans_batches:
+    if others is None:
         return None
     found = _placed(draw, partial(_mix_pair, blanket, others), upper=True, few=True)
     helped = (mass for mass, pair in zip(found.masses, found.pairs, strict=True) if isinstance(pair, MixPair))
@@ -124,7 +131,7 @@ def _mixes(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> PairMixture
 def _spread_pairs(blanket: Blanket, draw: CohortDraw) -> PairMixture | None:
     """The pair of what a report tells at most, where it is smaller by more than next to nothing."""
     bound = blanket.information_bound
-    if bound is None or draw.spans_batches:
+    if bound is None:
         return None
 
     def build(*, population: int, slots: int, participation: float) -> Pair:

@@ -28,14 +28,15 @@ class GaussianReportsRound(ShuffleRound):
 
     No such report is ε0-LDP, but its likelihoods are known. They are used here in any dimension: what can be
     told does not depend on it. Nothing is charged for the reports' δ0, but where the analysis says nothing:
-    in epochs and check-ins, in rounds of few reports, and for little noise. Those are accounted as a
-    :class:`ShuffleRound` of (ε0, δ0) reports (``docs/proofs/noise.md``, section 6). Reports of one number
-    have a blanket of their own: a round that is given one takes the smaller of both bounds, and needs no δ0.
+    in epochs and check-ins, without ``channel_fixed``, in rounds of few reports, and for little noise. Those
+    are accounted as a :class:`ShuffleRound` of (ε0, δ0) reports (``docs/proofs/noise.md``, section 6).
+    Reports of one number have a blanket of their own: a round that is given one takes the smaller of both
+    bounds, and needs no δ0.
 
     Attributes:
         local_epsilon, local_delta: ε0 and δ0 of one report.
         mechanism, blanket: as of :class:`ShuffleRound`, of reports of one number; both or neither.
-        population, cohort, sampling, adversary: as of :class:`ShuffleRound`.
+        population, cohort, sampling, adversary, channel_fixed: as of :class:`ShuffleRound`.
         radius: of the ball of records, in units of σ, the noise's standard deviation: r/σ for a ball of
             radius r. Positive. Two records are at most 2·radius·σ apart.
         attained: in the same unit, the length of two records that clients may really hold, opposite each
@@ -69,7 +70,7 @@ class GaussianReportsRound(ShuffleRound):
         if type(self) is not GaussianReportsRound:
             return None
         own = () if self.blanket is None else (self.mechanism, self.blanket.state())
-        return self.KIND, (self.radius, self.attained, *own)
+        return self.KIND, (self.radius, self.attained, self.channel_fixed, *own)
 
     @property
     def description(self) -> str:
@@ -131,7 +132,7 @@ class GaussianReportsRound(ShuffleRound):
         return gaussian_instance_losses(radius=self.attained, draw=self, resolution=resolution)
 
     def _profile(self) -> tuple[Floats, Floats] | None:
-        if self.spans_batches or self.radius > _LARGEST_RADIUS:
+        if self.spans_batches or not self.channel_fixed or self.radius > _LARGEST_RADIUS:
             return None
         sampling = self.sampling
         if sampling is Sampling.EPOCH:  # before a server, one batch

@@ -69,9 +69,9 @@ class SampledRecordsRound(ShuffleRound):
         cohort: k, how many *clients* take part, as in :class:`ShuffleRound`. k·s reports are shuffled.
         records_per_client: m ≥ 1, the number of records that each client has.
         samples_per_client: s in [1, m], the number of records that a client reports on in a round.
-        sampling, adversary, mechanism, blanket: as in :class:`ShuffleRound`. With s > 1 all reports of a
-            client come in one batch, and the samplings ``CHECK_IN`` and ``EPOCH`` are refused. Nobody may see
-            which records are drawn, not even a server that sees who takes part.
+        sampling, adversary, mechanism, blanket, channel_fixed: as in :class:`ShuffleRound`. With s > 1 all
+            reports of a client come in one batch, and the samplings ``CHECK_IN`` and ``EPOCH`` are refused.
+            Nobody may see which records are drawn, not even a server that sees who takes part.
         local_delta: must be 0, because there is no bound here for reports with a δ0 of their own.
 
     Raises:
@@ -293,6 +293,7 @@ class SeveralReportsRound(Round):
         report_epsilon: ε0 of one report in nats.
         reports_per_client: s ≥ 1, how many reports a client that takes part sends.
         population, sampling, adversary: as of :class:`Round`.
+        channel_fixed: as of :class:`ShuffleRound`.
         cohort: k, how many *clients* take part; k·s reports are shuffled.
         mechanism: name of the randomizer whose blanket is used; ``"generic"`` covers every ε0-LDP randomizer.
         blanket: the randomizer's blanket; None takes the generic one.
@@ -306,6 +307,7 @@ class SeveralReportsRound(Round):
     reports_per_client: int
     mechanism: str = "generic"
     blanket: Blanket | None = None
+    channel_fixed: bool = False
 
     KIND: ClassVar[str] = "several-reports"
     SELF_SAMPLED: ClassVar[bool] = True
@@ -345,6 +347,7 @@ class SeveralReportsRound(Round):
             reports_per_client=reports_per_client,
             mechanism=clients.mechanism,
             blanket=clients.blanket,
+            channel_fixed=clients.channel_fixed,
         )
 
     @property
@@ -358,6 +361,7 @@ class SeveralReportsRound(Round):
             sampling=Sampling.FULL,
             mechanism=self.mechanism,
             blanket=self.blanket,
+            channel_fixed=self.channel_fixed,
         )
 
     def records(self, *, records_per_client: int) -> SampledRecordsRound:
@@ -377,6 +381,7 @@ class SeveralReportsRound(Round):
             adversary=self.adversary,
             mechanism=self.mechanism,
             blanket=self.blanket,
+            channel_fixed=self.channel_fixed,
             records_per_client=records_per_client,
             samples_per_client=self.reports_per_client,
         )
@@ -470,4 +475,5 @@ class SeveralReportsRound(Round):
             "report_epsilon": report.local_epsilon,
             "mechanism": report.mechanism,
             "blanket": report.blanket,
+            "channel_fixed": report.channel_fixed,
         }

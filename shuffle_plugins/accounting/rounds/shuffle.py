@@ -52,14 +52,18 @@ class ShuffleRound(Round):
             an observer of the model is that of full participation at any batch size; records that fill no
             last batch may be left out. Against the server it is the size of the smallest batch.
         mechanism: name of the randomizer whose blanket is used; ``"generic"`` covers every ε0-LDP randomizer
-            that all clients of the round share. If a client's randomizer follows from what others of the
-            round reported, give it a name of its own and ``Blanket.generic(local_epsilon)``.
-            With ``local_delta`` it has no blanket: then its name only says that what the worst (ε0, δ0)
-            randomizer leaks is no lower bound on what this one does.
+            and every choice of them during the round. With ``local_delta`` it has no blanket: then its name
+            only says that what the worst (ε0, δ0) randomizer leaks is no lower bound on what this one does.
         blanket: the randomizer's blanket; None takes the generic one.
         local_delta: δ0 of an (ε0, δ0)-LDP report, in [0, 1). Such rounds are accounted through a pure ε0
             randomizer close to the real one (Feldman, McMillan, Talwar 2021, Theorem 3.8), and the distance
             is charged to δ.
+        channel_fixed: whether one channel, from a client's record to its report, is fixed before the round
+            and serves everybody. Then ε is smaller, as the others' own records hide a report too
+            (``docs/proofs/accounting.md``, sections 3a to 3d). False is always right: a client's randomizer,
+            or what it randomises of its record, may follow from other reports of the round, as in the second
+            stage of an estimate; who reports when must then be secret and uniform (section 2a). Of an epoch
+            or a check-in it says that a single batch has one channel.
 
     Neighbouring relation: replace-one at fixed population.
 
@@ -72,6 +76,7 @@ class ShuffleRound(Round):
     mechanism: str = "generic"
     blanket: Blanket | None = None
     local_delta: float = 0.0
+    channel_fixed: bool = False
 
     KIND: ClassVar[str] = "shuffle"
     SAMPLINGS: ClassVar[tuple[Sampling, ...]] = tuple(Sampling)
@@ -83,11 +88,14 @@ class ShuffleRound(Round):
         "mechanism",
         "effective_blanket",
         "local_delta",
+        "channel_fixed",
     )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "local_epsilon", checks.local_epsilon(self.local_epsilon))
         Round.__post_init__(self)
+        if type(self.channel_fixed) is not bool:
+            raise ValueError(f"channel_fixed must be true or false, got {self.channel_fixed!r}")
         delta = checks.number("local_delta", self.local_delta, at_least=0, below=1)
         object.__setattr__(self, "local_delta", delta)
         if self.local_delta > 0 and self.blanket is not None:
@@ -145,17 +153,17 @@ class ShuffleRound(Round):
     @property
     def pair_name(self) -> str:
         """The name of the dominating pair."""
-        if mixed(self.effective_blanket, self, mechanism=self.mechanism):
+        if self.channel_fixed and mixed(self.effective_blanket, self, mechanism=self.mechanism):
             return "crowd pair"
-        form = self.effective_blanket.form
-        return _PAIR_NAMES[Form.CORNERS if form is not Form.CLONES and self.spans_batches else form]
+        form, fixed = self.effective_blanket.form, self.channel_fixed and not self.spans_batches
+        return _PAIR_NAMES[form if fixed or form is Form.CLONES else Form.CORNERS]
 
     @property
     def comparable(self) -> tuple[Any, ...] | None:
-        """The mechanism, and its blanket."""
+        """The mechanism, its blanket, and whether its channel is fixed."""
         if type(self) is not ShuffleRound:  # a third party may have derived one that costs more
             return None
-        return self.mechanism, self.effective_blanket.state()
+        return self.mechanism, (self.effective_blanket.state(), self.channel_fixed)
 
     @property
     def replacement_distance(self) -> float:
@@ -264,7 +272,9 @@ class ShuffleRound(Round):
             )
 
     def _upper_pairs(self) -> tuple[PairMixture, ...]:
-        return upper_pairs(self.effective_blanket, self, mechanism=self.mechanism)
+        return upper_pairs(
+            self.effective_blanket, self, mechanism=self.mechanism, channel_fixed=self.channel_fixed
+        )
 
     def _pairs(self) -> Iterator[object]:
         return (pair for mixture in self._upper_pairs() for pair in mixture.pairs)

@@ -63,6 +63,7 @@ class Tag:
             sampling=Sampling.FULL if cohort == population else Sampling.WITHOUT_REPLACEMENT,
             mechanism="tag",
             blanket=build(self.local_epsilon),
+            channel_fixed=True,
         )
 
     def attained(self, reports: int) -> ShuffleRound:

@@ -299,6 +299,7 @@ class Setting:
             own = [f'"{asked.mechanism}"', given[0], f"dim={_digits(asked.dim or 1)}"]
             lines.append(f"blanket = sp.mechanisms.blanket({', '.join(own)})  # of its default options")
             given += [f'mechanism="{asked.mechanism}"', "blanket=blanket"]
+        given.append("channel_fixed=True")
         lines += [
             "clients = sp.ShuffleRound(",
             *(f"    {each}," for each in given),

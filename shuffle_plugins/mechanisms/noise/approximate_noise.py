@@ -96,6 +96,7 @@ class ApproximateNoise(GridNoise):
             adversary=adversary,
             radius=self._radius_per_sigma(),
             attained=self._attained_per_sigma(),
+            channel_fixed=True,
         )
 
     def _representable_blanket(self) -> Blanket | None:

@@ -123,6 +123,7 @@ class FrequencyEstimation(ShuffleProtocol):
                     sampling=present.sampling,
                     mechanism=name,
                     blanket=registry.blanket(name, local_epsilon=local_epsilon, dim=categories),
+                    channel_fixed=True,
                 )
             )
 
@@ -136,6 +137,7 @@ class FrequencyEstimation(ShuffleProtocol):
                 sampling=present.sampling,
                 mechanism=name,
                 blanket_factory=lambda e: registry.blanket(name, local_epsilon=e, dim=categories),
+                channel_fixed=True,
             )
 
         if oracle != BEST_ORACLE:

@@ -86,7 +86,11 @@ def accountant_of(shuffle_round: ShuffleRound, steps: int = 1) -> ShuffleAccount
 
 def bit_round(local_epsilon: float, **fields: object) -> ShuffleRound:
     return ShuffleRound(
-        local_epsilon=local_epsilon, mechanism="binary-rr", blanket=Blanket.bit(local_epsilon), **fields
+        local_epsilon=local_epsilon,
+        mechanism="binary-rr",
+        blanket=Blanket.bit(local_epsilon),
+        **fields,
+        channel_fixed=True,
     )
 
 
@@ -178,6 +182,7 @@ def test_the_interval_is_two_per_cent_wide(
         cohort=cohort,
         mechanism="of one's own",
         blanket=Blanket.generic(local_epsilon),
+        channel_fixed=True,
     )
     assert interval.upper < accountant_of(blanket, steps).epsilon(delta, lower=False).upper
     assert interval.upper_bound == "counted bits, PLD"
@@ -229,6 +234,7 @@ def test_a_server_and_a_check_in_take_the_right_view() -> None:
             cohort=5_000,
             mechanism="any",
             blanket=Blanket.generic(level),
+            channel_fixed=True,
         )
     )
     # A full round needs no grid; the other's answer carries the width of one.

@@ -51,7 +51,9 @@ def worst_profile(channel: np.ndarray, population: int, epsilons: list[float], *
 
 def sign_round(local_epsilon: float, **fields: object) -> ShuffleRound:
     own = Blanket.sign(local_epsilon)
-    return ShuffleRound(local_epsilon=local_epsilon, mechanism="linf-coordinate", blanket=own, **fields)
+    return ShuffleRound(
+        local_epsilon=local_epsilon, mechanism="linf-coordinate", blanket=own, **fields, channel_fixed=True
+    )
 
 
 def upper(shuffle_round: ShuffleRound, steps: int, delta: float) -> float:
@@ -166,6 +168,7 @@ def test_the_interval_is_a_few_per_cent_wide(
         cohort=cohort,
         mechanism="of one's own",
         blanket=Blanket.generic(local_epsilon),
+        channel_fixed=True,
     )
     assert upper(blanket, steps, delta) == pytest.approx(previous, rel=1e-3)
 

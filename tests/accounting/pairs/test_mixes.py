@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from brute_force import hockey_stick, k_ary_response, mixed_bound, shuffled_law
 
-from shuffle_plugins.accounting import Blanket, EpsilonInterval, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting import EpsilonInterval, Round, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.numerics import mixed_sums
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.hinge import expected_positive_part
@@ -19,6 +20,7 @@ from shuffle_plugins.accounting.pairs.crowd import CrowdLaws, CrowdPair
 from shuffle_plugins.accounting.pairs.mixes import MixPair
 from shuffle_plugins.accounting.pairs.others import others_losses
 from shuffle_plugins.accounting.pairs.record_types import RecordTypes
+from shuffle_plugins.mechanisms import registry
 
 FACTORS = np.array([1.0, 1.05, 1.3, 2.0, 3.5])  # E
 
@@ -231,7 +233,7 @@ def test_buckets_of_shares_hold_the_whole_law(population: int, local_epsilon: fl
 
 @pytest.mark.parametrize("local_epsilon", [0.3, 1.5])
 def test_lower_and_upper_bounds_of_a_generic_round_meet(local_epsilon: float) -> None:
-    generic = ShuffleRound(local_epsilon=local_epsilon, population=60_000, cohort=10_000)
+    generic = ShuffleRound(local_epsilon=local_epsilon, population=60_000, cohort=10_000, channel_fixed=True)
     found = epsilon_of(generic, 100)
     assert found.lower <= found.upper < found.lower * 1.006
 
@@ -255,15 +257,32 @@ def test_more_clients_cost_less_and_more_reports_cost_more() -> None:
     assert np.all(middle < bound(20_000, 4_000, 1.1))
 
 
-def test_randomizers_that_follow_reports_keep_the_blanket() -> None:
-    """The three types are proved for one randomizer that all clients share, fixed before the round."""
-    common = {"local_epsilon": 1.0, "population": 1000, "cohort": 1000}
-    shared = epsilon_of(ShuffleRound(**common)).upper
-    sequential = ShuffleRound(**common, mechanism="sequential", blanket=Blanket.generic(1.0))
-    epoch = ShuffleRound(**common, sampling="epoch")
-    following = [epsilon_of(each).upper for each in (sequential, epoch)]
-    assert shared < 0.9 * min(following)
-    assert following[0] == pytest.approx(following[1])
+@pytest.mark.parametrize(
+    ("mechanism", "dim"),
+    [
+        ("generic", 1),
+        ("binary-rr", 1),
+        ("linf-coordinate", 4),
+        ("rappor", 9),
+        ("l2-block", 8),
+        ("gaussian", 2),
+    ],
+)
+def test_channels_that_follow_reports_keep_the_blanket(mechanism: str, dim: int) -> None:
+    """Types, information and counts are proved for one channel that all share, fixed before the round."""
+    everybody = {"population": 1000, "cohort": 1000}
+    following = ShuffleRound(local_epsilon=1.0, **everybody)
+    shared = replace(following, channel_fixed=True)
+    if mechanism != "generic":
+        options = {"local_delta": 1e-12} if mechanism == "gaussian" else {}
+        built = registry.get(mechanism, local_epsilon=1.0, dim=dim, **options)
+        shared = built.round(**everybody, sampling="full")
+        following = replace(shared, channel_fixed=False)
+    epoch = replace(shared, sampling="epoch")
+    assert following.comparable != shared.comparable
+    assert Round.from_state(following.state()) == following
+    assert epsilon_of(shared).upper < 0.98 * epsilon_of(following).upper
+    assert epsilon_of(following).upper == epsilon_of(epoch).upper
 
 
 @pytest.mark.parametrize(("local_epsilon", "reports"), [(0.5, 40), (3.0, 120), (5.0, 60)])

@@ -252,9 +252,8 @@ def test_the_order_of_a_fixed_channel_tells_nothing_beyond_the_histogram() -> No
 def test_an_epoch_costs_what_a_round_of_everybody_costs_at_any_batch_size(
     method: str, steps: int, population: int
 ) -> None:
-    whole = ShuffleRound(local_epsilon=3.0, population=population, cohort=population, sampling="full")
-    # In a round that is not an epoch all clients share a randomizer, and a little more is known.
-    any_order = replace(whole, mechanism="any", blanket=Blanket.generic(3.0))
+    any_order = ShuffleRound(local_epsilon=3.0, population=population, cohort=population, sampling="full")
+    whole = replace(any_order, channel_fixed=True)  # then a little more is known
 
     def answer(shuffle_round: ShuffleRound) -> EpsilonInterval:
         accountant = ShuffleAccountant(method=method)
@@ -294,7 +293,8 @@ def test_counted_bits_of_batches_are_accounted_as_reports() -> None:
     assert hidden.upper_bound == "blanket pair, PLD"
     assert hidden.upper == accountant_of((epoch(), 20)).epsilon(1e-5).upper
     assert 0 < hidden.lower < hidden.upper
-    known = accountant_of((epoch(adversary="server", **bits), 20)).epsilon(1e-5)
+    batch = epoch(adversary="server", channel_fixed=True, **bits)
+    known = accountant_of((batch, 20)).epsilon(1e-5)
     assert known.upper_bound == "counted bits, PLD"
 
 

@@ -86,17 +86,24 @@ def test_epochs_and_small_rounds_are_accounted_by_their_delta() -> None:
         population=epoch.population,
         cohort=epoch.cohort,
         sampling=epoch.sampling,
+        channel_fixed=True,
     )
     assert epoch.replacement_distance == known.replacement_distance > 0
     assert epoch.lower_families == ()
     loud = GaussianReportsRound(
-        local_epsilon=5.0, local_delta=1e-9, population=100, cohort=100, sampling=Sampling.FULL, radius=1.0
+        local_epsilon=5.0,
+        local_delta=1e-9,
+        population=100,
+        cohort=100,
+        sampling=Sampling.FULL,
+        radius=1.0,
+        channel_fixed=True,
     )
     assert loud.replacement_distance > 0
     assert loud.resolves_alone
     assert loud.upper_losses_from_below(COARSE) is not None
     quiet = GaussianReportsRound(
-        local_epsilon=0.5, local_delta=1e-9, population=1_000, cohort=1_000, radius=0.1
+        local_epsilon=0.5, local_delta=1e-9, population=1_000, cohort=1_000, radius=0.1, channel_fixed=True
     )
     assert not quiet.resolves_alone  # it has a profile, and no pair of counts
     assert quiet.upper_losses_from_below(COARSE) is None
@@ -140,11 +147,13 @@ def test_a_number_is_charged_the_smaller_of_two_bounds(name: str, local_epsilon:
     built = registry.get(name, local_epsilon=local_epsilon, dim=1, local_delta=1e-12)
     both = built.round(population=20_000, cohort=10_000)
     place = {"population": 20_000, "cohort": 10_000, "local_epsilon": both.local_epsilon}
-    by_blanket = ShuffleRound(mechanism=name, blanket=built.blanket(), **place)
+    by_blanket = ShuffleRound(mechanism=name, blanket=built.blanket(), **place, channel_fixed=True)
     lower, upper = _interval(both, steps=steps)
     blanket_lower, blanket_upper = _interval(by_blanket, steps=steps)
     place["local_epsilon"] = local_epsilon
-    by_noise = GaussianReportsRound(radius=both.radius, attained=both.attained, local_delta=1e-12, **place)
+    by_noise = GaussianReportsRound(
+        radius=both.radius, attained=both.attained, local_delta=1e-12, **place, channel_fixed=True
+    )
     assert upper == pytest.approx(min(blanket_upper, _interval(by_noise, steps=steps)[1]), rel=2e-3)
     assert lower == pytest.approx(blanket_lower, rel=1e-9)
     assert "blanket pair" in both.pair_name

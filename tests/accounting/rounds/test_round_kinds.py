@@ -122,8 +122,9 @@ def test_a_server_sees_who_checks_in() -> None:
         sampling="full",
         mechanism="binary-rr",
         blanket=Blanket.generic(1.0),
+        channel_fixed=True,
     )
-    batch = ShuffleRound(local_epsilon=1.0, population=100, cohort=100, sampling="full")
+    batch = ShuffleRound(local_epsilon=1.0, population=100, cohort=100, sampling="full", channel_fixed=True)
     seen, unseen, full, alone = (
         accountant_of((r, 3)).epsilon(1e-6) for r in (pass_, hidden, everybody, batch)
     )
@@ -164,6 +165,7 @@ def test_inputs_may_follow_from_earlier_reports_of_the_round(
         cohort=clients,
         mechanism="sequential",
         blanket=blanket(local_epsilon),
+        channel_fixed=True,
     )
     accountant = accountant_of((adaptive, 1))
     rng = np.random.default_rng(clients)
@@ -207,6 +209,7 @@ def test_clones_pair_has_the_values_of_an_independent_evaluator(
         cohort=population,
         mechanism="sequential",
         blanket=Blanket.clones(local_epsilon),
+        channel_fixed=True,
     )
     low, high = pair_epsilon_interval(accountant_of((adaptive, 1)), delta)
     assert low <= expected * (1 + 1e-5)
@@ -230,7 +233,13 @@ def test_approximate_reports_are_dominated(local_delta: float, population: int, 
     channel = leaky_channel(1.0, local_delta)
     accountant = accountant_of(
         (
-            ShuffleRound(local_epsilon=1.0, local_delta=local_delta, population=population, cohort=cohort),
+            ShuffleRound(
+                local_epsilon=1.0,
+                local_delta=local_delta,
+                population=population,
+                cohort=cohort,
+                channel_fixed=True,
+            ),
             1,
         )
     )
@@ -241,14 +250,17 @@ def test_approximate_reports_are_dominated(local_delta: float, population: int, 
 
 
 def test_the_charge_for_approximate_reports_is_theorem_3_8s() -> None:
-    exact = ShuffleRound(local_epsilon=1.0, population=10**4, cohort=10**4)
-    approximate = ShuffleRound(local_epsilon=1.0, population=10**4, cohort=10**4, local_delta=1e-14)
+    exact = ShuffleRound(local_epsilon=1.0, population=10**4, cohort=10**4, channel_fixed=True)
+    approximate = ShuffleRound(
+        local_epsilon=1.0, population=10**4, cohort=10**4, local_delta=1e-14, channel_fixed=True
+    )
     adaptive = ShuffleRound(
         local_epsilon=1.0,
         population=10**4,
         cohort=10**4,
         mechanism="sequential",
         blanket=Blanket.clones(1.0),
+        channel_fixed=True,
     )
     steps, epsilon = 50, 0.4
     charge = (math.exp(epsilon) + 1) * (1 + math.exp(-1) / 2) * 1e4 * 1e-14 * steps
@@ -278,14 +290,16 @@ def test_the_charge_for_approximate_reports_is_theorem_3_8s() -> None:
 def test_every_client_that_reports_is_charged(sampling: str, adversary: str, reports: float) -> None:
     leaky = ShuffleRound(
         local_epsilon=0.7, local_delta=1e-9, population=1_000, cohort=200, sampling=sampling,
-        adversary=adversary,
+        adversary=adversary, channel_fixed=True,
     )  # fmt: skip
     charge = reports * 1e-9 * (1 + math.exp(-0.7) / 2)
     assert leaky.replacement_distance == pytest.approx(charge, rel=1e-12)
 
 
 def test_too_much_local_delta_fails_with_advice() -> None:
-    loud = ShuffleRound(local_epsilon=1.0, population=10**4, cohort=10**4, local_delta=1e-8)
+    loud = ShuffleRound(
+        local_epsilon=1.0, population=10**4, cohort=10**4, local_delta=1e-8, channel_fixed=True
+    )
     accountant = accountant_of((loud, 1000))
     with pytest.raises(ValueError, match="smaller δ0"):
         accountant.epsilon(1e-6)
@@ -297,7 +311,7 @@ def test_too_much_local_delta_fails_with_advice() -> None:
     assert few.epsilon(1e-6).upper == pytest.approx(10.0)
     assert few.epsilon(1e-6).upper_bound == "local epsilon, no amplification"
     with pytest.raises(ValueError, match="local_delta"):
-        ShuffleRound(local_epsilon=1.0, population=10, cohort=10, local_delta=-0.1)
+        ShuffleRound(local_epsilon=1.0, population=10, cohort=10, local_delta=-0.1, channel_fixed=True)
     with pytest.raises(ValueError, match="leave out its blanket"):
         ShuffleRound(
             local_epsilon=1.0,
@@ -306,6 +320,7 @@ def test_too_much_local_delta_fails_with_advice() -> None:
             local_delta=0.1,
             mechanism="binary-rr",
             blanket=Blanket.bit(1.0),
+            channel_fixed=True,
         )
 
 
@@ -313,10 +328,12 @@ def test_too_much_local_delta_fails_with_advice() -> None:
 
 
 def test_a_received_count_costs_what_its_cohort_costs() -> None:
-    announced = ShuffleRound(local_epsilon=1.0, population=10_000, cohort=500.5, sampling="poisson")
+    announced = ShuffleRound(
+        local_epsilon=1.0, population=10_000, cohort=500.5, sampling="poisson", channel_fixed=True
+    )
     for count in (1, 480, 10_000):
         received = announced.received(count)
-        fixed = ShuffleRound(local_epsilon=1.0, population=10_000, cohort=count)
+        fixed = ShuffleRound(local_epsilon=1.0, population=10_000, cohort=count, channel_fixed=True)
         assert received == fixed
     few, many = (
         accountant_of((announced.received(k), 20)).epsilon(1e-6, lower=False).upper for k in (400, 600)
@@ -326,7 +343,7 @@ def test_a_received_count_costs_what_its_cohort_costs() -> None:
         with pytest.raises(ValueError, match="reports"):
             announced.received(bad)
     with pytest.raises(ValueError, match="known beforehand"):
-        ShuffleRound(local_epsilon=1.0, population=10, cohort=5).received(5)
+        ShuffleRound(local_epsilon=1.0, population=10, cohort=5, channel_fixed=True).received(5)
 
 
 # -- histories of all kinds ---------------------------------------------------------------------------------
@@ -335,13 +352,17 @@ def test_a_received_count_costs_what_its_cohort_costs() -> None:
 def test_rounds_of_every_kind_compose_in_any_order_and_survive_a_checkpoint() -> None:
     common = {"local_epsilon": 1.0, "population": 2_000}
     rounds = [
-        ShuffleRound(**common, cohort=200),
-        ShuffleRound(**common, cohort=150.5, sampling="poisson"),
+        ShuffleRound(**common, cohort=200, channel_fixed=True),
+        ShuffleRound(**common, cohort=150.5, sampling="poisson", channel_fixed=True),
         ShuffleRound(**common, cohort=200, sampling="check-in"),
-        ShuffleRound(**common, cohort=200, sampling="single-pass"),
-        ShuffleRound(**common, cohort=200, mechanism="binary-rr", blanket=Blanket.bit(1.0)),
-        ShuffleRound(**common, cohort=200, mechanism="sequential", blanket=Blanket.clones(1.0)),
-        ShuffleRound(**common, cohort=200, local_delta=1e-13),
+        ShuffleRound(**common, cohort=200, sampling="single-pass", channel_fixed=True),
+        ShuffleRound(
+            **common, cohort=200, mechanism="binary-rr", blanket=Blanket.bit(1.0), channel_fixed=True
+        ),
+        ShuffleRound(
+            **common, cohort=200, mechanism="sequential", blanket=Blanket.clones(1.0), channel_fixed=True
+        ),
+        ShuffleRound(**common, cohort=200, local_delta=1e-13, channel_fixed=True),
     ]
     entries = [(r, i + 1) for i, r in enumerate(rounds)]
     forward, backward = accountant_of(*entries), accountant_of(*entries[::-1])
@@ -359,7 +380,12 @@ def test_rounds_of_every_kind_compose_in_any_order_and_survive_a_checkpoint() ->
 @pytest.mark.parametrize("steps", [1, 30])
 def test_cohorts_of_random_size_put_together_one_by_one_keep_their_side(kind: str, steps: int) -> None:
     drawn = ShuffleRound(
-        local_epsilon=2.0, population=4000, cohort=400, sampling=Sampling.POISSON, adversary=Adversary.SERVER
+        local_epsilon=2.0,
+        population=4000,
+        cohort=400,
+        sampling=Sampling.POISSON,
+        adversary=Adversary.SERVER,
+        channel_fixed=True,
     )
     mixture = drawn.dominating_pair()
     assert len(mixture.pairs) > 10

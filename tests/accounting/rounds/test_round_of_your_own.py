@@ -81,7 +81,9 @@ def test_sampling_and_renyi_orders_apply_to_it(page: ModuleType) -> None:
 
 def test_it_composes_with_rounds_of_the_package(page: ModuleType) -> None:
     own = page.GaussianRound(noise_multiplier=5.0, population=500, cohort=500)
-    shuffled = ShuffleRound(local_epsilon=1.0, population=500, cohort=500, sampling=Sampling.FULL)
+    shuffled = ShuffleRound(
+        local_epsilon=1.0, population=500, cohort=500, sampling=Sampling.FULL, channel_fixed=True
+    )
     coins = SumRound(sensitivity=20.0, trials=40_000, dim=1, population=500, cohort=500, attained=20)
     accountant = ShuffleAccountant()
     for each in (own, shuffled, coins, own):

@@ -177,7 +177,7 @@ def test_no_client_tells_more_by_several_reports(categories, clients, cohort, re
         k_ary_response(local_epsilon, categories),
         clients, reports=reports, epsilons=epsilons, cohort=cohort,
     )  # fmt: skip
-    one = ShuffleRound(local_epsilon=local_epsilon, population=clients, cohort=cohort)
+    one = ShuffleRound(local_epsilon=local_epsilon, population=clients, cohort=cohort, channel_fixed=True)
     several = SeveralReportsRound.of(one, reports_per_client=reports)
     found = deltas(several, epsilons)[1]
     assert (found - truth > -VIOLATION).all()
@@ -240,7 +240,7 @@ def test_a_dataset_and_its_neighbour_can_be_exchanged():
 )
 def test_both_ends_of_several_reports_meet(name, options, reports, ratio):
     drawn = {"population": 60_000, "cohort": 10_000}
-    one = ShuffleRound(local_epsilon=1.0, **drawn)
+    one = ShuffleRound(local_epsilon=1.0, **drawn, channel_fixed=True)
     if options:
         one = get(name, local_epsilon=1.0, **options).round(**drawn)
     lower, upper = cost(SeveralReportsRound.of(one, reports_per_client=reports), steps=100)
@@ -248,11 +248,11 @@ def test_both_ends_of_several_reports_meet(name, options, reports, ratio):
 
 
 def test_too_many_reports_are_bounded_as_if_one_were_changed():
-    one = ShuffleRound(local_epsilon=2.0, population=10**10, cohort=10**9)
+    one = ShuffleRound(local_epsilon=2.0, population=10**10, cohort=10**9, channel_fixed=True)
     many = SeveralReportsRound.of(one, reports_per_client=10)
     lower, upper = cost(many, steps=10, delta=1e-9)
     assert 0 < upper / 20 < lower <= upper / 5
-    one = ShuffleRound(local_epsilon=2.0, population=10**15, cohort=10**9)
+    one = ShuffleRound(local_epsilon=2.0, population=10**15, cohort=10**9, channel_fixed=True)
     lower, upper = cost(SeveralReportsRound.of(one, reports_per_client=10), steps=10, delta=1e-12)
     assert 0 == lower < upper  # too many for a round of that size
 
@@ -263,7 +263,7 @@ def test_several_reports_cost_less_than_their_epsilons_added_up():
     costs = [cost(each, steps=20)[1] for each in several]
     assert costs == sorted(costs)
     assert costs[0] == pytest.approx(cost(own, steps=20)[1], rel=0.06)
-    added = ShuffleRound(local_epsilon=10.0, population=10_000, cohort=1_000)
+    added = ShuffleRound(local_epsilon=10.0, population=10_000, cohort=1_000, channel_fixed=True)
     assert costs[2] < cost(added, steps=20)[1] / 20
     for each in several:
         assert Round.from_state(json.loads(json.dumps(each.state()))) == each
@@ -281,7 +281,12 @@ def test_several_reports_cost_less_than_their_epsilons_added_up():
 def test_one_record_is_the_plain_round(sampling, adversary):
     cohort = 1_000 if sampling == "full" else 100
     plain = ShuffleRound(
-        local_epsilon=1.0, population=1_000, cohort=cohort, sampling=sampling, adversary=adversary
+        local_epsilon=1.0,
+        population=1_000,
+        cohort=cohort,
+        sampling=sampling,
+        adversary=adversary,
+        channel_fixed=True,
     )
     same = SampledRecordsRound.of(plain, records_per_client=1)
     assert same.clients == plain
@@ -353,14 +358,19 @@ def test_what_cannot_be_is_refused(records, samples, more, said):
 
 
 def test_several_reports_with_a_delta_of_their_own_are_refused():
-    leaky = ShuffleRound(local_epsilon=1.0, local_delta=1e-9, population=100, cohort=10)
+    leaky = ShuffleRound(local_epsilon=1.0, local_delta=1e-9, population=100, cohort=10, channel_fixed=True)
     with pytest.raises(ValueError, match="not accounted where a client sends several"):
         SeveralReportsRound.of(leaky, reports_per_client=2)
 
 
 def test_rounds_of_which_no_dataset_is_known_have_no_losses_from_below():
     unknown = ShuffleRound(
-        local_epsilon=1.0, population=100, cohort=10, mechanism="mine", blanket=Blanket.clones(1.0)
+        local_epsilon=1.0,
+        population=100,
+        cohort=10,
+        mechanism="mine",
+        blanket=Blanket.clones(1.0),
+        channel_fixed=True,
     )
     for kind in (sampled(20, 5, sampling="poisson"), SeveralReportsRound.of(unknown, reports_per_client=2)):
         assert kind.lower_families == ()
@@ -389,7 +399,7 @@ def test_random_cohorts_are_grouped_by_their_size(adversary):
 
 
 def test_only_symmetric_laws_from_above_have_the_profile_of_their_positive_losses():
-    law = ShuffleRound(local_epsilon=1.0, population=50, cohort=50).upper_losses(FINE)
+    law = ShuffleRound(local_epsilon=1.0, population=50, cohort=50, channel_fixed=True).upper_losses(FINE)
     assert profile_of(law)[1][0] >= 0.5 * np.abs(law.p - law.q).sum()
     for wrong in (replace(law, kind="lower"), replace(law, symmetric=False)):
         with pytest.raises(ArithmeticError, match="a symmetric distribution that bounds from above"):
@@ -421,7 +431,7 @@ def test_rounds_of_records_have_no_pair_of_counts_and_no_reports_beyond_number()
     for ask in (sampled(2).dominating_pair, sampled(2).instances):
         with pytest.raises(ValueError, match="have no pair of counts"):
             ask()
-    many = ShuffleRound(local_epsilon=1.0, population=10**8, cohort=10**8)
+    many = ShuffleRound(local_epsilon=1.0, population=10**8, cohort=10**8, channel_fixed=True)
     with pytest.raises(ValueError, match="send more than"):
         SeveralReportsRound.of(many, reports_per_client=10**8)
 
@@ -431,10 +441,10 @@ def test_rounds_of_records_have_no_pair_of_counts_and_no_reports_beyond_number()
 def test_calibrations_know_records(samples):
     goal = {"target_epsilon": 0.1, "delta": 1e-6, "population": 1_000, "num_steps": 10}
     records = {"records_per_client": 20, "samples_per_client": samples}
-    found = calibrate_local_epsilon(**goal, cohort=100, **records)
+    found = calibrate_local_epsilon(**goal, cohort=100, **records, channel_fixed=True)
     assert 0.099 < cost(sampled(20, samples, local_epsilon=found), steps=10)[1] <= 0.1
-    assert found > 2 * calibrate_local_epsilon(**goal, cohort=100)
-    most = calibrate_cohort(**goal, local_epsilon=found, **records)
+    assert found > 2 * calibrate_local_epsilon(**goal, cohort=100, channel_fixed=True)
+    most = calibrate_cohort(**goal, local_epsilon=found, **records, channel_fixed=True)
     assert most >= 100
     assert cost(sampled(20, samples, local_epsilon=found, cohort=most), steps=10)[1] <= 0.1
     if most < 1_000:

@@ -33,7 +33,7 @@ from shuffle_plugins.accounting import (
 )
 
 DELTA = 1e-6
-BINARY = ShuffleRound(local_epsilon=1.0, population=1000, cohort=100)
+BINARY = ShuffleRound(local_epsilon=1.0, population=1000, cohort=100, channel_fixed=True)
 SUM = SumRound(
     population=1000, cohort=100, sensitivity=10.0, trials=40_000, dim=3, sampling="without-replacement"
 )
@@ -122,7 +122,12 @@ def _subclasses(cls: type[Round]) -> set[type[Round]]:
 def test_what_must_be_secret_follows_from_sampling_and_adversary(sampling: str, adversary: Adversary) -> None:
     cohort = 1000 if sampling is Sampling.FULL else 100
     each = ShuffleRound(
-        local_epsilon=1.0, population=1000, cohort=cohort, sampling=sampling, adversary=adversary
+        local_epsilon=1.0,
+        population=1000,
+        cohort=cohort,
+        sampling=sampling,
+        adversary=adversary,
+        channel_fixed=True,
     )
     hidden = sampling not in (Sampling.FULL, Sampling.SINGLE_PASS) and adversary is Adversary.MODEL_OBSERVER
     assert ("must not learn" in each.secrecy) == hidden
@@ -217,7 +222,9 @@ def test_what_nobody_said_is_unknown() -> None:
 
 
 def test_without_an_epsilon_there_is_none_and_a_reason() -> None:
-    loud = ShuffleRound(local_epsilon=1.0, population=100, cohort=100, sampling="full", local_delta=1e-3)
+    loud = ShuffleRound(
+        local_epsilon=1.0, population=100, cohort=100, sampling="full", local_delta=1e-3, channel_fixed=True
+    )
     for each, reason in ((loud, "δ0"), (SUM, "noise")):
         found = stated(each, delta=1e-300)
         observer, local = found.guarantees
@@ -231,7 +238,9 @@ def test_without_an_epsilon_there_is_none_and_a_reason() -> None:
 
 
 def test_local_deltas_are_stated_and_add_up() -> None:
-    each = ShuffleRound(local_epsilon=0.5, population=100, cohort=100, sampling="full", local_delta=1e-12)
+    each = ShuffleRound(
+        local_epsilon=0.5, population=100, cohort=100, sampling="full", local_delta=1e-12, channel_fixed=True
+    )
     found = stated(each, steps=10)
     assert found.rounds[0].local_delta == 1e-12
     assert found.guarantees[-1].epsilon.upper == pytest.approx(5.0)
@@ -254,7 +263,9 @@ def test_a_delta_above_one_in_n_is_warned_of() -> None:
 
 def test_histories_of_several_mechanisms_are_listed_by_kind() -> None:
     counts = [
-        ShuffleRound(local_epsilon=1.0, population=1000, cohort=k, sampling="without-replacement")
+        ShuffleRound(
+            local_epsilon=1.0, population=1000, cohort=k, sampling="without-replacement", channel_fixed=True
+        )
         for k in (80, 120, 90)
     ]
     found = stated(counts[0], SUM, counts[1], counts[2])
@@ -262,7 +273,12 @@ def test_histories_of_several_mechanisms_are_listed_by_kind() -> None:
     assert (first.rounds, first.cohort, first.population) == (3, (80, 120), (1000, 1000))
     assert (second.rounds, second.mechanism) == (1, SUM.description)
     assert "k = 80 to 120 of n = 1,000 clients" in str(found)
-    many = stated(*(ShuffleRound(local_epsilon=1 + i / 16, population=9, cohort=9) for i in range(16)))
+    many = stated(
+        *(
+            ShuffleRound(local_epsilon=1 + i / 16, population=9, cohort=9, channel_fixed=True)
+            for i in range(16)
+        )
+    )
     assert "4 rounds of 4 more kinds" in str(many)
     assert len(many.to_dict()["rounds"]) == 16
 
@@ -318,7 +334,7 @@ class Randomizer:
     local_epsilon, local_delta = 1.0, 0.0
 
     def round(self, **who: Any) -> ShuffleRound:
-        return ShuffleRound(local_epsilon=1.0, **who)
+        return ShuffleRound(local_epsilon=1.0, **who, channel_fixed=True)
 
 
 def federated(participants: list[list[str] | None]) -> FederatedAccountant:
@@ -404,7 +420,7 @@ def test_a_budget_that_ended_a_run_is_not_exceeded() -> None:
 
 def test_delta_is_warned_of_where_it_is_above_one_in_the_largest_population() -> None:
     """Whoever is in a round of 1,000 clients is one in 1,000, whatever other rounds there were."""
-    few = ShuffleRound(local_epsilon=1.0, population=10, cohort=10)
+    few = ShuffleRound(local_epsilon=1.0, population=10, cohort=10, channel_fixed=True)
     for delta, warned in ((0.0009, False), (0.005, True), (0.2, True)):
         told = stated(few, BINARY, delta=delta).warnings
         assert any("δ is above 1/population" in each for each in told) is warned
