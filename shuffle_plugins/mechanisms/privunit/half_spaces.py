@@ -21,6 +21,7 @@ from shuffle_plugins.randomness import WHOLE, Randomness
 
 _CHUNK_VALUES = 1 << 19  # values handled at a time, which fit a cache
 _LONGEST_BEYOND = 64.0  # a report exceeds √d by more with probability below 1e-100
+_GRID = 1.5 * 2.0**28  # floats of 64 bits next to it are 2^-24 apart
 _EXTREME = 1e15  # norms above this, or below 1/this, are handled in float64: squares may overflow or vanish
 
 
@@ -42,7 +43,8 @@ class HalfSpaceReports(LocalRandomizer):
     real arithmetic: ε0 and the blanket are proved for it. Half-spaces are up to 36σ away, and the reports of
     every client must reach them, so the normal values and the inner products with the direction are drawn
     without an end before that (:meth:`.Randomness.normal`, :meth:`.Randomness.exponential`). A report's V is
-    computed in float64 and rounded to float32 once, 32·dim bits; all kinds of report come out of the same
+    computed in float64, rounded to multiples of 2^-24 and then to float32, 32·dim bits: what floats next to
+    zero have of finer digits would depend on the client's direction. All kinds of report come out of the same
     operations, so that rounding does not tell which kind it was. No proof covers what float64 is off by, a
     relative 1e-15 or so per coordinate; in :meth:`randomize_sum` products with float32 rows are float32, and
     off by a relative 1e-7 or so.
@@ -155,7 +157,7 @@ class HalfSpaceReports(LocalRandomizer):
             else:
                 weights[start:stop] = on_rows
         total += x.weighted_sum(weights)
-        return total.mul_(self.scale).to(torch.float32)
+        return _on_grid(total).mul_(self.scale).to(torch.float32)
 
     def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
         """A vector of float32 values for each row."""
@@ -172,7 +174,7 @@ class HalfSpaceReports(LocalRandomizer):
             shift = draws.along[start:stop].unsqueeze(1) - torch.linalg.vecdot(normals, directions).unsqueeze(
                 1
             )
-            vectors[start:stop] = normals.addcmul_(directions, shift)
+            vectors[start:stop] = _on_grid(normals.addcmul_(directions, shift))
         return self.layout.reports(vectors)
 
     def _draw(self, norms: Tensor, randomness: Randomness) -> _Draws:
@@ -190,6 +192,11 @@ class HalfSpaceReports(LocalRandomizer):
         log_tails = torch.where(plain, math.log(0.5), tails).sub_(randomness.exponential(count))
         along = torch.from_numpy(-special.ndtri_exp(log_tails.numpy())).mul_(sign)
         return _Draws(along=along.to(norms.device), plain=plain.to(norms.device))
+
+
+def _on_grid(values: Tensor) -> Tensor:
+    """Round float64 values in place, to multiples of 2^-24 or, above 2^27, of a larger power of two."""
+    return values.add_(_GRID).sub_(_GRID)
 
 
 @dataclass(frozen=True, slots=True)

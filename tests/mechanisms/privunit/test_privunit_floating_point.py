@@ -85,3 +85,15 @@ def test_sums_show_no_grid_in_coordinates_that_nobody_uses(clients, dtype):
     assert is_uniform(distances)
     low_bits = np.bincount(sums[:, :128].astype(np.float32).ravel().view(np.uint32) & 255, minlength=256)
     assert stats.chisquare(low_bits).pvalue > P_VALUE
+
+
+@pytest.mark.parametrize("mechanism", ["privunit-g", "blanket-mixed-gaussian"])
+def test_reports_of_half_spaces_have_no_digits_below_a_public_grid(mechanism):
+    """Finer digits of values next to zero would tell the record: there are fewer where it is zero."""
+    plain = get(mechanism, local_epsilon=3.0, dim=64)
+    unscaled = get(mechanism, local_epsilon=3.0, dim=64, radius=plain.parameters.mean)
+    rows, source = axis_row(64).repeat(2_000, 1), SeededRandomness(5)
+    reports = plain.randomize(rows, randomness=source).fields[0].values.double()
+    for values in (reports, unscaled.randomize_sum(rows, randomness=source).double()):
+        assert torch.equal((values * 2**24).round(), values * 2**24)
+    assert reports.abs().min() < 2.0**-14
