@@ -25,7 +25,12 @@ def _cost(kind: Round, num_steps: int = 1) -> float:
 
 def records() -> str:
     """ε of one record, by how many records a client has and how many it reports on, computed."""
-    asked: dict[str, Any] = {"local_epsilon": 1.0, "population": 10_000, "cohort": 1_000}
+    asked: dict[str, Any] = {
+        "local_epsilon": 1.0,
+        "population": 10_000,
+        "cohort": 1_000,
+        "channel_fixed": True,
+    }
 
     def cost(records: int, samples: int, **adversary: str) -> str:
         kind = SampledRecordsRound(

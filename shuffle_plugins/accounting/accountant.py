@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -26,7 +28,7 @@ from shuffle_plugins.accounting.rounds.round import Round, check_recordable, res
 from shuffle_plugins.accounting.terms import NEIGHBOURING_RELATION, Method, check_method
 from shuffle_plugins.core import checks
 
-_STATE_VERSION = 2
+_STATE_VERSION = 3
 _MOST_FINE_ROUNDS = 32  # distinct rounds that are composed finely; with more, a question takes seconds
 _MOST_STEPS = 10**12  # as of core.checks.num_steps
 _MOST_LOSS_STEPS = 10**6  # beyond which the grid of losses is so coarse that Rényi orders may be tighter
@@ -316,12 +318,11 @@ class ShuffleAccountant:
 
     def state_dict(self) -> dict[str, Any]:
         """The history in plain dict, tuple, str, int, float and bool."""
-        return {
-            "version": _STATE_VERSION,
-            "method": self._method,
-            "neighbouring_relation": NEIGHBOURING_RELATION,
-            "history": tuple((r.state(), steps) for r, steps in self.history),
-        }
+        return sealed(
+            version=_STATE_VERSION,
+            method=self._method,
+            history=tuple((r.state(), steps) for r, steps in self.history),
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replace the history by a saved one. On any error this accountant stays as it was.
@@ -575,6 +576,24 @@ def _stretch(fits: Callable[[int], bool], *, known_good: int) -> int:
     return good
 
 
+def sealed(*, version: int, method: Method, **kept: Any) -> dict[str, Any]:
+    """A state that says what it is for, and has a digest by which :func:`check_saved` knows it again.
+
+    Args:
+        version: of the state's format.
+        method: how the accountant composes.
+        kept: the history and what goes with it, as plain values.
+    """
+    state = {"version": version, "method": method, "neighbouring_relation": NEIGHBOURING_RELATION, **kept}
+    return {**state, "digest": _digest(state)}
+
+
+def _digest(state: Mapping[str, Any]) -> str:
+    """The same for tuples and for the lists that JSON makes of them."""
+    kept = {name: value for name, value in state.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+
 def check_saved(state: object, *, by: str, version: int, method: Method) -> None:
     """Check what a saved state of an accountant says about itself.
 
@@ -585,7 +604,8 @@ def check_saved(state: object, *, by: str, version: int, method: Method) -> None
         method: how it composes.
 
     Raises:
-        ValueError: if the state is of another version, method or neighbouring relation.
+        ValueError: if the state is of another version, method or neighbouring relation, or not as it was
+            written: a cohort that was halved, or a participant's round that is missing, would lower ε.
     """
     saved = state if isinstance(state, Mapping) else {}
     if type(saved.get("version")) is not int or saved["version"] != version:
@@ -594,6 +614,14 @@ def check_saved(state: object, *, by: str, version: int, method: Method) -> None
         raise ValueError(f"saved by method {saved.get('method')!r}, this accountant uses {method!r}")
     if saved.get("neighbouring_relation") != NEIGHBOURING_RELATION:
         raise ValueError("the state is for another neighbouring relation")
+    try:
+        kept_whole = saved.get("digest") == _digest(saved)
+    except (TypeError, ValueError):
+        kept_whole = False
+    if not kept_whole:
+        raise ValueError(
+            "the saved history is damaged: it is not what was written; take an earlier checkpoint"
+        )
 
 
 def _most(each: float, *, beside: float, within: float) -> int:

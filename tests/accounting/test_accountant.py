@@ -29,6 +29,7 @@ from shuffle_plugins.accounting import (
     pair_epsilon_interval,
 )
 from shuffle_plugins.accounting import calibrate as calibrations
+from shuffle_plugins.accounting.accountant import _digest
 from shuffle_plugins.accounting.composition.pld import LossComposition, Spectrum
 from shuffle_plugins.accounting.instances import Instances
 from shuffle_plugins.accounting.losses.distribution import FINE
@@ -279,7 +280,9 @@ def damaged_states() -> list[object]:
         damaged.append({**good, "history": ((tuple(broken), steps),)})
     damaged.append({**good, "history": ((entry[:-1], steps),)})
     damaged.append({**good, "history": ((entry, steps), ("nonsense", 1))})
-    return damaged
+    whole = [each if each in ([], None) else {**each, "digest": _digest(each)} for each in damaged]
+    cheaper = tuple(field / 2 if field == ROUND.cohort else field for field in entry)
+    return [*whole, {**good, "history": ((cheaper, steps),)}, {**good, "history": ((entry, steps - 1),)}]
 
 
 @pytest.mark.parametrize("state", damaged_states())

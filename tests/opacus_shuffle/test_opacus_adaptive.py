@@ -118,7 +118,9 @@ def test_a_pair_of_reports_costs_local_epsilon_and_no_more(local_epsilon: float)
     assert worst == pytest.approx(local_epsilon, rel=1e-6)
     parts = Fraction(built.mechanism.local_epsilon) + Fraction(built.bit.local_epsilon)
     assert parts <= Fraction(local_epsilon)
-    assert built.round == ShuffleRound(local_epsilon=local_epsilon, population=1000, cohort=100)
+    assert built.round == ShuffleRound(
+        local_epsilon=local_epsilon, population=1000, cohort=100, channel_fixed=True
+    )
     assert built.round.mechanism == "generic"
 
 
@@ -154,7 +156,7 @@ def test_every_step_is_recorded_as_generic_at_the_whole_local_epsilon() -> None:
     optimizer.local_epsilon = 2.0
     train(module, optimizer, loader, steps=4)
     assert optimizer.local_epsilon == 2.0
-    rounds = [ShuffleRound(local_epsilon=e, population=N, cohort=K) for e in (3.0, 2.0)]
+    rounds = [ShuffleRound(local_epsilon=e, population=N, cohort=K, channel_fixed=True) for e in (3.0, 2.0)]
     assert engine.accountant.history == [(r.state(), 4) for r in rounds]
 
 
@@ -333,7 +335,7 @@ def test_calibration_counts_the_pair_as_any_randomizer_at_its_epsilon() -> None:
         randomizer="privunit", target_epsilon=1.0, target_delta=1e-5, num_steps=8
     )
     assert optimizer.local_epsilon == calibrate_local_epsilon(
-        target_epsilon=1.0, delta=1e-5, population=N, cohort=K, num_steps=8, method="rdp"
+        target_epsilon=1.0, delta=1e-5, population=N, cohort=K, num_steps=8, method="rdp", channel_fixed=True
     )
     train(module, optimizer, loader, steps=8)
     assert 0.99 < engine.get_epsilon(1e-5) <= 1.0

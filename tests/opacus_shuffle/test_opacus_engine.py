@@ -56,7 +56,7 @@ DELTA = 1e-5
 def core_epsilon(method: str, steps: int, **fields: Any) -> Any:
     blanket = registry.get(fields["mechanism"], local_epsilon=fields["local_epsilon"], dim=53).blanket()
     core = ShuffleAccountant(method=method)
-    core.step(ShuffleRound(blanket=blanket, **fields), num_steps=steps)
+    core.step(ShuffleRound(blanket=blanket, **fields, channel_fixed=True), num_steps=steps)
     return core.epsilon(DELTA)
 
 
@@ -749,7 +749,8 @@ def test_the_budget_counts_what_was_recorded_elsewhere(make_private: Any, step: 
     engine, module, optimizer, loader = make_private(target_epsilon=1.5, target_delta=DELTA)
     step(module, optimizer, next(iter(loader)))
     engine.accountant.record(
-        ShuffleRound(local_epsilon=2.0, population=40, cohort=40, sampling="full"), num_steps=50
+        ShuffleRound(local_epsilon=2.0, population=40, cohort=40, sampling="full", channel_fixed=True),
+        num_steps=50,
     )
     with pytest.raises(PrivacyBudgetExceeded):
         step(module, optimizer, next(iter(loader)))
@@ -816,6 +817,7 @@ def test_calibration_is_the_core_functions_and_says_what_it_chose(
         mechanism="linf-coordinate",
         blanket_factory=lambda e: registry.get("linf-coordinate", local_epsilon=e, dim=53).blanket(),
         method="rdp",
+        channel_fixed=True,
     )
     assert optimizer.local_epsilon == expected
     assert f"local_epsilon={expected:.6g}" in caplog.text

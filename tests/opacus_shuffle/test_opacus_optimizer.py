@@ -678,6 +678,7 @@ def test_the_round_says_what_the_optimizer_does() -> None:
         sampling="poisson",
         mechanism="linf-coordinate",
         blanket=registry.get("linf-coordinate", local_epsilon=2.0, dim=21).blanket(),
+        channel_fixed=True,
     )
     assert optimizer.round == expected
     assert optimizer.expected_batch_size == 5
@@ -775,6 +776,7 @@ def test_local_epsilon_is_read_afresh_at_every_step(make_private: Any, train: An
                 cohort=8,
                 mechanism="linf-coordinate",
                 blanket=blanket,
+                channel_fixed=True,
             ),
             num_steps=steps,
         )
@@ -910,7 +912,14 @@ def test_the_parts_work_without_an_engine(dataset: Any, make_model: Any, train: 
     blanket: Blanket = registry.get(randomizer, local_epsilon=3.0, dim=53).blanket()
     core = ShuffleAccountant(method="pld")
     core.step(
-        ShuffleRound(local_epsilon=3.0, population=40, cohort=8, mechanism=randomizer, blanket=blanket),
+        ShuffleRound(
+            local_epsilon=3.0,
+            population=40,
+            cohort=8,
+            mechanism=randomizer,
+            blanket=blanket,
+            channel_fixed=True,
+        ),
         num_steps=12,
     )
     assert accountant.get_epsilon_interval(1e-5) == core.epsilon(1e-5)

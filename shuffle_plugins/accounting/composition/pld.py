@@ -485,6 +485,41 @@ class Spectrum:
             self.product = power
         self.shift += step * first
 
+    @property
+    def left(self) -> npt.NDArray[np.int64]:
+        """The frequencies that have not died out. None comes back, as factors are at most one."""
+        return np.flatnonzero(self.log_bound > _NO_FLOAT)
+
+    def include_all(self, weights: Floats, *, first: int, steps: Floats) -> None:
+        """As :meth:`include`, of many laws, by the transform's definition: at what is :attr:`left` alone.
+
+        Args:
+            weights: shape (laws, points); each row adds up to 1.
+            first: grid point of the first column.
+            steps: how often each law is composed with, shape (laws,).
+        """
+        left, points = self.left, weights.shape[1]
+        turns = np.outer(np.arange(points), left) % self.size
+        known = np.arange(self.size) if self.size < turns.size else turns
+        angles = (known - self.size * (known > self.size // 2)) * (-2 * math.pi / self.size)
+        waves = [of if known is turns else of[turns] for of in (np.cos(angles), np.sin(angles))]
+        # A sum is off by one rounding for each term, so a sum of sums by fewer; a wave by less than 24.
+        block = math.isqrt(points) + 1
+        parts = [slice(start, start + block) for start in range(0, points, block)]
+        rounding = (block + len(parts) + 24) * _UNIT_ROUNDOFF
+        real, imaginary = (sum(weights[:, part] @ wave[part] for part in parts) for wave in waves)
+        transform = real + 1j * imaginary
+        magnitude = np.abs(transform)
+        self.log_bound[left] += steps @ np.log(magnitude + rounding)
+        self.relative_error[left] += steps @ (rounding / np.maximum(magnitude, 1e-300) + 8 * _UNIT_ROUNDOFF)
+        product = np.zeros_like(self.product)
+        with np.errstate(under="ignore"):
+            for row in np.flatnonzero(steps != 1):
+                transform[row] = _power(transform[row], int(steps[row]))
+            product[left] = self.product[left] * np.multiply.reduce(transform, axis=0)
+        self.product = product
+        self.shift += first * int(steps.sum())
+
     def noise(self) -> float:
         """How far all masses together can be from those of the composition."""
         absolute = np.abs(self.product)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Self
 
-from shuffle_plugins.accounting.accountant import ShuffleAccountant, check_saved, resolution_of
+from shuffle_plugins.accounting.accountant import ShuffleAccountant, check_saved, resolution_of, sealed
 from shuffle_plugins.accounting.composition.counted import CountedHistory
 from shuffle_plugins.accounting.composition.pld import LossComposition
 from shuffle_plugins.accounting.federated.cohorts import Cohort, cheapest, costliest, fewer_sizes
@@ -34,9 +34,9 @@ from shuffle_plugins.accounting.terms import (
 )
 from shuffle_plugins.core import checks, rounded
 
-_STATE_VERSION = 2
+_STATE_VERSION = 3
 _MOST_SIZES = 400  # sizes of cohorts composed finely and in any order
-_FEW_SIZES = 64  # sizes composed for what is asked seldom
+_FEW_SIZES = 64  # the same of rounds whose losses take long, and for what is asked seldom
 _FEW_ROUNDS = 100  # up to which a history is composed at once
 _TOLERANCE = 1e-9  # relative, of a sum of ε0 that should be equal to the budget
 
@@ -289,7 +289,8 @@ class FederatedAccountant:
 
         The upper bound is that of the rounds composed one by one, each at its own size, to less than one per
         cent. Against the server those rounds are the costliest that a client can have been in; only where
-        these are of more than 400 sizes, sizes are rounded to costlier ones nearby.
+        these are of more than 400 sizes, sizes are rounded to costlier ones nearby. Against anybody, so are
+        rounds whose losses take long (:attr:`Round.takes_long`) where they are of more than 64 sizes.
 
         The lower bound is what real instances of the rounds as recorded attain; against the server, those of
         the client known by name who took part most, sizes rounded to less costly ones.
@@ -326,13 +327,13 @@ class FederatedAccountant:
         above = accountant.epsilon(delta, lower=False)
         if above.upper == math.inf:
             accountant.epsilon(delta)  # says what is wrong
-        below = attained.epsilon(delta)
-        attained_epsilon = min(below.lower, above.upper)
+        lower, name = attained._lower_epsilon(delta)
+        attained_epsilon = min(lower, above.upper)
         return replace(
             above,
             adversary=adversary.value,
             lower=attained_epsilon,
-            lower_bound=below.lower_bound if attained_epsilon else "none",
+            lower_bound=name if attained_epsilon else "none",
         )
 
     def client_spread(self, delta: float) -> ClientSpread | None:
@@ -464,10 +465,20 @@ class FederatedAccountant:
 
     def _is_whole(self, adversary: Adversary) -> bool:
         """Whether somebody can have been in all rounds, so that all are charged."""
-        many = len(self._cohorts[adversary]) > _MOST_SIZES
-        if self._method == "rdp" and many:  # each size takes milliseconds, at every question
+        many = len(self._cohorts[adversary]) > self._most_sizes
+        if many and (
+            self._method == "rdp" or self._takes_long
+        ):  # a size takes milliseconds at every question
             return False
         return adversary is Adversary.MODEL_OBSERVER or self._participation.is_complete
+
+    @property
+    def _takes_long(self) -> bool:
+        return any(kind.example.server.takes_long for kind in self._participation.kinds)
+
+    @property
+    def _most_sizes(self) -> int:
+        return _FEW_SIZES if self._takes_long else _MOST_SIZES
 
     def _charged(self, adversary: Adversary) -> ShuffleAccountant:
         """The rounds that the number reported charges for."""
@@ -481,7 +492,7 @@ class FederatedAccountant:
         taken: Mapping[int, int],
         *,
         also: Cohort | None = None,
-        limit: int = _MOST_SIZES,
+        limit: int | None = None,
     ) -> ShuffleAccountant:
         """Rounds that cost at least as much as any with so many of each kind, ``also`` among them."""
         cohorts = self._cohorts[adversary]
@@ -489,7 +500,7 @@ class FederatedAccountant:
             cohorts = cohorts + Counter({also: 1})
         if adversary is Adversary.SERVER:
             cohorts = costliest(cohorts, taken)
-        return self._accountant(adversary, fewer_sizes(cohorts, limit=limit))
+        return self._accountant(adversary, fewer_sizes(cohorts, limit=limit or self._most_sizes))
 
     def _attained(self, adversary: Adversary) -> ShuffleAccountant | None:
         """Rounds that a client was in, or less costly ones; None where they are all that are charged."""
@@ -521,15 +532,14 @@ class FederatedAccountant:
 
     def state_dict(self) -> dict[str, Any]:
         """The history and who took part how often, in plain dict, tuple, str, int, float and bool."""
-        return {
-            "version": _STATE_VERSION,
-            "method": self._method,
-            "neighbouring_relation": NEIGHBOURING_RELATION,
-            "history": tuple(
+        return sealed(
+            version=_STATE_VERSION,
+            method=self._method,
+            history=tuple(
                 (record.federated_round.state(), record.unnamed, record.released) for record in self._records
             ),
-            "participation": self._participation.state(),
-        }
+            participation=self._participation.state(),
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replace the history by a saved one. On any error this accountant stays as it was.
@@ -578,7 +588,10 @@ class FederatedAccountant:
                 raise ValueError("a record's flags are true or false")
             accountant._record(record.federated_round, unnamed=record.unnamed, released=record.released)
             accountant._participation.of(record.federated_round).unnamed += record.unnamed
-        known = Counter(record.federated_round.kind for record in accountant._records if not record.unnamed)
+        known: defaultdict[RoundKind, list[int]] = defaultdict(list)
+        for record in accountant._records:
+            if not record.unnamed:
+                known[record.federated_round.kind].append(record.federated_round.reports)
         accountant._participation.load(participation, known=known)
         return accountant
 

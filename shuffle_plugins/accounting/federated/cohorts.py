@@ -79,24 +79,20 @@ def _merged(cohorts: Mapping[Cohort, int], grid: _Grid, limit: int) -> Counter[C
             merged[grid.rounded(cohort, ratio)] += rounds
         if len(merged) <= limit:
             return merged
-        ratio = 1 + 2 * (ratio - 1)
+        ratio *= ratio  # sizes of the coarser grid are some of the finer one's, and known already
 
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """Sizes to round to: multiples, by powers of a ratio, of the least that there are.
+    """Sizes to round to: powers of a ratio, so that they stay where they are as a history grows.
 
     Attributes:
-        reports: the fewest reports.
-        spread: the fewest clients for each report.
-        hiding: the fewest clients.
+        reports: the fewest reports; no size is rounded to fewer.
         at_rate: round reports and the rate; otherwise reports and clients.
         costlier: round to what costs more.
     """
 
     reports: int
-    spread: float
-    hiding: int
     at_rate: bool
     costlier: bool
 
@@ -104,36 +100,34 @@ class _Grid:
     def around(cls, cohorts: Iterable[Cohort], at_rate: bool, costlier: bool) -> Self:
         return cls(
             reports=min(cohort.reports for cohort in cohorts),
-            spread=min((cohort.spread for cohort in cohorts if not cohort.open), default=1.0),
-            hiding=min((cohort.hiding for cohort in cohorts if not cohort.open), default=1),
             at_rate=at_rate,
             costlier=costlier,
         )
 
     def rounded(self, cohort: Cohort, ratio: float) -> Cohort:
         kind, hiding, reports = cohort
-        few, many = _down(reports, self.reports, ratio), _up(reports, self.reports, ratio)
+        few, many = _down(reports, self.reports, ratio), _up(reports, ratio)
         if cohort.open:
             fair = few if self.costlier else many
             return Cohort(kind, fair, fair)
         if not self.at_rate:
             if self.costlier:
-                less = _down(hiding, self.hiding, ratio)
+                less = _down(hiding, 1, ratio)
                 return Cohort(kind, less, many) if many <= less else Cohort(kind, few, few)
-            return Cohort(kind, _up(hiding, self.hiding, ratio), few)
+            return Cohort(kind, _up(hiding, ratio), few)
         if self.costlier:
-            spread = self.spread * ratio ** _steps(cohort.spread / self.spread, ratio, math.floor)
+            spread = ratio ** _steps(cohort.spread, ratio, math.floor)
             return Cohort(kind, max(few, min(math.floor(few * spread), few * hiding // reports)), few)
-        spread = self.spread * ratio ** _steps(cohort.spread / self.spread, ratio, math.ceil)
+        spread = ratio ** _steps(cohort.spread, ratio, math.ceil)
         return Cohort(kind, max(math.ceil(many * spread), -(-many * hiding // reports)), many)
 
 
 def _down(value: int, least: int, ratio: float) -> int:
-    return min(value, max(least, math.floor(least * ratio ** _steps(value / least, ratio, math.floor))))
+    return min(value, max(least, math.floor(ratio ** _steps(value, ratio, math.floor))))
 
 
-def _up(value: int, least: int, ratio: float) -> int:
-    return max(value, math.ceil(least * ratio ** _steps(value / least, ratio, math.ceil)))
+def _up(value: int, ratio: float) -> int:
+    return max(value, math.ceil(ratio ** _steps(value, ratio, math.ceil)))
 
 
 def _steps(value: float, ratio: float, whole: Callable[[float], int]) -> int:

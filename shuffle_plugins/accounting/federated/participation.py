@@ -163,19 +163,23 @@ class ParticipationCounts:
         )
 
     def load(
-        self, eras: Sequence[Mapping[RoundKind, Mapping[str, int]]], *, known: Counter[RoundKind]
+        self,
+        eras: Sequence[Mapping[RoundKind, Mapping[str, int]]],
+        *,
+        known: Mapping[RoundKind, Sequence[int]],
     ) -> None:
         """Take over named participants that were counted elsewhere.
 
         Args:
             eras: for each era and kind of round, how many rounds each client took part in.
-            known: for each kind, how many rounds have participants known by name.
+            known: for each kind, the numbers of reports of rounds whose participants are known by name.
 
         Raises:
             KeyError: if a kind has no rounds.
             ValueError: if the numbers do not belong to these rounds.
         """
         counted: Counter[RoundKind] = Counter()
+        reported: Counter[RoundKind] = Counter()
         for number, era in enumerate(eras):
             if number:
                 self.rename()
@@ -186,9 +190,10 @@ class ParticipationCounts:
                 kind.named = Counter(named)
                 kind.most = max(named.values(), default=0)
                 counted[key] += kind.most
-        if any(rounds > known[key] for key, rounds in counted.items()):
+                reported[key] += sum(named.values())
+        if any(rounds > len(known.get(key, ())) for key, rounds in counted.items()):
             raise ValueError("somebody took part in more rounds than there were")
-        if any(rounds and not counted[key] for key, rounds in known.items()):
+        if any(reported[key] < sum(reports) for key, reports in known.items()):
             raise ValueError("who took part in rounds with known participants is missing")
 
 

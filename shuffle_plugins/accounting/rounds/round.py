@@ -248,6 +248,14 @@ class Round(CohortDraw, ABC):
         return True
 
     @property
+    def takes_long(self) -> bool:
+        """Whether the losses of one such round may take a tenth of a second.
+
+        Where rounds of many sizes are composed at once, few sizes then stand for all.
+        """
+        return False
+
+    @property
     def lower_families(self) -> tuple[str, ...]:
         """Names of real instances of the round, which bound ε from below, the one that leaks most first."""
         return ()

@@ -242,6 +242,11 @@ class ShuffleRound(Round):
         return all(isinstance(pair, CountPair) and pair.passive in (0.0, 1.0) for pair in counts)
 
     @property
+    def takes_long(self) -> bool:
+        """Whether the reports have a blanket of their own, whose laws are many."""
+        return self.blanket is not None
+
+    @property
     def lower_families(self) -> tuple[str, ...]:
         """Names of the instances, the one that tells most first."""
         found = self.instances()

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import itertools
 import math
+from collections import Counter
 
 import mpmath
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import fft, stats
 
 from shuffle_plugins.accounting import ShuffleRound, pair_losses
 from shuffle_plugins.accounting.composition import counted, pld
@@ -574,6 +575,45 @@ def test_a_history_that_was_replaced_is_composed_anew() -> None:
     for rounds in ([1.0, 0.5, 0.25], [2.0, 0.5, 0.25, 1.0], [2.0, 0.5, 1.0, 0.25], [0.5, 0.5, 1.0, 0.25]):
         found = kept.composition(rounds, steps[: len(rounds)]).epsilon(1e-5)
         assert found == GrowingHistory(law).composition(rounds, steps[: len(rounds)]).epsilon(1e-5)
+
+
+def test_a_growing_history_reads_each_law_once_whatever_the_grid() -> None:
+    """A law takes long. Here losses grow, so that the cell of the grid changes again and again."""
+    read: Counter[float] = Counter()
+
+    def law(level: float) -> PrivacyLossDistribution:
+        read[level] += 1
+        return pair_losses(
+            ShuffleRound(local_epsilon=level, population=50, cohort=50).dominating_pair(), kind="upper"
+        )
+
+    history, levels, cells = GrowingHistory(law), np.geomspace(0.1, 3.0, 40).tolist(), set()
+    for count in range(1, 41):
+        cells.add(history.composition(levels[:count], [1] * count)._cell)
+    assert len(cells) > 10
+    assert set(read.values()) == {1}
+    assert set(read) == set(levels)
+
+
+def test_many_laws_at_once_have_the_transform_that_they_have_one_by_one() -> None:
+    chances = np.random.default_rng(1).uniform(0.1, 0.9, size=(200, 1))
+    weights = stats.binom.pmf(np.arange(12), 11, chances)
+    weights /= weights.sum(axis=1, keepdims=True)
+    steps = np.where(np.arange(200) % 3, 1.0, 4.0)
+    exact = np.exp(steps @ np.log(fft.fft(weights.astype(np.clongdouble), n=1024)[:, :513]))
+    one_by_one, at_once = pld.Spectrum.of_nothing(1024), pld.Spectrum.of_nothing(1024)
+    for place, (weight, step) in enumerate(zip(weights, steps, strict=True)):
+        one_by_one.include(weight, first=5, step=int(step))
+        if place < 40:
+            at_once.include(weight, first=5, step=int(step))
+    assert 0 < len(at_once.left) < 513
+    at_once.include_all(weights[40:], first=5, steps=steps[40:])
+    assert at_once.shift == one_by_one.shift
+    for found in (one_by_one, at_once):
+        assert abs(found.product - exact).sum() <= found.noise() < 1e-9
+    known = one_by_one.left
+    assert np.array_equal(at_once.left, known)
+    np.testing.assert_allclose(at_once.log_bound[known], one_by_one.log_bound[known], rtol=1e-9, atol=1e-11)
 
 
 def test_the_largest_loss_of_a_growing_history_is_the_sum_of_the_largest() -> None:

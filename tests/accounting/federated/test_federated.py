@@ -7,6 +7,7 @@ import json
 import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -21,13 +22,18 @@ from shuffle_plugins.accounting import (
     FederatedAccountant,
     FederatedRound,
     RecordedRound,
+    Round,
     Sampling,
     ShuffleAccountant,
     ShuffleRound,
     pair_epsilon_interval,
 )
+from shuffle_plugins.accounting import accountant as accountants
+from shuffle_plugins.accounting.accountant import _digest
+from shuffle_plugins.accounting.federated import accountant as federated_accountants
 from shuffle_plugins.accounting.federated.cohorts import Cohort
 from shuffle_plugins.accounting.federated.participation import ParticipationCounts
+from shuffle_plugins.mechanisms import registry
 
 VIOLATION = 1e-12
 DELTA = 1e-5
@@ -484,6 +490,28 @@ def test_cohorts_of_changing_sizes_cost_what_they_cost_one_by_one(name: str) -> 
 
 
 @pytest.mark.slow
+def test_of_rounds_whose_losses_take_long_few_sizes_stand_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, mechanism = np.random.default_rng(3), registry.get("k-rr", local_epsilon=2.0, dim=5)
+    accountant, exact = FederatedAccountant(), ShuffleAccountant()
+    for reports in rng.integers(400, 600, size=150).tolist():
+        one = FederatedRound.drawn(mechanism, candidates=10_000, invited=reports, reports=reports)
+        accountant.step(one, participants=None)
+        exact.step(one.before(Adversary.MODEL_OBSERVER))
+    read: set[Round] = set()
+    for module in (accountants, federated_accountants):
+        laws = partial(
+            lambda of, each, resolution: read.add(each) or of(each, resolution), module.upper_losses
+        )
+        monkeypatch.setattr(module, "upper_losses", laws)
+    found = accountant.epsilon(DELTA)
+    assert 32 < len(read) <= 64
+    assert len({each for each, _ in exact.history}) > 90
+    monkeypatch.undo()
+    each = exact.epsilon(DELTA)
+    assert 0.99 * each.lower < found.lower <= each.lower < each.upper <= found.upper < 1.01 * each.upper
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [20, 60])
 def test_a_client_of_some_rounds_pays_for_as_many_of_the_smallest(rounds: int) -> None:
     rng = np.random.default_rng(2)
@@ -581,8 +609,30 @@ def test_damaged_states_are_refused_and_change_nothing(damage: dict[str, object]
     accountant = mixed()
     before = accountant.spending(DELTA)
     with pytest.raises(ValueError, match=r"damaged|version|method|neighbouring"):
-        accountant.load_state_dict({**accountant.state_dict(), **damage})
+        accountant.load_state_dict(resealed({**accountant.state_dict(), **damage}))
     assert accountant.spending(DELTA) == before
+
+
+def resealed(state: dict[str, object]) -> dict[str, object]:
+    return {**state, "digest": _digest(state)}
+
+
+def test_what_would_lower_epsilon_is_missed_in_a_saved_state() -> None:
+    """A cohort that was halved, and participants with fewer rounds than there were reports."""
+    accountant = FederatedAccountant()
+    for _ in range(4):
+        accountant.step(drawn(50), participants=[f"client {place}" for place in range(50)])
+    state = json.loads(json.dumps(accountant.state_dict()))
+    halved = json.loads(json.dumps(state).replace("50", "25"))
+    [[[kind, named]]] = state["participation"]
+    rarer = {**state, "participation": [[[kind, dict.fromkeys(named, 1)]]]}
+    for damaged, why in (
+        (halved, "not what was written"),
+        (rarer, "not what was"),
+        (resealed(rarer), "missing"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            FederatedAccountant().load_state_dict(damaged)
 
 
 def test_nobody_took_part_in_more_rounds_than_there_were() -> None:
