@@ -1,8 +1,8 @@
 """ε after every round of a training whose cohorts change in size: time and memory, ours and Opacus's.
 
-Cohorts are drawn by Poisson sampling, so nearly every round differs from the one before, and some hundred sizes
-come again and again; in `shuffle_distinct` no round is like another. `federated_cold` is one question about 600
-rounds of some 480 sizes of a mechanism whose losses take long. Ours are asked after
+Cohorts are drawn by Poisson sampling, so nearly every round differs from the one before, and some hundred
+sizes come again and again; in `shuffle_distinct` no round is like another. `federated_cold` is one question
+about 600 rounds of some 480 sizes of a mechanism whose losses take long. All others of ours are asked after
 each round. Opacus's PRV and RDP accountants compose the whole history at every question, in time proportional
 to its distinct entries: they are asked at a few lengths, a line through the origin gives the time of a
 question, and the sum over all rounds is computed from it. Opacus's GDP accountant refuses changing rates. A
