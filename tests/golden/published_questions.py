@@ -254,6 +254,7 @@ for _scheme, _adversary in (
         partial(
             calibrate_local_epsilon,
             **_TARGETS,
+            channel_fixed=True,
             population=2_000,
             cohort=200,
             num_steps=10,
@@ -284,6 +285,7 @@ for _scheme in (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL, Sampling.CHECK_IN, 
         partial(
             calibrate_cohort,
             **_TARGETS,
+            channel_fixed=True,
             population=500,
             local_epsilon=0.5,
             num_steps=5,
@@ -301,6 +303,7 @@ for _mechanism, _dim in {"k-rr": 20, "privunit": 50, "linf-block": 100}.items():
         f"largest local epsilon: {_mechanism}",
         lambda name=_mechanism, dim=_dim: calibrate_local_epsilon(
             **_TARGETS,
+            channel_fixed=True,
             population=2_000,
             cohort=200,
             num_steps=10,

@@ -502,13 +502,16 @@ class Spectrum:
         turns = np.outer(np.arange(points), left) % self.size
         known = np.arange(self.size) if self.size < turns.size else turns
         angles = (known - self.size * (known > self.size // 2)) * (-2 * math.pi / self.size)
-        waves = [of if known is turns else of[turns] for of in (np.cos(angles), np.sin(angles))]
+        waves = np.exp(1j * angles) if known is turns else np.exp(1j * angles)[turns]
         # A sum is off by one rounding for each term, so a sum of sums by fewer; a wave by less than 24.
-        block = math.isqrt(points) + 1
+        block = max(math.isqrt(points), 64)
         parts = [slice(start, start + block) for start in range(0, points, block)]
         rounding = (block + len(parts) + 24) * _UNIT_ROUNDOFF
-        real, imaginary = (sum(weights[:, part] @ wave[part] for part in parts) for wave in waves)
-        transform = real + 1j * imaginary
+        both = waves.view(np.float64)  # real and imaginary parts, side by side
+        sums = np.zeros((len(weights), both.shape[1]))
+        for part in parts:
+            sums += weights[:, part] @ both[part]
+        transform = sums.view(np.complex128)
         magnitude = np.abs(transform)
         self.log_bound[left] += steps @ np.log(magnitude + rounding)
         self.relative_error[left] += steps @ (rounding / np.maximum(magnitude, 1e-300) + 8 * _UNIT_ROUNDOFF)

@@ -327,8 +327,8 @@ class FederatedAccountant:
         above = accountant.epsilon(delta, lower=False)
         if above.upper == math.inf:
             accountant.epsilon(delta)  # says what is wrong
-        lower, name = attained._lower_epsilon(delta)
-        attained_epsilon = min(lower, above.upper)
+        attained_epsilon, name = attained._lower_epsilon(delta)
+        attained_epsilon = min(attained_epsilon, above.upper)
         return replace(
             above,
             adversary=adversary.value,
