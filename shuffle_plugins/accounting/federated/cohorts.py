@@ -84,15 +84,21 @@ def _merged(cohorts: Mapping[Cohort, int], grid: _Grid, limit: int) -> Counter[C
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """Sizes to round to: powers of a ratio, so that they stay where they are as a history grows.
+    """Sizes to round to: powers of a ratio, and multiples of the least spread and the fewest clients.
+
+    Powers stay where they are as a history grows, as do the fewest clients where as many are always there.
 
     Attributes:
         reports: the fewest reports; no size is rounded to fewer.
+        spread: the fewest clients for each report.
+        hiding: the fewest clients.
         at_rate: round reports and the rate; otherwise reports and clients.
         costlier: round to what costs more.
     """
 
     reports: int
+    spread: float
+    hiding: int
     at_rate: bool
     costlier: bool
 
@@ -100,34 +106,36 @@ class _Grid:
     def around(cls, cohorts: Iterable[Cohort], at_rate: bool, costlier: bool) -> Self:
         return cls(
             reports=min(cohort.reports for cohort in cohorts),
+            spread=min((cohort.spread for cohort in cohorts if not cohort.open), default=1.0),
+            hiding=min((cohort.hiding for cohort in cohorts if not cohort.open), default=1),
             at_rate=at_rate,
             costlier=costlier,
         )
 
     def rounded(self, cohort: Cohort, ratio: float) -> Cohort:
         kind, hiding, reports = cohort
-        few, many = _down(reports, self.reports, ratio), _up(reports, ratio)
+        few, many = max(_down(reports, 1, ratio), self.reports), _up(reports, ratio)
         if cohort.open:
             fair = few if self.costlier else many
             return Cohort(kind, fair, fair)
         if not self.at_rate:
             if self.costlier:
-                less = _down(hiding, 1, ratio)
+                less = _down(hiding, self.hiding, ratio)
                 return Cohort(kind, less, many) if many <= less else Cohort(kind, few, few)
-            return Cohort(kind, _up(hiding, ratio), few)
+            return Cohort(kind, _up(hiding, ratio, least=self.hiding), few)
         if self.costlier:
-            spread = ratio ** _steps(cohort.spread, ratio, math.floor)
+            spread = self.spread * ratio ** _steps(cohort.spread / self.spread, ratio, math.floor)
             return Cohort(kind, max(few, min(math.floor(few * spread), few * hiding // reports)), few)
-        spread = ratio ** _steps(cohort.spread, ratio, math.ceil)
+        spread = self.spread * ratio ** _steps(cohort.spread / self.spread, ratio, math.ceil)
         return Cohort(kind, max(math.ceil(many * spread), -(-many * hiding // reports)), many)
 
 
 def _down(value: int, least: int, ratio: float) -> int:
-    return min(value, max(least, math.floor(ratio ** _steps(value, ratio, math.floor))))
+    return min(value, max(least, math.floor(least * ratio ** _steps(value / least, ratio, math.floor))))
 
 
-def _up(value: int, ratio: float) -> int:
-    return max(value, math.ceil(ratio ** _steps(value, ratio, math.ceil)))
+def _up(value: int, ratio: float, *, least: int = 1) -> int:
+    return max(value, math.ceil(least * ratio ** _steps(value / least, ratio, math.ceil)))
 
 
 def _steps(value: float, ratio: float, whole: Callable[[float], int]) -> int:
