@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar, Self
@@ -13,9 +14,8 @@ from torch import Tensor
 
 from shuffle_plugins.accounting import Adversary, PoissonBinomialRound, PrivacyTarget, Sampling
 from shuffle_plugins.compressors import KashinFrame
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
 from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
-from shuffle_plugins.mechanisms.signs.randomized_response import plus_thresholds
 from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
 from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
 from shuffle_plugins.protocols.counts.calibration import MOST_BITS_EACH, fewest_bits, loudest_gain
@@ -33,7 +33,6 @@ from shuffle_plugins.randomness import WHOLE, Randomness, secure
 
 _STRETCH = 1.05  # ‖coefficients‖ over ‖vector‖, at most: a Kashin frame keeps to it but for few vectors
 _ROUNDING = 1e-9  # relative, by which rounding may move a norm
-_BITS_AT_ONCE = 1 << 24
 _LEVELS = 32  # of values in the dataset that bounds a round from below
 _MORE_NOISE = 1e-3
 _MOST_ATTEMPTS = 20
@@ -300,9 +299,10 @@ class PoissonBinomialSum(LabelledSum, PrivateSum):
         check_clips(clip)
         source = secure(randomness)
         rows = self._checked(x)
-        counts = torch.empty(rows.num_rows, self.size, dtype=torch.int64)
+        counts = torch.zeros(rows.num_rows, self.size, dtype=torch.int64)
         for start, stop in self._parts(rows):
-            counts[start:stop] = self._counts_of(rows.narrow(start, stop), source).cpu()
+            for ones in self._ones_of(rows.narrow(start, stop), source):
+                counts[start:stop] += ones.sum(dim=0, dtype=torch.int32).cpu()
         return self.layout.reports(counts)
 
     def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
@@ -317,7 +317,8 @@ class PoissonBinomialSum(LabelledSum, PrivateSum):
         rows = self._checked(x)
         total = torch.zeros(self.size, dtype=torch.int64)
         for start, stop in self._parts(rows):
-            total += self._counts_of(rows.narrow(start, stop), source).sum(dim=0).cpu()
+            for ones in self._ones_of(rows.narrow(start, stop), source):
+                total += ones.sum(dim=(0, 1), dtype=torch.int32).cpu()
         return total
 
     def estimate(self, total: Tensor | Tally, *, reports: int | None = None) -> Tensor:
@@ -343,33 +344,30 @@ class PoissonBinomialSum(LabelledSum, PrivateSum):
         return rows.finite(rows.l2_norm())[0]
 
     def _parts(self, rows: Rows) -> list[tuple[int, int]]:
-        step = max(1, _BITS_AT_ONCE // (self.size * min(self.bits, 64)))
+        step = rows_at_once(self.size, device=rows.device)
         return [(start, min(start + step, rows.num_rows)) for start in range(0, rows.num_rows, step)]
 
     def _values(self, rows: Rows) -> Tensor:
         """Coefficients in units of their radius, (clients, size) float64: in [−1, 1], of bounded norm."""
         return _values(self.spread, rows, radius=self.radius)
 
-    def _counts_of(self, rows: Rows, randomness: Randomness) -> Tensor:
-        plus = plus_thresholds(self._values(rows), thresholds=self.thresholds)
-        counts = torch.zeros(plus.shape, dtype=torch.int64, device=plus.device)
-        left = self.bits
-        while left:
-            now = min(left, 64)
-            drawn = randomness.bernoulli(plus.expand(now, *plus.shape).contiguous())
-            counts += drawn.to(torch.int64).sum(dim=0)
-            left -= now
-        return counts
+    def _ones_of(self, rows: Rows, randomness: Randomness) -> Iterator[Tensor]:
+        """The bits of these rows, some at a time, bool (bits, clients, size)."""
+        half = math.nextafter(WHOLE // 2 - self.thresholds.low, 0)  # a one's chance leaves ½ by at most this
+        plus = self._values(rows).mul_(half).to(torch.int64).add_(WHOLE // 2)
+        at_once = rows_at_once(plus.numel(), device=plus.device)
+        for start in range(0, self.bits, at_once):
+            yield randomness.bernoulli(plus.expand(min(at_once, self.bits - start), *plus.shape))
 
 
 def _values(spread: KashinFrame, rows: Rows, *, radius: float) -> Tensor:
-    found = spread.represent(rows.dense().to(rows.compute_dtype)).double()
-    largest = spread.level * radius / math.sqrt(spread.size)
-    scale = radius / rows.l2_norm().double().clamp(min=radius) / largest
-    found.mul_(scale.unsqueeze(1)).clamp_(-1, 1)
-    length = torch.linalg.vector_norm(found, dim=1, keepdim=True)
+    dense = Rows.of(rows.dense().to(rows.compute_dtype))
+    found = spread.represent(dense)
+    scale = math.sqrt(spread.size) / (spread.level * dense.l2_norm().double().clamp(min=radius))
+    length = torch.linalg.vector_norm(found, dim=1, dtype=torch.float64) * scale
     most = _distance(spread) / 2 * (1 - _ROUNDING)
-    return found.mul_(most / length.clamp(min=most))
+    scale *= most / length.clamp(min=most)
+    return found.mul(scale.unsqueeze(1)).clamp_(-1, 1)
 
 
 @lru_cache(maxsize=64)

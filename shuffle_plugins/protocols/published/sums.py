@@ -84,8 +84,8 @@ def multi_message_budget(
 
     Its parameter v² = s·n·min(ε², ε)/(144·log(1/δ)) is no ε0: level k, of share v_k ∝ 4^(−k/3) of v, flips
     each of its s bits with probability (1 − √(v_k²/(v_k² + 4s²)))/2, so a bit's ε0 is 2·asinh(v_k/2s).
-    Theorem 3.3.2 is the case of one level. The proof asks for 432 rather than 144, but from bounds so loose that
-    the certified ε is about a twelfth of the one asked for.
+    Theorem 3.3.2 is the case of one level. The proof asks for 432 rather than 144, but starts from bounds so
+    loose that the certified ε is about a twelfth of the one asked for.
 
     Args:
         cohort, samples, levels, epsilon, delta: as the theorem's n, s, m, ε and δ.
