@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.signs.bit_planes_law import budgets
 from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants
 
@@ -37,7 +38,8 @@ def scalar_sum(
     """P_1D for numbers in [0, upper], by Lemma 3.1: (ε·(1 + 2/g), δ), instance by instance.
 
     b > 180·g²·log(2/δ)/(ε²·n), p = 90·g²·log(2/δ)/(b·ε²·n). With a fraction h of honest clients, at least
-    1/3, and ε ≤ 1, the same numbers give ε/h (Claim A.8).
+    1/3, and ε ≤ 1, the same numbers give ε/h (Claim A.8). The package's own ``ScalarSum`` flips fair coins:
+    p < ½ needs more of them for the same variance.
 
     Args:
         cohort, epsilon, delta, upper: as the lemma's n, ε, δ and Δ.
@@ -55,6 +57,37 @@ def scalar_sum(
     return PublishedSum(
         levels=steps, coins=coins, probability=probability, noise_variance=variance * (upper / steps) ** 2
     )
+
+
+def scalar_sum_instance(
+    *,
+    cohort: int,
+    epsilon: float,
+    delta: float,
+    distance: float,
+    upper: float = 1.0,
+    levels: int | None = None,
+) -> float:
+    """ε at δ of P_1D for two data sets that differ in one client's number, by Lemma 3.1(1).
+
+    ε·(2/g + |x − x'|/Δ): next to nothing for a number that is changed next to not at all, where a guarantee
+    for all neighbours is ε·(2/g + 1). The lemma rounds at random, which moves a number by up to two steps
+    more than it is changed.
+
+    Args:
+        cohort, epsilon, delta, upper, levels: as of :func:`scalar_sum`, whose coins are assumed.
+        distance: \\|x − x'\\|, in [0, upper].
+
+    Raises:
+        ValueError: outside the lemma's range, or if levels are below upper·√cohort.
+    """
+    _check(epsilon, delta)
+    checks.number("distance", distance, at_least=0, at_most=upper)
+    least = math.ceil(upper * math.sqrt(cohort))
+    steps = least if levels is None else levels
+    if steps < least:
+        raise ValueError(f"the lemma needs at least {least} levels, got {levels}")
+    return epsilon * (2 / steps + distance / upper)
 
 
 def vector_sum(*, dim: int, cohort: int, epsilon: float, delta: float) -> PublishedSum:
