@@ -15,6 +15,8 @@ import pytest
 from public_names import PACKAGES, RECORDED, parsed, public_names
 from thinning import first_fast
 
+import shuffle_plugins
+
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
     *("core", "features", "randomness", "compressors", "accounting", "mechanisms", "shuffler"),
@@ -214,3 +216,11 @@ def test_no_import_goes_up() -> None:
         if package_of(module) in LAYERS and LAYERS.index(package_of(module)) > LAYERS.index(home(path))
     }
     assert sorted(up) == []
+
+
+@pytest.mark.parametrize("name", ["SubsampledShuffleRDPAccountant", "ShuffleMod"])
+def test_a_host_s_name_that_is_looked_for_here_is_said_to_be_there(name: str) -> None:
+    with pytest.raises(ImportError, match=f"_shuffle import {name}"):
+        getattr(shuffle_plugins, name)
+    with pytest.raises(AttributeError, match="nothing_of_any"):
+        _ = shuffle_plugins.nothing_of_any

@@ -1,3 +1,4 @@
+from .accountants import Girgis2021Accountant as Girgis2021Accountant
 from .accountants import SubsampledShuffleAccountant as SubsampledShuffleAccountant
 from .accountants import SubsampledShufflePLDAccountant as SubsampledShufflePLDAccountant
 from .accountants import SubsampledShuffleRDPAccountant as SubsampledShuffleRDPAccountant

@@ -18,6 +18,7 @@ from opacus_shuffle.optimizer import ShuffleMixin
 from shuffle_plugins.accounting import (
     NEIGHBOURING_RELATION,
     EpsilonInterval,
+    PublishedAccountant,
     Round,
     ShuffleAccountant,
 )
@@ -31,16 +32,17 @@ _NEEDS_ROUND = (
 
 
 class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
-    """What the two accountants share; every number is :class:`ShuffleAccountant`'s own.
+    """What the accountants share; every number is :class:`ShuffleAccountant`'s own.
 
     Neighbouring relation: replace-one at fixed population, against an observer of the model. Opacus's own
     accountants use add/remove, so their ε and this one are not for the same promise.
     """
 
     method: ClassVar[Literal["rdp", "pld"]]
+    core_type: ClassVar[type[ShuffleAccountant]] = ShuffleAccountant
 
     def __init__(self) -> None:
-        self._core = ShuffleAccountant(method=self.method)
+        self._core = self.core_type(method=self.method)
         self._budget: _Budget | None = None
         self._unrecorded = 0
 
@@ -131,7 +133,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
 
         What ``core.would_exceed`` compares with its target.
         """
-        probe = ShuffleAccountant(method=self.method)
+        probe = self.core_type(method=self.method)
         for recorded, steps in self._core.history:
             probe.step(recorded, num_steps=steps)
         probe.step(new_round, num_steps=num_steps)
@@ -223,7 +225,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         entries = state_dict["history"]
         if not isinstance(entries, (list, tuple)):
             raise ShufflePrivacyError(f"damaged history: {entries!r}")
-        core = ShuffleAccountant(method=self.method)
+        core = self.core_type(method=self.method)
         for entry in entries:
             try:
                 state, num_steps = entry
@@ -270,7 +272,11 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
 
 
 class SubsampledShuffleRDPAccountant(SubsampledShuffleAccountant):
-    """Composes by Rényi divergences of the blanket pair: fast, a few per cent above the PLD accountant."""
+    """Composes by Rényi divergences of the blanket pair: fast, a few per cent above the PLD accountant.
+
+    Not Theorem 1 of "Rényi Differential Privacy of the Subsampled Shuffle Model", which bounds the same
+    divergences from above: that is :class:`Girgis2021Accountant`.
+    """
 
     method = "rdp"
 
@@ -279,6 +285,22 @@ class SubsampledShufflePLDAccountant(SubsampledShuffleAccountant):
     """Composes the privacy loss distribution of the blanket pair with certified error: the tighter one."""
 
     method = "pld"
+
+
+class Girgis2021Accountant(SubsampledShuffleAccountant):
+    """Composes Theorem 1 of Girgis, Data and Diggavi 2021 as published, for comparison only.
+
+    See :class:`~shuffle_plugins.accounting.PublishedAccountant`: it is several times looser than the others,
+    and refuses rounds of which the theorem says nothing, such as sums and Poisson sampling.
+    """
+
+    method = "rdp"
+    core_type = PublishedAccountant
+
+    @classmethod
+    def mechanism(cls) -> str:
+        """The name under which Opacus's registry knows this class."""
+        return "girgis-2021"
 
 
 def begins_with(core: ShuffleAccountant, earlier: ShuffleAccountant) -> bool:
@@ -344,12 +366,12 @@ class _RecordRound(AccountingHook):
 
 
 def register_accountants() -> None:
-    """Make both accountants known to Opacus by name; harmless to repeat.
+    """Make the accountants known to Opacus by name; harmless to repeat.
 
     Raises:
         ShufflePrivacyError: if another package's accountant has the name.
     """
-    for cls in (SubsampledShuffleRDPAccountant, SubsampledShufflePLDAccountant):
+    for cls in (SubsampledShuffleRDPAccountant, SubsampledShufflePLDAccountant, Girgis2021Accountant):
         name = cls.mechanism()
         try:
             present = type(create_accountant(name))

@@ -17,6 +17,7 @@ from shuffle_plugins.accounting import (
     Blanket,
     Round,
     Sampling,
+    ShuffleAccountant,
     ShuffleRound,
     calibrate_local_epsilon,
     largest_within,
@@ -70,7 +71,8 @@ class Run:
         if self.builder.takes_noise_multiplier:
             return self._least_noise()
         probe = self.builder.build(1.0, dim=self.dim, cohort=self.cohort, radius=self.radius)
-        if probe.local_delta > 0 or not isinstance(self._round_at(1.0), ShuffleRound):
+        published = self.accountant.core_type is not ShuffleAccountant  # has no calibration of its own
+        if published or probe.local_delta > 0 or not isinstance(self._round_at(1.0), ShuffleRound):
             return self._largest_epsilon_by_search(local_delta=probe.local_delta)
         return self._largest_epsilon()
 

@@ -199,12 +199,13 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         """Create an engine with an empty history.
 
         Args:
-            accountant: ``"subsampled_shuffle_pld"`` (tight) or ``"subsampled_shuffle_rdp"`` (fast).
+            accountant: ``"subsampled_shuffle_pld"`` (tight), ``"subsampled_shuffle_rdp"`` (fast), or for
+                comparison ``"girgis-2021"``, Theorem 1 of that paper as published.
             secure_mode: coins and sampling come from a cryptographic generator either way; True also refuses
                 a seeded ``randomness``.
 
         Raises:
-            ShufflePrivacyError: if the accountant is not one of the two.
+            ShufflePrivacyError: if the accountant is not one of these.
         """
         self._in_use = False
         self._doubts: tuple[str, ...] = ()  # what weakens a privacy statement
@@ -453,6 +454,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             on_nonfinite=settings.on_nonfinite,
             randomness=coins,
         )
+        accountant.core_type(method=accountant.method).step(private_optimizer.round)  # or it is refused now
         if target_epsilon is not None and target_delta is not None:
             refuse_spent_delta(
                 private_optimizer.round, accountant=accountant, num_steps=1, target_delta=target_delta

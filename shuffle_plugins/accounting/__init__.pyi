@@ -11,6 +11,7 @@ from .calibrate import normal_guess as normal_guess
 from .comparison import ALL_PUBLISHED as ALL_PUBLISHED
 from .comparison import FEW_PUBLISHED as FEW_PUBLISHED
 from .comparison import Comparison as Comparison
+from .comparison import PublishedAccountant as PublishedAccountant
 from .comparison import compare as compare
 from .composition.conversion import delta_from_rdp as delta_from_rdp
 from .composition.conversion import epsilon_from_rdp as epsilon_from_rdp

@@ -6,11 +6,13 @@ from . import signs as signs
 from .categories.hadamard_response import HadamardResponse as HadamardResponse
 from .categories.k_rr import KRandomizedResponse as KRandomizedResponse
 from .categories.limited_hadamard import LimitedHadamard as LimitedHadamard
+from .categories.limited_hadamard import critical_randomness as critical_randomness
 from .categories.local_hashing import LocalHashing as LocalHashing
 from .categories.multilevel import LayeredReports as LayeredReports
 from .categories.multilevel import MultilevelHadamard as MultilevelHadamard
 from .categories.recoverable import KeyLaw as KeyLaw
 from .categories.recoverable import RecoverableResponse as RecoverableResponse
+from .categories.recoverable import key_reuse_entropy as key_reuse_entropy
 from .categories.subset_selection import SubsetSelection as SubsetSelection
 from .categories.unary_encoding import OptimalUnaryEncoding as OptimalUnaryEncoding
 from .categories.unary_encoding import Rappor as Rappor

@@ -2,6 +2,7 @@ from .adaped import DISSIMILARITY as DISSIMILARITY
 from .adaped import AdaPeD as AdaPeD
 from .adaped import ClientModels as ClientModels
 from .adaped import distillation_loss as distillation_loss
+from .adaped import prior_loss as prior_loss
 from .budget import Spending as Spending
 from .domains import Ball as Ball
 from .domains import Box as Box

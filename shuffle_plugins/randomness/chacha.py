@@ -6,6 +6,7 @@ import struct
 from dataclasses import dataclass
 from typing import NoReturn
 
+import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
 from torch import Tensor
@@ -136,8 +137,8 @@ class Cursor:
 
     def _encrypt(self, count: int) -> Tensor:
         size = 8 * count
-        buffer = bytearray(size + BLOCK_BYTES)
-        view = memoryview(buffer)
+        buffer = np.empty(size + BLOCK_BYTES, dtype=np.uint8)  # not zeroed, unlike a bytearray
+        view = buffer.data
         start = 0
         while start < size:
             if self._encryptor is None or self._encryptor_bytes == 0:
@@ -146,7 +147,7 @@ class Cursor:
             self._encryptor.update_into(_ZEROS[:length], view[start : start + length + BLOCK_BYTES])
             self._encryptor_bytes -= length
             start += length
-        return torch.frombuffer(buffer, dtype=torch.int64, count=count)
+        return torch.from_numpy(buffer[:size].view(np.int64))
 
     def _begin(self, position: int) -> tuple[CipherContext, int]:
         """An encryptor at a byte of the stream, and how far it goes: up to the carry of a 32-bit counter."""

@@ -1,9 +1,18 @@
+import math
 from dataclasses import replace
 
 import pytest
 from thinning import first_fast
 
-from shuffle_plugins.accounting import Adversary, Blanket, Sampling, ShuffleRound
+from shuffle_plugins.accounting import (
+    Adversary,
+    Blanket,
+    PoissonBinomialRound,
+    PublishedAccountant,
+    Sampling,
+    ShuffleAccountant,
+    ShuffleRound,
+)
 from shuffle_plugins.accounting.comparison import OutOfRange, _fixed_cohort, _published, compare
 from shuffle_plugins.accounting.intervals import NamedBound
 from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS, published_bound
@@ -133,7 +142,7 @@ def test_the_theorems_are_asked_about_what_hides_a_report(
         adversary=adversary,
         channel_fixed=True,
     )
-    assert _fixed_cohort(asked) == seen
+    assert _fixed_cohort(asked, adaptive=True) == seen
 
 
 def test_reports_with_a_tail_are_not_taken_for_pure_ones() -> None:
@@ -142,7 +151,7 @@ def test_reports_with_a_tail_are_not_taken_for_pure_ones() -> None:
         local_epsilon=1.0, population=200, cohort=20, mechanism="mine", blanket=tailed, channel_fixed=True
     )
     with pytest.raises(ValueError, match="these are"):
-        _fixed_cohort(asked)
+        _fixed_cohort(asked, adaptive=True)
 
 
 def test_an_epoch_gets_no_bound_for_inputs_that_were_fixed_before() -> None:
@@ -218,5 +227,55 @@ def test_an_epoch_gets_the_bounds_that_allow_inputs_to_follow_earlier_reports() 
     assert {CLONES, "clones, numerical", "amplification by shuffling"} <= set(listed)
     assert all(listed[name] == theirs[name] >= found.interval.upper for name in listed)
     reasons = {each.name: each.reason for each in found.out_of_range}
-    assert "inputs fixed before the round" in reasons[GIRGIS]
+    assert "fixed before the round" in reasons[GIRGIS]
     assert "privacy blanket, Bennett" in reasons
+
+
+def test_an_accountant_by_theorem_1_as_published() -> None:
+    """The theorem written out anew, for two kinds of rounds; it is seven times the pair's."""
+
+    def log_term(local_epsilon: float, cohort: int, rate: float, order: int, j: int) -> float:
+        e = math.exp(local_epsilon)
+        kept = math.floor((cohort - 1) / (2 * e)) + 1
+        if j == 2:
+            value = math.log(4 * (e - 1) ** 2 / (kept * e))
+        else:
+            value = math.log(j) + math.lgamma(j / 2) + j / 2 * math.log(2 * (e * e - 1) ** 2 / (kept * e * e))
+        tail = j * math.log(e - 1 / e) - (cohort - 1) / (8 * e)
+        value = max(value, tail) + math.log1p(math.exp(-abs(value - tail)))
+        choose = math.lgamma(order + 1) - math.lgamma(j + 1) - math.lgamma(order - j + 1)
+        return choose + j * math.log(rate) + value
+
+    def renyi(kind: ShuffleRound, order: int) -> float:
+        rate = kind.cohort / kind.population
+        terms = [log_term(kind.local_epsilon, int(kind.cohort), rate, order, j) for j in range(2, order + 1)]
+        return math.log1p(math.fsum(map(math.exp, terms))) / (order - 1)
+
+    def converted(order: int, divergence: float, delta: float) -> float:
+        return divergence + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
+
+    kinds = [
+        (ShuffleRound(local_epsilon=e, population=60_000, cohort=10_000, channel_fixed=True), t)
+        for e, t in ((1.5, 900), (1.0, 300))
+    ]
+    published, own = PublishedAccountant(), ShuffleAccountant()
+    assert published.epsilon(1e-5).upper == 0
+    for kind, steps in (*kinds, kinds[0]):
+        published.step(kind, num_steps=steps)
+        own.step(kind, num_steps=steps)
+    total = {
+        order: 2 * 900 * renyi(kinds[0][0], order) + 300 * renyi(kinds[1][0], order) for order in range(2, 40)
+    }
+    expected = min(converted(order, value, 1e-5) for order, value in total.items())
+    assert published.epsilon(1e-5).upper == pytest.approx(expected, rel=1e-6)
+    assert published.epsilon(1e-5).lower == own.epsilon(1e-5).lower
+    assert published.would_exceed(kinds[0][0], target_epsilon=expected, delta=1e-5)
+    alone = PublishedAccountant()
+    alone.step(kinds[0][0], num_steps=1200)
+    assert alone.epsilon(1e-5).upper == pytest.approx(3.0859, abs=1e-4)  # the pair's: 0.423
+    bits = PoissonBinomialRound(
+        population=9, cohort=9, dim=1, bits=1, flip=0.2, distance=2.0, sampling=Sampling.FULL
+    )
+    for other in (bits, replace(kinds[0][0], sampling=Sampling.POISSON)):
+        with pytest.raises(ValueError, match="Theorem 1"):
+            PublishedAccountant().step(other)

@@ -15,6 +15,7 @@ from opacus.accountants import registry as opacus_registry
 from opacus.accountants.utils import get_noise_multiplier
 from opacus.optimizers import DPOptimizer
 from opacus_shuffle import (
+    Girgis2021Accountant,
     PrivacyEngine,
     ShufflePrivacyError,
     SubsampledShufflePLDAccountant,
@@ -35,7 +36,7 @@ def accountant(request: Any) -> Any:
     return request.param()
 
 
-@pytest.mark.parametrize("cls", BOTH)
+@pytest.mark.parametrize("cls", [*BOTH, Girgis2021Accountant])
 def test_opacus_creates_it_by_the_name_it_calls_itself(cls: Any) -> None:
     assert type(create_accountant(cls.mechanism())) is cls
     assert type(opacus.PrivacyEngine(accountant=cls.mechanism()).accountant) is cls
@@ -45,6 +46,7 @@ def test_opacus_creates_it_by_the_name_it_calls_itself(cls: Any) -> None:
 def test_the_names_are_the_documented_ones() -> None:
     assert SubsampledShuffleRDPAccountant.mechanism() == "subsampled_shuffle_rdp"
     assert SubsampledShufflePLDAccountant.mechanism() == "subsampled_shuffle_pld"
+    assert Girgis2021Accountant.mechanism() == "girgis-2021"
 
 
 def test_epsilon_is_the_core_accountants_own(accountant: Any) -> None:
@@ -337,3 +339,31 @@ def test_an_accountant_of_ones_own_making_is_used_if_it_is_ours(make_private: An
     train(module, optimizer, loader)
     assert len(mine) == 5
     assert isinstance(module, nn.Module)
+
+
+def test_a_run_by_the_published_theorem_keeps_to_its_target_or_is_refused_before_it_begins() -> None:
+    def private(**choice: Any) -> PrivacyEngine:
+        model, engine = nn.Linear(5, 2), PrivacyEngine(accountant="girgis-2021")
+        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(2000, 5)), 500)
+        make = engine.make_private_with_epsilon if "target_epsilon" in choice else engine.make_private
+        make(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            data_loader=loader,
+            max_grad_norm=1.0,
+            **choice,
+        )
+        return engine
+
+    engine = private(randomizer="privunit", target_epsilon=2.0, target_delta=1e-5, num_steps=12)
+    plan = engine.training_plan
+    accountant = Girgis2021Accountant()
+    accountant.record(engine._optimizer.round, num_steps=12)
+    assert 0.98 * 2.0 < accountant.get_epsilon(1e-5) <= 2.0
+    assert plan.epsilon == pytest.approx(accountant.get_epsilon(1e-5))
+    for choice in (
+        {"randomizer": "vector-sum", "noise_multiplier": 1.0},
+        {"randomizer": "privunit", "local_epsilon": 1.0, "sampling": "poisson"},
+    ):
+        with pytest.raises(ValueError, match="Theorem 1"):
+            private(**choice)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from shuffle_plugins.mechanisms import get
-from shuffle_plugins.optim import DISSIMILARITY, AdaPeD, ClientModels, distillation_loss
+from shuffle_plugins.optim import DISSIMILARITY, AdaPeD, ClientModels, distillation_loss, prior_loss
 from shuffle_plugins.protocols import PoissonBinomialSum
 
 NETWORK = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()
@@ -204,3 +204,12 @@ def test_arrays_of_something_else_are_refused():
     named = ClientModels({}, {DISSIMILARITY: torch.zeros(1)}, torch.tensor(1.0))
     with pytest.raises(ValueError, match="rename"):
         method.arrays(named)
+
+
+def test_priors_around_the_global_model_are_torch_s_own_densities() -> None:
+    ours, theirs = parameters(1), parameters(2)
+    for prior, law in (("gaussian", torch.distributions.Normal), ("laplace", torch.distributions.Laplace)):
+        exact = -sum(law(theirs[name], 0.7).log_prob(ours[name]).sum() for name in ours)
+        assert prior_loss(ours, theirs, prior=prior, spread=0.7) == pytest.approx(float(exact))
+    with pytest.raises(ValueError, match="prior"):
+        prior_loss(ours, theirs, prior="normal", spread=0.7)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from shuffle_plugins.accounting.composition.points import amplify_by_sampling
+from shuffle_plugins.accounting.composition.points import amplify_by_sampling, strong_composition
 from shuffle_plugins.accounting.numerics.orders import Vector, real_orders
 from shuffle_plugins.accounting.published.clones import clone_bound
 from shuffle_plugins.core import checks
@@ -138,6 +138,94 @@ def self_sampling_bound(
     )
     deviation = math.sqrt(2 * num_steps * math.log(1 / half)) * step
     return min(deviation + num_steps * step * math.expm1(step), num_steps * local_epsilon)
+
+
+def sampled_records_bound(
+    *,
+    local_epsilon: float,
+    population: int,
+    cohort: int,
+    records: int,
+    samples: int,
+    num_steps: int,
+    delta: float,
+    shuffled: Callable[..., float] = clone_bound,
+) -> float:
+    r"""ε of T rounds in which k of n clients report on s of their m records each: Lemma 4.3.1 and C.1.
+
+    The lemma is stated for s = 1; its proof ends in
+
+        ε̄ = log(1 + (s/m)·(e^ε̃ − 1)) for s > 1,   ε̄ = log(1 + (k/(mn))·(e^ε̃ − 1)) for s = 1,   δ̄ = q·δ̃,
+
+    with q = ks/(mn) and ε̃ that of one shuffle of ks reports at δ̃: with s > 1 the sampling of clients does not
+    help (Remark C.1.1). T rounds are composed strongly, with δ/2 for that and δ̃ = δ/(2qT), as in the thesis.
+
+    Args:
+        local_epsilon: ε0 > 0 of one report, in nats.
+        population, cohort: n and k, clients.
+        records, samples: m and s, records of a client, and those that it reports on.
+        num_steps: T ≥ 1.
+        delta: total δ in (0, 1).
+        shuffled: as in :func:`self_sampling_bound`.
+
+    Returns:
+        ε in nats for neighbours that differ in one record, never above T·ε0.
+
+    Raises:
+        ValueError: if an argument is out of range, or by ``shuffled``.
+    """
+    checks.number("local_epsilon", local_epsilon, above=0)
+    for name, value, most in (
+        ("population", population, math.inf),
+        ("cohort", cohort, population),
+        ("records", records, math.inf),
+        ("samples", samples, records),
+        ("num_steps", num_steps, math.inf),
+    ):
+        checks.whole(name, value, at_most=most)
+    checks.delta(delta)
+    rate = cohort * samples / (records * population)
+    point = min(1.0, delta / (2 * rate * num_steps))
+    one = shuffled(local_epsilon=local_epsilon, cohort=cohort * samples, delta=point)
+    step, _ = amplify_by_sampling(
+        epsilon=min(one, local_epsilon), delta=0.0, sampling_rate=rate if samples == 1 else samples / records
+    )
+    composed = strong_composition(epsilon=step, num_steps=num_steps, delta_slack=delta / 2)
+    return min(composed, num_steps * local_epsilon)
+
+
+def frequency_error_bound(*, local_epsilon: float, categories: int, reports: int) -> float:
+    r"""Least worst-case E‖p̂ − p‖² of a distribution of K categories from n ε0-LDP reports: Theorem 7.3.1.
+
+    The half for clients with as much randomness as they want,
+
+        K(e^ε0 + 1)²/(16·n·e^ε0·(e^ε0 − 1)²).
+
+    The other half, for little randomness, is wrong (docs/reference/claims.md). With t = tanh(ε0/2), for even
+    K: where p is uniform but for what K/2 pairs of categories exchange, the Fisher information of a report
+    about each exchange is at most 4·e^ε0·t², and van Trees' inequality with the prior cos²(πKθ/2) on
+    \|θ\| ≤ 1/K gives K/(4·n·e^ε0·t² + π²K²). That is at least the theorem's where 12·n·e^ε0·t² ≥ π²K², a
+    condition that the theorem does not have.
+
+    Args:
+        local_epsilon: ε0 > 0 in nats.
+        categories: K ≥ 2; an odd one counts as K − 1.
+        reports: n ≥ 1, clients with one report each.
+
+    Returns:
+        The bound, rounded down.
+
+    Raises:
+        ValueError: if an argument is out of range, or there are too few reports.
+    """
+    checks.number("local_epsilon", local_epsilon, above=0)
+    even = checks.whole("categories", categories, at_least=2) // 2 * 2
+    checks.whole("reports", reports)
+    information = math.exp(local_epsilon) * math.tanh(local_epsilon / 2) ** 2
+    if 12 * reports * information < (math.pi * even) ** 2:
+        needed = math.ceil((math.pi * even) ** 2 / (12 * information))
+        raise ValueError(f"the proof needs {needed} reports of {categories} categories, got {reports}")
+    return even / (16 * reports * information) * (1 - _ROUNDING)
 
 
 def local_error_order(

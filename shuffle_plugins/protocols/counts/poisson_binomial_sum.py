@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar, Self
@@ -13,9 +15,9 @@ from torch import Tensor
 
 from shuffle_plugins.accounting import Adversary, PoissonBinomialRound, PrivacyTarget, Sampling
 from shuffle_plugins.compressors import KashinFrame
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
+from shuffle_plugins.compressors.hadamard import cpu_kernels
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
 from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
-from shuffle_plugins.mechanisms.signs.randomized_response import plus_thresholds
 from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
 from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
 from shuffle_plugins.protocols.counts.calibration import MOST_BITS_EACH, fewest_bits, loudest_gain
@@ -33,7 +35,7 @@ from shuffle_plugins.randomness import WHOLE, Randomness, secure
 
 _STRETCH = 1.05  # ‖coefficients‖ over ‖vector‖, at most: a Kashin frame keeps to it but for few vectors
 _ROUNDING = 1e-9  # relative, by which rounding may move a norm
-_BITS_AT_ONCE = 1 << 24
+_BITS, _COEFFICIENTS = 1 << 16, 1 << 19  # handled at a time: the first stay in a processor's own cache
 _LEVELS = 32  # of values in the dataset that bounds a round from below
 _MORE_NOISE = 1e-3
 _MOST_ATTEMPTS = 20
@@ -300,9 +302,9 @@ class PoissonBinomialSum(LabelledSum, PrivateSum):
         check_clips(clip)
         source = secure(randomness)
         rows = self._checked(x)
-        counts = torch.empty(rows.num_rows, self.size, dtype=torch.int64)
-        for start, stop in self._parts(rows):
-            counts[start:stop] = self._counts_of(rows.narrow(start, stop), source).cpu()
+        counts = torch.zeros(rows.num_rows, self.size, dtype=torch.int64)
+        for clients, columns, ones in self._drawn(rows, source):
+            counts[clients, columns] += ones.cpu()
         return self.layout.reports(counts)
 
     def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
@@ -316,8 +318,8 @@ class PoissonBinomialSum(LabelledSum, PrivateSum):
         source = secure(randomness)
         rows = self._checked(x)
         total = torch.zeros(self.size, dtype=torch.int64)
-        for start, stop in self._parts(rows):
-            total += self._counts_of(rows.narrow(start, stop), source).sum(dim=0).cpu()
+        for _, columns, ones in self._drawn(rows, source):
+            total[columns] += (ones[0] if len(ones) == 1 else ones.sum(dim=0)).cpu()
         return total
 
     def estimate(self, total: Tensor | Tally, *, reports: int | None = None) -> Tensor:
@@ -342,34 +344,50 @@ class PoissonBinomialSum(LabelledSum, PrivateSum):
             raise ValueError(f"{self.name} takes vectors of dimension {self.dim}, got {rows.dim}")
         return rows.finite(rows.l2_norm())[0]
 
-    def _parts(self, rows: Rows) -> list[tuple[int, int]]:
-        step = max(1, _BITS_AT_ONCE // (self.size * min(self.bits, 64)))
-        return [(start, min(start + step, rows.num_rows)) for start in range(0, rows.num_rows, step)]
-
     def _values(self, rows: Rows) -> Tensor:
         """Coefficients in units of their radius, (clients, size) float64: in [−1, 1], of bounded norm."""
-        return _values(self.spread, rows, radius=self.radius)
+        found, scale = _representation(self.spread, rows, radius=self.radius)
+        return found.mul(scale).clamp_(-1, 1)
 
-    def _counts_of(self, rows: Rows, randomness: Randomness) -> Tensor:
-        plus = plus_thresholds(self._values(rows), thresholds=self.thresholds)
-        counts = torch.zeros(plus.shape, dtype=torch.int64, device=plus.device)
-        left = self.bits
-        while left:
-            now = min(left, 64)
-            drawn = randomness.bernoulli(plus.expand(now, *plus.shape).contiguous())
-            counts += drawn.to(torch.int64).sum(dim=0)
-            left -= now
-        return counts
+    def _drawn(self, rows: Rows, randomness: Randomness) -> Iterator[tuple[slice, slice, Tensor]]:
+        """How many of some bits are ones: of which clients, of which coefficients, and int32 of both."""
+        few, many = (rows_at_once(self.size, device=rows.device, entries=e) for e in (_BITS, _COEFFICIENTS))
+        width = min(self.size, rows_at_once(1, device=rows.device, entries=_BITS))
+        for first in range(0, rows.num_rows, many):
+            part = rows.narrow(first, min(first + many, rows.num_rows))
+            found, scale = _representation(self.spread, part, radius=self.radius)
+            for start, column in itertools.product(range(0, part.num_rows, few), range(0, self.size, width)):
+                columns = slice(column, column + width)
+                values, factors = found[start : start + few, columns], scale[start : start + few]
+                clients = slice(first + start, first + start + len(values))
+                yield clients, columns, self._ones_of(values, factors, randomness)
+
+    def _ones_of(self, values: Tensor, scale: Tensor, randomness: Randomness) -> Tensor:
+        """How many bits of each client are ones, int32; times ``scale`` values are in [−1, 1]."""
+        half = math.nextafter(WHOLE // 2 - self.thresholds.low, 0)  # a one's chance leaves ½ by at most this
+        ones = torch.zeros(values.shape, dtype=torch.int32, device=values.device)
+        kernels = cpu_kernels() if values.is_cpu else None
+        at_once = rows_at_once(values.numel(), device=values.device, entries=_BITS)
+        for sent in range(0, self.bits, at_once):
+            shape = (min(at_once, self.bits - sent), *values.shape)
+            if kernels is not None:
+                words = randomness.words(math.prod(shape)).view(shape)
+                kernels.add_ones(values.numpy(), scale.numpy(), half, words.numpy(), ones.numpy())
+            else:
+                plus = values.mul(scale).clamp_(-1, 1).mul_(half).to(torch.int64).add_(WHOLE // 2)
+                ones += randomness.bernoulli(plus.expand(shape)).sum(dim=0, dtype=torch.int32)
+        return ones
 
 
-def _values(spread: KashinFrame, rows: Rows, *, radius: float) -> Tensor:
-    found = spread.represent(rows.dense().to(rows.compute_dtype)).double()
-    largest = spread.level * radius / math.sqrt(spread.size)
-    scale = radius / rows.l2_norm().double().clamp(min=radius) / largest
-    found.mul_(scale.unsqueeze(1)).clamp_(-1, 1)
-    length = torch.linalg.vector_norm(found, dim=1, keepdim=True)
+def _representation(spread: KashinFrame, rows: Rows, *, radius: float) -> tuple[Tensor, Tensor]:
+    """Coefficients of each row, and what brings them to units of their radius and a bounded norm."""
+    dense = Rows.of(rows.dense().to(rows.compute_dtype))
+    found = spread.represent(dense)
+    scale = math.sqrt(spread.size) / (spread.level * dense.l2_norm().double().clamp(min=radius))
+    length = torch.linalg.vector_norm(found, dim=1, dtype=torch.float64) * scale
     most = _distance(spread) / 2 * (1 - _ROUNDING)
-    return found.mul_(most / length.clamp(min=most))
+    scale *= most / length.clamp(min=most)
+    return found, scale.unsqueeze(1)
 
 
 @lru_cache(maxsize=64)
@@ -384,8 +402,11 @@ def _attained(dim: int, seed: int) -> tuple[tuple[float, int], ...] | None:
     x = torch.eye(2, dim, dtype=torch.float64)
     x[-1] = spread.reconstruct(torch.eye(1, spread.size, dtype=torch.float64)[0])
     x /= torch.linalg.vector_norm(x, dim=1, keepdim=True)
-    values = _values(spread, Rows.of(x), radius=1.0)
-    if not torch.equal(values, -_values(spread, Rows.of(-x), radius=1.0)):
+    values, negated = (
+        found.mul(scale).clamp_(-1, 1)
+        for found, scale in (_representation(spread, Rows.of(rows), radius=1.0) for rows in (x, -x))
+    )
+    if not torch.equal(values, -negated):
         return None
     step = values.abs().amax(dim=1, keepdim=True) / _LEVELS
     levels = (values.abs() * (1 - _ROUNDING) / step).floor() * step

@@ -8,6 +8,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
+from shuffle_plugins.core import checks
+from shuffle_plugins.mechanisms.signs.bit_planes_law import budgets
+from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishedSum:
@@ -32,7 +38,8 @@ def scalar_sum(
     """P_1D for numbers in [0, upper], by Lemma 3.1: (ε·(1 + 2/g), δ), instance by instance.
 
     b > 180·g²·log(2/δ)/(ε²·n), p = 90·g²·log(2/δ)/(b·ε²·n). With a fraction h of honest clients, at least
-    1/3, and ε ≤ 1, the same numbers give ε/h (Claim A.8).
+    1/3, and ε ≤ 1, the same numbers give ε/h (Claim A.8). The package's own ``ScalarSum`` flips fair coins:
+    p < ½ needs more of them for the same variance.
 
     Args:
         cohort, epsilon, delta, upper: as the lemma's n, ε, δ and Δ.
@@ -50,6 +57,37 @@ def scalar_sum(
     return PublishedSum(
         levels=steps, coins=coins, probability=probability, noise_variance=variance * (upper / steps) ** 2
     )
+
+
+def scalar_sum_instance(
+    *,
+    cohort: int,
+    epsilon: float,
+    delta: float,
+    distance: float,
+    upper: float = 1.0,
+    levels: int | None = None,
+) -> float:
+    """ε at δ of P_1D for two data sets that differ in one client's number, by Lemma 3.1(1).
+
+    ε·(2/g + |x − x'|/Δ): next to nothing for a number that is changed next to not at all, where a guarantee
+    for all neighbours is ε·(2/g + 1). The lemma rounds at random, which moves a number by up to two steps
+    more than it is changed.
+
+    Args:
+        cohort, epsilon, delta, upper, levels: as of :func:`scalar_sum`, whose coins are assumed.
+        distance: \\|x − x'\\|, in [0, upper].
+
+    Raises:
+        ValueError: outside the lemma's range, or if levels are below upper·√cohort.
+    """
+    _check(epsilon, delta)
+    checks.number("distance", distance, at_least=0, at_most=upper)
+    least = math.ceil(upper * math.sqrt(cohort))
+    steps = least if levels is None else levels
+    if steps < least:
+        raise ValueError(f"the lemma needs at least {least} levels, got {levels}")
+    return epsilon * (2 / steps + distance / upper)
 
 
 def vector_sum(*, dim: int, cohort: int, epsilon: float, delta: float) -> PublishedSum:
@@ -77,8 +115,10 @@ def multi_message_budget(
 ) -> float:
     """Total ε0 of one client's messages in multi-message mean estimation: Girgis's thesis, Theorem 3.5.2.
 
-    v² = s·n·min(ε², ε)/(144·log(1/δ)); Theorem 3.3.2 with one level. Its proof asks for 432 rather than 144,
-    but starts from bounds so loose that the certified ε is about a twelfth of the one asked for.
+    Its parameter v² = s·n·min(ε², ε)/(144·log(1/δ)) is no ε0: level k, of share v_k ∝ 4^(−k/3) of v, flips
+    each of its s bits with probability (1 − √(v_k²/(v_k² + 4s²)))/2, so a bit's ε0 is 2·asinh(v_k/2s).
+    Theorem 3.3.2 is the case of one level. The proof asks for 432 rather than 144, but starts from bounds so
+    loose that the certified ε is about a twelfth of the one asked for.
 
     Args:
         cohort, samples, levels, epsilon, delta: as the theorem's n, s, m, ε and δ.
@@ -90,7 +130,9 @@ def multi_message_budget(
         raise ValueError(f"the theorem is about epsilon in (0, {levels * samples}], got {epsilon!r}")
     if not 0 < delta < 0.5:
         raise ValueError(f"the theorem is about delta in (0, 1/2), got {delta!r}")
-    return math.sqrt(samples * cohort * min(epsilon**2, epsilon) / (144 * math.log(1 / delta)))
+    v = math.sqrt(samples * cohort * min(epsilon**2, epsilon) / (144 * math.log(1 / delta)))
+    shares = budgets(levels, per_place=v / samples, constants=Constants.THESIS)
+    return 2 * samples * float(np.arcsinh(shares / 2).sum())
 
 
 def _check(epsilon: float, delta: float) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting import BitEncoding, PrivacyTarget
-from shuffle_plugins.core import FieldLayout, ReportLayout, Rows, checks
+from shuffle_plugins.core import FieldLayout, ReportLayout, Rows, checks, rows_at_once
 from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.shuffle_protocol import check_cohort, honest_population
 from shuffle_plugins.protocols.tally import Tally
@@ -22,8 +22,6 @@ from shuffle_plugins.protocols.unary.unary_counts import (
     weight_limit,
 )
 from shuffle_plugins.randomness import Randomness
-
-_ENTRIES_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -223,7 +221,7 @@ class UnaryL1Sum(UnaryCounts, PrivateSum):
             raise ValueError(f"{self.name} takes vectors of dimension {self.dim}, got {rows.dim}")
         rows, _ = rows.finite(rows.l1_norm())
         held = torch.empty(rows.num_rows, 1, dtype=torch.int64)
-        step = max(1, _ENTRIES_AT_ONCE // self.dim)
+        step = rows_at_once(self.dim, device=held.device)
         for start in range(0, rows.num_rows, step):
             part = rows.narrow(start, min(start + step, rows.num_rows)).dense().double().cpu()
             reached = part.abs().cumsum(dim=1)

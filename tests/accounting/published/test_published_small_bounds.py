@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shuffle_plugins.accounting import Sampling, ShuffleAccountant, ShuffleRound, epsilon_from_rdp
+from shuffle_plugins.accounting import (
+    SampledRecordsRound,
+    Sampling,
+    ShuffleAccountant,
+    ShuffleRound,
+    epsilon_from_rdp,
+)
 from shuffle_plugins.accounting.published import cheu19, clones, girgis23, shuffle_rdp
 
 ORDERS = np.array([2.0, 3.0, 5.0, 8.0])
@@ -320,3 +326,55 @@ def test_sampling_with_replacement_composes_what_sampling_amplifies():
     assert found == pytest.approx(slow, rel=1e-3)
     with pytest.raises(ValueError, match="needs more noise"):
         clones.noisy_sgd_with_replacement(noise_multiplier=0.05, records=50_000, delta=1e-5)
+
+
+# -- Lemma 4.3.1 --------------------------------------------------------------------------------------------
+
+
+def test_lemma_4_3_1_for_several_records_a_client():
+    """One round by hand; above what is certified of the same sampling."""
+    ask = {"local_epsilon": 0.5, "population": 20_000, "cohort": 10_000, "records": 10, "delta": 1e-6}
+    for samples in (1, 2, 10):
+        found = girgis23.sampled_records_bound(**ask, samples=samples, num_steps=1)
+        rate = 0.5 * samples / 10
+        one = clones.clone_bound(local_epsilon=0.5, cohort=10_000 * samples, delta=5e-7 / rate)
+        share = rate if samples == 1 else samples / 10
+        assert found == pytest.approx(math.log(1 + share * (math.exp(one) - 1)), rel=1e-9)
+        accountant = ShuffleAccountant()
+        accountant.step(
+            SampledRecordsRound(
+                local_epsilon=0.5, population=20_000, cohort=10_000, records_per_client=10,
+                samples_per_client=samples,
+            ),
+            num_steps=40,
+        )  # fmt: skip
+        many = girgis23.sampled_records_bound(**ask, samples=samples, num_steps=40)
+        assert accountant.epsilon(1e-6).upper < many <= 40 * 0.5
+    with pytest.raises(ValueError, match="samples"):
+        girgis23.sampled_records_bound(**ask, samples=11, num_steps=1)
+
+
+# -- Theorem 7.3.1 ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", [1.0, 2.5])
+def test_theorem_7_3_1_is_below_the_least_error_of_two_categories(level):
+    """The Bayes error of binary responses, which are best for two categories, counted out for a prior."""
+    needed = 6 if level == 1.0 else 1
+    with pytest.raises(ValueError, match="the proof needs"):
+        girgis23.frequency_error_bound(local_epsilon=level, categories=500, reports=100)
+    keep = 1 / (1 + math.exp(-level))
+    theta = np.linspace(-0.5, 0.5, 4001)
+    prior = np.cos(np.pi * theta) ** 2
+    prior /= prior.sum()
+    for reports in (needed, 3 * needed, 50):
+        ones = keep * (0.5 + theta) + (1 - keep) * (0.5 - theta)
+        joint = stats.binom.pmf(np.arange(reports + 1)[:, None], reports, ones) * prior
+        seen = joint.sum(axis=1)
+        best = joint @ theta / seen
+        error = 2 * float((joint * (theta - best[:, None]) ** 2).sum())
+        bound = girgis23.frequency_error_bound(local_epsilon=level, categories=2, reports=reports)
+        assert 0.01 * error < bound < error
+    assert girgis23.frequency_error_bound(local_epsilon=1.0, categories=10, reports=10**6) == pytest.approx(
+        10 * (math.e + 1) ** 2 / (16 * 10**6 * math.e * (math.e - 1) ** 2), rel=1e-9
+    )  # as printed

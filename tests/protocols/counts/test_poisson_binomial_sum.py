@@ -14,6 +14,7 @@ from shuffle_plugins.mechanisms import SumSpec, registry, spec_from_json
 from shuffle_plugins.mechanisms.signs.randomized_response import plus_thresholds
 from shuffle_plugins.protocols import BallSum, PoissonBinomialSum
 from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
+from shuffle_plugins.protocols.counts import poisson_binomial_sum as sums
 from shuffle_plugins.randomness import WHOLE, SeededRandomness
 from shuffle_plugins.shuffler import InMemoryShuffler
 
@@ -188,3 +189,20 @@ def test_the_known_vector_is_nearly_as_long_as_any_can_be(dim: int) -> None:
     length = 2 * math.sqrt(sum(count * value**2 for value, count in known.attained))
     assert 0.9 * known.distance < length <= known.distance
     assert len(known.attained) <= 32
+
+
+@pytest.mark.parametrize(("dim", "bits", "clients"), [(5, 3, 7), (40_000, 2, 9), (200, 70, 40)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_compiled_and_torch_draw_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, dim: int, bits: int, clients: int, dtype: torch.dtype
+) -> None:
+    """In one piece, with rows that are cut, and with more bits than are drawn at once."""
+    if sums.cpu_kernels() is None:
+        pytest.skip("nothing is compiled here")
+    protocol = PoissonBinomialSum(dim=dim, cohort=100, bits=bits, message_epsilon=0.7)
+    x = torch.randn(clients, dim, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    compiled = protocol.share(x, randomness=SeededRandomness(1))
+    each = protocol.randomize(x, randomness=SeededRandomness(1))
+    monkeypatch.setattr(sums, "cpu_kernels", lambda: None)
+    assert torch.equal(compiled, protocol.share(x, randomness=SeededRandomness(1)))
+    assert torch.equal(compiled, protocol.total(each))

@@ -206,6 +206,15 @@ def test_the_thesis_s_constants_ask_for_a_hundred_times_the_variance() -> None:
     accountant.step(theirs.round())
     assert 0.05 < accountant.epsilon(DELTA, lower=False).upper < 0.1
     assert 90 < theirs.worst_variance / ours.worst_variance < 130
+    # One loud bit: its parameter v = 22 is not its ε0, which is that of the printed flip probability.
+    loud = {"cohort": 10**6, "samples": 1, "epsilon": 1.0, "delta": 1e-6}
+    v = math.sqrt(10**6 / (144 * math.log(1e6)))
+    flip = (1 - math.sqrt(v**2 / (v**2 + 4))) / 2
+    assert published.multi_message_budget(**loud) == pytest.approx(math.log((1 - flip) / flip), rel=1e-9)
+    parts = [v * weight / (1 + 2 * 4 ** (-1 / 3)) for weight in (1, 4 ** (-1 / 3), 4 ** (-1 / 3))]
+    flips = [(1 - math.sqrt(part**2 / (part**2 + 4))) / 2 for part in parts]
+    of_three = published.multi_message_budget(levels=3, **loud)
+    assert of_three == pytest.approx(sum(math.log((1 - flip) / flip) for flip in flips), rel=1e-9)
     with pytest.raises(ValueError, match="epsilon"):
         published.multi_message_budget(samples=1, cohort=9, epsilon=1.5, delta=DELTA)
 
