@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from shuffle_plugins.accounting.accountant import ShuffleAccountant
 from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.accounting.terms import Method, check_method
-from shuffle_plugins.core.ranges import Delta, Ranged, Steps, TargetEpsilon
+from shuffle_plugins.core import Delta, Ranged, Steps, TargetEpsilon
 
 
 @dataclass(frozen=True, kw_only=True)

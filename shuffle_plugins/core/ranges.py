@@ -14,32 +14,32 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from shuffle_plugins.core import checks
 
-Check = Callable[[str, object], Any]
+FieldCheck = Callable[[str, object], Any]
 """Called with a field's name and value; returns the value to keep, or raises a ValueError that names it."""
 
 
-def number(
+def in_range(
     *,
     above: float | None = None,
     at_least: float | None = None,
     below: float | None = None,
     at_most: float | None = None,
-) -> Check:
+) -> FieldCheck:
     """A finite number in a range, as of :func:`checks.number`."""
     return partial(checks.number, above=above, at_least=at_least, below=below, at_most=at_most)
 
 
-def whole(*, at_least: float = 1, at_most: float = float("inf")) -> Check:
+def whole_number(*, at_least: float = 1, at_most: float = float("inf")) -> FieldCheck:
     """A whole number in a range, as of :func:`checks.whole`."""
     return partial(checks.whole, at_least=at_least, at_most=at_most)
 
 
-def one_of(kind: type[StrEnum]) -> Check:
+def one_of(kind: type[StrEnum]) -> FieldCheck:
     """A member of an enumeration, given itself or its value."""
     return partial(checks.choice, kind)
 
 
-def _named(check: Callable[..., Any]) -> Check:
+def _named(check: Callable[..., Any]) -> FieldCheck:
     return lambda name, value: check(value, name=name)
 
 
@@ -48,10 +48,10 @@ Delta = Annotated[float, _named(checks.delta)]
 TargetEpsilon = Annotated[float, _named(checks.target_epsilon)]
 Steps = Annotated[int, _named(checks.num_steps)]
 Fraction = Annotated[float, checks.fraction]
-Positive = Annotated[float, number(above=0)]
-NotNegative = Annotated[float, number(at_least=0)]
-Count = Annotated[int, whole()]
-Dim = Annotated[int, whole(at_most=checks.MAX_DIM)]
+Positive = Annotated[float, in_range(above=0)]
+NotNegative = Annotated[float, in_range(at_least=0)]
+Count = Annotated[int, whole_number()]
+Dim = Annotated[int, whole_number(at_most=checks.MAX_DIM)]
 Radius = Annotated[float, lambda _, value: checks.radius(value)]
 
 
@@ -66,7 +66,7 @@ class Ranged:
 
 
 @cache
-def _checks(kind: type) -> tuple[tuple[str, Check, bool], ...]:
+def _checks(kind: type) -> tuple[tuple[str, FieldCheck, bool], ...]:
     found = []
     for name, hint in get_type_hints(kind, include_extras=True).items():
         for part in (hint, *get_args(hint)):

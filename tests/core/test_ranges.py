@@ -8,7 +8,7 @@ from typing import Annotated
 
 import pytest
 
-from shuffle_plugins.core.ranges import Count, LocalEpsilon, Ranged, number, one_of
+from shuffle_plugins.core.ranges import Count, LocalEpsilon, Ranged, in_range, one_of
 
 
 class Colour(StrEnum):
@@ -19,7 +19,7 @@ class Colour(StrEnum):
 class Parent(Ranged):
     cohort: Count
     local_epsilon: LocalEpsilon = 1
-    flip: Annotated[float, number(above=0, below=0.5)] | None = None
+    flip: Annotated[float, in_range(above=0, below=0.5)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import ClientAppCallable, Mod
+from flwr.clientapp.typing import Mod
 from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import (
     ClientLimits,
@@ -225,20 +224,15 @@ def test_an_evaluation_beyond_the_budget_is_left_out(caplog: pytest.LogCaptureFi
 @pytest.mark.slow
 def test_beside_a_sum_the_metrics_are_added_up_in_the_same_process() -> None:
     protocol = VectorSum.with_noise(dim=9, cohort=16, noise_multiplier=2.0)
-    reports = ClientLimits(max_local_epsilon=4.0, max_rounds=9)
-    sums = replace(reports, max_local_epsilon=math.inf, max_epsilon=1e4, delta=1e-3)
-    mods = {"train": ShuffleMod(limits=sums), "evaluate": ShuffleMod(limits=reports)}
-
-    def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        return mods[message.metadata.message_type](message, context, call_next)
-
+    limits = ClientLimits(max_local_epsilon=math.inf, max_rounds=9, max_epsilon=1e4, delta=1e-3)
     strategy = shuffled(
         randomizer=protocol,
         local_epsilon=None,
         clipping_norm=None,
-        evaluation=PrivateEvaluation(metrics=METRICS, local_epsilon=4.0),
+        evaluation=PrivateEvaluation(metrics=METRICS, noise_multiplier=1.0),
     )
-    result = strategy.start(InProcessGrid(app_of(mod=mod), num_nodes=CLIENTS), record(MODEL), num_rounds=1)
+    grid = InProcessGrid(app_of(mod=ShuffleMod(limits=limits)), num_nodes=CLIENTS)
+    result = strategy.start(grid, record(MODEL), num_rounds=1)
     assert result.evaluate_metrics_clientapp[1]["reports"] == CLIENTS
     assert strategy.accountant.num_rounds == 2
 

@@ -83,9 +83,10 @@ def evaluation(config: Mapping[str, Any]) -> PrivateEvaluation | Literal["raw"] 
         case "raw":
             return "raw"
         case "private":
-            return PrivateEvaluation(
-                metrics={"accuracy": (0, 1)}, local_epsilon=float(config["evaluation-epsilon"]), every=5
-            )
+            summed = str(config["randomizer"]) in task.SUMS
+            cost = "noise_multiplier" if summed else "local_epsilon"
+            asked = float(config["evaluation-noise" if summed else "evaluation-epsilon"])
+            return PrivateEvaluation(metrics={"accuracy": (0, 1)}, every=5, **{cost: asked})
         case "none":
             return None
         case other:

@@ -156,9 +156,9 @@ class Settings:
         Raises:
             ValueError: if the stage does not take such reports, or nothing is known of such a sum.
         """
-        if evaluation.local_epsilon is not None and self.stage.hides_shares:
+        if evaluation.local_epsilon is not None and self.mechanism.must_be_summed:
             raise ValueError(
-                "this stage adds up shares of counts, and takes no single reports of metrics: give "
+                "clients that agree to sums send no single reports of metrics: give "
                 "PrivateEvaluation(noise_multiplier=…) in place of local_epsilon"
             )
         if evaluation.noise_multiplier is not None and not self.mechanism.must_be_summed:
