@@ -395,20 +395,6 @@ def add_absolute_sums(block, out):
         out[i] = total
 
 
-@compiled
-def add_ones(values, scale, half, words, ones):
-    """Add to ``ones`` how many words, (bits, rows, columns), are below ½ and ``half`` times a scaled value.
-
-    The last 62 bits of a word count, and as many of the threshold; scaled values are cut to [-1, 1].
-    """
-    for bit in range(words.shape[0]):
-        for i in range(words.shape[1]):
-            factor = scale[i, 0]
-            for j in range(words.shape[2]):
-                edge = numba.int64(min(max(values[i, j] * factor, -1.0), 1.0) * half)
-                ones[i, j] += (words[bit, i, j] & ((1 << 62) - 1)) < edge + (1 << 61)
-
-
 def handles(x: Tensor, size: int) -> bool:
     """Whether rows of this dtype and device, padded to ``size``, can be given to the functions below."""
     return x.is_cpu and (

@@ -101,7 +101,7 @@ class BallRounding:
 
 
 def _compiles(rows: Rows) -> bool:
-    return rows.device.type == "cpu" and _kernels() is not None
+    return rows.device.type == "cpu" and compiled_kernels() is not None
 
 
 def _tiles(rows: Rows) -> list[int]:
@@ -152,7 +152,7 @@ def _compiled(
 ) -> None:
     """Round all given rows with the kernels. ``apart``: write each to its row of ``out``; otherwise add their
     sum to ``out``, (1, dim). ``position``: as for :func:`_by_torch`."""
-    kernels = _kernels()
+    kernels = compiled_kernels()
     assert kernels is not None
     blocks = [block if block.stride(1) == 1 else block.contiguous() for block in rows.blocks]
     table = np.array([[b.data_ptr(), b.stride(0), b.shape[1]] for b in blocks], dtype=np.int64)
@@ -204,7 +204,7 @@ _INSIDE = 1 - 1e-12
 
 
 @cache
-def _kernels() -> ModuleType | None:
+def compiled_kernels() -> ModuleType | None:
     """The compiled kernels, or None where numba does not run; torch then does the same, slower."""
     try:
         return import_module("shuffle_plugins.protocols.rounding_kernels")

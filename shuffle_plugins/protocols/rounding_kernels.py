@@ -1,4 +1,4 @@
-"""Rows clipped, rounded at random and added up, compiled for this machine's processor.
+"""Rows clipped, rounded at random and added up, and random bits counted, compiled for this processor.
 
 The inner loops are snippets of LLVM code on vectors of 16 numbers; numba compiles the loops around them, some
 seconds once per machine, and its cache keeps the code. Functions here check nothing,
@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 
 from shuffle_plugins.compressors import compiled, in_parts
 
-__all__ = ["in_parts", "round_rows"]
+__all__ = ["add_ones", "in_parts", "round_rows"]
 
 _Value = Any
 _LANES, _TILE = 16, 512
@@ -342,3 +342,17 @@ def round_rows(
                 column += width
         for r in range(start, stop):
             lengths[r] = sums[r - start].sum()
+
+
+@compiled
+def add_ones(values: Any, scale: Any, half: Any, words: Any, ones: Any) -> None:
+    """Add to ``ones`` how many words, (bits, rows, columns), are below ½ and ``half`` times a scaled value.
+
+    The last 62 bits of a word count, and as many of the threshold; scaled values are cut to [-1, 1].
+    """
+    for bit in range(words.shape[0]):
+        for i in range(words.shape[1]):
+            factor = scale[i, 0]
+            for j in range(words.shape[2]):
+                edge = np.int64(min(max(values[i, j] * factor, -1.0), 1.0) * half)
+                ones[i, j] += (words[bit, i, j] & ((1 << 62) - 1)) < edge + (1 << 61)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from shuffle_plugins.randomness import Keystream
 from shuffle_plugins.secure_aggregation.residues import CHECK_WORDS, Words
 
-_CHUNK = 1 << 13  # coefficients at a time
+_CHUNK = 1 << 15  # coefficients at a time
 
 
 def check_words(counts: NDArray[np.int64], *, seed: bytes) -> Words:

@@ -22,8 +22,8 @@ INSIDE = 1 - 1e-12
 @pytest.fixture(params=["compiled", "torch"])
 def path(request, monkeypatch):
     if request.param == "torch":
-        monkeypatch.setattr(rounding, "_kernels", lambda: None)
-    elif rounding._kernels() is None:
+        monkeypatch.setattr(rounding, "compiled_kernels", lambda: None)
+    elif rounding.compiled_kernels() is None:
         pytest.skip("numba does not run here")
     return request.param
 
@@ -87,7 +87,7 @@ def test_every_entry_is_rounded_by_all_digits_of_its_draw(path, dtype, levels):
     ("radius", "levels"), [(1.0, 7), (0.5, 3000), pytest.param(2.0, 1 << 24, marks=pytest.mark.slow)]
 )
 def test_compiled_and_torch_round_alike(monkeypatch, dtype, radius, levels):
-    if rounding._kernels() is None:
+    if rounding.compiled_kernels() is None:
         pytest.skip("numba does not run here")
     generator = torch.Generator().manual_seed(1)
     wide = torch.randn(40, 1300, generator=generator).to(dtype)
@@ -96,7 +96,7 @@ def test_compiled_and_torch_round_alike(monkeypatch, dtype, radius, levels):
     rows = Rows([wide[:, :1], wide[:, 5:1290:2], wide[:, 100:612], wide[:, 20:20].clone()])
     rule = BallRounding(radius=radius, levels=levels, limit=1e12)
     compiled = rule.rows(rows, draw=DRAW), rule.total(rows, draw=DRAW)
-    monkeypatch.setattr(rounding, "_kernels", lambda: None)
+    monkeypatch.setattr(rounding, "compiled_kernels", lambda: None)
     by_torch = rule.rows(rows, draw=DRAW), rule.total(rows, draw=DRAW)
     assert torch.equal(compiled[0], by_torch[0])
     assert torch.equal(compiled[1], by_torch[1])

@@ -54,7 +54,8 @@ class SQKR(CoefficientRandomizer):
     reads them in order, the first being that of the client at ``position``. Estimates are unbiased over the
     seed; take a new one for every round, drawn after the data are fixed.
 
-    With ``frame="rotation"`` encoding takes one pass over a row instead of several transforms, the level is
+    With ``frame="rotation"`` encoding takes one pass over a row instead of several transforms (in Opacus, 2.1
+    to 2.5 times Opacus's own step instead of 20 to 28 times), reports are as short, the level is
     larger (:class:`~.Oversized`), and a coefficient that passes
     it is clipped, with a bias: see ``l2-bit-planes``. With a Kashin frame nothing is ever clipped, but
     a few vectors are sent as shorter ones: those close to one column of the frame, which are made from the

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from shuffle_plugins.accounting import Adversary, PoissonBinomialRound, PrivacyTarget, Sampling
 from shuffle_plugins.compressors import KashinFrame
-from shuffle_plugins.compressors.hadamard import cpu_kernels
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
 from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
 from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
 from shuffle_plugins.protocols.counts.calibration import MOST_BITS_EACH, fewest_bits, loudest_gain
 from shuffle_plugins.protocols.errors import TargetUnreachable
+from shuffle_plugins.protocols.rounding import compiled_kernels
 from shuffle_plugins.protocols.shuffle_protocol import (
     check_clips,
     check_cohort,
@@ -366,7 +366,7 @@ class PoissonBinomialSum(LabelledSum, PrivateSum):
         """How many bits of each client are ones, int32; times ``scale`` values are in [−1, 1]."""
         half = math.nextafter(WHOLE // 2 - self.thresholds.low, 0)  # a one's chance leaves ½ by at most this
         ones = torch.zeros(values.shape, dtype=torch.int32, device=values.device)
-        kernels = cpu_kernels() if values.is_cpu else None
+        kernels = compiled_kernels() if values.is_cpu else None
         at_once = rows_at_once(values.numel(), device=values.device, entries=_BITS)
         for sent in range(0, self.bits, at_once):
             shape = (min(at_once, self.bits - sent), *values.shape)
