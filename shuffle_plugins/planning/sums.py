@@ -264,17 +264,15 @@ def _row(
         )
     except TargetUnreachable as error:
         raise _NoNoise(str(error)) from error
-    where = {"population": population, "participation": participation, "adversary": asked.adversary}
     target = PrivacyTarget(epsilon=asked.target_epsilon, delta=asked.delta, num_steps=charged)
-    each = built.round(**where)
-    # The row is read for its noise multiplier. What that builds knows no target, and keeps within it, too.
-    multiplier = 2 * each.noise_multiplier
+    multiplier = 0.0
     while True:
-        built = kind.with_noise(dim=asked.dim, cohort=answering, noise_multiplier=multiplier, radius=radius)
-        each = built.round(**where)
-        if target.allows(each):
+        each = built.round(population=population, participation=participation, adversary=asked.adversary)
+        if multiplier and target.allows(each):
             break
-        multiplier *= _MORE_NOISE
+        # The row is read for its noise multiplier. What that builds knows no target, and keeps to it, too.
+        multiplier = multiplier * _MORE_NOISE if multiplier else 2 * each.noise_multiplier
+        built = kind.with_noise(dim=asked.dim, cohort=answering, noise_multiplier=multiplier, radius=radius)
     accountant = ShuffleAccountant()
     accountant.step(each, num_steps=charged)
     noise = built.worst_variance / cohort**2

@@ -250,7 +250,7 @@ def fewest_coins(
             levels and spent(levels, coins) <= (1 + overhead) * (noise * lattice(levels).diameter) ** 2
         ):
             return levels, coins
-        coins += 1 + coins // 32
+        coins += 1 + coins // 256
     raise TargetUnreachable(
         f"a noise multiplier of {noise:.3g} needs more coins than can be accounted for, within an overhead "
         f"of {overhead:g}: ask for less noise or a larger overhead"
