@@ -23,9 +23,7 @@ ROUNDOFF = 1e-9
 
 _MOST_ITERATIONS = 200  # of ε against a charge that rises with ε; each raises ε, so few are needed
 _SMALL_CHARGE = 1e-2  # share of δ below which the distance is charged to δ alone: less is not to be gained
-TAIL_SHARE = 1e-3
-"""Share of δ that may be spent on tails where η is charged to ε."""
-
+_TAIL_SHARE = 1e-3  # share of δ that may be spent on tails where η is charged to ε
 _LARGEST_EXPONENT = 700.0  # e to this power is a float
 _STEP = 1 + 1e-6  # by which an ε that is too small is raised past the answer
 _LEAST_TAIL = 1e-250
@@ -63,7 +61,7 @@ class Replacement:
         charge = self.charge(epsilon)
         if charge <= _SMALL_CHARGE * own:
             return own + charge
-        tail = max(TAIL_SHARE * own, _LEAST_TAIL)
+        tail = max(_TAIL_SHARE * own, _LEAST_TAIL)
         ratio, distance = self._closeness(epsilon, tail=tail)
         if not 2 * ratio <= epsilon < _LARGEST_EXPONENT:
             return own + charge
@@ -92,7 +90,7 @@ class Replacement:
         """
         epsilon = composition.epsilon(delta / 2)
         for _ in range(_MOST_ITERATIONS):
-            tail = TAIL_SHARE * delta
+            tail = _TAIL_SHARE * delta
             ratio, distance = self._closeness(epsilon, tail=tail)
             if not max(ratio, epsilon) < _LARGEST_EXPONENT:
                 return math.inf

@@ -34,7 +34,6 @@ from shuffle_plugins.accounting.pairs.gaussian_cover import (
     gaussian_cover,
     log_ratio,
 )
-from shuffle_plugins.accounting.replacement import TAIL_SHARE
 from shuffle_plugins.core import checks
 from shuffle_plugins.protocols.coins.sampling import DISTANCE
 from shuffle_plugins.protocols.errors import TargetUnreachable
@@ -49,6 +48,7 @@ _MUCH = 1.25  # of noise more, where too little has no ε at all
 _MOST_ATTEMPTS = 20  # each adds a part in a thousand of noise or more; a few are enough but for tiny δ
 _DISTANCE_SHARE = 0.01  # of δ, that may be spent on the distance of coins from the Gaussian
 _NOISE_SHARE = 0.998  # of δ, for the noise alone, where the distance is charged to ε (docs/proofs/sums.md)
+_TAIL_SHARE = 1e-3  # of δ, that the accountant spends on tails where the distance is charged to ε
 _PRECISION = 1e-3  # relative, of the noise, and so about of ε
 _KNOWN = 1 << 20  # coins whose closeness to a Gaussian says how close others are
 _CLOSEST = 1 << 32  # coins; more are cut into parts, and come no closer
@@ -131,7 +131,7 @@ def _room(target: PrivacyTarget, *, dim: int) -> tuple[float, int]:
     charge = factor * (DISTANCE + LONG_ROUNDOFF)
     if charge <= _DISTANCE_SHARE * delta:
         return delta - charge, close_trials(_DISTANCE_SHARE * delta / factor)
-    log_tail = math.log(TAIL_SHARE * delta / 2) - log_factor - math.log(coordinates)
+    log_tail = math.log(_TAIL_SHARE * delta / 2) - log_factor - math.log(coordinates)
     ratio = 2 * coordinates * log_ratio(_KNOWN, log_tail=log_tail)
     return _NOISE_SHARE * delta, max(_scaled(ratio / (_PRECISION * epsilon)), FEWEST_COMPARED)
 
