@@ -22,7 +22,7 @@ from shuffle_plugins.accounting import (
     calibrate_local_epsilon,
     largest_within,
 )
-from shuffle_plugins.core import checks
+from shuffle_plugins.core import checks, rounded
 from shuffle_plugins.mechanisms import noise_ratio
 
 _BISECTIONS = 30  # of the range of ε0, so that it is found to a part in 10**9
@@ -142,7 +142,9 @@ class Run:
             )
         if found is None or self._exceeds(round_at(1 / found)):
             raise self._unreachable("no noise keeps all rounds", "raise the target, or take fewer steps")
-        self._warn_of_rest(spent(found), limit=f"noise_multiplier={1 / found:.3g}, the least that is tried")
+        least = "the least that is tried" if found == 1 / _LEAST_NOISE else "the least that keeps to it"
+        limit = f"noise_multiplier={rounded(1 / found, up=True)}, {least}"
+        self._warn_of_rest(spent(found), limit=limit)
         return 1 / found
 
     def _largest_epsilon(self) -> float:
@@ -210,7 +212,8 @@ class Run:
             most = self.target_delta / (2 * self.cohort * self.num_rounds)
             self._warn_of_rest(
                 self._spent(self._round_at(found)),
-                limit=f"local_epsilon={found:.4g}, beyond which the reports' own δ0 counts and is too much",
+                limit=f"local_epsilon={rounded(found, up=False)}, beyond which the reports' own δ0 counts "
+                "and is too much",
                 remedy=f"Choose a δ0 far below δ / (2 · reports · steps) = {most:.2g}, as in "
                 f"randomizer=functools.partial(Gaussian, local_delta={most / 1000:.0e}), or reports without "
                 "one, such as blanket-mixed-gaussian",
@@ -226,7 +229,7 @@ class Run:
         if len(self.accountant):
             spent = self.accountant.get_epsilon(self.target_delta)
             warn_caller(
-                f"{len(self.accountant)} rounds are recorded already, with ε={spent:.4g} at "
+                f"{len(self.accountant)} rounds are recorded already, with ε={rounded(spent, up=True)} at "
                 f"δ={self.target_delta}: the new rounds get what is left of ε={self.target_epsilon}"
             )
 
@@ -246,7 +249,8 @@ class Run:
         if spent < _WELL_USED * self.target_epsilon:
             warn_caller(
                 f"target_epsilon={self.target_epsilon:g} is not used up: with {limit}, all "
-                f"{self.num_rounds} steps together spend ε={spent:.4g} at δ={self.target_delta:g}. {remedy}"
+                f"{self.num_rounds} steps together spend ε={rounded(spent, up=True)} at "
+                f"δ={self.target_delta:g}. {remedy}"
             )
 
 

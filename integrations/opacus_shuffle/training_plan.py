@@ -74,7 +74,8 @@ class TrainingPlan:
         """
         mechanism, next_round = optimizer.mechanism, optimizer.round
         parameter = mechanism.privacy_parameter
-        setting = f"{parameter}={getattr(optimizer, parameter):.4g}"
+        value = rounded(getattr(optimizer, parameter), up=parameter == "noise_multiplier")
+        setting = f"{parameter}={value}"
         return cls(
             randomizer=f"{mechanism.name} with {setting}",
             max_grad_norm=optimizer.max_grad_norm,

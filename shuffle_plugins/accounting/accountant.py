@@ -412,13 +412,19 @@ class ShuffleAccountant:
         return LossComposition(*self._upper_laws())
 
     def _composed_delta(self, epsilon: float) -> float:
+        found = []
         if self._method == "pld":
             with suppress(ArithmeticError):  # rounds of very different scales share no grid
-                return self._upper_composition().delta(epsilon)
-        try:
-            return RenyiComposition(*self._upper_laws()).delta(epsilon)
-        except ArithmeticError:  # losses beyond what floats can hold
-            return 1.0
+                found.append(self._upper_composition().delta(epsilon))
+        if not found or self._takes_orders:
+            with suppress(ArithmeticError):  # losses beyond what floats can hold
+                found.append(RenyiComposition(*self._upper_laws()).delta(epsilon))
+        return min(found, default=1.0)
+
+    @property
+    def _takes_orders(self) -> bool:
+        """Whether Rényi orders are asked: so many steps leave the grid of losses coarse, or none is used."""
+        return self._method == "rdp" or sum(self._steps) > _MOST_LOSS_STEPS
 
     def _upper_epsilon(self, delta: float) -> tuple[float, str]:
         tightest = self._certified(delta)
@@ -457,8 +463,7 @@ class ShuffleAccountant:
         if self._method == "pld":
             found.append((self._by_losses(delta), name))
             found.extend(self._without_losses(delta))
-        if self._method == "rdp" or sum(self._steps) > _MOST_LOSS_STEPS or found[-1][0] == math.inf:
-            # So many steps leave the grid of losses coarse; orders do not mind.
+        if self._takes_orders or found[-1][0] == math.inf:
             try:
                 laws, steps = self._upper_laws()
             except ArithmeticError:  # losses beyond what floats can hold

@@ -114,7 +114,7 @@ def sums_table(plan: planning.SumPlan, *, width: int = WIDE) -> Table:
         table.add_row(
             str(row.drawn_by),
             *(f"{count:,}" for count in (row.cohort, row.answering, row.num_steps, row.charged_steps)),
-            f"{row.noise_multiplier:.3g}",
+            rounded(row.noise_multiplier, up=True),
             *([_lower(row.epsilon)] if wide else []),
             rounded(row.epsilon.upper, up=True),
             *(rounded(value, up=True, digits=3) for value in (row.average_mse, row.bits_per_client)),

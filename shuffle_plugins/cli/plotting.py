@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shuffle_plugins import accounting, planning
+from shuffle_plugins.core import rounded
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -162,7 +163,8 @@ def plot_plan(*, plan: planning.Plan, path: Path) -> None:
     for row, name, marker in ((plan.thrifty, "thrifty", "D"), (plan.best, "best", "*")):
         if name == "thrifty" and row == plan.best:
             continue
-        told = f"{name}: k = {row.cohort:,}, T = {row.num_steps:,}, ε0 = {row.local_epsilon:.3g}"
+        level = rounded(row.local_epsilon, up=False)
+        told = f"{name}: k = {row.cohort:,}, T = {row.num_steps:,}, ε0 = {level}"
         mark: dict[str, Any] = {
             "marker": marker,
             "markersize": 15 if marker == "*" else 8,

@@ -98,11 +98,12 @@ class TrainingRecipe:
         epochs = self.num_steps * self.cohort / self.population
         ratio = self.expected_noise.signal_to_noise_ratio
         if self.local_epsilon is None:
+            assert self.noise_multiplier is not None
             kind = (
                 "a sum of clipped gradients, to which each client adds a few random bits; all bits together "
                 "are as noisy as what a trusted server would add"
             )
-            noise = ("noise_multiplier", f"{self.noise_multiplier:.3g}", "the least")
+            noise = ("noise_multiplier", rounded(self.noise_multiplier, up=True), "the least")
         else:
             kind = (
                 "every record sends one noisy report; by default the randomizer with the least noise here. "

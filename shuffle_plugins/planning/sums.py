@@ -12,16 +12,18 @@ from shuffle_plugins.accounting import (
     NEIGHBOURING_RELATION,
     Adversary,
     EpsilonInterval,
+    PrivacyTarget,
     Sampling,
     ShuffleAccountant,
 )
-from shuffle_plugins.core import checks
+from shuffle_plugins.core import checks, rounded
 from shuffle_plugins.planning.plans import PlanQuestion
 from shuffle_plugins.planning.variance import NormName, check_norm, enclosing_radius, sampling_error
 
 SUMS = ("vector-sum", "poisson-binomial")
 """Sums that can be planned: those of vectors in an ℓ2 ball in which clients can take part in secret."""
 
+_MORE_NOISE = 1.002  # times the noise, where a noise multiplier alone costs more than the target
 _UNLIKELY = 1e-3  # how probably some client is drawn more often than a plan assumes
 
 
@@ -106,7 +108,8 @@ class SumPlan(PlanQuestion):
             if row.drawn_by is DrawnBy.CLIENTS and drawn is not None:
                 said.append(
                     f"k = {row.cohort:,}, T = {row.num_steps:,}: drawn in secret, the noise multiplier is "
-                    f"{row.noise_multiplier:.3g} and not {drawn.noise_multiplier:.3g}, and a client sends "
+                    f"{rounded(row.noise_multiplier, up=True)} and not "
+                    f"{rounded(drawn.noise_multiplier, up=True)}, and a client sends "
                     f"{row.bits_per_client / drawn.bits_per_client:.3g} times the bits."
                 )
         if any(row.drawn_by is DrawnBy.CLIENTS for row in self.rows):
@@ -261,7 +264,15 @@ def _row(
         )
     except TargetUnreachable as error:
         raise _NoNoise(str(error)) from error
-    each = built.round(population=population, participation=participation, adversary=asked.adversary)
+    target = PrivacyTarget(epsilon=asked.target_epsilon, delta=asked.delta, num_steps=charged)
+    multiplier = 0.0
+    while True:
+        each = built.round(population=population, participation=participation, adversary=asked.adversary)
+        if multiplier and target.allows(each):
+            break
+        # The row is read for its noise multiplier. What that builds knows no target, and keeps to it, too.
+        multiplier = multiplier * _MORE_NOISE if multiplier else 2 * each.noise_multiplier
+        built = kind.with_noise(dim=asked.dim, cohort=answering, noise_multiplier=multiplier, radius=radius)
     accountant = ShuffleAccountant()
     accountant.step(each, num_steps=charged)
     noise = built.worst_variance / cohort**2
@@ -272,7 +283,7 @@ def _row(
         answering=answering,
         num_steps=num_steps,
         charged_steps=charged,
-        noise_multiplier=2 * each.noise_multiplier,
+        noise_multiplier=multiplier,
         epsilon=accountant.epsilon(asked.delta),
         noise_mse=noise,
         sampling_mse=sampled,

@@ -326,3 +326,13 @@ def test_no_jump_between_rounds_of_nearly_as_many_reports() -> None:
     ]
     widths = [each.upper / each.lower for each in found]
     assert max(widths) / min(widths) < 1.002
+
+
+@pytest.mark.parametrize(
+    ("local_epsilon", "steps"), [(0.01, 8_900_000), (0.001, 8_900_000), (0.001, 900_000)]
+)
+def test_delta_asks_the_same_bounds_as_epsilon(local_epsilon: float, steps: int) -> None:
+    each = ShuffleRound(local_epsilon=local_epsilon, population=3, cohort=3, sampling="full")
+    accountant = accountant_of((each, steps))
+    for delta in (1e-3, 4.4e-8):
+        assert accountant.delta(accountant.epsilon(delta, lower=False).upper).upper <= delta * (1 + 1e-6)

@@ -46,12 +46,10 @@ def test_every_way_is_certified_within_the_target(found: SumPlan) -> None:
 
 
 def test_a_row_is_the_protocols_own_answer(found: SumPlan) -> None:
-    """Of the secret row and the drawn one, from a protocol calibrated here, and its real error."""
+    """Of the secret row and the drawn one, from a protocol of the noise that the row says; its real error."""
     server, clients, _ = found.rows
     share = K / N
-    secret = VectorSum.calibrated(
-        dim=DIM, cohort=N, epsilon=EPSILON, delta=DELTA, num_steps=T, participation=share
-    )
+    secret = VectorSum.with_noise(dim=DIM, cohort=N, noise_multiplier=clients.noise_multiplier)
     accountant = ShuffleAccountant()
     accountant.step(secret.round(participation=share, adversary=found.adversary), num_steps=T)
     assert clients.epsilon == accountant.epsilon(DELTA)

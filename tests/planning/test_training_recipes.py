@@ -3,9 +3,10 @@
 import math
 
 import pytest
+from thinning import first_fast
 
-from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
-from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.accounting import PrivacyTarget, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.mechanisms import get, registry
 from shuffle_plugins.planning import TrainingRecipe, expected_noise, training_recipe
 
 ASKED = {"target_epsilon": 2.0, "delta": 1e-5, "population": 2_000, "dim": 60}
@@ -69,6 +70,17 @@ def test_a_sum_has_less_noise_and_learns_faster(reports: TrainingRecipe) -> None
     less = reports.expected_noise.noise / total.expected_noise.noise
     assert less > 1.2
     assert total.learning_rate / reports.learning_rate == pytest.approx(less, rel=0.1)
+
+
+@first_fast("mechanism", ["vector-sum", "poisson-binomial"])
+def test_what_is_printed_keeps_within_the_target_when_it_is_typed_in(mechanism: str) -> None:
+    recipe = training_recipe(
+        target_epsilon=2.0, delta=1e-5, population=10_000, dim=1_000, mechanism=mechanism
+    )
+    printed = next(value for name, value, _ in recipe.settings() if name == "noise_multiplier")
+    typed = get(mechanism, dim=1_000, cohort=recipe.cohort, noise_multiplier=float(printed))
+    target = PrivacyTarget(epsilon=2.0, delta=1e-5, num_steps=recipe.num_steps)
+    assert 1.99 < target.cost(typed.round(population=10_000)) <= recipe.epsilon.upper <= 2.0
 
 
 def test_it_is_printed_with_a_reason_for_every_setting(reports: TrainingRecipe) -> None:

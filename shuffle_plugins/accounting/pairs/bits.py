@@ -206,14 +206,19 @@ def _uneven_datasets(pair: UnevenBitPair) -> tuple[Floats, Floats]:
     noise that all the others would, one bucket holds all datasets.
     """
     bit, others = pair.response, pair.others
-    of_one, of_zero = bit.one * bit.not_one, bit.zero * bit.not_zero
-    lighter, heavier = min(of_one, of_zero), max(of_one, of_zero)
-    enough = min(float(others + 1), math.ceil(_ENOUGH_NOISE * (others + 1) * lighter / heavier) + 1)
-    edges = np.unique(np.floor(np.linspace(0, enough, pair.buckets + 1)))
+    edges = np.unique(np.floor(np.linspace(0, enough_noise(bit, others), pair.buckets + 1)))
     if edges[-1] <= others:
         edges = np.append(edges, others + 1)
     heavy, light = edges[:-1], others + 1 - edges[1:]
+    of_one, of_zero = bit.one * bit.not_one, bit.zero * bit.not_zero
     return (heavy, light) if of_one > of_zero else (light, heavy)
+
+
+def enough_noise(bit: BitResponse, others: int) -> float:
+    """Bits of the larger variance that make several times the noise of all others; or one more than all."""
+    of_one, of_zero = bit.one * bit.not_one, bit.zero * bit.not_zero
+    lighter, heavier = min(of_one, of_zero), max(of_one, of_zero)
+    return min(float(others + 1), math.ceil(_ENOUGH_NOISE * (others + 1) * lighter / heavier) + 1)
 
 
 def _datasets(pair: BitPair, response: BitResponse) -> _Datasets:
@@ -228,8 +233,8 @@ def _datasets(pair: BitPair, response: BitResponse) -> _Datasets:
         even = np.full(len(low), 0.5)
         return _Datasets(zeros=others - high, ones=low, rest_one=even, rest_zero=even)
     # Sampling makes the others resemble the population, but for a probability of 1e-30 (Hoeffding 1963).
-    least = (pair.population - 1) * _likely_share(low, others, upper=False) - high - pair.spare
-    most = (pair.population - 1) * _likely_share(high, others, upper=True) - low
+    least = (pair.population - 1) * likely_share(low, others, upper=False) - high - pair.spare
+    most = (pair.population - 1) * likely_share(high, others, upper=True) - low
     share = np.concatenate([least / rest, most / (rest - pair.spare)]).clip(0.0, 1.0)
     return _Datasets(
         zeros=np.tile(others - high, 2),
@@ -239,7 +244,7 @@ def _datasets(pair: BitPair, response: BitResponse) -> _Datasets:
     )
 
 
-def _likely_share(count: Floats, trials: int, *, upper: bool) -> Floats:
+def likely_share(count: Floats, trials: int, *, upper: bool) -> Floats:
     """The furthest share y of ones with trials·KL(count/trials ‖ y) at most the logarithm of the tail."""
     if trials == 0:
         return np.full(len(count), 1.0 if upper else 0.0)

@@ -22,7 +22,7 @@ FEWEST_TRIALS = 64
 MOST_TRIALS = 10**15
 
 _MOST_SUMMED = 1 << 32  # trials whose outcomes are listed at once
-_FEWEST_COMPARED = 1 << 16  # trials whose masses are compared one by one
+FEWEST_COMPARED = 1 << 16  # trials whose masses are compared one by one
 _COMPARED_REACH, _COMPARED_STEP = 32.0, 0.5  # standard deviations
 _CELL_VARIANCE, _CELL_FOURTH, _CELL_SIXTH = 1 / 12, -1 / 120, 1 / 252  # cumulants of a uniform on one cell
 
@@ -168,7 +168,7 @@ def log_ratio(trials: int, *, log_tail: float) -> float:
         η; infinite where it is not computed: for fewer than 2**16 coins, and for tails further out than 32
         standard deviations.
     """
-    if trials < _FEWEST_COMPARED or log_tail == -math.inf:
+    if trials < FEWEST_COMPARED or log_tail == -math.inf:
         return math.inf
     parts = _parts(trials)
     share = log_tail - math.log(sum(times for _, times in parts))

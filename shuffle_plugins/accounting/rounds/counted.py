@@ -8,19 +8,21 @@ from enum import StrEnum
 from typing import ClassVar
 
 from shuffle_plugins.accounting.composition.tags import sampled_composition, sampled_instance
-from shuffle_plugins.accounting.losses.bits import counted_instance, counted_losses
+from shuffle_plugins.accounting.losses.bits import counted_instance, counted_losses, sampled_counts_losses
 from shuffle_plugins.accounting.losses.distribution import (
     PrivacyLossDistribution,
     Resolution,
     discounted,
+    tighter,
 )
-from shuffle_plugins.accounting.pairs.bits import BitResponse
+from shuffle_plugins.accounting.pairs.bits import BitResponse, enough_noise
 from shuffle_plugins.accounting.rounds.round import Round, lower_families, lower_losses, upper_losses
 from shuffle_plugins.accounting.rounds.tags import Tag
 from shuffle_plugins.accounting.terms import Sampling
 from shuffle_plugins.core import checks
 
 _LOUDEST_UNEVEN = 40.0  # ε0 of a bit; beyond it a zero is never flipped in practice, and nobody is hidden
+_LITTLE_NOISE = 100.0  # variance of a count; with more, a sample's counts are as good as hidden all at once
 _INSTANCE = "counted bits instance"
 
 
@@ -154,7 +156,15 @@ class CountedRound(Round):
         else:
             fall = counted_losses(self.response, others=self.reports - 1, resolution=resolution)
             laws, counts = [fall, fall.reversed()], [self.ones, self.ones]
-        return sampled_composition(laws, counts, sampling_rate=self.sampling_rate, resolution=resolution)
+        found = sampled_composition(laws, counts, sampling_rate=self.sampling_rate, resolution=resolution)
+        bit = self.response
+        noise = enough_noise(bit, self.reports) * bit.one * bit.not_one
+        if self.sampling_rate < 1 and self.ones == 1 and self.honest is None and noise <= _LITTLE_NOISE:
+            drawn = sampled_counts_losses(
+                self.response, population=self.population, cohort=self.cohort, resolution=resolution
+            )
+            return tighter(found, drawn)
+        return found
 
     @property
     def lower_families(self) -> tuple[str, ...]:

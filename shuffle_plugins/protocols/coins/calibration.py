@@ -8,9 +8,12 @@ that the target needs, then levels and coins that imitate it.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol, TypeVar
+
+import numpy as np
 
 from shuffle_plugins.accounting import (
     FINE,
@@ -24,10 +27,12 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.accounting.pairs.fair_coins import LONG_ROUNDOFF
 from shuffle_plugins.accounting.pairs.gaussian_cover import (
+    FEWEST_COMPARED,
     FEWEST_TRIALS,
     MOST_TRIALS,
     covering_deviation,
     gaussian_cover,
+    log_ratio,
 )
 from shuffle_plugins.core import checks
 from shuffle_plugins.protocols.coins.sampling import DISTANCE
@@ -43,8 +48,10 @@ _MUCH = 1.25  # of noise more, where too little has no ε at all
 _MOST_ATTEMPTS = 20  # each adds a part in a thousand of noise or more; a few are enough but for tiny δ
 _DISTANCE_SHARE = 0.01  # of δ, that may be spent on the distance of coins from the Gaussian
 _NOISE_SHARE = 0.998  # of δ, for the noise alone, where the distance is charged to ε (docs/proofs/sums.md)
+_TAIL_SHARE = 1e-3  # of δ, that the accountant spends on tails where the distance is charged to ε
 _PRECISION = 1e-3  # relative, of the noise, and so about of ε
-_FINER = 2**0.25  # from one lattice to the next: the levels found are at most a fifth too many
+_KNOWN = 1 << 20  # coins whose closeness to a Gaussian says how close others are
+_CLOSEST = 1 << 32  # coins; more are cut into parts, and come no closer
 _MOST_EXPONENT = 700.0  # of e^ε in a float
 
 
@@ -86,9 +93,7 @@ def calibrated_coins(
     check_overhead(overhead)
     participation = checks.participation(participation)
     coarse = lattice(1)
-    dim = coarse.size
-    room = _room(target, dim=dim)
-    distance = _DISTANCE_SHARE * delta / ((1 + math.exp(min(epsilon, 600.0))) * num_steps * dim)
+    room, trials = _room(target, dim=coarse.size)
     noise = least_noise_multiplier(
         replace(target, delta=room),
         sampling_rate=cohort / people,
@@ -98,7 +103,7 @@ def calibrated_coins(
     for _ in range(_MOST_ATTEMPTS):
         # At first the noise that a Gaussian alone needs, then more, until coins keep within the target, too.
         levels, coins = fewest_coins(
-            noise, lattice=lattice, cohort=cohort, honest=honest, overhead=overhead, distance=distance
+            noise, lattice=lattice, cohort=cohort, honest=honest, overhead=overhead, trials=trials
         )
         found = build(levels, coins)
         cost = target.cost(found.round(population=population, participation=participation))
@@ -107,22 +112,41 @@ def calibrated_coins(
         # Infinite is an ε for which likelihoods so far out are needed that nothing is known of them.
         noise *= 1 + max(_PRECISION, (cost / epsilon - 1) / 2) if math.isfinite(cost) else _MUCH
     raise TargetUnreachable(
-        f"no coins keep within ε={epsilon:g} at δ={delta:g} over {num_steps} steps in dimension {dim}: they "
-        "cannot be certified to be as close to Gaussian noise as that takes. Ask for a larger δ, another ε, "
-        f"fewer steps, or an overhead smaller than {overhead:g}, which takes more coins"
+        f"no coins keep within ε={epsilon:g} at δ={delta:g} over {num_steps} steps in dimension "
+        f"{coarse.size}: they cannot be certified to be as close to Gaussian noise as that takes. Ask for a "
+        "larger δ, another ε, or fewer steps"
     )
 
 
-def _room(target: PrivacyTarget, *, dim: int) -> float:
-    """The part of δ that is left for Gaussian noise.
+def _room(target: PrivacyTarget, *, dim: int) -> tuple[float, int]:
+    """The part of δ that is left for Gaussian noise, and coins that are close enough to it.
 
     How far coins are from a Gaussian, in total variation, can be certified down to a limit only, and is
     charged 1 + e^ε times to δ, for each step and coordinate. If that is more than a hundredth of δ, the
     accountant bounds the ratio of their likelihoods instead and charges it to ε.
     """
-    epsilon, delta, num_steps = target.epsilon, target.delta, target.num_steps
-    charge = (1 + math.exp(min(epsilon, _MOST_EXPONENT))) * num_steps * dim * (DISTANCE + LONG_ROUNDOFF)
-    return delta - charge if charge <= _DISTANCE_SHARE * delta else _NOISE_SHARE * delta
+    epsilon, delta = target.epsilon, target.delta
+    log_factor, coordinates = float(np.logaddexp(0.0, epsilon)), target.num_steps * dim
+    factor = math.exp(min(log_factor, _MOST_EXPONENT)) * coordinates
+    charge = factor * (DISTANCE + LONG_ROUNDOFF)
+    if charge <= _DISTANCE_SHARE * delta:
+        return delta - charge, close_trials(_DISTANCE_SHARE * delta / factor)
+    log_tail = math.log(_TAIL_SHARE * delta / 2) - log_factor - math.log(coordinates)
+    ratio = 2 * coordinates * log_ratio(_KNOWN, log_tail=log_tail)
+    return _NOISE_SHARE * delta, max(_scaled(ratio / (_PRECISION * epsilon)), FEWEST_COMPARED)
+
+
+def close_trials(distance: float) -> int:
+    """About the fewest coins in a total variation of at most ``distance`` from the Gaussian that covers them.
+
+    Or those that can be certified to be the closest.
+    """
+    return _scaled(gaussian_cover(_KNOWN).distance / distance)
+
+
+def _scaled(factor: float) -> int:
+    """Coins so many times closer to their Gaussian than ``_KNOWN``: both measures fall with their square."""
+    return math.ceil(min(_KNOWN * math.sqrt(factor), _CLOSEST))
 
 
 def least_noise_multiplier(
@@ -180,60 +204,54 @@ def fewest_coins(
     cohort: int,
     honest: int,
     overhead: float,
-    distance: float,
+    trials: int,
+    steady: bool = False,
 ) -> tuple[int, int]:
-    """Levels and coins of the coarsest lattice that adds at most the overhead to the variance of the noise.
-
-    Coins of it are within ``distance`` of their Gaussian in each coordinate, or as close as can be certified.
-    If there is no such lattice, those of the finest one whose coins can be accounted for.
+    """Levels and about the fewest coins that have at most the overhead more variance than the noise.
 
     Args:
         noise: deviation of the covering Gaussian over the sensitivity.
         lattice: built from its number of levels.
         cohort, honest: clients in the sum, and those counted on to toss their coins.
         overhead: share of variance that rounding and cover may take.
-        distance: total variation.
+        trials: honest coins that there must be at least, so that they are close to their Gaussian.
+        steady: whether more noise never gets fewer coins, nor a covering Gaussian that deviates by less over
+            the sensitivity. So ε falls as noise grows. Lattices of few levels then take more coins.
 
     Raises:
-        TargetUnreachable: if a single level takes more coins than can be accounted for.
+        TargetUnreachable: if it takes more coins than can be accounted for.
     """
-    exact = 1.0
-    found: tuple[int, int] | None = None
-    nearest, best = math.inf, (0, 0)  # the smallest distance so far, and the fewest coins that reach it
-    while exact <= MOST_LEVELS:
-        levels = math.ceil(exact)
-        found_lattice = lattice(levels)
-        trials = _trials(noise * found_lattice.sensitivity)
-        exact *= _FINER
-        if trials is None:
-            break
-        coins = -(-trials // honest)
-        found = levels, coins
+
+    def enough(coins: int) -> bool:
+        deviation = covering_deviation(honest * coins)
+
+        def fine(levels: int) -> bool:
+            # With one level more there is the next smaller noise that these coins give. So if those are
+            # within the overhead, all noises are that lie between the two.
+            given = deviation / lattice(levels + steady).sensitivity
+            return spent(levels, coins) <= (1 + overhead) * (given * lattice(levels).diameter) ** 2
+
+        coarsest = lattice(1 + bisect_left(range(1, MOST_LEVELS), True, key=fine))
+        return deviation >= noise * coarsest.sensitivity
+
+    def spent(levels: int, coins: int) -> float:
         # The coins of dishonest clients are not counted on, so their share is no overhead of the lattice.
-        variance = honest * coins / 4 + cohort * found_lattice.rounding_variance
-        if variance <= (1 + overhead) * (noise * found_lattice.diameter) ** 2:
-            apart = gaussian_cover(honest * coins).distance
-            if apart <= distance:
-                return levels, coins
-            # Two lattices may ask for equally many coins. If more coins came no closer, the distance has
-            # reached the limit of what can be certified.
-            if apart >= nearest and coins > best[1]:
-                return best
-            if apart < nearest:
-                nearest, best = apart, (levels, coins)
-    if found is None:
-        raise TargetUnreachable(
-            f"a noise multiplier of {noise:.3g} needs more coins than can be accounted for"
+        return honest * coins / 4 + cohort * lattice(levels).rounding_variance
+
+    fewest, most = -(-max(trials, FEWEST_TRIALS) // honest), MOST_TRIALS // honest
+    coins = fewest + bisect_left(range(fewest, most), True, key=enough)
+    while coins <= most:
+        deviation = covering_deviation(honest * coins)
+        # As many levels as these coins can hide.
+        levels = bisect_left(
+            range(1, MOST_LEVELS + 1), True, key=lambda g: deviation < noise * lattice(g).sensitivity
         )
-    return found
-
-
-def _trials(deviation: float) -> int | None:
-    """Fewest coins whose covering Gaussian has at least this deviation; None if they are too many."""
-    trials = max(FEWEST_TRIALS, math.ceil(4 * (deviation**2 + 0.8 * deviation)))
-    while trials <= MOST_TRIALS:
-        short = deviation**2 - covering_deviation(trials) ** 2
-        if short <= 0:
-            return trials
-        trials += max(1, math.ceil(4 * short))
-    return None
+        if levels == MOST_LEVELS or (
+            levels and spent(levels, coins) <= (1 + overhead) * (noise * lattice(levels).diameter) ** 2
+        ):
+            return levels, coins
+        coins += 1 + coins // 256
+    raise TargetUnreachable(
+        f"a noise multiplier of {noise:.3g} needs more coins than can be accounted for, within an overhead "
+        f"of {overhead:g}: ask for less noise or a larger overhead"
+    )

@@ -10,13 +10,13 @@ from typing_extensions import override
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import Norm, PrivacyParameter, PrivateSum
-from shuffle_plugins.protocols.coins.calibration import fewest_coins
+from shuffle_plugins.protocols.coins.calibration import close_trials, fewest_coins
 from shuffle_plugins.protocols.coins.coin_sum import CoinSum
 from shuffle_plugins.protocols.lattices import FixedPoint
 from shuffle_plugins.protocols.shuffle_protocol import check_cohort, check_overhead, honest_population
 from shuffle_plugins.protocols.tally import Tally
 
-_DISTANCE = 1e-12  # of all coordinates' coins from their Gaussian, where no δ is given that it must fit in
+_DISTANCE = 1e-13  # of all coordinates' coins from their Gaussian: little even in 10^5 rounds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +50,9 @@ class VectorSum(CoinSum, PrivateSum):
         honest_fraction: float = 1.0,
         overhead: float = 0.02,
     ) -> Self:
-        """The protocol with the fewest messages that protects as a Gaussian of this noise multiplier.
+        """A protocol with few messages that protects as a Gaussian of this noise multiplier.
+
+        With a larger noise multiplier, and all else the same, it protects better.
 
         Args:
             dim, cohort, radius, honest_fraction: as the fields.
@@ -68,7 +70,8 @@ class VectorSum(CoinSum, PrivateSum):
             cohort=check_cohort(cohort),
             honest=honest_population(cohort, honest_fraction),
             overhead=check_overhead(overhead),
-            distance=_DISTANCE / checks.dim(dim),
+            trials=close_trials(_DISTANCE / checks.dim(dim)),
+            steady=True,
         )
         return cls(
             dim=dim,

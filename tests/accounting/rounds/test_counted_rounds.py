@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 import mpmath
 import numpy as np
 import pytest
+from scipy import stats
+from thinning import first_fast
 
 from shuffle_plugins.accounting import (
     FINE,
@@ -28,6 +30,7 @@ from shuffle_plugins.accounting.losses.distribution import SINGLE, discounted
 from shuffle_plugins.accounting.pairs.bits import BitResponse
 
 EPSILONS = (0.0, 0.1, 0.4, 1.0, 2.0)
+SAMPLED = Sampling.WITHOUT_REPLACEMENT
 Record = tuple[int, ...]
 
 
@@ -82,6 +85,11 @@ def profiles(
         ("optimal", 2.0, 3, 1, 4, 2),
         ("symmetric", 2.0, 3, 1, 4, 2),
         ("symmetric", 1.0, 3, 2, 4, 3),
+        ("symmetric", 3.0, 3, 1, 6, 3),
+        ("optimal", 3.0, 3, 1, 6, 2),
+        ("symmetric", 4.0, 4, 1, 5, 3),
+        ("optimal", 1.5, 4, 1, 5, 2),
+        ("symmetric", 1.5, 2, 1, 7, 5),
     ],
 )
 def test_no_dataset_costs_more_and_one_costs_at_least(
@@ -154,12 +162,69 @@ def test_the_table_of_the_draft(bit_epsilon: float) -> None:
 
 def test_the_symmetric_round_is_two_tags_that_are_counted() -> None:
     counted, tagged = ShuffleAccountant(), ShuffleAccountant()
-    place = {"population": 5_000, "cohort": 1_000, "sampling": Sampling.WITHOUT_REPLACEMENT}
+    place = {"population": 1_000, "cohort": 1_000, "sampling": Sampling.FULL}
     counted.step(CountedRound(bit_epsilon=3.0, length=50, **place))
     tags = (Tag(local_epsilon=3.0, count=2, places=False),)
     tagged.step(TaggedRound(tags=tags, opposite=True, **place))
     assert counted.epsilon(1e-6).upper == tagged.epsilon(1e-6).upper
     assert counted.epsilon(1e-6).lower == tagged.epsilon(1e-6).lower
+
+
+@pytest.mark.parametrize(("flips", "cohort", "within"), [(8, 1_000, 1.3), (8, 10_000, 1.2), (30, 1_000, 1.2)])
+@pytest.mark.parametrize("rounds", [1, 100])
+def test_with_few_flips_on_a_sample_the_ends_are_near(
+    flips: int, cohort: int, within: float, rounds: int
+) -> None:
+    accountant = ShuffleAccountant()
+    accountant.step(
+        CountedRound(
+            bit_epsilon=math.log(cohort / flips - 1),
+            length=200,
+            population=6 * cohort,
+            cohort=cohort,
+            sampling=SAMPLED,
+        ),
+        num_steps=rounds,
+    )
+    found = accountant.epsilon(1e-5)
+    assert found.upper < within * found.lower
+
+
+@first_fast("held", [40, 0, 1, 300, 999])
+@pytest.mark.parametrize("encoding", list(BitEncoding))
+def test_no_crowd_on_a_sample_costs_more(encoding: BitEncoding, held: int) -> None:
+    """A crowd of which ``held`` have a further bit and all others the one that client 1 changes to."""
+    bit, gamma, others = encoding.response(4.8), 1 / 6, 999
+
+    def law(ones: int) -> tuple[np.ndarray, np.ndarray]:
+        crowd = np.convolve(
+            stats.binom(ones, bit.one).pmf(np.arange(ones + 1)),
+            stats.binom(others - ones, bit.zero).pmf(np.arange(others - ones + 1)),
+        )
+        zero, one = (np.convolve(crowd, [1 - p, p]) for p in (bit.zero, bit.one))
+        seen = zero + one > 1e-13
+        return zero[seen], one[seen]
+
+    share = held / others
+    (left, left_one), (right, right_one), (third, third_one) = law(0), law(others - held), law(held)
+
+    def joint(first: np.ndarray, second: np.ndarray, last: np.ndarray) -> np.ndarray:
+        return np.multiply.outer(np.multiply.outer(first, second), last)
+
+    absent = share * joint(left, right, third_one) + (1 - share) * joint(left, right_one, third)
+    p = gamma * joint(left_one, right, third) + (1 - gamma) * absent
+    q = gamma * joint(left, right_one, third) + (1 - gamma) * absent
+    accountant = ShuffleAccountant()
+    accountant.step(
+        CountedRound(
+            bit_epsilon=4.8, length=3, encoding=encoding, population=6_000, cohort=1_000, sampling=SAMPLED
+        )
+    )
+    for epsilon in (0.05, 0.2, 0.4, 0.8):
+        exact = max(
+            np.maximum(p - math.exp(epsilon) * q, 0).sum(), np.maximum(q - math.exp(epsilon) * p, 0).sum()
+        )
+        assert accountant.delta(epsilon).upper >= exact - 1e-10
 
 
 def test_the_uneven_envelope_agrees_with_the_symmetric_one() -> None:
