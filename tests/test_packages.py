@@ -141,7 +141,8 @@ import sys
 import shuffle_plugins as sp
 assert sp.__file__.startswith(sys.argv[1]), sp.__file__
 accountant = sp.ShuffleAccountant()
-accountant.step(sp.ShuffleRound(local_epsilon=1.5, population=60_000, cohort=10_000, channel_fixed=True), num_steps=1200)
+clients = sp.ShuffleRound(local_epsilon=1.5, population=60_000, cohort=10_000, channel_fixed=True)
+accountant.step(clients, num_steps=1200)
 print(accountant.epsilon(1e-5))
 assert {"privunit", "vector-sum"} <= set(sp.available())
 blanket = sp.mechanisms.registry.blanket("privunit", local_epsilon=1.0, dim=10)
