@@ -11,7 +11,6 @@ from thinning import first_fast
 from shuffle_plugins.mechanisms import blanket, get
 from shuffle_plugins.mechanisms.signs.bit_planes_law import best_plan, budgets, plane_weights
 from shuffle_plugins.mechanisms.signs.coordinate_blocks import CoordinateBlocks
-from shuffle_plugins.mechanisms.signs.sign_patterns_law import cap_parameters
 from shuffle_plugins.randomness import SeededRandomness
 
 FIGURE = {1.0: (1.25, 2.06, 2.90), 4.0: (0.313, 0.188, 0.196), 8.0: (0.266, 0.094, 0.061, 0.060)}
@@ -223,9 +222,3 @@ def test_the_error_of_a_mean_is_the_formula(name, options):
     error = float(errors.std()) / math.sqrt(rounds) / expected
     assert error < 0.012
     assert float(errors.mean()) == pytest.approx(expected, rel=0.02 + 3 * error)
-
-
-def test_cap_parameters_refuse_what_cannot_be():
-    for signs in (0, 21, 1.0, True):
-        with pytest.raises(ValueError, match=r"in \[1, 20\]"):
-            cap_parameters(local_epsilon=1.0, signs=signs)
