@@ -114,18 +114,6 @@ def test_enumerated_channel_is_unbiased_private_and_has_the_stated_blanket(dim, 
             assert pair.high == pytest.approx(blanket.high, abs=1e-9)
 
 
-def test_coordinates_are_uniform_and_signs_follow_the_chosen_coordinate():
-    mechanism = get("linf-coordinate", local_epsilon=2.0, dim=5)
-    row = torch.tensor([1.0, -1.0, 0.0, 0.5, -0.5])
-    reports = mechanism.randomize(row.repeat(50_000, 1), randomness=SeededRandomness(1))
-    indices = reports.fields[0].values.long()
-    signs = reports.fields[1].values.double() * 2 - 1
-    counts = torch.bincount(indices, minlength=5).double()
-    assert float(((counts - 10_000) ** 2 / 10_000).sum()) < 25
-    means = torch.zeros(5).double().index_add_(0, indices, signs) / counts
-    assert torch.allclose(means, math.tanh(1.0) * row.double(), atol=5 / 100)
-
-
 def test_binary_rr_takes_one_number():
     with pytest.raises(ValueError, match="dim=1"):
         get("binary-rr", local_epsilon=1.0, dim=2)
