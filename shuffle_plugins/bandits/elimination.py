@@ -188,7 +188,7 @@ class LinearBandit:
         ...     rewards = serve(chosen)  # yours: in [-1, 1]
         ...     if not batch.final:
         ...         bandit.update(batch, chosen, batch.randomize(rewards))
-        >>> bandit.best
+        >>> best = bandit.best
     """
 
     def __init__(

