@@ -27,6 +27,8 @@ from shuffle_plugins.ledger import ClientLedger, ClientLimits
 from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.shuffler import (
     BatchRefused,
+    BatchRequest,
+    BatchSpool,
     EnvelopeOpener,
     Mixer,
     Refusal,
@@ -518,8 +520,10 @@ def test_a_mixer_gives_out_no_fewer_than_clients_were_promised(sealed: _Sealed, 
         enrolled = frozenset(public_key_bytes(signer) for signer in signers)
         key = ServiceKey(sealing=sealed.mixer, signing=generate_signing_key())
         mixer = Mixer(key=key, enrolled=enrolled, minimum=2, state=state)
-        size = len(envelopes[0])
-        return len(mixer.mix(envelopes, context=context, analyzer_key=asked.analyzer_key, size=size).reports)
+        request = BatchRequest.of(
+            envelopes, context=context, analyzer_key=asked.analyzer_key, mixers=(key.public,)
+        )
+        return BatchSpool(f"{state}.batches", mixer=mixer).mix(request, envelopes)[0].count
 
     context = context_of(asked, dim=4)
     assert mixed(payloads, context) == 4
