@@ -26,7 +26,6 @@ TOPICS: dict[str, Questions] = {
 
 FILES: dict[str, Callable[[], None]] = {
     "files": reports_files.write_files,
-    "messages": reports_messages.write_files,
     "opacus": reports_opacus.write_files,
     "strategy": reports_strategy.write_files,
 }
