@@ -269,9 +269,10 @@ def test_costs_of_a_mixer_are_as_measured(row: dict[str, Any]) -> None:
     mixers = 1 if row["mixer"] == "single" else 2
     costs = mixed_round_costs(clients=row["reports"], report_bytes=row["report_bytes"], mixers=mixers)
     assert agrees(costs[-1].seconds, row["opening_seconds"] + row["giving_back_seconds"])
-    if row["memory_limit_mib"] == 256:
+    if row["reports"] >= 10_000:  # fewer are lost in what the process allocates besides
         held = row["peak_mib"] - 31  # of Python and what it has imported
-        assert agrees(costs[-1].memory / 2**20, held)
+        piece = 32  # the envelopes of one message, which the benchmark has in a pipe
+        assert agrees(costs[-1].memory / 2**20 - piece, held)
 
 
 @pytest.mark.parametrize(
