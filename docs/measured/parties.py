@@ -321,8 +321,8 @@ def _shuffling() -> list[str]:
         f"A client seals a report of 100 bytes in {1e3 * short['client_seal_seconds']:.2f} ms, "
         f"and the server opens it in {1e3 * short['server_open_seconds']:.2f} ms",
         f"The second of two mixers takes {second['opening_seconds'] / alone['opening_seconds']:.1f} times",
-        f"the mixer takes {most['peak_mib'] - most['peak_mib_with_enrolled_keys_alone']} MiB of memory beside "
-        f"one message. Enrolled keys come on top, at {per_key / 1e3:.1f} kB each",
+        f"the mixer takes {most['peak_mib'] - most['peak_mib_with_enrolled_keys_alone']} MiB of memory "
+        f"beside one message. Enrolled keys come on top, at {per_key / 1e3:.1f} kB each",
     ]
 
 

@@ -166,7 +166,7 @@ def seal(
         raise ShuffleError(f"every client's reports of the round have {whole} bytes, got {len(report)}")
     mixer_keys = (mixer_key,) if isinstance(mixer_key, bytes) else tuple(mixer_key)
     check_several(context, mixers=len(mixer_keys))
-    layers = _Layers(context, analyzer_key, mixer_keys)
+    binding = cascade_binding(context=context, analyzer_key=analyzer_key, mixer_keys=mixer_keys)
     flag = _DUMMY if report is None else _REPORT
     drawn, signer = draw_marks(len(mixer_keys)), public_key_bytes(signing_key)
     try:
@@ -181,13 +181,13 @@ def seal(
         tickets = []
         for position in range(len(mixer_keys) - 1, 0, -1):
             marked = flag + mark_bytes(drawn.marks[position]) + inner
-            inner = _SUITE.encrypt(marked, keys[position], info=layers.info(position))
+            inner = _SUITE.encrypt(marked, keys[position], info=_at(_LAYER, binding, position))
             masked = mark_bytes(drawn.masked[position], *drawn.masks[position])
-            ticket = signer + signing_key.sign(layers.signed_ticket(position, masked)) + masked
-            tickets.append(_SUITE.encrypt(ticket, keys[position], info=layers.ticket_info(position)))
+            ticket = signer + signing_key.sign(_at(_SIGNED_TICKET, binding, position) + masked) + masked
+            tickets.append(_SUITE.encrypt(ticket, keys[position], info=_at(_TICKET, binding, position)))
         inner = mark_bytes(*drawn.masks[0]) + inner
-        cover = flag + signer + signing_key.sign(layers.signed(flag, inner)) + inner
-        return b"".join([_SUITE.encrypt(cover, keys[0], info=layers.info(0)), *tickets[::-1]])
+        cover = flag + signer + signing_key.sign(_at(_SIGNED, binding, 0) + flag + inner) + inner
+        return b"".join([_SUITE.encrypt(cover, keys[0], info=_at(_LAYER, binding, 0)), *tickets[::-1]])
     except ValueError as error:
         raise ShuffleError("a public key of the analyzer or the mixer is no point to seal to") from error
 
@@ -204,6 +204,10 @@ class EnvelopeOpener:
 
     Raises:
         ShuffleError: if a key is malformed, or this mixer's is not among them.
+
+    Attributes:
+        position: place of this mixer in its cascade, from 0.
+        mixers: how many there are.
     """
 
     def __init__(
@@ -221,29 +225,8 @@ class EnvelopeOpener:
             raise ShuffleError("this mixer is not one of the mixers that clients were told to seal to")
         self._private_key = private_key
         self._enrolled = enrolled
-        self._layers = _Layers(context, analyzer_key, keys)
-        self._position, self._mixers = keys.index(own), len(keys)
-        self._info = self._layers.info(self._position)
-
-    @property
-    def first(self) -> bool:
-        """Whether this mixer is the first in its cascade, or the only one."""
-        return self._position == 0
-
-    @property
-    def last(self) -> bool:
-        """Whether this mixer is the last in its cascade, or the only one."""
-        return self._position == self._mixers - 1
-
-    @property
-    def later(self) -> int:
-        """How many mixers come after this one."""
-        return self._mixers - 1 - self._position
-
-    @property
-    def ticket_bytes(self) -> int:
-        """Bytes of the ticket that goes with a layer; 0 at the first mixer."""
-        return ticket_size(mixers=self._mixers, position=self._position)
+        self._binding = cascade_binding(context=context, analyzer_key=analyzer_key, mixer_keys=keys)
+        self.position, self.mixers = keys.index(own), len(keys)
 
     def open(self, envelope: bytes) -> Opened:
         """Open one layer: the outer one of an envelope, or what the mixer before gave back.
@@ -252,17 +235,17 @@ class EnvelopeOpener:
             BatchRefused: UNREADABLE if it was altered or sealed to another key or for another round;
                 UNKNOWN_SIGNER if no enrolled client signed it, at the first mixer.
         """
-        cover = self._decrypted(envelope, self._info)
+        cover = self._decrypted(envelope, _LAYER)
         flag = cover[:1]
-        start = cover_size(mixers=self._mixers, position=self._position) - _HPKE_BYTES
+        start = cover_size(mixers=self.mixers, position=self.position) - _HPKE_BYTES
         if flag not in (_REPORT, _DUMMY) or len(cover) - start < _HPKE_BYTES:
             raise BatchRefused(Refusal.UNREADABLE)
         real, inner = flag == _REPORT, cover[start:]
-        if not self.first:
+        if self.position:
             [mark] = read_marks(cover[1:start])
             return Opened(signer=b"", real=real, inner=inner, mark=mark)
         signer, signature = cover[1 : 1 + KEY_BYTES], cover[1 + KEY_BYTES : _COVER_BYTES]
-        self._check_signature(signer, signature, self._layers.signed(flag, cover[_COVER_BYTES:]))
+        self._check_signature(signer, signature, _SIGNED, flag + cover[_COVER_BYTES:])
         return Opened(signer=signer, real=real, inner=inner, masks=read_marks(cover[_COVER_BYTES:start]))
 
     def open_ticket(self, ticket: bytes) -> Ticket:
@@ -271,25 +254,28 @@ class EnvelopeOpener:
         Raises:
             BatchRefused: as by :meth:`open` of an envelope at the first mixer.
         """
-        text = self._decrypted(ticket, self._layers.ticket_info(self._position))
-        if len(text) != self.ticket_bytes - _HPKE_BYTES:
+        text = self._decrypted(ticket, _TICKET)
+        if len(text) != ticket_size(mixers=self.mixers, position=self.position) - _HPKE_BYTES:
             raise BatchRefused(Refusal.UNREADABLE)
         signer, signature, masked = text[:KEY_BYTES], text[KEY_BYTES:_NAMED_BYTES], text[_NAMED_BYTES:]
-        self._check_signature(signer, signature, self._layers.signed_ticket(self._position, masked))
+        self._check_signature(signer, signature, _SIGNED_TICKET, masked)
         first, *masks = read_marks(masked)
         return Ticket(signer=signer, masked=first, masks=tuple(masks))
 
-    def _decrypted(self, ciphertext: bytes, info: bytes) -> bytes:
+    def _decrypted(self, ciphertext: bytes, label: bytes) -> bytes:
+        info = _at(label, self._binding, self.position)
         try:
             return _SUITE.decrypt(ciphertext, self._private_key, info=info)
         except (InvalidTag, ValueError):
             raise BatchRefused(Refusal.UNREADABLE) from None
 
-    def _check_signature(self, signer: bytes, signature: bytes, signed: bytes) -> None:
+    def _check_signature(self, signer: bytes, signature: bytes, label: bytes, text: bytes) -> None:
         if signer not in self._enrolled:
             raise BatchRefused(Refusal.UNKNOWN_SIGNER)
         try:
-            Ed25519PublicKey.from_public_bytes(signer).verify(signature, signed)
+            Ed25519PublicKey.from_public_bytes(signer).verify(
+                signature, _at(label, self._binding, self.position) + text
+            )
         except (InvalidSignature, ValueError):
             raise BatchRefused(Refusal.UNKNOWN_SIGNER) from None
 
@@ -341,27 +327,9 @@ def cascade_binding(*, context: RoundContext, analyzer_key: bytes, mixer_keys: S
     return hashlib.sha256(_CASCADE + context.digest() + analyzer_key + b"".join(mixer_keys)).digest()
 
 
-class _Layers:
-    """What each layer of an envelope is bound to."""
-
-    def __init__(self, context: RoundContext, analyzer_key: bytes, mixer_keys: Sequence[bytes]) -> None:
-        self._binding = cascade_binding(context=context, analyzer_key=analyzer_key, mixer_keys=mixer_keys)
-
-    def info(self, position: int) -> bytes:
-        """What the layer of the mixer at a position is bound to."""
-        return _LAYER + self._binding + position.to_bytes(1, "big")
-
-    def signed(self, flag: bytes, inner: bytes) -> bytes:
-        """What a client signs for the first mixer."""
-        return _SIGNED + self._binding + flag + inner
-
-    def ticket_info(self, position: int) -> bytes:
-        """What the ticket of the mixer at a position is bound to."""
-        return _TICKET + self._binding + position.to_bytes(1, "big")
-
-    def signed_ticket(self, position: int, masked: bytes) -> bytes:
-        """What a client signs for the later mixer at a position."""
-        return _SIGNED_TICKET + self._binding + position.to_bytes(1, "big") + masked
+def _at(label: bytes, binding: bytes, position: int) -> bytes:
+    """What a layer, a ticket or a signature is bound to, of the mixer at a position."""
+    return label + binding + position.to_bytes(1, "big")
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,8 @@ class Mixer(BatchService):
             enrolled=self._enrolled,
             mixer_keys=request.mixer_keys,
         )
-        tally, size = _Tally(opener, self._enrolled), request.output_size
+        tally, size = _Tally(opener, self._enrolled, split=request.layer_bytes), request.output_size
+        last = request.position == len(request.mixers) - 1
         with ShuffledFile(size, directory=directory) as shuffled:
             for position, item in enumerate(items):
                 try:
@@ -104,7 +105,7 @@ class Mixer(BatchService):
                 except BatchRefused as refused:
                     tally.rejected[position] = refused.code
                     continue
-                if one is not None and (one.real or not opener.last):
+                if one is not None and (one.real or not last):
                     for start in range(0, len(one.inner), size):
                         shuffled.add(one.inner[start : start + size])
             tally.check(request.earlier_masks)
@@ -124,14 +125,16 @@ class Mixer(BatchService):
 class _Tally:
     """What a mixer counts and adds up while it opens a batch."""
 
-    def __init__(self, opener: EnvelopeOpener, enrolled: frozenset[bytes]) -> None:
+    def __init__(self, opener: EnvelopeOpener, enrolled: frozenset[bytes], *, split: int) -> None:
         self._opener = opener
+        self._first = opener.position == 0
+        self._split = split  # bytes of an item's layer, before its ticket
         # Who has not come yet: the set shares its keys with the enrolled; one of those seen would not.
         self._absent = set(enrolled)
         self._masked = self._marks = 0
         self._whole = True
         self.answered = self.real = 0
-        self.masks = [0] * opener.later
+        self.masks = [0] * (opener.mixers - 1 - opener.position)
         self.rejected: dict[int, Refusal] = {}
 
     def take(self, item: bytes) -> Opened | None:
@@ -140,16 +143,15 @@ class _Tally:
         Raises:
             BatchRefused: why the envelope is dropped, or, at a later mixer, the ticket is no good.
         """
-        if self._opener.first:
+        if self._first:
             one = self._opener.open(item)
             self._come(one.signer, one.masks)
         else:
-            split = len(item) - self._opener.ticket_bytes
-            ticket = self._opener.open_ticket(item[split:])
+            ticket = self._opener.open_ticket(item[self._split :])
             self._come(ticket.signer, ticket.masks)
             self._masked += ticket.masked
             try:
-                one = self._opener.open(item[:split])
+                one = self._opener.open(item[: self._split])
             except BatchRefused:
                 self._whole = False  # its place in the batch says nothing about whose it is
                 return None
@@ -163,7 +165,7 @@ class _Tally:
         Raises:
             BatchRefused: INCONSISTENT if they are not; the ticket's own code if one was no good.
         """
-        if self._opener.first:
+        if self._first:
             return
         for code in self.rejected.values():
             raise BatchRefused(code, self.rejected)

@@ -313,7 +313,7 @@ def test_layers_open_in_their_own_order_and_place_alone(two: Cascade) -> None:
         opener = two.opener(1, mixer_keys=keys)
         assert refused(opener.open, layers[0]) is Refusal.UNREADABLE
         assert refused(opener.open, two.parts(envelopes)[0][0]) is Refusal.UNREADABLE
-        if not opener.first:
+        if opener.position:
             assert refused(opener.open_ticket, two.parts(envelopes)[1][0]) is Refusal.UNREADABLE
     first, _ = two.parts(envelopes)[0][:2]
     assert two.opener(0).open(first)

@@ -1,4 +1,5 @@
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -122,17 +123,25 @@ def test_who_is_not_enrolled_is_refused(parties: Parties) -> None:
     assert refusal(opener(parties), envelope) is Refusal.UNKNOWN_SIGNER
 
 
-def layers_of(parties: Parties) -> envelopes._Layers:
-    return envelopes._Layers(parties.context, parties.analyzer_key, (parties.mixer_key.public.sealing,))
+def bound(parties: Parties, label: bytes, *, keys: Sequence[bytes] = (), position: int = 0) -> bytes:
+    """What a layer, a ticket or a signature is bound to."""
+    binding = envelopes.cascade_binding(
+        context=parties.context,
+        analyzer_key=parties.analyzer_key,
+        mixer_keys=keys or [parties.mixer_key.public.sealing],
+    )
+    return envelopes._at(label, binding, position)
 
 
 def resealed(parties: Parties, cover: bytes) -> bytes:
     key = X25519PublicKey.from_public_bytes(parties.mixer_key.public.sealing)
-    return envelopes._SUITE.encrypt(cover, key, info=layers_of(parties).info(0))
+    return envelopes._SUITE.encrypt(cover, key, info=bound(parties, envelopes._LAYER))
 
 
 def cover_of(parties: Parties, envelope: bytes) -> bytes:
-    return envelopes._SUITE.decrypt(envelope, parties.mixer_key.sealing, info=layers_of(parties).info(0))
+    return envelopes._SUITE.decrypt(
+        envelope, parties.mixer_key.sealing, info=bound(parties, envelopes._LAYER)
+    )
 
 
 def test_every_flipped_bit_under_the_cover_is_noticed(parties: Parties) -> None:
@@ -162,8 +171,8 @@ def test_an_enrolled_client_cannot_sign_what_is_no_envelope(
     parties: Parties, flag: bytes, inner: bytes
 ) -> None:
     """Else what comes out of the shuffle could be told from the others by its length."""
-    signer, layers = parties.clients[0], layers_of(parties)
-    cover = flag + public_key_bytes(signer) + signer.sign(layers.signed(flag, inner)) + inner
+    signer, signed = parties.clients[0], bound(parties, envelopes._SIGNED) + flag + inner
+    cover = flag + public_key_bytes(signer) + signer.sign(signed) + inner
     assert refusal(opener(parties), resealed(parties, cover)) is Refusal.UNREADABLE
 
 
@@ -184,12 +193,14 @@ def test_an_enrolled_client_cannot_sign_a_ticket_of_another_length(parties: Part
     own, signer = parties.mixer_key.public.sealing, parties.clients[0]
     keys = (public_key_bytes(generate_sealing_key()), own)
     second = opener(parties, mixer_keys=keys)
-    layers = envelopes._Layers(parties.context, parties.analyzer_key, keys)
+    signed = bound(parties, envelopes._SIGNED_TICKET, keys=keys, position=1)
     for marks, good in ((1, True), (0, False), (2, False)):
         masked = bytes(envelopes.MARK_BYTES * marks)
-        text = public_key_bytes(signer) + signer.sign(layers.signed_ticket(1, masked)) + masked
+        text = public_key_bytes(signer) + signer.sign(signed + masked) + masked
         ticket = envelopes._SUITE.encrypt(
-            text, X25519PublicKey.from_public_bytes(own), info=layers.ticket_info(1)
+            text,
+            X25519PublicKey.from_public_bytes(own),
+            info=bound(parties, envelopes._TICKET, keys=keys, position=1),
         )
         if good:
             assert second.open_ticket(ticket).signer == public_key_bytes(signer)

@@ -8,6 +8,7 @@ from functools import partial
 
 from flwr.app import Message
 from flwr.serverapp import Grid
+from typing_extensions import override
 
 from flwr_shuffle.messages import context_of
 from flwr_shuffle.mix_messages import MIX_QUERY, MixMessage, read_mixed
@@ -46,11 +47,6 @@ class MixNodeStage(ShuffleStage):
     is pinned in the clients' own ``node_config``. So the server cannot open an envelope. The mix node proves
     its identity by signatures: nodes that only say that they are the mixer are ignored, and a batch that the
     mixer did not sign for this round is refused. docs/guides/shuffling.md says what each party learns.
-
-    In a mix cascade several mixers of different organisations work one after another, and clients seal one
-    more layer for each. Each mixer removes its layer and puts the reports in a new random order. An envelope
-    also has a small signed part for each later mixer, a *ticket*, which the server passes to that mixer
-    directly. So a later mixer can check that for each ticket it got exactly one layer from the mixer before.
 
     Args:
         mixer_public_key: 128 hexadecimal digits, as ``shuffle-plugins keys mixer`` prints them: the key that
@@ -101,11 +97,12 @@ class MixNodeStage(ShuffleStage):
         self._private_key = analyzer_private_key or keys.generate_sealing_key()
         self._nodes = ServiceNodes(Role.MIXER, pinned=cascade, waiting=waiting)
         self._mixed_before = False
+        # Before any batch was mixed, one was refused as when parties list the mixers in different orders.
         self._wrong_order = False
 
     @property
+    @override
     def trust(self) -> str:
-        """One sentence: which parties must not work together, so that nobody learns whose a report is."""
         if self.mixers > 1:
             return (
                 f"The first of {self.mixers} mix nodes in a cascade sees who took part, none sees a report, "
@@ -117,38 +114,32 @@ class MixNodeStage(ShuffleStage):
         )
 
     @property
+    @override
     def minimum(self) -> int:
-        """Fewest reports that come back: the larger one of the server's and the mixer's minimum."""
         return max([self._minimum, *(found.role.minimum for found in self._nodes.found)])
 
     @property
+    @override
     def analyzer_key(self) -> bytes:
-        """Public key to which clients seal their reports, 32 bytes."""
         return keys.public_key_bytes(self._private_key)
 
     @property
+    @override
     def mixers(self) -> int:
-        """How many mixers the cascade has."""
         return len(self._nodes.pinned)
 
     @property
+    @override
     def takes_several(self) -> bool:
-        """Whether clients may send several reports each: by a single mixer, which takes them apart."""
         return self.mixers == 1
 
     @property
+    @override
     def excluded_nodes(self) -> frozenset[int]:
-        """Ids of nodes that claimed to be the mix node, and of nodes that never sent a good envelope."""
         return self._nodes.claimed | self._offenders.nodes
 
+    @override
     def open(self, grid: Grid) -> None:
-        """Find the mix node; see :meth:`ServiceNodes.open`.
-
-        Raises:
-            RuntimeError: if it is not found in time, or if two nodes prove that they are the mixer. Also if
-                the mixers of a cascade have not mixed any batch yet, and have refused one in the way they do
-                when their keys are listed in different orders.
-        """
         if self._wrong_order:
             raise RuntimeError(
                 "the mixers of the cascade have refused everything: server, mixers and clients do not name "
@@ -158,12 +149,8 @@ class MixNodeStage(ShuffleStage):
             )
         self._nodes.open(grid)
 
+    @override
     def collect(self, replies: Replies) -> Anonymous:
-        """Have a round's envelopes mixed, and open the reports; see :meth:`ShuffleStage.collect`.
-
-        A reply that does not have the length of an envelope is dropped here. The mixer drops bad envelopes,
-        and says at which positions they were, so that the log can name the nodes.
-        """
         instruction = replies.instruction
         several = instruction.samples_per_client
         size = envelope_size(replies.layout.report_bytes, mixers=self.mixers, reports=several)
