@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import struct
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Self
@@ -17,7 +16,7 @@ from flwr_shuffle.clipping import PLAIN, UpdateTerms
 from flwr_shuffle.evaluation import Metric, from_json, to_json
 from flwr_shuffle.shared_terms import SharedTerms
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Count, Ranged, number, whole
+from shuffle_plugins.core.ranges import Count, Ranged, in_range, whole_number
 from shuffle_plugins.mechanisms import Spec, spec_from_json
 from shuffle_plugins.shuffler import KEY_BYTES, TOKEN_BYTES, RoundContext
 from shuffle_plugins.shuffler.shuffler import bytes_of
@@ -199,16 +198,16 @@ class Instruction(Ranged):
 
     token: Annotated[bytes, bytes_of(TOKEN_BYTES)]
     run: Annotated[str, _run_name]
-    server_round: Annotated[int, whole(at_least=0, at_most=_LARGEST)]
+    server_round: Annotated[int, whole_number(at_least=0, at_most=_LARGEST)]
     mechanism: Spec
-    participation: Annotated[float, number(above=0, at_most=1)] = 1.0
+    participation: Annotated[float, in_range(above=0, at_most=1)] = 1.0
     analyzer_key: Annotated[bytes, _key_or_nothing] = b""
-    minimum: Annotated[int, whole(at_least=2, at_most=_LARGEST)] = 2
+    minimum: Annotated[int, whole_number(at_least=2, at_most=_LARGEST)] = 2
     metrics: tuple[Metric, ...] = ()
     update: UpdateTerms = PLAIN
     mixers: Count = 1
     shared: SharedTerms | None = None
-    records_per_client: Annotated[int, whole(at_most=_MOST_RECORDS)] = 1
+    records_per_client: Annotated[int, whole_number(at_most=_MOST_RECORDS)] = 1
     samples_per_client: Count = 1
 
     def __post_init__(self) -> None:
@@ -321,11 +320,9 @@ def instruction_of(message: Message) -> Instruction | None:
 def context_of(instruction: Instruction, *, dim: int) -> RoundContext:
     """What envelopes of this round are bound to: an envelope opens only under an equal context.
 
-    The fingerprint covers all that the server must tell every client alike: besides the mechanism and its
-    dimension, the number of the round, the key that reports are sealed to, the participation, the metrics,
-    the draw of records, and how counts are shared. The fewest reports to be let through and the reports of
-    each client are beside it, as numbers that the mixer reads. If a server told one client to take part more
-    often than the others, that client's envelope would be refused.
+    The fingerprint covers the whole instruction and the dimension. The fewest reports to be let through and
+    the reports of each client are beside it, as numbers that the mixer reads. If a server told one client to
+    take part more often than the others, that client's envelope would be refused.
 
     Args:
         instruction: as sent, or as received.
@@ -334,15 +331,9 @@ def context_of(instruction: Instruction, *, dim: int) -> RoundContext:
     Raises:
         ValueError: if the dimension is out of range.
     """
-    terms = struct.pack("<BQd", INSTRUCTION_VERSION, instruction.server_round, instruction.participation)
+    asked = repr(sorted(instruction.to_record().items())).encode()
     fingerprint = instruction.mechanism.fingerprint(dim=dim)
-    asked = instruction.analyzer_key + (to_json(instruction.metrics) + instruction.update.to_json()).encode()
-    if instruction.shared:
-        asked += b"\0shared" + instruction.shared.to_bytes()  # no text before it has a zero byte
-    if instruction.draws_records:
-        drawn = struct.pack("<QQ", instruction.records_per_client, instruction.samples_per_client)
-        asked += b"\0records" + drawn
-    digest = hashlib.sha256(b"flwr_shuffle round\n" + fingerprint + terms + asked).digest()
+    digest = hashlib.sha256(b"flwr_shuffle round\n" + fingerprint + asked).digest()
     return RoundContext(
         run=instruction.run,
         token=instruction.token,

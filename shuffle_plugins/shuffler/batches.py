@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Self
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Count, Ranged, whole
+from shuffle_plugins.core.ranges import Count, Ranged, whole_number
 from shuffle_plugins.shuffler.envelopes import (
     MOST_MIXERS,
     cascade_binding,
@@ -67,7 +67,7 @@ class MixedStatement(Ranged):
     """
 
     request: Annotated[bytes, bytes_of(_DIGEST_BYTES)]
-    answered: Annotated[int, whole(at_least=0)]
+    answered: Annotated[int, whole_number(at_least=0)]
     rejected: Mapping[int, Refusal] = field(default_factory=dict)
     count: Count
     outputs: Annotated[bytes, bytes_of(_DIGEST_BYTES)]
@@ -122,8 +122,8 @@ class BatchRequest(Ranged):
     context: RoundContext
     analyzer_key: Annotated[bytes, bytes_of(KEY_BYTES)]
     mixers: tuple[ServicePublicKey, ...]
-    position: Annotated[int, whole(at_least=0, at_most=MOST_MIXERS - 1)]
-    minimum: Annotated[int, whole(at_least=2)]
+    position: Annotated[int, whole_number(at_least=0, at_most=MOST_MIXERS - 1)]
+    minimum: Annotated[int, whole_number(at_least=2)]
     size: Count
     count: Count
     inputs: Annotated[bytes, bytes_of(_DIGEST_BYTES)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import SystemRandom
 from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 
-from shuffle_plugins.core.ranges import Check, Ranged, whole
+from shuffle_plugins.core.ranges import FieldCheck, Ranged, whole_number
 from shuffle_plugins.shuffler.errors import ShuffleError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ FINGERPRINT_BYTES = 32
 _ROUND = b"shuffle-plugins/4 round"
 
 
-def bytes_of(length: int) -> Check:
+def bytes_of(length: int) -> FieldCheck:
     """The range of a field: so many bytes."""
 
     def check(name: str, value: object) -> bytes:
@@ -99,8 +99,8 @@ class RoundContext(Ranged):
     run: Annotated[str, _text]
     token: Annotated[bytes, bytes_of(TOKEN_BYTES)]
     fingerprint: Annotated[bytes, bytes_of(FINGERPRINT_BYTES)]
-    minimum: Annotated[int, whole(at_least=2, at_most=(1 << 63) - 1)] = 2
-    reports: Annotated[int, whole(at_most=(1 << 31) - 1)] = 1
+    minimum: Annotated[int, whole_number(at_least=2, at_most=(1 << 63) - 1)] = 2
+    reports: Annotated[int, whole_number(at_most=(1 << 31) - 1)] = 1
 
     def digest(self) -> bytes:
         """32 bytes that differ wherever two contexts differ."""
