@@ -104,21 +104,6 @@ def test_nothing_the_server_sees_ties_a_report_to_a_client(run: MixedRun) -> Non
             assert not any(known[i : i + 8] in payload for i in range(len(known) - 7))
 
 
-def test_order_of_arrival_does_not_matter(run: MixedRun) -> None:
-    """Reports come back in an order that follows neither from the nodes nor from when they answered."""
-    orders = set()
-    run.stage.open(run.grid)
-    for turn in range(12):
-        instruction = run.instruction()
-        replies = run.answers(instruction)
-        found = run.collect(replies if turn % 2 else replies[::-1], instruction)
-        assert found.reports is not None
-        place = {run.sent[i]: i for i in run.sent}
-        reports = [found.reports.narrow(i, i + 1).to_bytes() for i in range(6)]
-        orders.add(tuple(place[report] for report in reports))
-    assert len(orders) > 6
-
-
 def altered(reply: Message, *, byte: int) -> Message:
     payload = bytearray(payload_of(reply))
     payload[byte] ^= 1
@@ -151,23 +136,6 @@ def test_a_tampered_envelope_is_dropped_and_its_node_is_named(
     replies[3] = altered(replies[3], byte=byte)
     dropped(run, replies, instruction, places={3})
     assert f"1 envelope dropped (unreadable), of node {run.nodes[4]}" in caplog.text
-
-
-def test_replayed_batches_are_refused(run: MixedRun) -> None:
-    run.stage.open(run.grid)
-    instruction = run.instruction()
-    replies = run.answers(instruction)
-    assert run.collect(replies, instruction).refusal is None
-    assert refusal_of(run, replies, instruction) is Refusal.REPLAYED
-    assert refusal_of(run, replies[1:], instruction) is Refusal.REPLAYED
-    assert refusal_of(run, replies, run.instruction()) is Refusal.UNDER_MINIMUM
-
-
-def test_one_signer_counts_once(run: MixedRun) -> None:
-    run.stage.open(run.grid)
-    run.changes = {2: {"signing_key": run.signing_keys[1]}}
-    instruction = run.instruction()
-    dropped(run, run.answers(instruction), instruction, places={1})
 
 
 def test_strangers_and_wrong_keys_are_dropped(run: MixedRun, caplog: pytest.LogCaptureFixture) -> None:
@@ -248,6 +216,7 @@ def test_too_few_reports_are_refused_and_the_mixer_counts_reports_alone(run: Mix
     run.dummies = {1, 2, 3, 4}
     found = run.round()
     assert (found.refusal, found.reports, found.answered) == (Refusal.UNDER_MINIMUM, None, 6)
+    assert found.refusal.conclusive  # a signed refusal is believed
     run.dummies = {1, 2, 3}
     assert run.round().refusal is None
     run.dummies = set()
@@ -528,13 +497,6 @@ def test_a_signed_batch_of_other_envelopes_of_the_round_is_refused(run: MixedRun
     run.grid.relay = fewer
     instruction = run.instruction()
     assert refusal_of(run, run.answers(instruction), instruction) is Refusal.NOT_PROVEN
-
-
-def test_a_signed_refusal_is_believed(run: MixedRun) -> None:
-    run.dummies = {1, 2, 3, 4}
-    found = run.round()
-    assert found.refusal is Refusal.UNDER_MINIMUM
-    assert found.refusal.conclusive
 
 
 def test_a_mix_node_of_an_older_version_is_named(run: MixedRun, caplog: pytest.LogCaptureFixture) -> None:
@@ -888,11 +850,6 @@ def test_as_many_items_come_as_were_asked_for(items: list[bytes]) -> None:
 def test_another_version_is_named_with_what_to_do() -> None:
     with pytest.raises(WrongVersionError, match="version 1 of mixing; this library knows version 2: install"):
         MixMessage.from_content(RecordDict({SERVICE_KEY: ConfigRecord({"version": 1, "run": "r"})}))
-
-
-def test_a_hundred_clients_answer_in_one_message(tmp_path: Path) -> None:
-    run = MixedRun(folder=tmp_path, clients=100)
-    assert encoded(run.round().reports) == sorted(run.sent.values())
 
 
 def test_the_mix_node_keeps_nothing_in_the_runs_state(run: MixedRun) -> None:
