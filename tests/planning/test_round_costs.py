@@ -25,7 +25,16 @@ from shuffle_plugins.secure_aggregation import (
     share,
     share_with_proof,
 )
-from shuffle_plugins.shuffler import EnvelopeOpener, Mixer, RoundContext, SpentTokens, part_sizes, seal
+from shuffle_plugins.shuffler import (
+    BatchRequest,
+    BatchSpool,
+    EnvelopeOpener,
+    Mixer,
+    RoundContext,
+    SpentTokens,
+    part_sizes,
+    seal,
+)
 from shuffle_plugins.shuffler.keys import (
     generate_sealing_key,
     generate_service_key,
@@ -132,8 +141,9 @@ def test_bytes_of_a_mixed_round_are_those_of_its_envelopes(tmp_path: Path) -> No
         )
         for key in signing
     ]
-    batch = mixer.mix(envelopes, context=CONTEXT, analyzer_key=analyzer, size=len(envelopes[0]))
-    given = sum(map(len, batch.reports))
+    request = BatchRequest.of(envelopes, context=CONTEXT, analyzer_key=analyzer, mixers=(mixer.public_key,))
+    _, reports = BatchSpool(tmp_path / "batches", mixer=mixer).mix(request, envelopes)
+    given = sum(map(len, reports))
 
     client, server, node = mixed_round_costs(clients=CLIENTS, report_bytes=size)
     assert client.sent == len(envelopes[0])

@@ -27,20 +27,21 @@ from shuffle_plugins.ledger import ClientLedger, ClientLimits
 from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.shuffler import (
     BatchRefused,
+    BatchRequest,
+    BatchSpool,
     EnvelopeOpener,
     Mixer,
     Refusal,
     RoundContext,
-    ServiceKey,
     SpentTokens,
     envelope_size,
     open_reports,
 )
 from shuffle_plugins.shuffler.keys import (
     generate_sealing_key,
+    generate_service_key,
     generate_signing_key,
     public_key_bytes,
-    public_key_hex,
     write_private_key,
 )
 
@@ -329,13 +330,13 @@ class _Sealed:
 
     def __init__(self, folder: Path) -> None:
         self.mixer, self.analyzer, self.signer = (
-            generate_sealing_key(),
+            generate_service_key(),
             generate_sealing_key(),
             generate_signing_key(),
         )
         write_private_key(folder / "client.pem", self.signer)
         self.config = {
-            "shuffle-mixer-public-key": public_key_hex(self.mixer),
+            "shuffle-mixer-public-key": self.mixer.public.hex(),
             "shuffle-signing-key-file": str(folder / "client.pem"),
         }
 
@@ -357,7 +358,7 @@ def test_sealed_reports_open_at_the_mixer_and_then_at_the_analyzer(sealed: _Seal
     opener = EnvelopeOpener(
         context=context,
         analyzer_key=asked.analyzer_key,
-        private_key=sealed.mixer,
+        private_key=sealed.mixer.sealing,
         enrolled=frozenset({public_key_bytes(sealed.signer)}),
     )
     opened = [opener.open(payload) for payload in payloads]
@@ -484,12 +485,14 @@ def test_a_mixer_gives_out_no_fewer_than_clients_were_promised(sealed: _Sealed, 
 
     def mixed(envelopes: list[bytes], context: RoundContext) -> int:
         state = tmp_path / os.urandom(4).hex()
-        SpentTokens.create(state, public_key=public_key_bytes(sealed.mixer))
+        SpentTokens.create(state, public_key=sealed.mixer.public.sealing)
         enrolled = frozenset(public_key_bytes(signer) for signer in signers)
-        key = ServiceKey(sealing=sealed.mixer, signing=generate_signing_key())
+        key = sealed.mixer
         mixer = Mixer(key=key, enrolled=enrolled, minimum=2, state=state)
-        size = len(envelopes[0])
-        return len(mixer.mix(envelopes, context=context, analyzer_key=asked.analyzer_key, size=size).reports)
+        request = BatchRequest.of(
+            envelopes, context=context, analyzer_key=asked.analyzer_key, mixers=(key.public,)
+        )
+        return BatchSpool(f"{state}.batches", mixer=mixer).mix(request, envelopes)[0].count
 
     context = context_of(asked, dim=4)
     assert mixed(payloads, context) == 4

@@ -921,7 +921,7 @@ def test_a_stranger_that_joins_and_denies_the_role_ends_no_run(
 
 
 def test_half_of_an_aggregators_key_is_refused_as_such() -> None:
-    with pytest.raises(ShuffleError, match=r"64 digits are a key to seal to.*mixer or an aggregator has 128"):
+    with pytest.raises(ShuffleError, match="128 hexadecimal digits"):
         SharedSumStage(aggregator_public_keys=["ab" * 32])
 
 
