@@ -48,20 +48,11 @@ def load_tile(x, signs, row, column, rows, columns, stride, SIGNED: tl.constexpr
     return values
 
 
+# fmt: off
 @triton.jit
 def _rows_kernel(
-    x,
-    signs,
-    out,
-    rows,
-    columns,
-    stride,
-    SIZE: tl.constexpr,
-    STAGES: tl.constexpr,
-    ROWS: tl.constexpr,
-    SCALE: tl.constexpr,
-    SIGNED: tl.constexpr,
-    DTYPE: tl.constexpr,
+    x, signs, out, rows, columns, stride, SIZE: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr,
+    SCALE: tl.constexpr, SIGNED: tl.constexpr, DTYPE: tl.constexpr
 ):
     flat = tl.arange(0, ROWS * SIZE)
     row = tl.program_id(0).to(tl.int64) * ROWS + flat // SIZE
@@ -69,22 +60,14 @@ def _rows_kernel(
     values = load_tile(x, signs, row, column, rows, columns, stride, SIGNED, DTYPE)
     values = butterflies(values, SIZE, 1, STAGES) * tl.full(values.shape, SCALE, DTYPE)
     tl.store(out + row * SIZE + column, values.to(out.dtype.element_ty), mask=row < rows)
+# fmt: on
 
 
+# fmt: off
 @triton.jit
 def _columns_kernel(
-    x,
-    signs,
-    out,
-    rows,
-    columns,
-    stride,
-    LENGTH: tl.constexpr,
-    INNER: tl.constexpr,
-    STAGES: tl.constexpr,
-    WIDTH: tl.constexpr,
-    SIGNED: tl.constexpr,
-    DTYPE: tl.constexpr,
+    x, signs, out, rows, columns, stride, LENGTH: tl.constexpr, INNER: tl.constexpr, STAGES: tl.constexpr,
+    WIDTH: tl.constexpr, SIGNED: tl.constexpr, DTYPE: tl.constexpr
 ):
     flat = tl.arange(0, LENGTH * WIDTH)
     row = tl.program_id(0).to(tl.int64) + tl.zeros(flat.shape, tl.int64)
@@ -92,6 +75,7 @@ def _columns_kernel(
     values = load_tile(x, signs, row, column, rows, columns, stride, SIGNED, DTYPE)
     values = butterflies(values, LENGTH, WIDTH, STAGES)
     tl.store(out + row * (LENGTH * INNER) + column, values.to(out.dtype.element_ty))
+# fmt: on
 
 
 def transform_rows_triton(
@@ -142,20 +126,13 @@ def _transform_columns(x: Tensor, *, size: int, signs: Tensor | None) -> Tensor:
     out = torch.empty((x.shape[0], size), dtype=dtype, device=x.device)
     if out.numel():
         with on_device(x.device):
+            # fmt: off
             _columns_kernel[(x.shape[0], inner // width)](
-                x,
-                x if signs is None else signs,
-                out,
-                *x.shape,
-                x.stride(0),
-                LENGTH=length,
-                INNER=inner,
-                STAGES=length.bit_length() - 1,
-                WIDTH=width,
-                SIGNED=signs is not None,
-                DTYPE=compute_type(dtype),
-                **launch_options(_TILE),
+                x, x if signs is None else signs, out, *x.shape, x.stride(0), LENGTH=length, INNER=inner,
+                STAGES=length.bit_length() - 1, WIDTH=width, SIGNED=signs is not None,
+                DTYPE=compute_type(dtype), **launch_options(_TILE)
             )
+            # fmt: on
     return out
 
 
@@ -165,20 +142,13 @@ def _transform_whole(x: Tensor, out: Tensor, *, signs: Tensor | None, scale: flo
         return
     together = rows_per_program(size)
     with on_device(x.device):
+        # fmt: off
         _rows_kernel[(triton.cdiv(rows, together),)](
-            x,
-            x if signs is None else signs,
-            out,
-            *x.shape,
-            x.stride(0),
-            SIZE=size,
-            STAGES=size.bit_length() - 1,
-            ROWS=together,
-            SCALE=scale,
-            SIGNED=signs is not None,
-            DTYPE=compute_type(x.dtype),
-            **launch_options(together * size),
+            x, x if signs is None else signs, out, *x.shape, x.stride(0), SIZE=size,
+            STAGES=size.bit_length() - 1, ROWS=together, SCALE=scale, SIGNED=signs is not None,
+            DTYPE=compute_type(x.dtype), **launch_options(together * size)
         )
+        # fmt: on
 
 
 def rows_per_program(size: int) -> int:
