@@ -18,7 +18,7 @@ from shuffle_plugins.auditing.attacks import DEFAULT_ATTACKS, Attack, Score, Tar
 from shuffle_plugins.auditing.neighbours import AuditedMechanism, Neighbours, extreme_neighbours
 from shuffle_plugins.auditing.simulation import Dataset, RoundSimulator
 from shuffle_plugins.core import epsilon_lower_bound
-from shuffle_plugins.core.ranges import Count, Ranged, number, whole
+from shuffle_plugins.core.ranges import Count, Ranged, in_range, whole_number
 from shuffle_plugins.randomness import Randomness, secure
 
 Side = Literal["at least", "below"]
@@ -157,9 +157,9 @@ class TrialPlan(Ranged):
     """
 
     num_steps: Count
-    num_trials: Annotated[int, whole(at_least=LEAST_TRIALS)]
-    delta: Annotated[float, number(at_least=0, below=1)]
-    confidence: Annotated[float, number(above=0, below=1)]
+    num_trials: Annotated[int, whole_number(at_least=LEAST_TRIALS)]
+    delta: Annotated[float, in_range(at_least=0, below=1)]
+    confidence: Annotated[float, in_range(above=0, below=1)]
 
     @property
     def tried(self) -> int:

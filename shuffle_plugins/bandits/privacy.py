@@ -32,7 +32,7 @@ from shuffle_plugins.accounting import (
 from shuffle_plugins.accounting.published import clones
 from shuffle_plugins.bandits.designs import Indices, Vectors
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Delta, Ranged, number, one_of
+from shuffle_plugins.core.ranges import Delta, Ranged, in_range, one_of
 from shuffle_plugins.mechanisms import blanket
 from shuffle_plugins.mechanisms.noise.discrete_laplace_law import FINE_BITS, laplace_grid
 
@@ -229,7 +229,7 @@ class CentralModel(PrivacyModel):
         epsilon: ε against whoever sees the actions that are played, at least 1e-3.
     """
 
-    epsilon: Annotated[float, number(at_least=LEAST_EPSILON)]
+    epsilon: Annotated[float, in_range(at_least=LEAST_EPSILON)]
 
     trust: ClassVar[str] = "the server sees every reward, and is trusted with it and to add noise to sums"
     seen: ClassVar[str] = "the played actions, which follow from noisy sums; the server alone sees rewards"
@@ -250,7 +250,7 @@ class LocalModel(PrivacyModel):
         mechanism: ``"laplace"`` as in the thesis, or ``"binary-rr"``, one bit with less noise.
     """
 
-    local_epsilon: Annotated[float, number(at_least=LEAST_EPSILON)]
+    local_epsilon: Annotated[float, in_range(at_least=LEAST_EPSILON)]
     mechanism: Annotated[RewardMechanism, one_of(RewardMechanism)] = RewardMechanism.LAPLACE
 
     trust: ClassVar[str] = (
@@ -284,7 +284,7 @@ class ShuffledModel(PrivacyModel):
         bound: ``"certified"``, or ``"published"`` for the closed form that the thesis uses.
     """
 
-    epsilon: Annotated[float, number(at_least=LEAST_EPSILON)]
+    epsilon: Annotated[float, in_range(at_least=LEAST_EPSILON)]
     delta: Delta
     mechanism: Annotated[RewardMechanism, one_of(RewardMechanism)] = RewardMechanism.LAPLACE
     bound: Annotated[Bound, one_of(Bound)] = Bound.CERTIFIED

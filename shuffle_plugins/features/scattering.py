@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Count, Ranged, whole
+from shuffle_plugins.core.ranges import Count, Ranged, whole_number
 from shuffle_plugins.features.rows import in_parts
 
 _WIDTH, _FREQUENCY = 0.8, 3 * math.pi / 4  # of the finest wavelet
@@ -50,9 +50,9 @@ class Scattering(Ranged):
 
     height: Count
     width: Count
-    scales: Annotated[int, whole(at_most=8)] = 2
-    directions: Annotated[int, whole(at_most=64)] = 8
-    order: Annotated[int, whole(at_most=2)] = 2
+    scales: Annotated[int, whole_number(at_most=8)] = 2
+    directions: Annotated[int, whole_number(at_most=64)] = 8
+    order: Annotated[int, whole_number(at_most=2)] = 2
     _padded: tuple[int, int] = field(init=False, repr=False, compare=False)
     _wavelets: dict[tuple[int, int], Tensor] = field(init=False, repr=False, compare=False)
     _blurs: dict[tuple[int, int], Tensor] = field(init=False, repr=False, compare=False)

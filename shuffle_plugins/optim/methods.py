@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Count, Delta, Positive, Ranged, number, whole
+from shuffle_plugins.core.ranges import Count, Delta, Positive, Ranged, in_range, whole_number
 from shuffle_plugins.optim import bounds
 from shuffle_plugins.optim.oracles import GradientModel, GradientOracle, GradientTarget, VectorSums
 from shuffle_plugins.optim.participation import Participation
@@ -47,7 +47,7 @@ class Task(Ranged):
     """
 
     problem: Problem
-    population: Annotated[int, whole(at_least=2)]
+    population: Annotated[int, whole_number(at_least=2)]
     model: GradientModel
     epsilon: Positive
     delta: Delta
@@ -379,7 +379,7 @@ class Phased(OptimizationMethod):
 
     inner: SGD | AGD | GD | Smoothed
     phases: Count | None = None
-    growth: Annotated[float, number(at_least=1)] = 2.0
+    growth: Annotated[float, in_range(at_least=1)] = 2.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 
 from shuffle_plugins.compressors.hadamard import checked_indices, padded_dim, padded_transform
 from shuffle_plugins.core import Rows, checks
-from shuffle_plugins.core.ranges import Ranged, whole
+from shuffle_plugins.core.ranges import Ranged, whole_number
 from shuffle_plugins.randomness import COIN_BITS, PROBABILITY_BITS, Keystream, runs_kernels
 
 WORD_BITS = 32
@@ -149,7 +149,7 @@ class SignRule(Ranged):
         low: threshold for the value -1, the lowest of all values.
     """
 
-    low: Annotated[int, whole(at_most=_HALF)]
+    low: Annotated[int, whole_number(at_most=_HALF)]
 
     @property
     def gain(self) -> float:
