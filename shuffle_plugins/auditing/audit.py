@@ -17,8 +17,7 @@ from shuffle_plugins.accounting import NEIGHBOURING_RELATION, Adversary, Samplin
 from shuffle_plugins.auditing.attacks import DEFAULT_ATTACKS, Attack, Score, Target
 from shuffle_plugins.auditing.neighbours import AuditedMechanism, Neighbours, extreme_neighbours
 from shuffle_plugins.auditing.simulation import Dataset, RoundSimulator
-from shuffle_plugins.core import epsilon_lower_bound
-from shuffle_plugins.core.ranges import Count, Ranged, in_range, whole_number
+from shuffle_plugins.core import Count, Ranged, epsilon_lower_bound, in_range, whole_number
 from shuffle_plugins.randomness import Randomness, secure
 
 Side = Literal["at least", "below"]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from shuffle_plugins.core.ranges import Dim, Radius, Ranged
+from shuffle_plugins.core import Dim, Radius, Ranged
 
 
 class ConvexSet(ABC):

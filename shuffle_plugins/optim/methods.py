@@ -17,8 +17,7 @@ from typing import Annotated, ClassVar
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Sampling
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Count, Delta, Positive, Ranged, in_range, whole_number
+from shuffle_plugins.core import Count, Delta, Positive, Ranged, checks, in_range, whole_number
 from shuffle_plugins.optim import bounds
 from shuffle_plugins.optim.oracles import GradientModel, GradientOracle, GradientTarget, VectorSums
 from shuffle_plugins.optim.participation import Participation

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting import Sampling
-from shuffle_plugins.core.ranges import Count, Ranged
+from shuffle_plugins.core import Count, Ranged
 from shuffle_plugins.randomness import PROBABILITY_BITS, Randomness
 
 _IN_WORDS = {

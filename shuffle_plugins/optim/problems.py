@@ -10,8 +10,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Dim, NotNegative, Radius, Ranged, one_of
+from shuffle_plugins.core import Dim, NotNegative, Radius, Ranged, checks, one_of
 from shuffle_plugins.mechanisms import Norm
 from shuffle_plugins.optim.domains import ConvexSet
 
