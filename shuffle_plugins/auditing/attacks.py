@@ -182,12 +182,8 @@ DEFAULT_ATTACKS: tuple[Attack, ...] = (LikelihoodRatio(), Frequencies(), Project
 def log_likelihood_ratio(rounds: ReleasedRounds, *, original: Tensor, replacement: Tensor) -> Tensor:
     """The log-likelihood ratio of D and D' for each round, (rounds,) float64; see the module's docstring.
 
-    Rounded to nine decimals, so that the order of a round's reports does not show.
-
-    Args:
-        rounds: the released rounds that are to be told apart.
-        original: a of each report, (reports,), not negative.
-        replacement: b of each report, (reports,), not negative.
+    Of the weights a and b of each report, (reports,), not negative. Rounded to nine decimals, so that the
+    order of a round's reports does not show.
     """
 
     def log_density(weights: Tensor) -> Tensor:

@@ -98,9 +98,6 @@ class Batch:
         """An action for each client of the batch, in a uniformly random order, int64 (size,).
 
         In the shuffle model the shuffler calls this, and the server must not learn the result.
-
-        Args:
-            randomness: by default a fresh, secure source.
         """
         from shuffle_plugins.randomness import secure
 
@@ -445,13 +442,9 @@ class LinearBandit:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Batch | None:
-        """Go on where a saved bandit of the same arguments stopped.
+        """Go on where a saved bandit of the same arguments stopped, with what :meth:`state_dict` gave.
 
-        Args:
-            state: what :meth:`state_dict` gave.
-
-        Returns:
-            the batch whose rewards were awaited when the state was saved; None if there was none.
+        Returns the batch whose rewards were awaited when the state was saved; None if there was none.
         """
         try:
             if state["format"] != _STATE_FORMAT or state["identity"] != self._identity():

@@ -360,12 +360,8 @@ def laplace_width(
 
     Each takes half of the failure. λ is minimised over for the actions that could have the largest sum; the
     others are known to be below by the bound at the λ of one of these. The result is at most 1e-4 above the
-    largest of all minima.
-
-    Args:
-        lengths, coefficients, failure: as of :meth:`RewardNoise.width`.
-        copies: how many independent noises each played action has, (played,).
-        scale: of the Laplace noise.
+    largest of all minima. Arguments are as of :meth:`RewardNoise.width`; ``copies`` says how many independent
+    noises of this ``scale`` each played action has, (played,).
     """
     price = math.log(4 / failure)
     of_rewards = np.sqrt(2 * price * lengths) * _ROUNDING

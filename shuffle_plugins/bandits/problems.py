@@ -19,10 +19,8 @@ from shuffle_plugins.core import checks
 class Play:
     """What a bandit did in an environment.
 
-    Attributes:
-        regret: Σ ⟨θ*, a* - a_t⟩ over all clients.
-        batches: (clients, regret of these clients, actions left when it was chosen) of each batch.
-        best: index of the action that the bandit ended with.
+    ``regret`` is Σ ⟨θ*, a* - a_t⟩ over all clients, ``batches`` (clients, their regret, actions left when it
+    was chosen) of each batch, and ``best`` the index of the action that the bandit ended with.
     """
 
     regret: float

@@ -87,14 +87,9 @@ def padded_transform(x: Tensor, *, signs: Tensor | None = None, normalized: bool
 def hadamard_coefficients(x: Tensor | Rows, indices: Tensor, *, signs: Tensor | None = None) -> Tensor:
     """Unnormalised coefficients <H_j, signs * x_i> of zero-padded rows, each client at indices of its own.
 
-    Args:
-        x: (clients, dim).
-        indices: int64 (clients, count), in [0, padded_dim(dim)).
-        signs: +1 and -1, (dim,) int8, multiplied into every row first; none by default.
-
-    Returns:
-        (clients, count) in float64 for float64 input, else float32. Each is the entry that
-        :func:`hadamard_transform` of the padded row has there, bit for bit.
+    ``indices`` are int64 (clients, count), in [0, padded_dim(dim)), and ``signs`` +1 and -1, (dim,) int8,
+    none by default. Returns (clients, count) in float64 for float64 input, else float32: the entries of
+    :func:`hadamard_transform` of the padded rows, bit for bit.
     """
     rows = Rows.of(x)
     size = padded_dim(rows.dim)

@@ -27,15 +27,13 @@ coefficients from that image alone; ``fit`` tries this on two pictures."""
 class ImageFeatures:
     """Turns each image into a vector of fixed features with ℓ2 norm 1, for a linear model.
 
-    By default these are scattering coefficients of order 1, which tell how strong waves are at each place,
-    and how well patches agree with random patches. The channels of every kind of features are made less
-    correlated and equally strong by what they do on public pictures (:class:`ChannelWhitening`), and all
-    kinds have the same weight. ::
+    By default these are scattering coefficients of order 1 and how well patches agree with random patches,
+    each made less correlated and equally strong by public pictures (:class:`ChannelWhitening`), with the same
+    weight. An image's row depends on that image and on public pictures only, so computing it spends no
+    privacy. ::
 
         features = ImageFeatures.fit(dead_leaves(3000, height=28, width=28))
         rows = features(images[:, None])  # images: (n, 28, 28), floating point in [0, 1]
-
-    An image's row depends on that image and on public pictures only, so computing it spends no privacy.
 
     Attributes:
         kinds: functions that make coefficients of images, each a kind of features.
@@ -93,8 +91,8 @@ class ImageFeatures:
                 colours. NaN in an image makes its row NaN.
 
         Returns:
-            (images, features) float32 on the device of the images, each row of ℓ2 norm 1: the kinds after
-            each other, colours·channels·rows·columns numbers of each; 1,985 by default for 28 × 28.
+            (images, features) float32, each row of ℓ2 norm 1: the kinds after each other,
+                colours·channels·rows·columns numbers of each; 1,985 by default for 28 × 28.
         """
         check_images("images", images)
         if tuple(images.shape[1:]) != self.shape:

@@ -71,15 +71,9 @@ def group_normalized(coefficients: Tensor, *, groups: int = 1) -> Tensor:
     """Every group of an image's channels with mean 0 and variance 1, and the whole row of length about 1.
 
     Group normalisation (Wu, He 2018) takes its mean and variance from one image alone, so it spends no
-    privacy (Tramèr, Boneh 2021 use it so with scattering coefficients).
-
-    Args:
-        coefficients: (images, channels, rows, columns), or with colours, (images, colours, channels, rows,
-            columns), which become further channels.
-        groups: into how many groups of equal size the channels are split, in their order.
-
-    Returns:
-        (images, channels·rows·columns), of the same floating type. A group that is the same everywhere is 0.
+    privacy (Tramèr, Boneh 2021). Coefficients are as of :func:`place_normalized`, colours further channels;
+    the channels are split into ``groups`` of equal size, in their order. Returns (images,
+    channels·rows·columns), of the same floating type. A group that is the same everywhere is 0.
     """
     _check_coefficients(coefficients)
     flat = coefficients.flatten(1, -3)

@@ -93,14 +93,11 @@ class Scattering(Ranged):
         return self.channels, self.height >> self.scales, self.width >> self.scales
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Coefficients of each image; no gradient flows back to it.
+        """Coefficients (..., channels, rows, columns) float32 of images (..., height, width), of any
+        floating type.
 
-        Args:
-            images: (..., height, width), of any floating type; colours are images of their own.
-
-        Returns:
-            (..., channels, rows, columns) float32, on the device of the images. Channels come by order; those
-            of the first order by scale, then direction; those of the second by first wavelet, then second.
+        No gradient flows back; colours are images of their own. Channels come by order; those of the first
+        order by scale, then direction; those of the second by first wavelet, then second.
         """
         if images.shape[-2:] != (self.height, self.width) or not images.is_floating_point():
             raise ValueError(

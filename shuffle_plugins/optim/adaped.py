@@ -1,20 +1,16 @@
-r"""AdaPeD, personalised federated learning by adaptive distillation: a client's loss and its local steps.
+"""AdaPeD, personalised federated learning by adaptive distillation: a client's loss and its local steps.
 
-Every client has a *personal model* of its own, θ, and a copy of one *global model*, μ. It learns from the
-loss
-
-    f(θ) + ½ log(2ψ) + KD(θ, μ) / (2ψ),
-
-where f is the loss on its data; KD (for knowledge distillation) is how far the outputs of μ are from those of
-θ on the same data; and ψ > 0, the *dissimilarity*, is how much the two models may differ. ψ is learnt, too:
-if the models disagree, ψ grows, and then μ holds θ back less. A client never shares θ. In each round it takes
-τ local steps, which change θ, μ and ψ, and it shares only what they changed in μ and ψ.
+Every client has a *personal model* of its own, θ, which it never shares, and a copy of one *global model*, μ.
+It learns from f(θ) + ½ log(2ψ) + KD(θ, μ) / (2ψ), where f is the loss on its data; KD (for knowledge
+distillation) is how far the outputs of μ are from those of θ on the same data; and ψ > 0, the
+*dissimilarity*, is how much the two models may differ. ψ is learnt, too: if the models disagree, ψ grows, and
+then μ holds θ back less. In each round a client takes τ local steps and shares what they changed in μ and ψ.
 
 Source: Girgis, Privacy-preserving distributed machine learning (thesis, UCLA 2023), section 4.5, equation
 4.16 and Algorithm 4.4.1. The thesis adds noise in every local step, and its bound on the privacy cost of that
-does not hold (:mod:`shuffle_plugins.accounting.published.adaped`). Here local steps have no noise. What a
-round changed in μ and ψ is one vector; it is clipped once, and then randomised by any
-:class:`~shuffle_plugins.mechanisms.PrivateSum`. The privacy cost of a round is that of this mechanism.
+does not hold (:mod:`shuffle_plugins.accounting.published.adaped`). Here what a round changed in μ and ψ is
+one vector; it is clipped once, and then randomised by any :class:`~shuffle_plugins.mechanisms.PrivateSum`,
+whose cost is that of the round.
 """
 
 from __future__ import annotations
@@ -43,12 +39,8 @@ _Pullback = Callable[[Tensor], tuple[dict[str, Tensor]]]
 def distillation_loss(personal_scores: Tensor, global_scores: Tensor) -> Tensor:
     """KD: the mean Kullback–Leibler divergence of the global model's outputs from the personal model's.
 
-    Args:
-        personal_scores: outputs of θ before the softmax, (examples, classes).
-        global_scores: outputs of μ on the same examples.
-
-    Returns:
-        KL(softmax of ``personal_scores`` ‖ softmax of ``global_scores``) in nats, averaged over examples.
+    KL(softmax of ``personal_scores`` ‖ softmax of ``global_scores``) in nats, averaged over examples; both
+    are outputs before the softmax, (examples, classes).
     """
     ours, theirs = personal_scores.log_softmax(-1), global_scores.log_softmax(-1)
     return (ours.exp() * (ours - theirs)).sum(-1).mean()  # vmap would run torch's own kl_div once per client

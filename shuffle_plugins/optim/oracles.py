@@ -223,12 +223,10 @@ class VectorSums(GradientModel):
 class PanPrivate(GradientModel):
     """One trusted processor of a stream, safe against one look at its memory (Appendix C, Algorithm 6).
 
-    The running sum of a batch starts from noise, and as much noise is added again before it is used. A client
-    that came before somebody looked is hidden by the first noise, and all that follows is computed from what
-    was seen. A client that comes after the look is hidden by the second noise, even though the first is
-    known. So a client costs one sum with one noise, and the error is that of two. The paper's noise is
-    Gaussian. Here it is the fair coins of P_vec, tossed by the processor: all arithmetic is of whole numbers,
-    and the accounting is that of P_vec.
+    The running sum of a batch starts from noise, and as much noise is added again before it is used: a client
+    that came before somebody looked is hidden by the first noise, one that comes after by the second. So a
+    client costs one sum with one noise, and the error is that of two. The paper's noise is Gaussian. Here it
+    is the fair coins of P_vec, tossed by the processor, and the accounting is that of P_vec.
 
     Attributes:
         overhead: as of :class:`VectorSums`.

@@ -90,12 +90,9 @@ class Participation(Ranged):
         return 1 if self.once else self.num_steps
 
     def drawn(self, step: int, *, order: Tensor, randomness: Randomness) -> Tensor:
-        """Positions of the records of a step, int64; client i has those from i·m to (i + 1)·m − 1.
+        """Positions of the records of a step, from 1, int64; client i has those from i·m to (i + 1)·m − 1.
 
-        Args:
-            step: from 1.
-            order: a uniform permutation of the group's clients, drawn once.
-            randomness: where cohorts are drawn from.
+        ``order`` is a uniform permutation of the group's clients, drawn once.
         """
         clients = self._clients(step, order=order, randomness=randomness)
         records, samples = self.records_per_client, self.samples_per_client

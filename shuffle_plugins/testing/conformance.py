@@ -34,14 +34,9 @@ class ConformanceError(AssertionError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """One check of one mechanism in one setting.
+    """One check of one mechanism in one setting, which is ε0 and dimension in words.
 
-    Attributes:
-        check: name of the check.
-        setting: ε0 and dimension, in words.
-        status: whether it passed, was skipped or failed.
-        message: what went wrong, or why it was skipped; empty where it passed.
-        measured: numbers by name, as measured.
+    ``message`` says what went wrong, or why it was skipped, and ``measured`` are numbers by name.
     """
 
     check: str

@@ -81,14 +81,9 @@ def _columns_kernel(
 def transform_rows_triton(
     x: Tensor, *, size: int, signs: Tensor | None = None, scale: float = 1.0, out: Tensor | None = None
 ) -> Tensor:
-    """``scale`` · H · (signs · row) of each zero-padded row, (rows, size).
+    """``scale`` · H · (signs · row) of each zero-padded row of x (rows, columns), (rows, size).
 
-    Args:
-        x: (rows, columns), columns at most ``size``.
-        size: a power of two.
-        signs: (columns,) +1 and -1; none by default.
-        scale: the factor, applied last.
-        out: where to write, contiguous (rows, size); may be x itself. By default a new tensor of x's dtype.
+    ``size`` is a power of two and ``signs`` (columns,) +1 and -1. ``out`` may be x itself.
     """
     if out is None:
         out = torch.empty((x.shape[0], size), dtype=x.dtype, device=x.device)
