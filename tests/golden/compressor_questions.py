@@ -19,7 +19,6 @@ from shuffle_plugins.compressors import (
     public_signs,
     stochastic_round,
 )
-from shuffle_plugins.compressors.quantization import dithered_round, dithered_value, public_dither
 from shuffle_plugins.core import pack_bits
 from shuffle_plugins.core.packing import pack_each, pack_records, unpack_bits
 from shuffle_plugins.randomness import Keystream, SeededRandomness
@@ -90,13 +89,8 @@ def kashin(dim: int) -> dict[str, Any]:
 
 def quantized() -> dict[str, Any]:
     x = rows(9, 50, scale=64.0, dtype=torch.float64)
-    dither = public_dither((9, 50), seed=4)
-    rounded = dithered_round(x, dither=dither)
     return {
         "stochastic": tensor(stochastic_round(x, randomness=SeededRandomness(2)).double()),
-        "dither": tensor(dither),
-        "dithered": tensor(rounded.double()),
-        "back": tensor(dithered_value(rounded, dither=dither)),
     }
 
 
