@@ -47,7 +47,7 @@ def _versions() -> list[str]:
     return [
         f"three versions: 2.{minor[0]}, which is the lower bound, 2.{minor[1]} and the newest",
         f"Opacus's lower bound is real: {opacus} has no",
-        f"With the hosts only Python {python} was run",
+        f"In these environments the hosts ran on Python {python} alone",
         f"Flower {flower} passes this selection too",
         f"so {bounds['flwr']} stays the lower bound",
     ]
