@@ -248,7 +248,7 @@ def test_a_server_and_a_check_in_take_the_right_view() -> None:
 def test_shares_end_where_what_is_seen_of_them_is_too_rare(trials: int) -> None:
     """By Hoeffding's bound; of bits that are all the same it is the probability itself."""
     counts = np.arange(trials + 1, dtype=np.float64)
-    least, most = (bits._likely_share(counts, trials, upper=upper) for upper in (False, True))
+    least, most = (bits.likely_share(counts, trials, upper=upper) for upper in (False, True))
     assert (least[0], most[-1]) == (0.0, 1.0)
     assert least[-1] == pytest.approx(math.exp(-LOG_TAIL / trials), rel=1e-7, abs=0)
     assert most[0] == pytest.approx(-math.expm1(-LOG_TAIL / trials), rel=1e-7, abs=0)
@@ -256,7 +256,7 @@ def test_shares_end_where_what_is_seen_of_them_is_too_rare(trials: int) -> None:
     assert np.all(counts / trials <= most)
     assert np.all(stats.binom.logsf(counts[1:] - 1, trials, least[1:]) <= -LOG_TAIL + 1e-6)
     assert np.all(stats.binom.logcdf(counts[:-1], trials, most[:-1]) <= -LOG_TAIL + 1e-6)
-    assert [bits._likely_share(np.zeros(1), 0, upper=upper)[0] for upper in (False, True)] == [0.0, 1.0]
+    assert [bits.likely_share(np.zeros(1), 0, upper=upper)[0] for upper in (False, True)] == [0.0, 1.0]
 
 
 @pytest.mark.parametrize(("zeros", "ones"), [(0, 100_000), (100_000, 0), (40, 30), (0, 1)])
