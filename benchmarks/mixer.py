@@ -37,7 +37,6 @@ from shuffle_plugins.shuffler import (
     seal,
     ticket_size,
 )
-from shuffle_plugins.shuffler.envelopes import Marks, draw_marks
 from shuffle_plugins.shuffler.keys import (
     SealingKey,
     ServiceKey,
@@ -52,6 +51,7 @@ _OWN_KEY = ServiceKey(
 )
 _FIRST_KEY = SealingKey.from_private_bytes(bytes([10]) * 32)
 _PIPE_BYTES = 1 << 20
+_draw_marks = envelopes.draw_marks
 
 
 def client_key(number: int) -> SigningKey:
@@ -76,9 +76,9 @@ def row(*, later: bool) -> tuple[ServicePublicKey, ...]:
     return (first, _OWN_KEY.public) if later else (_OWN_KEY.public,)
 
 
-def without_marks(mixers: int) -> Marks:
+def without_marks(mixers: int) -> envelopes.Marks:
     """Marks of zero, so that the mixer's process knows their sums."""
-    return draw_marks(mixers, draw=lambda _: 0)
+    return _draw_marks(mixers, draw=lambda _: 0)
 
 
 def mix(*, count: int, size: int, later: bool, folder: str) -> dict[str, Any]:

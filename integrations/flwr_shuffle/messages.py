@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Self
@@ -15,11 +16,9 @@ from flwr.common.constant import ErrorCode
 from flwr_shuffle.clipping import PLAIN, UpdateTerms
 from flwr_shuffle.evaluation import Metric, from_json, to_json
 from flwr_shuffle.shared_terms import SharedTerms
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Count, Ranged, in_range, whole_number
+from shuffle_plugins.core import Count, Ranged, checks, in_range, whole_number
 from shuffle_plugins.mechanisms import Spec, spec_from_json
 from shuffle_plugins.shuffler import KEY_BYTES, TOKEN_BYTES, RoundContext
-from shuffle_plugins.shuffler.shuffler import bytes_of
 
 RECORD_KEY = "shuffle"
 """Key of the :class:`ConfigRecord` of an instruction, and of a reply."""
@@ -64,10 +63,13 @@ def _run_name(name: str, value: object) -> str:
     return value
 
 
-def _key_or_nothing(name: str, value: object) -> bytes:
-    if type(value) is not bytes or len(value) not in (0, KEY_BYTES):
-        raise ValueError(f"{name} is {KEY_BYTES} bytes, or empty")
-    return value
+def _bytes_of(*lengths: int) -> Callable[[str, object], bytes]:
+    def check(name: str, value: object) -> bytes:
+        if type(value) is not bytes or len(value) not in lengths:
+            raise ValueError(f"{name} is {' or '.join(map(str, lengths))} bytes")
+        return value
+
+    return check
 
 
 class ClientRefusal(StrEnum):
@@ -196,12 +198,12 @@ class Instruction(Ranged):
         ValueError: if fields do not go together.
     """
 
-    token: Annotated[bytes, bytes_of(TOKEN_BYTES)]
+    token: Annotated[bytes, _bytes_of(TOKEN_BYTES)]
     run: Annotated[str, _run_name]
     server_round: Annotated[int, whole_number(at_least=0, at_most=_LARGEST)]
     mechanism: Spec
     participation: Annotated[float, in_range(above=0, at_most=1)] = 1.0
-    analyzer_key: Annotated[bytes, _key_or_nothing] = b""
+    analyzer_key: Annotated[bytes, _bytes_of(0, KEY_BYTES)] = b""
     minimum: Annotated[int, whole_number(at_least=2, at_most=_LARGEST)] = 2
     metrics: tuple[Metric, ...] = ()
     update: UpdateTerms = PLAIN

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import SystemRandom
 from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 
-from shuffle_plugins.core.ranges import FieldCheck, Ranged, whole_number
+from shuffle_plugins.core import Ranged, whole_number
 from shuffle_plugins.shuffler.errors import ShuffleError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ FINGERPRINT_BYTES = 32
 _ROUND = b"shuffle-plugins/4 round"
 
 
-def bytes_of(length: int) -> FieldCheck:
+def bytes_of(length: int) -> Callable[[str, object], bytes]:
     """The range of a field: so many bytes."""
 
     def check(name: str, value: object) -> bytes:

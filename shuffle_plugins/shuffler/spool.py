@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from shuffle_plugins.core.ranges import Count, Ranged
+from shuffle_plugins.core import Count, Ranged
 from shuffle_plugins.shuffler.batches import BatchRequest, MixedStatement, items_digest
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
 from shuffle_plugins.shuffler.keys import ServicePublicKey
