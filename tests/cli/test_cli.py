@@ -5,8 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast, get_args
+from typing import Any
 
 import pytest
 from thinning import first_fast
@@ -15,18 +14,14 @@ from shuffle_plugins import __version__, cli
 from shuffle_plugins.accounting import (
     LARGEST_SEARCHED_LOCAL_EPSILON,
     MAX_NUM_STEPS,
-    Adversary,
-    Method,
     SampledRecordsRound,
-    Sampling,
     SeveralReportsRound,
     ShuffleAccountant,
     ShuffleRound,
     comparison,
 )
 from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS, PublishedBound
-from shuffle_plugins.cli import output, plan_tables, tables, wrong_names
-from shuffle_plugins.planning import Plan
+from shuffle_plugins.cli import output, wrong_names
 
 QUESTION = ["-n", "2000", "-k", "200", "-e", "1", "-t", "20", "-d", "1e-5"]
 
@@ -326,15 +321,6 @@ def test_mechanisms_compare_on_one_question(run: Run) -> None:
         assert "--local-epsilon" in err
 
 
-def test_mechanisms_are_timed_on_request(run: Run) -> None:
-    asked = ["mechanisms", "--dim", "10", "-e", "2", "--norm", "categories"]
-    assert " µs " not in run(*asked)[1]
-    assert " µs " in run(*asked, "--time")[1]
-    found = answer(run, *asked, "--time")
-    assert all(each["seconds"] > 0 for each in found if "seconds" in each)
-    assert run("mechanisms", "--time")[0] == 2
-
-
 PLANNED = ["-n", "300", "--target-epsilon", "0.5", "-d", "1e-5", "--dim", "8", "-t", "4,1", "-k", "30,300"]
 PLANNED += ["--mechanism", "linf-block"]
 
@@ -526,32 +512,6 @@ def test_usual_names_elsewhere_point_at_options_that_exist() -> None:
     assert {f"--{name}" for name in wrong_names.ELSEWHERE} & options <= with_another_meaning
 
 
-@pytest.mark.parametrize(
-    ("ratio", "text"),
-    [
-        (1.0, "1"),
-        (1.00006, "1.000"),
-        (1.004, "1.004"),
-        (12.345, "12.35"),
-        (999.94, "999.9"),
-        (14616.56, "14,617"),
-    ],
-)
-def test_ratios_are_rounded_to_the_nearest(ratio: float, text: str) -> None:
-    assert tables.times(ratio) == text
-    assert tables.times(0.0123456) == "0.01235"
-    assert tables.times(float("inf")) == "inf"
-
-
-@pytest.mark.parametrize(("num_reports", "told"), [(30_000, True), (300, False)])
-def test_a_headline_says_what_a_plan_asks_of_clients(num_reports: int, told: bool) -> None:
-    row = {"mechanism": "privunit", "cohort": 300, "local_epsilon": 1.0, "num_steps": 100}
-    best = SimpleNamespace(**row, num_reports=num_reports)
-    plan = SimpleNamespace(best=best, population=300, target_epsilon=1.0, delta=1e-5)
-    found = plan_tables.headline(cast("Plan", plan))
-    assert ("each of the 300 clients sends some 100 reports" in found) is told
-
-
 def test_without_a_terminal_a_long_computation_is_announced_once(capsys: pytest.CaptureFixture[str]) -> None:
     with output.progress("planning", announced="Planning") as progress:
         progress(1, 1)
@@ -586,23 +546,6 @@ def test_help_shows_flags_as_flags(run: Run, command: str | None) -> None:
     assert re.search(rf"{flag} +{told}", out)
     assert re.search(r"--help +-h +Show", out)
     assert run(*([command] if command else []), "-h")[:2] == (0, out)
-
-
-@pytest.mark.parametrize("command", ["epsilon", "compare", "calibrate"])
-def test_help_says_what_an_option_means_under_each_scheme(run: Run, command: str) -> None:
-    _, out, _ = run(command, "--help")
-    told = " ".join(out.replace("│", " ").split())
-    for choice in (*Sampling, *Adversary, *get_args(Method)):
-        assert re.search(rf"\b{choice}\b", told)
-    for phrase in (
-        "except under full",
-        "expected number under poisson",
-        "smallest batch under single-pass",
-        "the batch under epoch",
-        "only the rounds that one client takes part in",
-        "depends on it",
-    ):
-        assert phrase in told
 
 
 @pytest.mark.parametrize(
@@ -758,14 +701,6 @@ def test_only_mechanisms_that_a_command_takes_are_offered(run: Run, command: str
     assert "no mechanism named 'unheard-of'; available: binary-rr, " in err
     assert "vector-sum" not in err
     assert "multi-message" not in err
-
-
-@pytest.mark.parametrize("mechanism", ["gaussian", "discrete-gaussian"])
-def test_for_noise_with_a_local_delta_the_shells_answer_is_told(run: Run, mechanism: str) -> None:
-    code, _, err = run(*_ACCOUNTED[0].split(), "--mechanism", mechanism)
-    assert code == 2
-    assert "in a shell --mechanism generic --local-delta …" in err
-    assert "blanket" not in err.replace("blanket-mixed-gaussian", "")
 
 
 def test_clients_with_several_records_are_asked_about(run: Run) -> None:
