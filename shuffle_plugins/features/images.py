@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.features.patches import PatchFeatures, check_images
-from shuffle_plugins.features.rows import ChannelWhitening, in_parts
+from shuffle_plugins.features.rows import ChannelWhitening, some_at_a_time
 from shuffle_plugins.features.scattering import Scattering
 
 _FILTERS = 64  # of the default patches; enough where noise, and not what features can tell, is the limit
@@ -107,13 +107,13 @@ class ImageFeatures:
             pairs = zip(self.kinds, self.whitenings, strict=True)
             return torch.cat([whitening(_coefficients(kind, part)) for kind, whitening in pairs], dim=1)
 
-        return in_parts(rows, images, at_once=_IMAGES_AT_ONCE) * share
+        return some_at_a_time(rows, images, at_once=_IMAGES_AT_ONCE) * share
 
 
 def _coefficients(kind: FeatureKind, images: Tensor) -> Tensor:
     """What a kind makes of images, float32, without a gradient, some at a time."""
     with torch.no_grad():
-        found = in_parts(lambda part: kind(part).float(), images.detach(), at_once=_IMAGES_AT_ONCE)
+        found = some_at_a_time(lambda part: kind(part).float(), images.detach(), at_once=_IMAGES_AT_ONCE)
     if len(found) != len(images):
         raise ValueError(f"each image must have its coefficients: a kind made {len(found)} of {len(images)}")
     return found

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.features.rows import in_parts
+from shuffle_plugins.features.rows import some_at_a_time
 
 _FLOOR = 1e-3  # added to a patch's variance, so that the noise of a flat patch is not made large
 _FLAT = 1e-4  # patches of less variance have nothing in them to compare with
@@ -153,7 +153,7 @@ class PatchFeatures:
             both = [(sign * answers).sub_(thresholds).clamp_(min=0) for sign in (1, -1)]
             return torch.cat([functional.adaptive_avg_pool2d(each, self.places) for each in both], dim=1)
 
-        return in_parts(features, images, at_once=at_once)
+        return some_at_a_time(features, images, at_once=at_once)
 
 
 def dead_leaves(count: int, *, height: int, width: int, colours: int = 1, seed: int = 0) -> Tensor:

@@ -21,7 +21,7 @@ _LARGEST_VALUE = 1e15  # coefficient: sums of squares of larger ones, or of less
 _IMAGES_AT_ONCE = 1000
 
 
-def in_parts(function: Callable[[Tensor], Tensor], images: Tensor, *, at_once: int) -> Tensor:
+def some_at_a_time(function: Callable[[Tensor], Tensor], images: Tensor, *, at_once: int) -> Tensor:
     """What a function makes of images, some at a time."""
     return torch.cat([function(part) for part in torch.split(images, at_once)])
 
@@ -54,7 +54,7 @@ def place_normalized(coefficients: Tensor, *, orders: Sequence[int]) -> Tensor:
         normal = [_standard(each, floor) for each, floor in zip(split, _FLOORS, strict=False)]
         return functional.normalize(torch.cat(normal, dim=-3).flatten(1)).to(part.dtype)
 
-    return in_parts(rows, coefficients, at_once=_IMAGES_AT_ONCE)
+    return some_at_a_time(rows, coefficients, at_once=_IMAGES_AT_ONCE)
 
 
 def _standard(part: Tensor, floor: float) -> Tensor:
@@ -85,7 +85,7 @@ def group_normalized(coefficients: Tensor, *, groups: int = 1) -> Tensor:
         normal = functional.group_norm(part.float(), groups, eps=_LEAST_VARIANCE)
         return normal.flatten(1).mul_(scale).to(part.dtype)
 
-    return in_parts(rows, flat, at_once=_IMAGES_AT_ONCE)
+    return some_at_a_time(rows, flat, at_once=_IMAGES_AT_ONCE)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -164,7 +164,7 @@ class ChannelWhitening:
             whitened = matrix @ (part.flatten(2).float() - mean)
             return functional.normalize(whitened.flatten(1)).to(part.dtype)
 
-        return in_parts(rows, flat, at_once=_IMAGES_AT_ONCE)
+        return some_at_a_time(rows, flat, at_once=_IMAGES_AT_ONCE)
 
 
 def _check_coefficients(coefficients: Tensor) -> None:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.core import Count, Ranged, checks, whole_number
-from shuffle_plugins.features.rows import in_parts
+from shuffle_plugins.features.rows import some_at_a_time
 
 _WIDTH, _FREQUENCY = 0.8, 3 * math.pi / 4  # of the finest wavelet
 _WRAPS = 2  # copies of the image to each side over which filters reach: the tails beyond are below float32
@@ -106,7 +106,9 @@ class Scattering(Ranged):
             )
         flat = images.detach().float().reshape(-1, self.height, self.width)
         at_once = max(1, _VALUES_AT_ONCE // (self.directions * math.prod(self._padded)))
-        found = in_parts(self._of, flat, at_once=at_once) if len(flat) else flat.new_zeros(0, *self.shape)
+        found = (
+            some_at_a_time(self._of, flat, at_once=at_once) if len(flat) else flat.new_zeros(0, *self.shape)
+        )
         return found.reshape(*images.shape[:-2], *self.shape)
 
     def _of(self, images: Tensor) -> Tensor:
