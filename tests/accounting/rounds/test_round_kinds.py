@@ -131,7 +131,7 @@ def test_a_server_sees_who_checks_in() -> None:
     assert unseen.upper == full.upper
     assert unseen.lower >= full.lower > 0
     assert full.upper < 0.2 * seen.upper
-    assert seen.upper == pytest.approx(alone.upper, rel=0.1)
+    assert alone.upper <= seen.upper <= 1.2 * alone.upper  # who checks in follows from earlier reports
 
 
 def sequential_law(
