@@ -12,8 +12,6 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from shuffle_plugins.compressors.hadamard import cpu_kernels, hadamard_transform
 from shuffle_plugins.compressors.kashin_law import LEVEL_MARGIN as _MARGIN
@@ -21,6 +19,7 @@ from shuffle_plugins.compressors.kashin_law import kashin_level, kashin_size
 from shuffle_plugins.compressors.public_bits import public_random_bytes, public_signs
 from shuffle_plugins.compressors.rotation import TightFrame
 from shuffle_plugins.core import Rows, checks, rows_at_once
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 
 _CHUNK = 1 << 20  # coefficients handled at a time on a CPU
 _AIM, _SHARE, _QUICK_STEPS = 0.85, 1.75, 8

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
 from shuffle_plugins.compressors.hadamard import cpu_kernels
 from shuffle_plugins.core import Rows
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 
 
 def l1_norms(rows: Rows) -> Tensor:

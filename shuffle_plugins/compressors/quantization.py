@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from shuffle_plugins.compressors.public_bits import public_random_bytes
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.randomness import PROBABILITY_BITS, Randomness
 
 _CHUNK = 1 << 16  # values handled at a time, which fit a cache

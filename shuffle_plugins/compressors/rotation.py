@@ -5,9 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor
-
 from shuffle_plugins.compressors.hadamard import (
     hadamard_coefficients,
     hadamard_transform,
@@ -16,6 +13,7 @@ from shuffle_plugins.compressors.hadamard import (
 )
 from shuffle_plugins.compressors.public_bits import public_signs
 from shuffle_plugins.core import Rows
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 
 
 class TightFrame(ABC):

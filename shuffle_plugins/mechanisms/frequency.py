@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-import torch
-from torch import Tensor
-
 from shuffle_plugins.core import Reports, checked_categories
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.local_randomizer import Mechanism
 from shuffle_plugins.randomness import Randomness, secure
 

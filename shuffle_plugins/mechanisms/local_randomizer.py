@@ -6,11 +6,9 @@ from abc import abstractmethod
 from operator import methodcaller
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from shuffle_plugins.accounting import Adversary, Blanket, Sampling, ShuffleRound
 from shuffle_plugins.core import Reports, Rows, checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.private_sum import Norm as Norm
 from shuffle_plugins.mechanisms.private_sum import PrivacyParameter, PrivateSum, Reporter
 from shuffle_plugins.randomness import Randomness, secure
@@ -20,7 +18,6 @@ _NORMS = {
     Norm.L2: methodcaller("l2_norm"),
     Norm.LINF: methodcaller("linf_norm"),
 }
-_BALL_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}
 
 
 class Mechanism(Reporter):
@@ -318,7 +315,8 @@ class LocalRandomizer(Mechanism, PrivateSum):
         """
         if clip:
             return rows.finite(norms)
-        limit = self.radius * (1 + _BALL_TOLERANCE[rows.dtype])
+        tolerance = {torch.float64: 1e-9, torch.float32: 1e-5}.get(rows.dtype, 1e-2)
+        limit = self.radius * (1 + tolerance)
         if norms.numel() and not float(norms.max()) <= limit:  # not so for NaN either
             raise ValueError(
                 f"a row has {self.domain} norm {float(norms.max()):g}, outside the ball of radius "

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
-import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
-from torch import Tensor
 
 from shuffle_plugins.core import checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.randomness.devices import runs_kernels
 
 BLOCK_BYTES = 64

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.compressors import hadamard_scatter, hadamard_signs, padded_dim
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES
 from shuffle_plugins.mechanisms.categories.mixture_oracle_law import odds_below
 from shuffle_plugins.mechanisms.categories.oracles_law import (

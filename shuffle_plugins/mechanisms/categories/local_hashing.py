@@ -6,12 +6,11 @@ import math
 from fractions import Fraction
 from typing import ClassVar
 
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.categories.bit_vectors import column_counts
 from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, MixtureOracle
 from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 
-import torch
-from torch import Tensor
-
 from shuffle_plugins.core import Field, Reports
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture
 from shuffle_plugins.mechanisms.frequency import FrequencyOracle
 from shuffle_plugins.randomness import Randomness

@@ -10,10 +10,8 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-import torch
-from torch import Tensor
-
 from shuffle_plugins.core import Field, checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.categories.mixture_oracle import whole_numbers
 from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture
 from shuffle_plugins.randomness import Randomness, secure

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.compressors import stochastic_round
 from shuffle_plugins.core import Reports, Rows, checks, compact_dtype
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.local_randomizer import Norm
 from shuffle_plugins.mechanisms.noise.discrete_laplace_law import (
     COARSE_BITS,

@@ -15,10 +15,8 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 
-import torch
-from torch import Tensor
-
 from shuffle_plugins.core import checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.noise.discrete_gaussian_law import MAX_SIGMA
 from shuffle_plugins.randomness import Randomness
 

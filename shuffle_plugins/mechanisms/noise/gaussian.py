@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from shuffle_plugins.accounting import Atoms
 from shuffle_plugins.core import Reports, Rows, checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.noise.additive_law import gaussian_instance
 from shuffle_plugins.mechanisms.noise.approximate_noise import DEFAULT_LOCAL_DELTA, ApproximateNoise
 from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio

@@ -17,11 +17,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor
-
 from shuffle_plugins.compressors import hadamard_signs, hadamard_transform, padded_dim, public_signs
 from shuffle_plugins.core import Rows, rows_at_once
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.privunit.projunit_law import mixed_block
 
 _EXTREME = 1e15  # rows so much longer than the ball are handled in float64

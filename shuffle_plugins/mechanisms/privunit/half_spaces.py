@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import ClassVar
 
-import torch
 from scipy import special
-from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, rows_at_once
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.privunit.half_spaces_law import HalfSpaceParameters
 from shuffle_plugins.mechanisms.privunit.privunit_sum import CHUNK

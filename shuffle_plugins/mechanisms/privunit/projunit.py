@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports, Rows
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.privunit.folding import Folding
 from shuffle_plugins.mechanisms.privunit.privunit import PrivUnit

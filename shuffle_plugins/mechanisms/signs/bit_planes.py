@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.signs.bit_planes_law import (
     SampledPlan,
     budgets,

@@ -7,11 +7,9 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from shuffle_plugins.compressors import KashinFrame
 from shuffle_plugins.core import Rows, checks, rows_at_once
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.local_randomizer import Norm
 from shuffle_plugins.mechanisms.signs.coefficients_law import (
     Oversized,

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.compressors import hadamard_coefficients, hadamard_scatter, l1_norms, padded_dim
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.signs.public_indices import PublicIndices
 from shuffle_plugins.mechanisms.signs.randomized_response import (

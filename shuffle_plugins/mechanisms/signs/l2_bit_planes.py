@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from torch import Tensor
-
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.compressors import Rotation
+from shuffle_plugins.core.lazy_torch import Tensor
 from shuffle_plugins.mechanisms.signs.bit_planes import BitPlaneRandomizer, BitPlanes
 from shuffle_plugins.mechanisms.signs.bit_planes_law import best_plan, sampled_blanket
 from shuffle_plugins.mechanisms.signs.coefficients import CoefficientRandomizer

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-from torch.nn.functional import pad
-
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import Reports, Rows, checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.signs.coefficients import CoefficientRandomizer
 from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized
 from shuffle_plugins.mechanisms.signs.linf_block_law import report_bits
@@ -160,7 +157,9 @@ class L2Block(SignBlockRandomizer, CoefficientRandomizer):
     def _spread_variance(self, coefficients: Tensor) -> Tensor:
         norms = self._representation.reconstruct(coefficients).square().sum(dim=1)
         blocks, signs = self._blocks.blocks, self.signs
-        cut = pad(coefficients, (0, blocks * signs - self._representation.size)).view(-1, blocks, signs)
+        cut = torch.nn.functional.pad(coefficients, (0, blocks * signs - self._representation.size)).view(
+            -1, blocks, signs
+        )
         pairs = torch.zeros_like(norms)
         for some, overlaps in self._neighbour_overlaps():
             part = cut[:, some]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from torch import Tensor
-
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import Rows, checks
+from shuffle_plugins.core.lazy_torch import Tensor
 from shuffle_plugins.mechanisms.signs.linf_block_law import best_block, block_blanket, report_bits
 from shuffle_plugins.mechanisms.signs.sign_blocks import SignBlockRandomizer, SignBlocks
 from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_parameters

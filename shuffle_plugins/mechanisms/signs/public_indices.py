@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from shuffle_plugins.compressors import public_random_bytes
 from shuffle_plugins.core import checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 
 _WORD = 8  # bytes from which an index is drawn
 _LAST_POSITION = 1 << 40  # more clients than any round has

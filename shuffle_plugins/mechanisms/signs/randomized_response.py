@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 
-import torch
-from torch import Tensor
-
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
 from shuffle_plugins.randomness import PROBABILITY_BITS, WHOLE, Randomness
 

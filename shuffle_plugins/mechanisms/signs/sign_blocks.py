@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.signs.linf_block_law import block_count
 from shuffle_plugins.mechanisms.signs.sign_patterns import (
     pattern_likelihood,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import torch
-from torch import Tensor
-
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.signs.randomized_response import plus_thresholds
 from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
 from shuffle_plugins.mechanisms.signs.sign_patterns_law import CapParameters

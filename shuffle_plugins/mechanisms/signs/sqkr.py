@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.signs.coefficients import CoefficientRandomizer
 from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized
 from shuffle_plugins.mechanisms.signs.coordinate_blocks import CoordinateBlocks
