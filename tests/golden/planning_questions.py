@@ -14,7 +14,6 @@ from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.optim import bounds
 from shuffle_plugins.planning import choices, expected_noise, plan, report_error
 from shuffle_plugins.planning.baselines import gaussian_mse
-from shuffle_plugins.planning.closed_forms import CLOSED_FORMS
 from shuffle_plugins.planning.variance import enclosing_radius, sampling_error
 
 QUESTIONS = Questions()
@@ -114,7 +113,15 @@ QUESTIONS.add(
 
 # -- mechanisms ---------------------------------------------------------------------------------------------
 
-QUESTIONS.add("closed forms", lambda: [sorted(CLOSED_FORMS), list(_OF_CATEGORIES)])
+
+def _cost(name: str, level: float) -> list[Any]:
+    dims = (1,) if name == "binary-rr" else (5, 64)
+    built = [registry.get(name, local_epsilon=level, dim=dim) for dim in dims]
+    costs = [[one.worst_variance, one.bits_per_report] for one in built]
+    return [built[0].domain, built[0].local_delta, costs]
+
+
+QUESTIONS.add("closed forms", lambda: [list(registry.available("vectors")), list(_OF_CATEGORIES)])
 for _name in MECHANISMS:
     for _level in (0.5, 2.0, 6.0):
         if _name not in _OF_CATEGORIES:
@@ -128,11 +135,7 @@ for _name in MECHANISMS:
             )
             QUESTIONS.add(
                 f"closed form: {_name}, {_level}",
-                lambda name=_name, e=_level: [
-                    CLOSED_FORMS[name].norm,
-                    CLOSED_FORMS[name].local_delta,
-                    [CLOSED_FORMS[name].cost(e, dim) for dim in ((1,) if name == "binary-rr" else (5, 64))],
-                ],
+                partial(_cost, _name, _level),
             )
     QUESTIONS.add(
         f"mechanism: {_name}",

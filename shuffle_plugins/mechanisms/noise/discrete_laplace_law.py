@@ -129,12 +129,3 @@ def grid_blanket(*, local_epsilon: float, dim: int, bits: int = COARSE_BITS) -> 
         local_epsilon=local_epsilon, information=information, mass=law.mass * (1 - _MARGIN)
     )
     return replace(law, instances=own, information_bound=bound).shared()
-
-
-def fine_blanket(*, local_epsilon: float, dim: int) -> Blanket:
-    """:func:`grid_blanket` of the Laplace mechanism.
-
-    Raises:
-        ValueError: if ε0 or the dimension is out of range.
-    """
-    return grid_blanket(local_epsilon=local_epsilon, dim=dim, bits=FINE_BITS)

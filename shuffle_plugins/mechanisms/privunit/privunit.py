@@ -74,9 +74,14 @@ class PrivUnit(LocalRandomizer):
         """‖R(x)‖ = radius/m, the same for every report."""
         return self.radius / self._parameters.mean
 
+    @property
+    def worst_variance(self) -> float:
+        """That of 0, (radius/m)²."""
+        return self.report_norm**2
+
     def variance(self, x: Tensor | Rows) -> Tensor:
         """E‖R(x) - x‖² = (radius/m)² - ‖x‖² of each row, (clients,), float64."""
-        return self.report_norm**2 - self.check_rows(x).l2_norm().double().square()
+        return self.worst_variance - self.check_rows(x).l2_norm().double().square()
 
     def blanket(self) -> Blanket:
         """Two disjoint caps; see :func:`~.privunit_blanket`."""

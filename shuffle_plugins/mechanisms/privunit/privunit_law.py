@@ -148,7 +148,7 @@ def privunit_blanket(*, local_epsilon: float, dim: int) -> Blanket:
     """
     parameters = optimal_privunit(local_epsilon=local_epsilon, dim=dim)
     if dim == 1:
-        return bit_blanket(local_epsilon=local_epsilon)
+        return bit_blanket(local_epsilon)
     s = parameters.cap_measure
     uniform = plain_share(s, local_epsilon=local_epsilon)
     shared = float(caps_at_angle(parameters.threshold, angle=math.pi / 2, dim=dim)) + OVERLAP_ERROR * s

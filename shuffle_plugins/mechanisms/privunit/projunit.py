@@ -81,7 +81,7 @@ class ProjUnit(LocalRandomizer):
         excess = along_square(local_epsilon=self.local_epsilon, dim=size)
         leaning = (size * excess - 1) / (size - 1) if size > 1 else 0.0
         spread = (1 - leaning) * dim / size + leaning * self._folding.folds
-        self._mean_square = self._inner.report_norm**2 * spread
+        self._worst_variance = self._inner.report_norm**2 * spread
 
     @property
     def projected_dim(self) -> int:
@@ -102,9 +102,14 @@ class ProjUnit(LocalRandomizer):
             (FieldLayout(self._pattern_bits), FieldLayout(32, self.projected_dim, floating=True)),
         )
 
+    @property
+    def worst_variance(self) -> float:
+        """The bound at 0."""
+        return self._worst_variance
+
     def variance(self, x: Tensor | Rows) -> Tensor:
         """A bound on E‖R(x) - x‖² of each row, (clients,) float64; see the class for when it is the value."""
-        return self._mean_square - self.check_rows(x).l2_norm().double().square()
+        return self.worst_variance - self.check_rows(x).l2_norm().double().square()
 
     def expectation(self, x: Tensor | Rows) -> Tensor:
         """E[R(x)] of each row, (clients, dim) float64: x, but for what is lost where ‖W_b x‖ > ρ.

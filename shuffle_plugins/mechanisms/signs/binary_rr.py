@@ -53,14 +53,18 @@ class BinaryRandomizedResponse(LocalRandomizer):
         """Absolute value that a sign stands for, radius·(e+1)/(e-1)."""
         return self.radius / self._thresholds.gain
 
+    @property
+    def worst_variance(self) -> float:
+        """That of 0, report_value²."""
+        return self.report_value**2
+
     def variance(self, x: Tensor | Rows) -> Tensor:
         """Variance of each report, report_value² - x², (clients,)."""
-        values = self.check_rows(x).dense().squeeze(1)
-        return self.report_value**2 - values.double().square()
+        return self.worst_variance - self.check_rows(x).dense().squeeze(1).double().square()
 
     def blanket(self) -> Blanket:
         """The blanket of one bit, whose law the accountant counts exactly."""
-        return bit_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
+        return bit_blanket(self.local_epsilon)
 
     @override
     def sum(self, reports: Reports) -> Tensor:

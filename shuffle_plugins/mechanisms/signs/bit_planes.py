@@ -100,7 +100,8 @@ class BitPlanes:
     @property
     def worst_variance(self) -> float:
         """Largest variance over [-1, 1]^dim, attained."""
-        lengths = self.blocks.lengths().numpy()
+        short, longer = divmod(self.dim, self.plan.samples)
+        lengths = np.repeat([short + 1, short], [longer, self.plan.samples - longer])
         total = 0.0
         for level, (weight, noise) in enumerate(zip(self.weights, self.noises, strict=True)):
             last = level == self.plan.levels - 1

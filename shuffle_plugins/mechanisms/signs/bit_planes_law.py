@@ -26,7 +26,7 @@ from shuffle_plugins.accounting import Atoms, Blanket, InformationBound, diluted
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.signs.randomized_response_law import (
     Constants,
-    randomized_response_blanket,
+    sign_blanket,
     split_budget,
 )
 from shuffle_plugins.mechanisms.signs.sign_patterns_law import spread_information
@@ -186,7 +186,6 @@ def sampled_blanket(
     *,
     local_epsilon: float,
     plan: SampledPlan,
-    dim: int,
     constants: Constants,
     records: tuple[tuple[float, float], ...] = CERTAIN,
     square: float = 1.0,
@@ -196,14 +195,13 @@ def sampled_blanket(
     Args:
         local_epsilon: ε0 in nats.
         plan: how the vector is sampled.
-        dim: its length.
         constants: looser ones flip the sign more often, which is bounded by the exact ones.
         records: of some records how large their numbers are, in (0, 1], and which share of them is so large;
             the others are 0. Their opposites are records too.
         square: the mean square of the numbers of a record, at most.
     """
     one = plan.levels * plan.samples == 1
-    sign = randomized_response_blanket(local_epsilon=local_epsilon, dim=dim) if one else None
+    sign = sign_blanket(local_epsilon) if one else None
     if sign is not None and records == CERTAIN and constants is Constants.EXACT:
         return sign
     instances = opposite_rows(local_epsilon, plan, constants, records=records)
@@ -298,23 +296,3 @@ def plane_mean(value: float, *, level: int, levels: int) -> float:
     scaled = (value + 1) * 2.0 ** (depth - 1)
     whole = min(math.floor(scaled), (1 << depth) - 1)
     return 2 * (scaled - whole if level == levels - 1 else whole % 2) - 1.0
-
-
-def sampled_bits_blanket(*, local_epsilon: float, dim: int) -> Blanket:
-    """Blanket of ``sampled-bits`` with its defaults.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
-    plan = best_plan(local_epsilon=local_epsilon, dim=dim, levels=1)
-    return sampled_blanket(local_epsilon=local_epsilon, plan=plan, dim=dim, constants=Constants.EXACT)
-
-
-def bit_planes_blanket(*, local_epsilon: float, dim: int) -> Blanket:
-    """Blanket of ``linf-bit-planes`` with its defaults.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
-    plan = best_plan(local_epsilon=local_epsilon, dim=dim)
-    return sampled_blanket(local_epsilon=local_epsilon, plan=plan, dim=dim, constants=Constants.EXACT)

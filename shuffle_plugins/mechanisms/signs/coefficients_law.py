@@ -8,10 +8,7 @@ from __future__ import annotations
 import math
 from enum import StrEnum
 
-from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms.signs.bit_planes_law import best_plan, sampled_blanket
-from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants
 
 CLIENTS, FAILURE = 10_000, 1e-6
 """Reports in a round, and how likely one may be clipped, that the level provides for by default."""
@@ -125,21 +122,3 @@ def aligned_records(*, level: float, dim: int) -> tuple[tuple[float, float], ...
         if size == 1:
             break
     return tuple(found)
-
-
-def l2_bit_planes_blanket(*, local_epsilon: float, dim: int) -> Blanket:
-    """Blanket of ``l2-bit-planes`` with its defaults, as a bound: no vector is extreme in all coefficients.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
-    size = 1 << (checks.dim(dim) - 1).bit_length()  # the rotation's
-    level = sound_level(size=size, clients=CLIENTS, failure=FAILURE)
-    return sampled_blanket(
-        local_epsilon=local_epsilon,
-        plan=best_plan(local_epsilon=local_epsilon, dim=size),
-        dim=size,
-        constants=Constants.EXACT,
-        records=aligned_records(level=level, dim=dim),
-        square=mean_square(level),
-    )

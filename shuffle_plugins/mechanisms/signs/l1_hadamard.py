@@ -19,7 +19,7 @@ from shuffle_plugins.mechanisms.signs.randomized_response import (
 )
 from shuffle_plugins.mechanisms.signs.randomized_response_law import (
     SignThresholds,
-    randomized_response_blanket,
+    sign_blanket,
 )
 from shuffle_plugins.randomness import Randomness
 
@@ -109,13 +109,18 @@ class L1Hadamard(LocalRandomizer):
     def _index_bits(self) -> int:
         return self._size.bit_length() - 1
 
+    @property
+    def worst_variance(self) -> float:
+        """That of 0, d·report_value²."""
+        return self.dim * self.report_value**2
+
     def variance(self, x: Tensor | Rows) -> Tensor:
         """E‖R(x) - x‖² = d·report_value² - ‖x‖₂² of each row, (clients,), float64."""
-        return self.dim * self.report_value**2 - self.check_rows(x).l2_norm().double().square()
+        return self.worst_variance - self.check_rows(x).l2_norm().double().square()
 
     def blanket(self) -> Blanket:
         """The generic blanket: r1 times the first unit vector and its opposite attain it."""
-        return randomized_response_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
+        return sign_blanket(self.local_epsilon)
 
     @override
     def sum(self, reports: Reports) -> Tensor:

@@ -98,7 +98,6 @@ class L2BitPlanes(BitPlaneRandomizer, CoefficientRandomizer):
         return sampled_blanket(
             local_epsilon=self.local_epsilon,
             plan=self.plan,
-            dim=self.dim,
             constants=self._planes.constants,
             records=self._records,
             square=self._mean_square,

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
@@ -150,7 +153,7 @@ class L2Block(SignBlockRandomizer, CoefficientRandomizer):
 
     @property
     def _worst_spread_variance(self) -> float:
-        largest = max(float(torch.linalg.eigvalsh(part).amax()) for _, part in self._neighbour_overlaps())
+        largest = max(float(np.linalg.eigvalsh(part).max()) for _, part in self._neighbour_overlaps())
         pairs = self._pair_factor * self._representation.size * max(0.0, largest)
         return self.coefficient_radius**2 * (self._second_moment + pairs)
 
@@ -163,20 +166,20 @@ class L2Block(SignBlockRandomizer, CoefficientRandomizer):
         pairs = torch.zeros_like(norms)
         for some, overlaps in self._neighbour_overlaps():
             part = cut[:, some]
-            pairs += torch.einsum("nbi,bij,nbj->n", part, overlaps.to(part.device), part)
+            pairs += torch.einsum("nbi,bij,nbj->n", part, torch.from_numpy(overlaps).to(part.device), part)
         return self.coefficient_radius**2 * self._second_moment - norms + self._pair_factor * pairs
 
-    def _neighbour_overlaps(self) -> Iterator[tuple[slice, Tensor]]:
+    def _neighbour_overlaps(self) -> Iterator[tuple[slice, NDArray[np.float64]]]:
         """Some blocks, and inner products of the columns of each, (blocks, k, k), without the diagonal."""
         overlaps = self._representation.overlaps()
         step = max(1, _CHUNK_ENTRIES // self.signs**2)
         for start in range(0, self._blocks.blocks, step):
             some = slice(start, min(start + step, self._blocks.blocks))
-            columns = self._blocks.columns(torch.arange(some.start, some.stop))
+            columns = np.arange(some.start, some.stop)[:, None] * self.signs + np.arange(self.signs)
             beyond = columns >= self._representation.size
-            both = columns.unsqueeze(2) ^ columns.unsqueeze(1)
-            alone = beyond.unsqueeze(2) | beyond.unsqueeze(1) | (both == 0)
-            yield some, overlaps[both.masked_fill(alone, 0)].masked_fill_(alone, 0.0)
+            both = columns[:, :, None] ^ columns[:, None, :]
+            alone = beyond[:, :, None] | beyond[:, None, :] | (both == 0)
+            yield some, np.where(alone, 0.0, overlaps[np.where(alone, 0, both)])
 
     def _chosen(self, x: Rows, randomness: Randomness) -> Tensor:
         public = not self.shufflable

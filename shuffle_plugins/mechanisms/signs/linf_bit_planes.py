@@ -82,6 +82,4 @@ class LInfBitPlanes(BitPlaneRandomizer, CoordinateRandomizer):
 
     def blanket(self) -> Blanket:
         """That of one sign; several are bounded by the generic blanket."""
-        return sampled_blanket(
-            local_epsilon=self.local_epsilon, plan=self.plan, dim=self.dim, constants=self.constants
-        )
+        return sampled_blanket(local_epsilon=self.local_epsilon, plan=self.plan, constants=self.constants)

@@ -80,10 +80,14 @@ class LInfBlock(SignBlockRandomizer, CoordinateRandomizer):
         """Absolute value that a sign stands for at its coordinate, B·r/g."""
         return self._blocks.sign_value * self.radius
 
+    @property
+    def worst_variance(self) -> float:
+        """That of 0, d·B·r²/g²."""
+        return self.dim * self.radius**2 * self._blocks.coordinate_second_moment
+
     def variance(self, x: Tensor | Rows) -> Tensor:
         """E‖R(x) - x‖² = d·B·r²/g² - ‖x‖₂² of each row, (clients,), float64."""
-        second_moment = self.dim * self.radius**2 * self._blocks.coordinate_second_moment
-        return second_moment - self.check_rows(x).l2_norm().double().square()
+        return self.worst_variance - self.check_rows(x).l2_norm().double().square()
 
     def blanket(self) -> Blanket:
         """The cap's blanket: rows of opposite sign in every coordinate attain it where s divides d.

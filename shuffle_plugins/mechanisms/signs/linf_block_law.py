@@ -59,16 +59,6 @@ def _best_block(local_epsilon: float, dim: int, limit: int) -> int:
     return min(allowed, key=cost)
 
 
-def linf_block_blanket(*, local_epsilon: float, dim: int) -> Blanket:
-    """Blanket of ``linf-block`` with its defaults.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
-    signs = best_block(local_epsilon=local_epsilon, dim=dim)
-    return block_blanket(local_epsilon=local_epsilon, dim=dim, signs=signs)
-
-
 def block_blanket(*, local_epsilon: float, dim: int, signs: int) -> Blanket:
     """Blanket of ``linf-block`` with blocks of that many coordinates.
 

@@ -16,7 +16,7 @@ from shuffle_plugins.mechanisms.signs.randomized_response import (
 )
 from shuffle_plugins.mechanisms.signs.randomized_response_law import (
     SignThresholds,
-    randomized_response_blanket,
+    sign_blanket,
 )
 from shuffle_plugins.mechanisms.signs.unit_numbers import CoordinateRandomizer
 from shuffle_plugins.randomness import Randomness
@@ -62,13 +62,18 @@ class LInfCoordinate(CoordinateRandomizer):
         """Absolute value that a sign stands for at its coordinate, d·radius·(e+1)/(e-1)."""
         return self.dim * self.radius / self._thresholds.gain
 
+    @property
+    def worst_variance(self) -> float:
+        """That of 0, report_value²."""
+        return self.report_value**2
+
     def variance(self, x: Tensor | Rows) -> Tensor:
         """E‖R(x) - x‖² = report_value² - ‖x‖₂² of each row, (clients,), float64."""
-        return self.report_value**2 - self.check_rows(x).l2_norm().double().square()
+        return self.worst_variance - self.check_rows(x).l2_norm().double().square()
 
     def blanket(self) -> Blanket:
         """The generic blanket: rows of opposite sign in every coordinate attain it."""
-        return randomized_response_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
+        return sign_blanket(self.local_epsilon)
 
     @override
     def sum(self, reports: Reports) -> Tensor:

@@ -55,30 +55,19 @@ class SignThresholds:
         return _thresholds(Decimal(checks.local_epsilon(local_epsilon)), Constants.EXACT)
 
 
-def randomized_response_blanket(*, local_epsilon: float, dim: int) -> Blanket:
+def sign_blanket(local_epsilon: float) -> Blanket:
     r"""Blanket of a sign flipped with probability 1/(e^ε0 + 1), about any public or random coordinate.
 
     The inputs that are +radius, or -radius, in every coordinate attain the weights (e, 1) and (1, e) on every
     report: :math:`ω(j, ±) = 1/(d(e+1))`, so the two masses are 1/(e+1) in total, as for the generic blanket.
     As the coordinate tells nothing about the record, others' reports hide by more than the blanket.
     From ε0 = 42 on thresholds cannot follow ε0, and the blanket is only a bound.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
-    checks.local_epsilon(local_epsilon)
-    checks.dim(dim)
     return Blanket.sign(local_epsilon, exact=local_epsilon < _LOUDEST_EXACT)
 
 
-def bit_blanket(*, local_epsilon: float, dim: int = 1) -> Blanket:
-    """One sign of one number and nothing else: counted as a bit, which is tighter than any blanket.
-
-    Raises:
-        ValueError: if a parameter is out of range.
-    """
-    checks.local_epsilon(local_epsilon)
-    checks.dim(dim)
+def bit_blanket(local_epsilon: float) -> Blanket:
+    """One sign of one number and nothing else: counted as a bit, which is tighter than any blanket."""
     return Blanket.bit(local_epsilon, exact=local_epsilon < _LOUDEST_EXACT)
 
 

@@ -13,9 +13,8 @@ from dataclasses import replace
 from functools import lru_cache
 
 from shuffle_plugins.accounting import Atoms, Blanket, InformationBound, diluted
-from shuffle_plugins.compressors import kashin_level, kashin_size, kashin_stretch
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms.signs.coefficients_law import flat_lean, mean_square
+from shuffle_plugins.mechanisms.signs.coefficients_law import flat_lean
 from shuffle_plugins.mechanisms.signs.sign_patterns_law import (
     LOUDEST_EXACT,
     MAX_SIGNS,
@@ -50,45 +49,6 @@ def _best_signs(local_epsilon: float, among: tuple[int, ...]) -> int:
         return signs * cap_parameters(local_epsilon=local_epsilon, signs=signs).gain ** 2
 
     return max(among, key=information)
-
-
-def sqkr_blanket(*, local_epsilon: float, dim: int) -> Blanket:
-    """The blanket of ``sqkr`` with default parameters: :func:`patterns_blanket` of its patterns.
-
-    Args:
-        local_epsilon: ε0 of a report in nats, in [1e-9, 500].
-        dim: length of a client's vector.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
-    signs = best_signs(local_epsilon=local_epsilon, dim=dim)
-    size, level = kashin_size(dim), kashin_level(dim)
-    square = mean_square(level, stretch=kashin_stretch(dim, level=level))
-    square = drawn_square(size=size, signs=signs, square=square)
-    return patterns_blanket(local_epsilon=local_epsilon, signs=signs, level=level, square=square)
-
-
-def l2_block_blanket(*, local_epsilon: float, dim: int) -> Blanket:
-    """The blanket of ``l2-block`` with default parameters: :func:`patterns_blanket` of its patterns.
-
-    Args:
-        local_epsilon: ε0 of a report in nats, in [1e-9, 500].
-        dim: length of a client's vector.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
-    signs = best_signs(local_epsilon=local_epsilon, dim=dim)
-    size, level = kashin_size(dim), kashin_level(dim)
-    whole = (size // signs) / -(-size // signs)
-    return patterns_blanket(
-        local_epsilon=local_epsilon,
-        signs=signs,
-        level=level,
-        square=mean_square(level, stretch=kashin_stretch(dim, level=level)),
-        whole=whole,
-    )
 
 
 def drawn_square(*, size: int, signs: int, square: float) -> float:
