@@ -10,12 +10,28 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.compressors import hadamard_scatter, hadamard_signs, padded_dim
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, MixtureOracle
-from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture
-from shuffle_plugins.mechanisms.categories.oracles_law import hadamard_blanket
+from shuffle_plugins.mechanisms.categories.mixture_oracle import (
+    MOST_OUTCOMES,
+    Mixture,
+    MixtureOracle,
+    as_built,
+)
 from shuffle_plugins.randomness import Randomness
+
+
+def ideal_hadamard_response(*, local_epsilon: float) -> Blanket:
+    """Hadamard response: a row of the code half of which is likely for each category, any two sharing half.
+
+    The product of two rows of the code is a row too, unlikely wherever just one of the two is likely: a third
+    record of that row, as there is for rows 1 and 2, hides nobody.
+
+    Raises:
+        ValueError: if ε0 is out of range.
+    """
+    share = 1 / (2 * (math.exp(checks.local_epsilon(local_epsilon)) + 1))
+    return Blanket(local_epsilon=local_epsilon, differing=share, low=share, high=share, outside=share)
 
 
 class HadamardResponse(MixtureOracle):
@@ -54,7 +70,8 @@ class HadamardResponse(MixtureOracle):
 
     def blanket(self) -> Blanket:
         """That of Hadamard response: any two categories share half of their likely columns."""
-        return hadamard_blanket(local_epsilon=self.local_epsilon, categories=self.dim)
+        ideal = ideal_hadamard_response(local_epsilon=self.local_epsilon)
+        return as_built(ideal, categories=self.dim, odds=self._mixture.odds)
 
     @override
     def sum(self, reports: Reports) -> Tensor:

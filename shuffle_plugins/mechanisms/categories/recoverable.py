@@ -12,8 +12,7 @@ from fractions import Fraction
 
 from shuffle_plugins.core import Field, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.categories.mixture_oracle import whole_numbers
-from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture
+from shuffle_plugins.mechanisms.categories.mixture_oracle import Mixture, whole_numbers
 from shuffle_plugins.randomness import Randomness, secure
 
 _SMALL = 1e-4  # below, the fraction loses digits to cancellation
