@@ -297,7 +297,7 @@ def discrete_gaussian_instance(*, sigma: int, radius: float) -> Atoms:
 
     Codes are listed. Where there are too many, noise of variance 4 added to a report makes it a Gaussian one
     of variance sigma² + 4, up to a relative e^-76
-    (:mod:`~shuffle_plugins.mechanisms.noise.discrete_gaussian_law`).
+    (:mod:`~shuffle_plugins.mechanisms.noise.discrete_gaussian`).
 
     Args:
         sigma: of the noise, in steps of the grid.

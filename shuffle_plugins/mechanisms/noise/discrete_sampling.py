@@ -17,10 +17,12 @@ from fractions import Fraction
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.noise.discrete_gaussian_law import MAX_SIGMA
 from shuffle_plugins.randomness import Randomness
 
 MAX_SCALE = 1 << 30
+MAX_SIGMA = 1 << 26
+"""Largest σ that discrete Gaussian noise is sampled with."""
+
 _FARTHEST = 24  # in σ; beyond lies a probability below e^-280
 _CHUNK = 1 << 16  # values drawn at a time, which fit a cache
 _DIGITS = 63  # bits of the uniform draw that is compared

@@ -9,8 +9,11 @@ from shuffle_plugins.accounting import Atoms
 from shuffle_plugins.core import Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.noise.additive_law import gaussian_instance
-from shuffle_plugins.mechanisms.noise.approximate_noise import DEFAULT_LOCAL_DELTA, ApproximateNoise
-from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
+from shuffle_plugins.mechanisms.noise.approximate_noise import (
+    DEFAULT_LOCAL_DELTA,
+    ApproximateNoise,
+    noise_ratio,
+)
 from shuffle_plugins.randomness import Randomness
 
 _FINE_BITS = 16  # from which the codes' grid is so fine that reports can be taken as they are without it

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from shuffle_plugins.mechanisms.noise.discrete_laplace import DiscreteLaplace
-from shuffle_plugins.mechanisms.noise.discrete_laplace_law import FINE_BITS
+from shuffle_plugins.mechanisms.noise.discrete_laplace import FINE_BITS, DiscreteLaplace
 
 
 class Laplace(DiscreteLaplace):

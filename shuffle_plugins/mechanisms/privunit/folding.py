@@ -22,9 +22,14 @@ from functools import cached_property
 from shuffle_plugins.compressors import hadamard_signs, hadamard_transform, padded_dim, public_signs
 from shuffle_plugins.core import Rows, checks, rows_at_once
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.privunit.projunit_law import mixed_block
 
 _EXTREME = 1e15  # rows so much longer than the ball are handled in float64
+_MIXED = 1024  # columns mixed by one transform, short enough for a cache
+
+
+def mixed_block(dim: int) -> int:
+    """How many columns of a row are mixed together before they are folded."""
+    return min(1 << (dim - 1).bit_length(), _MIXED)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

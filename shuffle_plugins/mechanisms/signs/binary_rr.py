@@ -11,10 +11,11 @@ from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.signs.randomized_response import (
+    SignThresholds,
+    bit_blanket,
     random_signs,
     sign_log_likelihood,
 )
-from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds, bit_blanket
 from shuffle_plugins.randomness import Randomness
 
 

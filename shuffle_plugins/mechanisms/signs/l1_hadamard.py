@@ -14,12 +14,10 @@ from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.signs.public_indices import PublicIndices
 from shuffle_plugins.mechanisms.signs.randomized_response import (
-    random_signs,
-    sign_log_likelihood,
-)
-from shuffle_plugins.mechanisms.signs.randomized_response_law import (
     SignThresholds,
+    random_signs,
     sign_blanket,
+    sign_log_likelihood,
 )
 from shuffle_plugins.randomness import Randomness
 

@@ -7,11 +7,19 @@ from typing import ClassVar
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.compressors import Rotation
 from shuffle_plugins.core.lazy_torch import Tensor
-from shuffle_plugins.mechanisms.signs.bit_planes import BitPlaneRandomizer, BitPlanes
-from shuffle_plugins.mechanisms.signs.bit_planes_law import best_plan, sampled_blanket
-from shuffle_plugins.mechanisms.signs.coefficients import CoefficientRandomizer
-from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized, aligned_records, flat_lean
-from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants
+from shuffle_plugins.mechanisms.signs.bit_planes import (
+    BitPlaneRandomizer,
+    BitPlanes,
+    best_plan,
+    sampled_blanket,
+)
+from shuffle_plugins.mechanisms.signs.coefficients import (
+    CoefficientRandomizer,
+    Oversized,
+    aligned_records,
+    flat_lean,
+)
+from shuffle_plugins.mechanisms.signs.randomized_response import Constants
 from shuffle_plugins.mechanisms.signs.representations import Frame
 
 

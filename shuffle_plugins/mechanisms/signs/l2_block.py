@@ -11,14 +11,16 @@ from numpy.typing import NDArray
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.signs.coefficients import CoefficientRandomizer
-from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized
-from shuffle_plugins.mechanisms.signs.linf_block_law import report_bits
+from shuffle_plugins.mechanisms.signs.coefficients import (
+    CoefficientRandomizer,
+    Oversized,
+    best_signs,
+    patterns_blanket,
+)
 from shuffle_plugins.mechanisms.signs.public_indices import PublicIndices
 from shuffle_plugins.mechanisms.signs.representations import Frame
-from shuffle_plugins.mechanisms.signs.sign_blocks import SignBlockRandomizer, SignBlocks
-from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_parameters
-from shuffle_plugins.mechanisms.signs.sqkr_law import best_signs, patterns_blanket
+from shuffle_plugins.mechanisms.signs.sign_blocks import SignBlockRandomizer, SignBlocks, report_bits
+from shuffle_plugins.mechanisms.signs.sign_patterns import MAX_SIGNS, cap_parameters
 from shuffle_plugins.randomness import Randomness
 
 _CHUNK_ENTRIES = 1 << 20  # overlaps handled at a time
@@ -30,7 +32,7 @@ class L2Block(SignBlockRandomizer, CoefficientRandomizer):
     A row is represented by D coefficients of absolute value at most r_inf = level·r/√D. A client draws one of
     B = ceil(D/k) blocks of k neighbouring coefficients uniformly, rounds them to signs of mean c_j/r_inf, and
     sends the block and the pattern, which is likelier by e^ε0 where it agrees with the rounded one in at
-    least t places (``sign_patterns_law``). With P the reconstruction, c_b the coefficients of block b and
+    least t places (``sign_patterns``). With P the reconstruction, c_b the coefficients of block b and
     :math:`ρ = E[y_1 y_2]` for a pattern y about all-plus signs,
 
     .. math:: E\|R(x) - x\|^2 = \frac{d}{D} \frac{r_{inf}^2 B D}{g^2} - \|x\|^2

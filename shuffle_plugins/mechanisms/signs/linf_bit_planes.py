@@ -7,9 +7,13 @@ from typing import ClassVar
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import Rows, rows_at_once
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.signs.bit_planes import BitPlaneRandomizer, BitPlanes
-from shuffle_plugins.mechanisms.signs.bit_planes_law import best_plan, sampled_blanket
-from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants
+from shuffle_plugins.mechanisms.signs.bit_planes import (
+    BitPlaneRandomizer,
+    BitPlanes,
+    best_plan,
+    sampled_blanket,
+)
+from shuffle_plugins.mechanisms.signs.randomized_response import Constants
 from shuffle_plugins.mechanisms.signs.unit_numbers import CoordinateRandomizer
 
 _CHUNK_ENTRIES = 1 << 20  # entries handled at a time

@@ -7,9 +7,14 @@ from typing import ClassVar
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor
-from shuffle_plugins.mechanisms.signs.linf_block_law import best_block, block_blanket, report_bits
-from shuffle_plugins.mechanisms.signs.sign_blocks import SignBlockRandomizer, SignBlocks
-from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_parameters
+from shuffle_plugins.mechanisms.signs.sign_blocks import (
+    SignBlockRandomizer,
+    SignBlocks,
+    best_block,
+    block_blanket,
+    report_bits,
+)
+from shuffle_plugins.mechanisms.signs.sign_patterns import MAX_SIGNS, cap_parameters
 from shuffle_plugins.mechanisms.signs.unit_numbers import CoordinateRandomizer
 
 
@@ -18,7 +23,7 @@ class LInfBlock(SignBlockRandomizer, CoordinateRandomizer):
 
     A client draws one of B = ceil(d/s) blocks uniformly, rounds its coordinates to signs of mean x_i/r
     (beyond d: of mean 0), and sends the block and the pattern, which is likelier by e^ε0 where it agrees with
-    the rounded signs in at least t places (``sign_patterns_law``). A sign stands for ±B·r/g, so
+    the rounded signs in at least t places (``sign_patterns``). A sign stands for ±B·r/g, so
 
     .. math:: E\|R(x) - x\|^2 = d\,B\,r^2/g^2 - \|x\|_2^2,
               \qquad g = \frac{(e^{ε_0} - 1) \binom{s-1}{t-1}}{2^s + (e^{ε_0} - 1) \sum_{a \ge t}

@@ -11,12 +11,10 @@ from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.signs.randomized_response import (
-    random_signs,
-    sign_log_likelihood,
-)
-from shuffle_plugins.mechanisms.signs.randomized_response_law import (
     SignThresholds,
+    random_signs,
     sign_blanket,
+    sign_log_likelihood,
 )
 from shuffle_plugins.mechanisms.signs.unit_numbers import CoordinateRandomizer
 from shuffle_plugins.randomness import Randomness

@@ -10,19 +10,24 @@ from typing_extensions import override
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.signs.coefficients import CoefficientRandomizer
-from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized
+from shuffle_plugins.mechanisms.signs.coefficients import (
+    CoefficientRandomizer,
+    Oversized,
+    best_signs,
+    drawn_square,
+    patterns_blanket,
+)
 from shuffle_plugins.mechanisms.signs.coordinate_blocks import CoordinateBlocks
 from shuffle_plugins.mechanisms.signs.public_indices import PublicIndices
 from shuffle_plugins.mechanisms.signs.representations import Frame
 from shuffle_plugins.mechanisms.signs.sign_patterns import (
+    MAX_SIGNS,
+    cap_parameters,
     pattern_likelihood,
     pattern_signs,
     round_to_patterns,
     send_patterns,
 )
-from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_parameters
-from shuffle_plugins.mechanisms.signs.sqkr_law import best_signs, drawn_square, patterns_blanket
 from shuffle_plugins.randomness import Randomness
 
 _MOST_OUTCOMES = 1 << 16  # more reports are not listed
@@ -34,7 +39,7 @@ class SQKR(CoefficientRandomizer):
     A row is represented by D coefficients of absolute value at most r_inf = level·r/√D, a Kashin
     representation. A client draws one coefficient from each of k blocks of them, rounds these to signs of
     mean c_j/r_inf, and sends the places and the pattern of k signs, which is likelier by e^ε0 where it agrees
-    with the rounded one in at least t places (``sign_patterns_law``). The paper's :math:`2^k`-ary randomised
+    with the rounded one in at least t places (``sign_patterns``). The paper's :math:`2^k`-ary randomised
     response is t = k; the best t is never worse. A sign at a coefficient of a block of length b stands for
     ±b·r_inf/g.
 
