@@ -19,9 +19,6 @@ class FrequencyOracle(Mechanism):
     Args:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: K, the number of categories, at least 2.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     def __init__(self, *, local_epsilon: float, dim: int) -> None:

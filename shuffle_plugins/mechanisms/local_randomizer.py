@@ -18,6 +18,8 @@ _NORMS = {
     Norm.L2: methodcaller("l2_norm"),
     Norm.LINF: methodcaller("linf_norm"),
 }
+MOST_OUTCOMES = 1 << 16
+"""A mechanism of more reports does not list them."""
 
 
 class Mechanism(Reporter):
@@ -30,9 +32,6 @@ class Mechanism(Reporter):
     Args:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: length of what is estimated: of a client's vector, or the number of categories.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     def __init__(self, *, local_epsilon: float, dim: int) -> None:
@@ -80,7 +79,7 @@ class Mechanism(Reporter):
         """
 
     def outcomes(self) -> Reports | None:
-        """Every report there is, each once, where they are few (at most 2**16 or so); else None.
+        """Every report there is, each once, where they are at most 2**16; else None.
 
         With :meth:`log_likelihood` this makes ε0 and unbiasedness a matter of enumeration.
         """
@@ -170,9 +169,6 @@ class LocalRandomizer(Mechanism, PrivateSum):
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: length of a client's vector.
         radius: radius of the ball, in the mechanism's norm.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     privacy_parameter: ClassVar[PrivacyParameter] = "local_epsilon"

@@ -12,12 +12,8 @@ from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.compressors import hadamard_scatter, hadamard_signs, padded_dim
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.categories.mixture_oracle import (
-    MOST_OUTCOMES,
-    Mixture,
-    MixtureOracle,
-    as_built,
-)
+from shuffle_plugins.mechanisms.categories.mixture_oracle import Mixture, MixtureOracle, as_built
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES
 from shuffle_plugins.randomness import Randomness
 
 
@@ -26,9 +22,6 @@ def ideal_hadamard_response(*, local_epsilon: float) -> Blanket:
 
     The product of two rows of the code is a row too, unlikely wherever just one of the two is likely: a third
     record of that row, as there is for rows 1 and 2, hides nobody.
-
-    Raises:
-        ValueError: if ε0 is out of range.
     """
     share = 1 / (2 * (math.exp(checks.local_epsilon(local_epsilon)) + 1))
     return Blanket(local_epsilon=local_epsilon, differing=share, low=share, high=share, outside=share)
@@ -45,9 +38,6 @@ class HadamardResponse(MixtureOracle):
     Args:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: K, the number of categories, at least 2.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "hadamard-response"

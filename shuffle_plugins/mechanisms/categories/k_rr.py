@@ -11,21 +11,13 @@ from typing_extensions import override
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.categories.mixture_oracle import (
-    MOST_OUTCOMES,
-    Mixture,
-    MixtureOracle,
-    as_built,
-)
+from shuffle_plugins.mechanisms.categories.mixture_oracle import Mixture, MixtureOracle, as_built
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES
 from shuffle_plugins.randomness import Randomness
 
 
 def ideal_k_ary_response(*, local_epsilon: float, categories: int) -> Blanket:
-    """K-ary randomized response: the true category with odds e^ε0 over any other. K = 2 is one bit.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
+    """K-ary randomized response: the true category with odds e^ε0 over any other. K = 2 is one bit."""
     checks.whole("categories", categories, at_least=2)
     if categories == 2:
         return Blanket.bit(local_epsilon)

@@ -15,14 +15,9 @@ from shuffle_plugins.compressors import hadamard_scatter, hadamard_signs, padded
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.categories.hadamard_response import ideal_hadamard_response
-from shuffle_plugins.mechanisms.categories.mixture_oracle import (
-    MOST_OUTCOMES,
-    Mixture,
-    as_built,
-    flip_threshold,
-    odds_below,
-)
+from shuffle_plugins.mechanisms.categories.mixture_oracle import Mixture, as_built, flip_threshold, odds_below
 from shuffle_plugins.mechanisms.frequency import FrequencyOracle
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES
 from shuffle_plugins.randomness import WHOLE, Randomness
 
 _NO_EDGE = 1 - 1e-6  # nearer to 1, the spread masses lose their digits
@@ -200,9 +195,6 @@ def _limited_blanket(*, local_epsilon: float, yes: int, no: int) -> Blanket:
         local_epsilon: ε0 in nats.
         yes: q, probability of a 1 where the answer is yes, in units of 2**-62; at most half.
         no: p, where it is no; at least q·e^-ε0.
-
-    Raises:
-        ValueError: if ε0 is out of range.
     """
     one, zero = no / WHOLE / 4, (WHOLE - yes) / WHOLE / 4
     excess = (yes - no) / (WHOLE - yes)

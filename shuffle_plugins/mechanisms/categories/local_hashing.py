@@ -12,13 +12,8 @@ from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.categories.bit_vectors import column_counts
-from shuffle_plugins.mechanisms.categories.mixture_oracle import (
-    MOST_OUTCOMES,
-    Mixture,
-    MixtureOracle,
-    any_three,
-    as_built,
-)
+from shuffle_plugins.mechanisms.categories.mixture_oracle import Mixture, MixtureOracle, any_three, as_built
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES
 from shuffle_plugins.randomness import Randomness
 
 _CHUNK = 1 << 20  # comparisons made at a time
@@ -38,9 +33,6 @@ def ideal_local_hashing(*, local_epsilon: float, buckets: int | None = None) -> 
         local_epsilon: ε0 in nats.
         buckets: g ≥ 2; the best for estimation, about e^ε0 + 1, by default. Hash values of any three
             categories are uniform and independent.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     e = math.exp(checks.local_epsilon(local_epsilon))
     g = hash_range(local_epsilon) if buckets is None else checks.whole("buckets", buckets, at_least=2)
@@ -82,9 +74,6 @@ class LocalHashing(MixtureOracle):
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: K, the number of categories, at least 2.
         buckets: g, range of the hash, in [2, 2**31]; the best one, about e^ε0 + 1, by default.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "local-hashing"

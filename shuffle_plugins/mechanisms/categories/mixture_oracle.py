@@ -22,7 +22,6 @@ from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.frequency import FrequencyOracle
 from shuffle_plugins.randomness import WHOLE, Randomness
 
-MOST_OUTCOMES = 1 << 16
 _FOLLOWED = 1e-6  # relative; odds further from e^ε0 make the law only a bound
 
 

@@ -12,13 +12,7 @@ from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.categories.bit_vectors import column_counts, row_counts
-from shuffle_plugins.mechanisms.categories.mixture_oracle import (
-    MOST_OUTCOMES,
-    Mixture,
-    MixtureOracle,
-    any_three,
-    as_built,
-)
+from shuffle_plugins.mechanisms.categories.mixture_oracle import Mixture, MixtureOracle, any_three, as_built
 from shuffle_plugins.mechanisms.categories.subsets import (
     elements_through,
     flags_through,
@@ -26,6 +20,7 @@ from shuffle_plugins.mechanisms.categories.subsets import (
     rank_bits,
     unrank,
 )
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES
 from shuffle_plugins.randomness import Randomness
 
 
@@ -41,9 +36,6 @@ def ideal_subset_selection(*, local_epsilon: float, categories: int, size: int |
         local_epsilon: ε0 in nats.
         categories: K ≥ 3.
         size: categories in a report, in [1, K − 1]; the best for estimation, about K/(e^ε0 + 1), by default.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     e = math.exp(checks.local_epsilon(local_epsilon))
     checks.whole("categories", categories, at_least=3)
@@ -89,9 +81,6 @@ class SubsetSelection(MixtureOracle):
         dim: K, the number of categories, at least 2.
         size: s, categories in a report, in [1, K/2]; the best one, about K/(e^ε0 + 1), by default. Larger
             sets take more bits and say less.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "subset-selection"

@@ -12,32 +12,20 @@ from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks, rows_at_once
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.categories.bit_vectors import column_counts, row_counts
-from shuffle_plugins.mechanisms.categories.mixture_oracle import (
-    MOST_OUTCOMES,
-    any_three,
-    as_built,
-    flip_threshold,
-)
+from shuffle_plugins.mechanisms.categories.mixture_oracle import any_three, as_built, flip_threshold
 from shuffle_plugins.mechanisms.frequency import FrequencyOracle
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES
 from shuffle_plugins.randomness import WHOLE, Randomness
 
 
 def ideal_rappor(*, local_epsilon: float, categories: int) -> Blanket:
-    """Symmetric unary encoding: K bits, each flipped with odds e^(−ε0/2).
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
+    """Symmetric unary encoding: K bits, each flipped with odds e^(−ε0/2)."""
     flipped = 1 / (math.exp(checks.local_epsilon(local_epsilon) / 2) + 1)
     return _unary(local_epsilon, categories, likely=flipped, missed=flipped)
 
 
 def ideal_optimal_unary_encoding(*, local_epsilon: float, categories: int) -> Blanket:
-    """Optimal unary encoding: the true bit is a fair coin, every other one is set with odds e^−ε0.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
+    """Optimal unary encoding: the true bit is a fair coin, every other one is set with odds e^−ε0."""
     likely = 1 / (math.exp(checks.local_epsilon(local_epsilon)) + 1)
     return _unary(local_epsilon, categories, likely=likely, missed=0.5)
 
@@ -74,9 +62,6 @@ class UnaryEncoding(FrequencyOracle):
     Args:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: K, the number of categories, at least 2.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     # a and b in units of 2**-62
@@ -143,9 +128,6 @@ class Rappor(UnaryEncoding):
     Args:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: K, the number of categories, at least 2.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "rappor"
@@ -171,9 +153,6 @@ class OptimalUnaryEncoding(UnaryEncoding):
     Args:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: K, the number of categories, at least 2.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "oue"

@@ -145,11 +145,7 @@ class ApproximateNoise(GridNoise):
         sampling: Sampling = Sampling.WITHOUT_REPLACEMENT,
         adversary: Adversary = Adversary.MODEL_OBSERVER,
     ) -> ShuffleRound:
-        """A round of this mechanism: its noise, and at dim 1 its blanket, too, whose cut is the round's ε0.
-
-        Raises:
-            ValueError: if an argument is out of range.
-        """
+        """A round of this mechanism: its noise; at dim 1 its blanket, too, whose cut is the round's ε0."""
         own = self._representable_blanket()
         reports: dict[str, Any] = {"local_epsilon": self.local_epsilon, "local_delta": self.local_delta}
         if own is not None:

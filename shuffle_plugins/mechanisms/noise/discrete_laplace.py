@@ -84,9 +84,6 @@ def laplace_grid(*, local_epsilon: float, dim: int, bits: int) -> LaplaceGrid:
     """The finest grid on which ±(r + 28·T·h) has codes of so many bits.
 
     A coordinate meets the end of the codes with probability below e^-28.
-
-    Raises:
-        ValueError: if ε0 or the dimension is out of range.
     """
     checks.local_epsilon(local_epsilon)
     checks.dim(dim)
@@ -109,9 +106,6 @@ def grid_blanket(*, local_epsilon: float, dim: int, bits: int = COARSE_BITS) -> 
 
     The generic one also where ε0 is too large for the discrete Laplace one (above 150), or so small that the
     step is longer than the radius.
-
-    Raises:
-        ValueError: if ε0 or the dimension is out of range.
     """
     grid = laplace_grid(local_epsilon=local_epsilon, dim=dim, bits=bits)
     whole = grid.whole_radius
@@ -158,9 +152,6 @@ class DiscreteLaplace(GridNoise):
         dim: length of a client's vector.
         radius: r, radius of the l1 ball.
         bits: bits per coordinate, in [8, 24].
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "discrete-laplace"

@@ -36,9 +36,6 @@ def bernoulli_exp(numerators: Tensor, *, denominator: int, randomness: Randomnes
         numerators: int64 (count,), zero or more.
         denominator: at least 1.
         randomness: one word per entry, and more where that leaves the answer open.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     checks.whole("denominator", denominator)
     if numerators.dtype != torch.int64 or (numerators.numel() and int(numerators.min()) < 0):

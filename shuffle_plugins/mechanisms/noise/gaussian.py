@@ -43,9 +43,6 @@ class Gaussian(ApproximateNoise):
         radius: r, radius of the l2 ball.
         local_delta: δ0 of one report, in [1e-30, 0.1].
         bits: bits per coordinate, in [8, 24].
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "gaussian"

@@ -21,9 +21,6 @@ class Laplace(DiscreteLaplace):
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: length of a client's vector.
         radius: r, radius of the l1 ball.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "laplace"

@@ -60,9 +60,6 @@ def mixed_half_spaces(*, local_epsilon: float, dim: int) -> HalfSpaceParameters:
     Its thresholds are spread evenly: between 0 and 2.25 standard deviations up to ε0 = 1.7, and around
     PrivUnitG's for a large ε0. Up to ε0 = 4 the variance is within 6 per cent of the least that evenly spread
     thresholds and an ε0 of up to 1 more have for the same information.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
     checks.dim(dim)
     # The numbers are near the best of a search over both ends at ε0 = 0.1 … 6, as functions of one threshold.
@@ -83,9 +80,6 @@ def blanket_mixed_blanket(*, local_epsilon: float, dim: int) -> Blanket:
     together, which in convex order is the largest of all with the same laws. Rows within the ball are
     averages of opposite directions, for which the same holds. The row 0 reports N(0, I), which weighs a
     constant: the mean of the others' weights.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
     found = mixed_half_spaces(local_epsilon=local_epsilon, dim=dim)
     tails, gain = np.array(found.tails), math.expm1(local_epsilon)
@@ -257,9 +251,6 @@ class BlanketMixedGaussian(HalfSpaceReports):
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: length of a client's vector.
         radius: radius of the l2 ball.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "blanket-mixed-gaussian"

@@ -148,9 +148,6 @@ class HalfSpaceReports(LocalRandomizer):
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: length of a client's vector.
         radius: radius of the l2 ball.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     norm: ClassVar[Norm] = Norm.L2

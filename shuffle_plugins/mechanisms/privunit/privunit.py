@@ -108,11 +108,7 @@ class PrivUnitParameters:
 
 @lru_cache(maxsize=256)
 def optimal_privunit(*, local_epsilon: float, dim: int) -> PrivUnitParameters:
-    """The PrivUnit of least variance.
-
-    Raises:
-        ValueError: if a parameter is out of range.
-    """
+    """The PrivUnit of least variance."""
     checks.local_epsilon(local_epsilon)
     checks.dim(dim)
     if dim == 1:
@@ -150,9 +146,6 @@ def privunit_blanket(*, local_epsilon: float, dim: int) -> Blanket:
 
     A third record at a right angle to both leaves most of either cap at the blanket's density: that makes
     the lower bound.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
     parameters = optimal_privunit(local_epsilon=local_epsilon, dim=dim)
     if dim == 1:
@@ -203,9 +196,6 @@ class PrivUnit(LocalRandomizer):
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: length of a client's vector; at 1 it is binary randomized response.
         radius: radius of the l2 ball.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "privunit"

@@ -34,11 +34,7 @@ from shuffle_plugins.mechanisms.privunit.sphere import (
 
 @lru_cache(maxsize=256)
 def optimal_privunit_g(*, local_epsilon: float, dim: int) -> HalfSpaceParameters:
-    """The PrivUnitG of least variance.
-
-    Raises:
-        ValueError: if a parameter is out of range.
-    """
+    """The PrivUnitG of least variance."""
     from scipy import optimize  # slow to import, and needed by no other mechanism
 
     checks.local_epsilon(local_epsilon)
@@ -65,9 +61,6 @@ def privunit_g_blanket(*, local_epsilon: float, dim: int) -> Blanket:
     The proof is that of :func:`~.privunit_blanket` with N(0, I)
     for the uniform law and half-spaces for caps: s ≤ 1/2, and opposite half-spaces are disjoint. A third
     record at a right angle to both is independent of them.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
     (threshold,) = optimal_privunit_g(local_epsilon=local_epsilon, dim=dim).thresholds
     s = float(special.ndtr(-threshold))
@@ -104,9 +97,6 @@ class PrivUnitG(HalfSpaceReports):
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: length of a client's vector.
         radius: radius of the l2 ball.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "privunit-g"

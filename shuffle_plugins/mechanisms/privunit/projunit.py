@@ -70,9 +70,6 @@ def projunit_blanket(
 
     The pattern of a report does not depend on the row. Given it, a report is PrivUnit's of a point of the
     ball, and PrivUnit's blanket covers every pair of points; folded rows just need not reach the boundary.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
     checks.local_epsilon(local_epsilon)
     size = check_projected_dim(projected_dim, dim=dim)
@@ -146,9 +143,6 @@ class ProjUnit(LocalRandomizer):
         projected_dim: k, in [2, dim]; 4096 or dim by default, whichever is less. At dim this is PrivUnit.
         slack: how much longer than the radius y may be, in standard deviations.
         seed: of the public signs; clients and analyzer use the same.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "projunit"

@@ -30,9 +30,6 @@ class BinaryRandomizedResponse(LocalRandomizer):
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: 1.
         radius: largest absolute value.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "binary-rr"

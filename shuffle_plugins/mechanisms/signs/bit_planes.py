@@ -28,8 +28,10 @@ from typing_extensions import override
 from shuffle_plugins.accounting import Atoms, Blanket, InformationBound, diluted, most_telling, product_atoms
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES
 from shuffle_plugins.mechanisms.signs.coordinate_blocks import CoordinateBlocks
 from shuffle_plugins.mechanisms.signs.randomized_response import (
+    LOUDEST_EXACT,
     Constants,
     SignThresholds,
     plus_thresholds,
@@ -44,7 +46,6 @@ from shuffle_plugins.randomness import Randomness
 MAX_LEVELS = 32
 _PATIENCE = 2  # levels without gain after which no more are tried
 _MOST_SIGNS = 16  # of a report, whose products are listed
-_LOUDEST = 42.0  # ε0 from which thresholds cannot follow
 CERTAIN = ((1.0, 1.0),)
 """A record all of whose numbers are as large as can be."""
 
@@ -130,11 +131,7 @@ def best_plan(
     samples: int | None = None,
     constants: Constants = Constants.EXACT,
 ) -> SampledPlan:
-    """The plan of least worst variance; what is given is kept. Ties go to fewer bits.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
+    """The plan of least worst variance; what is given is kept. Ties go to fewer bits."""
     checks.local_epsilon(local_epsilon)
     checks.dim(dim)
     if levels is not None:
@@ -238,7 +235,7 @@ def signs_information(
         plan: how rows are sampled.
         constants: whose constants.
     """
-    if local_epsilon > _LOUDEST:
+    if local_epsilon > LOUDEST_EXACT:
         return None
     shares = budgets(plan.levels, per_place=local_epsilon / plan.samples, constants=constants)
     spent = plan.samples * [float(share) for share in shares]
@@ -270,7 +267,7 @@ def opposite_rows(
         records: sizes of numbers, in (0, 1], and the share of them that are so large. Several signs have
             records all of whose numbers are one size.
     """
-    if plan.levels * plan.samples > _MOST_SIGNS or local_epsilon > _LOUDEST:
+    if plan.levels * plan.samples > _MOST_SIGNS or local_epsilon > LOUDEST_EXACT:
         return ()
     shares = budgets(plan.levels, per_place=local_epsilon / plan.samples, constants=constants)
     thresholds = split_budget(
@@ -306,9 +303,6 @@ def plane_mean(value: float, *, level: int, levels: int) -> float:
     scaled = (value + 1) * 2.0 ** (depth - 1)
     whole = min(math.floor(scaled), (1 << depth) - 1)
     return 2 * (scaled - whole if level == levels - 1 else whole % 2) - 1.0
-
-
-_MOST_OUTCOMES = 1 << 16  # more reports are not listed
 
 
 def plane_value(x: Tensor, *, level: int, levels: int) -> Tensor:
@@ -516,7 +510,7 @@ class BitPlanes:
         """Places and bits (reports, levels, samples) of every report, if they are at most 2**16."""
         choices = (self.blocks.lengths() * 2).tolist() * self.plan.levels
         count = math.prod(choices)
-        if count > _MOST_OUTCOMES:
+        if count > MOST_OUTCOMES:
             return None
         rest = torch.arange(count)
         digits = []

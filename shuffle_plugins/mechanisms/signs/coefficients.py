@@ -24,9 +24,9 @@ from shuffle_plugins.compressors import KashinFrame
 from shuffle_plugins.core import Rows, checks, rows_at_once
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.local_randomizer import Norm
+from shuffle_plugins.mechanisms.signs.randomized_response import LOUDEST_EXACT
 from shuffle_plugins.mechanisms.signs.representations import Frame, representation
 from shuffle_plugins.mechanisms.signs.sign_patterns import (
-    LOUDEST_EXACT,
     MAX_SIGNS,
     cap_blanket,
     cap_parameters,
@@ -159,9 +159,6 @@ def best_signs(*, local_epsilon: float, dim: int, among: tuple[int, ...] | None 
         local_epsilon: ε0 of a report in nats, in [1e-9, 500].
         dim: length of a client's vector; not used if ``among`` is given.
         among: values of k to choose from, in [1, 20]; by default 1, 2, …, min(20, dim).
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     checks.local_epsilon(local_epsilon)
     return _best_signs(local_epsilon, among or tuple(range(1, min(checks.dim(dim), MAX_SIGNS) + 1)))
@@ -213,9 +210,6 @@ def patterns_blanket(
             equal.
         square: upper bound on the mean of (coefficient/r_inf)² over the coefficients drawn; in (0, 1].
         whole: share of the blocks that have k coefficients; the others are padded with zeros. In [0, 1].
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     instances: tuple[Atoms, ...] = ()
     if whole > 0 and local_epsilon < LOUDEST_EXACT:
@@ -251,9 +245,6 @@ class CoefficientRandomizer(NumberRandomizer):
         frame: ``"rotation"`` or ``"kashin"``.
         seed: whole number that fixes rotation or frame.
         level: what the mechanism would choose itself, if given.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     norm: ClassVar[Norm] = Norm.L2

@@ -21,9 +21,6 @@ class CoordinateBlocks:
     Attributes:
         dim: number of coordinates.
         count: number of blocks, in [1, dim].
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
 
     dim: int

@@ -11,7 +11,7 @@ from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.compressors import hadamard_coefficients, hadamard_scatter, l1_norms, padded_dim
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES, LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.signs.public_indices import PublicIndices
 from shuffle_plugins.mechanisms.signs.randomized_response import (
     SignThresholds,
@@ -21,7 +21,6 @@ from shuffle_plugins.mechanisms.signs.randomized_response import (
 )
 from shuffle_plugins.randomness import Randomness
 
-_MOST_OUTCOMES = 1 << 16  # more reports are not listed
 _CHUNK_ENTRIES = 1 << 17  # entries handled at a time
 
 
@@ -56,9 +55,6 @@ class L1Hadamard(LocalRandomizer):
         p: the ball's norm, in [1, 2).
         public_seed: whole number from which all derive the indices; private indices by default.
         position: with ``public_seed``, the place in the round of the first row, or report, of a batch.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "l1-hadamard"
@@ -128,7 +124,7 @@ class L1Hadamard(LocalRandomizer):
 
     def outcomes(self) -> Reports | None:
         """Either sign of every coefficient, where they are at most 2**16; none with public indices."""
-        if not self.shufflable or 2 * self._size > _MOST_OUTCOMES:
+        if not self.shufflable or 2 * self._size > MOST_OUTCOMES:
             return None
         every = torch.arange(2 * self._size)
         return self.layout.reports(every // 2, (every % 2).to(torch.uint8))

@@ -60,9 +60,6 @@ class L2BitPlanes(BitPlaneRandomizer, CoefficientRandomizer):
         clients: n, reports in a round; for the level alone.
         failure: β, in (0, 1); for the level alone.
         constants: ``"exact"``, or ``"thesis"`` for the printed ones: also 10·√(log(Dn/β)) for the level.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "l2-bit-planes"

@@ -10,6 +10,7 @@ from typing_extensions import override
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES
 from shuffle_plugins.mechanisms.signs.randomized_response import (
     SignThresholds,
     random_signs,
@@ -18,8 +19,6 @@ from shuffle_plugins.mechanisms.signs.randomized_response import (
 )
 from shuffle_plugins.mechanisms.signs.unit_numbers import CoordinateRandomizer
 from shuffle_plugins.randomness import Randomness
-
-_MOST_OUTCOMES = 1 << 16  # more reports are not listed
 
 
 class LInfCoordinate(CoordinateRandomizer):
@@ -38,9 +37,6 @@ class LInfCoordinate(CoordinateRandomizer):
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: d, length of a client's vector.
         radius: r, largest absolute coordinate.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "linf-coordinate"
@@ -83,7 +79,7 @@ class LInfCoordinate(CoordinateRandomizer):
 
     def outcomes(self) -> Reports | None:
         """Either sign of every coordinate, up to 2**15 coordinates."""
-        if 2 * self.dim > _MOST_OUTCOMES:
+        if 2 * self.dim > MOST_OUTCOMES:
             return None
         every = torch.arange(2 * self.dim)
         return self.layout.reports(every // 2, (every % 2).to(torch.uint8))

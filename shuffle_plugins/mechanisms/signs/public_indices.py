@@ -25,9 +25,6 @@ class PublicIndices:
         purpose: what they are for: other purposes have other indices.
         seed: any whole number; None where clients draw indices of their own, and there are no public ones.
         position: of the first client of a batch in the round, in [0, 2**40]; 0 without a seed.
-
-    Raises:
-        ValueError: if an attribute is out of range.
     """
 
     purpose: str

@@ -18,7 +18,8 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.randomness import PROBABILITY_BITS, WHOLE, Randomness
 
-_LOUDEST_EXACT = 42  # from here on the probability of a flip is a few units of 2**-62 and cannot follow ε0
+LOUDEST_EXACT = 42
+"""ε0 from which a probability is a few units of 2**-62 and cannot follow."""
 
 _CONTEXT = decimal.Context(prec=80, rounding=decimal.ROUND_FLOOR)
 _BELOW = 1 - Decimal(10) ** -60  # more than 80 digits can lose in one exponential
@@ -50,9 +51,6 @@ class SignThresholds:
 
         ``low`` is at most one above the smallest integer with :math:`(2^{62} - low)/low \le e^{ε_0}`, in
         60-digit arithmetic with the exponential rounded down. From ε0 ≈ 43 on it is 1.
-
-        Raises:
-            ValueError: if ε0 is out of range.
         """
         return _thresholds(Decimal(checks.local_epsilon(local_epsilon)), Constants.EXACT)
 
@@ -65,12 +63,12 @@ def sign_blanket(local_epsilon: float) -> Blanket:
     As the coordinate tells nothing about the record, others' reports hide by more than the blanket.
     From ε0 = 42 on thresholds cannot follow ε0, and the blanket is only a bound.
     """
-    return Blanket.sign(local_epsilon, exact=local_epsilon < _LOUDEST_EXACT)
+    return Blanket.sign(local_epsilon, exact=local_epsilon < LOUDEST_EXACT)
 
 
 def bit_blanket(local_epsilon: float) -> Blanket:
     """One sign of one number and nothing else: counted as a bit, which is tighter than any blanket."""
-    return Blanket.bit(local_epsilon, exact=local_epsilon < _LOUDEST_EXACT)
+    return Blanket.bit(local_epsilon, exact=local_epsilon < LOUDEST_EXACT)
 
 
 class Constants(StrEnum):

@@ -16,8 +16,9 @@ from typing_extensions import override
 from shuffle_plugins.accounting import Atoms, Blanket, diluted
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES
+from shuffle_plugins.mechanisms.signs.randomized_response import LOUDEST_EXACT
 from shuffle_plugins.mechanisms.signs.sign_patterns import (
-    LOUDEST_EXACT,
     MAX_SIGNS,
     CapParameters,
     cap_blanket,
@@ -81,18 +82,12 @@ def block_blanket(*, local_epsilon: float, dim: int, signs: int) -> Blanket:
 
     Rows whose blocks all have one pattern make the lower bound. A last block that is padded, and so has
     random signs for any row, is read as telling nothing.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     whole = (dim // signs) / block_count(dim=dim, signs=signs)
     instances: tuple[Atoms, ...] = ()
     if whole > 0 and signs > 1 and local_epsilon < LOUDEST_EXACT:
         instances = (diluted(three_patterns(local_epsilon=local_epsilon, signs=signs), whole),)
     return cap_blanket(local_epsilon=local_epsilon, signs=signs, exact=dim % signs == 0, instances=instances)
-
-
-_MOST_OUTCOMES = 1 << 16  # most outcomes that `outcomes` lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +165,7 @@ class SignBlocks:
         None if there are more than 2**16, or if blocks are public.
         """
         count = self.blocks << self.cap.signs
-        if self.public or count > _MOST_OUTCOMES:
+        if self.public or count > MOST_OUTCOMES:
             return None
         every = torch.arange(count)
         return every >> self.cap.signs, every & ((1 << self.cap.signs) - 1)

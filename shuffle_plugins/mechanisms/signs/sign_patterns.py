@@ -29,14 +29,16 @@ from scipy import special
 from shuffle_plugins.accounting import Atoms, Blanket, most_telling, two_level_atoms
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.signs.randomized_response import SignThresholds, plus_thresholds
+from shuffle_plugins.mechanisms.signs.randomized_response import (
+    LOUDEST_EXACT,
+    SignThresholds,
+    plus_thresholds,
+)
 from shuffle_plugins.randomness import WHOLE, Randomness
 
 MAX_SIGNS = 20
 _FEW_SIGNS = 8  # of which all three patterns are tried
 _ROUNDING = 1e-7  # relative, of sums of up to a million terms of both signs
-LOUDEST_EXACT = 42
-"""ε0 from which a probability is a few units of 2**-62 and cannot follow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,9 +122,6 @@ def cap_blanket(
         exact: whether some record has every pattern for certain, and another its opposite. From ε0 = 42 on
             thresholds cannot follow ε0, and the blanket is only a bound.
         instances: datasets whose laws are known, up to that ε0.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     cap = cap_parameters(local_epsilon=local_epsilon, signs=signs)
     if signs == 1:
@@ -155,9 +154,6 @@ def spread_information(*, local_epsilon: float, signs: int, mean_square: float) 
         local_epsilon: ε0 of a report.
         signs: s.
         mean_square: at most, in (0, 1].
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     checks.number("mean_square", mean_square, above=0, at_most=1)
     if signs == 1:
@@ -195,11 +191,7 @@ def _elementary(count: int, minus: int, size: int) -> int:
 
 @lru_cache(maxsize=256)
 def three_patterns(*, local_epsilon: float, signs: int) -> Atoms:
-    """The instance of records x, x' and everybody else's z of the three patterns that tell most.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
+    """The instance of records x, x' and everybody else's z of the three patterns that tell most."""
     cap = cap_parameters(local_epsilon=local_epsilon, signs=signs)
     least = 1 / (2.0**signs + math.expm1(local_epsilon) * cap.patterns)
 
@@ -237,9 +229,6 @@ def leaning_patterns(*, local_epsilon: float, signs: int, lean: float) -> Atoms:
 
     Everybody else holds x', or has fair signs, whichever tells more. A report is read as the number of places
     in which it agrees with the signs of x.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     cap = cap_parameters(local_epsilon=local_epsilon, signs=signs)
     likely = (1 + lean) / 2
