@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
 
-from shuffle_plugins.core import checks
+from shuffle_plugins.core import advised, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.randomness.devices import runs_kernels
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers import CipherContext
 
 BLOCK_BYTES = 64
 COIN_BITS = 16
@@ -97,6 +99,9 @@ class Keystream:
     def encryptor(self, block: int) -> CipherContext:
         """OpenSSL's cipher at a block of the stream; it stops where the lower half of the counter ends."""
         counter = block.to_bytes(8, "little") + self.nonce.to_bytes(8, "little")
+        with advised():  # only drawing needs it
+            from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
         return Cipher(algorithms.ChaCha20(self.key, counter), mode=None).encryptor()
 
     def __repr__(self) -> str:
