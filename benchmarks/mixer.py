@@ -1,11 +1,10 @@
-"""A mixer on one core: reports per second and peak memory, with reports that do not fit in memory.
+"""A mixer on one core: reports per second and peak memory, by way of an encrypted file.
 
 One process seals envelopes and sends them through a pipe; the other one mixes them as a mix node does, and
 gives back every report. The mixer's processor time is counted, so waiting for envelopes costs nothing. With
 --later the mixer is the second of a cascade of two: it opens a layer and a ticket for each client.
 
-Run: python benchmarks/mixer.py [--counts 10000 100000] [--report-bytes 16000] [--memory-mib 256] [--later]
-     [--folder DIR] [--json FILE]
+Run: python benchmarks/mixer.py [--counts 10000 100000] [--report-bytes 16000] [--later] [--folder DIR]
 """
 
 from __future__ import annotations
@@ -25,13 +24,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from shuffle_plugins.shuffler import (
+    BatchRequest,
     EnvelopeOpener,
-    Marks,
+    MixedStatement,
     Mixer,
     RoundContext,
+    ServicePublicKey,
     SigningKey,
     SpentTokens,
-    draw_marks,
     envelopes,
     layer_size,
     seal,
@@ -51,6 +51,7 @@ _OWN_KEY = ServiceKey(
 )
 _FIRST_KEY = SealingKey.from_private_bytes(bytes([10]) * 32)
 _PIPE_BYTES = 1 << 20
+_draw_marks = envelopes.draw_marks
 
 
 def client_key(number: int) -> SigningKey:
@@ -69,18 +70,18 @@ def records(source: IO[bytes], *, count: int, size: int) -> Iterator[bytes]:
         yield source.read(size)
 
 
-def row(*, later: bool) -> tuple[bytes, ...]:
+def row(*, later: bool) -> tuple[ServicePublicKey, ...]:
     """Public keys of the mixers to which clients seal."""
-    own = _OWN_KEY.public.sealing
-    return (public_key_bytes(_FIRST_KEY), own) if later else (own,)
+    first = ServicePublicKey(sealing=public_key_bytes(_FIRST_KEY), verifying=bytes(32))
+    return (first, _OWN_KEY.public) if later else (_OWN_KEY.public,)
 
 
-def without_marks(mixers: int) -> Marks:
+def without_marks(mixers: int) -> envelopes.Marks:
     """Marks of zero, so that the mixer's process knows their sums."""
-    return draw_marks(mixers, draw=lambda _: 0)
+    return _draw_marks(mixers, draw=lambda _: 0)
 
 
-def mix(*, count: int, size: int, memory: int, later: bool, folder: str) -> dict[str, Any]:
+def mix(*, count: int, size: int, later: bool, folder: str) -> dict[str, Any]:
     """The mixer's process: take envelopes from standard input, and give back every report."""
     enrolled = frozenset(public_key_bytes(client_key(number)) for number in range(count))
     with tempfile.TemporaryDirectory(dir=folder) as own:
@@ -88,21 +89,29 @@ def mix(*, count: int, size: int, memory: int, later: bool, folder: str) -> dict
         SpentTokens.create(state, public_key=_OWN_KEY.public.sealing)
         mixer = Mixer(key=_OWN_KEY, enrolled=enrolled, minimum=2, state=state)
         mixer.spend(_CONTEXT)
-        before, begun = peak_memory(), time.process_time()
-        stream = mixer.mix_spent(
-            records(sys.stdin.buffer, count=count, size=size),
+        first = MixedStatement(request=bytes(32), answered=count, count=count, outputs=bytes(32), masks=(0,))
+        request = BatchRequest(
             context=_CONTEXT,
             analyzer_key=_ANALYZER,
+            mixers=row(later=later),
+            position=int(later),
+            minimum=2,
             size=size,
             count=count,
-            mixer_keys=row(later=later),
-            memory=memory,
-            directory=own,
+            inputs=bytes(32),
+            previous=(first,) if later else (),
         )
-        opened = time.process_time()
-        given = sum(1 for _ in stream.reports)
+        before, begun, opened = peak_memory(), time.process_time(), 0.0
+
+        def items() -> Iterator[bytes]:
+            nonlocal opened
+            yield from records(sys.stdin.buffer, count=count, size=size)
+            opened = time.process_time()
+
+        with open(Path(own) / "outputs", "wb") as outputs:
+            said = mixer.mix_spent(items(), outputs, request=request, directory=own)
         done = time.process_time()
-    assert given == stream.count == count
+    assert said.count == count
     return {
         "opening_seconds": round(opened - begun, 2),
         "giving_back_seconds": round(done - opened, 2),
@@ -112,14 +121,14 @@ def mix(*, count: int, size: int, memory: int, later: bool, folder: str) -> dict
     }
 
 
-def measured(*, count: int, report_bytes: int, memory: int, later: bool, folder: str) -> dict[str, Any]:
+def measured(*, count: int, report_bytes: int, later: bool, folder: str) -> dict[str, Any]:
     """Seal envelopes of so many clients, and have them mixed by a process of its own."""
-    keys = row(later=later)
+    keys = [key.sealing for key in row(later=later)]
     place = len(keys) - 1
     layer = layer_size(report_bytes, mixers=len(keys), position=0)
     size = layer_size(report_bytes, mixers=len(keys), position=place)
     size += ticket_size(mixers=len(keys), position=place)
-    arguments = ["--mix", str(count), str(size), str(memory), str(int(later)), folder]
+    arguments = ["--mix", str(count), str(size), str(int(later)), folder]
     begun = time.perf_counter()
     with subprocess.Popen(
         [sys.executable, __file__, *arguments],
@@ -156,7 +165,6 @@ def measured(*, count: int, report_bytes: int, memory: int, later: bool, folder:
         "reports": count,
         "report_bytes": report_bytes,
         "total_mib": round(count * report_bytes / 2**20),
-        "memory_limit_mib": memory >> 20,
         **found,
         "wall_seconds_with_sealing": round(time.perf_counter() - begun, 1),
     }
@@ -167,32 +175,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--counts", type=int, nargs="+", default=[10_000, 100_000])
     parser.add_argument("--report-bytes", type=int, default=16_000)
-    parser.add_argument("--memory-mib", type=int, nargs="+", default=[256])
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="for temporary files, on a disk")
     parser.add_argument("--later", action="store_true", help="measure the second mixer of a cascade of two")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--mix", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--mix", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.later:
         vars(envelopes)["draw_marks"] = without_marks
     if options.mix:
-        count, size, memory, later = map(int, options.mix[:4])
-        found = mix(count=count, size=size, memory=memory, later=bool(later), folder=options.mix[4])
+        count, size, later = map(int, options.mix[:3])
+        found = mix(count=count, size=size, later=bool(later), folder=options.mix[3])
         print(json.dumps(found))
         return
     rows = []
     for count in options.counts:
-        for mebibytes in options.memory_mib:
-            rows.append(
-                measured(
-                    count=count,
-                    report_bytes=options.report_bytes,
-                    memory=mebibytes << 20,
-                    later=options.later,
-                    folder=options.folder,
-                )
+        rows.append(
+            measured(
+                count=count,
+                report_bytes=options.report_bytes,
+                later=options.later,
+                folder=options.folder,
             )
-            print(json.dumps(rows[-1]), flush=True)
+        )
+        print(json.dumps(rows[-1]), flush=True)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
 

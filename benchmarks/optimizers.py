@@ -140,16 +140,13 @@ class Instance:
         return (self.curvatures / 2 * t**2 + self.slopes * kinks).sum(-1)
 
 
-@dataclass(frozen=True)
-class _Noise(GradientOracle):
-    noise: float
-    round = None
+def _simulated(target: GradientTarget, noise: float) -> GradientOracle:
+    """An oracle that only tells its noise; its means are drawn from their law."""
+    return GradientOracle(target=target, round=None, noise=noise, says="simulated", estimate=_refused)
 
-    def mean(self, gradients: Tensor, *, randomness: object) -> Tensor:
-        raise NotImplementedError("drawn from its law")
 
-    def __str__(self) -> str:
-        return "simulated"
+def _refused(gradients: Tensor, randomness: object) -> Tensor:
+    raise NotImplementedError("drawn from its law")
 
 
 class Simulated(VectorSums):
@@ -157,7 +154,7 @@ class Simulated(VectorSums):
 
     def open(self, participation: Participation, target: GradientTarget) -> GradientOracle:
         """An oracle that only tells its noise."""
-        return _Noise(self.noise(participation, target))
+        return _simulated(target, self.noise(participation, target))
 
 
 class SimulatedLocal(Local):
@@ -166,7 +163,7 @@ class SimulatedLocal(Local):
     def open(self, participation: Participation, target: GradientTarget) -> GradientOracle:
         """An oracle that only tells its noise."""
         alone = Participation(sampling=Sampling.SINGLE_PASS, population=1, cohort=1, num_steps=1)
-        return _Noise(Local().noise(alone, target) / participation.cohort)
+        return _simulated(target, Local().noise(alone, target) / participation.cohort)
 
     def noise(self, participation: Participation, target: GradientTarget) -> float:
         """That of one report over the number of clients."""

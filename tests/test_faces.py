@@ -2,22 +2,21 @@
 
 import ast
 import importlib
-import inspect
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from difflib import unified_diff
 from functools import cache
 from pathlib import Path
 
 import pytest
-from public_names import PACKAGES, RECORDED, parsed, public_names
 from thinning import first_fast
 
 import shuffle_plugins
 
 ROOT = Path(__file__).resolve().parents[1]
+STUBS = sorted([*ROOT.glob("shuffle_plugins/**/__init__.pyi"), *ROOT.glob("integrations/*/__init__.pyi")])
+PACKAGES = [".".join(stub.parent.relative_to(ROOT).parts).removeprefix("integrations.") for stub in STUBS]
 LAYERS = [
     *("core", "features", "randomness", "compressors", "accounting", "mechanisms", "shuffler"),
     *("secure_aggregation", "protocols", "ledger", "planning", "auditing", "optim", "bandits"),
@@ -29,6 +28,12 @@ IMPORT = re.compile(r"^ *(from \w+_(?:plugins|shuffle)[\w.]* import (?:\([^)]*\)
 """An import of this project's names on a page."""
 
 HEAVY = ("torch", "torch._dynamo", "numpy", "scipy", "numba", "typer", "rich", "flwr", "opacus")
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a file, for all tests that look at one."""
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def loaded(code: str) -> set[str]:
@@ -45,33 +50,6 @@ def test_every_name_of_a_face_is_there(package):
     assert dir(face) == sorted(face.__all__)
     for name in face.__all__:
         assert getattr(face, name) is not None, f"{package}.{name}"
-
-
-def test_public_names_and_signatures_are_those_recorded() -> None:
-    recorded, now = RECORDED.read_text(encoding="utf-8").splitlines(), public_names().splitlines()
-    changed = "\n".join(unified_diff(recorded, now, "recorded", "now", n=0, lineterm=""))
-    assert not changed, (
-        "what users may call has changed. If that is meant, run `python tests/public_names.py`, commit the "
-        f"new tests/public_names.txt, and add a line to CHANGELOG.md that says what to write now.\n{changed}"
-    )
-
-
-@pytest.mark.parametrize("package", ["shuffle_plugins.accounting", "shuffle_plugins.ledger"])
-def test_recorded_names_and_arguments_are_those_that_python_finds(package: str) -> None:
-    face = importlib.import_module(package)
-    text = RECORDED.read_text(encoding="utf-8")
-    lines = re.search(rf"^{package}\n((?:  .*\n)*)", text, re.MULTILINE)[1].splitlines()
-    names = [re.match(r"  (?:@dataclass )?(?:class )?(\w+)", line) for line in lines]
-    assert {name[1] for name in names if name} == set(face.__all__)
-    functions = {
-        name: getattr(face, name) for name in face.__all__ if inspect.isfunction(getattr(face, name))
-    }
-    assert functions
-    for name, function in functions.items():
-        (line,) = (line for line in lines if line.startswith(f"  {name}("))
-        arguments = ast.parse(f"def {line.strip()}: ...").body[0].args
-        written = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-        assert {each.arg for each in written} == set(inspect.signature(function).parameters), name
 
 
 def test_a_face_without_the_name_says_so():

@@ -1,9 +1,8 @@
-"""The tests: lines that they run, mutants that they find, and versions that were tried."""
+"""The tests: lines that they run, and versions that were tried."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from measured.parts import ROOT, Sentences, Tables, result, table
 
@@ -29,19 +28,7 @@ def line_coverage() -> str:
     )
 
 
-def mutants() -> str:
-    """What small changes of a module the tests find."""
-
-    def row(module: str, of: dict[str, Any]) -> tuple[str, ...]:
-        killed, survived = len(of["killed"]), len(of["survived"])
-        numbers = (of["mutants"], killed + survived, killed, survived)
-        return (f"`{module.removeprefix('shuffle_plugins.')}`", *(str(number) for number in numbers))
-
-    head = ("module of `shuffle_plugins`", "possible changes", "tried", "killed", "survived")
-    return table(head, (row(*each) for each in sorted(result("benchmarks/mutants").items())))
-
-
-TABLES: Tables = {BENCHMARKS: {"line coverage": line_coverage, "mutants": mutants}}
+TABLES: Tables = {BENCHMARKS: {"line coverage": line_coverage}}
 
 
 def _versions() -> list[str]:
@@ -60,23 +47,16 @@ def _versions() -> list[str]:
     return [
         f"three versions: 2.{minor[0]}, which is the lower bound, 2.{minor[1]} and the newest",
         f"Opacus's lower bound is real: {opacus} has no",
-        f"With the hosts only Python {python} was run",
+        f"In these environments the hosts ran on Python {python} alone",
         f"Flower {flower} passes this selection too",
         f"so {bounds['flwr']} stays the lower bound",
     ]
 
 
 def sentences() -> Sentences:
-    """How many mutants survive, what of the core's lines the fast tests run, and versions."""
-    tried = result("benchmarks/mutants").values()
-    survived, killed = (sum(len(of[fate]) for of in tried) for fate in ("survived", "killed"))
-    possible = sum(of["mutants"] for of in tried)
+    """What of the core's lines the fast tests run, and versions."""
     return {
-        BENCHMARKS: [
-            f"{killed + survived:,} of {possible:,} possible changes of {len(tried)} modules",
-            f"Tests kill {killed:,} of them. Of the {survived} that survive",
-            f"of which they run {100 * core_coverage():.1f} %",
-        ],
+        BENCHMARKS: [f"of which they run {100 * core_coverage():.1f} %"],
         VERSIONS: _versions(),
     }
 

@@ -81,7 +81,7 @@ def parties() -> str:
     (proved,) = _of(result("benchmarks/range_proofs")["costs"], length=SIZE, kind="Prio3SumVecWithMultiproof")
     (mixed,) = _of(steps["mixed"], report_bytes=16_000)
     added = max(result("benchmarks/secure_sum")["aggregator"], key=lambda row: row["clients"])
-    (most,) = _of(_mixers(), reports=10**6)
+    (most,) = _of(_mixers(), reports=10**5)
     sealed = shared["client_share_seconds"] + shared["client_seal_seconds"]
     checked = [verified["server_seconds"], proved["server_seconds"]]
     aggregated = [
@@ -148,8 +148,8 @@ def parties() -> str:
             "open, check and permute a report of 16 kB",
             _ms(turns),
             _rates(turns),
-            "its limit (256 MiB), and its enrolled clients' keys; "
-            f"10^6 reports: {most['peak_mib']} MiB at most",
+            "one message (32 MiB), and its enrolled clients' keys; "
+            f"10^5 reports: {most['peak_mib']} MiB beside it",
         ),
         (
             "SuperLink",
@@ -303,11 +303,7 @@ def _shuffling() -> list[str]:
         for mixer in ("single", "second of two")
     )
     (short,) = _of(result("benchmarks/sum_parties")["mixed"], report_bytes=100)
-    grows = {
-        row["memory_limit_mib"]: row["peak_mib"] - row["peak_mib_with_enrolled_keys_alone"]
-        for row in _of(_mixers(), reports=10**5)
-    }
-    (most,) = _of(_mixers(), reports=10**6)
+    (most,) = _of(_mixers(), reports=10**5)
     few = _of(_mixers(), reports=10**4)[0]
     keys = most["peak_mib_with_enrolled_keys_alone"] - few["peak_mib_with_enrolled_keys_alone"]
     per_key = keys * 2**20 / (most["reports"] - few["reports"])
@@ -325,8 +321,8 @@ def _shuffling() -> list[str]:
         f"A client seals a report of 100 bytes in {1e3 * short['client_seal_seconds']:.2f} ms, "
         f"and the server opens it in {1e3 * short['server_open_seconds']:.2f} ms",
         f"The second of two mixers takes {second['opening_seconds'] / alone['opening_seconds']:.1f} times",
-        f"the mixer takes {grows[64]} MiB of memory with a limit of 64 MiB, and {grows[256]} MiB with a "
-        f"limit of 256 MiB. Enrolled keys come on top, at {per_key / 1e3:.1f} kB each",
+        f"the mixer takes {most['peak_mib'] - most['peak_mib_with_enrolled_keys_alone']} MiB of memory "
+        f"beside one message. Enrolled keys come on top, at {per_key / 1e3:.1f} kB each",
     ]
 
 

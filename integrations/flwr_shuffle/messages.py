@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
@@ -16,7 +16,7 @@ from flwr.common.constant import ErrorCode
 from flwr_shuffle.clipping import PLAIN, UpdateTerms
 from flwr_shuffle.evaluation import Metric, from_json, to_json
 from flwr_shuffle.shared_terms import SharedTerms
-from shuffle_plugins.core import checks
+from shuffle_plugins.core import Count, Ranged, checks, in_range, whole_number
 from shuffle_plugins.mechanisms import Spec, spec_from_json
 from shuffle_plugins.shuffler import KEY_BYTES, TOKEN_BYTES, RoundContext
 
@@ -41,30 +41,35 @@ _LARGEST = (1 << 63) - 1  # the largest whole number that a ConfigRecord holds
 _MOST_RECORDS = 10**6  # of a client; it trains once for each that it draws, and every order is drawn whole
 
 _REPORT, _DUMMY = b"\x01", b"\x00"
-_VERSION, _TOKEN, _RUN, _ROUND = "version", "token", "run", "server-round"
-_MECHANISM, _PARTICIPATION, _ANALYZER = "mechanism", "participation", "analyzer-key"
-_MINIMUM, _METRICS, _UPDATE, _SHARED = "minimum", "metrics", "update", "shared"
-_MIXERS = "mixers"
-_RECORDS, _SAMPLES = "records-per-client", "samples-per-client"
 _TYPES: dict[str, type] = {
-    _VERSION: int,
-    _TOKEN: bytes,
-    _RUN: str,
-    _ROUND: int,
-    _MECHANISM: str,
-    _PARTICIPATION: float,
-    _MINIMUM: int,
+    "version": int,
+    "token": bytes,
+    "run": str,
+    "server-round": int,
+    "mechanism": str,
+    "participation": float,
+    "minimum": int,
+    "mixers": int,
+    "records-per-client": int,
+    "samples-per-client": int,
 }
 # Left out where they are empty: Flower cannot count the bytes of an empty value.
-_OPTIONAL: dict[str, type] = {
-    _ANALYZER: bytes,
-    _METRICS: str,
-    _UPDATE: str,
-    _MIXERS: int,
-    _RECORDS: int,
-    _SAMPLES: int,
-    _SHARED: bytes,
-}
+_OPTIONAL: dict[str, type] = {"analyzer-key": bytes, "metrics": str, "update": str, "shared": bytes}
+
+
+def _run_name(name: str, value: object) -> str:
+    if type(value) is not str or not 1 <= len(value) <= MAX_RUN or not value.isprintable():
+        raise ValueError(f"{name} is a name of 1 to {MAX_RUN} printable characters, got {value!r}")
+    return value
+
+
+def _bytes_of(*lengths: int) -> Callable[[str, object], bytes]:
+    def check(name: str, value: object) -> bytes:
+        if type(value) is not bytes or len(value) not in lengths:
+            raise ValueError(f"{name} is {' or '.join(map(str, lengths))} bytes")
+        return value
+
+    return check
 
 
 class ClientRefusal(StrEnum):
@@ -167,8 +172,8 @@ class ClientRefusal(StrEnum):
     INTERNAL = "shuffle: the client failed; its own log says why"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Instruction:
+@dataclass(frozen=True, kw_only=True)
+class Instruction(Ranged):
     """What a server asks of every client it invites to a round; all of them must get the same.
 
     Attributes:
@@ -190,43 +195,32 @@ class Instruction:
         samples_per_client: s, how many of its records a client draws; so many reports it sends.
 
     Raises:
-        ValueError: if a field is out of range or of another type.
+        ValueError: if fields do not go together.
     """
 
-    token: bytes
-    run: str
-    server_round: int
+    token: Annotated[bytes, _bytes_of(TOKEN_BYTES)]
+    run: Annotated[str, _run_name]
+    server_round: Annotated[int, whole_number(at_least=0, at_most=_LARGEST)]
     mechanism: Spec
-    participation: float = 1.0
-    analyzer_key: bytes = b""
-    minimum: int = 2
+    participation: Annotated[float, in_range(above=0, at_most=1)] = 1.0
+    analyzer_key: Annotated[bytes, _bytes_of(0, KEY_BYTES)] = b""
+    minimum: Annotated[int, whole_number(at_least=2, at_most=_LARGEST)] = 2
     metrics: tuple[Metric, ...] = ()
     update: UpdateTerms = PLAIN
-    mixers: int = 1
+    mixers: Count = 1
     shared: SharedTerms | None = None
-    records_per_client: int = 1
-    samples_per_client: int = 1
+    records_per_client: Annotated[int, whole_number(at_most=_MOST_RECORDS)] = 1
+    samples_per_client: Count = 1
 
     def __post_init__(self) -> None:
-        if type(self.token) is not bytes or len(self.token) != TOKEN_BYTES:
-            raise ValueError(f"a token is {TOKEN_BYTES} bytes")
-        if type(self.run) is not str or not 1 <= len(self.run) <= MAX_RUN or not self.run.isprintable():
-            raise ValueError(f"run is a name of 1 to {MAX_RUN} printable characters, got {self.run!r}")
-        checks.whole("server_round", self.server_round, at_least=0, at_most=_LARGEST)
+        super().__post_init__()
         if not isinstance(self.mechanism, Spec):
             raise ValueError(f"mechanism must be a Spec, got {self.mechanism!r}")
-        participation = checks.number("participation", self.participation, above=0, at_most=1)
-        object.__setattr__(self, "participation", participation)
-        if type(self.analyzer_key) is not bytes or len(self.analyzer_key) not in (0, KEY_BYTES):
-            raise ValueError(f"analyzer_key is {KEY_BYTES} bytes, or empty")
-        checks.whole("minimum", self.minimum, at_least=2, at_most=_LARGEST)
-        checks.whole("mixers", self.mixers)
         if self.mixers > 1 and not self.sealed:
             raise ValueError("a mix cascade takes sealed reports: there is an analyzer's key")
         if self.shared and self.sealed:
             raise ValueError("counts are shared, and not sealed to an analyzer")
-        checks.whole(_RECORDS, self.records_per_client, at_most=_MOST_RECORDS)
-        checks.whole(_SAMPLES, self.samples_per_client, at_most=self.records_per_client)
+        checks.whole("samples_per_client", self.samples_per_client, at_most=self.records_per_client)
         if self.draws_records and (self.metrics or self.mechanism.must_be_summed):
             raise ValueError("records are drawn in training, for reports that need no sum")
         if self.samples_per_client > 1 and self.mixers > 1:
@@ -249,31 +243,27 @@ class Instruction:
 
     def to_record(self) -> ConfigRecord:
         """The instruction as a record, to be sent under :data:`RECORD_KEY`."""
-        record = ConfigRecord(
+        optional: dict[str, str | bytes] = {
+            "analyzer-key": self.analyzer_key,
+            "metrics": to_json(self.metrics),
+            "update": self.update.to_json(),
+            "shared": self.shared.to_bytes() if self.shared else b"",
+        }
+        return ConfigRecord(
             {
-                _VERSION: INSTRUCTION_VERSION,
-                _TOKEN: self.token,
-                _RUN: self.run,
-                _ROUND: self.server_round,
-                _MECHANISM: self.mechanism.to_json(),
-                _PARTICIPATION: self.participation,
-                _MINIMUM: self.minimum,
+                "version": INSTRUCTION_VERSION,
+                "token": self.token,
+                "run": self.run,
+                "server-round": self.server_round,
+                "mechanism": self.mechanism.to_json(),
+                "participation": self.participation,
+                "minimum": self.minimum,
+                "mixers": self.mixers,
+                "records-per-client": self.records_per_client,
+                "samples-per-client": self.samples_per_client,
+                **{key: value for key, value in optional.items() if value},
             }
         )
-        if self.analyzer_key:
-            record[_ANALYZER] = self.analyzer_key
-        if self.metrics:
-            record[_METRICS] = to_json(self.metrics)
-        if terms := self.update.to_json():
-            record[_UPDATE] = terms
-        if self.mixers > 1:
-            record[_MIXERS] = self.mixers
-        if self.draws_records:
-            record[_RECORDS] = self.records_per_client
-            record[_SAMPLES] = self.samples_per_client
-        if self.shared:
-            record[_SHARED] = self.shared.to_bytes()
-        return record
 
     @classmethod
     def from_record(cls, record: ConfigRecord) -> Self:
@@ -290,24 +280,24 @@ class Instruction:
         for key, kind in types.items():
             if type(values[key]) is not kind:
                 raise ValueError(f"entry {key!r} of an instruction is of type {kind.__name__}")
-        if values[_VERSION] != INSTRUCTION_VERSION:
+        if values["version"] != INSTRUCTION_VERSION:
             raise ValueError(
-                f"an instruction of version {values[_VERSION]}; this library knows {INSTRUCTION_VERSION}"
+                f"an instruction of version {values['version']}; this library knows {INSTRUCTION_VERSION}"
             )
         return cls(
-            token=values[_TOKEN],
-            run=values[_RUN],
-            server_round=values[_ROUND],
-            mechanism=spec_from_json(values[_MECHANISM]),
-            participation=values[_PARTICIPATION],
-            analyzer_key=values.get(_ANALYZER, b""),
-            minimum=values[_MINIMUM],
-            metrics=from_json(values.get(_METRICS, "")),
-            update=UpdateTerms.from_json(values.get(_UPDATE, "")),
-            mixers=values.get(_MIXERS, 1),
-            records_per_client=values.get(_RECORDS, 1),
-            samples_per_client=values.get(_SAMPLES, 1),
-            shared=SharedTerms.from_bytes(values[_SHARED]) if values.get(_SHARED) else None,
+            token=values["token"],
+            run=values["run"],
+            server_round=values["server-round"],
+            mechanism=spec_from_json(values["mechanism"]),
+            participation=values["participation"],
+            analyzer_key=values.get("analyzer-key", b""),
+            minimum=values["minimum"],
+            metrics=from_json(values.get("metrics", "")),
+            update=UpdateTerms.from_json(values.get("update", "")),
+            mixers=values["mixers"],
+            shared=SharedTerms.from_bytes(values["shared"]) if "shared" in values else None,
+            records_per_client=values["records-per-client"],
+            samples_per_client=values["samples-per-client"],
         )
 
     def report_dim(self, model_dim: int) -> int:
@@ -332,11 +322,9 @@ def instruction_of(message: Message) -> Instruction | None:
 def context_of(instruction: Instruction, *, dim: int) -> RoundContext:
     """What envelopes of this round are bound to: an envelope opens only under an equal context.
 
-    The fingerprint covers all that the server must tell every client alike: besides the mechanism and its
-    dimension, the number of the round, the key that reports are sealed to, the participation, the metrics,
-    the draw of records, and how counts are shared. The fewest reports to be let through and the reports of
-    each client are beside it, as numbers that the mixer reads. If a server told one client to take part more
-    often than the others, that client's envelope would be refused.
+    The fingerprint covers the whole instruction and the dimension. The fewest reports to be let through and
+    the reports of each client are beside it, as numbers that the mixer reads. If a server told one client to
+    take part more often than the others, that client's envelope would be refused.
 
     Args:
         instruction: as sent, or as received.
@@ -345,15 +333,9 @@ def context_of(instruction: Instruction, *, dim: int) -> RoundContext:
     Raises:
         ValueError: if the dimension is out of range.
     """
-    terms = struct.pack("<BQd", INSTRUCTION_VERSION, instruction.server_round, instruction.participation)
+    asked = repr(sorted(instruction.to_record().items())).encode()
     fingerprint = instruction.mechanism.fingerprint(dim=dim)
-    asked = instruction.analyzer_key + (to_json(instruction.metrics) + instruction.update.to_json()).encode()
-    if instruction.shared:
-        asked += b"\0shared" + instruction.shared.to_bytes()  # no text before it has a zero byte
-    if instruction.draws_records:
-        drawn = struct.pack("<QQ", instruction.records_per_client, instruction.samples_per_client)
-        asked += b"\0records" + drawn
-    digest = hashlib.sha256(b"flwr_shuffle round\n" + fingerprint + terms + asked).digest()
+    digest = hashlib.sha256(b"flwr_shuffle round\n" + fingerprint + asked).digest()
     return RoundContext(
         run=instruction.run,
         token=instruction.token,

@@ -55,10 +55,11 @@ class ShuffleAccountant:
         ValueError: if ``method`` is unknown.
 
     Example:
+        >>> clients = ShuffleRound(local_epsilon=1.5, population=60_000, cohort=10_000, channel_fixed=True)
         >>> accountant = ShuffleAccountant()
-        >>> accountant.step(ShuffleRound(local_epsilon=1.5, population=60_000, cohort=10_000), num_steps=1200)
+        >>> accountant.step(clients, num_steps=1200)
         >>> round(accountant.epsilon(1e-5).upper, 2)
-        0.42
+        0.38
     """
 
     def __init__(self, *, method: Method = "pld") -> None:

@@ -7,6 +7,7 @@ from .attacks import Projection as Projection
 from .attacks import ReportLaw as ReportLaw
 from .attacks import Score as Score
 from .attacks import Target as Target
+from .attacks import tells_its_law as tells_its_law
 from .audit import AuditResult as AuditResult
 from .audit import audit_local as audit_local
 from .audit import audit_round as audit_round

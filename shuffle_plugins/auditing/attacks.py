@@ -18,11 +18,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.auditing.neighbours import AuditedMechanism, Neighbours, estimand
 from shuffle_plugins.auditing.simulation import LabelledReports, ReleasedRounds
@@ -88,11 +90,11 @@ class LikelihoodRatio(Attack):
     law: ReportLaw | None = None
     name: str = field(default="likelihood ratio", init=False)
 
+    @override
     def prepare(self, target: Target) -> Score | None:
-        """The score from the law; None if there is none."""
         mechanism, neighbours = target.mechanism, target.neighbours
         law = self.law or _own_law
-        if self.law is None and not _tells_its_law(mechanism, neighbours.original):
+        if self.law is None and not tells_its_law(mechanism, neighbours.original):
             return None
 
         def score(rounds: ReleasedRounds) -> Tensor:
@@ -116,13 +118,13 @@ class Frequencies(Attack):
 
     name: str = field(default="report frequencies", init=False)
 
+    @override
     def prepare(self, target: Target) -> Score | None:
-        """The score from learned frequencies; None if reports hold no integers or hardly ever repeat."""
         samples = target.samples
         if all(part.values.is_floating_point() for part in samples.original.fields):
             return None
         table = _FrequencyTable.learn(samples, symbols=_symbols)
-        return table.score if table.size <= min(_MOST_SYMBOLS, len(samples.original) // 2) else None
+        return table.score if len(table.known) <= min(_MOST_SYMBOLS, len(samples.original) // 2) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +137,8 @@ class Projection(Attack):
 
     name: str = field(default="projection", init=False)
 
+    @override
     def prepare(self, target: Target) -> Score | None:
-        """The score from learned frequencies along the line."""
         samples = target.samples
         one, two = _numbers(samples.original), _numbers(samples.replacement)
         pooled = np.concatenate([one, two, _numbers(samples.others)])
@@ -160,19 +162,15 @@ class Aggregate(Attack):
 
     name: str = field(default="aggregate", init=False)
 
+    @override
     def prepare(self, target: Target) -> Score | None:
-        """The score: each round's estimated sum along the difference of the two records."""
         mechanism, neighbours = target.mechanism, target.neighbours
         line = estimand(neighbours.original, dim=mechanism.dim)
         line = line - estimand(neighbours.replacement, dim=mechanism.dim)
 
         def score(rounds: ReleasedRounds) -> Tensor:
-            stops = rounds.sizes.cumsum(0).tolist()
-            starts = [0, *stops[:-1]]
-            sums = [
-                mechanism.sum(rounds.reports.narrow(start, stop))
-                for start, stop in zip(starts, stops, strict=True)
-            ]
+            ends = pairwise([0, *rounds.sizes.cumsum(0).tolist()])
+            sums = [mechanism.sum(rounds.reports.narrow(start, stop)) for start, stop in ends]
             return torch.stack(sums).double() @ line
 
         return score
@@ -184,12 +182,8 @@ DEFAULT_ATTACKS: tuple[Attack, ...] = (LikelihoodRatio(), Frequencies(), Project
 def log_likelihood_ratio(rounds: ReleasedRounds, *, original: Tensor, replacement: Tensor) -> Tensor:
     """The log-likelihood ratio of D and D' for each round, (rounds,) float64; see the module's docstring.
 
-    Rounded to nine decimals, so that the order of a round's reports does not show.
-
-    Args:
-        rounds: the released rounds that are to be told apart.
-        original: a of each report, (reports,), not negative.
-        replacement: b of each report, (reports,), not negative.
+    Of the weights a and b of each report, (reports,), not negative. Rounded to nine decimals, so that the
+    order of a round's reports does not show.
     """
 
     def log_density(weights: Tensor) -> Tensor:
@@ -205,7 +199,8 @@ def _own_law(mechanism: AuditedMechanism, reports: Reports, record: Tensor) -> T
     return mechanism.log_likelihood(reports, record)
 
 
-def _tells_its_law(mechanism: AuditedMechanism, record: Tensor) -> bool:
+def tells_its_law(mechanism: AuditedMechanism, record: Tensor) -> bool:
+    """Whether the mechanism has a ``log_likelihood``."""
     try:
         _own_law(mechanism, mechanism.randomize(record.unsqueeze(0)), record)
     except NotImplementedError:
@@ -229,11 +224,6 @@ class _FrequencyTable:
     original: NDArray[np.float64]
     replacement: NDArray[np.float64]
 
-    @property
-    def size(self) -> int:
-        """How many different symbols the labelled reports showed."""
-        return len(self.known)
-
     @classmethod
     def learn(cls, samples: LabelledReports, *, symbols: Symbols) -> _FrequencyTable:
         one, two, rest = (symbols(part) for part in (samples.original, samples.replacement, samples.others))
@@ -255,7 +245,7 @@ class _FrequencyTable:
 
     def score(self, rounds: ReleasedRounds) -> Tensor:
         symbols = self.symbols(rounds.reports)
-        place = np.searchsorted(self.known, symbols).clip(max=self.size - 1)
+        place = np.searchsorted(self.known, symbols).clip(max=len(self.known) - 1)
         seen = self.known[place] == symbols
         return log_likelihood_ratio(
             rounds,

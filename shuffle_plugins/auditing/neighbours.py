@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -24,9 +23,6 @@ class Neighbours:
         replacement: likewise, client 1's record in D'.
         others: (records, dim), or (records,) for categories, at least one; the other n - 1 clients hold these
             in turn, in both datasets.
-
-    Raises:
-        ValueError: if shapes or dtypes do not fit together.
     """
 
     name: str
@@ -49,23 +45,6 @@ class Neighbours:
             raise ValueError("the records of neighbours differ in dtype")
 
 
-def _first_axis(dim: int) -> Tensor:
-    axis = torch.zeros(dim)
-    axis[0] = 1
-    return axis
-
-
-def _diagonal(dim: int) -> Tensor:
-    return torch.full((dim,), dim**-0.5)
-
-
-_EXTREMES: dict[Norm, Callable[[int], Tensor]] = {
-    Norm.L1: _first_axis,
-    Norm.L2: _diagonal,
-    Norm.LINF: torch.ones,
-}
-
-
 def extreme_neighbours(mechanism: AuditedMechanism) -> tuple[Neighbours, ...]:
     """Records as far apart as the mechanism's domain has them, before several choices of everybody else.
 
@@ -78,7 +57,13 @@ def extreme_neighbours(mechanism: AuditedMechanism) -> tuple[Neighbours, ...]:
     """
     if isinstance(mechanism, FrequencyOracle):
         return _two_categories(mechanism.dim)
-    original: Tensor = mechanism.radius * _EXTREMES[mechanism.norm](mechanism.dim)
+    dim = mechanism.dim
+    unit = {
+        Norm.L1: torch.eye(1, dim)[0],
+        Norm.L2: torch.full((dim,), dim**-0.5),
+        Norm.LINF: torch.ones(dim),
+    }
+    original: Tensor = mechanism.radius * unit[mechanism.norm]
     replacement = -original
     choices = {
         "antipodal records, everybody else at the replacement": replacement.unsqueeze(0),

@@ -36,6 +36,11 @@ class Dataset(StrEnum):
     ORIGINAL = "original"
     REPLACEMENT = "replacement"
 
+    @property
+    def other(self) -> Dataset:
+        """The other one of the two."""
+        return Dataset.REPLACEMENT if self is Dataset.ORIGINAL else Dataset.ORIGINAL
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReleasedRounds:
@@ -81,9 +86,6 @@ class RoundSimulator:
             every call is one cohort, as in a deployment: slower, and needed to see leaks that depend on a
             client's place in the batch or on the rest of it.
         randomness: source of all random bits.
-
-    Raises:
-        ValueError: for single passes, check-ins and epochs, and if an argument is out of range.
     """
 
     def __init__(
@@ -123,18 +125,13 @@ class RoundSimulator:
 
     def released(self, dataset: Dataset, *, num_rounds: int) -> Iterator[ReleasedRounds]:
         """Simulate rounds and yield what the adversary sees of them, in chunks."""
-        for count in self._chunks(num_rounds):
+        for start in range(0, num_rounds, self._chunk):
+            count = min(self._chunk, num_rounds - start)
             cohorts = self._cohorts(count, present=self._sees_cohort)
             sizes = torch.from_numpy(cohorts.sum(axis=1))
             reports = self._randomize(dataset, cohorts)
-            populations = (
-                sizes.double()
-                if self._sees_cohort
-                else torch.full((count,), float(self._round.population), dtype=torch.float64)
-            )
-            yield ReleasedRounds(
-                reports=reports.permute(self._orders(sizes)), sizes=sizes, populations=populations
-            )
+            among = sizes if self._sees_cohort else torch.full((count,), self._round.population)
+            yield ReleasedRounds(reports.permute(self._orders(sizes)), sizes, among.double())
 
     def labelled(self, *, num_rounds: int) -> LabelledReports:
         """Reports of rounds in which client 1 takes part, sorted by whose they are.
@@ -142,7 +139,7 @@ class RoundSimulator:
         The number of rounds is cut where they would not fit into memory.
         """
         count = max(1, min(num_rounds, 4 * self._chunk))
-        first: dict[Dataset, Reports] = {}
+        first: dict[str, Reports] = {}
         others = []
         for dataset in Dataset:
             cohorts = self._cohorts(count, present=True)
@@ -151,24 +148,15 @@ class RoundSimulator:
             starts = sizes.cumsum(0) - sizes
             rest = torch.ones(len(reports), dtype=torch.bool)
             rest[starts] = False
-            order = torch.cat([starts, rest.nonzero().squeeze(1)])
-            sorted_reports = reports.permute(order)
-            first[dataset] = sorted_reports.narrow(0, count)
-            others.append(sorted_reports.narrow(count, len(reports)))
-        return LabelledReports(
-            original=first[Dataset.ORIGINAL],
-            replacement=first[Dataset.REPLACEMENT],
-            others=Reports.concat(others),
-        )
+            ordered = reports.permute(torch.cat([starts, rest.nonzero().squeeze(1)]))
+            first[dataset.value] = ordered.narrow(0, count)
+            others.append(ordered.narrow(count, len(reports)))
+        return LabelledReports(**first, others=Reports.concat(others))
 
     @property
     def _chunk(self) -> int:
         values = max(self._round.cohort, 1.0) * self._mechanism.dim
         return max(1, min(int(_CHUNK_VALUES / values), _MOST_ROUNDS))
-
-    def _chunks(self, num_rounds: int) -> Iterator[int]:
-        for start in range(0, num_rounds, self._chunk):
-            yield min(self._chunk, num_rounds - start)
 
     def _cohorts(self, count: int, *, present: bool) -> NDArray[np.int64]:
         """How many clients of each kind take part in each round, (count, 1 + kinds); client 1 comes first."""

@@ -29,17 +29,13 @@ def audit_sum(
 
     Client 1 holds one of two records and everybody else the second. What all of them send, through
     ``encode``, is added up as the shuffled messages would be; the score is the total along the difference of
-    the two records, which orders outcomes as their likelihood ratio does. As in ``audit_round``, the
-    threshold is chosen on trials of its own.
+    the two records, which orders outcomes as their likelihood ratio does. The noise of all clients is in it:
+    of a protocol with an honest fraction below one, more than it is certified for.
 
     Args:
-        protocol: what to audit. It shows the noise of all clients: of a protocol with an honest fraction
-            below one, more than it is certified for.
+        protocol: what to audit.
         delta, num_trials, confidence, randomness: as of :func:`~shuffle_plugins.auditing.audit_round`.
         records: the two records, each (size,); by default the ends of the interval or of a diameter.
-
-    Raises:
-        ValueError: if an argument is out of range, or records are missing for data of another kind.
     """
     plan = TrialPlan(num_steps=1, num_trials=num_trials, delta=delta, confidence=confidence)
     original, replacement = records or _extreme_records(protocol)

@@ -32,9 +32,6 @@ class ContextualActions:
         features: φ, (contexts, actions, dim) float64, each of norm at most 1.
         law: probability of each context, (contexts,).
         policies: the action of each policy in each context, int64 (policies, contexts), no two alike.
-
-    Raises:
-        ValueError: if an array is malformed, a feature is too long, or the law is no probability law.
     """
 
     features: Floats
@@ -60,11 +57,7 @@ class ContextualActions:
         return found
 
     def play(self, policy: int, context: int) -> int:
-        """What a client of this context plays when it is given this policy; it looks that up itself.
-
-        Raises:
-            ValueError: if there is no such policy or context.
-        """
+        """What a client of this context plays when it is given this policy; it looks that up itself."""
         checks.whole("policy", policy, at_least=0, at_most=len(self.policies) - 1)
         checks.whole("context", context, at_least=0, at_most=len(self.law) - 1)
         return int(self.policies[policy, context])
@@ -74,14 +67,7 @@ def every_policy(features: Floats, law: Floats) -> ContextualActions:
     """All policies that some θ makes best, in one or two dimensions: no net and no error.
 
     The best action of a context changes only where two actions are worth the same, so one θ from each arc
-    between such directions is enough.
-
-    Args:
-        features: φ, (contexts, actions, dim), each of norm at most 1, with dim 1 or 2.
-        law: probability of each context, (contexts,).
-
-    Raises:
-        ValueError: if the dimension is larger, or an array is malformed; then take :func:`sampled_policies`.
+    between such directions is enough. ``features`` and ``law`` are as of :class:`ContextualActions`.
     """
     found, probabilities = _checked(features, law)
     dim = found.shape[2]
@@ -103,18 +89,9 @@ def every_policy(features: Floats, law: Floats) -> ContextualActions:
 def sampled_policies(features: Floats, law: Floats, *, samples: int, seed: int = 0) -> ContextualActions:
     """The policies that random directions θ make best, uniform on the sphere; alike ones once.
 
-    For any dimension. If some direction lies within ζ of θ*/‖θ*‖ the best of these policies is worth at most
-    2ζ less than the best of all, per client. Directions and law are public and must not come from clients'
-    data.
-
-    Args:
-        features: φ, (contexts, actions, dim), each of norm at most 1.
-        law: probability of each context, (contexts,).
-        samples: how many directions to draw.
-        seed: of the directions.
-
-    Raises:
-        ValueError: if an argument is malformed or out of range.
+    For any dimension. If one of the ``samples`` directions lies within ζ of θ*/‖θ*‖ the best of these
+    policies is worth at most 2ζ less than the best of all, per client. Directions and law are public and must
+    not come from clients' data. ``features`` and ``law`` are as of :class:`ContextualActions`.
     """
     found, probabilities = _checked(features, law)
     checks.whole("samples", samples)

@@ -70,13 +70,9 @@ def near_optimal_design(actions: Vectors, *, slack: float = 2.0) -> Design:
     Args:
         actions: (actions, dim); they need not span all dimensions.
         slack: how far from the optimum to stop, at least 1.001.
-
-    Raises:
-        ValueError: if there is no action, an entry is not finite, or all are zero.
     """
-    found = _checked(actions)
     checks.number("slack", slack, at_least=_LEAST_SLACK)
-    rows, _ = span_coordinates(found)
+    rows, _ = span_coordinates(checked_actions(actions))
     dimension = rows.shape[1]
     weights = np.zeros(len(rows))
     weights[_spanning(rows)] = 1 / dimension
@@ -95,31 +91,17 @@ def near_optimal_design(actions: Vectors, *, slack: float = 2.0) -> Design:
 
 
 def even_design(actions: Vectors) -> Design:
-    """The design that plays every action equally often: what one would do without a core set.
-
-    Raises:
-        ValueError: as :func:`near_optimal_design`.
-    """
-    found = _checked(actions)
-    rows, _ = span_coordinates(found)
+    """The design that plays every action equally often: what one would do without a core set."""
+    rows, _ = span_coordinates(checked_actions(actions))
     return _design(rows, np.full(len(rows), 1 / len(rows)))
 
 
 def unit_ball_net(*, dim: int, spacing: float) -> Vectors:
-    """Points of the unit sphere such that every point of it is within ``spacing`` of one.
+    """Points of the unit sphere such that every point of it is within ``spacing`` of one, (points, dim).
 
-    Stands for the unit ball as a set of actions: a linear reward is largest on the sphere, so only the sphere
-    needs points, 2 in one dimension and π/arcsin(spacing/2)/2 in two. The thesis takes ``spacing`` = 1/T.
-
-    Args:
-        dim: 1 or 2. In more dimensions a net has too many points for any method that looks at each.
-        spacing: ζ in (0, 1].
-
-    Returns:
-        (points, dim) float64, of norm 1.
-
-    Raises:
-        ValueError: if the dimension is another, or there would be more than 5 million points.
+    Stands for the unit ball as a set of actions: a linear reward is largest on the sphere. There are 2 points
+    in one dimension and π/arcsin(spacing/2)/2 in two; in more a net has too many for any method that looks at
+    each. The thesis takes ``spacing``, in (0, 1], as 1/T.
     """
     checks.dim(dim)
     checks.number("spacing", spacing, above=0, at_most=1)
@@ -148,8 +130,9 @@ def span_coordinates(actions: Vectors) -> tuple[Vectors, Vectors]:
     return left[:, kept], singular[kept, None] * right[kept]
 
 
-def _checked(actions: Vectors) -> Vectors:
-    found = np.asarray(actions, dtype=np.float64)
+def checked_actions(actions: Vectors) -> Vectors:
+    """The features of actions, a table of finite numbers that are not all zero, as a new float64 array."""
+    found = np.array(actions, dtype=np.float64)
     if found.ndim != 2 or not found.size:
         raise ValueError(f"actions must be a table (actions, dim) with rows, got shape {found.shape}")
     if not np.isfinite(found).all():

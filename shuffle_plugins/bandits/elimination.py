@@ -1,20 +1,13 @@
 r"""Batched elimination: find the best of many actions by dropping the worse ones, batch of clients by batch.
 
-These are Algorithms 6.3.1, 6.3.2 and 6.4.1 of Girgis's thesis (*Privacy-preserving distributed machine
-learning*, UCLA 2023). They differ in where noise is added: by a trusted server, by each client, or by each
-client before a shuffler.
-
-T clients come in all. Batch i has about q^i clients, :math:`q = (2T)^{1/\ln T}`, for i = 1 … ⌊ln T⌋ - 1. In
-each batch
-
-1. clients are given the actions of the *core set*: a few actions, so chosen that least squares on their
-   rewards estimates the rewards of all actions that are left about as well as possible (a near-optimal
-   experimental design, :mod:`shuffle_plugins.bandits.designs`);
-2. each action whose estimated reward lies more than 2γ below the best one is dropped.
-
-The *width* γ is how far estimates may be off: with probability 1 - 1/T at least, no estimate of any batch is
-off by more. It is computed, because two of the closed forms that the thesis prints for it do not hold. After
-the last of these batches, all remaining clients are given the action with the best estimate.
+Algorithms 6.3.1, 6.3.2 and 6.4.1 of Girgis's thesis (*Privacy-preserving distributed machine learning*, UCLA
+2023): a trusted server adds noise, each client does, or each client does before a shuffler. T clients come in
+all. Batch i has about q^i clients, :math:`q = (2T)^{1/\ln T}`, for i = 1 … ⌊ln T⌋ - 1. In each batch clients
+are given the actions of the *core set*, a near-optimal design (:mod:`shuffle_plugins.bandits.designs`), least
+squares estimates all rewards, and each action more than 2γ below the best is dropped. The *width* γ is how
+far estimates may be off: with probability 1 - 1/T at least, no estimate of any batch is off by more. It is
+computed, because two of the closed forms that the thesis prints for it do not hold. After the last of these
+batches, all remaining clients are given the action with the best estimate.
 """
 
 from __future__ import annotations
@@ -22,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,12 +34,12 @@ from shuffle_plugins.bandits.designs import (
     Design,
     Indices,
     Vectors,
+    checked_actions,
     even_design,
     near_optimal_design,
     span_coordinates,
 )
 from shuffle_plugins.bandits.privacy import (
-    NoNoise,
     NonPrivate,
     PrivacyModel,
     RewardNoise,
@@ -105,9 +98,6 @@ class Batch:
         """An action for each client of the batch, in a uniformly random order, int64 (size,).
 
         In the shuffle model the shuffler calls this, and the server must not learn the result.
-
-        Args:
-            randomness: by default a fresh, secure source.
         """
         from shuffle_plugins.randomness import secure
 
@@ -116,18 +106,11 @@ class Batch:
         return found
 
     def randomize(self, rewards: Floats, *, randomness: Randomness | None = None) -> Floats | Reports:
-        """Turn rewards into what the clients send: one report for each reward.
+        """Turn rewards into what the clients send: one report for each reward, (clients,), in [-1, 1].
 
         In the local and the shuffle model every client calls this on its own device, with its own reward
-        alone. A client without a reward reports a reward of 0. In the central model, and without privacy,
-        rewards come back as they are, because the server is trusted with them.
-
-        Args:
-            rewards: (clients,), in [-1, 1]; a client passes a single one.
-            randomness: by default a fresh, secure source.
-
-        Raises:
-            ValueError: if a reward is not in [-1, 1], or the batch asks for none.
+        alone; a client without a reward reports 0. Else rewards come back as they are: the server is trusted
+        with them.
         """
         if self.final:
             raise ValueError("the last batch asks for no rewards: keep them")
@@ -141,15 +124,12 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedBatch:
-    """A batch of :meth:`LinearBandit.plan`: as it will be if no action is dropped before it.
+    """A batch of :meth:`LinearBandit.plan`, as it will be if no action is dropped before it.
 
-    Attributes:
-        number: which batch of the run it is, counted from 1.
-        reports: how many clients it has.
-        actions: how many different actions it plays.
-        local_epsilon: ε0 of one report; None if clients send their rewards as they are.
-        epsilon: what it costs its clients; None if nothing is protected.
-        width: γ; actions whose estimates lie more than 2γ below the best one are dropped after it.
+    ``number`` counts batches from 1, ``reports`` its clients, and ``actions`` the different actions it plays.
+    ``local_epsilon`` is ε0 of one report and ``epsilon`` what the batch costs its clients, each None where
+    there is none. Actions whose estimates lie more than two ``width`` γ below the best one are dropped after
+    it.
     """
 
     number: int
@@ -178,9 +158,6 @@ class LinearBandit:
         core_set: whether to play only the few actions of the core set. False plays all actions that are
             left, equally often; it is there to compare with.
 
-    Raises:
-        ValueError: if an argument is out of range.
-
     Example:
         >>> bandit = LinearBandit(actions=features, horizon=100_000, privacy=CentralModel(epsilon=1.0))
         >>> while (batch := bandit.select()) is not None:
@@ -188,7 +165,7 @@ class LinearBandit:
         ...     rewards = serve(chosen)  # yours: in [-1, 1]
         ...     if not batch.final:
         ...         bandit.update(batch, chosen, batch.randomize(rewards))
-        >>> bandit.best
+        >>> best = bandit.best
     """
 
     def __init__(
@@ -201,7 +178,7 @@ class LinearBandit:
         slack: float = 2.0,
         core_set: bool = True,
     ) -> None:
-        self._actions = checked_actions(actions)
+        self._actions = short_actions(actions)
         self._horizon = checks.whole("horizon", horizon, at_least=LEAST_HORIZON, at_most=_MAX_HORIZON)
         if not isinstance(privacy, PrivacyModel):
             raise ValueError(
@@ -357,9 +334,6 @@ class LinearBandit:
 
         The batch's cost is recorded before the batch is returned, whether or not its rewards ever come. The
         bandit then waits for the rewards: give them to :meth:`update`, or give them up by :meth:`discard`.
-
-        Raises:
-            ValueError: if the rewards of the previous batch are still awaited.
         """
         if self._open is not None:
             raise ValueError(
@@ -385,7 +359,7 @@ class LinearBandit:
             number=self._number,
             actions=np.array([self.best]),
             counts=np.array([rest]),
-            noise=NoNoise(),
+            noise=RewardNoise(),
             final=True,
         )
 
@@ -403,16 +377,15 @@ class LinearBandit:
 
         Args:
             batch: the batch whose rewards are awaited: what :meth:`select` returned last.
-            actions: the action that each report is about, (reports,), indices as in
-                :meth:`Batch.assignment`. In the shuffle model the shuffler hands out the pairs of action and
-                report, in an order that does not show which client a pair comes from.
-            reports: what :meth:`Batch.randomize` gave, (reports,).
-            randomness: source of the central model's noise; by default a fresh, secure source.
+            actions: the action that each report is about, (reports,), indices as in :meth:`Batch.assignment`.
+                In the shuffle model the shuffler hands out the pairs of action and report, in an order that
+                does not show which client a pair comes from.
+            reports: what :meth:`Batch.randomize` gave, (reports,); in the shuffle model of all clients.
+            randomness: source of the central model's noise.
 
         Raises:
-            ValueError: if this is not the batch whose rewards are awaited; if reports are malformed, are for
-                other actions than the batch's, or are more than were asked for; or, in the shuffle model, if
-                there are fewer. Then nothing was released, and the batch is still awaited.
+            ValueError: if this is not that batch, or the reports are not for it. Then nothing was released,
+                and the batch is still awaited.
         """
         self._check_open(batch)
         places, counts = self._received(batch, actions, reports)
@@ -424,18 +397,10 @@ class LinearBandit:
         self._learn(batch, totals, counts)
 
     def update_totals(self, batch: Batch, totals: Floats) -> None:
-        """As :meth:`update`, from sums in place of reports: one for each action of the batch, with its noise.
+        """As :meth:`update`, from unbiased sums in place of reports: (played,), over all reports asked for.
 
-        For simulations (:meth:`RewardNoise.simulated`), and where somebody else adds the reports up. The sums
-        must be over all reports that were asked for.
-
-        Args:
-            batch: the batch whose rewards are awaited.
-            totals: unbiased estimates of the sums of rewards, (played,).
-
-        Raises:
-            ValueError: if this is not the batch whose rewards are awaited, or the sums are malformed. Then
-                the batch is still awaited.
+        For simulations (:meth:`RewardNoise.simulated`), and where somebody else adds the reports up, with its
+        noise.
         """
         self._check_open(batch)
         found = np.asarray(totals, dtype=np.float64)
@@ -449,9 +414,6 @@ class LinearBandit:
         """Stop waiting for the rewards of a batch, and learn nothing from it.
 
         Its clients still count as served, and its cost stays recorded.
-
-        Raises:
-            ValueError: if this is not the batch whose rewards are awaited.
         """
         self._check_open(batch)
         self._open = None
@@ -475,21 +437,14 @@ class LinearBandit:
             "parameter": self._parameter.tolist(),
             "widths": list(self._widths),
             "reports": [] if self._open is None else self._open.counts.tolist(),
-            "costs": [None if cost is None else _cost_state(cost) for cost in self._costs],
+            "costs": [None if cost is None else asdict(cost) for cost in self._costs],
             "finished": self._finished,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Batch | None:
-        """Go on where a saved bandit of the same arguments stopped.
+        """Go on where a saved bandit of the same arguments stopped, with what :meth:`state_dict` gave.
 
-        Args:
-            state: what :meth:`state_dict` gave.
-
-        Returns:
-            the batch whose rewards were awaited when the state was saved; None if there was none.
-
-        Raises:
-            ValueError: if it is not such a state, or the state of a bandit with other arguments.
+        Returns the batch whose rewards were awaited when the state was saved; None if there was none.
         """
         try:
             if state["format"] != _STATE_FORMAT or state["identity"] != self._identity():
@@ -501,15 +456,10 @@ class LinearBandit:
             parameter = np.array(state["parameter"], dtype=np.float64)
             counts = np.array(state["reports"], dtype=np.int64)
             costs = [None if cost is None else EpsilonInterval(**cost) for cost in state["costs"]]
-            rest = (
-                int(state["number"]),
-                int(state["clients"]),
-                list(state["widths"]),
-                bool(state["finished"]),
-            )
+            number, clients, finished = int(state["number"]), int(state["clients"]), bool(state["finished"])
+            widths = list(state["widths"])
         except (KeyError, TypeError) as error:
             raise ValueError(f"not the state of a LinearBandit: {error}") from error
-        number, clients, _, finished = rest
         if (
             left.ndim != 1
             or not len(left)
@@ -532,7 +482,7 @@ class LinearBandit:
             played = left[design[0].support]
             batch = Batch(number=number, actions=played, counts=counts, noise=noise)
         self._left, self._parameter, self._costs, self._design = left, parameter, costs, design
-        self._number, self._clients, self._widths, self._finished = rest
+        self._number, self._clients, self._widths, self._finished = number, clients, widths, finished
         self._open = batch
         return batch
 
@@ -540,14 +490,7 @@ class LinearBandit:
 
     def _identity(self) -> str:
         """A digest of all arguments, by which a saved state is recognised as this bandit's."""
-        about = (
-            self._horizon,
-            repr(self._privacy),
-            self._failure,
-            self._slack,
-            self._core_set,
-            self._actions.shape,
-        )
+        about = self._horizon, self._privacy, self._failure, self._slack, self._core_set, self._actions.shape
         return hashlib.sha256(repr(about).encode() + self._actions.tobytes()).hexdigest()
 
     def _designed(self) -> tuple[Design, Vectors, Vectors]:
@@ -628,27 +571,12 @@ class LinearBandit:
             self._left, self._design = self._left[kept], None
 
 
-def checked_actions(actions: Vectors) -> Vectors:
-    """The features of actions, checked, as a new float64 array.
-
-    Raises:
-        ValueError: if they are not a table of finite numbers, all are zero, or a row is longer than 1.
-    """
-    found = np.array(actions, dtype=np.float64)
-    if found.ndim != 2 or not found.size:
-        raise ValueError(f"actions must be a table (actions, dim) with rows, got shape {found.shape}")
-    if not np.isfinite(found).all():
-        raise ValueError("actions have entries that are not finite")
+def short_actions(actions: Vectors) -> Vectors:
+    """The features of actions, checked, as a new float64 array; refused if a row is longer than 1."""
+    found = checked_actions(actions)
     largest = float(np.linalg.norm(found, axis=1).max())
-    if largest == 0:
-        raise ValueError("all actions are zero: there is nothing to learn about")
     if largest > 1 + _NORM_TOLERANCE:
         raise ValueError(
             f"an action has norm {largest:.6g}: divide all by {largest:.6g}, so that none exceeds 1"
         )
     return found
-
-
-def _cost_state(cost: EpsilonInterval) -> dict[str, Any]:
-    """The fields of an interval, by name, for a saved state."""
-    return {name: getattr(cost, name) for name in EpsilonInterval.__dataclass_fields__}

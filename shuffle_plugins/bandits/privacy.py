@@ -1,11 +1,8 @@
-r"""How rewards are protected: the models of trust, what a batch costs, and how far noise moves estimates.
+"""How rewards are protected: the models of trust, what a batch costs, and how far noise moves estimates.
 
-A client takes part in one batch only, and replacing its reward touches that batch alone; later batches follow
-from what earlier ones released. So the whole run costs what its dearest batch costs (parallel composition).
-Rewards lie in [-1, 1]: replacing one changes it by up to 2. (The thesis calibrates noise to 1, which would
-hold for rewards in [0, 1]; its (E.1).)
-
-Nothing here loads torch: the draws of real runs are in ``reports``.
+A client takes part in one batch only, and later batches follow from what earlier ones released. So the whole
+run costs what its dearest batch costs (parallel composition). Rewards lie in [-1, 1]: replacing one changes
+it by up to 2. (The thesis calibrates noise to 1, for rewards in [0, 1]; its (E.1).) Nothing here loads torch.
 """
 
 from __future__ import annotations
@@ -16,8 +13,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
+from typing import Annotated, ClassVar
 
 import numpy as np
+from scipy.optimize import brentq
+from typing_extensions import override
 
 from shuffle_plugins.accounting import (
     LARGEST_SEARCHED_LOCAL_EPSILON,
@@ -31,7 +31,7 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.accounting.published import clones
 from shuffle_plugins.bandits.designs import Indices, Vectors
-from shuffle_plugins.core import checks
+from shuffle_plugins.core import Delta, Ranged, checks, in_range, one_of
 from shuffle_plugins.mechanisms import blanket
 from shuffle_plugins.mechanisms.noise.discrete_laplace import FINE_BITS, laplace_grid
 
@@ -43,7 +43,7 @@ LEAST_EPSILON = 1e-3
 
 _UNSHUFFLED = "ε0 of one report"
 _ROUNDING = 1 + 1e-9  # computed widths are rounded up by this factor
-_SEARCH_STEPS = 60
+_ROOT = 1e-12  # to which the root of a published bound is found; as much is taken off
 _WIDTH_PRECISION = 1e-4
 _TINY = 1e-300  # stands for a largest coefficient of zero, so that nothing is divided by zero
 _GOLDEN_STEPS = 28  # leaves 3e-5 of the logarithm of λ, and far less of the minimum
@@ -69,20 +69,17 @@ class Bound(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RewardNoise(ABC):
-    """What is added to the rewards of one batch, and by whom.
+class RewardNoise:
+    """What is added to the rewards of one batch, and by whom; by itself nothing.
 
     Attributes:
         epsilon: what the batch costs a client of it, for replace-one neighbours; None if nothing is
             protected.
+        local_epsilon: ε0 of one client's report; None if clients send their rewards as they are.
     """
 
     epsilon: EpsilonInterval | None = None
-
-    @property
-    def local_epsilon(self) -> float | None:
-        """ε0 of one client's report; None if clients send their rewards as they are."""
-        return None
+    local_epsilon: float | None = None
 
     def width(self, *, lengths: Floats, coefficients: Vectors, counts: Indices, failure: float) -> float:
         r"""γ: how far the estimated reward of any action may be off, but for a probability for each action.
@@ -100,7 +97,6 @@ class RewardNoise(ABC):
         # a reward in [-1, 1] is 1-sub-Gaussian about its mean (Hoeffding's lemma)
         return math.sqrt(2 * math.log(4 / failure) * float(lengths.max())) * _ROUNDING
 
-    @abstractmethod
     def simulated(self, successes: Indices, counts: Indices, rng: np.random.Generator) -> Floats:
         """Released sums of rewards ±1, drawn from their exact law: for simulations, as nothing is secure.
 
@@ -109,14 +105,6 @@ class RewardNoise(ABC):
             counts: how many rewards there were.
             rng: source of the noise.
         """
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoNoise(RewardNoise):
-    """Rewards are used as they are."""
-
-    def simulated(self, successes: Indices, counts: Indices, rng: np.random.Generator) -> Floats:
-        """The sums of the rewards as they are: nothing is added."""
         return (2 * successes - counts).astype(np.float64)
 
 
@@ -143,8 +131,8 @@ class SumNoise(RewardNoise):
         """Scale of the noise in steps, at least 2·steps/ε, exactly."""
         return Fraction(2 * self.steps) / Fraction(self.sum_epsilon)
 
+    @override
     def width(self, *, lengths: Floats, coefficients: Vectors, counts: Indices, failure: float) -> float:
-        """That of rewards, and of one Laplace noise for each action that was played."""
         return laplace_width(
             lengths=lengths,
             coefficients=coefficients,
@@ -153,144 +141,103 @@ class SumNoise(RewardNoise):
             failure=failure,
         )
 
+    @override
     def simulated(self, successes: Indices, counts: Indices, rng: np.random.Generator) -> Floats:
-        """Sums with noise, the difference of two geometric numbers for each."""
         noise = _laplace_sums(np.ones_like(counts), rate=1 / float(self.scale), rng=rng)
         return (2 * successes - counts) + noise / self.steps
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportNoise(RewardNoise):
-    """Each client randomises its own reward.
-
-    Attributes:
-        report_epsilon: ε0 of a report.
-    """
-
-    report_epsilon: float
-
-    @property
-    def local_epsilon(self) -> float:
-        """ε0 of one client's report."""
-        return self.report_epsilon
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaplaceReports(ReportNoise):
+class LaplaceReports(RewardNoise):
     """Each client adds Laplace noise to its reward: the registry's mechanism ``"laplace"``."""
 
+    local_epsilon: float
+
+    @override
     def width(self, *, lengths: Floats, coefficients: Vectors, counts: Indices, failure: float) -> float:
-        """That of rewards, and of one Laplace noise for each client."""
         return laplace_width(
             lengths=lengths,
             coefficients=coefficients,
             copies=counts,
-            scale=SENSITIVITY / self.report_epsilon,
+            scale=SENSITIVITY / self.local_epsilon,
             failure=failure,
         )
 
+    @override
     def simulated(self, successes: Indices, counts: Indices, rng: np.random.Generator) -> Floats:
-        """Sums with noise: n discrete Laplace numbers add up to the difference of two negative binomials."""
-        grid = laplace_grid(local_epsilon=self.report_epsilon, dim=1, bits=FINE_BITS)
+        # n discrete Laplace numbers add up to the difference of two negative binomials
+        grid = laplace_grid(local_epsilon=self.local_epsilon, dim=1, bits=FINE_BITS)
         noise = _laplace_sums(counts, rate=1 / float(grid.scale), rng=rng)
         return (2 * successes - counts) + noise / grid.radius_in_steps
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignReports(ReportNoise):
+class SignReports(RewardNoise):
     """Each client sends one random sign, which stands for ±coth(ε0/2): the mechanism ``"binary-rr"``."""
 
+    local_epsilon: float
+
+    @override
     def width(self, *, lengths: Floats, coefficients: Vectors, counts: Indices, failure: float) -> float:
-        """That of rewards between ±coth(ε0/2): a report is bounded, and its mean is the reward's."""
+        # that of rewards between ±coth(ε0/2): a report is bounded, and its mean is the reward's
         alone = super().width(lengths=lengths, coefficients=coefficients, counts=counts, failure=failure)
-        return alone / math.tanh(self.report_epsilon / 2)
+        return alone / math.tanh(self.local_epsilon / 2)
 
+    @override
     def simulated(self, successes: Indices, counts: Indices, rng: np.random.Generator) -> Floats:
-        """Sums of signs: two binomials, of the rewards +1 and of the rewards -1."""
-        kept = 1 / (1 + math.exp(-self.report_epsilon))
+        kept = 1 / (1 + math.exp(-self.local_epsilon))
         plus = rng.binomial(successes, kept) + rng.binomial(counts - successes, 1 - kept)
-        return (2 * plus - counts) / math.tanh(self.report_epsilon / 2)
+        return (2 * plus - counts) / math.tanh(self.local_epsilon / 2)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrivacyModel(ABC):
+class PrivacyModel(Ranged, ABC):
     """Who is trusted with rewards, and how much may leak."""
+
+    trust: ClassVar[str] = "unknown: this model of trust does not say"
+    """Who is trusted with rewards, and for what, for a privacy statement."""
+    seen: ClassVar[str] = "what this model of trust lets out, which it does not say"
+    """What may be seen of the clients' messages, for a privacy statement."""
+    needs_every_report: ClassVar[bool] = False
+    """Whether a batch costs more than planned if reports are missing from it."""
 
     @abstractmethod
     def noise(self, reports: int) -> RewardNoise:
-        """What protects a batch of so many rewards, and what it costs.
-
-        Raises:
-            ValueError: if ``reports`` is not a positive whole number.
-        """
-
-    @property
-    def trust(self) -> str:
-        """Who is trusted with rewards, and for what, for a privacy statement."""
-        return "unknown: this model of trust does not say"
-
-    @property
-    def seen(self) -> str:
-        """What may be seen of the clients' messages, for a privacy statement."""
-        return "what this model of trust lets out, which it does not say"
-
-    @property
-    def needs_every_report(self) -> bool:
-        """Whether a batch costs more than planned if reports are missing from it."""
-        return False
+        """What protects a batch of so many rewards, and what it costs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NonPrivate(PrivacyModel):
     """Nothing is protected; to compare with."""
 
-    @property
-    def trust(self) -> str:
-        """Who is trusted with rewards, and for what."""
-        return "everybody: rewards are sent as they are, and nothing is protected"
+    trust: ClassVar[str] = "everybody: rewards are sent as they are, and nothing is protected"
+    seen: ClassVar[str] = "every reward, with its sender"
 
-    @property
-    def seen(self) -> str:
-        """What may be seen of the clients' messages."""
-        return "every reward, with its sender"
-
+    @override
     def noise(self, reports: int) -> RewardNoise:
-        """No noise, no ε."""
         checks.whole("reports", reports)
-        return NoNoise()
+        return RewardNoise()
 
 
 @dataclass(frozen=True, kw_only=True)
 class CentralModel(PrivacyModel):
     """A trusted server sees the rewards and adds noise to their sums: ε-DP with δ = 0 (Algorithm 6.3.1).
 
+    The noise of each sum has scale 2/ε, whatever the number of rewards.
+
     Attributes:
         epsilon: ε against whoever sees the actions that are played, at least 1e-3.
-
-    Raises:
-        ValueError: if ε is out of range.
     """
 
-    epsilon: float
+    epsilon: Annotated[float, in_range(at_least=LEAST_EPSILON)]
 
-    def __post_init__(self) -> None:
-        checks.number("epsilon", self.epsilon, at_least=LEAST_EPSILON)
+    trust: ClassVar[str] = "the server sees every reward, and is trusted with it and to add noise to sums"
+    seen: ClassVar[str] = "the played actions, which follow from noisy sums; the server alone sees rewards"
 
-    @property
-    def trust(self) -> str:
-        """Who is trusted with rewards, and for what."""
-        return "the server sees every reward, and is trusted with it and to add noise to the sums"
-
-    @property
-    def seen(self) -> str:
-        """What may be seen of the clients' messages."""
-        return "the played actions, which follow from the noisy sums; the server alone sees rewards"
-
+    @override
     def noise(self, reports: int) -> RewardNoise:
-        """Noise of scale 2/ε on each sum; it does not depend on the number of rewards."""
         checks.whole("reports", reports)
         cost = _pure(self.epsilon, adversary="whoever sees the played actions", bound="Laplace mechanism")
-        return SumNoise(sum_epsilon=float(self.epsilon), epsilon=cost)
+        return SumNoise(sum_epsilon=self.epsilon, epsilon=cost)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,35 +247,23 @@ class LocalModel(PrivacyModel):
     Attributes:
         local_epsilon: ε0 of a report, at least 1e-3; above 500 reports have ε0 = 500.
         mechanism: ``"laplace"`` as in the thesis, or ``"binary-rr"``, one bit with less noise.
-
-    Raises:
-        ValueError: if ε0 is out of range, or there is no such mechanism.
     """
 
-    local_epsilon: float
-    mechanism: RewardMechanism = RewardMechanism.LAPLACE
+    local_epsilon: Annotated[float, in_range(at_least=LEAST_EPSILON)]
+    mechanism: Annotated[RewardMechanism, one_of(RewardMechanism)] = RewardMechanism.LAPLACE
 
-    def __post_init__(self) -> None:
-        checks.number("local_epsilon", self.local_epsilon, at_least=LEAST_EPSILON)
-        chosen = checks.choice(RewardMechanism, "mechanism", self.mechanism)
-        object.__setattr__(self, "mechanism", chosen)
+    trust: ClassVar[str] = (
+        "nobody: each client randomises its own reward, and its report may be seen with its name"
+    )
+    seen: ClassVar[str] = "the randomised reports, with their senders"
 
-    @property
-    def trust(self) -> str:
-        """Who is trusted with rewards, and for what."""
-        return "nobody: each client randomises its own reward, and its report may be seen with its name"
-
-    @property
-    def seen(self) -> str:
-        """What may be seen of the clients' messages."""
-        return "the randomised reports, with their senders"
-
+    @override
     def noise(self, reports: int) -> RewardNoise:
-        """Reports of ε0, whatever their number."""
         checks.whole("reports", reports)
-        used = min(float(self.local_epsilon), checks.MAX_LOCAL_EPSILON)
-        cost = _pure(used, adversary="local", bound=f"{self.mechanism} report")
-        return _reports(self.mechanism, used, cost)
+        used = min(self.local_epsilon, checks.MAX_LOCAL_EPSILON)
+        return _reports(
+            self.mechanism, used, _pure(used, adversary="local", bound=f"{self.mechanism} report")
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,52 +278,30 @@ class ShuffledModel(PrivacyModel):
 
     Attributes:
         epsilon: ε against the server and all who see what it plays, in [1e-3, 500].
-        delta: δ in (0, 1), smaller than one over the number of clients.
+        delta: δ, smaller than one over the number of clients.
         mechanism: as in :class:`LocalModel`.
         bound: ``"certified"``, or ``"published"`` for the closed form that the thesis uses.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
 
-    epsilon: float
-    delta: float
-    mechanism: RewardMechanism = RewardMechanism.LAPLACE
-    bound: Bound = Bound.CERTIFIED
+    epsilon: Annotated[float, in_range(at_least=LEAST_EPSILON)]
+    delta: Delta
+    mechanism: Annotated[RewardMechanism, one_of(RewardMechanism)] = RewardMechanism.LAPLACE
+    bound: Annotated[Bound, one_of(Bound)] = Bound.CERTIFIED
 
-    def __post_init__(self) -> None:
-        checks.number("epsilon", self.epsilon, at_least=LEAST_EPSILON)
-        checks.delta(self.delta)
-        for name, kind in (("mechanism", RewardMechanism), ("bound", Bound)):
-            object.__setattr__(self, name, checks.choice(kind, name, getattr(self, name)))
+    trust: ClassVar[str] = (
+        "the shuffler draws who is given which action, and is trusted not to tell the server"
+    )
+    seen: ClassVar[str] = "pairs of action and randomised report, without senders"
+    needs_every_report: ClassVar[bool] = True  # with fewer reports each hides among fewer
 
-    @property
-    def trust(self) -> str:
-        """Who is trusted with rewards, and for what."""
-        return "the shuffler draws who is given which action, and is trusted not to tell the server"
-
-    @property
-    def seen(self) -> str:
-        """What may be seen of the clients' messages."""
-        return "pairs of action and randomised report, without senders"
-
-    @property
-    def needs_every_report(self) -> bool:
-        """True: with fewer reports each hides among fewer."""
-        return True
-
+    @override
     def noise(self, reports: int) -> RewardNoise:
-        """Reports of the largest ε0 found for their number, with the certified cost of the batch."""
         count = _bucket(checks.whole("reports", reports))
-        return _shuffled(float(self.epsilon), float(self.delta), count, self.mechanism, self.bound)
+        return _shuffled(self.epsilon, self.delta, count, self.mechanism, self.bound)
 
 
 def checked_rewards(rewards: Floats) -> Floats:
-    """Rewards, checked, as a float64 array.
-
-    Raises:
-        ValueError: if they are not a list of numbers in [-1, 1].
-    """
+    """Rewards, a list of numbers in [-1, 1], checked, as a float64 array."""
     found = np.asarray(rewards, dtype=np.float64)
     if found.ndim != 1:
         raise ValueError(f"rewards must be a list, one number for each client, got shape {found.shape}")
@@ -398,17 +311,10 @@ def checked_rewards(rewards: Floats) -> Floats:
 
 
 def published_local_epsilon(*, epsilon: float, delta: float, reports: int) -> float:
-    """ε0 of a shuffled batch by the closed form of the thesis, (6.10) inverted, and ε where that is larger.
+    """ε0 of a batch of n shuffled reports by the closed form of the thesis, (6.10) inverted; ε if that is
+    more.
 
     The form is Theorem 3.1 of Feldman, McMillan and Talwar 2021 and silent for ε0 > ln(n/(16·ln(2/δ))).
-
-    Args:
-        epsilon: ε of the batch.
-        delta: δ of the batch.
-        reports: n, how many reports it has.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     checks.target_epsilon(epsilon, name="epsilon")
     checks.delta(delta)
@@ -416,25 +322,24 @@ def published_local_epsilon(*, epsilon: float, delta: float, reports: int) -> fl
     share = reports / (16 * math.log(2 / delta))
     if share <= 1:
         return epsilon
-    low, high = 0.0, math.log(share) * (1 - 1e-12)
-    if clones.clone_bound(local_epsilon=high, cohort=reports, delta=delta) <= epsilon:
-        return max(high, epsilon)
-    for _ in range(_SEARCH_STEPS):
-        middle = (low + high) / 2
-        if clones.clone_bound(local_epsilon=middle, cohort=reports, delta=delta) <= epsilon:
-            low = middle
-        else:
-            high = middle
-    return max(low, epsilon)
+
+    def excess(local_epsilon: float) -> float:
+        return clones.clone_bound(local_epsilon=local_epsilon, cohort=reports, delta=delta) - epsilon
+
+    low, high = checks.MIN_LOCAL_EPSILON, math.log(share) * (1 - 1e-12)
+    if low >= high or excess(low) > 0:
+        return epsilon
+    found = high if excess(high) <= 0 else brentq(excess, low, high, xtol=_ROOT) - 2 * _ROOT
+    return max(found, epsilon)
 
 
 def laplace_deviation(coefficients: Vectors, *, copies: Indices, scale: float, failure: float) -> Floats:
     r"""How far :math:`\sum_j l_j \sum_{i \le n_j} z_{ij}` is from 0, z Laplace, but for a probability.
 
-    Chernoff's bound at its best λ: the minimum over 0 < λ < 1/(b·max|l|) of
-    :math:`(-\sum_j n_j \ln(1 - λ^2 l_j^2 b^2) + \ln(2/failure))/λ`; each λ gives a valid bound. It holds for
-    discrete Laplace noise of the same ratio too, whose moments are smaller. Lemma E.1.2 of the thesis bounds
-    the same minimum in closed form, with a constant that its condition on λ does not allow.
+    Chernoff's bound at its best λ: the minimum over 0 < λ < 1/(b·max|l|) of :math:`(-\sum_j n_j \ln(1 - λ^2
+    l_j^2 b^2) + \ln(2/failure))/λ`; each λ gives a valid bound. It holds for discrete Laplace noise of the
+    same ratio too, whose moments are smaller. The closed form of the thesis, Lemma E.1.2, has a constant that
+    its condition on λ does not allow.
 
     Args:
         coefficients: l, (actions, noises).
@@ -455,12 +360,8 @@ def laplace_width(
 
     Each takes half of the failure. λ is minimised over for the actions that could have the largest sum; the
     others are known to be below by the bound at the λ of one of these. The result is at most 1e-4 above the
-    largest of all minima.
-
-    Args:
-        lengths, coefficients, failure: as of :meth:`RewardNoise.width`.
-        copies: how many independent noises each played action has, (played,).
-        scale: of the Laplace noise.
+    largest of all minima. Arguments are as of :meth:`RewardNoise.width`; ``copies`` says how many independent
+    noises of this ``scale`` each played action has, (played,).
     """
     price = math.log(4 / failure)
     of_rewards = np.sqrt(2 * price * lengths) * _ROUNDING
@@ -500,17 +401,12 @@ def _best_chernoff(coefficients: Vectors, copies: Indices, price: float) -> tupl
 
     # (ψ(u) + price)/u with ψ convex and ψ(0) = 0 falls and then rises, so golden sections find the minimum
     low, high = np.full(len(largest), math.log(1e-9)), np.full(len(largest), math.log1p(-1e-9))
-    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-    at_left, at_right = bound(left), bound(right)
     for _ in range(_GOLDEN_STEPS):
-        rises = at_left <= at_right
+        left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+        rises = bound(left) <= bound(right)
         low, high = np.where(rises, low, left), np.where(rises, right, high)
-        asked = np.where(rises, high - _GOLDEN * (high - low), low + _GOLDEN * (high - low))
-        there = bound(asked)
-        left, right = np.where(rises, asked, right), np.where(rises, left, asked)
-        at_left, at_right = np.where(rises, there, at_right), np.where(rises, at_left, there)
-    best = np.where(at_left <= at_right, left, right)
-    found = np.where(sizes.max(axis=1) > 0, largest * np.minimum(at_left, at_right) * _ROUNDING, 0.0)
+    best = (low + high) / 2
+    found = np.where(sizes.max(axis=1) > 0, largest * bound(best) * _ROUNDING, 0.0)
     return found, np.exp(best) / largest
 
 
@@ -528,7 +424,7 @@ def _pure(epsilon: float, *, adversary: str, bound: str) -> EpsilonInterval:
 
 def _reports(mechanism: RewardMechanism, local_epsilon: float, cost: EpsilonInterval) -> RewardNoise:
     kind = LaplaceReports if mechanism is RewardMechanism.LAPLACE else SignReports
-    return kind(report_epsilon=local_epsilon, epsilon=cost)
+    return kind(local_epsilon=local_epsilon, epsilon=cost)
 
 
 def _bucket(reports: int) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 
 from shuffle_plugins.accounting import Floats
 from shuffle_plugins.bandits.designs import Indices, Vectors
-from shuffle_plugins.bandits.elimination import Batch, LinearBandit, checked_actions
+from shuffle_plugins.bandits.elimination import Batch, LinearBandit, short_actions
 from shuffle_plugins.core import checks
 
 
@@ -19,10 +19,8 @@ from shuffle_plugins.core import checks
 class Play:
     """What a bandit did in an environment.
 
-    Attributes:
-        regret: Σ ⟨θ*, a* - a_t⟩ over all clients.
-        batches: (clients, regret of these clients, actions left when it was chosen) of each batch.
-        best: index of the action that the bandit ended with.
+    ``regret`` is Σ ⟨θ*, a* - a_t⟩ over all clients, ``batches`` (clients, their regret, actions left when it
+    was chosen) of each batch, and ``best`` the index of the action that the bandit ended with.
     """
 
     regret: float
@@ -37,16 +35,13 @@ class Environment:
     Attributes:
         actions: (actions, dim) float64, of norm at most 1.
         parameter: θ*, (dim,), of norm at most 1.
-
-    Raises:
-        ValueError: if an array is malformed or too long.
     """
 
     actions: Vectors
     parameter: Floats
 
     def __post_init__(self) -> None:
-        actions = checked_actions(self.actions)
+        actions = short_actions(self.actions)
         parameter = np.array(self.parameter, dtype=np.float64)
         if parameter.shape != actions.shape[1:] or not np.isfinite(parameter).all():
             raise ValueError(
@@ -59,11 +54,7 @@ class Environment:
 
     @classmethod
     def random(cls, *, actions: int, dim: int, seed: int) -> Self:
-        """Actions and θ* uniform on the unit sphere, as in section 6.6 of the thesis.
-
-        Raises:
-            ValueError: if an argument is not a positive whole number.
-        """
+        """Actions and θ* uniform on the unit sphere, as in section 6.6 of the thesis."""
         checks.whole("actions", actions)
         checks.dim(dim)
         drawn = np.random.default_rng(seed).standard_normal((actions + 1, dim))
@@ -94,19 +85,12 @@ class Environment:
     def play(
         self, bandit: LinearBandit, *, seed: int, on_batch: Callable[[Batch], None] | None = None
     ) -> Play:
-        """Simulate all clients of a bandit, by batches: sums are drawn from their exact law.
+        """Simulate all clients of a fresh bandit with these actions, by batches: sums are drawn from their
+        exact law.
 
         Its seconds do not grow with the number of clients. Rewards and noise have streams of their own, so
         that with one seed bandits of different privacy models see the same rewards as long as they play the
-        same batches.
-
-        Args:
-            bandit: a fresh one, with these actions.
-            seed: of rewards and noise. Not secure: for simulations only.
-            on_batch: called with each batch.
-
-        Raises:
-            ValueError: if the bandit has begun already, or has another number of actions.
+        same batches. The seed is not secure: for simulations only. ``on_batch`` is called with each batch.
         """
         if bandit.remaining_clients != bandit.horizon or len(bandit.remaining_actions) != len(self.actions):
             raise ValueError("play a fresh bandit that has the environment's actions")

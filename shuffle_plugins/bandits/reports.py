@@ -18,11 +18,7 @@ from shuffle_plugins.randomness import Randomness, secure
 
 
 def reward_mechanism(noise: RewardNoise) -> LocalRandomizer:
-    """The mechanism with which each client of the batch randomises its reward.
-
-    Raises:
-        ValueError: if clients of the batch send their rewards as they are.
-    """
+    """The mechanism with which each client of the batch randomises its reward."""
     if noise.local_epsilon is None:
         raise ValueError("clients of this batch send their rewards as they are")
     if isinstance(noise, LaplaceReports):
@@ -44,7 +40,8 @@ def released_totals(
     played: int,
     randomness: Randomness | None,
 ) -> Floats:
-    """Unbiased sums of the rewards of each played action, with all the noise that the model asks for.
+    """Unbiased sums of the rewards of each of ``played`` actions, with all the noise that the model asks
+    for.
 
     Args:
         noise: of the batch.
@@ -52,9 +49,6 @@ def released_totals(
         places: of each report's action among those played.
         played: how many actions were played.
         randomness: of the server's noise.
-
-    Raises:
-        ValueError: if reports are of the wrong kind or malformed, or a reward is outside [-1, 1].
     """
     if noise.local_epsilon is not None:
         if not isinstance(reports, Reports):

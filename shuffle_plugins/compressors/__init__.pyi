@@ -6,12 +6,12 @@ from .hadamard import hadamard_coefficients as hadamard_coefficients
 from .hadamard import hadamard_scatter as hadamard_scatter
 from .hadamard import hadamard_signs as hadamard_signs
 from .hadamard import hadamard_transform as hadamard_transform
+from .hadamard import l1_norms as l1_norms
 from .hadamard import padded_dim as padded_dim
 from .kashin import KashinFrame as KashinFrame
 from .kashin_law import kashin_level as kashin_level
 from .kashin_law import kashin_size as kashin_size
 from .kashin_law import kashin_stretch as kashin_stretch
-from .norms import l1_norms as l1_norms
 from .public_bits import public_random_bytes as public_random_bytes
 from .public_bits import public_signs as public_signs
 from .quantization import stochastic_round as stochastic_round

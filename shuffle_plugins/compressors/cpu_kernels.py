@@ -417,8 +417,6 @@ def transform_rows(
     Args:
         source: float32 or float64 on the CPU: rows of ``dim`` neighbours, ``stride`` entries apart.
         out: contiguous rows of ``size``, of the same dtype; it may be ``source`` where nothing is padded.
-        dim: length of a row.
-        stride: distance of the rows of ``source``.
         size: length of a transform; :func:`handles` it.
         signs: +1 and -1, (dim,) contiguous int8.
         scale: what the transform is multiplied by, rounded to the dtype.
@@ -488,12 +486,10 @@ def box_rows(
         source: (rows, dim), rows of neighbours.
         out: contiguous (rows, size), of the same dtype; :func:`handles` it.
         norms: (rows,) of the same dtype, contiguous, positive.
-        positions: int64 (dim,), where the entries of a row stand before the transform.
-        signs: int8 (dim,).
-        share: the part taken of each step to the nearest point of the box, in (0, 2).
-        inner: half the side of the box that is aimed at.
-        enough: half the side of the box that is wanted.
-        steps: the largest number of steps.
+        positions: int64 (dim,), where the entries of a row stand before the transform; ``signs``: int8
+            (dim,).
+        share: the part taken of each of at most ``steps`` steps to the nearest point of the box, in (0, 2).
+        inner, enough: half the side of the box that is aimed at, and of the one that is wanted.
 
     Returns:
         int8 (rows,), 1 for a row that has an entry beyond ``enough``.

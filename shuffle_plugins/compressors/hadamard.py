@@ -1,13 +1,10 @@
 r"""Walsh-Hadamard transforms of batches, and single coefficients without the whole transform.
 
 H is the 2**k x 2**k matrix with entries :math:`H_{ij} = (-1)^{\mathrm{popcount}(i \wedge j)}` (Sylvester's
-order), so :math:`H H = 2^k I`.
-
-**Order of summation.** Every path (torch, compiled, GPU) applies the butterflies (a, b) -> (a + b, a - b)
-from the largest distance to the smallest: first pairs 2**(k-1) apart, last neighbours. Each butterfly rounds
-on its own, products with signs are exact and nothing is fused, so all paths return the same bits. A single
-coefficient is the same tree of sums, and equals the transform's entry bit for bit. 16-bit input is
-transformed in float32 and rounded once.
+order), so :math:`H H = 2^k I`. Every path (torch, compiled, GPU) applies the butterflies
+(a, b) -> (a + b, a - b) from the largest distance to the smallest; each rounds on its own and nothing is
+fused, so all paths return the same bits, and a single coefficient equals the transform's entry bit for bit.
+16-bit input is transformed in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -26,11 +23,7 @@ _CHUNK_ENTRIES = 1 << 17  # worked on together on a CPU
 
 
 def padded_dim(dim: int) -> int:
-    """The smallest power of two that is at least ``dim``.
-
-    Raises:
-        ValueError: unless ``dim`` is a whole number in [1, 2**53].
-    """
+    """The smallest power of two that is at least ``dim``."""
     return 1 << (checks.dim(dim) - 1).bit_length()
 
 
@@ -51,9 +44,6 @@ def hadamard_transform(x: Tensor, *, normalized: bool = False, out: Tensor | Non
         normalized: divide by sqrt(size), which makes the transform orthonormal and its own inverse.
         out: where to write the result, a contiguous tensor of the shape, dtype and device of x, or x itself;
             a new tensor by default.
-
-    Raises:
-        ValueError: if the last axis is not a power of two, the dtype is another, or ``out`` does not fit.
     """
     size = x.shape[-1] if x.dim() else 0
     if size < 1 or size & (size - 1):
@@ -79,9 +69,6 @@ def padded_transform(x: Tensor, *, signs: Tensor | None = None, normalized: bool
         x: (..., dim) of 16, 32 or 64 bit floating point.
         signs: +1 and -1, (dim,) int8, multiplied into every vector first; none by default.
         normalized: divide by sqrt(size), which makes the transform an isometry.
-
-    Raises:
-        ValueError: if shapes disagree or a dtype is another.
     """
     _check_floating(x)
     if x.dim() == 0 or x.shape[-1] == 0:
@@ -97,25 +84,13 @@ def padded_transform(x: Tensor, *, signs: Tensor | None = None, normalized: bool
 def hadamard_coefficients(x: Tensor | Rows, indices: Tensor, *, signs: Tensor | None = None) -> Tensor:
     """Unnormalised coefficients <H_j, signs * x_i> of zero-padded rows, each client at indices of its own.
 
-    Args:
-        x: (clients, dim).
-        indices: int64 (clients, count), in [0, padded_dim(dim)).
-        signs: +1 and -1, (dim,) int8, multiplied into every row first; none by default.
-
-    Returns:
-        (clients, count) in float64 for float64 input, else float32. Each is the entry that
-        :func:`hadamard_transform` of the padded row has there, bit for bit.
-
-    Raises:
-        ValueError: if shapes or dtypes disagree, or an index is out of range.
+    ``indices`` are int64 (clients, count), in [0, padded_dim(dim)), and ``signs`` +1 and -1, (dim,) int8,
+    none by default. Returns (clients, count) in float64 for float64 input, else float32: the entries of
+    :func:`hadamard_transform` of the padded rows, bit for bit.
     """
     rows = Rows.of(x)
     size = padded_dim(rows.dim)
-    if indices.dtype != torch.int64 or indices.dim() != 2 or indices.shape[0] != rows.num_rows:
-        raise ValueError(
-            f"indices must be int64 (clients, count), got {indices.dtype} {tuple(indices.shape)}"
-        )
-    _check_indices(indices, size)
+    checked_indices(indices, rows, size=size)
     _check_signs(signs, rows.dim)
     indices = indices.to(rows.device).contiguous()
     signs = None if signs is None else signs.to(rows.device).contiguous()
@@ -139,16 +114,8 @@ def hadamard_coefficients(x: Tensor | Rows, indices: Tensor, *, signs: Tensor | 
 def hadamard_scatter(indices: Tensor, values: Tensor, *, dim: int) -> Tensor:
     """Sum over m of values[m] * H[:, indices[m]], cut to ``dim``: one transform of a histogram.
 
-    Args:
-        indices: integers of any shape, in [0, padded_dim(dim)).
-        values: numbers of the same shape.
-        dim: length of the sum.
-
-    Returns:
-        (dim,) float64 for float64 values, else float32.
-
-    Raises:
-        ValueError: if shapes differ or an index is out of range.
+    ``indices`` are integers in [0, padded_dim(dim)), of the shape of ``values``. Returns (dim,) float64 for
+    float64 values, else float32.
     """
     size = padded_dim(dim)
     if indices.shape != values.shape or indices.is_floating_point():
@@ -158,6 +125,17 @@ def hadamard_scatter(indices: Tensor, values: Tensor, *, dim: int) -> Tensor:
     histogram = torch.zeros(size, dtype=dtype, device=values.device)
     histogram.index_add_(0, indices.reshape(-1).to(torch.int64), values.reshape(-1).to(dtype))
     return hadamard_transform(histogram)[:dim]
+
+
+def l1_norms(rows: Rows) -> Tensor:
+    """Sum of absolute entries of each row, (clients,); NaN and inf pass through. As :meth:`Rows.l1_norm`."""
+    kernels = cpu_kernels()
+    if kernels is None or rows.device.type != "cpu" or rows.dtype != rows.compute_dtype:
+        return rows.l1_norm()
+    norms = torch.zeros(rows.num_rows, dtype=rows.dtype)
+    for block in rows.blocks:
+        kernels.add_absolute_sums(block.numpy(), norms.numpy())
+    return norms
 
 
 def _check_floating(x: Tensor) -> None:
@@ -173,6 +151,15 @@ def _check_out(out: Tensor, x: Tensor) -> None:
 def _check_indices(indices: Tensor, size: int) -> None:
     if indices.numel() and not (int(indices.min()) >= 0 and int(indices.max()) < size):
         raise ValueError(f"an index lies outside [0, {size})")
+
+
+def checked_indices(indices: Tensor, rows: Rows, *, size: int) -> None:
+    """Raise ValueError unless the indices are int64 (clients, count), in [0, size)."""
+    if indices.dtype != torch.int64 or indices.dim() != 2 or indices.shape[0] != rows.num_rows:
+        raise ValueError(
+            f"indices must be int64 (clients, count), got {indices.dtype} {tuple(indices.shape)}"
+        )
+    _check_indices(indices, size)
 
 
 def _check_signs(signs: Tensor | None, dim: int) -> None:

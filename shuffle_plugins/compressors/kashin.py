@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from shuffle_plugins.compressors.hadamard import cpu_kernels, hadamard_transform
+from shuffle_plugins.compressors.hadamard import checked_indices, cpu_kernels, hadamard_transform
 from shuffle_plugins.compressors.kashin_law import LEVEL_MARGIN as _MARGIN
 from shuffle_plugins.compressors.kashin_law import kashin_level, kashin_size
 from shuffle_plugins.compressors.public_bits import public_random_bytes, public_signs
@@ -29,51 +29,35 @@ _AIM, _SHARE, _QUICK_STEPS = 0.85, 1.75, 8
 
 @dataclass(frozen=True, kw_only=True)
 class KashinFrame(TightFrame):
-    r"""A tight frame U = P D H / √N: N columns of length d, public, with fast products.
+    """A tight frame U = P D H / √N: N columns of length d, public, with fast products.
 
     H is the N x N Hadamard matrix, N the smallest power of two that is at least 2d; D is a diagonal of random
-    signs; P keeps d random rows, so U Uᵀ = I. The rows must be random: the first N/2 rows of H have every
-    column twice, and one random row out of every two lets a column be replaced by half of the others only.
+    signs; P keeps d random rows, so U Uᵀ = I. Rows must be random: the first N/2 of H have every column
+    twice.
 
-    **Search.** :meth:`represent` looks for a point of the affine space {c : U c = x} inside the box
-    ‖c‖∞ ≤ level·‖x‖₂/√N. It starts at Uᵀx and takes 1.75 times the step to the projection, onto that space,
-    of the nearest point of a box 0.85 times as large, up to eight times: this is gradient descent on half the
-    squared distance from that box, within the space, whose slope has Lipschitz constant 1, so steps below 2
-    converge to the least distance. A row that is still outside goes on by Douglas-Rachford splitting, which
-    converges wherever there is a point strictly inside. Projections are exact, and the one onto the affine
-    space costs two transforms. Each iterate represents x exactly; the first one in the box is taken. The
-    truncation of Lyubarskii and Vershynin
-    converges too, but in these frames to levels of 2.5 to 5.
-
-    **Guarantee.** Every row returned is inside the box, checked row by row. A row not there after
-    ``max_iterations`` is scaled down into it: it represents s·x with s = level / (level reached) < 1, and is
-    the only one that :meth:`reconstruct` does not give back up to rounding.
+    **Search.** :meth:`represent` looks for c with U c = x in the box ‖c‖∞ ≤ level·‖x‖₂/√N. It starts at Uᵀx
+    and takes up to eight times 1.75 times the step to the projection, onto {c : U c = x}, of the nearest
+    point of a box 0.85 times as large: gradient descent on half the squared distance from that box, whose
+    slope has Lipschitz constant 1. A row that is still outside goes on by Douglas-Rachford splitting, which
+    converges wherever there is a point strictly inside. Each iterate represents x exactly; the first one in
+    the box is taken. A row not there after ``max_iterations`` is scaled into the box: it represents s·x with
+    s < 1.
 
     **Length.** Coefficients are 1.00 to 1.05 times as long as their vector, more of vectors of few numbers,
-    and up to 1.6 times of vectors close to a column of U. With ``stretch`` those longer than that many times
-    their vector are shortened to it: like a row that is scaled into the box, they represent a shorter
-    vector. Mechanisms set it to 1.05 and a little (``kashin_stretch``). Dense vectors are not shortened then;
-    about one in a hundred of those with a few equal numbers and zeros is, by at most 6 per cent where it was
-    measured.
+    and up to 1.6 times of vectors close to a column of U. Those longer than ``stretch`` times their vector
+    are shortened to it, and represent a shorter vector; dense vectors are not, at a :func:`kashin_stretch`.
 
     **Level.** No frame does better than 1, and √d is enough for every row. A row along a column of U needs
-    about √(π/2)/√(1 - d/N); the default is a quarter above, and at most √d: 2.22 where N = 2d, 1.81 where
-    N = 4d. Rows chosen before the seed reach it, dense ones in three steps, and so do one-hot rows and
-    rows along columns of U. The theory's constants for random frames are larger by an order of magnitude, and
-    for this one there is none for all rows at once: 2**k entries of equal size in positions that make up an
-    affine subspace of the indices need √(2**k), with the right signs. From 8 entries on that passes the
-    default; such rows are rare unless they are made from the seed, or d is below a hundred or so.
+    about √(π/2)/√(1 - d/N); the default is a quarter above, and at most √d: 2.22 where N = 2d, 1.81 where N =
+    4d. Rows chosen before the seed reach it. No such level holds for all rows at once: 2**k entries of equal
+    size, in positions that make up an affine subspace of the indices, need √(2**k).
 
     Args:
         dim: d, length of a vector.
         seed: any whole number, public: clients and analyzer use the same.
-        level: K, above 1; by default (0) as above. Lower means less noise in a mechanism, more
-            iterations, and at last rows missed.
+        level: K, above 1; by default (0) as above. Lower means less noise in a mechanism and more iterations.
         max_iterations: when to give up on a row.
         stretch: ‖c‖₂/‖x‖₂, at most; at least 1. No limit by default.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
 
     dim: int
@@ -117,12 +101,6 @@ class KashinFrame(TightFrame):
         """Coefficients of each row, (clients, size), none above level·‖row‖₂/√size in absolute value.
 
         Returns float64 for float64 rows, else float32. Rows are worked on a few at a time.
-
-        Args:
-            x: (clients, dim).
-
-        Raises:
-            ValueError: if rows have another length, or NaN or infinite entries.
         """
         rows = self._rows(x)
         found = torch.empty((rows.num_rows, self.size), dtype=rows.compute_dtype, device=rows.device)
@@ -132,22 +110,9 @@ class KashinFrame(TightFrame):
         return found
 
     def coefficients(self, x: Tensor | Rows, indices: Tensor) -> Tensor:
-        """Entries of ``represent(x)`` at each client's own indices, (clients, count); the rest is not kept.
-
-        Args:
-            x: (clients, dim).
-            indices: int64 (clients, count), in [0, size).
-
-        Raises:
-            ValueError: as :meth:`represent`, or if indices have another shape or are out of range.
-        """
+        """Entries of ``represent(x)`` at each client's own indices, (clients, count)."""
         rows = self._rows(x)
-        if indices.dtype != torch.int64 or indices.dim() != 2 or indices.shape[0] != rows.num_rows:
-            raise ValueError(
-                f"indices must be int64 (clients, count), got {indices.dtype} {tuple(indices.shape)}"
-            )
-        if indices.numel() and not (int(indices.min()) >= 0 and int(indices.max()) < self.size):
-            raise ValueError(f"an index lies outside [0, {self.size})")
+        checked_indices(indices, rows, size=self.size)
         found = torch.empty(indices.shape, dtype=rows.compute_dtype, device=rows.device)
         for start, stop in self._chunks(rows):
             units, norms = self._represent(rows.narrow(start, stop))
@@ -156,11 +121,7 @@ class KashinFrame(TightFrame):
         return found
 
     def reconstruct(self, coefficients: Tensor) -> Tensor:
-        """U c, (..., dim), for floating c (..., size).
-
-        Raises:
-            ValueError: if the last axis is not size, or c is not floating point.
-        """
+        """U c, (..., dim), for floating c (..., size)."""
         if coefficients.dim() == 0 or coefficients.shape[-1] != self.size:
             raise ValueError(f"this frame has {self.size} coefficients, got {tuple(coefficients.shape)}")
         spread = hadamard_transform(coefficients, normalized=True)

@@ -21,20 +21,13 @@ def public_random_bytes(purpose: str, *, seed: int, count: int) -> bytes:
         purpose: what the bits are for; different purposes give independent bits.
         seed: public seed, any whole number.
         count: how many bytes to return.
-
-    Raises:
-        ValueError: if the seed is not a whole number.
     """
     checks.whole("public seed", seed, at_least=-math.inf)
     return hashlib.shake_256(f"shuffle_plugins public {purpose} {seed}".encode()).digest(count)
 
 
 def public_signs(purpose: str, *, seed: int, count: int) -> Tensor:
-    """Fair public signs +1 and -1, (count,) int8: bit i, most significant first, of the bytes.
-
-    Raises:
-        ValueError: if the seed is not a whole number.
-    """
+    """Fair public signs +1 and -1, (count,) int8: bit i, most significant first, of the bytes."""
     import torch  # public_random_bytes is asked without it
 
     data = np.frombuffer(public_random_bytes(purpose, seed=seed, count=(count + 7) // 8), dtype=np.uint8)

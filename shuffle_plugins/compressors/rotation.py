@@ -83,15 +83,11 @@ class Rotation(TightFrame):
     r"""The isometry :math:`x \mapsto H D x / \sqrt{size}` of zero-padded rows, D a diagonal of public signs.
 
     It spreads every vector evenly: over the signs, an entry is sub-Gaussian with variance proxy ‖x‖₂²/size,
-    so :math:`P(\max_j |y_j| > t) \le 2\,size\,\exp(-size\,t^2 / (2‖x‖_2^2))` for x chosen before the seed
-    (Hoeffding's inequality and a union bound). Thesis of Girgis, Section 3.6: U = H D / √d.
+    for x chosen before the seed (Hoeffding's inequality). Thesis of Girgis, Section 3.6: U = H D / √d.
 
     Args:
         dim: length of a vector.
         seed: any whole number, public: clients and analyzer use the same.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
 
     dim: int
@@ -109,21 +105,13 @@ class Rotation(TightFrame):
         return public_signs("rotation", seed=self.seed, count=self.dim)
 
     def represent(self, x: Tensor) -> Tensor:
-        """Rotated vectors, (..., size), in the dtype of x (..., dim).
-
-        Raises:
-            ValueError: if the last axis is not dim, or x is not floating point.
-        """
+        """Rotated vectors, (..., size), in the dtype of x (..., dim)."""
         if x.dim() == 0 or x.shape[-1] != self.dim:
             raise ValueError(f"this rotation takes vectors of length {self.dim}, got shape {tuple(x.shape)}")
         return padded_transform(x, signs=self.signs, normalized=True)
 
     def reconstruct(self, coefficients: Tensor) -> Tensor:
-        """The transpose of :meth:`represent`, (..., dim), for coefficients (..., size); it undoes it.
-
-        Raises:
-            ValueError: if the last axis is not size, or coefficients are not floating point.
-        """
+        """The transpose of :meth:`represent`, (..., dim), for coefficients (..., size); it undoes it."""
         if coefficients.dim() == 0 or coefficients.shape[-1] != self.size:
             got = tuple(coefficients.shape)
             raise ValueError(f"this rotation returns vectors of length {self.size}, got {got}")
@@ -131,15 +119,7 @@ class Rotation(TightFrame):
         return back * self.signs.to(back.device)
 
     def coefficients(self, x: Tensor | Rows, indices: Tensor) -> Tensor:
-        """Entries of ``represent(x)`` at each client's own indices, (clients, count), in one pass over them.
-
-        Args:
-            x: (clients, dim).
-            indices: int64 (clients, count), in [0, size).
-
-        Raises:
-            ValueError: if shapes disagree or an index is out of range.
-        """
+        """Entries of ``represent(x)`` at each client's own indices, (clients, count), in one pass."""
         rows = Rows.of(x)
         if rows.dim != self.dim:
             raise ValueError(f"this rotation takes vectors of length {self.dim}, got {rows.dim}")

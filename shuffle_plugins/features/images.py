@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.features.patches import PatchFeatures, check_images
+from shuffle_plugins.features.rows import ChannelWhitening, some_at_a_time
 from shuffle_plugins.features.scattering import Scattering
-from shuffle_plugins.features.whitening import ChannelWhitening
 
 _FILTERS = 64  # of the default patches; enough where noise, and not what features can tell, is the limit
 _IMAGES_AT_ONCE = 500
@@ -27,15 +27,13 @@ coefficients from that image alone; ``fit`` tries this on two pictures."""
 class ImageFeatures:
     """Turns each image into a vector of fixed features with ℓ2 norm 1, for a linear model.
 
-    By default these are scattering coefficients of order 1, which tell how strong waves are at each place,
-    and how well patches agree with random patches. The channels of every kind of features are made less
-    correlated and equally strong by what they do on public pictures (:class:`ChannelWhitening`), and all
-    kinds have the same weight. ::
+    By default these are scattering coefficients of order 1 and how well patches agree with random patches,
+    each made less correlated and equally strong by public pictures (:class:`ChannelWhitening`), with the same
+    weight. An image's row depends on that image and on public pictures only, so computing it spends no
+    privacy. ::
 
         features = ImageFeatures.fit(dead_leaves(3000, height=28, width=28))
         rows = features(images[:, None])  # images: (n, 28, 28), floating point in [0, 1]
-
-    An image's row depends on that image and on public pictures only, so computing it spends no privacy.
 
     Attributes:
         kinds: functions that make coefficients of images, each a kind of features.
@@ -60,10 +58,8 @@ class ImageFeatures:
                 the pictures' size and ``PatchFeatures.fit(pictures, filters=64)``.
 
         Raises:
-            ValueError: if the pictures have other dimensions, are not floating point in [0, 1], too few, too
-                small, or have no contrast; if there are no kinds; or if a kind's coefficients of a picture
-                depend on the other pictures, as those of a layer with batch normalisation do. The message
-                may come from a kind or from ``ChannelWhitening``.
+            ValueError: if the pictures are not such, or a kind's coefficients of a picture depend on the
+                other pictures, as those of a layer with batch normalisation do.
         """
         check_images("pictures", pictures)
         _check_range("pictures", pictures)
@@ -95,12 +91,8 @@ class ImageFeatures:
                 colours. NaN in an image makes its row NaN.
 
         Returns:
-            (images, features) float32 on the device of the images, each row of ℓ2 norm 1: the kinds after
-            each other, colours·channels·rows·columns numbers of each; 1,985 by default for 28 × 28.
-
-        Raises:
-            ValueError: if the images have other dimensions, another size or other colours than the pictures,
-                or are not floating point in [0, 1].
+            (images, features) float32, each row of ℓ2 norm 1: the kinds after each other,
+                colours·channels·rows·columns numbers of each; 1,985 by default for 28 × 28.
         """
         check_images("images", images)
         if tuple(images.shape[1:]) != self.shape:
@@ -110,23 +102,18 @@ class ImageFeatures:
             )
         _check_range("images", images)
         share = 1 / math.sqrt(len(self.kinds))
-        rows = [
-            torch.cat(
-                [
-                    whitening(_coefficients(kind, part))
-                    for kind, whitening in zip(self.kinds, self.whitenings, strict=True)
-                ],
-                dim=1,
-            )
-            for part in torch.split(images, _IMAGES_AT_ONCE)
-        ]
-        return torch.cat(rows) * share
+
+        def rows(part: Tensor) -> Tensor:
+            pairs = zip(self.kinds, self.whitenings, strict=True)
+            return torch.cat([whitening(_coefficients(kind, part)) for kind, whitening in pairs], dim=1)
+
+        return some_at_a_time(rows, images, at_once=_IMAGES_AT_ONCE) * share
 
 
 def _coefficients(kind: FeatureKind, images: Tensor) -> Tensor:
     """What a kind makes of images, float32, without a gradient, some at a time."""
     with torch.no_grad():
-        found = torch.cat([kind(part).float() for part in torch.split(images.detach(), _IMAGES_AT_ONCE)])
+        found = some_at_a_time(lambda part: kind(part).float(), images.detach(), at_once=_IMAGES_AT_ONCE)
     if len(found) != len(images):
         raise ValueError(f"each image must have its coefficients: a kind made {len(found)} of {len(images)}")
     return found

@@ -2,8 +2,7 @@ r"""Features of images by comparing each small patch with random patches of publ
 
 Coates, Lee, Ng 2011, "An analysis of single-layer networks in unsupervised feature learning"; Thiry, Arbel,
 Belilovsky, Oyallon 2021, "The unreasonable effectiveness of patches in deep convolutional kernels methods".
-There the patches come from the images to be learned, which under differential privacy would cost privacy.
-Here they come from pictures that nobody's data are in.
+Here patches come from pictures that nobody's data are in.
 """
 
 from __future__ import annotations
@@ -16,11 +15,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from shuffle_plugins.core import checks
+from shuffle_plugins.features.rows import some_at_a_time
 
 _FLOOR = 1e-3  # added to a patch's variance, so that the noise of a flat patch is not made large
 _FLAT = 1e-4  # patches of less variance have nothing in them to compare with
 _RIDGE = 0.1  # added to each eigenvalue of the patches' covariance, over the average one
 _SAMPLED = 100_000  # public patches that are looked at
+_DISCS = 60
+_SMALLEST, _LARGEST = 0.04, 0.5  # radii of discs, over a picture's longer side
+_BEYOND = 0.2  # how far outside the picture a disc's middle may be, over that side
 _VALUES_AT_ONCE = 1 << 19  # of all filters' answers, few enough to stay in the processor's cache
 
 
@@ -72,11 +75,6 @@ class PatchFeatures:
             share: each threshold t is set so that ``|w·p| > t`` for about this share of the public patches;
                 in (0, 1).
             seed: which patches are drawn; at least 0.
-
-        Raises:
-            ValueError: if the pictures have other dimensions, are not floating point, not finite, smaller
-                than a patch, or have fewer patches with any contrast than filters; or if an option is out of
-                range.
         """
         check_images("pictures", pictures)
         checks.whole("filters", filters)
@@ -124,16 +122,12 @@ class PatchFeatures:
         """The features of each image, from that image alone; no gradient flows back to it.
 
         Args:
-            images: (images, colours, height, width), of any floating type, in [0, 1], as many colours as the
-                public pictures had; height and width may differ from theirs. The range is not checked, and
-                NaN in an image makes NaN in its features.
+            images: (images, colours, height, width), floating, in [0, 1], which is not checked; colours as of
+                the public pictures. NaN in an image makes NaN in its features.
 
         Returns:
-            (images, 2·filters, places, places) float32, at least 0, on the device of the images: first the
-            agreement with each filter, then with its negative. :class:`ChannelWhitening` makes rows of them.
-
-        Raises:
-            ValueError: if the images have other dimensions or colours, are too small, or not floating point.
+            (images, 2·filters, places, places) float32, at least 0: first the agreement with each filter,
+                then with its negative. :class:`ChannelWhitening` makes rows of them.
         """
         check_images("images", images)
         colours, size = self.filters.shape[1:3]
@@ -147,9 +141,9 @@ class PatchFeatures:
         filters = self.filters.to(images.device)
         thresholds = self.thresholds.to(images.device)[:, None, None]
         at_once = max(1, _VALUES_AT_ONCE // (len(filters) * math.prod(images.shape[-2:])))
-        found = filters.new_empty(len(images), self.channels, self.places, self.places)
-        for start in range(0, len(images), at_once):
-            part = images[start : start + at_once].float().contiguous()
+
+        def features(part: Tensor) -> Tensor:
+            part = part.float().contiguous()
             mean, square = (
                 functional.avg_pool2d(each.mean(dim=1, keepdim=True), size, stride=1)
                 for each in (part, part.square())
@@ -157,10 +151,42 @@ class PatchFeatures:
             scale = (square - mean.square()).clamp_(min=0).add_(_FLOOR).rsqrt_()
             answers = functional.conv2d(part, filters).mul_(scale)
             both = [(sign * answers).sub_(thresholds).clamp_(min=0) for sign in (1, -1)]
-            found[start : start + at_once] = torch.cat(
-                [functional.adaptive_avg_pool2d(each, self.places) for each in both], dim=1
-            )
-        return found
+            return torch.cat([functional.adaptive_avg_pool2d(each, self.places) for each in both], dim=1)
+
+        return some_at_a_time(features, images, at_once=at_once)
+
+
+def dead_leaves(count: int, *, height: int, width: int, colours: int = 1, seed: int = 0) -> Tensor:
+    """Random pictures of discs that hide one another, whose edges have the statistics of photographs.
+
+    They are public, as nobody's data are in them: statistics of theirs cost no privacy. There are 60 discs in
+    a picture. Radii have a density ∝ r⁻³ between 4 and 50 % of the longer side, and each disc and the ground
+    have a colour that is uniform on [0, 1]. Lee, Mumford, Huang 2001, "Occlusion models for natural images";
+    Baradad et al. 2021, "Learning to see by looking at noise".
+
+    Returns:
+        (count, colours, height, width) float32, in [0, 1]; the same seed gives the same pictures.
+    """
+    for name, value in {"count": count, "height": height, "width": width, "colours": colours}.items():
+        checks.whole(name, value)
+    checks.whole("seed", seed, at_least=0)
+    coins = torch.Generator().manual_seed(seed)
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(count, *shape, 1, 1, generator=coins, dtype=torch.float32)
+
+    side = max(height, width)
+    pictures = uniform(colours).repeat(1, 1, height, width)
+    rows, columns = (torch.arange(size, dtype=torch.float32) for size in (height, width))
+    for _ in range(_DISCS):
+        radius = side / (_SMALLEST**-2 + uniform() * (_LARGEST**-2 - _SMALLEST**-2)).sqrt()
+        down, across = ((1 + 2 * _BEYOND) * uniform() - _BEYOND for _ in range(2))
+        inside = (rows[:, None] - height * down).square() + (
+            columns - width * across
+        ).square() < radius.square()
+        colour = uniform(colours)
+        pictures = torch.where(inside[:, None], colour, pictures)
+    return pictures
 
 
 def check_images(name: str, images: Tensor) -> None:

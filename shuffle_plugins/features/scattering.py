@@ -21,11 +21,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core import checks
+from shuffle_plugins.core import Count, Ranged, checks, whole_number
+from shuffle_plugins.features.rows import some_at_a_time
 
 _WIDTH, _FREQUENCY = 0.8, 3 * math.pi / 4  # of the finest wavelet
 _WRAPS = 2  # copies of the image to each side over which filters reach: the tails beyond are below float32
@@ -33,7 +35,7 @@ _VALUES_AT_ONCE = 1 << 18  # complex values of the widest layer, so that it stay
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scattering:
+class Scattering(Ranged):
     """A scattering transform for images of one size; calling it gives their coefficients.
 
     Attributes:
@@ -43,24 +45,19 @@ class Scattering:
         scales: J, scales of wavelets; a coefficient stands for 2**J by 2**J pixels.
         directions: L, directions of wavelets.
         order: 2 for waves in the image and waves in their strengths, 1 for the former alone.
-
-    Raises:
-        ValueError: if a number is out of range.
     """
 
-    height: int
-    width: int
-    scales: int = 2
-    directions: int = 8
-    order: int = 2
+    height: Count
+    width: Count
+    scales: Annotated[int, whole_number(at_most=8)] = 2
+    directions: Annotated[int, whole_number(at_most=64)] = 8
+    order: Annotated[int, whole_number(at_most=2)] = 2
     _padded: tuple[int, int] = field(init=False, repr=False, compare=False)
     _wavelets: dict[tuple[int, int], Tensor] = field(init=False, repr=False, compare=False)
     _blurs: dict[tuple[int, int], Tensor] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        checks.whole("scales", self.scales, at_most=8)
-        checks.whole("directions", self.directions, at_most=64)
-        checks.whole("order", self.order, at_most=2)
+        super().__post_init__()
         coarse = 1 << self.scales
         for name in ("height", "width"):
             checks.whole(name, getattr(self, name), at_least=coarse)
@@ -96,17 +93,11 @@ class Scattering:
         return self.channels, self.height >> self.scales, self.width >> self.scales
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Coefficients of each image; no gradient flows back to it.
+        """Coefficients (..., channels, rows, columns) float32 of images (..., height, width), of any
+        floating type.
 
-        Args:
-            images: (..., height, width), of any floating type; colours are images of their own.
-
-        Returns:
-            (..., channels, rows, columns) float32, on the device of the images. Channels come by order; those
-            of the first order by scale, then direction; those of the second by first wavelet, then second.
-
-        Raises:
-            ValueError: if the images have another size, or are not floating point.
+        No gradient flows back; colours are images of their own. Channels come by order; those of the first
+        order by scale, then direction; those of the second by first wavelet, then second.
         """
         if images.shape[-2:] != (self.height, self.width) or not images.is_floating_point():
             raise ValueError(
@@ -115,8 +106,9 @@ class Scattering:
             )
         flat = images.detach().float().reshape(-1, self.height, self.width)
         at_once = max(1, _VALUES_AT_ONCE // (self.directions * math.prod(self._padded)))
-        parts = [self._of(flat[start : start + at_once]) for start in range(0, len(flat), at_once)]
-        found = torch.cat(parts) if parts else flat.new_zeros(0, *self.shape)
+        found = (
+            some_at_a_time(self._of, flat, at_once=at_once) if len(flat) else flat.new_zeros(0, *self.shape)
+        )
         return found.reshape(*images.shape[:-2], *self.shape)
 
     def _of(self, images: Tensor) -> Tensor:

@@ -3,7 +3,6 @@ from .adaped import AdaPeD as AdaPeD
 from .adaped import ClientModels as ClientModels
 from .adaped import distillation_loss as distillation_loss
 from .adaped import prior_loss as prior_loss
-from .budget import Spending as Spending
 from .domains import Ball as Ball
 from .domains import Box as Box
 from .domains import ConvexSet as ConvexSet
@@ -35,5 +34,6 @@ from .oracles import VectorSums as VectorSums
 from .participation import Participation as Participation
 from .plans import OptimizationPlan as OptimizationPlan
 from .plans import Result as Result
+from .plans import Spending as Spending
 from .plans import Stage as Stage
 from .problems import Problem as Problem

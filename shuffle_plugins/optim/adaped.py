@@ -1,20 +1,16 @@
-r"""AdaPeD, personalised federated learning by adaptive distillation: a client's loss and its local steps.
+"""AdaPeD, personalised federated learning by adaptive distillation: a client's loss and its local steps.
 
-Every client has a *personal model* of its own, θ, and a copy of one *global model*, μ. It learns from the
-loss
-
-    f(θ) + ½ log(2ψ) + KD(θ, μ) / (2ψ),
-
-where f is the loss on its data; KD (for knowledge distillation) is how far the outputs of μ are from those of
-θ on the same data; and ψ > 0, the *dissimilarity*, is how much the two models may differ. ψ is learnt, too:
-if the models disagree, ψ grows, and then μ holds θ back less. A client never shares θ. In each round it takes
-τ local steps, which change θ, μ and ψ, and it shares only what they changed in μ and ψ.
+Every client has a *personal model* of its own, θ, which it never shares, and a copy of one *global model*, μ.
+It learns from f(θ) + ½ log(2ψ) + KD(θ, μ) / (2ψ), where f is the loss on its data; KD (for knowledge
+distillation) is how far the outputs of μ are from those of θ on the same data; and ψ > 0, the
+*dissimilarity*, is how much the two models may differ. ψ is learnt, too: if the models disagree, ψ grows, and
+then μ holds θ back less. In each round a client takes τ local steps and shares what they changed in μ and ψ.
 
 Source: Girgis, Privacy-preserving distributed machine learning (thesis, UCLA 2023), section 4.5, equation
 4.16 and Algorithm 4.4.1. The thesis adds noise in every local step, and its bound on the privacy cost of that
-does not hold (:mod:`shuffle_plugins.accounting.published.adaped`). Here local steps have no noise. What a
-round changed in μ and ψ is one vector; it is clipped once, and then randomised by any
-:class:`~shuffle_plugins.mechanisms.PrivateSum`. The privacy cost of a round is that of this mechanism.
+does not hold (:mod:`shuffle_plugins.accounting.published.adaped`). Here what a round changed in μ and ψ is
+one vector; it is clipped once, and then randomised by any :class:`~shuffle_plugins.mechanisms.PrivateSum`,
+whose cost is that of the round.
 """
 
 from __future__ import annotations
@@ -22,13 +18,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from shuffle_plugins.core import checks
+from shuffle_plugins.core import Positive, Ranged, checks
 
 DISSIMILARITY = "dissimilarity"
 """Name of ψ among the arrays that are sent; no parameter of a model may have this name."""
@@ -43,12 +39,8 @@ _Pullback = Callable[[Tensor], tuple[dict[str, Tensor]]]
 def distillation_loss(personal_scores: Tensor, global_scores: Tensor) -> Tensor:
     """KD: the mean Kullback–Leibler divergence of the global model's outputs from the personal model's.
 
-    Args:
-        personal_scores: outputs of θ before the softmax, (examples, classes).
-        global_scores: outputs of μ on the same examples.
-
-    Returns:
-        KL(softmax of ``personal_scores`` ‖ softmax of ``global_scores``) in nats, averaged over examples.
+    KL(softmax of ``personal_scores`` ‖ softmax of ``global_scores``) in nats, averaged over examples; both
+    are outputs before the softmax, (examples, classes).
     """
     ours, theirs = personal_scores.log_softmax(-1), global_scores.log_softmax(-1)
     return (ours.exp() * (ours - theirs)).sum(-1).mean()  # vmap would run torch's own kl_div once per client
@@ -72,9 +64,6 @@ def prior_loss(
         global_model: μ, with the same names and shapes.
         prior: which of the two.
         spread: σ or b, above 0.
-
-    Raises:
-        ValueError: if there is no such prior, or ``spread`` is not positive.
     """
     checks.number("spread", spread, above=0)
     apart = torch.cat([(personal_model[name] - global_model[name]).flatten() for name in global_model])
@@ -98,54 +87,42 @@ class ClientModels(NamedTuple):
     global_model: dict[str, Tensor]
     dissimilarity: Tensor
 
-    def updated(self, *, personal_model: dict[str, Tensor]) -> Self:
-        """The same models and ψ, with another personal model."""
-        return self._replace(personal_model=personal_model)
+
+def _cut(name: str, value: object) -> float:
+    return math.inf if value == math.inf else checks.number(name, value, above=0)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AdaPeD:
+@dataclass(frozen=True, kw_only=True)
+class AdaPeD(Ranged):
     """A client's side of AdaPeD; all of it is deterministic, and none of it is private by itself.
 
     Attributes:
         predict: maps parameters and inputs to scores (examples, classes), for instance
             ``functools.partial(torch.func.functional_call, network)``.
-        personal_rate: η1 > 0, the learning rate of the personal model θ.
-        global_rate: η2 > 0, the learning rate of the client's copy of the global model μ.
-        dissimilarity_rate: η3 > 0, the learning rate of ψ.
-        least_dissimilarity: ψ_min > 0, the smallest ψ. Gradient steps and noise can make ψ negative, which
+        personal_rate: η1, the learning rate of the personal model θ.
+        global_rate: η2, the learning rate of the client's copy of the global model μ.
+        dissimilarity_rate: η3, the learning rate of ψ.
+        least_dissimilarity: ψ_min, the smallest ψ. Gradient steps and noise can make ψ negative, which
             the thesis does not treat. Here a smaller ψ is set to ψ_min after each step, and when ψ is
             received.
-        dissimilarity_scale: s > 0. A client sends s·ψ, in one vector with μ, and the changes of both are
+        dissimilarity_scale: s. A client sends s·ψ, in one vector with μ, and the changes of both are
             clipped together. With a larger s the noise disturbs ψ less, but the change of ψ takes up more
             of the clipping norm, and less of it is left for μ.
-        global_clip: C1 > 0, the largest norm of a step's gradient of μ; a longer one is scaled down to it.
-        dissimilarity_clip: C2 > 0, the largest absolute value of a step's derivative in ψ. Neither clip has
+        global_clip: C1, the largest norm of a step's gradient of μ; a longer one is scaled down to it.
+        dissimilarity_clip: C2, the largest absolute value of a step's derivative in ψ. Neither clip has
             to do with privacy here: they keep single steps small.
         task_loss: f, a function of scores and labels.
-
-    Raises:
-        ValueError: if a number is not positive.
     """
 
     predict: Callable[[Parameters, Tensor], Tensor]
-    personal_rate: float
-    global_rate: float
-    dissimilarity_rate: float
-    least_dissimilarity: float = 0.5
-    dissimilarity_scale: float = 1.0
-    global_clip: float = math.inf
-    dissimilarity_clip: float = math.inf
+    personal_rate: Positive
+    global_rate: Positive
+    dissimilarity_rate: Positive
+    least_dissimilarity: Positive = 0.5
+    dissimilarity_scale: Positive = 1.0
+    global_clip: Annotated[float, _cut] = math.inf
+    dissimilarity_clip: Annotated[float, _cut] = math.inf
     task_loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy
-
-    def __post_init__(self) -> None:
-        for name in ("personal_rate", "global_rate", "dissimilarity_rate"):
-            checks.number(name, getattr(self, name), above=0)
-        for name in ("least_dissimilarity", "dissimilarity_scale"):
-            checks.number(name, getattr(self, name), above=0)
-        for name in ("global_clip", "dissimilarity_clip"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)!r}")
 
     def loss(self, models: ClientModels, inputs: Tensor, labels: Tensor) -> Tensor:
         """f(θ) + ½ log(2ψ) + KD(θ, μ)/(2ψ) on a batch (equation 4.16)."""
@@ -160,11 +137,11 @@ class AdaPeD:
         It does the same as :meth:`personal_step`, :meth:`global_step` and :meth:`dissimilarity_step`, one
         after another, with each model's outputs computed once.
         """
-        global_scores, back = self._outputs(models, inputs)
-        models = self._personal_step(models, inputs, labels, global_scores)
+        global_model = self._outputs(models, inputs)
+        models = self.personal_step(models, inputs, labels, global_scores=global_model[0])
         scores = self.predict(models.personal_model, inputs)
-        models = self._global_step(models, scores, global_scores, back)
-        return self._dissimilarity_step(models, scores, self.predict(models.global_model, inputs))
+        models = self.global_step(models, inputs, scores=scores, global_model=global_model)
+        return self.dissimilarity_step(models, inputs, scores=scores)
 
     def train(self, models: ClientModels, batches: Iterable[tuple[Tensor, Tensor]]) -> ClientModels:
         """One step on each batch (inputs, labels): the τ steps of a round."""
@@ -172,29 +149,12 @@ class AdaPeD:
             models = self.step(models, inputs, labels)
         return models
 
-    def personal_step(self, models: ClientModels, inputs: Tensor, labels: Tensor) -> ClientModels:
-        """θ ← θ − η1·∇_θ(f(θ) + KD(θ, μ)/(2ψ))."""
-        return self._personal_step(models, inputs, labels, self.predict(models.global_model, inputs))
-
-    def global_step(self, models: ClientModels, inputs: Tensor) -> ClientModels:
-        """μ ← μ − η2·h, h = ∇_μ KD(θ, μ)/(2ψ) cut to norm C1."""
-        scores = self.predict(models.personal_model, inputs)
-        return self._global_step(models, scores, *self._outputs(models, inputs))
-
-    def dissimilarity_step(self, models: ClientModels, inputs: Tensor) -> ClientModels:
-        """ψ ← ψ − η3·k, k = 1/(2ψ) − KD(θ, μ)/(2ψ²) cut to [−C2, C2]; then onto [ψ_min, ∞)."""
-        scores = self.predict(models.personal_model, inputs)
-        return self._dissimilarity_step(models, scores, self.predict(models.global_model, inputs))
-
-    def _outputs(self, models: ClientModels, inputs: Tensor) -> tuple[Tensor, _Pullback]:
-        """The global model's outputs, and the function that turns a gradient in them into one in μ."""
-        scores, back, *_ = torch.func.vjp(lambda own: self.predict(own, inputs), models.global_model)
-        return scores, back
-
-    def _personal_step(
-        self, models: ClientModels, inputs: Tensor, labels: Tensor, global_scores: Tensor
+    def personal_step(
+        self, models: ClientModels, inputs: Tensor, labels: Tensor, *, global_scores: Tensor | None = None
     ) -> ClientModels:
-        wanted = global_scores.detach()
+        """θ ← θ − η1·∇_θ(f(θ) + KD(θ, μ)/(2ψ)); ``global_scores``: the outputs of μ, if they are known."""
+        known = self.predict(models.global_model, inputs) if global_scores is None else global_scores
+        wanted = known.detach()
 
         def loss(personal_model: Parameters) -> Tensor:
             scores = self.predict(personal_model, inputs)
@@ -202,13 +162,22 @@ class AdaPeD:
             return self.task_loss(scores, labels) + distance / (2 * models.dissimilarity)
 
         gradient = torch.func.grad(loss)(models.personal_model)
-        return models.updated(personal_model=_moved(models.personal_model, gradient, self.personal_rate))
+        return models._replace(personal_model=_moved(models.personal_model, gradient, self.personal_rate))
 
-    def _global_step(
-        self, models: ClientModels, scores: Tensor, global_scores: Tensor, back: _Pullback
+    def global_step(
+        self,
+        models: ClientModels,
+        inputs: Tensor,
+        *,
+        scores: Tensor | None = None,
+        global_model: tuple[Tensor, _Pullback] | None = None,
     ) -> ClientModels:
-        def loss(own: Tensor) -> Tensor:
-            return distillation_loss(scores, own) / (2 * models.dissimilarity)
+        """μ ← μ − η2·h, h = ∇_μ KD(θ, μ)/(2ψ) cut to norm C1; ``scores``: the outputs of θ, if known."""
+        own = self.predict(models.personal_model, inputs) if scores is None else scores
+        global_scores, back = global_model or self._outputs(models, inputs)
+
+        def loss(theirs: Tensor) -> Tensor:
+            return distillation_loss(own, theirs) / (2 * models.dissimilarity)
 
         (gradient,) = back(torch.func.grad(loss)(global_scores))
         if self.global_clip < math.inf:
@@ -217,13 +186,21 @@ class AdaPeD:
             gradient = {name: part * cut for name, part in gradient.items()}
         return models._replace(global_model=_moved(models.global_model, gradient, self.global_rate))
 
-    def _dissimilarity_step(
-        self, models: ClientModels, scores: Tensor, global_scores: Tensor
+    def dissimilarity_step(
+        self, models: ClientModels, inputs: Tensor, *, scores: Tensor | None = None
     ) -> ClientModels:
+        """ψ ← ψ − η3·k, k = 1/(2ψ) − KD(θ, μ)/(2ψ²) cut to [−C2, C2]; then onto [ψ_min, ∞)."""
         psi = models.dissimilarity
-        slope = 1 / (2 * psi) - distillation_loss(scores, global_scores) / (2 * psi.square())
+        own = self.predict(models.personal_model, inputs) if scores is None else scores
+        distance = distillation_loss(own, self.predict(models.global_model, inputs))
+        slope = 1 / (2 * psi) - distance / (2 * psi.square())
         slope = slope.clamp(-self.dissimilarity_clip, self.dissimilarity_clip)
         return models._replace(dissimilarity=self.projected(psi - self.dissimilarity_rate * slope))
+
+    def _outputs(self, models: ClientModels, inputs: Tensor) -> tuple[Tensor, _Pullback]:
+        """The global model's outputs, and the function that turns a gradient in them into one in μ."""
+        scores, back, *_ = torch.func.vjp(lambda own: self.predict(own, inputs), models.global_model)
+        return scores, back
 
     def projected(self, dissimilarity: Tensor) -> Tensor:
         """ψ, or ψ_min if ψ is smaller than that or not a number (NaN)."""
@@ -234,16 +211,10 @@ class AdaPeD:
 
         Nothing of θ is in it. What training changed in these arrays, flattened to one vector, is the update
         that is clipped and randomised.
-
-        Raises:
-            ValueError: if a parameter of the model has the name :data:`DISSIMILARITY`.
         """
         if DISSIMILARITY in models.global_model:
             raise ValueError(f"a parameter of the model is called {DISSIMILARITY!r}: rename it")
-        return {
-            **models.global_model,
-            DISSIMILARITY: models.dissimilarity * self.dissimilarity_scale,
-        }
+        return {**models.global_model, DISSIMILARITY: models.dissimilarity * self.dissimilarity_scale}
 
     def received(self, arrays: Parameters, *, personal_model: Parameters | None = None) -> ClientModels:
         """A client's models at the start of a round.
@@ -253,10 +224,6 @@ class AdaPeD:
                 it is set to ψ_min.
             personal_model: the θ that the client kept from its last round; None in its first round, when θ
                 starts as a copy of μ.
-
-        Raises:
-            ValueError: if ``arrays`` lacks ψ, μ is not finite (θ would not be either, after a step), or the
-                personal model has other names or shapes than μ.
         """
         if DISSIMILARITY not in arrays:
             raise ValueError(f"the arrays have no {DISSIMILARITY!r}: they are not of AdaPeD")

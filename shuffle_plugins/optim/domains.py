@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from shuffle_plugins.core import checks
+from shuffle_plugins.core import Dim, Radius, Ranged
 
 
 class ConvexSet(ABC):
@@ -33,99 +34,62 @@ class ConvexSet(ABC):
         return torch.zeros(dim, dtype=torch.float64)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _CentredBall(ConvexSet):
-    """What the balls around the origin share.
+@dataclass(frozen=True, kw_only=True)
+class _CentredBall(Ranged, ConvexSet):
+    """A ball around the origin."""
 
-    Attributes:
-        radius: positive and finite.
-
-    Raises:
-        ValueError: if the radius is not.
-    """
-
-    radius: float = 1.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "radius", checks.radius(self.radius))
+    radius: Radius = 1.0
 
     @property
+    @override
     def diameter(self) -> float:
-        """Largest ℓ2 distance of two points: twice the radius."""
         return 2 * self.radius
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Ball(_CentredBall):
-    """The ℓ2 ball around the origin.
+    """The ℓ2 ball of a radius around the origin."""
 
-    Attributes:
-        radius: positive and finite.
-
-    Raises:
-        ValueError: if the radius is not.
-    """
-
+    @override
     def project(self, point: Tensor) -> Tensor:
-        """The point itself, or the one on the sphere below it."""
         norms = torch.linalg.vector_norm(point, dim=-1, keepdim=True)
         projected: Tensor = point * (self.radius / norms.clamp(min=self.radius))
         return projected
 
+    @override
     def reach(self, point: Tensor) -> float:
-        """The radius plus the point's distance from the origin."""
         return self.radius + min(self.radius, float(torch.linalg.vector_norm(point)))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Box(ConvexSet):
-    """Every coordinate in [-bound, bound]; its diameter grows with the dimension.
+@dataclass(frozen=True, kw_only=True)
+class Box(Ranged, ConvexSet):
+    """Every one of ``dim`` coordinates in [-bound, bound]; its diameter grows with the dimension."""
 
-    Attributes:
-        bound: positive and finite.
-        dim: number of coordinates.
-
-    Raises:
-        ValueError: if the bound is not positive, or there are no coordinates.
-    """
-
-    bound: float = 1.0
-    dim: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "bound", checks.radius(self.bound))
-        checks.dim(self.dim)
+    bound: Radius = 1.0
+    dim: Dim
 
     @property
+    @override
     def diameter(self) -> float:
-        """The distance between opposite corners."""
         return 2 * self.bound * math.sqrt(self.dim)
 
+    @override
     def project(self, point: Tensor) -> Tensor:
-        """Every coordinate clipped to [-bound, bound]."""
         return point.clamp(-self.bound, self.bound)
 
+    @override
     def reach(self, point: Tensor) -> float:
-        """The distance to the corner farthest away."""
         return float(torch.linalg.vector_norm(self.project(point).abs() + self.bound))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class L1Ball(_CentredBall):
-    """The ℓ1 ball around the origin, for sparse parameters: the natural one where gradients have an ℓ∞ bound.
+    """The ℓ1 ball around the origin, for sparse parameters: it goes with gradients of an ℓ∞ bound."""
 
-    Attributes:
-        radius: positive and finite.
-
-    Raises:
-        ValueError: if the radius is not.
-    """
-
+    @override
     def project(self, point: Tensor) -> Tensor:
-        """The point itself, or every coordinate moved towards zero by as much as is needed, and no further.
-
-        The amount is found by sorting (Duchi, Shalev-Shwartz, Singer, Chandra 2008, Figure 1).
-        """
+        # By so much as is needed towards zero, found by sorting (Duchi, Shalev-Shwartz, Singer, Chandra 2008,
+        # Figure 1).
         sizes = point.abs()
         falling = sizes.sort(dim=-1, descending=True).values
         counts = torch.arange(1, point.shape[-1] + 1, dtype=point.dtype, device=point.device)
@@ -137,8 +101,8 @@ class L1Ball(_CentredBall):
         projected: Tensor = torch.where(inside, point, shrunk)
         return projected
 
+    @override
     def reach(self, point: Tensor) -> float:
-        """The distance to the corner farthest away."""
         inside = self.project(point)
         square = float(inside.square().sum() + 2 * self.radius * inside.abs().max()) + self.radius**2
         return math.sqrt(square)

@@ -11,10 +11,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from functools import cache
+from typing import Annotated, ClassVar
+
+from typing_extensions import override
 
 from shuffle_plugins.accounting import Sampling
-from shuffle_plugins.core import checks
+from shuffle_plugins.core import Count, Delta, Positive, Ranged, checks, in_range, whole_number
 from shuffle_plugins.optim import bounds
 from shuffle_plugins.optim.oracles import GradientModel, GradientOracle, GradientTarget, VectorSums
 from shuffle_plugins.optim.participation import Participation
@@ -29,7 +32,7 @@ _WORTHWHILE = 1.1  # fewer steps are taken where their bound is within this fact
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class Task(Ranged):
     """What a method chooses its numbers for: a problem, a group of clients, and how they are protected.
 
     Attributes:
@@ -43,12 +46,12 @@ class Task:
     """
 
     problem: Problem
-    population: int
+    population: Annotated[int, whole_number(at_least=2)]
     model: GradientModel
-    epsilon: float
-    delta: float
+    epsilon: Positive
+    delta: Delta
     reach: float
-    records_per_client: int = 1
+    records_per_client: Count = 1
 
     @property
     def target(self) -> GradientTarget:
@@ -61,13 +64,9 @@ class Task:
             delta=self.delta,
         )
 
-    def noise(self, participation: Participation) -> float:
+    def noise(self, part: Participation) -> float:
         """About what privacy adds to the variance of a step's mean."""
-        return self.model.noise(participation, self.target)
-
-    def opened(self, participation: Participation) -> GradientOracle:
-        """The oracle that the model gives for these clients and steps."""
-        return self.model.open(participation, self.target)
+        return self.model.noise(part, self.target)
 
     def participation(
         self, sampling: Sampling, *, num_steps: int, cohort: int | None = None, samples: int = 1
@@ -91,12 +90,7 @@ class Task:
         return self.participation(Sampling.FULL, num_steps=num_steps, cohort=self.population)
 
     def num_batches(self, batch: int | None, loss: Callable[[int], float]) -> int:
-        """How many disjoint batches: as many as fit if their size is given, else the number of least loss.
-
-        Raises:
-            ValueError: if the batch is larger than the group.
-            TargetUnreachable: if no number keeps to the budget.
-        """
+        """How many disjoint batches: as many as fit if their size is given, else the number of least loss."""
         if batch is None:
             return _number_of_least_loss(loss, most=self.population)
         return self.population // checks.whole("batch", batch, at_most=self.population)
@@ -114,7 +108,7 @@ class Task:
 
     def averaged_stage(self, part: Participation, step_size: float | None) -> Stage:
         """One pass of gradient descent whose answer is the mean of the iterates (Lemma 4.2)."""
-        oracle = self.opened(part)
+        oracle = self.model.open(part, self.target)
         moment = self.problem.gradient_length**2 + oracle.noise
         steps = part.num_steps
         eta = step_size or bounds.averaged_step(reach=self.reach, second_moment=moment, steps=steps)
@@ -122,7 +116,7 @@ class Task:
         return self.stage(part, Averaged(step_size=eta), oracle, bound=bound)
 
 
-class OptimizationMethod(ABC):
+class OptimizationMethod(Ranged, ABC):
     """An optimiser's configuration."""
 
     DRAWS_RECORDS: ClassVar[bool] = False
@@ -151,34 +145,28 @@ class OptimizationMethod(ABC):
 
         Args:
             problem: what to minimise.
-            population: n, the number of clients.
-            epsilon: ε that a client may spend on all of it (replace-one).
-            delta: δ at which that ε holds.
+            population: n, the number of clients, at least 2.
+            epsilon, delta: what a client may spend on all of it (replace-one).
             model: how gradients leave clients; :class:`VectorSums` by default.
             records_per_client: m, the records of every client, for :class:`CohortSGD` and
                 :class:`SelfSampledSGD`. With more than one, ε is for neighbours that differ in one record.
 
         Raises:
-            TypeError: if ``problem`` is no :class:`Problem`, or ``model`` no :class:`GradientModel`.
-            ValueError: if an argument is out of range, the method is not for such a problem, or the model not
-                for the method.
             TargetUnreachable: if nothing keeps to the budget.
         """
-        if not isinstance(problem, Problem):
-            raise TypeError(f"problem must be a Problem, such as logistic_regression(…), got {problem!r}")
+        check_kind("problem", problem, Problem, "a Problem, such as logistic_regression(…)")
         chosen = VectorSums() if model is None else model
-        if not isinstance(chosen, GradientModel):
-            raise TypeError(f"model must be a GradientModel, such as VectorSums(), got {model!r}")
+        check_kind("model", chosen, GradientModel, "a GradientModel, such as VectorSums()")
         task = Task(
             problem=problem,
-            population=checks.whole("population", population, at_least=2),
+            population=population,
             model=chosen,
-            epsilon=checks.number("epsilon", epsilon, above=0),
-            delta=checks.delta(delta),
+            epsilon=epsilon,
+            delta=delta,
             reach=problem.domain.reach(problem.domain.start(problem.dim)),
-            records_per_client=checks.whole("records_per_client", records_per_client),
+            records_per_client=records_per_client,
         )
-        if task.records_per_client > 1 and not self.DRAWS_RECORDS:
+        if records_per_client > 1 and not self.DRAWS_RECORDS:
             raise ValueError(
                 f"{self} uses all of a client's data at once; for clients with {records_per_client} records "
                 "each take CohortSGD(samples=…) or SelfSampledSGD(samples=…), or make each record a client"
@@ -186,39 +174,30 @@ class OptimizationMethod(ABC):
         return OptimizationPlan(
             title=f"{self} with {type(chosen).__name__}",
             problem=problem,
-            population=task.population,
+            population=population,
             epsilon=task.epsilon,
             delta=task.delta,
-            records_per_client=task.records_per_client,
+            records_per_client=records_per_client,
             stages=self.stages(task),
         )
 
-    def _check(self, *, whole: tuple[str, ...] = (), positive: tuple[str, ...] = ()) -> None:
-        """Check the fields of these names where they are set."""
-        for name in whole:
-            if getattr(self, name) is not None:
-                checks.whole(name, getattr(self, name))
-        for name in positive:
-            if getattr(self, name) is not None:
-                checks.number(name, getattr(self, name), above=0)
 
-    def _check_inner(self, inner: object, *kinds: type[OptimizationMethod]) -> None:
-        if not isinstance(inner, kinds):
-            known = ", ".join(f"{kind.__name__}(…)" for kind in kinds)
-            raise TypeError(f"inner of {type(self).__name__} must be one of {known}, got {inner!r}")
+def check_kind(name: str, value: object, kind: type, wanted: str) -> None:
+    """Raise TypeError unless the value is of the kind."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be {wanted}, got {value!r}")
 
 
 def _number_of_least_loss(loss: Callable[[int], float], *, most: int) -> int:
     """The number in [1, most] of least loss: golden section on the logarithm, then the numbers around."""
+    loss = cache(loss)
     low, high = 0.0, math.log(most)
-    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
     while high - low > 0.02 and round(math.exp(high)) - round(math.exp(low)) > 2:
+        left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
         if loss(max(1, round(math.exp(left)))) <= loss(max(1, round(math.exp(right)))):
-            high, right = right, left
-            left = high - _GOLDEN * (high - low)
+            high = right
         else:
-            low, left = left, right
-            right = low + _GOLDEN * (high - low)
+            low = left
     around = {1, *range(max(1, math.floor(math.exp(low))), min(most, math.ceil(math.exp(high))) + 1)}
     found: int = min(sorted(around), key=loss)
     if not loss(found) < math.inf:
@@ -235,18 +214,14 @@ class SGD(OptimizationMethod):
         step_size: η, by default D/√((L² + noise)·T).
     """
 
-    batch: int | None = None
-    step_size: float | None = None
-
-    def __post_init__(self) -> None:
-        self._check(whole=("batch",), positive=("step_size",))
+    batch: Count | None = None
+    step_size: Positive | None = None
 
     def __str__(self) -> str:
         return "P_SGD"
 
+    @override
     def stages(self, task: Task) -> tuple[Stage, ...]:
-        """One stage of disjoint batches."""
-
         def loss(steps: int) -> float:
             moment = task.problem.gradient_length**2 + task.noise(task.batches(steps))
             return bounds.averaged_loss(reach=task.reach, second_moment=moment, steps=steps)
@@ -263,16 +238,13 @@ class AGD(OptimizationMethod):
         batch: b; by default it minimises the bound, and is of the order n^(3/5)·(√d·L/(εβD))^(2/5).
     """
 
-    batch: int | None = None
-
-    def __post_init__(self) -> None:
-        self._check(whole=("batch",))
+    batch: Count | None = None
 
     def __str__(self) -> str:
         return "P_AGD"
 
+    @override
     def stages(self, task: Task) -> tuple[Stage, ...]:
-        """One stage of disjoint batches; ValueError if the problem is not smooth."""
         smoothness = task.problem.smoothness
         if smoothness == math.inf:
             raise ValueError(f"{self} is for smooth losses; take Smoothed(inner=AGD()) for this one")
@@ -286,7 +258,7 @@ class AGD(OptimizationMethod):
             return bounds.accelerated_loss(**known(part, task.noise(part)), steps=steps)
 
         part = task.batches(task.num_batches(self.batch, loss))
-        oracle = task.opened(part)
+        oracle = task.model.open(part, task.target)
         found = known(part, oracle.noise)
         rule = Accelerated(curvature=bounds.accelerated_curvature(**found, steps=part.num_steps))
         bound = bounds.accelerated_loss(**found, steps=part.num_steps)
@@ -304,20 +276,17 @@ class GD(OptimizationMethod):
         step_size: η, by default the bound's minimiser, at most 1/(2β) if the loss is smooth.
     """
 
-    num_steps: int | None = None
-    step_size: float | None = None
-
-    def __post_init__(self) -> None:
-        self._check(whole=("num_steps",), positive=("step_size",))
+    num_steps: Count | None = None
+    step_size: Positive | None = None
 
     def __str__(self) -> str:
         return "P_GD"
 
+    @override
     def stages(self, task: Task) -> tuple[Stage, ...]:
-        """One stage with everybody in every step."""
         steps = self.num_steps or self._steps(task)
         part = task.everybody(steps)
-        oracle = task.opened(part)
+        oracle = task.model.open(part, task.target)
         known = {
             "reach": task.reach,
             "lipschitz": task.problem.gradient_length,
@@ -351,17 +320,18 @@ class Smoothed(OptimizationMethod):
     """
 
     inner: AGD | GD
-    smoothness: float | None = None
+    smoothness: Positive | None = None
 
     def __post_init__(self) -> None:
-        self._check_inner(self.inner, AGD, GD)
-        self._check(positive=("smoothness",))
+        super().__post_init__()
+        if not isinstance(self.inner, (AGD, GD)):
+            raise TypeError(f"inner of Smoothed must be AGD(…) or GD(…), got {self.inner!r}")
 
     def __str__(self) -> str:
         return f"{self.inner} with smoothing"
 
+    @override
     def stages(self, task: Task) -> tuple[Stage, ...]:
-        """The inner method's stage, on smoothed losses."""
         beta = self.smoothness or self._smoothness(task)
         inside = replace(task, problem=task.problem.smoothed(beta))
         lost = task.problem.gradient_length**2 / (2 * beta)
@@ -407,19 +377,21 @@ class Phased(OptimizationMethod):
     """
 
     inner: SGD | AGD | GD | Smoothed
-    phases: int | None = None
-    growth: float = 2.0
+    phases: Count | None = None
+    growth: Annotated[float, in_range(at_least=1)] = 2.0
 
     def __post_init__(self) -> None:
-        self._check_inner(self.inner, SGD, AGD, GD, Smoothed)
-        self._check(whole=("phases",))
-        checks.number("growth", self.growth, at_least=1)
+        super().__post_init__()
+        if not isinstance(self.inner, (SGD, AGD, GD, Smoothed)):
+            raise TypeError(
+                f"inner of Phased must be SGD(…), AGD(…), GD(…) or Smoothed(…), got {self.inner!r}"
+            )
 
     def __str__(self) -> str:
         return f"{self.inner} in phases"
 
+    @override
     def stages(self, task: Task) -> tuple[Stage, ...]:
-        """A stage for each phase; ValueError unless the problem is strongly convex and clients are enough."""
         convexity = task.problem.strong_convexity
         if convexity <= 0:
             raise ValueError("phases are for strongly convex losses: add a regulariser, or leave them out")
@@ -440,7 +412,56 @@ class Phased(OptimizationMethod):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CohortSGD(OptimizationMethod):
+class _SampledSGD(OptimizationMethod):
+    """SGD on clients drawn anew for every step, whose answer is the last iterate."""
+
+    num_steps: Count | None = None
+    samples: Count = 1
+
+    DRAWS_RECORDS: ClassVar[bool] = True
+    _SAMPLING: ClassVar[Sampling]
+
+    @property
+    @abstractmethod
+    def _wanted(self) -> int | None:
+        """Clients in a step, or their expected number; None for a twentieth of them."""
+
+    @override
+    def stages(self, task: Task) -> tuple[Stage, ...]:
+        size = self._wanted or max(2, -(-task.population // 20))
+        square = task.problem.gradient_length**2
+        worse = 1.0
+        if self._SAMPLING is Sampling.POISSON and size <= task.population:
+            heard, spread = bounds.random_cohort(population=task.population, expected=size)
+            ratio = max(1.0, spread) / heard
+            worse = ratio if ratio > bounds.LAST_ITERATE_ROOM else 1.0  # the bound has room for less
+
+        def part(steps: int) -> Participation:
+            return task.participation(self._SAMPLING, num_steps=steps, cohort=size, samples=self.samples)
+
+        def loss(steps: int, noise: float) -> float:
+            moment = square + noise
+            return worse * bounds.last_iterate_loss(reach=task.reach, second_moment=moment, steps=steps)
+
+        steps = self.num_steps
+        if steps is None:
+            tried = [1 << i for i in range(_MOST_SAMPLED_STEPS.bit_length())]
+            losses = {each: loss(each, task.noise(part(each))) for each in tried}
+            least = min(losses.values())
+            if least == math.inf:
+                raise TargetUnreachable(
+                    "no number of steps keeps to the budget in this model: take smaller cohorts"
+                )
+            steps = next(found for found, lost in losses.items() if lost <= _WORTHWHILE * least)
+        taken = part(steps)
+        oracle = task.model.open(taken, task.target)
+        scale = bounds.last_iterate_scale(reach=task.reach, second_moment=square + oracle.noise)
+        bound = loss(steps, oracle.noise)
+        return (task.stage(taken, Decaying(scale=scale), oracle, bound=bound),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CohortSGD(_SampledSGD):
     """SGD on k clients drawn anew for every step; with one-message mechanisms it is CLDP-SGD.
 
     Thesis, Algorithm 4.3.1 and Theorems 4.3.1 and 5.4.3: η_t = D/(G√t), last iterate. If gradients are
@@ -453,31 +474,19 @@ class CohortSGD(OptimizationMethod):
         num_steps: T; by default the least power of two, up to 512, whose bound is within 10 % of the least.
     """
 
-    cohort: int | None = None
-    num_steps: int | None = None
-    samples: int = 1
+    cohort: Count | None = None
+    _SAMPLING: ClassVar[Sampling] = Sampling.WITHOUT_REPLACEMENT
 
-    DRAWS_RECORDS: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        self._check(whole=("cohort", "num_steps", "samples"))
+    @property
+    def _wanted(self) -> int | None:
+        return self.cohort
 
     def __str__(self) -> str:
         return "CLDP-SGD"
 
-    def stages(self, task: Task) -> tuple[Stage, ...]:
-        """One stage of drawn cohorts."""
-        return _sampled(
-            task,
-            Sampling.WITHOUT_REPLACEMENT,
-            cohort=self.cohort,
-            num_steps=self.num_steps,
-            samples=self.samples,
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
-class SelfSampledSGD(OptimizationMethod):
+class SelfSampledSGD(_SampledSGD):
     """DSS-SGD: every client decides for itself, in secret, whether to take part in a step.
 
     Thesis, Section 4.4 and Theorem 4.4.1. A step without reports changes nothing, and is charged all the
@@ -485,66 +494,18 @@ class SelfSampledSGD(OptimizationMethod):
 
     Attributes:
         expected: q·n, expected number of clients in a step, by default a twentieth of them.
-        samples: s, how many of its records a client draws in a step; each makes a report of its own.
-        num_steps: T; by default the least power of two, up to 512, whose bound is within 10 % of the least.
+        samples, num_steps: as of :class:`CohortSGD`.
     """
 
-    expected: int | None = None
-    num_steps: int | None = None
-    samples: int = 1
+    expected: Count | None = None
+    _SAMPLING: ClassVar[Sampling] = Sampling.POISSON
 
-    DRAWS_RECORDS: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        self._check(whole=("expected", "num_steps", "samples"))
+    @property
+    def _wanted(self) -> int | None:
+        return self.expected
 
     def __str__(self) -> str:
         return "DSS-SGD"
-
-    def stages(self, task: Task) -> tuple[Stage, ...]:
-        """One stage of self-sampled cohorts."""
-        return _sampled(
-            task,
-            Sampling.POISSON,
-            cohort=self.expected,
-            num_steps=self.num_steps,
-            samples=self.samples,
-        )
-
-
-def _sampled(
-    task: Task, sampling: Sampling, *, cohort: int | None, num_steps: int | None, samples: int
-) -> tuple[Stage, ...]:
-    size = max(2, -(-task.population // 20)) if cohort is None else cohort
-    square = task.problem.gradient_length**2
-    worse = 1.0
-    if sampling is Sampling.POISSON and size <= task.population:
-        heard, spread = bounds.random_cohort(population=task.population, expected=size)
-        ratio = max(1.0, spread) / heard
-        worse = ratio if ratio > bounds.LAST_ITERATE_ROOM else 1.0  # the bound has room for less
-
-    def part(steps: int) -> Participation:
-        return task.participation(sampling, num_steps=steps, cohort=size, samples=samples)
-
-    def loss(steps: int) -> float:
-        moment = square + task.noise(part(steps))
-        return worse * bounds.last_iterate_loss(reach=task.reach, second_moment=moment, steps=steps)
-
-    steps = num_steps
-    if steps is None:
-        losses = {2**i: loss(2**i) for i in range(_MOST_SAMPLED_STEPS.bit_length())}
-        least = min(losses.values())
-        if least == math.inf:
-            raise TargetUnreachable(
-                "no number of steps keeps to the budget in this model: take smaller cohorts"
-            )
-        steps = next(found for found, lost in losses.items() if lost <= _WORTHWHILE * least)
-    taken = part(steps)
-    oracle = task.opened(taken)
-    moment = square + oracle.noise
-    rule = Decaying(scale=bounds.last_iterate_scale(reach=task.reach, second_moment=moment))
-    bound = worse * bounds.last_iterate_loss(reach=task.reach, second_moment=moment, steps=steps)
-    return (task.stage(taken, rule, oracle, bound=bound),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -560,17 +521,14 @@ class PermutationSGD(OptimizationMethod):
         step_size: η, by default D/√((L² + noise)·T).
     """
 
-    batch: int = 1
-    step_size: float | None = None
-
-    def __post_init__(self) -> None:
-        self._check(whole=("batch",), positive=("step_size",))
+    batch: Count = 1
+    step_size: Positive | None = None
 
     def __str__(self) -> str:
         return "noisy SGD over a random permutation"
 
+    @override
     def stages(self, task: Task) -> tuple[Stage, ...]:
-        """One stage of one pass."""
         batch = checks.whole("batch", self.batch, at_most=task.population)
         part = task.participation(Sampling.EPOCH, num_steps=task.population // batch, cohort=batch)
         return (task.averaged_stage(part, self.step_size),)

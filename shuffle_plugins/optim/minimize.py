@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.optim.methods import AGD, GD, OptimizationMethod, Phased, Smoothed
+from shuffle_plugins.optim.methods import AGD, GD, OptimizationMethod, Phased, Smoothed, check_kind
 from shuffle_plugins.optim.oracles import GradientModel
 from shuffle_plugins.optim.plans import Result
 from shuffle_plugins.optim.problems import Problem, as_examples, flattened
@@ -43,22 +43,15 @@ def minimize(
     Args:
         problem: the loss and its domain.
         data: a tensor, or several, with a row for each client; with m records each, (clients, m, …).
-        epsilon, delta, model: as of :meth:`OptimizationMethod.plan`; against an observer of all releases.
-        records_per_client: m; with more than one, methods that draw records, and ε for one record replaced.
+        epsilon, delta, model, records_per_client: as of :meth:`OptimizationMethod.plan`.
         method: by default the fully interactive one of Table 1.
-        randomness: a fresh :class:`SecureRandomness` by default.
+        randomness: as of :meth:`OptimizationPlan.run`, which may raise BudgetExceeded.
         report: called with the plan's text before anything runs. With None nothing is printed; otherwise
             runs of more than five seconds also show a progress bar.
-
-    Raises:
-        TypeError: if the problem, the method, the model or the randomness is something else.
-        ValueError: as :meth:`OptimizationMethod.plan` and :meth:`OptimizationPlan.run`.
     """
-    if not isinstance(problem, Problem):
-        raise TypeError(f"problem must be a Problem, such as logistic_regression(…), got {problem!r}")
+    check_kind("problem", problem, Problem, "a Problem, such as logistic_regression(…)")
     chosen = recommended(problem) if method is None else method
-    if not isinstance(chosen, OptimizationMethod):
-        raise TypeError(f"method must be an OptimizationMethod, such as GD(), got {method!r}")
+    check_kind("method", chosen, OptimizationMethod, "an OptimizationMethod, such as GD()")
     source = secure(randomness)
     examples = as_examples(data)
     checks.whole("records_per_client", records_per_client)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -32,28 +33,18 @@ def logistic_regression(
         feature_bound: largest norm of x; examples beyond have their gradients clipped.
         regularisation: λ of λ/2·‖θ‖² that is added.
         norm: of the features and so of gradients, ``"l1"``, ``"l2"`` or ``"linf"``.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
-    bound, geometry = checks.radius(feature_bound), checks.choice(Norm, "norm", norm)
-
-    def losses(parameters: Tensor, examples: Examples) -> Tensor:
-        return nn.functional.softplus(-_margins(parameters, examples))
-
-    def gradients(parameters: Tensor, examples: Examples) -> Tensor:
-        return _along(examples, -torch.sigmoid(-_margins(parameters, examples)))
-
-    problem = Problem(
-        dim=features,
-        domain=_dual_ball(geometry, radius, features),
-        gradients=gradients,
-        losses=losses,
-        lipschitz=bound,
+    geometry = checks.choice(Norm, "norm", norm)
+    problem = _of_margins(
+        lambda margins: nn.functional.softplus(-margins),
+        slope=lambda margins: -torch.sigmoid(-margins),
+        features=features,
+        radius=radius,
+        feature_bound=feature_bound,
         norm=geometry,
-        smoothness=bound**2 * (features if geometry is Norm.LINF else 1) / 4,
-        accepts=lambda examples: _check_labelled(examples, features),
     )
+    smoothness = problem.lipschitz**2 * (features if geometry is Norm.LINF else 1) / 4
+    problem = replace(problem, smoothness=smoothness)
     return problem.regularised(regularisation) if regularisation else problem
 
 
@@ -66,13 +57,6 @@ def support_vector_machine(
     norm: Norm | str = Norm.L2,
 ) -> Problem:
     """max(0, 1 − y⟨θ, x⟩), which is not smooth; arguments as of :func:`logistic_regression`."""
-    bound, geometry = checks.radius(feature_bound), checks.choice(Norm, "norm", norm)
-
-    def losses(parameters: Tensor, examples: Examples) -> Tensor:
-        return (1 - _margins(parameters, examples)).clamp(min=0)
-
-    def gradients(parameters: Tensor, examples: Examples) -> Tensor:
-        return _along(examples, -(_margins(parameters, examples) < 1).to(parameters.dtype))
 
     def proximal(parameters: Tensor, examples: Examples, beta: float) -> Tensor:
         # The minimiser is θ + s·y·x with the s in [0, 1/β] that takes the margin nearest to 1.
@@ -80,17 +64,37 @@ def support_vector_machine(
         wanted = (1 - _margins(parameters, examples)) / squares.clamp(min=torch.finfo(squares.dtype).tiny)
         return parameters + _along(examples, wanted.clamp(0, 1 / beta))
 
-    problem = Problem(
+    problem = _of_margins(
+        lambda margins: (1 - margins).clamp(min=0),
+        slope=lambda margins: -(margins < 1).to(margins.dtype),
+        features=features,
+        radius=radius,
+        feature_bound=feature_bound,
+        norm=checks.choice(Norm, "norm", norm),
+    )
+    problem = replace(problem, proximal=proximal)
+    return problem.regularised(regularisation) if regularisation else problem
+
+
+def _of_margins(
+    loss: Callable[[Tensor], Tensor],
+    *,
+    slope: Callable[[Tensor], Tensor],
+    features: int,
+    radius: float,
+    feature_bound: float,
+    norm: Norm,
+) -> Problem:
+    """A loss of the margins y⟨θ, x⟩ and its derivative, on labelled examples."""
+    return Problem(
         dim=features,
-        domain=_dual_ball(geometry, radius, features),
-        gradients=gradients,
-        losses=losses,
-        lipschitz=bound,
-        norm=geometry,
-        proximal=proximal,
+        domain=_dual_ball(norm, radius, features),
+        gradients=lambda theta, examples: _along(examples, slope(_margins(theta, examples))),
+        losses=lambda theta, examples: loss(_margins(theta, examples)),
+        lipschitz=feature_bound,
+        norm=norm,
         accepts=lambda examples: _check_labelled(examples, features),
     )
-    return problem.regularised(regularisation) if regularisation else problem
 
 
 def _dual_ball(norm: Norm, radius: float, features: int) -> ConvexSet:
@@ -146,9 +150,6 @@ def from_module(
         smoothness: β, if known.
         strong_convexity: λ, if known.
         norm: in which ``lipschitz`` bounds a gradient, ``"l1"``, ``"l2"`` or ``"linf"``.
-
-    Raises:
-        ValueError: if not exactly one of radius and domain is given, or the module has no parameters.
     """
     if (radius is None) == (domain is None):
         raise ValueError("give either a radius or a domain")
@@ -189,11 +190,7 @@ def from_module(
 
 
 def assign(module: nn.Module, parameters: Tensor) -> None:
-    """Write a flat vector of parameters into the module it came from.
-
-    Raises:
-        ValueError: if it has another number of entries.
-    """
+    """Write a flat vector of parameters into the module it came from."""
     trained = [p for p in module.parameters() if p.requires_grad]
     if parameters.numel() != sum(p.numel() for p in trained):
         raise ValueError(

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.accounting import (
     PrivacyTarget,
@@ -57,11 +59,7 @@ class GradientTarget:
     norm: Norm = Norm.L2
 
     def radius_of(self, norm: Norm) -> float:
-        """Radius of the smallest ball of another norm that holds all gradients.
-
-        Raises:
-            ValueError: if the norm is neither the target's own nor ℓ2.
-        """
+        """Radius of the smallest ball of this norm, the target's own or ℓ2, that holds all gradients."""
         if norm is self.norm:
             return self.radius
         if norm is not Norm.L2:
@@ -69,26 +67,36 @@ class GradientTarget:
         return self.radius * (math.sqrt(self.dim) if self.norm is Norm.LINF else 1.0)
 
 
-class GradientOracle(ABC):
-    """Means of gradients, estimated privately.
+@dataclass(frozen=True, kw_only=True)
+class GradientOracle:
+    """Means of gradients, estimated privately. ``str`` of it says what clients send.
 
     Attributes:
+        target: to what gradients are clipped.
         round: what an accountant records before anything is released; None if nothing is protected.
         noise: bound on E‖estimate − mean‖², where the mean is that of the clipped gradients of a step.
+        says: what clients send, in words.
+        estimate: unbiased for the mean of clipped rows.
         bits_per_report: bits of one report on the wire; None if a client sends no report of fixed size.
     """
 
+    target: GradientTarget
     round: Round | None
     noise: float
+    says: str
+    estimate: Callable[[Tensor, Randomness], Tensor]
     bits_per_report: int | None = None
 
-    @abstractmethod
     def mean(self, gradients: Tensor, *, randomness: Randomness) -> Tensor:
         """An unbiased estimate of the mean of the rows, clipped; float64 (dim,)."""
+        radius = self.target.radius
+        norms = torch.linalg.vector_norm(gradients, ord=_ORDERS[self.target.norm], dim=1, keepdim=True)
+        if not bool(norms.isfinite().all()):
+            raise ValueError("gradients have NaN or infinite entries; nothing was released")
+        return self.estimate(gradients * (radius / norms.clamp(min=radius)), randomness)
 
-    @abstractmethod
     def __str__(self) -> str:
-        """What clients send, in words."""
+        return self.says
 
 
 class GradientModel(ABC):
@@ -99,13 +107,13 @@ class GradientModel(ABC):
         """An oracle that keeps to the target.
 
         Raises:
-            ValueError: if clients cannot take part in this way in this model.
+            ValueError: if clients cannot take part in this way in this model, or its options are not for such
+                gradients.
             TargetUnreachable: if nothing keeps to the target.
         """
 
     def noise(self, participation: Participation, target: GradientTarget) -> float:
-        """About what the opened oracle's ``noise`` is, infinite if there is none; batch sizes are compared by
-        it."""
+        """About the opened oracle's ``noise``, infinite if there is none; batch sizes are compared by it."""
         return _opened_noise(self, participation, target)
 
 
@@ -117,36 +125,19 @@ def _opened_noise(model: GradientModel, participation: Participation, target: Gr
         return math.inf
 
 
-def _clip(gradients: Tensor, target: GradientTarget) -> Tensor:
-    radius = target.radius
-    norms = torch.linalg.vector_norm(gradients, ord=_ORDERS[target.norm], dim=1, keepdim=True)
-    if not bool(norms.isfinite().all()):
-        raise ValueError("gradients have NaN or infinite entries; nothing was released")
-    clipped: Tensor = gradients * (radius / norms.clamp(min=radius))
-    return clipped
-
-
-# -- nobody protected -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Unprotected(GradientModel):
-    """Exact means, for comparison: no privacy at all."""
+    """Exact means, for comparison: no privacy at all; the target's ε and δ are ignored."""
 
+    @override
     def open(self, participation: Participation, target: GradientTarget) -> GradientOracle:
-        """An oracle without noise; the target's ε and δ are ignored."""
-        return _Exact(target)
-
-
-class _Exact(GradientOracle):
-    def __init__(self, target: GradientTarget) -> None:
-        self.round, self.noise, self._target = None, 0.0, target
-
-    def mean(self, gradients: Tensor, *, randomness: Randomness) -> Tensor:
-        return _clip(gradients, self._target).mean(dim=0)
-
-    def __str__(self) -> str:
-        return "gradients as they are: NOT private"
+        return GradientOracle(
+            target=target,
+            round=None,
+            noise=0.0,
+            says="gradients as they are: NOT private",
+            estimate=lambda gradients, _: gradients.mean(dim=0),
+        )
 
 
 # -- multi-message sums -----------------------------------------------------------------------------------
@@ -165,12 +156,27 @@ class VectorSums(GradientModel):
     honest_fraction: float = 1.0
     overhead: float = 0.02
 
+    @override
     def open(self, participation: Participation, target: GradientTarget) -> GradientOracle:
-        """An oracle around a calibrated :class:`VectorSum`; ValueError if steps have no fixed cohort."""
-        return _Sums(self._protocol(participation, target), participation, target)
+        protocol = self._protocol(participation, target)
+        noise = protocol.worst_variance / protocol.cohort**2
 
+        def estimate(gradients: Tensor, randomness: Randomness) -> Tensor:
+            return protocol.randomize_sum(gradients, randomness=randomness).double() / len(gradients)
+
+        return GradientOracle(
+            target=target,
+            round=protocol.round(population=participation.population, sampling=participation.sampling),
+            noise=noise,
+            says=f"P_vec, {protocol.messages_per_client:,} labelled bits per client "
+            f"({protocol.bits_per_report / 8:,.0f} bytes as counts), noise √(dσ²) = {math.sqrt(noise):.4g} "
+            "on the mean",
+            estimate=estimate,
+        )
+
+    @override
     def noise(self, participation: Participation, target: GradientTarget) -> float:
-        """The Gaussian mechanism's, plus the overhead."""
+        # the Gaussian mechanism's, plus the overhead
         if participation.sampling not in (Sampling.SINGLE_PASS, Sampling.FULL):
             return _opened_noise(self, participation, target)
         if participation.cohort * self.honest_fraction < 2:
@@ -210,24 +216,6 @@ class VectorSums(GradientModel):
             overhead *= 2
 
 
-class _Sums(GradientOracle):
-    def __init__(self, protocol: VectorSum, participation: Participation, target: GradientTarget) -> None:
-        self._protocol, self._target = protocol, target
-        self.round = protocol.round(population=participation.population, sampling=participation.sampling)
-        self.noise = protocol.worst_variance / protocol.cohort**2
-
-    def mean(self, gradients: Tensor, *, randomness: Randomness) -> Tensor:
-        clipped = _clip(gradients, self._target)
-        return self._protocol.randomize_sum(clipped, randomness=randomness).double() / len(gradients)
-
-    def __str__(self) -> str:
-        p = self._protocol
-        return (
-            f"P_vec, {p.messages_per_client:,} labelled bits per client ({p.bits_per_report / 8:,.0f} bytes "
-            f"as counts), noise √(dσ²) = {math.sqrt(self.noise):.4g} on the mean"
-        )
-
-
 # -- pan-private sums -------------------------------------------------------------------------------------
 
 
@@ -235,12 +223,10 @@ class _Sums(GradientOracle):
 class PanPrivate(GradientModel):
     """One trusted processor of a stream, safe against one look at its memory (Appendix C, Algorithm 6).
 
-    The running sum of a batch starts from noise, and as much noise is added again before it is used. A client
-    that came before somebody looked is hidden by the first noise, and all that follows is computed from what
-    was seen. A client that comes after the look is hidden by the second noise, even though the first is
-    known. So a client costs one sum with one noise, and the error is that of two. The paper's noise is
-    Gaussian. Here it is the fair coins of P_vec, tossed by the processor: all arithmetic is of whole numbers,
-    and the accounting is that of P_vec.
+    The running sum of a batch starts from noise, and as much noise is added again before it is used: a client
+    that came before somebody looked is hidden by the first noise, one that comes after by the second. So a
+    client costs one sum with one noise, and the error is that of two. The paper's noise is Gaussian. Here it
+    is the fair coins of P_vec, tossed by the processor, and the accounting is that of P_vec.
 
     Attributes:
         overhead: as of :class:`VectorSums`.
@@ -248,12 +234,27 @@ class PanPrivate(GradientModel):
 
     overhead: float = 0.02
 
+    @override
     def open(self, participation: Participation, target: GradientTarget) -> GradientOracle:
-        """An oracle that adds up a stream; ValueError unless clients come in disjoint batches."""
-        return _Streamed(self._sums(participation)._protocol(participation, target), participation, target)
+        protocol = self._sums(participation)._protocol(participation, target)
+        second = protocol.dim * protocol.noise_variance
+        noise = (protocol.worst_variance + second) / protocol.cohort**2
 
+        def estimate(gradients: Tensor, randomness: Randomness) -> Tensor:
+            running = RunningSum(protocol, randomness=randomness)
+            running.receive(gradients)
+            return running.close() / len(gradients)
+
+        return GradientOracle(
+            target=target,
+            round=protocol.round(population=participation.population, sampling=participation.sampling),
+            noise=noise,
+            says=f"a pan-private stream, noise √(dσ²) = {math.sqrt(noise):.4g} on the mean",
+            estimate=estimate,
+        )
+
+    @override
     def noise(self, participation: Participation, target: GradientTarget) -> float:
-        """Twice that of P_vec."""
         return 2 * self._sums(participation).noise(participation, target)
 
     def _sums(self, participation: Participation) -> VectorSums:
@@ -281,11 +282,7 @@ class RunningSum:
         self._count += len(gradients)
 
     def close(self) -> Tensor:
-        """Toss the second coins and return the estimated sum, float64 (dim,).
-
-        Raises:
-            ValueError: unless exactly the protocol's number of clients was received.
-        """
+        """Toss the second coins and return the estimated sum, float64 (dim,)."""
         if self._count != self._protocol.cohort:
             raise ValueError(f"the batch is of {self._protocol.cohort} clients, got {self._count}")
         total = self.state + self._protocol.common_noise(randomness=self._randomness)
@@ -293,21 +290,6 @@ class RunningSum:
         return self._protocol.lattice.in_units(
             total.double() - self._protocol.cohort * self._protocol.levels - 2 * second
         )
-
-
-class _Streamed(_Sums):
-    def __init__(self, protocol: VectorSum, participation: Participation, target: GradientTarget) -> None:
-        super().__init__(protocol, participation, target)
-        coins = protocol.dim * protocol.noise_variance
-        self.noise = (protocol.worst_variance + coins) / protocol.cohort**2
-
-    def mean(self, gradients: Tensor, *, randomness: Randomness) -> Tensor:
-        running = RunningSum(self._protocol, randomness=randomness)
-        running.receive(_clip(gradients, self._target))
-        return running.close() / len(gradients)
-
-    def __str__(self) -> str:
-        return f"a pan-private stream, noise √(dσ²) = {math.sqrt(self.noise):.4g} on the mean"
 
 
 # -- one-message mechanisms -------------------------------------------------------------------------------
@@ -331,8 +313,8 @@ class OneMessage(GradientModel):
     mechanism: str | None = None
     options: tuple[tuple[str, Any], ...] = ()
 
+    @override
     def open(self, participation: Participation, target: GradientTarget) -> GradientOracle:
-        """An oracle around a calibrated mechanism; ValueError if it is unknown or for other balls."""
         options, name = dict(self.options), self.mechanism or _DEFAULTS[target.norm]
         probe = _mechanism(name, 1.0, target, options)
         probed = _charged(probe, participation)
@@ -357,13 +339,7 @@ class OneMessage(GradientModel):
                 f"ε={target.epsilon:g}, δ={target.delta:g}: take fewer steps or smaller cohorts"
             )
         mechanism = _mechanism(name, found, target, options)
-        return _Reported(
-            mechanism,
-            _charged(mechanism, participation),
-            target,
-            reports=participation.reports,
-            together=participation.sampling is Sampling.EPOCH,
-        )
+        return _reported(mechanism, _charged(mechanism, participation), participation, target)
 
 
 def _mechanism(
@@ -413,36 +389,28 @@ def _charged(mechanism: LocalRandomizer, participation: Participation) -> Shuffl
     )
 
 
-class _Reported(GradientOracle):
-    """One report of every row; with ``together``, one of the mean of a step's rows."""
+def _reported(
+    mechanism: LocalRandomizer, charged: ShuffleRound, participation: Participation, target: GradientTarget
+) -> GradientOracle:
+    """One report of every row; of a permutation, one of the mean of a step's rows."""
+    together = participation.sampling is Sampling.EPOCH and charged.sampling is Sampling.EPOCH
+    noise = mechanism.worst_variance / (1 if together else participation.reports)
 
-    def __init__(
-        self,
-        mechanism: LocalRandomizer,
-        charged: ShuffleRound,
-        target: GradientTarget,
-        *,
-        reports: int,
-        together: bool = False,
-    ) -> None:
-        self._mechanism, self._target, self._together = mechanism, target, together
-        self.round = charged
-        self.noise = mechanism.worst_variance / (1 if together else reports)
-        self.bits_per_report = mechanism.bits_per_report
-
-    def mean(self, gradients: Tensor, *, randomness: Randomness) -> Tensor:
-        gradients = _clip(gradients, self._target)
-        if self._together:
+    def estimate(gradients: Tensor, randomness: Randomness) -> Tensor:
+        if together:
             gradients = gradients.mean(dim=0, keepdim=True)
-        total = self._mechanism.randomize_sum(gradients, randomness=randomness, clip=True)
+        total = mechanism.randomize_sum(gradients, randomness=randomness, clip=True)
         return total.double() / len(gradients)
 
-    def __str__(self) -> str:
-        m = self._mechanism
-        return (
-            f"{m.name} at ε0 = {m.local_epsilon:.4g}, {m.bits_per_report:,} bits per report, noise "
-            f"{math.sqrt(self.noise):.4g} on the mean"
-        )
+    return GradientOracle(
+        target=target,
+        round=charged,
+        noise=noise,
+        says=f"{mechanism.name} at ε0 = {mechanism.local_epsilon:.4g}, {mechanism.bits_per_report:,} bits "
+        f"per report, noise {math.sqrt(noise):.4g} on the mean",
+        estimate=estimate,
+        bits_per_report=mechanism.bits_per_report,
+    )
 
 
 # -- the local model --------------------------------------------------------------------------------------
@@ -460,8 +428,8 @@ class Local(GradientModel):
 
     mechanism: str | None = None
 
+    @override
     def open(self, participation: Participation, target: GradientTarget) -> GradientOracle:
-        """An oracle of reports that cost ε0 each; ValueError if the mechanism is for other balls."""
         name = self.mechanism or _DEFAULTS[target.norm]
         _mechanism(name, 1.0, target, {})
         local_epsilon = target.epsilon / participation.releases
@@ -476,4 +444,4 @@ class Local(GradientModel):
             cohort=1,
             sampling=Sampling.FULL,
         )
-        return _Reported(mechanism, alone, target, reports=participation.reports)
+        return _reported(mechanism, alone, participation, target)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting import Sampling
-from shuffle_plugins.core import checks
+from shuffle_plugins.core import Count, Ranged
 from shuffle_plugins.randomness import PROBABILITY_BITS, Randomness
 
 _IN_WORDS = {
@@ -20,8 +20,8 @@ _IN_WORDS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Participation:
+@dataclass(frozen=True, kw_only=True)
+class Participation(Ranged):
     """How one group of clients takes part in so many steps.
 
     Attributes:
@@ -36,23 +36,19 @@ class Participation:
         records_per_client: m, the records that each client has.
         samples_per_client: s, the records that a client draws anew, uniformly and in secret, for every step
             that it is in; only under ``WITHOUT_REPLACEMENT`` and ``POISSON`` may there be several records.
-
-    Raises:
-        ValueError: if the numbers do not fit together.
     """
 
     sampling: Sampling
-    population: int
-    cohort: int
-    num_steps: int
-    records_per_client: int = 1
-    samples_per_client: int = 1
+    population: Count
+    cohort: Count
+    num_steps: Count
+    records_per_client: Count = 1
+    samples_per_client: Count = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.sampling not in _IN_WORDS:
             raise ValueError(f"sampling must be one of {[s.value for s in _IN_WORDS]}, got {self.sampling!r}")
-        for name in ("population", "cohort", "num_steps", "records_per_client", "samples_per_client"):
-            checks.whole(name, getattr(self, name))
         if self.cohort > self.population:
             raise ValueError(f"a step of {self.cohort} clients, out of {self.population}: ask for fewer")
         if self.samples_per_client > self.records_per_client:
@@ -94,12 +90,9 @@ class Participation:
         return 1 if self.once else self.num_steps
 
     def drawn(self, step: int, *, order: Tensor, randomness: Randomness) -> Tensor:
-        """Positions of the records of a step, int64; client i has those from i·m to (i + 1)·m − 1.
+        """Positions of the records of a step, from 1, int64; client i has those from i·m to (i + 1)·m − 1.
 
-        Args:
-            step: from 1.
-            order: a uniform permutation of the group's clients, drawn once.
-            randomness: where cohorts are drawn from.
+        ``order`` is a uniform permutation of the group's clients, drawn once.
         """
         clients = self._clients(step, order=order, randomness=randomness)
         records, samples = self.records_per_client, self.samples_per_client

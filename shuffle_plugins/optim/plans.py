@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from shuffle_plugins.accounting import EpsilonInterval, ShuffleAccountant
+from shuffle_plugins.accounting import BudgetExceeded, EpsilonInterval, Round, ShuffleAccountant
+from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import Norm
 from shuffle_plugins.optim import bounds
-from shuffle_plugins.optim.budget import Spending
 from shuffle_plugins.optim.oracles import GradientOracle
 from shuffle_plugins.optim.participation import Participation
 from shuffle_plugins.optim.problems import (
@@ -28,6 +28,50 @@ from shuffle_plugins.optim.steps import Rule
 from shuffle_plugins.randomness import Randomness, secure
 
 _SILENT = 5.0  # seconds that a run may take without a progress bar
+
+
+class Spending:
+    """Costs of groups of clients; no client belongs to two of them.
+
+    Given what was released before, a client's data enter only the rounds of its own group. Later groups
+    compute on what that group released and on other clients' data. So the transcript of all groups costs as
+    much as the group that costs most.
+
+    Args:
+        groups: number of groups.
+        before: what every client has already taken part in; copied.
+    """
+
+    def __init__(self, groups: int = 1, *, before: ShuffleAccountant | None = None) -> None:
+        start = ShuffleAccountant() if before is None else before
+        self._accountants = tuple(
+            ShuffleAccountant(method=start.method) for _ in range(checks.whole("groups", groups))
+        )
+        for accountant in self._accountants:
+            accountant.load_state_dict(start.state_dict())
+
+    @property
+    def accountants(self) -> tuple[ShuffleAccountant, ...]:
+        """One for every group, in order."""
+        return self._accountants
+
+    def charge(self, group: int, new_round: Round, *, target_epsilon: float, delta: float) -> None:
+        """Record a round of a group, before anything of it is released.
+
+        Raises:
+            BudgetExceeded: if it would take the group over the target ε at δ; then nothing is recorded.
+        """
+        accountant = self._accountants[group]
+        if accountant.would_exceed(new_round, target_epsilon=target_epsilon, delta=delta):
+            raise BudgetExceeded(
+                f"the next round would take clients over ε={target_epsilon:g} at δ={delta:g}; they have "
+                f"spent {accountant.epsilon(delta, lower=False).upper:.4g}. Nothing of it was released"
+            )
+        accountant.step(new_round)
+
+    def epsilon(self, delta: float) -> EpsilonInterval:
+        """ε at δ of the group that costs most."""
+        return max((a.epsilon(delta) for a in self._accountants), key=lambda found: found.upper)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +133,7 @@ class Result:
         """ε at δ, for replace-one neighbours and an observer of everything that was released.
 
         Raises:
-            ValueError: if nothing was protected, or ``delta`` is not in (0, 1).
+            ValueError: if nothing was protected.
         """
         if not self.private:
             raise ValueError("gradients were used as they are: no ε holds")
@@ -176,23 +220,19 @@ class OptimizationPlan:
         on_step: Callable[[int, Tensor], None] | None = None,
         progress: bool = False,
     ) -> Result:
-        """Carry the plan out.
-
-        Every round is recorded before its output is used, and refused if it goes beyond the budget.
+        """Carry the plan out; every round is recorded before its output is used.
 
         Args:
             data: a tensor, or several, with one row for each of the plan's clients; they are put into a
-                random order first. With m records per client (clients, m, …): the first dimension are the
-                clients, the second their records.
+                random order first. With m records per client (clients, m, …).
             start: θ_0; by default the middle of the domain.
-            randomness: for order, cohorts and noise; a fresh :class:`SecureRandomness` by default.
+            randomness: for order, cohorts and noise.
             before: rounds that every client has taken part in before: their cost counts towards the budget.
             on_step: called after each step with its number, from 1, and the point at which gradients were
                 taken.
             progress: whether a bar on stderr counts the steps of a run that takes more than five seconds.
 
         Raises:
-            ValueError: if the data are not of the plan's clients, or a gradient is not finite.
             BudgetExceeded: if the budget does not allow the next round; nothing of that round was released.
         """
         examples = as_examples(data)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core import checks
+from shuffle_plugins.core import Dim, NotNegative, Radius, Ranged, checks, one_of
 from shuffle_plugins.mechanisms import Norm
 from shuffle_plugins.optim.domains import ConvexSet
 
@@ -26,7 +27,7 @@ PROXIMAL_STEPS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class Problem(Ranged):
     """A convex loss ℓ(θ, x) over θ in Θ.
 
     A gradient longer than ``lipschitz``, in the norm, is clipped to that length, so a wrong bound costs
@@ -44,30 +45,23 @@ class Problem:
         strong_convexity: λ, zero if there is none.
         proximal: proximal points in closed form, for smoothing; by default they are searched for.
         accepts: raises ValueError if the loss is not for these examples; called with all of them.
-
-    Raises:
-        ValueError: if a constant is out of range or two contradict each other.
     """
 
-    dim: int
+    dim: Dim
     domain: ConvexSet
     gradients: PerExample
-    lipschitz: float
+    lipschitz: Radius
     losses: PerExample | None = None
     smoothness: float = math.inf
-    strong_convexity: float = 0.0
+    strong_convexity: NotNegative = 0.0
     proximal: Proximal | None = None
     accepts: Callable[[Examples], None] | None = None
-    norm: Norm = Norm.L2
+    norm: Annotated[Norm, one_of(Norm)] = Norm.L2
 
     def __post_init__(self) -> None:
-        checks.dim(self.dim)
-        object.__setattr__(self, "lipschitz", checks.radius(self.lipschitz))
-        object.__setattr__(self, "norm", checks.choice(Norm, "norm", self.norm))
+        super().__post_init__()
         if not self.smoothness > 0:
             raise ValueError(f"smoothness must be positive, got {self.smoothness!r}")
-        if not 0 <= self.strong_convexity < math.inf:
-            raise ValueError(f"strong_convexity must be zero or more, got {self.strong_convexity!r}")
         if self.strong_convexity > self.smoothness * (1 + 1e-9):
             raise ValueError("no loss is more strongly convex than it is smooth")
 
@@ -80,20 +74,12 @@ class Problem:
         return self.lipschitz * (math.sqrt(self.dim) if self.norm is Norm.LINF else 1.0)
 
     def check(self, examples: Examples) -> None:
-        """Look at all examples once, before anything is released.
-
-        Raises:
-            ValueError: if the loss is not for them.
-        """
+        """Look at all examples once, before anything is released; ValueError if the loss is not for them."""
         if self.accepts is not None:
             self.accepts(examples)
 
     def mean_loss(self, parameters: Tensor, examples: Tensor | Examples) -> float:
-        """Mean loss over examples.
-
-        Raises:
-            ValueError: if the problem has no ``losses``, or they are not for such examples.
-        """
+        """Mean loss over examples."""
         if self.losses is None:
             raise ValueError("this problem does not tell its losses")
         found = as_examples(examples)
@@ -101,13 +87,8 @@ class Problem:
         return float(self.losses(parameters, found).double().mean())
 
     def regularised(self, strength: float) -> Problem:
-        """The problem with strength/2·‖θ‖² added to every loss, which makes it strongly convex.
-
-        Raises:
-            ValueError: if the strength is not positive.
-        """
-        if not 0 < strength < math.inf:
-            raise ValueError(f"strength must be positive, got {strength!r}")
+        """The problem with strength/2·‖θ‖² added to every loss, which makes it strongly convex."""
+        strength = checks.number("strength", strength, above=0)
         gradients, losses, proximal = self.gradients, self.losses, self.proximal
 
         def regularised_gradients(parameters: Tensor, examples: Examples) -> Tensor:
@@ -142,12 +123,8 @@ class Problem:
         :math:`∇ℓ_β(θ) = β(θ − prox(θ))`, a subgradient of ℓ at the proximal point; so the envelope of a loss
         that is convex and L-Lipschitz everywhere is L-Lipschitz (2L where u is kept in Θ, as in the paper's
         Definition 4.5: here it is not), β-smooth, and ℓ − L²/(2β) ≤ ℓ_β ≤ ℓ (Lemma 4.6).
-
-        Raises:
-            ValueError: if the smoothness is not positive and finite.
         """
-        if not 0 < smoothness < math.inf:
-            raise ValueError(f"smoothness must be positive and finite, got {smoothness!r}")
+        smoothness = checks.number("smoothness", smoothness, above=0)
         proximal = self.proximal or self._searched_proximal
 
         def gradients(parameters: Tensor, examples: Examples) -> Tensor:
@@ -174,11 +151,7 @@ class Problem:
 
 
 def as_examples(data: Tensor | Sequence[Tensor]) -> Examples:
-    """Data as a tuple of tensors.
-
-    Raises:
-        ValueError: if there are none, or their first dimensions differ.
-    """
+    """Data as a tuple of tensors, with as many rows each."""
     examples = (data,) if isinstance(data, Tensor) else tuple(data)
     if not examples or not all(isinstance(t, Tensor) and t.dim() > 0 for t in examples):
         raise ValueError("data must be a tensor, or several, with one row per client")
@@ -188,15 +161,7 @@ def as_examples(data: Tensor | Sequence[Tensor]) -> Examples:
 
 
 def flattened(examples: Examples, records_per_client: int) -> Examples:
-    """Clients' records one after another, the rows of all tensors.
-
-    Args:
-        examples: with one row per client, or, if there are several records, (clients, records, …).
-        records_per_client: m.
-
-    Raises:
-        ValueError: if a client does not have so many records.
-    """
+    """Clients' records one after another, of tensors (clients, …), or (clients, m, …) of several records."""
     if records_per_client == 1:
         return examples
     for tensor in examples:
@@ -214,11 +179,7 @@ def at(examples: Examples, which: Tensor | slice) -> Examples:
 
 
 def check_gradients(gradients: Tensor, *, clients: int, dim: int) -> Tensor:
-    """Gradients as the driver needs them.
-
-    Raises:
-        ValueError: if they do not have a row for each client.
-    """
+    """Gradients as the driver needs them, (clients, dim) float64."""
     if gradients.shape != (clients, dim) or not gradients.dtype.is_floating_point:
         raise ValueError(
             f"gradients must be floating ({clients}, {dim}), got {gradients.dtype} {tuple(gradients.shape)}"

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.optim.domains import ConvexSet
 
@@ -53,16 +54,16 @@ class Averaged(Rule):
 
     step_size: float
 
+    @override
     def begin(self, point: Tensor) -> State:
-        """The start, with nothing summed yet."""
         return State(point, point.new_zeros(point.shape))
 
+    @override
     def update(self, state: State, gradient: Tensor, step: int, domain: ConvexSet) -> State:
-        """A projected step down; the point before it is added to the sum."""
         return State(domain.project(state.point - self.step_size * gradient), state.aggregate + state.point)
 
+    @override
     def answer(self, state: State, steps: int) -> Tensor:
-        """The mean of the points at which gradients were taken."""
         return state.aggregate / steps
 
     def __str__(self) -> str:
@@ -75,8 +76,8 @@ class Decaying(Rule):
 
     scale: float
 
+    @override
     def update(self, state: State, gradient: Tensor, step: int, domain: ConvexSet) -> State:
-        """A projected step down."""
         point = domain.project(state.point - self.scale / math.sqrt(step) * gradient)
         return State(point, point)
 
@@ -96,12 +97,12 @@ class Accelerated(Rule):
 
     curvature: float
 
+    @override
     def query(self, state: State, step: int) -> Tensor:
-        """θ^md, between the aggregate and the point."""
         return state.aggregate + (state.point - state.aggregate) * (2 / (step + 1))
 
+    @override
     def update(self, state: State, gradient: Tensor, step: int, domain: ConvexSet) -> State:
-        """A projected step of length t/c; the aggregate moves towards the new point."""
         point = domain.project(state.point - (step / self.curvature) * gradient)
         return State(point, state.aggregate + (point - state.aggregate) * (2 / (step + 1)))
 

@@ -17,8 +17,9 @@ from shuffle_plugins.secure_aggregation import (
     VerifiedTerms,
     sealed_seed_size,
 )
-from shuffle_plugins.shuffler import DEFAULT_MEMORY, RoundContext, envelope_size, layer_size, ticket_size
+from shuffle_plugins.shuffler import RoundContext, envelope_size, layer_size, ticket_size
 
+_PIECE_BYTES = 1 << 25  # of ciphertexts in one message, by default
 _KEY_MEMORY = 200  # bytes that a signing key takes in a set of keys
 
 
@@ -190,7 +191,7 @@ def mixed_round_costs(
                 received=clients * taken,
                 sent=clients * given,
                 seconds=clients * (rates.mix + layer),
-                memory=min(DEFAULT_MEMORY, clients * taken) + clients * _KEY_MEMORY,
+                memory=min(_PIECE_BYTES, clients * taken) + clients * _KEY_MEMORY,
             )
             for taken, given in zip(got, layers[1:], strict=True)
         ),

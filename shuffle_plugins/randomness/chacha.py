@@ -34,14 +34,8 @@ class Keystream:
 
     A value, not a source: whoever reads a position twice gets the same words twice. Take one from
     :meth:`~shuffle_plugins.randomness.Randomness.keystream` for kernels that make their own words, and use
-    each position once. It cannot be pickled and its ``repr`` hides the key.
-
-    Args:
-        key: 32 bytes.
-        nonce: in [0, 2**64); other nonces under the same key give independent streams.
-
-    Raises:
-        ValueError: if the key or the nonce is not that.
+    each position once. It cannot be pickled and its ``repr`` hides the key, of 32 bytes. Other nonces, in
+    [0, 2**64), give independent streams.
     """
 
     key: bytes
@@ -74,9 +68,6 @@ class Keystream:
         """16-bit numbers ``start`` to ``start + count`` of the stream, int16; ``start`` a multiple of 4.
 
         Coin i is bytes 2i and 2i + 1. The top 16 bits of a lazy draw are the coin plus 2**15.
-
-        Raises:
-            ValueError: if ``start`` is not a multiple of 4.
         """
         if start % 4:
             raise ValueError(f"coins start at a multiple of 4, got {start!r}")
@@ -121,11 +112,7 @@ class Cursor:
         self._encryptor_bytes = 0
 
     def words(self, count: int, *, device: torch.device | str = "cpu") -> Tensor:
-        """The next ``count`` words, int64 on ``device``; however they are cut, they are the same stream.
-
-        Raises:
-            ValueError: unless ``count`` is a whole number, zero or more.
-        """
+        """The next ``count`` words, int64 on ``device``; however they are cut, they are the same stream."""
         checks.whole("number of words", count, at_least=0)
         if count == 0:
             return torch.empty(0, dtype=torch.int64, device=device)

@@ -35,11 +35,7 @@ class Randomness(ABC):
 
     @abstractmethod
     def words(self, count: int, *, device: torch.device | str = "cpu") -> Tensor:
-        """Return ``count`` int64 values whose 64 bits are all uniform and independent.
-
-        Raises:
-            ValueError: unless ``count`` is a whole number, zero or more.
-        """
+        """Return ``count`` int64 values whose 64 bits are all uniform and independent."""
 
     def keystream(self) -> Keystream:
         """A keystream of its own for one call of a kernel that makes its words itself; costs four words.
@@ -49,11 +45,7 @@ class Randomness(ABC):
         return Keystream(self.words(4).numpy().tobytes())
 
     def integers(self, high: int, size: Size, *, device: torch.device | str = "cpu") -> Tensor:
-        """Uniform int64 integers in [0, high), without modulo bias.
-
-        Raises:
-            ValueError: unless ``high`` is a whole number in [1, 2**62].
-        """
+        """Uniform int64 integers in [0, high), without modulo bias."""
         checks.whole("high", high, at_most=1 << 62)
         shape = _shape(size)
         count = math.prod(shape)
@@ -71,9 +63,6 @@ class Randomness(ABC):
 
         Args:
             thresholds: int64 tensor of any shape, entries in [0, 2**62].
-
-        Raises:
-            ValueError: if the dtype is not int64 or an entry is out of range.
         """
         if thresholds.dtype != torch.int64:
             raise ValueError(f"thresholds must be int64, got {thresholds.dtype}")
@@ -100,21 +89,16 @@ class Randomness(ABC):
     def normal(
         self, size: Size, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
     ) -> Tensor:
-        """Standard normal values by the Box-Muller transform, without an end.
+        """Standard normal values by the Box-Muller transform, without an end, float32 or float64.
 
-        Computed in float64 from a word for the radius and a word for the angle, whatever ``dtype`` is asked,
-        and rounded to it once. A pair with a radius beyond 3.7, of probability 2**-10, is drawn anew among
-        such pairs, from two further words at the end of the call; beyond 5.3 once more, and so on. So far
-        values are as fine as others, and none is out of reach: noise with an end would tell records apart.
+        Computed in float64 from a word for the radius and a word for the angle, and rounded to ``dtype``
+        once. A pair with a radius beyond 3.7, of probability 2**-10, is drawn anew among such pairs, from two
+        further words at the end of the call; beyond 5.3 once more, and so on: noise with an end would tell
+        records apart.
 
-        The two values of a pair have the tangent of a grid angle as their ratio, whatever they are multiplied
-        by; the angle is measured from the nearest axis with 64 bits, so the grid is as fine as float64 itself
-        for small values too, and float32 does not show it. A float64 value does: round what is released. The
-        logarithm, sine and cosine are the device's: values of two devices differ by a few units in the last
-        place of float64, and so do float32 values now and then, by one.
-
-        Raises:
-            ValueError: if ``dtype`` is neither float32, the default, nor float64.
+        The angle is measured from the nearest axis with 64 bits, so float32 does not show its grid. A float64
+        value does: round what is released. Values of two devices differ by a few units in the last place of
+        float64.
         """
         dtype = dtype or torch.float32
         if dtype not in (torch.float32, torch.float64):
@@ -141,8 +125,7 @@ class Randomness(ABC):
     def exponential(self, size: Size, *, device: torch.device | str = "cpu") -> Tensor:
         """Standard exponential values, float64: -log U, U uniform on (0, 1) and fine however small it is.
 
-        Unlike the logarithm of :meth:`uniform` they do not end at 36.7. A U below 2**-10 is drawn anew among
-        those, from a further word at the end of the call, and again below 2**-20, and so on.
+        A U below 2**-10 is drawn anew among those, from a further word at the end of the call, and so on.
         """
         shape = _shape(size)
         words = self.words(math.prod(shape), device=device)
@@ -224,15 +207,8 @@ def secure(randomness: Randomness | None) -> Randomness:
 class SeededRandomness(Randomness):
     """DETERMINISTIC randomness for experiments and tests ONLY: it protects nobody.
 
-    Whoever knows or guesses the seed can undo every report. It is the only way to make this library
-    deterministic; the same seed gives the same stream on every machine. It cannot be copied or pickled: a
-    copy would repeat the stream and add the same noise twice.
-
-    Args:
-        seed: any whole number.
-
-    Raises:
-        ValueError: if the seed is not a whole number.
+    Whoever knows or guesses the seed, any whole number, can undo every report. The same seed gives the same
+    stream on every machine. It cannot be copied or pickled: a copy would add the same noise twice.
     """
 
     def __init__(self, seed: int) -> None:

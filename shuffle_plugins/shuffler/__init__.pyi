@@ -1,8 +1,8 @@
 from . import keys as keys
 from . import statements as statements
 from .batches import BatchRequest as BatchRequest
-from .batches import ItemsDigest as ItemsDigest
 from .batches import MixedStatement as MixedStatement
+from .batches import items_digest as items_digest
 from .envelopes import EnvelopeOpener as EnvelopeOpener
 from .envelopes import Opened as Opened
 from .envelopes import envelope_size as envelope_size
@@ -19,17 +19,11 @@ from .keys import SealingKey as SealingKey
 from .keys import ServiceKey as ServiceKey
 from .keys import ServicePublicKey as ServicePublicKey
 from .keys import SigningKey as SigningKey
-from .marks import Marks as Marks
-from .marks import draw_marks as draw_marks
-from .marks import mark_bytes as mark_bytes
-from .marks import read_marks as read_marks
 from .memory import InMemoryShuffler as InMemoryShuffler
-from .mixer import MixedBatch as MixedBatch
-from .mixer import MixedStream as MixedStream
 from .mixer import Mixer as Mixer
-from .permutation import DEFAULT_MEMORY as DEFAULT_MEMORY
-from .permutation import ExternalPermutation as ExternalPermutation
 from .service import BatchService as BatchService
+from .service import SpentTokens as SpentTokens
+from .service import state_beside as state_beside
 from .shuffler import TOKEN_BYTES as TOKEN_BYTES
 from .shuffler import RoundContext as RoundContext
 from .shuffler import Shuffler as Shuffler
@@ -38,5 +32,3 @@ from .spool import BatchLimits as BatchLimits
 from .spool import BatchSpool as BatchSpool
 from .statements import CHALLENGE_BYTES as CHALLENGE_BYTES
 from .statements import Statement as Statement
-from .tokens import SpentTokens as SpentTokens
-from .tokens import state_beside as state_beside

@@ -1,4 +1,4 @@
-"""A batch that travels in pieces, or through a mix cascade: what is asked of a mixer, and what it signs.
+"""A batch on its way through mixers: what is asked of one, what it signs, and both as text.
 
 The items of a batch (layers of envelopes, layers with tickets, or sealed reports) all have one size. Their
 digest covers them and their order, so a piece that is missing, repeated or in another place gives another
@@ -10,74 +10,49 @@ cascade and place.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any, Self
 
-from shuffle_plugins.core import checks
-from shuffle_plugins.shuffler.envelopes import MOST_MIXERS, row_binding, ticket_size
+from shuffle_plugins.core import Count, Ranged, checks, whole_number
+from shuffle_plugins.shuffler.envelopes import (
+    MOST_MIXERS,
+    cascade_binding,
+    check_several,
+    cover_size,
+    layer_size,
+    ticket_size,
+)
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
 from shuffle_plugins.shuffler.keys import KEY_BYTES, ServicePublicKey
-from shuffle_plugins.shuffler.marks import mark_bytes
-from shuffle_plugins.shuffler.shuffler import RoundContext
-from shuffle_plugins.shuffler.statements import Statement, encoded_number, positions, statement
+from shuffle_plugins.shuffler.shuffler import RoundContext, bytes_of
+from shuffle_plugins.shuffler.statements import Statement, encoded_number, statement
 
-DIGEST_BYTES = 32
-"""Bytes of a digest of items, and of a request."""
-
-_ITEMS = b"shuffle-plugins/3 items"
-_REQUEST = b"shuffle-plugins/3 mixer request"
-_BATCH = b"shuffle-plugins/3 mixed batch"
+_DIGEST_BYTES = 32
+_ITEMS = b"shuffle-plugins/4 items"
+_REQUEST = b"shuffle-plugins/4 mixer request"
+_BATCH = b"shuffle-plugins/4 mixed batch"
 
 
-class ItemsDigest:
-    """Digest of items of one size and of their order, taken one by one.
+def items_digest(items: Iterable[bytes], *, size: int) -> bytes:
+    """32 bytes that differ wherever items of one size, their number or their order differ.
 
-    Args:
-        size: bytes of every item.
+    Raises:
+        ShuffleError: if an item has another size.
     """
-
-    def __init__(self, size: int) -> None:
-        self._digest = hashlib.sha256(_ITEMS + encoded_number(size))
-        self._size = size
-        self._count = 0
-
-    @classmethod
-    def of(cls, items: Iterable[bytes], *, size: int) -> ItemsDigest:
-        """The digest of some items.
-
-        Raises:
-            ShuffleError: if one has another size.
-        """
-        digest = cls(size)
-        for item in items:
-            digest.add(item)
-        return digest
-
-    @property
-    def count(self) -> int:
-        """How many items there were."""
-        return self._count
-
-    def add(self, item: bytes) -> None:
-        """Take the next item.
-
-        Raises:
-            ShuffleError: if it has another size.
-        """
-        if len(item) != self._size:
-            raise ShuffleError(f"every item of the batch has {self._size} bytes, got {len(item)}")
-        self._digest.update(item)
-        self._count += 1
-
-    def value(self) -> bytes:
-        """The digest so far, 32 bytes; with another number of items it is another."""
-        counted = self._digest.copy()
-        counted.update(encoded_number(self._count))
-        return counted.digest()
+    digest, count = hashlib.sha256(_ITEMS + encoded_number(size)), 0
+    for item in items:
+        if len(item) != size:
+            raise ShuffleError(f"every item of the batch has {size} bytes, got {len(item)}")
+        digest.update(item)
+        count += 1
+    digest.update(encoded_number(count))
+    return digest.digest()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixedStatement:
+@dataclass(frozen=True, kw_only=True)
+class MixedStatement(Ranged):
     """What a mixer says, signed, of a batch that it gives back.
 
     Attributes:
@@ -85,22 +60,44 @@ class MixedStatement:
         answered: good items that it was given, dummies included.
         rejected: why items were dropped, by their positions among all.
         count: how many items it gives back.
-        outputs: their digest, 32 bytes (:class:`ItemsDigest`).
+        outputs: their digest, 32 bytes (:func:`items_digest`).
         masks: sums of clients' masks for each mixer after this one, in order.
         signature: of all this, of the cascade, the round, and the mixer's place, 64 bytes.
     """
 
-    request: bytes
-    answered: int
+    request: Annotated[bytes, bytes_of(_DIGEST_BYTES)]
+    answered: Annotated[int, whole_number(at_least=0)]
     rejected: Mapping[int, Refusal] = field(default_factory=dict)
-    count: int
-    outputs: bytes
+    count: Count
+    outputs: Annotated[bytes, bytes_of(_DIGEST_BYTES)]
     masks: tuple[int, ...] = ()
     signature: bytes = b""
 
+    def to_json(self) -> str:
+        """One line of text, the same for equal statements."""
+        return json.dumps(asdict(self), default=bytes.hex, sort_keys=True)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchRequest:
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            ValueError: if it is anything else.
+        """
+        try:
+            return cls._of(json.loads(text))
+        except (TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise ValueError("not the statement of a mixer") from error
+
+    @classmethod
+    def _of(cls, values: dict[str, Any]) -> Self:
+        rejected = {int(place): Refusal(code) for place, code in values.pop("rejected").items()}
+        masks = tuple(checks.whole("a sum of masks", mask, at_least=0) for mask in values.pop("masks"))
+        return cls(rejected=rejected, masks=masks, **_read(values, "request", "outputs", "signature"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchRequest(Ranged):
     """What a server asks of one mixer of a cascade for one round; the items themselves travel apart.
 
     Attributes:
@@ -108,66 +105,125 @@ class BatchRequest:
         analyzer_key: public key to which clients sealed their reports, 32 bytes.
         mixers: public keys of all mixers in the order in which they work; one for a single mixer.
         position: place in the cascade of the mixer that is asked, from 0.
-        minimum: fewest reports with which the server wants a batch, at least 2.
+        minimum: fewest reports with which the server wants a batch, at least 2. The largest of this, of what
+            clients were promised (``context.minimum``), and of the mixer's own minimum holds.
         size: bytes of every item.
         count: how many items there are, at least 1.
-        inputs: their digest, 32 bytes (:class:`ItemsDigest`). An item is a layer, and at a later mixer one of
+        inputs: their digest, 32 bytes (:func:`items_digest`). An item is a layer, and at a later mixer one of
             the tickets after it.
         previous: what the mixers before have signed, in order; the last of them gave back these layers.
 
     Raises:
-        ShuffleError: if a field is out of range.
+        ShuffleError: if the mixers or what was signed are not as many as there must be, if items of this size
+            do not hold the round's reports, or if clients of a cascade send several reports each.
     """
 
     context: RoundContext
-    analyzer_key: bytes
+    analyzer_key: Annotated[bytes, bytes_of(KEY_BYTES)]
     mixers: tuple[ServicePublicKey, ...]
-    position: int
-    minimum: int
-    size: int
-    count: int
-    inputs: bytes
+    position: Annotated[int, whole_number(at_least=0, at_most=MOST_MIXERS - 1)]
+    minimum: Annotated[int, whole_number(at_least=2)]
+    size: Count
+    count: Count
+    inputs: Annotated[bytes, bytes_of(_DIGEST_BYTES)]
     previous: tuple[MixedStatement, ...] = ()
 
     def __post_init__(self) -> None:
-        try:
-            checks.whole("mixers of a cascade", len(self.mixers), at_most=MOST_MIXERS)
-            checks.whole("position", self.position, at_least=0, at_most=len(self.mixers) - 1)
-            checks.whole("minimum", self.minimum, at_least=2)
-            checks.whole("size", self.size)
-            checks.whole("count", self.count)
-        except ValueError as error:
-            raise ShuffleError(str(error)) from None
-        if len(self.analyzer_key) != KEY_BYTES or len(self.inputs) != DIGEST_BYTES:
-            raise ShuffleError(f"an analyzer's key has {KEY_BYTES} bytes, a digest {DIGEST_BYTES}")
+        super().__post_init__()
+        if not self.position < len(self.mixers) <= MOST_MIXERS:
+            raise ShuffleError(f"there are 1 to {MOST_MIXERS} mixers in a cascade, the one asked among them")
         if len(self.previous) != self.position:
             raise ShuffleError("each of the mixers before has signed what it gave back")
+        check_several(self.context, mixers=len(self.mixers))
+        sealed = layer_size(0, mixers=1, position=1)  # bytes of a sealed report of nothing
+        if self._inside % self.context.reports or self.output_size < sealed:
+            raise ShuffleError(
+                f"items of {self.size} bytes do not hold {self.context.reports} reports of one size"
+            )
+
+    @classmethod
+    def of(
+        cls,
+        items: Sequence[bytes],
+        *,
+        context: RoundContext,
+        analyzer_key: bytes,
+        mixers: Sequence[ServicePublicKey],
+        minimum: int = 2,
+        previous: Sequence[MixedStatement] = (),
+    ) -> Self:
+        """The request to mix these items, of the mixer after those that have signed; see the attributes."""
+        size = len(items[0])
+        return cls(
+            context=context,
+            analyzer_key=analyzer_key,
+            mixers=tuple(mixers),
+            position=len(previous),
+            minimum=minimum,
+            size=size,
+            count=len(items),
+            inputs=items_digest(items, size=size),
+            previous=tuple(previous),
+        )
+
+    def to_json(self) -> str:
+        """One line of text, the same for equal requests."""
+        return json.dumps(asdict(self), default=bytes.hex, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            ValueError: if it is anything else.
+        """
+        try:
+            values = json.loads(text)
+            values["context"] = RoundContext(**_read(values["context"], "token", "fingerprint"))
+            values["mixers"] = tuple(
+                ServicePublicKey(**_read(key, "sealing", "verifying")) for key in values["mixers"]
+            )
+            values["previous"] = tuple(MixedStatement._of(said) for said in values["previous"])
+            return cls(**_read(values, "analyzer_key", "inputs"))
+        except (TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise ValueError("not a request to a mixer") from error
 
     @property
     def mixer_keys(self) -> tuple[bytes, ...]:
         """The keys to which clients seal, in order."""
         return tuple(key.sealing for key in self.mixers)
 
-    def digest(self) -> bytes:
-        """32 bytes that differ wherever two requests differ."""
-        keys = b"".join(key.verifying for key in self.mixers)
-        numbers = (encoded_number(value) for value in (self.position, self.minimum, self.size, self.count))
-        previous = b"".join(said.signature for said in self.previous)
-        return statement(_REQUEST, self._binding(), keys, *numbers, self.inputs, previous).digest
-
-    def statement(self, said: MixedStatement) -> Statement:
-        """What the mixer that is asked signs of the batch that it gives back."""
-        return self._statement(said, position=self.position)
+    @property
+    def verifying_key(self) -> bytes:
+        """The key by which the signatures of the mixer that is asked are checked."""
+        return self.mixers[self.position].verifying
 
     @property
-    def ticket_bytes(self) -> int:
-        """Bytes of the ticket at the end of every item; 0 at the first mixer."""
-        return ticket_size(mixers=len(self.mixers), position=self.position)
+    def layer_bytes(self) -> int:
+        """Bytes of the layer at the beginning of every item; at the first mixer it is the whole item."""
+        return self.size - ticket_size(mixers=len(self.mixers), position=self.position)
+
+    @property
+    def output_size(self) -> int:
+        """Bytes of every item that the mixer gives back."""
+        return self._inside // self.context.reports
+
+    @property
+    def _inside(self) -> int:
+        return self.layer_bytes - cover_size(mixers=len(self.mixers), position=self.position)
 
     @property
     def earlier_masks(self) -> int:
         """What the mixers before have signed as sums of their masks for this one, added up."""
         return sum(said.masks[self.position - place - 1] for place, said in enumerate(self.previous))
+
+    def digest(self) -> bytes:
+        """32 bytes that differ wherever two requests differ."""
+        return statement(_REQUEST, self.to_json().encode()).digest
+
+    def statement(self, said: MixedStatement) -> Statement:
+        """What the mixer that is asked signs of the batch that it gives back."""
+        return self._statement(said, position=self.position)
 
     def check_previous(self) -> None:
         """Check that the mixers before have signed their statements, for this round and cascade.
@@ -181,32 +237,42 @@ class BatchRequest:
             if not signed or len(said.masks) != len(self.mixers) - 1 - place or said.count != self.count:
                 raise BatchRefused(Refusal.NOT_PROVEN)
 
-    def check_items(self, *, items: ItemsDigest, layers: ItemsDigest) -> None:
-        """Check that all items have come, and that their layers are what the mixer before gave back.
-
-        Args:
-            items: digest of the items that came.
-            layers: digest of their layers alone.
+    def check_said(self, said: MixedStatement) -> None:
+        """Check that the mixer that is asked has signed a statement for this request.
 
         Raises:
-            BatchRefused: UNREADABLE if not.
+            BatchRefused: NOT_PROVEN if it has not signed it.
+            ValueError: if numbers do not add up.
         """
-        whole = items.count == self.count and items.value() == self.inputs
-        if not whole or (self.previous and layers.value() != self.previous[-1].outputs):
-            raise BatchRefused(Refusal.UNREADABLE)
+        signed = self.statement(said).holds(said.signature, verifying_key=self.verifying_key)
+        if said.request != self.digest() or not signed:
+            raise BatchRefused(Refusal.NOT_PROVEN)
+        clients, rest = divmod(said.count, self.context.reports)
+        those = all(0 <= place < self.count for place in said.rejected)
+        if not those or said.answered + len(said.rejected) != self.count or rest or clients > said.answered:
+            raise ValueError("not as many good and bad items as were sent, or more reports than good ones")
+
+    def check_outputs(self, items: Sequence[bytes], said: MixedStatement) -> None:
+        """Check that items are those that the mixer has signed, none of them twice.
+
+        Raises:
+            BatchRefused: NOT_PROVEN if they are others.
+            ValueError: if one is there twice.
+        """
+        sizes = {len(item) for item in items}
+        if sizes != {self.output_size} or items_digest(items, size=self.output_size) != said.outputs:
+            raise BatchRefused(Refusal.NOT_PROVEN)
+        if len(set(items)) < len(items):
+            raise ValueError("the same report twice: every one is sealed anew")
 
     def _statement(self, said: MixedStatement, *, position: int) -> Statement:
-        return statement(
-            _BATCH,
-            self._binding(),
-            encoded_number(position),
-            said.request,
-            encoded_number(said.answered),
-            *positions(said.rejected),
-            encoded_number(said.count),
-            said.outputs,
-            mark_bytes(*said.masks),
+        binding = cascade_binding(
+            context=self.context, analyzer_key=self.analyzer_key, mixer_keys=self.mixer_keys
         )
+        text = replace(said, signature=b"").to_json().encode()
+        return statement(_BATCH, binding, encoded_number(position), text)
 
-    def _binding(self) -> bytes:
-        return row_binding(context=self.context, analyzer_key=self.analyzer_key, mixer_keys=self.mixer_keys)
+
+def _read(values: dict[str, Any], *hexadecimal: str) -> dict[str, Any]:
+    """The values, those of some names turned from hexadecimal digits into bytes."""
+    return values | {name: bytes.fromhex(values[name]) for name in hexadecimal}

@@ -8,14 +8,25 @@ them, one after another, each sealed by itself. So a client's reports come to th
 and leave it apart from each other. In a mix cascade there is no such round: a mixer before the last one could
 not take them apart.
 
-In a cascade of k mixers there is one more layer and a ticket for each further mixer, with marks (16 bytes
-each) by which every mixer can tell that it got a layer of each client
-(:mod:`shuffle_plugins.shuffler.marks`):
+A single mixer is a cascade of one. In a cascade of k there is one more layer and a ticket for each further
+mixer:
 
     envelope = layer 1 ‖ ticket 2 ‖ … ‖ ticket k
     layer 1  = HPKE to mixer 1 of   flag (1) ‖ signer (32) ‖ signature (64) ‖ k - 1 masks ‖ layer 2
     layer i  = HPKE to mixer i of   flag (1) ‖ mark ‖ layer i + 1, or inner after the last mixer
     ticket i = HPKE to mixer i of   signer (32) ‖ signature (64) ‖ masked mark ‖ k - i masks
+
+For the layer of every mixer but the first a client draws a random number, the *mark*. Its *masked mark*, in
+the ticket, is the mark plus one random *mask* for every mixer before, modulo 2^128, and each of the mixers
+before gets its mask alone. A mixer adds up the masked marks of all clients, takes off the marks that it finds
+in the layers, and compares the rest with the sums of masks that the mixers before it have signed. So it can
+tell that it got a layer of each client, but not which is whose:
+
+- A mixer that does not know a client's mark cannot take its layer out of the batch unnoticed: it would have
+  to guess the mark, which succeeds with probability 2^-128.
+- A masked mark contains a mask of every mixer before. If one of these is honest, it gives out nothing but
+  the sum of its masks. So tickets are independent of marks except for the sum over all clients, which the
+  layers show anyway.
 
 HPKE is RFC 9180 in base mode with X25519, HKDF-SHA256 and AES-128-GCM. The server, which holds the analyzer's
 key and relays envelopes, sees random-looking bytes of one length; the mixer sees who signed and whether it is
@@ -28,7 +39,8 @@ not open.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import secrets
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -38,29 +50,28 @@ from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
 from shuffle_plugins.shuffler.keys import KEY_BYTES, SealingKey, SigningKey, public_key_bytes
-from shuffle_plugins.shuffler.marks import MARK_BYTES, draw_marks, mark_bytes, read_marks
 from shuffle_plugins.shuffler.shuffler import RoundContext
 
 MOST_MIXERS = 16
 """How many mixers there may be in a cascade."""
 
+MARK_BYTES = 16
+"""Bytes of a mark, of a mask, and of the sum of both."""
+
+_MODULUS = 1 << (8 * MARK_BYTES)
 _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)
 _HPKE_BYTES = KEY_BYTES + 16
 _SIGNATURE_BYTES = 64
 _COVER_BYTES = 1 + KEY_BYTES + _SIGNATURE_BYTES
+_NAMED_BYTES = KEY_BYTES + _SIGNATURE_BYTES
 _REPORT, _DUMMY = b"\x01", b"\x00"
 
-_TO_ANALYZER = b"shuffle-plugins/1 to the analyzer"
-_TO_MIXER = b"shuffle-plugins/1 to the mixer"
-_SIGNED = b"shuffle-plugins/1 signed"
-
-_CASCADE = b"shuffle-plugins/3 mixers in a row"
-_TO_MIXER_OF_CASCADE = b"shuffle-plugins/3 to mixer"
-_SIGNED_FOR_CASCADE = b"shuffle-plugins/3 signed"
-_TICKET_OF_CASCADE = b"shuffle-plugins/3 ticket for mixer"
-_SIGNED_TICKET = b"shuffle-plugins/3 signed ticket"
-_LATER_BYTES = 1 + MARK_BYTES + _HPKE_BYTES
-_NAMED_BYTES = KEY_BYTES + _SIGNATURE_BYTES
+_TO_ANALYZER = b"shuffle-plugins/4 to the analyzer"
+_CASCADE = b"shuffle-plugins/4 cascade"
+_LAYER = b"shuffle-plugins/4 layer"
+_SIGNED = b"shuffle-plugins/4 signed"
+_TICKET = b"shuffle-plugins/4 ticket"
+_SIGNED_TICKET = b"shuffle-plugins/4 ticket signed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +116,19 @@ def envelope_size(size: int, *, mixers: int = 1, reports: int = 1) -> int:
 def part_sizes(size: int, *, mixers: int, reports: int = 1) -> list[int]:
     """Bytes of an envelope's parts: the first mixer's layer, and the ticket for each of the others."""
     tickets = [ticket_size(mixers=mixers, position=position) for position in range(1, mixers)]
-    further = (reports - 1) * layer_size(size, mixers=1, position=1)
+    further = (reports - 1) * (size + _HPKE_BYTES)
     return [layer_size(size, mixers=mixers, position=0) + further, *tickets]
 
 
 def layer_size(size: int, *, mixers: int, position: int) -> int:
     """Bytes of the layer that the mixer at a position gets; after the last mixer, of a sealed report."""
-    later = size + _HPKE_BYTES + (mixers - max(position, 1)) * _LATER_BYTES
-    return later + (0 if position else _COVER_BYTES + (mixers - 1) * MARK_BYTES + _HPKE_BYTES)
+    covers = (cover_size(mixers=mixers, position=place) for place in range(position, mixers))
+    return size + _HPKE_BYTES + sum(covers)
+
+
+def cover_size(*, mixers: int, position: int) -> int:
+    """Bytes by which the layer of the mixer at a position is longer than what is inside."""
+    return _HPKE_BYTES + (1 + MARK_BYTES if position else _COVER_BYTES + (mixers - 1) * MARK_BYTES)
 
 
 def ticket_size(*, mixers: int, position: int) -> int:
@@ -150,7 +166,7 @@ def seal(
         raise ShuffleError(f"every client's reports of the round have {whole} bytes, got {len(report)}")
     mixer_keys = (mixer_key,) if isinstance(mixer_key, bytes) else tuple(mixer_key)
     check_several(context, mixers=len(mixer_keys))
-    layers = _Layers(context, analyzer_key, mixer_keys)
+    binding = cascade_binding(context=context, analyzer_key=analyzer_key, mixer_keys=mixer_keys)
     flag = _DUMMY if report is None else _REPORT
     drawn, signer = draw_marks(len(mixer_keys)), public_key_bytes(signing_key)
     try:
@@ -165,13 +181,13 @@ def seal(
         tickets = []
         for position in range(len(mixer_keys) - 1, 0, -1):
             marked = flag + mark_bytes(drawn.marks[position]) + inner
-            inner = _SUITE.encrypt(marked, keys[position], info=layers.info(position))
+            inner = _SUITE.encrypt(marked, keys[position], info=_at(_LAYER, binding, position))
             masked = mark_bytes(drawn.masked[position], *drawn.masks[position])
-            ticket = signer + signing_key.sign(layers.signed_ticket(position, masked)) + masked
-            tickets.append(_SUITE.encrypt(ticket, keys[position], info=layers.ticket_info(position)))
+            ticket = signer + signing_key.sign(_at(_SIGNED_TICKET, binding, position) + masked) + masked
+            tickets.append(_SUITE.encrypt(ticket, keys[position], info=_at(_TICKET, binding, position)))
         inner = mark_bytes(*drawn.masks[0]) + inner
-        cover = flag + signer + signing_key.sign(layers.signed(flag, inner)) + inner
-        return b"".join([_SUITE.encrypt(cover, keys[0], info=layers.info(0)), *tickets[::-1]])
+        cover = flag + signer + signing_key.sign(_at(_SIGNED, binding, 0) + flag + inner) + inner
+        return b"".join([_SUITE.encrypt(cover, keys[0], info=_at(_LAYER, binding, 0)), *tickets[::-1]])
     except ValueError as error:
         raise ShuffleError("a public key of the analyzer or the mixer is no point to seal to") from error
 
@@ -188,6 +204,10 @@ class EnvelopeOpener:
 
     Raises:
         ShuffleError: if a key is malformed, or this mixer's is not among them.
+
+    Attributes:
+        position: place of this mixer in its cascade, from 0.
+        mixers: how many there are.
     """
 
     def __init__(
@@ -205,34 +225,8 @@ class EnvelopeOpener:
             raise ShuffleError("this mixer is not one of the mixers that clients were told to seal to")
         self._private_key = private_key
         self._enrolled = enrolled
-        self._layers = _Layers(context, analyzer_key, keys)
-        self._position, self._mixers = keys.index(own), len(keys)
-        self._info = self._layers.info(self._position)
-
-    @property
-    def first(self) -> bool:
-        """Whether this mixer is the first in its cascade, or the only one."""
-        return self._position == 0
-
-    @property
-    def last(self) -> bool:
-        """Whether this mixer is the last in its cascade, or the only one."""
-        return self._position == self._mixers - 1
-
-    @property
-    def later(self) -> int:
-        """How many mixers come after this one."""
-        return self._mixers - 1 - self._position
-
-    @property
-    def overhead(self) -> int:
-        """Bytes by which a layer is longer than what is inside."""
-        return _HPKE_BYTES + (_COVER_BYTES + self.later * MARK_BYTES if self.first else 1 + MARK_BYTES)
-
-    @property
-    def ticket_bytes(self) -> int:
-        """Bytes of the ticket that goes with a layer; 0 at the first mixer."""
-        return ticket_size(mixers=self._mixers, position=self._position)
+        self._binding = cascade_binding(context=context, analyzer_key=analyzer_key, mixer_keys=keys)
+        self.position, self.mixers = keys.index(own), len(keys)
 
     def open(self, envelope: bytes) -> Opened:
         """Open one layer: the outer one of an envelope, or what the mixer before gave back.
@@ -241,16 +235,17 @@ class EnvelopeOpener:
             BatchRefused: UNREADABLE if it was altered or sealed to another key or for another round;
                 UNKNOWN_SIGNER if no enrolled client signed it, at the first mixer.
         """
-        cover = self._decrypted(envelope, self._info)
-        flag, start = cover[:1], self.overhead - _HPKE_BYTES
+        cover = self._decrypted(envelope, _LAYER)
+        flag = cover[:1]
+        start = cover_size(mixers=self.mixers, position=self.position) - _HPKE_BYTES
         if flag not in (_REPORT, _DUMMY) or len(cover) - start < _HPKE_BYTES:
             raise BatchRefused(Refusal.UNREADABLE)
         real, inner = flag == _REPORT, cover[start:]
-        if not self.first:
+        if self.position:
             [mark] = read_marks(cover[1:start])
             return Opened(signer=b"", real=real, inner=inner, mark=mark)
         signer, signature = cover[1 : 1 + KEY_BYTES], cover[1 + KEY_BYTES : _COVER_BYTES]
-        self._check_signature(signer, signature, self._layers.signed(flag, cover[_COVER_BYTES:]))
+        self._check_signature(signer, signature, _SIGNED, flag + cover[_COVER_BYTES:])
         return Opened(signer=signer, real=real, inner=inner, masks=read_marks(cover[_COVER_BYTES:start]))
 
     def open_ticket(self, ticket: bytes) -> Ticket:
@@ -259,25 +254,28 @@ class EnvelopeOpener:
         Raises:
             BatchRefused: as by :meth:`open` of an envelope at the first mixer.
         """
-        text = self._decrypted(ticket, self._layers.ticket_info(self._position))
-        if len(text) != self.ticket_bytes - _HPKE_BYTES:
+        text = self._decrypted(ticket, _TICKET)
+        if len(text) != ticket_size(mixers=self.mixers, position=self.position) - _HPKE_BYTES:
             raise BatchRefused(Refusal.UNREADABLE)
         signer, signature, masked = text[:KEY_BYTES], text[KEY_BYTES:_NAMED_BYTES], text[_NAMED_BYTES:]
-        self._check_signature(signer, signature, self._layers.signed_ticket(self._position, masked))
+        self._check_signature(signer, signature, _SIGNED_TICKET, masked)
         first, *masks = read_marks(masked)
         return Ticket(signer=signer, masked=first, masks=tuple(masks))
 
-    def _decrypted(self, ciphertext: bytes, info: bytes) -> bytes:
+    def _decrypted(self, ciphertext: bytes, label: bytes) -> bytes:
+        info = _at(label, self._binding, self.position)
         try:
             return _SUITE.decrypt(ciphertext, self._private_key, info=info)
         except (InvalidTag, ValueError):
             raise BatchRefused(Refusal.UNREADABLE) from None
 
-    def _check_signature(self, signer: bytes, signature: bytes, signed: bytes) -> None:
+    def _check_signature(self, signer: bytes, signature: bytes, label: bytes, text: bytes) -> None:
         if signer not in self._enrolled:
             raise BatchRefused(Refusal.UNKNOWN_SIGNER)
         try:
-            Ed25519PublicKey.from_public_bytes(signer).verify(signature, signed)
+            Ed25519PublicKey.from_public_bytes(signer).verify(
+                signature, _at(label, self._binding, self.position) + text
+            )
         except (InvalidSignature, ValueError):
             raise BatchRefused(Refusal.UNKNOWN_SIGNER) from None
 
@@ -291,7 +289,7 @@ def open_reports(
     one such client must not stop a round. The caller can count the reports that are left.
 
     Args:
-        inner: ciphertexts of a :class:`~shuffle_plugins.shuffler.mixer.MixedBatch`.
+        inner: ciphertexts that the last mixer gave back.
         context: the round that the reports belong to.
         analyzer_private_key: the key whose public part clients were told.
     """
@@ -315,50 +313,77 @@ def check_several(context: RoundContext, *, mixers: int) -> None:
         raise ShuffleError("clients that send several reports each need a single mixer, not a mix cascade")
 
 
-def row_binding(*, context: RoundContext, analyzer_key: bytes, mixer_keys: Sequence[bytes]) -> bytes:
-    """32 bytes that differ wherever the round, the analyzer's key, a mixer or the mixers' order differs."""
-    count = len(mixer_keys).to_bytes(1, "big")
-    keys = b"".join(mixer_keys)
-    return hashlib.sha256(_CASCADE + count + context.digest() + analyzer_key + keys).digest()
-
-
-def _binding(context: RoundContext, analyzer_key: bytes) -> bytes:
-    return context.digest() + analyzer_key
-
-
-class _Layers:
-    """What each layer of an envelope is bound to.
+def cascade_binding(*, context: RoundContext, analyzer_key: bytes, mixer_keys: Sequence[bytes]) -> bytes:
+    """32 bytes that differ wherever the round, the analyzer's key, a mixer or the mixers' order differs.
 
     Raises:
         ShuffleError: if a key is malformed, a mixer is there twice, or there are no mixers or too many.
     """
+    for key in (analyzer_key, *mixer_keys):
+        if not isinstance(key, bytes) or len(key) != KEY_BYTES:
+            raise ShuffleError(f"a public key has {KEY_BYTES} bytes")
+    if not 1 <= len(mixer_keys) <= MOST_MIXERS or len(set(mixer_keys)) < len(mixer_keys):
+        raise ShuffleError(f"there are 1 to {MOST_MIXERS} mixers in a cascade, each with keys of its own")
+    return hashlib.sha256(_CASCADE + context.digest() + analyzer_key + b"".join(mixer_keys)).digest()
 
-    def __init__(self, context: RoundContext, analyzer_key: bytes, mixer_keys: tuple[bytes, ...]) -> None:
-        for key in (analyzer_key, *mixer_keys):
-            if not isinstance(key, bytes) or len(key) != KEY_BYTES:
-                raise ShuffleError(f"a public key has {KEY_BYTES} bytes")
-        if not 1 <= len(mixer_keys) <= MOST_MIXERS or len(set(mixer_keys)) < len(mixer_keys):
-            raise ShuffleError(f"there are 1 to {MOST_MIXERS} mixers in a cascade, each with keys of its own")
-        self._row = len(mixer_keys) > 1
-        if self._row:
-            binding = row_binding(context=context, analyzer_key=analyzer_key, mixer_keys=mixer_keys)
-            self._info, self._signed = _TO_MIXER_OF_CASCADE + binding, _SIGNED_FOR_CASCADE + binding
-        else:
-            binding = _binding(context, analyzer_key)
-            self._info, self._signed = _TO_MIXER + binding, _SIGNED + binding + mixer_keys[0]
 
-    def info(self, position: int) -> bytes:
-        """What the layer of the mixer at a position is bound to."""
-        return self._info if not self._row else self._info + position.to_bytes(1, "big")
+def _at(label: bytes, binding: bytes, position: int) -> bytes:
+    """What a layer, a ticket or a signature is bound to, of the mixer at a position."""
+    return label + binding + position.to_bytes(1, "big")
 
-    def signed(self, flag: bytes, inner: bytes) -> bytes:
-        """What a client signs for the first mixer."""
-        return self._signed + flag + inner
 
-    def ticket_info(self, position: int) -> bytes:
-        """What the ticket of the mixer at a position is bound to."""
-        return _TICKET_OF_CASCADE + position.to_bytes(1, "big") + self._info
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What a client draws for a mix cascade; positions are those in it, from 0.
 
-    def signed_ticket(self, position: int, masked: bytes) -> bytes:
-        """What a client signs for the later mixer at a position."""
-        return _SIGNED_TICKET + position.to_bytes(1, "big") + self._signed + masked
+    Attributes:
+        marks: by the position of the mixer, but the first, whose layer it stands in; the first entry is 0.
+        masked: what stands in that mixer's ticket: mark and masks together.
+        masks: by the position of the mixer that gets the masks: one for each mixer after it, in order.
+    """
+
+    marks: tuple[int, ...]
+    masked: tuple[int, ...]
+    masks: tuple[tuple[int, ...], ...]
+
+
+def draw_marks(
+    mixers: int, *, modulus: int = _MODULUS, draw: Callable[[int], int] = secrets.randbelow
+) -> Marks:
+    """Marks and masks of one client.
+
+    Args:
+        mixers: how many there are in the cascade.
+        modulus: marks are whole numbers below it.
+        draw: gives a uniform whole number below its argument; the operating system's entropy by default.
+    """
+    marks = (0, *(draw(modulus) for _ in range(1, mixers)))
+    masks = tuple(tuple(draw(modulus) for _ in range(holder + 1, mixers)) for holder in range(mixers))
+    masked = [0]
+    for position in range(1, mixers):
+        given = sum(masks[holder][position - holder - 1] for holder in range(position))
+        masked.append((marks[position] + given) % modulus)
+    return Marks(marks=marks, masked=tuple(masked), masks=masks)
+
+
+def agree(*, masked: int, marks: int, masks: int, modulus: int = _MODULUS) -> bool:
+    """Whether the sum over all tickets is that of all layers' marks and of all masks."""
+    return (masked - marks - masks) % modulus == 0
+
+
+def mark_bytes(*values: int) -> bytes:
+    """Marks or masks, or sums of them, as they travel."""
+    return b"".join((value % _MODULUS).to_bytes(MARK_BYTES, "big") for value in values)
+
+
+def read_marks(data: bytes) -> tuple[int, ...]:
+    """What :func:`mark_bytes` wrote.
+
+    Raises:
+        ValueError: if it has another length.
+    """
+    if len(data) % MARK_BYTES:
+        raise ValueError(f"a mark has {MARK_BYTES} bytes")
+    return tuple(
+        int.from_bytes(data[start : start + MARK_BYTES], "big") for start in range(0, len(data), MARK_BYTES)
+    )

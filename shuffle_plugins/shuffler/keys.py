@@ -36,7 +36,7 @@ SealingKey = X25519PrivateKey
 SigningKey = Ed25519PrivateKey
 """Private key with which a client signs its envelopes, and a mixer what it says."""
 
-_Key = TypeVar("_Key", bytes, "ServicePublicKey")
+_Kind = TypeVar("_Kind")
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
 _LONGEST_KEY_FILE = 10_000  # bytes; two keys take 240
 _END = b"-----END PRIVATE KEY-----\n"
@@ -119,14 +119,8 @@ def parse_mixer_public_key(text: object) -> ServicePublicKey:
     """The public key of a mixer or an aggregator, written as 128 hexadecimal digits.
 
     Raises:
-        ShuffleError: if it is anything else. If it is only the half to which clients seal, the text says so.
+        ShuffleError: if it is anything else.
     """
-    if isinstance(text, str) and _HEX.fullmatch(text):
-        raise ShuffleError(
-            "these 64 digits are a key to seal to, by which nobody can tell who answers. The whole public "
-            "key of a mixer or an aggregator has 128; its operator gets it by: "
-            "shuffle-plugins keys public FILE"
-        )
     if not isinstance(text, str) or not _HEX.fullmatch(text[:64]) or not _HEX.fullmatch(text[64:]):
         raise ShuffleError(
             "the public key of a mixer or an aggregator is a string of 128 hexadecimal digits, as "
@@ -135,42 +129,14 @@ def parse_mixer_public_key(text: object) -> ServicePublicKey:
     return ServicePublicKey(sealing=bytes.fromhex(text[:64]), verifying=bytes.fromhex(text[64:]))
 
 
-def parse_mixer_sealing_key(text: object) -> bytes:
-    """The key to which clients seal: the first half of a mixer's public key, or that half alone; 32 bytes.
-
-    Raises:
-        ShuffleError: if it is neither 128 nor 64 hexadecimal digits.
-    """
-    if isinstance(text, str) and _HEX.fullmatch(text):
-        return bytes.fromhex(text)
-    return parse_mixer_public_key(text).sealing
-
-
 def parse_mix_cascade(text: object) -> tuple[ServicePublicKey, ...]:
     """Public keys of mixers in the order in which they work: a list, or one text with commas between.
 
     Raises:
         ShuffleError: if there is none, or one is not 128 hexadecimal digits, or is there twice.
     """
-    return _row([parse_mixer_public_key(part) for part in _parts(text)])
-
-
-def parse_cascade_sealing_keys(text: object) -> tuple[bytes, ...]:
-    """The keys to which clients seal, 32 bytes each, of :func:`parse_mix_cascade`; halves may stand alone.
-
-    Raises:
-        ShuffleError: if one is neither 128 nor 64 hexadecimal digits, or is there twice.
-    """
-    return _row([parse_mixer_sealing_key(part) for part in _parts(text)])
-
-
-def _parts(text: object) -> list[object]:
-    if isinstance(text, str):
-        return [part.strip() for part in text.split(",")]
-    return list(text) if isinstance(text, list | tuple) else [text]
-
-
-def _row(found: list[_Key]) -> tuple[_Key, ...]:
+    parts = [part.strip() for part in text.split(",")] if isinstance(text, str) else text
+    found = [parse_mixer_public_key(part) for part in (parts if isinstance(parts, list | tuple) else [parts])]
     if not found or len(set(found)) < len(found):
         raise ShuffleError("the mixers of a cascade have a key each: there is none, or the same one twice")
     return tuple(found)
@@ -198,51 +164,26 @@ def read_sealing_key(path: Path | str) -> SealingKey:
     """The analyzer's private key in a file.
 
     Raises:
-        ShuffleError: if the file is missing, open to others than its owner, or holds anything else.
+        ShuffleError: if the file is missing, open to others than its owner, or holds anything else; so do the
+            other functions that read a key.
     """
-    key = _read(path)
-    if not isinstance(key, X25519PrivateKey):
-        raise ShuffleError(f"the file {path} does not hold a private sealing key (X25519)")
-    return key
+    return _read_as(path, SealingKey, "a private sealing key (X25519)")  # type: ignore[type-abstract]
 
 
 def read_signing_key(path: Path | str) -> SigningKey:
-    """The client's private key in a file.
-
-    Raises:
-        ShuffleError: if the file is missing, open to others than its owner, or holds anything else.
-    """
-    key = _read(path)
-    if not isinstance(key, Ed25519PrivateKey):
-        raise ShuffleError(f"the file {path} does not hold a private signing key (Ed25519)")
-    return key
+    """The client's private key in a file."""
+    return _read_as(path, SigningKey, "a private signing key (Ed25519)")  # type: ignore[type-abstract]
 
 
 def read_service_key(path: Path | str) -> ServiceKey:
-    """The private keys of a mixer or an aggregator in a file.
-
-    Raises:
-        ShuffleError: if the file is missing, open to others than its owner, or holds anything else.
-    """
-    key = _read(path)
-    if isinstance(key, X25519PrivateKey):
-        raise ShuffleError(
-            f"the file {path} holds a mixer's key of an older version, with which it cannot prove who it is; "
-            "make new keys (shuffle-plugins keys mixer) and give the new public key to clients and the server"
-        )
-    if not isinstance(key, ServiceKey):
-        raise ShuffleError(f"the file {path} does not hold a mixer's private keys (X25519, then Ed25519)")
-    return key
+    """The private keys of a mixer or an aggregator in a file."""
+    return _read_as(path, ServiceKey, "a mixer's private keys (X25519, then Ed25519)")
 
 
 def read_private_key(path: Path | str) -> SealingKey | SigningKey | ServiceKey:
-    """The private key in a file, of any kind.
-
-    Raises:
-        ShuffleError: if the file is missing, open to others than its owner, or holds anything else.
-    """
+    """The private key in a file, of any kind."""
     key = _read(path)
-    if not isinstance(key, X25519PrivateKey | Ed25519PrivateKey | ServiceKey):
+    if not isinstance(key, SealingKey | SigningKey | ServiceKey):
         raise ShuffleError(f"the file {path} does not hold a private key; see shuffle-plugins keys")
     return key
 
@@ -316,6 +257,12 @@ def revoke_client(path: Path | str, public_key: bytes) -> None:
     draft.write_text(kept, encoding="utf-8")
     shutil.copymode(path, draft)
     os.replace(draft, path)  # who reads it meanwhile finds the old list or the new one
+
+
+def _read_as(path: Path | str, kind: type[_Kind], what: str) -> _Kind:
+    if not isinstance(key := _read(path), kind):
+        raise ShuffleError(f"the file {path} does not hold {what}")
+    return key
 
 
 def _read(path: Path | str) -> object:

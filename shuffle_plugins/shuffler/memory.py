@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from typing_extensions import override
+
 from shuffle_plugins.core import Reports, checks
 from shuffle_plugins.randomness import SecureRandomness
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal
@@ -15,9 +17,6 @@ class InMemoryShuffler(Shuffler):
 
     Args:
         minimum: fewest clients' batches that are shuffled, at least 2.
-
-    Raises:
-        ValueError: if the minimum is less than 2.
     """
 
     trust = "Whoever runs this process sees each client's report and is trusted to forget whose it was."
@@ -26,12 +25,12 @@ class InMemoryShuffler(Shuffler):
         self._minimum = checks.whole("minimum", minimum, at_least=2)
 
     @property
+    @override
     def minimum(self) -> int:
-        """Fewest clients' batches that are shuffled."""
         return self._minimum
 
+    @override
     def shuffle(self, batches: Sequence[Reports]) -> Reports:
-        """All reports in a uniformly random order; see :meth:`Shuffler.shuffle`."""
         if len(batches) < self._minimum:
             raise BatchRefused(Refusal.UNDER_MINIMUM)
         if len({len(batch) for batch in batches}) != 1 or len(batches[0]) == 0:
@@ -42,8 +41,8 @@ class InMemoryShuffler(Shuffler):
             raise BatchRefused(Refusal.UNREADABLE) from None
         return _permuted(together)
 
+    @override
     def shuffle_reports(self, reports: Reports) -> Reports:
-        """The reports of clients that sent one each; see :meth:`Shuffler.shuffle_reports`."""
         if len(reports) < self._minimum:
             raise BatchRefused(Refusal.UNDER_MINIMUM)
         return _permuted(reports)

@@ -2,55 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import os
+import tempfile
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from random import Random, SystemRandom
+from typing import BinaryIO
 
-from shuffle_plugins.core import checks
-from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, Opened, check_several, layer_size
-from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
-from shuffle_plugins.shuffler.keys import KEY_BYTES
-from shuffle_plugins.shuffler.marks import agree
-from shuffle_plugins.shuffler.permutation import DEFAULT_MEMORY, ExternalPermutation
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+
+from shuffle_plugins.shuffler.batches import BatchRequest, MixedStatement, items_digest
+from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, Opened, agree
+from shuffle_plugins.shuffler.errors import BatchRefused, Refusal
 from shuffle_plugins.shuffler.service import BatchService
 from shuffle_plugins.shuffler.shuffler import RoundContext
-
-
-@dataclass(frozen=True, slots=True)
-class MixedBatch:
-    """What a mixer gives back of a round, and nothing else.
-
-    Attributes:
-        reports: ciphertexts for the analyzer, in uniformly random order, dummies gone.
-            If a client's envelope holds several, they are as far apart as any others.
-        answered: good envelopes, dummies included.
-        rejected: why envelopes were dropped, by their positions among all.
-    """
-
-    reports: list[bytes]
-    answered: int
-    rejected: Mapping[int, Refusal] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixedStream:
-    """A :class:`MixedBatch` whose reports come one after another, as they may not fit in memory.
-
-    Attributes:
-        reports: what is in the batch, each once, in uniformly random order.
-        count: how many those are.
-        size: bytes of each.
-        answered: good envelopes, dummies included.
-        rejected: why envelopes were dropped, by their positions among all.
-        masks: sums over the good ones' masks, for each mixer that comes after this one in a cascade.
-    """
-
-    reports: Iterator[bytes]
-    count: int
-    size: int
-    answered: int
-    rejected: Mapping[int, Refusal]
-    masks: tuple[int, ...] = ()
 
 
 class Mixer(BatchService):
@@ -60,61 +29,18 @@ class Mixer(BatchService):
     are sealed to the analyzer. A bad envelope is dropped alone, and its position is told: whoever relays the
     envelopes could have left it out as well, so this says nothing new about the others. Each round is mixed
     once, whatever the outcome: mixing subsets of a batch would show who sent a dummy.
+    :class:`~shuffle_plugins.shuffler.spool.BatchSpool` sees to that.
 
     In a mix cascade the first mixer drops what is no good. The others take exactly what the one before has
     signed (:meth:`BatchRequest.check_previous`), with a ticket of each client, and refuse the whole batch
-    unless the marks say that there is one layer of each (:mod:`shuffle_plugins.shuffler.marks`). Dummies go
-    through all layers, and the last mixer drops them.
+    unless the marks say that there is one layer of each (:mod:`shuffle_plugins.shuffler.envelopes`). Dummies
+    go through all layers, and the last mixer drops them.
 
     The arguments are those of :class:`BatchService`; ``minimum`` does not count dummies. Where clients send
     several reports each, it counts clients.
     """
 
     role = "mixer"
-
-    def mix(
-        self,
-        envelopes: Sequence[bytes],
-        *,
-        context: RoundContext,
-        analyzer_key: bytes,
-        size: int,
-        minimum: int = 2,
-    ) -> MixedBatch:
-        """Mix a round's envelopes, as a single mixer. The round is spent on disk before anything else
-        happens.
-
-        Args:
-            envelopes: one per client that answered.
-            context: the round as the server describes it; envelopes of clients that were told otherwise do
-                not open.
-            analyzer_key: public key to which clients were told to seal their reports.
-            size: bytes of every envelope of the round.
-            minimum: fewest reports that the server wants. The largest of this, of what the clients were
-                promised (``context.minimum``), and of the mixer's own minimum holds.
-
-        Returns:
-            The batch. A single envelope is dropped for WRONG_SIZE; for UNREADABLE or UNKNOWN_SIGNER, see
-            :class:`EnvelopeOpener`; and for DUPLICATE if one of the same signer came before it.
-
-        Raises:
-            BatchRefused: REPLAYED for a spent round; UNDER_MINIMUM for too few good reports.
-            ShuffleError: if a key is malformed, or the state file cannot be written.
-        """
-        if not isinstance(analyzer_key, bytes) or len(analyzer_key) != KEY_BYTES:
-            raise ShuffleError(f"a public key has {KEY_BYTES} bytes")
-        checks.whole("minimum", minimum, at_least=2)
-        self.spend(context)
-        stream = self.mix_spent(
-            envelopes,
-            context=context,
-            analyzer_key=analyzer_key,
-            size=size,
-            count=len(envelopes),
-            minimum=minimum,
-            memory=4 * max(1, size * len(envelopes)),  # they are in memory as it is
-        )
-        return MixedBatch(reports=list(stream.reports), answered=stream.answered, rejected=stream.rejected)
 
     def check_unspent(self, context: RoundContext) -> None:
         """Check that a round has not begun, without recording anything.
@@ -137,120 +63,95 @@ class Mixer(BatchService):
 
     def mix_spent(
         self,
-        envelopes: Iterable[bytes],
+        items: Iterable[bytes],
+        outputs: BinaryIO,
         *,
-        context: RoundContext,
-        analyzer_key: bytes,
-        size: int,
-        count: int,
-        minimum: int = 2,
-        mixer_keys: Sequence[bytes] = (),
-        earlier_masks: int = 0,
-        memory: int = DEFAULT_MEMORY,
+        request: BatchRequest,
         directory: Path | str | None = None,
-    ) -> MixedStream:
-        """Mix envelopes of a round that :meth:`spend` has recorded, in bounded memory.
-
-        The caller sees to it that a round is mixed once. All envelopes are read and opened before this
-        returns.
+    ) -> MixedStatement:
+        """Mix a batch of a round that :meth:`spend` has recorded; the caller sees to it that it happens once.
 
         Args:
-            envelopes: one for each client that answered, one after another; at a later mixer of a cascade,
-                what the one before gave back, each with one of the tickets, in any order.
-            context: as for :meth:`mix`.
-            analyzer_key: as for :meth:`mix`.
-            size: as for :meth:`mix`.
-            count: how many envelopes there are.
-            minimum: as for :meth:`mix`.
-            mixer_keys: keys to which clients seal of all mixers of a cascade, in order; empty for a single
-                mixer.
-            earlier_masks: at a later mixer of a cascade, what the mixers before have signed as sums of their
-                masks for it, added up.
-            memory: bytes of reports to hold in memory; more go to an encrypted temporary file.
-            directory: folder of that file; None for the system's own.
+            items: those of the request, one after another. All are read before anything is written.
+            outputs: where to write what comes out: the reports, sealed to the analyzer, or layers of the next
+                mixer, in uniformly random order. If a client's envelope holds several reports, they are as
+                far apart as any others.
+            request: what the server asks.
+            directory: folder of a temporary file as large as the outputs; None for the system's own.
+
+        Returns:
+            The signed statement. An item is dropped for UNREADABLE or UNKNOWN_SIGNER, see
+            :class:`EnvelopeOpener`, and for DUPLICATE if one of the same signer came before it.
 
         Raises:
-            BatchRefused: UNDER_MINIMUM, as for :meth:`mix`; at a later mixer of a cascade also INCONSISTENT
-                if the layers are not one of each client whose ticket came, and a ticket's own code if it is
-                no good.
-            ShuffleError: if a key is malformed.
-            OSError: if the temporary file cannot be written.
+            BatchRefused: UNDER_MINIMUM for too few good reports; at a later mixer of a cascade also
+                INCONSISTENT if the layers are not one of each client whose ticket came, and a ticket's own
+                code if it is no good.
+            OSError: if a file cannot be written.
         """
-        required = max(self._minimum, checks.whole("minimum", minimum, at_least=2), context.minimum)
         opener = EnvelopeOpener(
-            context=context,
-            analyzer_key=analyzer_key,
+            context=request.context,
+            analyzer_key=request.analyzer_key,
             private_key=self._key.sealing,
             enrolled=self._enrolled,
-            mixer_keys=mixer_keys,
+            mixer_keys=request.mixer_keys,
         )
-        check_several(context, mixers=len(mixer_keys))
-        # Of an envelope shorter than its layer none opens.
-        whole = max(1, size - opener.ticket_bytes - opener.overhead)
-        inner_size, rest = divmod(whole, context.reports)
-        if rest or (context.reports > 1 and inner_size < layer_size(0, mixers=1, position=1)):
-            raise ShuffleError(f"envelopes of {size} bytes do not hold {context.reports} reports of one size")
-        permutation = ExternalPermutation(
-            record_bytes=inner_size, expected=count * context.reports, memory=memory, directory=directory
-        )
-        tally = _Tally(opener, self._enrolled)
-        try:
-            for position, envelope in enumerate(envelopes):
+        tally, size = _Tally(opener, self._enrolled, split=request.layer_bytes), request.output_size
+        last = request.position == len(request.mixers) - 1
+        with ShuffledFile(size, directory=directory) as shuffled:
+            for position, item in enumerate(items):
                 try:
-                    if len(envelope) != size:  # another length would mark the report inside
-                        raise BatchRefused(Refusal.WRONG_SIZE)
-                    one = tally.take(envelope)
+                    one = tally.take(item)
                 except BatchRefused as refused:
                     tally.rejected[position] = refused.code
                     continue
-                if one is not None and (one.real or not opener.last):
-                    for start in range(0, whole, inner_size):
-                        permutation.add(one.inner[start : start + inner_size])
-            tally.check(earlier_masks)
-            if tally.real < required:
+                if one is not None and (one.real or not last):
+                    for start in range(0, len(one.inner), size):
+                        shuffled.add(one.inner[start : start + size])
+            tally.check(request.earlier_masks)
+            if tally.real < max(self._minimum, request.minimum, request.context.minimum):
                 raise BatchRefused(Refusal.UNDER_MINIMUM, tally.rejected)
-        except BaseException:
-            permutation.close()
-            raise
-        return MixedStream(
-            reports=permutation.drain(),
-            count=len(permutation),
-            size=inner_size,
-            answered=tally.answered,
-            rejected=tally.rejected,
-            masks=tuple(tally.masks),
-        )
+            said = MixedStatement(
+                request=request.digest(),
+                answered=tally.answered,
+                rejected=tally.rejected,
+                count=len(shuffled),
+                outputs=items_digest(_written(shuffled.drain(), outputs), size=size),
+                masks=tuple(tally.masks),
+            )
+        return replace(said, signature=self.sign(request.statement(said)))
 
 
 class _Tally:
     """What a mixer counts and adds up while it opens a batch."""
 
-    def __init__(self, opener: EnvelopeOpener, enrolled: frozenset[bytes]) -> None:
+    def __init__(self, opener: EnvelopeOpener, enrolled: frozenset[bytes], *, split: int) -> None:
         self._opener = opener
+        self._first = opener.position == 0
+        self._split = split  # bytes of an item's layer, before its ticket
         # Who has not come yet: the set shares its keys with the enrolled; one of those seen would not.
         self._absent = set(enrolled)
         self._masked = self._marks = 0
         self._whole = True
         self.answered = self.real = 0
-        self.masks = [0] * opener.later
+        self.masks = [0] * (opener.mixers - 1 - opener.position)
         self.rejected: dict[int, Refusal] = {}
 
-    def take(self, envelope: bytes) -> Opened | None:
+    def take(self, item: bytes) -> Opened | None:
         """What is inside; None for a layer of a later mixer that does not open.
 
         Raises:
             BatchRefused: why the envelope is dropped, or, at a later mixer, the ticket is no good.
         """
-        if self._opener.first:
-            one = self._opener.open(envelope)
+        if self._first:
+            one = self._opener.open(item)
             self._come(one.signer, one.masks)
         else:
-            split = len(envelope) - self._opener.ticket_bytes
-            ticket = self._opener.open_ticket(envelope[split:])
+            ticket = self._opener.open_ticket(item[self._split :])
             self._come(ticket.signer, ticket.masks)
             self._masked += ticket.masked
             try:
-                one = self._opener.open(envelope[:split])
+                one = self._opener.open(item[: self._split])
             except BatchRefused:
                 self._whole = False  # its place in the batch says nothing about whose it is
                 return None
@@ -264,7 +165,7 @@ class _Tally:
         Raises:
             BatchRefused: INCONSISTENT if they are not; the ticket's own code if one was no good.
         """
-        if self._opener.first:
+        if self._first:
             return
         for code in self.rejected.values():
             raise BatchRefused(code, self.rejected)
@@ -278,3 +179,74 @@ class _Tally:
         self._absent.remove(signer)
         self.answered += 1
         self.masks = [sum(pair) for pair in zip(self.masks, masks, strict=True)]
+
+
+class ShuffledFile:
+    """Takes records of one size, one by one, and gives them all back in a uniformly random order.
+
+    They lie in a file without a name, encrypted under a key that exists in this process alone; in memory are
+    eight bytes of each. The operating system removes the file when the process ends, also when it is killed;
+    what may be left on the disk's free blocks cannot be read.
+
+    Args:
+        size: bytes of every record.
+        directory: folder of the file; None for the system's own.
+        entropy: where the order comes from; the operating system by default.
+
+    Raises:
+        OSError: if the folder cannot be written to, or the disk is full.
+    """
+
+    def __init__(
+        self, size: int, *, directory: Path | str | None = None, entropy: Random | None = None
+    ) -> None:
+        self._size = size
+        self._entropy = entropy or SystemRandom()
+        self._count = 0
+        self._key = AES(os.urandom(32))
+        self._encryptor = self._cipher(0).encryptor()
+        # On Linux this file never has a name (O_TMPFILE); elsewhere it loses it at once.
+        self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __enter__(self) -> ShuffledFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def add(self, record: bytes) -> None:
+        """Take one more record.
+
+        Raises:
+            ValueError: if it has another size.
+        """
+        if len(record) != self._size:
+            raise ValueError(f"every record has {self._size} bytes, got {len(record)}")
+        self._file.write(self._encryptor.update(record))
+        self._count += 1
+
+    def drain(self) -> Iterator[bytes]:
+        """All records, each once, in random order."""
+        order = array("Q", range(self._count))
+        self._entropy.shuffle(order)
+        for place in order:
+            start = place * self._size
+            self._file.seek(start)
+            data = self._file.read(self._size)
+            if len(data) != self._size:
+                raise OSError("the mixer's temporary file is shorter than what was written to it")
+            before = start % (AES.block_size // 8)  # of the first block's keystream
+            decryptor = self._cipher(start).decryptor()
+            yield decryptor.update(bytes(before) + data)[before:]
+
+    def _cipher(self, start: int) -> Cipher[CTR]:
+        return Cipher(self._key, CTR((start // (AES.block_size // 8)).to_bytes(16, "big")))
+
+
+def _written(items: Iterable[bytes], file: BinaryIO) -> Iterator[bytes]:
+    for item in items:
+        file.write(item)
+        yield item

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import SystemRandom
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 
+from shuffle_plugins.core import Ranged, whole_number
 from shuffle_plugins.shuffler.errors import ShuffleError
 
 if TYPE_CHECKING:
@@ -22,8 +23,24 @@ TOKEN_BYTES = 16
 FINGERPRINT_BYTES = 32
 """Bytes of the digest of what all clients of a round must know alike."""
 
-_ROUND = b"shuffle-plugins/2 round"
-_ROUND_OF_SEVERAL = b"shuffle-plugins/4 round of several reports"
+_ROUND = b"shuffle-plugins/4 round"
+
+
+def bytes_of(length: int) -> Callable[[str, object], bytes]:
+    """The range of a field: so many bytes."""
+
+    def check(name: str, value: object) -> bytes:
+        if not isinstance(value, bytes) or len(value) != length:
+            raise ShuffleError(f"{name} has {length} bytes")
+        return value
+
+    return check
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ShuffleError(f"{name} is a string, got {value!r}")
+    return value
 
 
 class Shuffler(ABC):
@@ -65,8 +82,8 @@ class Shuffler(ABC):
         return self.shuffle(reports.split())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundContext:
+@dataclass(frozen=True, kw_only=True)
+class RoundContext(Ranged):
     """What every party of a round must know alike: clients, mixer and analyzer.
 
     Attributes:
@@ -77,35 +94,19 @@ class RoundContext:
         minimum: fewest reports that clients were promised to be shuffled among, at least 2. A mixer gives out
             no fewer. Where clients send several reports each, it counts clients.
         reports: how many reports every client that takes part sends, all in one envelope.
-
-    Raises:
-        ShuffleError: if a field has another type or length, or is out of range.
     """
 
-    run: str
-    token: bytes
-    fingerprint: bytes
-    minimum: int = 2
-    reports: int = 1
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.run, str):
-            raise ShuffleError(f"a run is named by a string, got {self.run!r}")
-        if not isinstance(self.token, bytes) or len(self.token) != TOKEN_BYTES:
-            raise ShuffleError(f"a token has {TOKEN_BYTES} bytes")
-        if not isinstance(self.fingerprint, bytes) or len(self.fingerprint) != FINGERPRINT_BYTES:
-            raise ShuffleError(f"a fingerprint has {FINGERPRINT_BYTES} bytes")
-        if type(self.minimum) is not int or not 2 <= self.minimum < 1 << 63:
-            raise ShuffleError(f"a promised minimum is a whole number, at least 2, got {self.minimum!r}")
-        if type(self.reports) is not int or not 1 <= self.reports < 1 << 31:
-            raise ShuffleError(f"a client sends a whole number of reports, at least 1, got {self.reports!r}")
+    run: Annotated[str, _text]
+    token: Annotated[bytes, bytes_of(TOKEN_BYTES)]
+    fingerprint: Annotated[bytes, bytes_of(FINGERPRINT_BYTES)]
+    minimum: Annotated[int, whole_number(at_least=2, at_most=(1 << 63) - 1)] = 2
+    reports: Annotated[int, whole_number(at_most=(1 << 31) - 1)] = 1
 
     def digest(self) -> bytes:
         """32 bytes that differ wherever two contexts differ."""
         run = self.run.encode("utf-8", "surrogatepass")
-        promised = self.minimum.to_bytes(8, "little")
-        kind = _ROUND if self.reports == 1 else _ROUND_OF_SEVERAL + self.reports.to_bytes(8, "little")
-        return hashlib.sha256(kind + self.token + self.fingerprint + promised + run).digest()
+        numbers = self.minimum.to_bytes(8, "little") + self.reports.to_bytes(8, "little")
+        return hashlib.sha256(_ROUND + self.token + self.fingerprint + numbers + run).digest()
 
 
 def shuffled(items: Sequence[_T]) -> list[_T]:

@@ -7,7 +7,7 @@ be passed off as the answer to another question. Different statements have diffe
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidSignature
@@ -15,14 +15,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from shuffle_plugins.shuffler.errors import Refusal
 from shuffle_plugins.shuffler.keys import SigningKey
-from shuffle_plugins.shuffler.shuffler import RoundContext
 
 CHALLENGE_BYTES = 32
 """Bytes of the random challenge to which a mixer answers who it is."""
 
-_REQUEST = b"shuffle-plugins/2 mixer request"
-_BATCH = b"shuffle-plugins/2 mixed batch"
-_REFUSED = b"shuffle-plugins/2 refused batch"
+_REFUSED = b"shuffle-plugins/4 refused batch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +58,9 @@ def role_statement(
         sealing_key: public key to which clients seal.
         minimum: fewest reports that it gives out.
     """
-    kind = f"shuffle-plugins/2 {role} role".encode()
+    kind = f"shuffle-plugins/4 {role} role".encode()
     name = run.encode("utf-8", "surrogatepass")
     return statement(kind, challenge, name, encoded_number(node), sealing_key, encoded_number(minimum))
-
-
-def request_digest(
-    *, context: RoundContext, analyzer_key: bytes, minimum: int, size: int, envelopes: Sequence[bytes]
-) -> bytes:
-    """Digest of a request to mix, 32 bytes; it covers the order of the envelopes, too."""
-    inputs = statement(_REQUEST, *envelopes)
-    return statement(
-        _REQUEST, context.digest(), analyzer_key, encoded_number(minimum), encoded_number(size), inputs.digest
-    ).digest
-
-
-def batch_statement(
-    *, request: bytes, answered: int, rejected: Mapping[int, Refusal], reports: Sequence[bytes]
-) -> Statement:
-    """A mixer's statement of the batch that it gives back for a request, given by :func:`request_digest`."""
-    return statement(_BATCH, request, encoded_number(answered), *positions(rejected), *reports)
 
 
 def refusal_statement(*, request: bytes, code: Refusal, rejected: Mapping[int, Refusal]) -> Statement:

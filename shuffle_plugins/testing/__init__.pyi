@@ -1,7 +1,7 @@
 from .conformance import CHECKS as CHECKS
+from .conformance import CheckResult as CheckResult
+from .conformance import ConformanceError as ConformanceError
+from .conformance import ConformanceReport as ConformanceReport
+from .conformance import Status as Status
 from .conformance import check_mechanism as check_mechanism
-from .report import CheckResult as CheckResult
-from .report import ConformanceError as ConformanceError
-from .report import ConformanceReport as ConformanceReport
-from .report import Status as Status
 from .suite import MechanismConformance as MechanismConformance

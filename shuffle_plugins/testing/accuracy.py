@@ -8,6 +8,9 @@ from torch import Tensor
 from shuffle_plugins.core import Reports
 from shuffle_plugins.mechanisms import LocalRandomizer
 from shuffle_plugins.testing.case import (
+    FLOAT32,
+    LARGEST_Z,
+    UNSEEN,
     Broken,
     Case,
     Measured,
@@ -15,11 +18,11 @@ from shuffle_plugins.testing.case import (
     distinct,
     estimates,
     pick,
+    require,
+    worst_z,
 )
-from shuffle_plugins.testing.privacy import LARGEST_Z, UNSEEN
 
-_FLOAT32 = 2e-6
-_ROUNDING = 4e-7  # relative, of float32 estimates
+_ESTIMATES = 4e-7  # relative error of float32 estimates
 _EXACT = 1e-4  # relative, of a variance enumerated from float32 estimates
 _TOLERANCE = 0.02  # relative error of a variance that is let pass
 _PARTS = 100  # batches of which means are taken, to estimate their error
@@ -56,8 +59,7 @@ def _exactly_unbiased(case: Case) -> Measured:
     truth = torch.stack([case.truth(record) for record in case.extremes])
     bias = float((case.law @ values - truth).abs().max())
     scale = float(values.abs().max())
-    if not bias <= _ROUNDING * scale:
-        raise Broken("the expected report is not the record", bias=bias)
+    require(bias <= _ESTIMATES * scale, "the expected report is not the record", bias=bias)
     return {"bias": bias}
 
 
@@ -83,14 +85,14 @@ def _mean_square(case: Case, record: Tensor, *, place: int) -> tuple[float, floa
         probabilities = case.mechanism.log_likelihood(case.outcomes, record).exp()
         values = case.outcome_estimates
         measured = float(probabilities @ (values - truth).square().sum(dim=1))
-        rounding = _EXACT * measured + _FLOAT32 * float(probabilities @ values.square().sum(dim=1))
+        rounding = _EXACT * measured + FLOAT32 * float(probabilities @ values.square().sum(dim=1))
         return measured, rounding, rounding
     values, weights = _one_by_one(case, case.drawn[place], truth)
     squares = _without_noise(values, weights, truth)
     count = float(weights.sum())
     measured = float(weights @ squares) / count
     spread = (float(weights @ (squares - measured).square()) / count / count) ** 0.5
-    allowed = _TOLERANCE * measured + LARGEST_Z * spread + _FLOAT32 * (measured + float(truth @ truth))
+    allowed = _TOLERANCE * measured + LARGEST_Z * spread + FLOAT32 * (measured + float(truth @ truth))
     other = case.typical[(place + 1) % len(case.typical)]
     loudest = max(float(squares.max()), float((case.truth(other) - truth).square().sum()))
     return measured, allowed + UNSEEN / count * loudest, allowed
@@ -157,13 +159,12 @@ def _sums(case: Case, records: Tensor, *, salt: int) -> float:
         raise Broken(f"randomize_sum must return ({mechanism.dim},), got {tuple(drawn[0].shape)}")
     errors = torch.stack(drawn).double() - truth
     z = worst_z(errors, unseen=UNSEEN / count / _SUMMED)
-    if not z <= LARGEST_Z:
-        raise Broken("the mean of randomize_sum is not the sum of the records", standard_errors=z)
+    require(z <= LARGEST_Z, "the mean of randomize_sum is not the sum of the records", standard_errors=z)
     declared = float(_declared(case, records).sum())
     squares = errors.square().sum(dim=1)
     measured = float(squares.mean())
     above = _TOLERANCE * measured + LARGEST_Z * float(squares.std()) / count**0.5
-    above += _FLOAT32 * (_SUMMED * measured + float(truth @ truth)) + _rounding(mechanism)
+    above += FLOAT32 * (_SUMMED * measured + float(truth @ truth)) + _rounding(mechanism)
     below = above + UNSEEN / count * max(float(squares.max()), float(truth @ truth))
     off = measured - declared
     if off > above or (off < -below and not case.variance_is_bound):
@@ -181,7 +182,7 @@ def _own_coins(case: Case) -> None:
 
 def _rounding(mechanism: object) -> float:
     radius = mechanism.radius if isinstance(mechanism, LocalRandomizer) else 1.0
-    return (_FLOAT32 * _SUMMED * radius) ** 2
+    return (FLOAT32 * _SUMMED * radius) ** 2
 
 
 def _declared(case: Case, records: Tensor) -> Tensor:
@@ -189,13 +190,3 @@ def _declared(case: Case, records: Tensor) -> Tensor:
     if found.shape != (len(records),):
         raise Broken(f"variance must return ({len(records)},), got {tuple(found.shape)}")
     return found.double()
-
-
-def worst_z(errors: Tensor, *, unseen: float = 0.0) -> float:
-    """Largest mean of independent errors (draws, dim), in standard errors.
-
-    Rounding to float32 is forgiven, and so are events too rare to be seen, of probability ``unseen``.
-    """
-    spread = errors.std(dim=0) / len(errors) ** 0.5
-    floor = (_FLOAT32 + unseen) * max(1.0, float(errors.abs().max()))
-    return float((errors.mean(dim=0).abs() / (spread + floor / LARGEST_Z)).max())

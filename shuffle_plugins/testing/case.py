@@ -10,13 +10,26 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from shuffle_plugins.auditing import AuditedMechanism, estimand
+from shuffle_plugins.auditing import AuditedMechanism, estimand, tells_its_law
 from shuffle_plugins.core import Reports
 from shuffle_plugins.mechanisms import FrequencyOracle, LocalRandomizer, Norm
 from shuffle_plugins.randomness import SeededRandomness
 
 Measured = dict[str, float]
 Records = Callable[[AuditedMechanism], Tensor]
+
+LARGEST_Z = 6.0
+"""Standard errors that are still luck: once in a billion."""
+UNSEEN = 14.0
+"""An event of probability 14/n is missed by n draws once in a million times."""
+AUDITED = (0.05, 8.0)
+"""ε0 at which attacks on a sample of reports tell something."""
+CONFIDENCE = 1 - 1e-6
+"""Of every attack."""
+FLOAT32 = 2e-6
+"""Relative error of float32 sums."""
+ROUNDING = 1e-9
+"""Relative error of probabilities that a mechanism computes in float64."""
 
 _ORDERS = {Norm.L1: 1.0, Norm.L2: 2.0, Norm.LINF: float("inf")}
 _MOST_ENUMERATED = 1 << 12  # reports that are listed one by one
@@ -30,6 +43,12 @@ class Broken(Exception):
     def __init__(self, message: str, **measured: float) -> None:
         super().__init__(message)
         self.measured = measured
+
+
+def require(good: bool, message: str, **measured: float) -> None:
+    """Raise :class:`Broken` unless a promise is kept."""
+    if not good:
+        raise Broken(message, **measured)
 
 
 class NotApplicable(Exception):
@@ -70,11 +89,7 @@ class Case:
 
     @property
     def ball(self) -> LocalRandomizer:
-        """The mechanism, if it takes vectors of a whole ball.
-
-        Raises:
-            NotApplicable: if it does not.
-        """
+        """The mechanism, if it takes vectors of a whole ball; else the check does not apply."""
         if not isinstance(self.mechanism, LocalRandomizer):
             raise NotApplicable("it takes categories")
         if self.records is not None:
@@ -126,16 +141,12 @@ class Case:
         rows *= (share * self.mechanism.radius / _lengths(rows, self.mechanism.norm)).unsqueeze(1)
         return rows.to(dtype)
 
-    def beyond(self, clients: int, *, dtype: torch.dtype = torch.float64) -> Tensor:
-        """A batch of rows from deep inside the ball to three times its radius.
-
-        Raises:
-            NotApplicable: if the mechanism does not take vectors of a ball.
-        """
+    def beyond(self, clients: int) -> Tensor:
+        """A batch of rows from deep inside the ball to three times its radius."""
         ball = self.ball
         rows = torch.randn(clients, ball.dim, generator=self.generator(3), dtype=torch.float64)
         lengths = torch.linspace(0.2, 3, clients, dtype=torch.float64) * ball.radius
-        return (rows * (lengths / _lengths(rows, ball.norm)).unsqueeze(1)).to(dtype)
+        return rows * (lengths / _lengths(rows, ball.norm)).unsqueeze(1)
 
     @cached_property
     def outcomes(self) -> Reports | None:
@@ -168,33 +179,21 @@ class Case:
     @cached_property
     def tells_its_law(self) -> bool:
         """Whether the mechanism has a ``log_likelihood``."""
-        record = self.extremes[0]
-        reports = self.mechanism.randomize(record.unsqueeze(0), randomness=self.source())
-        try:
-            self.mechanism.log_likelihood(reports, record)
-        except NotImplementedError:
-            return False
-        return True
+        return tells_its_law(self.mechanism, self.extremes[0])
 
     def log_law(self, reports: Reports, *, records: Iterable[Tensor] | None = None) -> Tensor:
-        """Log-likelihood of each report (columns) for each record (rows), :attr:`extremes` by default.
-
-        Raises:
-            NotApplicable: if the mechanism does not tell its law.
-            Broken: if what it tells has the wrong shape or dtype, or is NaN or +inf.
-        """
+        """Log-likelihood of each report (columns) for each record (rows), :attr:`extremes` by default."""
         if not self.tells_its_law:
             raise NotApplicable("it does not tell its law (log_likelihood): only attacks speak of its ε0")
         records = self.extremes if records is None else records
         found = [self.mechanism.log_likelihood(reports, record) for record in records]
-        if any(part.shape != (len(reports),) or part.dtype != torch.float64 for part in found):
-            raise Broken(
-                f"log_likelihood must return float64 of shape ({len(reports)},), "
-                f"got {found[0].dtype} of shape {tuple(found[0].shape)}"
-            )
+        require(
+            all(part.shape == (len(reports),) and part.dtype == torch.float64 for part in found),
+            f"log_likelihood must return float64 of shape ({len(reports)},), "
+            f"got {found[0].dtype} of shape {tuple(found[0].shape)}",
+        )
         law = torch.stack(found)
-        if not bool((law < float("inf")).all()):
-            raise Broken("log_likelihood returns NaN or +inf")
+        require(bool((law < float("inf")).all()), "log_likelihood returns NaN or +inf")
         return law
 
     def repeated(self, record: Tensor, clients: int, *, salt: int) -> Reports:
@@ -224,7 +223,9 @@ def estimates(mechanism: AuditedMechanism, reports: Reports) -> Tensor:
 def distinct(reports: Reports) -> tuple[Tensor, Tensor]:
     """The first place of each kind of report, and the kind of each; at 2**-60 they collide."""
     columns = [part.values.reshape(len(reports), -1).cpu() for part in reports.fields]
-    words = torch.cat([_words(column) for column in columns], dim=1)
+    words = torch.cat(
+        [c.double().view(torch.int64) if c.is_floating_point() else c.long() for c in columns], dim=1
+    )
     kinds, kind = torch.unique(_hash(words), return_inverse=True)
     first = torch.full((len(kinds),), len(reports)).scatter_reduce(
         0, kind, torch.arange(len(reports)), reduce="amin"
@@ -250,12 +251,6 @@ def _lengths(rows: Tensor, norm: Norm) -> Tensor:
     return found
 
 
-def _words(column: Tensor) -> Tensor:
-    if column.is_floating_point():
-        return column.double().view(torch.int64)
-    return column.to(torch.int64)
-
-
 def _hash(words: Tensor) -> Tensor:
     """One number per row; overflow is meant."""
     key = torch.zeros(len(words), dtype=torch.int64)
@@ -268,6 +263,16 @@ def _given(outcomes: Reports | None) -> Reports:
     if outcomes is None:
         raise NotApplicable("it does not list its outcomes")
     return outcomes
+
+
+def worst_z(errors: Tensor, *, unseen: float = 0.0) -> float:
+    """Largest mean of independent errors (draws, dim), in standard errors.
+
+    Rounding to float32 is forgiven, and so are events too rare to be seen, of probability ``unseen``.
+    """
+    spread = errors.std(dim=0) / len(errors) ** 0.5
+    floor = (FLOAT32 + unseen) * max(1.0, float(errors.abs().max()))
+    return float((errors.mean(dim=0).abs() / (spread + floor / LARGEST_Z)).max())
 
 
 def splits(clients: int) -> Iterator[tuple[int, int]]:

@@ -1,17 +1,115 @@
-"""Runs all conformance checks of one mechanism."""
+"""Runs all conformance checks of one mechanism, and reports what they found."""
 
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 
 from shuffle_plugins.core.checks import whole
 from shuffle_plugins.mechanisms import FrequencyOracle, LocalRandomizer, Mechanism, registry
-from shuffle_plugins.testing import accuracy, behaviour, inputs, privacy, shuffling, wire
+from shuffle_plugins.testing import accuracy, interface, privacy
 from shuffle_plugins.testing.case import Broken, Case, Measured, NotApplicable, Records
-from shuffle_plugins.testing.report import EVERYWHERE, CheckResult, ConformanceReport, Status
+
+_SIGNS = {"passed": "✓", "skipped": "–", "failed": "✗"}
+EVERYWHERE = "all"
+"""The setting of a check that is made once, not per ε0 and dimension."""
+
+
+class Status(StrEnum):
+    """Whether a check passed, was skipped or failed."""
+
+    PASSED = "passed"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+
+
+class ConformanceError(AssertionError):
+    """A mechanism breaks a promise of its interface."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """One check of one mechanism in one setting, which is ε0 and dimension in words.
+
+    ``message`` says what went wrong, or why it was skipped, and ``measured`` are numbers by name.
+    """
+
+    check: str
+    setting: str
+    status: Status
+    message: str = ""
+    measured: tuple[tuple[str, float], ...] = ()
+
+    def __str__(self) -> str:
+        numbers = ", ".join(f"{name} {value:.6g}" for name, value in self.measured)
+        told = "; ".join(part for part in (self.message, numbers) if part)
+        return f"{_SIGNS[self.status]} {self.check} ({self.setting})" + (f": {told}" if told else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConformanceReport:
+    """All checks of one mechanism.
+
+    Attributes:
+        mechanism: name of the mechanism that was checked.
+        results: every check in every setting, in the order in which they ran.
+    """
+
+    mechanism: str
+    results: tuple[CheckResult, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing failed and something passed."""
+        return not self.failures and any(result.status is Status.PASSED for result in self.results)
+
+    @property
+    def failures(self) -> tuple[CheckResult, ...]:
+        """The results of all checks that failed."""
+        return tuple(result for result in self.results if result.status is Status.FAILED)
+
+    def of(self, check: str) -> tuple[CheckResult, ...]:
+        """The results of one check, by its name."""
+        return tuple(result for result in self.results if result.check == check)
+
+    def raise_on_failure(self) -> None:
+        """Raise if the mechanism does not conform.
+
+        Raises:
+            ConformanceError: if a check failed, or none passed; it lists what failed.
+        """
+        if self.failures:
+            listed = "\n".join(f"  {result}" for result in self.failures)
+            raise ConformanceError(f"{self.mechanism} does not conform:\n{listed}")
+        if not self.passed:
+            raise ConformanceError(f"nothing about {self.mechanism} could be checked:\n{self}")
+
+    def __str__(self) -> str:
+        """A line per check: in how many settings it passed, and every failure and reason to skip in full."""
+        lines = [f"{self.mechanism}: {'conforms' if self.passed else 'DOES NOT CONFORM'}"]
+        for check in dict.fromkeys(result.check for result in self.results):
+            lines.extend(self._lines(check))
+        tried = dict.fromkeys(result.setting for result in self.results if result.setting != EVERYWHERE)
+        settings = "; ".join(tried)
+        return "\n".join([*lines, f"  tried: {settings}; nothing is said of others"])
+
+    def _lines(self, check: str) -> Iterator[str]:
+        found = self.of(check)
+        passed = sum(result.status is Status.PASSED for result in found)
+        failed = any(result.status is Status.FAILED for result in found)
+        status = Status.FAILED if failed else Status.PASSED if passed else Status.SKIPPED
+        yield f"  {_SIGNS[status]} {check}: passed in {passed} of {len(found)} settings"
+        for result in found:
+            if result.status is Status.FAILED:
+                yield f"      {result}"
+        for reason in dict.fromkeys(result.message for result in found if result.status is Status.SKIPPED):
+            yield f"      – skipped: {reason}"
+
 
 MechanismFactory = Callable[..., Mechanism]
 """Builds the mechanism from ``local_epsilon`` and ``dim`` (and ``radius``, if it takes one) by keyword."""
@@ -24,27 +122,27 @@ _CHECKS: tuple[Check, ...] = (
     privacy.sampler_follows_its_law,
     privacy.withstands_the_audit,
     privacy.can_be_accounted,
-    shuffling.is_covered_by_its_blanket,
+    privacy.is_covered_by_its_blanket,
     accuracy.is_unbiased,
     accuracy.has_the_declared_variance,
     accuracy.is_bounded_by_its_worst_variance,
     accuracy.sums_like_its_reports,
-    wire.takes_its_bits_on_the_wire,
-    wire.survives_the_wire,
-    wire.refuses_foreign_reports,
-    wire.bounds_forged_reports,
-    behaviour.repeats_under_a_seed,
-    behaviour.differs_without_a_seed,
-    behaviour.does_not_depend_on_order,
-    behaviour.leaves_its_input_alone,
-    behaviour.agrees_between_devices,
-    inputs.takes_an_empty_batch,
-    inputs.takes_every_dtype,
-    inputs.refuses_malformed_batches,
-    inputs.takes_what_is_not_finite_for_zeros,
-    inputs.refuses_rows_outside_the_ball,
-    inputs.clips_into_the_ball,
-    inputs.clipping_while_randomising_is_clipping_first,
+    interface.takes_its_bits_on_the_wire,
+    interface.survives_the_wire,
+    interface.refuses_foreign_reports,
+    interface.bounds_forged_reports,
+    interface.repeats_under_a_seed,
+    interface.differs_without_a_seed,
+    interface.does_not_depend_on_order,
+    interface.leaves_its_input_alone,
+    interface.agrees_between_devices,
+    interface.takes_an_empty_batch,
+    interface.takes_every_dtype,
+    interface.refuses_malformed_batches,
+    interface.takes_what_is_not_finite_for_zeros,
+    interface.refuses_rows_outside_the_ball,
+    interface.clips_into_the_ball,
+    interface.clipping_while_randomising_is_clipping_first,
 )
 _BUILDING = "builds"
 _PARAMETERS = "refuses bad parameters"
@@ -52,6 +150,11 @@ _MOST_VALUES = 1 << 21  # float32 values in the reports of a sample, to bound me
 _LEAST_SAMPLES = 1000
 _TELLING = (0.02, 12.0)  # between these ε0 a sample of reports tells most
 _FEWER = 5  # elsewhere a fifth of the samples is drawn
+_NONSENSE = {
+    "local_epsilon": (0, -1.0, math.nan, math.inf, 1e-300, "1", None),
+    "dim": (0, -1, 1.5, True),
+    "radius": (0, -1.0, math.nan, math.inf),
+}
 
 DEFAULT_DIMS = (1, 2, 7)
 DEFAULT_LOCAL_EPSILONS = (1e-4, 1.5, 50.0)
@@ -82,29 +185,22 @@ def check_mechanism(
     """Check what a mechanism promises: ε0, no bias, error, size, seeds, order, devices, refusals.
 
     Everything but the two checks of default randomness is determined by ``seed``. A sound mechanism fails a
-    statistical check in about one run of ten thousand, and then another seed tells.
+    statistical check in about one run of ten thousand, and then another seed tells. Nothing is raised for a
+    mechanism that does not conform.
 
     Args:
         factory: a registered name, or a callable that takes ``local_epsilon`` and ``dim``, and ``radius`` if
             it takes one, by keyword; use :func:`functools.partial` for further options.
-        dims: dimensions, or numbers of categories, to try; those that the factory refuses with a ValueError
-            are reported as skipped.
-        local_epsilons: ε0 to try, in nats; likewise.
+        dims, local_epsilons: dimensions (or numbers of categories) and ε0 to try; those that the factory
+            refuses with a ValueError are reported as skipped.
         radius: passed to factories that take one; None for their default.
         checks: names of the checks to run, of :data:`CHECKS`.
-        samples: reports per record in statistical checks; fewer in large dimensions, and a fifth where ε0 is
-            so small or large that samples tell little.
+        samples: reports per record in statistical checks, at least 1000; fewer in large dimensions, and a
+            fifth where ε0 is so small or large that samples tell little.
         variance_is_bound: whether ``variance`` is documented as an upper bound rather than the value.
         records: for a domain smaller than the ball: gives records (records, dim) of it, float64, those that
             tell most first.
         seed: any whole number.
-
-    Returns:
-        Every check in every setting; nothing is raised for a mechanism that does not conform.
-
-    Raises:
-        ValueError: if the mechanism's or a check's name is unknown, or ``samples`` is below 1000.
-        TypeError: if the factory builds something else than a ``LocalRandomizer`` or a ``FrequencyOracle``.
     """
     unknown = sorted(set(checks) - set(CHECKS))
     if unknown:
@@ -112,29 +208,29 @@ def check_mechanism(
     whole("samples", samples, at_least=_LEAST_SAMPLES)
     build = _builder(factory, radius=radius)
     results: list[CheckResult] = []
-    chosen = [check for check in _CHECKS if _name(check) in checks]
     if _PARAMETERS in checks:
-        results.append(_parameters(build, dims=dims, local_epsilons=local_epsilons))
+        results.append(_parameters(build, local_epsilon=local_epsilons[-1], dim=dims[-1]))
     title = ""
-    for dim in dims:
-        for local_epsilon in local_epsilons:
-            found = _built(build, dim=dim, local_epsilon=local_epsilon)
-            if isinstance(found, CheckResult):
-                results.append(found)
-                continue
-            title = title or (factory.__name__ if isinstance(factory, type) else found.name)
-            results.append(_result(_BUILDING, f"ε0={local_epsilon:g}, dim={dim}", Status.PASSED))
-            case = Case(
-                mechanism=found,
-                seed=seed,
-                samples=_enough(samples, dim=dim, local_epsilon=local_epsilon),
-                variance_is_bound=variance_is_bound,
-                records=records,
-            )
-            results.extend(_run(check, case) for check in chosen)
+    for dim, local_epsilon in itertools.product(dims, local_epsilons):
+        found = _built(build, dim=dim, local_epsilon=local_epsilon)
+        if isinstance(found, CheckResult):
+            results.append(found)
+            continue
+        title = title or (factory.__name__ if isinstance(factory, type) else found.name)
+        enough = samples if _TELLING[0] <= local_epsilon <= _TELLING[1] else samples // _FEWER
+        case = Case(
+            mechanism=found,
+            seed=seed,
+            samples=max(_LEAST_SAMPLES, min(enough, _MOST_VALUES // dim)),
+            variance_is_bound=variance_is_bound,
+            records=records,
+        )
+        results.append(CheckResult(check=_BUILDING, setting=case.title, status=Status.PASSED))
+        results.extend(_run(check, case) for check in _CHECKS if _name(check) in checks)
     if not title:
+        nowhere = "it cannot be built in any setting"
         results.append(
-            _result(_BUILDING, "every setting", Status.FAILED, "it cannot be built in any setting")
+            CheckResult(check=_BUILDING, setting="every setting", status=Status.FAILED, message=nowhere)
         )
     return ConformanceReport(mechanism=title or str(factory), results=tuple(results))
 
@@ -160,78 +256,57 @@ def _builder(factory: str | MechanismFactory, *, radius: float | None) -> Mechan
     return partial(factory, radius=radius) if takes and radius is not None else factory
 
 
-def _enough(samples: int, *, dim: int, local_epsilon: float) -> int:
-    """Fewer reports in large dimensions, and where ε0 is such that samples tell little."""
-    least, most = _TELLING
-    if not least <= local_epsilon <= most:
-        samples //= _FEWER
-    return max(_LEAST_SAMPLES, min(samples, _MOST_VALUES // dim))
-
-
 def _built(
     build: MechanismFactory, *, dim: int, local_epsilon: float
 ) -> LocalRandomizer | FrequencyOracle | CheckResult:
     title = f"ε0={local_epsilon:g}, dim={dim}"
+    result = partial(CheckResult, check=_BUILDING, setting=title)
     try:
         mechanism = build(local_epsilon=local_epsilon, dim=dim)
     except ValueError as error:
-        return _result(_BUILDING, title, Status.SKIPPED, f"it refuses {title}: {error}")
+        return result(status=Status.SKIPPED, message=f"it refuses {title}: {error}")
     if not isinstance(mechanism, (LocalRandomizer, FrequencyOracle)):
         raise TypeError(
             f"a mechanism is a LocalRandomizer or a FrequencyOracle, got {type(mechanism).__name__}: "
             "subclass one"
         )
     if mechanism.local_epsilon != local_epsilon or mechanism.dim != dim:
-        return _result(_BUILDING, title, Status.FAILED, f"asked for {title}, got {mechanism!r}")
+        return result(status=Status.FAILED, message=f"asked for {title}, got {mechanism!r}")
     return mechanism
 
 
-def _parameters(
-    build: MechanismFactory, *, dims: Sequence[int], local_epsilons: Sequence[float]
-) -> CheckResult:
+def _parameters(build: MechanismFactory, **good: object) -> CheckResult:
     """ε0, dimensions and radii that make no sense are a ValueError."""
-    good = {"local_epsilon": local_epsilons[-1], "dim": dims[-1]}
     taken = []
-    for change in _nonsense():
-        try:
-            build(**(good | change))
-        except ValueError:
-            continue
-        except TypeError:
-            if "radius" in change:
+    for name, values in _NONSENSE.items():
+        for value in values:
+            try:
+                build(**(good | {name: value}))
+            except ValueError:
                 continue
-            raise
-        taken.append(change)
+            except TypeError:
+                if name == "radius":
+                    continue
+                raise
+            taken.append(f"{name}={value!r}")
+    result = partial(CheckResult, check=_PARAMETERS, setting=EVERYWHERE)
     if taken:
-        told = ", ".join(f"{name}={value!r}" for change in taken for name, value in change.items())
-        return _result(_PARAMETERS, EVERYWHERE, Status.FAILED, f"must be refused with a ValueError: {told}")
-    return _result(_PARAMETERS, EVERYWHERE, Status.PASSED)
-
-
-def _nonsense() -> Iterator[dict[str, object]]:
-    for local_epsilon in (0, -1.0, math.nan, math.inf, 1e-300, "1", None):
-        yield {"local_epsilon": local_epsilon}
-    for dim in (0, -1, 1.5, True):
-        yield {"dim": dim}
-    for radius in (0, -1.0, math.nan, math.inf):
-        yield {"radius": radius}
+        told = f"must be refused with a ValueError: {', '.join(taken)}"
+        return result(status=Status.FAILED, message=told)
+    return result(status=Status.PASSED)
 
 
 def _run(check: Check, case: Case) -> CheckResult:
+    result = partial(CheckResult, check=_name(check), setting=case.title)
     try:
-        measured = check(case)
+        return result(status=Status.PASSED, measured=_numbers(check(case)))
     except NotApplicable as reason:
-        return _result(_name(check), case.title, Status.SKIPPED, str(reason))
+        return result(status=Status.SKIPPED, message=str(reason))
     except Broken as fault:
-        return _result(_name(check), case.title, Status.FAILED, str(fault), fault.measured)
+        return result(status=Status.FAILED, message=str(fault), measured=_numbers(fault.measured))
     except Exception as error:
-        told = f"{type(error).__name__}: {error}"
-        return _result(_name(check), case.title, Status.FAILED, f"unexpected {told}")
-    return _result(_name(check), case.title, Status.PASSED, "", measured)
+        return result(status=Status.FAILED, message=f"unexpected {type(error).__name__}: {error}")
 
 
-def _result(
-    check: str, setting: str, status: Status, message: str = "", measured: Measured | None = None
-) -> CheckResult:
-    numbers = tuple((name, float(value)) for name, value in (measured or {}).items())
-    return CheckResult(check=check, setting=setting, status=status, message=message, measured=numbers)
+def _numbers(measured: Measured) -> tuple[tuple[str, float], ...]:
+    return tuple((name, float(value)) for name, value in measured.items())

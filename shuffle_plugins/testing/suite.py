@@ -14,9 +14,11 @@ from shuffle_plugins.testing.conformance import (
     DEFAULT_DIMS,
     DEFAULT_LOCAL_EPSILONS,
     DEFAULT_SAMPLES,
+    ConformanceError,
+    ConformanceReport,
+    Status,
     check_mechanism,
 )
-from shuffle_plugins.testing.report import ConformanceError, ConformanceReport, Status
 
 
 class MechanismConformance:

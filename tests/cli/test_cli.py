@@ -5,8 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast, get_args
+from typing import Any
 
 import pytest
 from thinning import first_fast
@@ -15,18 +14,14 @@ from shuffle_plugins import __version__, cli
 from shuffle_plugins.accounting import (
     LARGEST_SEARCHED_LOCAL_EPSILON,
     MAX_NUM_STEPS,
-    Adversary,
-    Method,
     SampledRecordsRound,
-    Sampling,
     SeveralReportsRound,
     ShuffleAccountant,
     ShuffleRound,
     comparison,
 )
 from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS, PublishedBound
-from shuffle_plugins.cli import output, plan_tables, tables, wrong_names
-from shuffle_plugins.planning import Plan
+from shuffle_plugins.cli import output, wrong_names
 
 QUESTION = ["-n", "2000", "-k", "200", "-e", "1", "-t", "20", "-d", "1e-5"]
 
@@ -53,24 +48,6 @@ def answer(run: Run, *arguments: str) -> Any:
 
 def test_json_keeps_its_contract(run: Run) -> None:
     found = answer(run, "epsilon", *QUESTION)
-    assert list(found) == [
-        "mechanism",
-        "local_epsilon",
-        "local_delta",
-        "population",
-        "cohort",
-        "sampling",
-        "adversary",
-        "rounds",
-        "delta",
-        "lower",
-        "upper",
-        "upper_bound",
-        "lower_bound",
-        "neighbouring_relation",
-        "bounds",
-        "warnings",
-    ]
     assert (found["population"], found["cohort"], found["rounds"], found["delta"]) == (2000, 200, 20, 1e-5)
     assert (found["sampling"], found["adversary"]) == ("without-replacement", "model-observer")
     assert (found["mechanism"], found["local_epsilon"], found["local_delta"]) == ("generic", 1.0, 0.0)
@@ -139,25 +116,6 @@ def test_shown_bounds_are_rounded_outwards(run: Run) -> None:
     lower, upper = (float(text) for text in interval[: interval.index("]")].split(", "))
     assert found["lower"] * (1 - 1e-3) < lower <= found["lower"]
     assert found["upper"] <= upper < found["upper"] * (1 + 1e-3)
-
-
-def test_numbers_may_be_written_in_words_people_use(run: Run) -> None:
-    plain = answer(run, "epsilon", *QUESTION)
-    for population, cohort in (("2_000", "2e2"), ("2,000", "200.0"), ("2e3", "200")):
-        asked = ["-n", population, "-k", cohort, "-e", "1", "-t", "2e1", "-d", "1e-5"]
-        assert answer(run, "epsilon", *asked) == plain
-
-
-def test_sampling_schemes(run: Run) -> None:
-    without = answer(run, "epsilon", *QUESTION)
-    poisson = answer(run, "epsilon", *QUESTION, "--sampling", "poisson")
-    single = answer(run, "epsilon", *QUESTION, "--sampling", "single-pass")
-    full = answer(run, "epsilon", "-n", "200", "-e", "1", "-t", "20", "-d", "1e-5", "--sampling", "full")
-    server = answer(run, "epsilon", *QUESTION, "--adversary", "server")
-    assert poisson["upper"] == pytest.approx(without["upper"], rel=0.05)
-    assert single["upper"] == pytest.approx(full["upper"], rel=1e-6)
-    assert server["upper"] == pytest.approx(full["upper"], rel=1e-6)
-    assert full["upper"] > 3 * without["upper"]
 
 
 @pytest.mark.slow
@@ -242,19 +200,6 @@ def test_a_shell_completes_commands_and_options(typed: str, offered: str) -> Non
     assert ran.stdout.split() == [offered]
 
 
-@pytest.mark.slow
-def test_the_documented_question_is_answered_under_every_sampling(run: Run) -> None:
-    documented = "--population 60000 --cohort 10000 --local-epsilon 1.5 --rounds 1200 --delta 1e-5"
-    uppers = {
-        sampling: answer(run, "epsilon", *documented.split(), "--sampling", sampling)["upper"]
-        for sampling in ("without-replacement", "poisson")
-    }
-    everybody = documented.replace("60000", "10000").split()
-    uppers["full"] = answer(run, "epsilon", *everybody, "--sampling", "full")["upper"]
-    assert uppers["poisson"] == pytest.approx(uppers["without-replacement"], rel=0.05)
-    assert uppers["full"] > 5 * uppers["poisson"]
-
-
 def test_published_bounds_are_left_out_where_they_are_not_stated(run: Run) -> None:
     names = {bound["name"] for bound in answer(run, "epsilon", *QUESTION)["bounds"]}
     poisson = answer(run, "epsilon", *QUESTION, "--sampling", "poisson")
@@ -263,15 +208,6 @@ def test_published_bounds_are_left_out_where_they_are_not_stated(run: Run) -> No
     assert "crowd pair, PLD" in names & left
     _, out, _ = run("epsilon", *QUESTION, "--sampling", "poisson", "--all")
     assert "not for Poisson sampling" in " ".join(out.split())
-
-
-def test_a_mechanism_has_its_own_bound(run: Run) -> None:
-    asked = ["-n", "2000", "-k", "200", "-e", "4", "-t", "20", "-d", "1e-5"]
-    generic = answer(run, "epsilon", *asked)
-    own = answer(run, "epsilon", *asked, "--mechanism", "privunit", "--dim", "100")
-    sign = answer(run, "epsilon", *asked, "--mechanism", "linf-coordinate")
-    assert own["upper"] < 0.99 * generic["upper"]
-    assert sign["upper"] < 0.8 * generic["upper"]
 
 
 @pytest.mark.slow
@@ -357,22 +293,6 @@ def test_calibrate_says_when_it_answers_with_its_own_cap(run: Run, asked: str, c
     assert json.loads(out)["value"] in (LARGEST_SEARCHED_LOCAL_EPSILON, MAX_NUM_STEPS)
 
 
-@pytest.mark.slow
-def test_calibrated_whole_numbers_are_shown_in_full(run: Run) -> None:
-    asked = ["-n", "2000", "-k", "1", "-e", "0.01", "--solve", "rounds", "-d", "1e-5"]
-    found = answer(run, "calibrate", *asked, "--target-epsilon", "0.2")
-    assert found["value"] > 10**6
-    assert found["value"] % 10
-    _, out, _ = run("calibrate", *asked, "--target-epsilon", "0.2")
-    assert f"rounds = {found['value']:,} " in out
-
-
-def test_mechanisms(run: Run) -> None:
-    listed = answer(run, "mechanisms")
-    assert {"binary-rr", "linf-coordinate", "privunit", "k-rr"} <= {each["name"] for each in listed}
-    assert all(each["summary"] for each in listed)
-
-
 def test_mechanisms_compare_on_one_question(run: Run) -> None:
     asked = ["mechanisms", "--dim", "1024", "-e", "2"]
     own = {each["name"]: each for each in answer(run, *asked)}
@@ -401,15 +321,6 @@ def test_mechanisms_compare_on_one_question(run: Run) -> None:
         assert "--local-epsilon" in err
 
 
-def test_mechanisms_are_timed_on_request(run: Run) -> None:
-    asked = ["mechanisms", "--dim", "10", "-e", "2", "--norm", "categories"]
-    assert " µs " not in run(*asked)[1]
-    assert " µs " in run(*asked, "--time")[1]
-    found = answer(run, *asked, "--time")
-    assert all(each["seconds"] > 0 for each in found if "seconds" in each)
-    assert run("mechanisms", "--time")[0] == 2
-
-
 PLANNED = ["-n", "300", "--target-epsilon", "0.5", "-d", "1e-5", "--dim", "8", "-t", "4,1", "-k", "30,300"]
 PLANNED += ["--mechanism", "linf-block"]
 
@@ -417,51 +328,11 @@ PLANNED += ["--mechanism", "linf-block"]
 @pytest.mark.slow
 def test_plan_keeps_its_contract(run: Run) -> None:
     found = answer(run, "plan", *PLANNED)
-    assert set(found) == {
-        "target_epsilon",
-        "delta",
-        "neighbouring_relation",
-        "adversary",
-        "sampling",
-        "method",
-        "population",
-        "dim",
-        "radius",
-        "norm",
-        "spread",
-        "tolerance",
-        "best",
-        "thrifty",
-        "everybody",
-        "cohort_edge",
-        "rounds_edge",
-        "baselines",
-        "rows",
-        "dismissed",
-        "infeasible",
-        "remarks",
-        "warnings",
-    }
     assert found["neighbouring_relation"] == "replace-one"
     assert found["norm"] == "linf"
     assert found["spread"] == pytest.approx(8**0.5)
     assert len(found["rows"]) == 4
     for row in found["rows"]:
-        assert set(row) == {
-            "mechanism",
-            "cohort",
-            "rounds",
-            "local_epsilon",
-            "lower",
-            "upper",
-            "noise_mse",
-            "sampling_mse",
-            "round_mse",
-            "average_mse",
-            "bits_per_report",
-            "bits_per_client",
-            "total_bits",
-        }
         assert 0 < row["lower"] <= row["upper"] <= 0.5
     assert found["best"] == min(found["rows"], key=lambda row: row["average_mse"])
     assert (found["best"]["cohort"], found["best"]["rounds"]) == (300, 4)
@@ -580,53 +451,20 @@ def test_a_plan_among_mechanisms_says_which_were_left_out(run: Run) -> None:
 
 BAD = [
     "plan",
-    "plan -n 300 --target-epsilon 0.5 -d 1e-5",
-    "plan -n 300 --target-epsilon 0 -d 1e-5 --dim 8 -t 1 -k 30",
-    "plan -n 300 --target-epsilon 0.5 -d 0 --dim 8 -t 1 -k 30",
-    "plan -n 300 --target-epsilon 0.5 -d 1e-5 --dim 8 -t 1 -k 301",
-    "plan -n 300 --target-epsilon 0.5 -d 1e-5 --dim 8 -t 1 -k 2.5",
-    "plan -n 300 --target-epsilon 0.5 -d 1e-5 --dim 8 -t , -k 30",
-    "plan -n 300 --target-epsilon 0.5 -d 1e-5 --dim 8 -t 1 -k 30 --mechanism generic",
-    "plan -n 300 --target-epsilon 0.5 -d 1e-5 --dim 8 -t 1 -k 30 --mechanism binary-rr",
     "plan -n 300 --target-epsilon 0.5 -d 1e-5 --dim 8 -t 1 -k 30 --norm l3",
     "plan -n 300 --target-epsilon 0.5 -d 1e-5 --dim 8 -t 1 -k 30 --spread 2 --mechanism privunit",
     "plan -n 300 --target-epsilon 1e-9 -d 1e-15 --dim 8 -t 1000 -k 300 --mechanism linf-coordinate",
     "nonsense",
     "epsilon",
-    "epsilon -n 10 -e 1 -t 1 -d 1e-5",
     "epsilon -n 10 -k 20 -e 1 -t 1 -d 1e-5",
-    "epsilon -n 10 -k 20 -e 1 -t 1 -d 1e-5 --sampling full",
-    "epsilon -n 10 -k 0 -e 1 -t 1 -d 1e-5 --sampling full",
-    "epsilon -n 10 -k 2.5 -e 1 -t 1 -d 1e-5 --sampling full",
-    "epsilon -n 10 -k nan -e 1 -t 1 -d 1e-5 --sampling full",
-    "epsilon -n 10 -k 5 -t 1 -d 1e-5",
-    "epsilon -k 5 -e 1 -t 1 -d 1e-5",
-    "epsilon -n 10 -k 5 -e 1 -d 1e-5",
-    "epsilon -n 10 -k 5 -e 1 -t 1",
     "epsilon -n 10 -k 5 -e 1 -t 1 -d 1e-5 --adversary nobody",
-    "epsilon -n 10 -k 0 -e 1 -t 1 -d 1e-5",
-    "epsilon -n 10 -k 2.5 -e 1 -t 1 -d 1e-5",
-    "epsilon -n 10.5 -k 2 -e 1 -t 1 -d 1e-5",
     "epsilon -n ten -k 2 -e 1 -t 1 -d 1e-5",
-    "epsilon -n 10 -k 5 -e -1 -t 1 -d 1e-5",
-    "epsilon -n 10 -k 5 -e 0 -t 1 -d 1e-5",
     "epsilon -n 10 -k 5 -e nan -t 1 -d 1e-5",
-    "epsilon -n 10 -k 5 -e 800 -t 1 -d 1e-5",
-    "epsilon -n 10 -k 5 -e 1 -t 0 -d 1e-5",
     "epsilon -n 10 -k 5 -e 1 -t 1 -d 0",
-    "epsilon -n 10 -k 5 -e 1 -t 1 -d 1",
-    "epsilon -n 10 -k 5 -e 1 -t 1 -d 1e-5 --sampling never",
-    "epsilon -n 10 -k 5 -e 1 -t 1 -d 1e-5 --method magic",
-    "epsilon -n 10 -k 5 -e 1 -t 1 -d 1e-5 --mechanism unheard-of",
     "epsilon -n 10 -k 5 -e 1 -t 1 -d 1e-5 --mechanism privunit",
     "epsilon -n 10 -k 5 -e 1 -t 1 -d 1e-5 --plot no-such-folder/a.png",
-    "compare -n 10 -k 5 -e 1,x -d 1e-5",
     "compare -n 10 -k 5 -e , -d 1e-5",
-    "calibrate --target-epsilon 1 -d 1e-5 -n 100",
-    "calibrate --target-epsilon 1 -d 1e-5 -n 100 -t 5",
     "calibrate --target-epsilon 1 -d 1e-5 -n 100 -k 10 -t 5 -e 1",
-    "calibrate --target-epsilon 0 -d 1e-5 -n 100 -k 10 -t 5",
-    "calibrate --target-epsilon 1 -d 1e-5 -n 100 --solve everything",
     "mechanisms --dim 10",
 ]
 
@@ -674,32 +512,6 @@ def test_usual_names_elsewhere_point_at_options_that_exist() -> None:
     assert {f"--{name}" for name in wrong_names.ELSEWHERE} & options <= with_another_meaning
 
 
-@pytest.mark.parametrize(
-    ("ratio", "text"),
-    [
-        (1.0, "1"),
-        (1.00006, "1.000"),
-        (1.004, "1.004"),
-        (12.345, "12.35"),
-        (999.94, "999.9"),
-        (14616.56, "14,617"),
-    ],
-)
-def test_ratios_are_rounded_to_the_nearest(ratio: float, text: str) -> None:
-    assert tables.times(ratio) == text
-    assert tables.times(0.0123456) == "0.01235"
-    assert tables.times(float("inf")) == "inf"
-
-
-@pytest.mark.parametrize(("num_reports", "told"), [(30_000, True), (300, False)])
-def test_a_headline_says_what_a_plan_asks_of_clients(num_reports: int, told: bool) -> None:
-    row = {"mechanism": "privunit", "cohort": 300, "local_epsilon": 1.0, "num_steps": 100}
-    best = SimpleNamespace(**row, num_reports=num_reports)
-    plan = SimpleNamespace(best=best, population=300, target_epsilon=1.0, delta=1e-5)
-    found = plan_tables.headline(cast("Plan", plan))
-    assert ("each of the 300 clients sends some 100 reports" in found) is told
-
-
 def test_without_a_terminal_a_long_computation_is_announced_once(capsys: pytest.CaptureFixture[str]) -> None:
     with output.progress("planning", announced="Planning") as progress:
         progress(1, 1)
@@ -737,39 +549,6 @@ def test_help_shows_flags_as_flags(run: Run, command: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        (["keys", "mixer"], "keys to a new FILE"),
-        (["keys", "client"], "signing key to a new FILE"),
-        (["keys", "public"], "private one in FILE, of a mixer, aggregator or client"),
-        (["keys", "enrol"], "KEY, a client's public key in hexadecimal, to a mixer's or aggregator's list"),
-        (["mechanisms"], 'stands the package\'s name, as "from my-package"'),
-    ],
-    ids=["mixer", "client", "public", "enrol", "mechanisms"],
-)
-def test_help_says_what_arguments_and_foreign_names_are(run: Run, command: list[str], words: str) -> None:
-    _, out, _ = run(*command, "--help")
-    assert words in " ".join(out.replace("│", " ").split())
-
-
-@pytest.mark.parametrize("command", ["epsilon", "compare", "calibrate"])
-def test_help_says_what_an_option_means_under_each_scheme(run: Run, command: str) -> None:
-    _, out, _ = run(command, "--help")
-    told = " ".join(out.replace("│", " ").split())
-    for choice in (*Sampling, *Adversary, *get_args(Method)):
-        assert re.search(rf"\b{choice}\b", told)
-    for phrase in (
-        "except under full",
-        "expected number under poisson",
-        "smallest batch under single-pass",
-        "the batch under epoch",
-        "only the rounds that one client takes part in",
-        "depends on it",
-    ):
-        assert phrase in told
-
-
-@pytest.mark.parametrize(
     ("columns", "widest"), [("80", 80), ("60", 60), ("20", 60), ("130", 130), ("0", 110), ("many", 110)]
 )
 def test_columns_are_respected_in_a_pipe(
@@ -783,18 +562,6 @@ def test_columns_are_respected_in_a_pipe(
     for bound in found["bounds"]:
         assert all(word in out for word in f"{bound['name']} {bound['source']}".split())
     assert (max(map(len, out.splitlines())) > 90) == (widest > 90)
-
-
-@pytest.mark.parametrize("typed", ["0.3", "1.5", "0.123456"])
-def test_the_local_epsilon_is_shown_as_it_was_typed(run: Run, typed: str) -> None:
-    _, out, _ = run("epsilon", "-n", "2000", "-k", "200", "-e", typed, "-t", "1", "-d", "1e-5")
-    assert f"ε0 = {typed} (generic: any mechanism)" in out
-
-
-def test_thousands_are_separated(run: Run) -> None:
-    _, out, _ = run("epsilon", "-n", "60000", "-k", "10000", "-e", "1.5", "-t", "1200", "-d", "1e-5")
-    assert "1,800" in out
-    assert not re.search(r"\d{4,}", re.sub(r"\d+\.\d+|\b20\d\d\b", "", out))
 
 
 @first_fast("extra", [[], ["--sampling", "poisson", "--adversary", "server"]])
@@ -872,14 +639,6 @@ def test_the_certified_interval_is_printed_before_published_bounds_are_computed(
     assert out.startswith("ε ∈ [")
 
 
-@pytest.mark.parametrize("mechanism", ["k-rr", "hadamard-response", "rappor", "oue", "laplace"])
-def test_laws_that_are_only_accounted_for_are_tighter_than_the_generic_one(run, mechanism: str) -> None:
-    generic = answer(run, "epsilon", *QUESTION)
-    dim = "1" if mechanism == "laplace" else "10"
-    own = answer(run, "epsilon", *QUESTION, "--mechanism", mechanism, "--dim", dim)
-    assert own["upper"] < generic["upper"]
-
-
 def test_local_delta_costs_and_is_refused_with_a_law(run) -> None:
     pure = answer(run, "epsilon", *QUESTION)
     approximate = answer(run, "epsilon", *QUESTION, "--local-delta", "1e-14")
@@ -942,14 +701,6 @@ def test_only_mechanisms_that_a_command_takes_are_offered(run: Run, command: str
     assert "no mechanism named 'unheard-of'; available: binary-rr, " in err
     assert "vector-sum" not in err
     assert "multi-message" not in err
-
-
-@pytest.mark.parametrize("mechanism", ["gaussian", "discrete-gaussian"])
-def test_for_noise_with_a_local_delta_the_shells_answer_is_told(run: Run, mechanism: str) -> None:
-    code, _, err = run(*_ACCOUNTED[0].split(), "--mechanism", mechanism)
-    assert code == 2
-    assert "in a shell --mechanism generic --local-delta …" in err
-    assert "blanket" not in err.replace("blanket-mixed-gaussian", "")
 
 
 def test_clients_with_several_records_are_asked_about(run: Run) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,19 +71,6 @@ def test_json_keeps_its_contract(run: Run, tmp_path: Path) -> None:
     with fill(path) as ledger:
         (found,) = answer(run, str(path), "--delta", "1e-6")
         spending = ledger.accountant().spending(1e-6)
-    keys = [
-        "rounds",
-        "rounds_charged",
-        "reports",
-        "worst_client_rounds",
-        "delta",
-        "neighbouring_relation",
-        "observer",
-        "server",
-        "local_epsilon",
-    ]
-    assert list(found) == ["model", *keys, "runs"]
-    assert [list(each) for each in found["runs"]] == [["run", *keys]] * 2
     assert found["rounds"] == {"open": 1, "received": 0, "complete": 3, "refused": 1}
     assert (found["reports"], found["rounds_charged"], found["delta"]) == (280, 5, 1e-6)
     assert found["worst_client_rounds"] == 5
@@ -192,18 +178,6 @@ def test_rounds_without_a_promise_are_seen_by_everybody(run: Run, tmp_path: Path
     charged(path, {"r": 2}, promised=None)
     found = json.loads(run(str(path), "--json")[1])
     assert found["server_upper"] == pytest.approx(3.0, rel=1e-4)
-
-
-def test_a_clients_ledger_of_version_1_is_read_and_gone_on_with(run: Run, tmp_path: Path) -> None:
-    path = tmp_path / "client.db"
-    charged(path, {"r": 2})
-    with sqlite3.connect(path) as connection:
-        connection.execute("ALTER TABLE reports DROP COLUMN shuffled")
-        connection.execute("PRAGMA user_version = 1")
-    connection.close()
-    assert json.loads(run(str(path), "--json")[1])["local_epsilon"] == 3.0
-    charged(path, {"r": 1})
-    assert json.loads(run(str(path), "--json")[1])["rounds"] == 3
 
 
 def test_a_clients_ledger_has_no_models(run: Run, tmp_path: Path) -> None:

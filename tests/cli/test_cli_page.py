@@ -6,7 +6,6 @@ import math
 import socket
 import subprocess
 import sys
-from itertools import pairwise
 
 import pytest
 from scipy.stats import norm
@@ -21,7 +20,7 @@ from shuffle_plugins.accounting import (
     compare,
 )
 from shuffle_plugins.cli.page import answers, picture, rendering, server, settings, workers
-from shuffle_plugins.cli.page.settings import RefusedSetting, Setting
+from shuffle_plugins.cli.page.settings import Setting
 from shuffle_plugins.planning import report_error
 
 SMALL = {"population": "2000", "cohort": "200", "local-epsilon": "1", "rounds": "20", "delta": "1e-5"}
@@ -119,35 +118,6 @@ def test_a_curve_asks_the_accountant_at_every_place() -> None:
         assert each.published == tuple((b.name, b.epsilon) for b in found.bounds if b.name in FEW_PUBLISHED)
 
 
-def test_a_curve_has_no_place_that_no_round_has() -> None:
-    over_clients = answers.places(Setting.read(SMALL | {"over": "population"}))
-    assert min(over_clients) == 300
-    over_reports = answers.places(Setting.read(SMALL | {"over": "cohort"}))
-    assert max(over_reports) == 2000
-    everybody = Setting.read(SMALL | {"over": "cohort", "sampling": "full"})
-    assert everybody.over == "population", "of which the cohort is all"
-
-
-def test_a_picture_puts_larger_values_higher_and_further_right() -> None:
-    points = [
-        answers.Point(place=10.0**i, lower=2**i / 9, upper=2**i / 5, local=10.0**i, published=(("x", 1.0),))
-        for i in range(4)
-    ]
-    drawn = picture.draw(points, own=100.0, symbol="T", width=600)
-    assert drawn is not None
-    spots = [(dot.x, dot.y) for dot in drawn.dots]
-    assert [x for x, _ in spots] == sorted(x for x, _ in spots)
-    assert [y for _, y in spots] == sorted((y for _, y in spots), reverse=True)
-    steps = [b[1] - a[1] for a, b in pairwise(spots)]
-    assert max(steps) - min(steps) < 0.3, "equal factors are equal distances"
-    assert [dot.own for dot in drawn.dots] == [False, False, True, False]
-    assert all(drawn.left <= x <= drawn.right and drawn.top <= y <= drawn.bottom for x, y in spots)
-    assert [tick.label for tick in drawn.across] == ["1", "10", "100", "1,000"]
-    assert drawn.lines[0].name == "x"
-    nothing = answers.Point(place=1, lower=0, upper=0, local=1)
-    assert picture.draw([nothing], own=1, symbol="T", width=9) is None
-
-
 def test_a_trusted_server_has_the_gaussian_mechanisms_epsilon() -> None:
     asked = SMALL | {"mechanism": "l2-block", "dim": "64", "adversary": "server"}
     found = answers.equally_noisy_gaussian(Setting.read(asked))
@@ -160,13 +130,6 @@ def test_a_trusted_server_has_the_gaussian_mechanisms_epsilon() -> None:
     )
     assert delta == pytest.approx(1e-5, rel=2e-3)
     assert delta <= 1e-5
-
-
-def test_where_nothing_compares_with_a_trusted_server_the_page_says_why() -> None:
-    for changed, why in [({}, "generic"), ({"mechanism": "k-rr", "dim": "4"}, "categories")]:
-        found = answers.equally_noisy_gaussian(Setting.read(SMALL | changed))
-        assert isinstance(found, str)
-        assert why in found
 
 
 def test_sliders_start_where_they_can_stand_and_every_position_can_be_read() -> None:
@@ -242,10 +205,3 @@ def test_the_command_says_which_package_the_page_needs(
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert cli.main(["app", "--no-browser"]) == 2
     assert "pip install 'shuffle-plugins[app]'" in capsys.readouterr().err
-
-
-def test_refusals_that_name_no_field_are_about_the_whole_setting() -> None:
-    assert RefusedSetting("the bounds cross").field is None
-    assert RefusedSetting("--dim is needed").field == "dim"
-    (refused,) = rendering.parts(SMALL | {"over": "x"})
-    assert refused.field == "over"

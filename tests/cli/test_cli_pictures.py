@@ -10,16 +10,10 @@ from rich.table import Table
 from thinning import first_fast
 
 from shuffle_plugins.accounting import Comparison, ShuffleRound, compare
-from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS
-from shuffle_plugins.cli.plotting import line_styles, plot_comparisons, plot_plan
+from shuffle_plugins.cli.plotting import plot_comparisons, plot_plan
 from shuffle_plugins.cli.tables import bounds_table, rounds_tables
 from shuffle_plugins.core import rounded
 from shuffle_plugins.planning import plan
-
-
-def test_a_plot_needs_something_to_draw(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="nothing to plot"):
-        plot_comparisons(comparisons=[], path=tmp_path / "empty.png")
 
 
 @pytest.mark.slow
@@ -45,37 +39,6 @@ def test_a_plot_shades_the_certified_interval(tmp_path: Path) -> None:
     plot_comparisons(comparisons=[small(rounds) for rounds in (1, 10)], path=target)
     assert target.read_text().count('<g id="FillBetweenPolyCollection') == 2
     assert "<!-- certified interval -->" in target.read_text()
-
-
-def test_a_plot_of_nothing_but_zeros_is_drawn(tmp_path: Path) -> None:
-    free = compare(
-        shuffle_round=ShuffleRound(local_epsilon=0.1, population=100, cohort=50, channel_fixed=True),
-        num_steps=1,
-        delta=0.9,
-    )
-    assert free.interval.upper == 0
-    plot_comparisons(comparisons=[free], path=tmp_path / "zeros.png")
-    assert (tmp_path / "zeros.png").stat().st_size > 0
-
-
-@pytest.mark.slow
-def test_a_bound_keeps_its_line_in_every_picture_and_shares_it_with_none() -> None:
-    names = [bound.name for bound in small(10).bounds]
-    every = {bound.name for bound in PUBLISHED_BOUNDS} | {*names, "privunit instance"}
-    styles = line_styles(every)
-    assert len({tuple(sorted(style.items())) for style in styles.values()}) == len(every)
-    for name in names:
-        assert line_styles([name]) == {name: styles[name]}
-
-
-def test_own_lines_stand_out_from_published_ones() -> None:
-    published = {bound.name for bound in PUBLISHED_BOUNDS}
-    styles = line_styles({bound.name for bound in small(10).bounds} | published)
-    greys = {styles[name]["color"] for name in published}
-    thickest = max(styles[name]["linewidth"] for name in published)
-    for name in ("crowd pair, PLD", "crowd pair, RDP", "3-RR instance", "binary-RR instance"):
-        assert styles[name]["color"] not in greys
-        assert styles[name]["linewidth"] > 2 * thickest
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from shuffle_plugins.compressors import norms
+from shuffle_plugins.compressors import hadamard as norms
 from shuffle_plugins.core import Rows
 
 

@@ -95,18 +95,17 @@ def test_nobody():
     assert rotation.reconstruct(torch.zeros(0, 8)).shape == (0, 5)
 
 
-def test_bad_arguments_are_refused():
-    rotation = Rotation(dim=5, seed=0)
-    for wrong in (torch.zeros(2, 4), torch.tensor(1.0)):
-        with pytest.raises(ValueError, match="length 5"):
-            rotation.represent(wrong)
-        with pytest.raises(ValueError, match="length 8"):
-            rotation.reconstruct(wrong)
-    with pytest.raises(ValueError, match="length 5"):
-        rotation.coefficients(torch.zeros(1, 8), torch.zeros(1, 1, dtype=torch.int64))
-    with pytest.raises(ValueError, match="floating point"):
-        rotation.represent(torch.zeros(2, 5, dtype=torch.int64))
-    with pytest.raises(ValueError, match="dim must be"):
-        Rotation(dim=0, seed=0)
-    with pytest.raises(ValueError, match="public seed"):
-        Rotation(dim=5, seed=0.5)
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda rotation: rotation.represent(torch.zeros(2, 4)), "length 5"),
+        (lambda rotation: rotation.reconstruct(torch.tensor(1.0)), "length 8"),
+        (lambda rotation: rotation.coefficients(torch.zeros(1, 8), torch.zeros(1, 1).long()), "length 5"),
+        (lambda rotation: rotation.represent(torch.zeros(2, 5, dtype=torch.int64)), "floating point"),
+        (lambda _: Rotation(dim=0, seed=0), "dim must be"),
+        (lambda _: Rotation(dim=5, seed=0.5), "public seed"),
+    ],
+)
+def test_bad_arguments_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(Rotation(dim=5, seed=0))

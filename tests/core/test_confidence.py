@@ -68,29 +68,6 @@ def test_events_that_delta_covers_prove_nothing():
     assert epsilon_lower_bound(900, 0, trials=10**5, delta=0.01, confidence=0.99) == 0
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"delta": 1.0}, "delta"),
-        ({"delta": -1e-9}, "delta"),
-        ({"delta": float("nan")}, "delta"),
-        ({"delta": True}, "delta"),
-        ({"confidence": 0.0}, "confidence"),
-        ({"confidence": 1}, "confidence"),
-        ({"trials": 0}, "trials"),
-        ({"trials": 10.0}, "trials"),
-        ({"true_positives": 11}, "counts"),
-        ({"false_positives": -1}, "counts"),
-        ({"false_positives": 0.5}, "counts"),
-        ({"false_positives": float("nan")}, "counts"),
-    ],
-)
-def test_bad_arguments_are_refused(change, message):
-    good = {"true_positives": 5, "false_positives": 1, "trials": 10, "delta": 0.0, "confidence": 0.9}
-    with pytest.raises(ValueError, match=message):
-        epsilon_lower_bound(**(good | change))
-
-
 def test_a_bad_error_is_refused():
     for error in (0.0, 1.0, float("nan")):
         with pytest.raises(ValueError, match="error"):

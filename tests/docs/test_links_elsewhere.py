@@ -7,8 +7,6 @@ import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     [
@@ -53,23 +51,3 @@ def test_links_to_other_sites_are_https_and_well_formed() -> None:
     }
     assert len(found) >= 5
     assert {link: why for link, why in found.items() if why} == {}
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("[a](http://example.org)", "not https"),
-        ("[a](ftp://example.org/x)", "not https"),
-        ("<http://example.org>", "not https"),
-        ("[a](https://example.org/a b)", "a character that must be escaped"),
-        ("[a](https://example.org/ε)", "a character that must be escaped"),
-        ("[a](https:example.org)", "no name of a host"),
-        ("[a](https://localhost/)", "no name of a host"),
-        ("[a](https://me:secret@example.org)", "no name of a host"),
-        ("[a](https://example.org/paper.)", "a dot or comma at its end"),
-        ("[a](https://example.org/paper?x=1#y)", None),
-    ],
-)
-def test_a_link_that_is_wrong_is_seen(text: str, why: str | None) -> None:
-    (link,) = links(text)
-    assert wrong(link) == why

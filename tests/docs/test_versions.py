@@ -63,22 +63,6 @@ def test_every_version_has_its_site_and_is_listed(
     assert sorted(each.name for each in output.iterdir()) == sorted([*shown, "index.html"])
 
 
-def test_the_second_time_only_the_working_tree_is_built(
-    versions: ModuleType, repository: Path, tmp_path: Path
-) -> None:
-    versions.build(repository, tmp_path / "sites", builder=copied)
-    (repository / "index.rst").write_text("later\n")
-    built = []
-
-    def noted(tree: Path, output: Path) -> None:
-        built.append(tree)
-        copied(tree, output)
-
-    versions.build(repository, tmp_path / "sites", builder=noted)
-    assert built == [repository]
-    assert (tmp_path / "sites/unreleased/index.html").read_text() == "later\n"
-
-
 def test_a_site_that_cannot_be_built_leaves_what_was_there(
     versions: ModuleType, repository: Path, tmp_path: Path
 ) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
@@ -170,17 +169,6 @@ def test_a_killed_server_goes_on_with_the_clients_models(apps, config, tmp_path)
     firsts = [model for model in seen[:CLIENTS] if model is not None]
     assert len(firsts) == CLIENTS  # no client began anew
     assert {model["0.bias"].sum().item() for model in firsts} == {m["0.bias"].sum().item() for m in between}
-
-
-def test_models_are_kept_over_runs_in_files(apps, config, tmp_path):
-    config |= {"personal-models": str(tmp_path / "models"), "evaluation": "none", "num-server-rounds": 1}
-    first = grid_of(apps, config)
-    serve(apps, first, config)
-    assert len(list((tmp_path / "models").glob("client-*.npz"))) == CLIENTS
-    fresh = grid_of(apps, config)  # a new run: contexts are empty
-    for old, new in zip(kept(apps, first), kept(apps, fresh), strict=True):
-        for name in old:
-            np.testing.assert_array_equal(old[name].numpy(), new[name].numpy())
 
 
 def test_no_server_says_where_a_node_with_limits_writes(apps, config, tmp_path):

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from shuffle_plugins.core import Rows
-from shuffle_plugins.features import PatchFeatures, Scattering, dead_leaves
+from shuffle_plugins.features import PatchFeatures, dead_leaves
 from shuffle_plugins.mechanisms import BlanketMixedGaussian, PrivUnit
 from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.randomness import SeededRandomness
@@ -95,32 +95,6 @@ def test_a_sum_clips_each_gradient_and_adds_noise_of_the_stated_size(frontier, g
     assert float(noise.std()) == pytest.approx(math.sqrt(protocol.noise_variance), rel=0.1)
 
 
-def test_upright_digits_have_no_slant_and_stand_in_the_middle(frontier):
-    images = torch.zeros(2, 28, 28)
-    for row in range(6, 20):
-        images[0, row, 4 + row // 2 : 7 + row // 2] = 1.0  # a slanted stroke, left of the middle
-    straight, empty = frontier.data.upright(images)
-    assert torch.equal(empty, images[1])
-    down, across = torch.arange(28.0)[:, None], torch.arange(28.0)[None, :]
-    ink = straight / straight.sum()
-    middle = [float((ink * place).sum()) for place in (down, across)]
-    assert middle == pytest.approx([13.5, 13.5], abs=0.1)
-    slant = float((ink * (down - middle[0]) * (across - middle[1])).sum())
-    assert abs(slant) < 0.05 * float((ink * (down - middle[0]).square()).sum())
-
-
-def test_a_photograph_and_its_mirror_image_have_one_row(frontier):
-    scattering = Scattering(height=32, width=32)
-    images = torch.zeros(2, 3, 32, 32)
-    images[..., 8:22, 8:21] = torch.rand(2, 3, 14, 13, generator=torch.Generator().manual_seed(2))
-    mirrored = images.flip(-1).roll(-3, dims=-1)  # around the middle of the places, which is pixel 14
-    plain, turned = (scattering(each) for each in (images, mirrored))
-    assert float((plain - turned).abs().max()) > 0.05
-    found = frontier.data.unmirrored(plain, scattering)
-    assert found.shape == (2, 3, 81, 8, 4)
-    torch.testing.assert_close(frontier.data.unmirrored(turned, scattering), found, rtol=0, atol=1e-6)
-
-
 def test_rows_are_scattering_and_patches_and_a_photograph_has_its_mirror_images(frontier, monkeypatch):
     monkeypatch.setattr(frontier.data, "_LEAVES", 300)
     pictures = dead_leaves(4, height=16, width=16, seed=1)
@@ -145,24 +119,6 @@ def test_the_learning_rate_gives_every_weight_the_wanted_noise(frontier):
         velocity = schedule.momentum * velocity + 0.02 * schedule.clip * torch.randn(2000, generator=coins)
         weights -= schedule.pace / schedule.clip * (1 - step / schedule.rounds) * velocity
     assert float(weights.std()) == pytest.approx(frontier.training.WEIGHT_NOISE, rel=0.08)
-
-
-def test_the_first_look_standardizes_and_shrinks_what_is_noise(frontier):
-    coins = torch.Generator().manual_seed(1)
-    centre, spread = torch.linspace(-0.2, 0.2, 30), torch.linspace(0.02, 0.3, 30)
-    rows = torch.nn.functional.normalize(centre + spread * torch.randn(2000, 30, generator=coins)).half()
-    part = (rows, torch.zeros(2000, dtype=torch.int64))
-    task = frontier.data.Task(name="census", train=part, test=part, classes=2)
-    exact = frontier.training.with_gaussian(0.0, clip=frontier.training.LOOK_RADIUS, coins=coins)
-    found, _ = frontier.training.standardized(task, exact, deviation=0.0).train
-    assert float(found.float().mean(dim=0).abs().max()) < 0.03 < float(rows.float().mean(dim=0).abs().max())
-    before, after = (each.float().std(dim=0) for each in (rows, found))
-    assert float(after.max() / after.min()) < 0.6 * float(before.max() / before.min())
-    assert torch.allclose(found.float().norm(dim=1), torch.ones(2000), atol=1e-2)
-    # Where all that is seen can be noise, the features stay as they are.
-    loud = frontier.training.with_gaussian(1e4, clip=frontier.training.LOOK_RADIUS, coins=coins)
-    shrunk, _ = frontier.training.standardized(task, loud, deviation=2e4).train
-    torch.testing.assert_close(shrunk, rows)
 
 
 @pytest.mark.slow
@@ -231,18 +187,3 @@ def test_the_search_for_noise_keeps_the_best_setting_within_the_target(frontier)
     assert 0.998 * 8.0 <= interval[1] == found + 0.5 <= 8.0
     with pytest.raises(ValueError, match="no noise was found"):
         search(lambda target: (0.0, 9.0))
-
-
-def test_intervals_are_rounded_outwards(frontier):
-    assert frontier.run._outward(2.95319, 2.99861) == [2.9531, 2.9987]
-
-
-def test_a_record_of_census_becomes_signed_words(frontier, tmp_path):
-    record = ["58", "Private", *["0"] * 14, "0", "2174", "0", *["x"] * 5, "1700.09", *["y"] * 14]
-    record += ["52", "94", "50000+."]
-    for part in ("train", "test"):
-        (tmp_path / f"census_income_1994_1995_{part}.csv").write_text(", ".join(record) + "\n")
-    (rows, labels), _ = frontier.data._census(tmp_path)
-    assert labels.tolist() == [1]
-    assert rows.shape == (1, frontier.data.CENSUS_FEATURES)
-    assert float(rows.float().square().sum()) == pytest.approx(1.0, abs=0.5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import statistics
 import sys
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from forked_imports import import_before_forks
 from opacus import GradSampleModule
 from opacus_shuffle import PrivacyEngine
 from torch import nn
@@ -113,46 +111,6 @@ def test_the_same_command_goes_on_from_the_last_epoch(run, monkeypatch, example)
         run("fig5b", "--epochs", "3", "--seeds", "0", "--local-epsilon", "1")
 
 
-@pytest.mark.slow
-def test_results_keep_seeds_trained_before_and_refuse_another_setting(run, tmp_path):
-    run("fig4.2", "--epochs", "1", "--seeds", "0")
-    results = run("fig4.2", "--epochs", "1", "--seeds", "1")
-    assert [one["seed"] for one in results["runs"]] == [0, 1]
-    with pytest.raises(ValueError, match="holds another setting's results"):
-        run("fig4.2", "--epochs", "1", "--clip", "0.02", "--seeds", "7")
-
-
-def test_without_privacy_nothing_is_accounted(run):
-    results = run("non-private", "--epochs", "1", "--seeds", "0")
-    assert "epsilon_upper" not in results["curve"][0]
-    assert "local_epsilon" not in results["settings"]
-    assert len(results["runs"][0]["accuracy"]) == 1
-
-
-@pytest.mark.process
-def test_seeds_train_in_processes_of_their_own(run, example, monkeypatch):
-    """Which the script spawns; here they fork from one that has imported it, once for both."""
-    import_before_forks(example.__name__)
-    started = multiprocessing.get_context("forkserver")
-    monkeypatch.setattr(example.multiprocessing, "get_context", lambda method: started)
-    results = run("fig5a", "--epochs", "1", "--seeds", "0,1", "--parallel", "2")
-    assert [len(one["accuracy"]) for one in results["runs"]] == [1, 1]
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (["--epochs", "1"], "needs --results"),
-        (["--rates", "0.3@5"], "must hold from epoch 1 on"),
-        (["--parallel", "0"], "at least 1"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(example, images, capsys, options, told):
-    with pytest.raises(SystemExit):
-        example.main(["fig5a", "--data-dir", str(images), *options])
-    assert told in capsys.readouterr().err
-
-
 def test_settings_are_the_published_ones(example):
     paper, _, _ = example.PRESETS["fig5a"]
     assert [paper.rate(epoch) for epoch in (1, 70, 71, 200)] == [0.3, 0.3, 0.18, 0.18]
@@ -166,12 +124,3 @@ def test_settings_are_the_published_ones(example):
     thesis, _, _ = example.PRESETS["fig4.2"]
     assert thesis.epochs * thesis.steps_per_epoch == 480
     assert thesis.rate(71) == 0.18
-
-
-def test_points_are_read_at_the_last_epoch_within_their_epsilon(example):
-    """A source's ε is met by the last epoch that does not exceed it, by each bound it may come from."""
-    curve = [{"epoch": n, "epsilon_published": 0.5 * n, "epsilon_clones_closed": None} for n in range(1, 5)]
-    point = example.Point(epsilon=1.7, accuracy=0.8, deviation=None, readings=("published", "clones_closed"))
-    beside = example._beside(point, curve)["ours"]
-    assert beside["published"]["epoch"] == 3
-    assert beside["clones_closed"] is None

@@ -55,7 +55,7 @@ from shuffle_plugins.secure_aggregation import (
     SeedOpener,
     VerifyingAggregator,
 )
-from shuffle_plugins.shuffler import EnvelopeOpener, ExternalPermutation, SpentTokens, state_beside
+from shuffle_plugins.shuffler import EnvelopeOpener, SpentTokens, state_beside
 from shuffle_plugins.shuffler.keys import (
     enrol_client,
     generate_service_key,
@@ -63,6 +63,7 @@ from shuffle_plugins.shuffler.keys import (
     public_key_bytes,
     write_private_key,
 )
+from shuffle_plugins.shuffler.mixer import ShuffledFile
 
 DIM = 12
 DELTA = 1e-3
@@ -124,8 +125,8 @@ POINTS: dict[str, Point] = {
     "the server has the envelopes": Point("m", MixNodeStage, "collect"),
     "the server has the shares": Point("sv", SharedSumStage, "collect"),
     "the mixer opens an envelope": Point("m", EnvelopeOpener, "open"),
-    "the mixer permutes": Point("m", ExternalPermutation, "drain"),
-    "the mixer answers": Point("m", mix_node, "batch_content"),
+    "the mixer permutes": Point("m", ShuffledFile, "drain"),
+    "the mixer answers": Point("m", mix_node, "mixed_content"),
     "the server begins to verify": Point("v", RoundVerifier, "start"),
     "an aggregator checks envelopes": Point("s", Aggregator, "check"),
     "an aggregator opens an envelope": Point("sv", SeedOpener, "open"),

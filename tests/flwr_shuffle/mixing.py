@@ -24,7 +24,7 @@ from shuffle_plugins.shuffler.keys import (
     enrol_client,
     generate_service_key,
     generate_signing_key,
-    parse_cascade_sealing_keys,
+    parse_mix_cascade,
     public_key_bytes,
     write_private_key,
 )
@@ -161,7 +161,9 @@ class MixedRun:
             "size": SIZE,
             "context": context_of(instruction, dim=DIM),
             "analyzer_key": instruction.analyzer_key,
-            "mixer_key": parse_cascade_sealing_keys(context.node_config["shuffle-mixer-public-key"]),
+            "mixer_key": [
+                key.sealing for key in parse_mix_cascade(context.node_config["shuffle-mixer-public-key"])
+            ],
             "signing_key": self.signing_keys[position],
         }
         values |= self.changes.get(position, {})

@@ -36,7 +36,7 @@ def test_runs_through_two_mixers(tmp_path: Path) -> None:
             later.kill()
             parties.later_mixers = [parties.start_mixer(1)]
         sent = [told["records"] for told in parties.noted("seen") if told["direction"] == "sent"]
-        steps = [records[SERVICE_KEY]["step"] for records in sent if "step" in records.get(SERVICE_KEY, {})]
-        assert steps == ["begin", "put", "mix", "take"] * 4
+        batches = [records for records in sent if "items" in records.get(SERVICE_KEY, {})]
+        assert len(batches) == 4  # one message to each mixer in each run
         for name in ("mixer", "mixer-1"):
             assert list((folder / "secrets" / f"{name}.key.batches").iterdir()) == []

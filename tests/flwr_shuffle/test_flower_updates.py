@@ -113,11 +113,6 @@ def test_models_that_cannot_be_trained(arrays: dict[str, np.ndarray]) -> None:
         Layout.of(record(arrays))
 
 
-def test_a_type_that_numpy_does_not_know() -> None:
-    with pytest.raises(ValueError, match="unknown type"):
-        Layout.of({"w": Array("bfloat17", (1,), "numpy.ndarray", b"")})
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -198,13 +193,6 @@ def test_what_an_array_declares_is_not_believed() -> None:
 def test_any_order_of_bytes_and_of_memory(value: np.ndarray) -> None:
     layout = Layout.of(record({"w": np.zeros((2, 3), np.float32)}))
     assert layout.flatten(record({"w": value})).tolist() == [0, 1, 2, 3, 4, 5]
-
-
-@pytest.mark.parametrize("length", [7, 9])
-def test_a_mean_of_another_length(length: int) -> None:
-    old = record(MODEL)
-    with pytest.raises(ValueError, match="8 floating-point entries"):
-        Layout.of(old).shifted(old, torch.zeros(length))
 
 
 @settings(max_examples=60, deadline=None)

@@ -15,7 +15,7 @@ IMPORTED = re.compile(r"^\s*from flwr_shuffle\.(client|stages|server)\b", re.MUL
     [(".", set()), ("client", {"client"}), ("stages", {"stages"}), ("server", {"server", "stages"})],
 )
 def test_a_room_imports_only_what_lies_below_it(room, others):
-    files = list((ROOT / room).glob("*.py"))
+    files = [file for file in (ROOT / room).glob("*.py") if file.name != "guard.py"]  # a program by itself
     assert len(files) > 3 or room == "client"
     for file in files:
         assert set(IMPORTED.findall(file.read_text())) <= others, file.name

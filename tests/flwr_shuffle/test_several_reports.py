@@ -274,7 +274,7 @@ def test_what_cannot_be_accounted_is_refused(tmp_path, monkeypatch):
         {"records_per_client": 3, "samples_per_client": 2, "mixers": 2, "analyzer_key": bytes(32)},
         {"records_per_client": 10**7},
     ):
-        with pytest.raises(ValueError, match=r"samples-per-client|mix cascade|records-per-client"):
+        with pytest.raises(ValueError, match=r"samples_per_client|mix cascade|records_per_client"):
             instruction_of_round(MechanismSpec(name="laplace", local_epsilon=1.0), **changes)
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from accountant_questions import DELTA, drawn, shuffled
+from accounting_questions import drawn, shuffled
 from answers import Questions
 
 from shuffle_plugins import cli
@@ -43,33 +43,21 @@ _QUESTION = "-n 2000 -k 200 -e 1 -t 20 -d 1e-5"
 _LINES = {
     "epsilon": f"epsilon {_QUESTION}",
     "epsilon, all": f"epsilon {_QUESTION} --all",
-    "epsilon, Rényi": f"epsilon {_QUESTION} --method rdp",
     "epsilon, server": f"epsilon {_QUESTION} --adversary server",
     "epsilon, privunit": f"epsilon {_QUESTION} --mechanism privunit --dim 50",
-    "epsilon, binary": f"epsilon {_QUESTION} --mechanism linf-coordinate",
     "epsilon, no dim": f"epsilon {_QUESTION} --mechanism k-rr",
     "epsilon, local delta": f"epsilon {_QUESTION} --local-delta 1e-10",
-    "epsilon, full": "epsilon -n 200 -k 200 -e 1 -t 20 -d 1e-5 --sampling full",
-    "epsilon, everybody": "epsilon -n 2_000 -e 1 -t 1 -d 1e-5 --sampling full",
-    "epsilon, no cohort": "epsilon -n 2000 -e 1 -t 20 -d 1e-5",
-    "epsilon, bad delta": "epsilon -n 2000 -k 200 -e 1 -t 20 -d 2",
     "compare": "compare -n 500 -k 500 -e 0.3,0.4 -t 3 -d 1e-5 --sampling full",
     "calibrate": "calibrate --target-epsilon 0.7 -d 1e-5 -n 2000 -k 200 -t 20",
     "calibrate, rounds": "calibrate --target-epsilon 0.7 -d 1e-5 -n 2000 -k 200 -e 1 --solve rounds",
     "calibrate, cohort": "calibrate --target-epsilon 0.7 -d 1e-5 -n 500 -e 0.5 -t 5 --solve cohort",
-    "calibrate, given": "calibrate --target-epsilon 0.7 -d 1e-5 -n 2000 -k 200 -e 1 -t 20",
     "plan": "plan -n 400 --target-epsilon 0.5 -d 1e-5 --dim 20 --mechanism l2-block -t 2 -k 40,400",
     "mechanisms": "mechanisms",
     "mechanisms, costs": "mechanisms --dim 30 -e 2",
-    "mechanisms, l2": "mechanisms --dim 30 -e 2 --norm l2 --radius 3",
     "mechanisms, categories": "mechanisms --dim 30 -e 2 --norm categories",
-    "mechanisms, half": "mechanisms --dim 30",
-    "audit, cohort alone": "audit --mechanism k-rr -e 1 --dim 4 -k 5",
-    "budget, no file": "budget /nowhere/at/all",
 }
-for _scheme in Sampling:
-    if _scheme is not Sampling.FULL:
-        _LINES[f"epsilon, {_scheme}"] = f"epsilon {_QUESTION} --sampling {_scheme}"
+for _scheme in (Sampling.POISSON, Sampling.EPOCH):
+    _LINES[f"epsilon, {_scheme}"] = f"epsilon {_QUESTION} --sampling {_scheme}"
 for _name, _line in _LINES.items():
     QUESTIONS.add(_name, partial(said, *_line.split()))
 
@@ -118,5 +106,3 @@ def client_budget(*options: str) -> dict[str, Any]:
 _BUDGETS: dict[str, Callable[..., dict[str, Any]]] = {"server": server_budget, "client": client_budget}
 for _name, _budget in _BUDGETS.items():
     QUESTIONS.add(f"budget, {_name}", _budget)
-    QUESTIONS.add(f"budget, {_name}, smaller delta", partial(_budget, "--delta", str(DELTA)))
-    QUESTIONS.add(f"budget, {_name}, model", partial(_budget, "--model", "digits"))

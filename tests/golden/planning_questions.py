@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from accountant_questions import DELTA, MECHANISMS
+from accounting_questions import CATEGORY_MECHANISMS, DELTA, MECHANISMS
 from answers import Questions
 
 from shuffle_plugins import optim
@@ -17,7 +17,6 @@ from shuffle_plugins.planning.baselines import gaussian_mse
 from shuffle_plugins.planning.variance import enclosing_radius, sampling_error
 
 QUESTIONS = Questions()
-_OF_CATEGORIES = registry.available(registry.Kind.CATEGORIES)
 
 # -- plans --------------------------------------------------------------------------------------------------
 
@@ -82,18 +81,14 @@ QUESTIONS.add(
     "plan: searched", partial(planned, mechanism="privunit", population=4_000, cohorts=None, num_steps=2)
 )
 QUESTIONS.add("plan: best of all", partial(planned, mechanism="best", num_steps=2, cohorts=(100,)))
-QUESTIONS.add(
-    "plan: best of two", partial(planned, mechanism=("sqkr", "linf-block"), norm="linf", radius=2.0)
-)
 QUESTIONS.add("plan: spread", partial(planned, spread=0.01, tolerance=0.5, num_steps=2))
 QUESTIONS.add("plan: out of reach", partial(planned, target_epsilon=1e-6, delta=1e-12, num_steps=1_000))
-for _name in ("binary-rr", "gaussian", "k-rr"):
+for _name in ("gaussian", "k-rr"):
     QUESTIONS.add(f"plan: {_name}", partial(planned, mechanism=_name, dim=1, num_steps=2))
-for _epsilon in (0.1, 1.0, 8.0):
-    QUESTIONS.add(
-        f"gaussian error: {_epsilon}",
-        partial(gaussian_mse, target_epsilon=_epsilon, delta=DELTA, sensitivity=0.3, dim=7),
-    )
+QUESTIONS.add(
+    "gaussian error: 1.0",
+    partial(gaussian_mse, target_epsilon=1.0, delta=DELTA, sensitivity=0.3, dim=7),
+)
 for _sampling in Sampling:
     QUESTIONS.add(
         f"sampling error: {_sampling}",
@@ -114,52 +109,27 @@ QUESTIONS.add(
 # -- mechanisms ---------------------------------------------------------------------------------------------
 
 
-def _cost(name: str, level: float) -> list[Any]:
-    dims = (1,) if name == "binary-rr" else (5, 64)
-    built = [registry.get(name, local_epsilon=level, dim=dim) for dim in dims]
-    costs = [[one.worst_variance, one.bits_per_report] for one in built]
-    return [built[0].domain, built[0].local_delta, costs]
-
-
-QUESTIONS.add("closed forms", lambda: [list(registry.available("vectors")), list(_OF_CATEGORIES)])
-for _name in MECHANISMS:
-    for _level in (0.5, 2.0, 6.0):
-        if _name not in _OF_CATEGORIES:
-            QUESTIONS.add(
-                f"report's error: {_name}, {_level}",
-                lambda name=_name, e=_level: [
-                    [found.variance, found.bits]
-                    for dim in ((1,) if name == "binary-rr" else (4, 33))
-                    for found in [report_error(name, local_epsilon=e, dim=dim, radius=2.0, norm="l2")]
-                ],
-            )
-            QUESTIONS.add(
-                f"closed form: {_name}, {_level}",
-                partial(_cost, _name, _level),
-            )
-    QUESTIONS.add(
-        f"mechanism: {_name}",
-        lambda name=_name: [
-            [built.domain, built.local_delta, built.worst_variance, built.bits_per_report]
-            for level in (1.0, 5.0)
-            for built in [registry.get(name, local_epsilon=level, dim=1 if name == "binary-rr" else 24)]
-        ],
+def of_mechanism(name: str) -> dict[str, Any]:
+    """Errors and bits of a report, by the registry, the planner and its closed form."""
+    dim = 1 if name == "binary-rr" else 24
+    built = registry.get(
+        name, local_epsilon=2.0, dim=dim, **({} if name in CATEGORY_MECHANISMS else {"radius": 0.5})
     )
-    if _name not in _OF_CATEGORIES:
-        QUESTIONS.add(
-            f"noise: {_name}",
-            lambda name=_name: [
-                [found.noise, found.largest_signal, found.signal_to_noise_ratio_over(30)]
-                for found in [
-                    expected_noise(
-                        registry.get(
-                            name, local_epsilon=2.0, dim=1 if name == "binary-rr" else 24, radius=0.5
-                        ),
-                        cohort=300,
-                    )
-                ]
-            ],
-        )
+    found = {"mechanism": [built.domain, built.local_delta, built.worst_variance, built.bits_per_report]}
+    if name not in CATEGORY_MECHANISMS:
+        error = report_error(name, local_epsilon=2.0, dim=dim, radius=2.0, norm="l2")
+        noise = expected_noise(built, cohort=300)
+        loud = registry.get(name, local_epsilon=6.0, dim=dim)
+        found |= {
+            "report's error": [error.variance, error.bits],
+            "closed form": [loud.worst_variance, loud.bits_per_report],
+            "noise": [noise.noise, noise.largest_signal, noise.signal_to_noise_ratio_over(30)],
+        }
+    return found
+
+
+for _name in MECHANISMS:
+    QUESTIONS.add(f"mechanism: {_name}", partial(of_mechanism, _name))
 
 
 def chosen(**fields: Any) -> dict[str, Any]:
@@ -170,7 +140,7 @@ def chosen(**fields: Any) -> dict[str, Any]:
     }
 
 
-for _norm in (None, "l1", "l2", "linf", "categories"):
+for _norm in (None, "categories"):
     QUESTIONS.add(f"choices: {_norm}", partial(chosen, norm=_norm))
 QUESTIONS.add("choices: one number", partial(chosen, dim=1, radius=3.0))
 
@@ -187,7 +157,6 @@ _MODELS = {
     "pan-private": optim.PanPrivate(),
     "reports": optim.OneMessage(mechanism="privunit"),
     "local": optim.Local(mechanism="privunit"),
-    "unprotected": optim.Unprotected(),
 }
 
 
@@ -209,7 +178,6 @@ def steps(problem: str, method: optim.OptimizationMethod, *, model: str = "sums"
                 "bound": stage.bound,
                 "smoothness": stage.problem.smoothness,
                 "noise": stage.oracle.noise,
-                "round": None if stage.oracle.round is None else stage.oracle.round.state(),
             }
             for stage in found.stages
         ],
@@ -218,15 +186,12 @@ def steps(problem: str, method: optim.OptimizationMethod, *, model: str = "sums"
 
 _METHODS: dict[str, tuple[str, optim.OptimizationMethod, str]] = {
     "SGD": ("logistic", optim.SGD(), "sums"),
-    "SGD, batches of 30": ("logistic", optim.SGD(batch=30), "sums"),
     "AGD": ("logistic", optim.AGD(), "sums"),
     "AGD, pan-private": ("logistic", optim.AGD(), "pan-private"),
     "AGD, reports": ("logistic", optim.AGD(batch=60), "reports"),
     "GD": ("logistic", optim.GD(num_steps=5), "sums"),
     "GD, local": ("logistic", optim.GD(num_steps=5), "local"),
-    "GD, unprotected": ("logistic", optim.GD(num_steps=5), "unprotected"),
     "smoothed GD": ("hinge", optim.Smoothed(inner=optim.GD(num_steps=5)), "sums"),
-    "smoothed AGD": ("hinge", optim.Smoothed(inner=optim.AGD()), "sums"),
     "phases": ("regularised", optim.Phased(inner=optim.AGD(), phases=2), "sums"),
     "phases, smoothed": (
         "regularised hinge",
@@ -234,11 +199,8 @@ _METHODS: dict[str, tuple[str, optim.OptimizationMethod, str]] = {
         "sums",
     ),
     "cohorts": ("hinge", optim.CohortSGD(cohort=60, num_steps=4), "sums"),
-    "cohorts, reports": ("hinge", optim.CohortSGD(cohort=60, num_steps=4), "reports"),
     "self-sampled": ("hinge", optim.SelfSampledSGD(expected=60, num_steps=4), "reports"),
-    "self-sampled, sums": ("hinge", optim.SelfSampledSGD(expected=60, num_steps=4), "sums"),
     "permutation": ("hinge", optim.PermutationSGD(), "reports"),
-    "permutation, batches": ("hinge", optim.PermutationSGD(batch=20), "reports"),
 }
 for _name, (_problem, _method, _model) in _METHODS.items():
     QUESTIONS.add(f"optimiser: {_name}", partial(steps, _problem, _method, model=_model))
@@ -249,28 +211,17 @@ QUESTIONS.add(
         for name, problem in _PROBLEMS.items()
     },
 )
-for _steps in (1, 30, 1_000):
-    QUESTIONS.add(
-        f"promised losses: {_steps}",
-        lambda t=_steps: {
-            "averaged": bounds.averaged_loss(reach=2.0, second_moment=3.0, steps=t),
-            "averaged step": bounds.averaged_step(reach=2.0, second_moment=3.0, steps=t),
-            "accelerated": bounds.accelerated_loss(reach=2.0, smoothness=0.5, variance=3.0, steps=t),
-            "accelerated step": bounds.accelerated_curvature(
-                reach=2.0, smoothness=0.5, variance=3.0, steps=t
-            ),
-            "repeated": [
-                bounds.repeated_loss(
-                    reach=2.0, lipschitz=1.0, smoothness=b, noise=3.0, steps=t, population=500
-                )
-                for b in (0.5, float("inf"))
-            ],
-            "repeated step": [
-                bounds.repeated_step(
-                    reach=2.0, lipschitz=1.0, smoothness=b, noise=3.0, steps=t, population=500
-                )
-                for b in (0.5, float("inf"))
-            ],
-            "last": bounds.last_iterate_loss(reach=2.0, second_moment=3.0, steps=t),
-        },
-    )
+_STEPS: dict[str, Any] = {"reach": 2.0, "steps": 30}
+_REPEATED: dict[str, Any] = _STEPS | {"lipschitz": 1.0, "smoothness": 0.5, "noise": 3.0, "population": 500}
+QUESTIONS.add(
+    "promised losses: 30",
+    lambda: {
+        "averaged": bounds.averaged_loss(**_STEPS, second_moment=3.0),
+        "averaged step": bounds.averaged_step(**_STEPS, second_moment=3.0),
+        "accelerated": bounds.accelerated_loss(**_STEPS, smoothness=0.5, variance=3.0),
+        "accelerated step": bounds.accelerated_curvature(**_STEPS, smoothness=0.5, variance=3.0),
+        "repeated": bounds.repeated_loss(**_REPEATED),
+        "repeated step": bounds.repeated_step(**_REPEATED),
+        "last": bounds.last_iterate_loss(**_STEPS, second_moment=3.0),
+    },
+)

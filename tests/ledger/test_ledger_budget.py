@@ -15,7 +15,6 @@ from ledger_rounds import drawn, people
 
 from shuffle_plugins.accounting import Adversary, FederatedAccountant
 from shuffle_plugins.ledger import BudgetLedger, LedgerError, RoundState
-from shuffle_plugins.ledger.summary import read_budget
 
 DELTA = 1e-5
 
@@ -300,22 +299,3 @@ def test_the_path_is_absolute(path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.chdir("/")
         assert ledger.path == path
         complete_round(ledger)
-
-
-def test_a_ledger_of_version_1_is_gone_on_with(path: Path) -> None:
-    """What the release before made: no identities. It is bound by the first run that goes on with it."""
-    with BudgetLedger(path, model="m") as ledger:
-        complete_round(ledger)
-    with sqlite3.connect(path) as connection:
-        connection.execute("DROP TABLE identities")
-        connection.execute("PRAGMA user_version = 1")
-    connection.close()
-    assert [each.model for each in read_budget(path, delta=1e-5)] == ["m"]  # reading leaves it as it is
-    with sqlite3.connect(path) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
-    connection.close()
-    with BudgetLedger(path, model="m") as ledger:
-        assert len(ledger.rounds()) == 1
-        ledger.claim(app="clinic/digits", layout="a")
-        with pytest.raises(LedgerError, match="bank/loans"):
-            ledger.claim(app="bank/loans", layout="a")

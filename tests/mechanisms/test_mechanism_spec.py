@@ -57,35 +57,21 @@ def _altered(**changes: object) -> str:
     "text",
     [
         "",
-        "null",
         "[]",
-        "2",
-        "{",
         "[" * 4000,
         '{"name":"laplace"}',
         _altered(extra=1),
-        _altered(name=3),
         _altered(name=""),
         _altered(local_epsilon="2.1"),
-        _altered(local_epsilon=True),
-        _altered(local_epsilon=None),
         _altered(local_epsilon=float("nan")),
         _altered(local_epsilon=float("inf")),
         _altered(local_epsilon=0),
-        _altered(local_epsilon=-1),
-        _altered(local_epsilon=501),
         _altered(local_epsilon=10**400),
         _altered(radius=10**400),
-        _altered(radius=0),
-        _altered(radius="1"),
         _altered(options=[]),
-        _altered(options=None),
         _altered(options={"signs": None}),
-        _altered(options={"signs": [2]}),
-        _altered(options={"signs": {"a": 1}}),
         _altered(options={"signs": float("inf")}),
         _altered(options={"local_epsilon": 400.0}),
-        _altered(options={"dim": 4}),
         _altered(options={"radius": 4.0}),
         _altered(options={"name": "laplace"}),
         _altered(options={"not an identifier": 4}),
@@ -97,20 +83,6 @@ def _altered(**changes: object) -> str:
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         MechanismSpec.from_json(text)
-
-
-@pytest.mark.parametrize("text", [None, 3, SPEC.to_json().encode()])
-def test_text_is_text(text: object) -> None:
-    with pytest.raises(ValueError, match="JSON text"):
-        MechanismSpec.from_json(text)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "options", [{"signs": 2}, (("signs",),), [("signs", 2)], (("signs", 2), ("signs", 3))]
-)
-def test_options_are_checked(options: object) -> None:
-    with pytest.raises(ValueError, match="option"):
-        MechanismSpec(name="l2-block", local_epsilon=1.0, options=options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", VECTORS)
@@ -159,13 +131,6 @@ def test_a_mechanism_of_another_epsilon_is_refused(monkeypatch: pytest.MonkeyPat
     registry.register("generous", generous)
     with pytest.raises(ValueError, match="was asked for local_epsilon"):
         MechanismSpec(name="generous", local_epsilon=1.0).build(dim=3)
-
-
-@pytest.mark.parametrize("dim", [0, -1, True, 2.0, "3"])
-def test_dimensions_are_checked(dim: object) -> None:
-    for of in (SPEC.build, SPEC.fingerprint, SPEC.report_bytes):
-        with pytest.raises(ValueError, match="dim"):
-            of(dim=dim)  # type: ignore[operator]
 
 
 def test_fingerprints_tell_everything_apart() -> None:

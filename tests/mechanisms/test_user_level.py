@@ -195,24 +195,11 @@ def test_foreign_and_forged_range_reports_are_refused():
             find_centre(bad, plan=PLAN)
 
 
-@pytest.mark.parametrize(
-    ("message", "changes"),
-    [
-        ("local_epsilon", {"local_epsilon": 0}),
-        ("clients", {"clients": 0}),
-        ("samples", {"samples": 1.5}),
-        ("radius", {"radius": -1.0}),
-        ("sigma", {"sigma": math.nan}),
-        ("failure", {"failure": 0.0}),
-        ("range_share", {"range_share": 1.0}),
-        ("cannot range", {"clients": 20, "ranging": True}),
-        ("too many", {"sigma": 1e-9}),
-        ("Split", {"split": "both"}),
-    ],
-)
-def test_bad_plans_are_refused(message, changes):
-    with pytest.raises(ValueError, match=message):
-        replace(PLAN, **changes)
+def test_a_plan_that_cannot_be_kept_is_refused():
+    with pytest.raises(ValueError, match="cannot range"):
+        replace(PLAN, clients=20, ranging=True)
+    with pytest.raises(ValueError, match="too many"):
+        replace(PLAN, sigma=1e-9)
 
 
 @pytest.mark.parametrize(("mechanism", "message"), [("k-rr", "vectors"), ("gaussian", "δ"), ("none", "none")])

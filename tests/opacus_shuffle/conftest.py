@@ -52,6 +52,7 @@ def make_private(
         module: nn.Module | None = None,
         data: Any = dataset,
         batch_size: int = 8,
+        loader: Any = None,
         learning_rate: float = 0.1,
         **options: Any,
     ) -> tuple[PrivacyEngine, nn.Module, Any, DataLoader[Any]]:
@@ -67,7 +68,7 @@ def make_private(
         private = engine.make_private(
             module=module,
             optimizer=torch.optim.SGD(module.parameters(), lr=learning_rate),
-            data_loader=DataLoader(data, batch_size=batch_size),
+            data_loader=DataLoader(data, batch_size=batch_size) if loader is None else loader,
             **arguments,
         )
         return engine, *private

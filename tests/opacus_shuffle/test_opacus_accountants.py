@@ -43,12 +43,6 @@ def test_opacus_creates_it_by_the_name_it_calls_itself(cls: Any) -> None:
     assert issubclass(cls, IAccountant)
 
 
-def test_the_names_are_the_documented_ones() -> None:
-    assert SubsampledShuffleRDPAccountant.mechanism() == "subsampled_shuffle_rdp"
-    assert SubsampledShufflePLDAccountant.mechanism() == "subsampled_shuffle_pld"
-    assert Girgis2021Accountant.mechanism() == "girgis-2021"
-
-
 def test_epsilon_is_the_core_accountants_own(accountant: Any) -> None:
     core = ShuffleAccountant(method=accountant.method)
     for shuffle_round, steps in ((A, 3), (B, 2), (A, 5)):
@@ -66,13 +60,6 @@ def test_epsilon_takes_delta_by_position_and_by_name_and_nothing_else(accountant
     assert accountant.get_epsilon(1e-5) == accountant.get_epsilon(delta=1e-5) > 0
     with pytest.raises(TypeError):
         accountant.get_epsilon(1e-5, alphas=[2, 3])
-
-
-def test_epsilon_changes_nothing(accountant: Any) -> None:
-    accountant.record(A, num_steps=4)
-    before = accountant.history
-    assert accountant.get_epsilon(1e-5) == accountant.get_epsilon(1e-5)
-    assert accountant.history == before
 
 
 def test_an_empty_history_costs_nothing_but_delta_is_checked(accountant: Any) -> None:
@@ -161,13 +148,6 @@ def test_a_mechanisms_own_blanket_survives(accountant: Any) -> None:
     assert restored.get_epsilon_interval(1e-5) == accountant.get_epsilon_interval(1e-5)
 
 
-def test_state_goes_into_a_given_mapping(accountant: Any) -> None:
-    destination = {"other": 1}
-    assert accountant.state_dict(destination) is destination
-    assert destination["mechanism"] == accountant.mechanism()
-    assert destination["other"] == 1
-
-
 def test_steps_after_loading_do_not_reach_the_callers_state(accountant: Any) -> None:
     accountant.record(A)
     state = accountant.state_dict()
@@ -191,22 +171,14 @@ def _with_round(state: Any, index: int, value: Any) -> Any:
 
 DAMAGE = {
     "none": lambda s: None,
-    "empty": lambda s: {},
     "no history": lambda s: {k: v for k, v in s.items() if k != "history"},
-    "no mechanism": lambda s: {k: v for k, v in s.items() if k != "mechanism"},
-    "no relation": lambda s: {k: v for k, v in s.items() if k != "neighbouring_relation"},
     "other relation": lambda s: {**s, "neighbouring_relation": "add-remove"},
     "other mechanism": lambda s: {**s, "mechanism": "rdp"},
     "opacus triples": lambda s: {**s, "history": [(1.0, 0.01, 100)]},
-    "history not a list": lambda s: {**s, "history": 7},
-    "entry not a pair": lambda s: {**s, "history": [3]},
     "steps zero": lambda s: {**s, "history": [(s["history"][0][0], 0)]},
-    "steps fractional": lambda s: {**s, "history": [(s["history"][0][0], 1.5)]},
-    "steps missing": lambda s: {**s, "history": [(s["history"][0][0],)]},
     "round cut short": lambda s: {**s, "history": [(s["history"][0][0][:-1], 1)]},
     "unknown sampling": lambda s: _with_round(s, 0, "sideways"),
     "epsilon negative": lambda s: _with_round(s, 2, -1.0),
-    "epsilon not a number": lambda s: _with_round(s, 2, None),
     "k above n": lambda s: _with_round(s, 4, 1e9),
     "good then bad": lambda s: {**s, "history": [*s["history"], ("?", 1)]},
 }

@@ -7,17 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from opacus import GradSampleModule
-from opacus.optimizers import DPOptimizer
-from opacus.utils.batch_memory_manager import BatchMemoryManager
 from opacus_shuffle import PrivacyBudgetExceeded, PrivacyEngine, ShufflePrivacyError
 from thinning import first_fast
-from torch import nn
 from torch.utils.data import DataLoader
 
 from shuffle_plugins.accounting import CountedRound, ShuffleAccountant, TaggedRound
 from shuffle_plugins.protocols import BallSum, UnaryL1Sum
-from shuffle_plugins.randomness import Randomness
 
 
 @pytest.fixture
@@ -27,80 +22,23 @@ def private_sum(make_private: Any) -> Any:
     )
 
 
-@pytest.fixture
-def exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Signs that say, in whole numbers, what the protocol estimates without flipping."""
-
-    def total(self: BallSum, x: Any, *, randomness: Randomness) -> torch.Tensor:
-        clipped = x.dense() * (self.radius / x.l2_norm().clamp(min=self.radius))[:, None]
-        return (clipped.sum(dim=0).double() * 2**40).round().long()
-
-    monkeypatch.setattr(BallSum, "share", total)
-    monkeypatch.setattr(BallSum, "estimate", lambda _, total, *, reports: total.double() / 2**40)
-
-
-@pytest.mark.parametrize("physical", [8, 3])
-def test_without_noise_a_step_is_opacus_own(
-    private_sum: Any, make_model: Any, step: Any, dataset: Any, exact: None, physical: int
+@pytest.mark.parametrize(
+    ("name", "kind", "round_kind"),
+    [("multi-message", BallSum, TaggedRound), ("unary-l1-sum", UnaryL1Sum, CountedRound)],
+)
+def test_it_trains_and_costs_what_its_round_says(
+    private_sum: Any, train: Any, dataset: Any, name: str, kind: type, round_kind: type
 ) -> None:
-    engine, module, optimizer, loader = private_sum()
-    indices: list[int] = []
-    draw = loader.batch_sampler.draw
-    loader.batch_sampler.draw = lambda: indices.extend((drawn := draw()).tolist()) or drawn
-    with BatchMemoryManager(
-        data_loader=loader, max_physical_batch_size=physical, optimizer=optimizer
-    ) as split:
-        for batch in split:
-            step(module, optimizer, batch)
-            if len(engine.accountant):
-                break
-    plain = GradSampleModule(make_model())
-    opacus = DPOptimizer(
-        torch.optim.SGD(plain.parameters(), lr=0.1),
-        noise_multiplier=0.0,
-        max_grad_norm=0.5,
-        expected_batch_size=8,
+    engine, module, optimizer, loader = private_sum(
+        engine=PrivacyEngine(accountant="subsampled_shuffle_pld"), randomizer=name
     )
-    x, y = dataset[indices[:8]]
-    nn.functional.cross_entropy(plain(x), y).backward()
-    opacus.step()
-    for p, q in zip(module.parameters(), plain.parameters(), strict=True):
-        assert torch.allclose(p, q, atol=1e-6)
-
-
-def test_an_epoch_costs_what_an_accountant_of_ones_own_says(
-    private_sum: Any, train: Any, dataset: Any
-) -> None:
-    engine, module, optimizer, loader = private_sum(engine=PrivacyEngine(accountant="subsampled_shuffle_pld"))
     steps = train(module, optimizer, loader)
     protocol = optimizer.mechanism
-    assert isinstance(protocol, BallSum)
+    assert isinstance(protocol, kind)
     assert (protocol.cohort, protocol.radius, optimizer.noise_multiplier) == (8, 0.5, 3.0)
-    again = BallSum.with_noise(dim=protocol.dim, cohort=8, noise_multiplier=3.0, radius=0.5)
-    accountant = ShuffleAccountant()
-    accountant.step(again.round(population=len(dataset)), num_steps=steps)
-    assert isinstance(optimizer.round, TaggedRound)
-    assert engine.get_epsilon(1e-5) == pytest.approx(accountant.epsilon(1e-5).upper)
-    assert all(bool(p.isfinite().all()) for p in module.parameters())
-
-
-def test_counted_bits_train_and_cost_what_their_round_says(
-    make_private: Any, train: Any, dataset: Any
-) -> None:
-    engine, module, optimizer, loader = make_private(
-        engine=PrivacyEngine(accountant="subsampled_shuffle_pld"),
-        randomizer="unary-l1-sum",
-        local_epsilon=None,
-        noise_multiplier=3.0,
-        max_grad_norm=0.5,
-    )
-    steps = train(module, optimizer, loader)
-    protocol = optimizer.mechanism
-    assert isinstance(protocol, UnaryL1Sum)
-    assert (protocol.cohort, protocol.radius) == (8, 0.5)
     accountant = ShuffleAccountant()
     accountant.step(protocol.round(population=len(dataset)), num_steps=steps)
-    assert isinstance(optimizer.round, CountedRound)
+    assert isinstance(optimizer.round, round_kind)
     assert engine.get_epsilon(1e-5) == pytest.approx(accountant.epsilon(1e-5).upper)
     assert all(bool(p.isfinite().all()) for p in module.parameters())
 

@@ -712,39 +712,6 @@ def test_a_randomizer_that_is_not_what_was_asked_for_is_refused(randomizer: Any,
         wrap(nn.Linear(6, 3), randomizer=randomizer)
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"local_epsilon": 0.0},
-        {"local_epsilon": -1.0},
-        {"local_epsilon": math.nan},
-        {"local_epsilon": math.inf},
-        {"local_epsilon": True},
-        {"local_epsilon": None},
-        {"max_grad_norm": 0.0},
-        {"max_grad_norm": math.nan},
-        {"max_grad_norm": [1.0, 1.0]},
-        {"cohort": 41},
-        {"cohort": 0},
-        {"cohort": 8.0},
-        {"population": 0},
-        {"population": 40.0},
-        {"sampling": "full"},
-        {"sampling": "single-pass"},
-        {"sampling": "sideways"},
-        {"loss_reduction": "median"},
-    ],
-)
-def test_values_out_of_range_are_refused(bad: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        wrap(nn.Linear(6, 3), **bad)
-
-
-def test_unknown_keywords_are_refused() -> None:
-    with pytest.raises(TypeError, match="noise_multiplier"):
-        wrap(nn.Linear(6, 3), noise_multiplier=1.0)
-
-
 def test_a_private_optimizer_is_not_wrapped_twice() -> None:
     optimizer = wrap(nn.Linear(6, 3))
     with pytest.raises(ShufflePrivacyError, match="original_optimizer"):

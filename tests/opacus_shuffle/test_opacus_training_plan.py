@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 import torch
 from opacus_shuffle import PrivacyBudgetExceeded, PrivacyEngine, ShufflePrivacyError, TrainingPlan
-from opacus_transparent import Transparent
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from shuffle_plugins.accounting import ShuffleRound
 from shuffle_plugins.mechanisms import Gaussian
-from shuffle_plugins.protocols import VectorSum
 
 Privately = Callable[..., tuple[PrivacyEngine, nn.Module, Any, DataLoader[Any]]]
 
@@ -111,31 +109,6 @@ def test_a_plan_of_shuffled_epochs_counts_each_as_one_round(
     assert plan.epsilon == pytest.approx(engine.get_epsilon(1e-5), rel=1e-9)
 
 
-def test_a_share_of_honest_clients_does_not_change_what_n_is_said_to_be(
-    make_model: Callable[[], nn.Module],
-) -> None:
-    module, engine = make_model(), PrivacyEngine()
-    engine.make_private(
-        module=module,
-        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
-        data_loader=DataLoader(big_data(), batch_size=1000),
-        randomizer=partial(VectorSum.with_noise, honest_fraction=0.8),
-        noise_multiplier=8.0,
-        max_grad_norm=1.0,
-    )
-    assert (engine.training_plan.population, engine.training_plan.cohort) == (4000, 1000)
-
-
-def test_limits_for_every_layer_are_told_as_the_ball_that_they_make_up(
-    make_model: Callable[[], nn.Module], dataset: TensorDataset
-) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        engine = with_epsilon(make_model(), dataset, clipping="per_layer", max_grad_norm=[3.0, 1.0, 1.0, 5.0])
-    assert engine.training_plan.max_grad_norm == pytest.approx(6.0)
-    assert engine.training_plan.expected_noise.largest_signal == pytest.approx(6.0)
-
-
 def test_it_counts_the_rounds_recorded_before_and_not_those_that_follow(make_private: Privately) -> None:
     engine, _, optimizer, _ = make_private(randomizer="privunit", local_epsilon=1.0)
     engine.accountant.record(optimizer.round, num_steps=7)
@@ -156,11 +129,6 @@ def test_steps_of_a_target_are_not_taken_for_those_of_the_next_call(
         warnings.simplefilter("ignore")
         make_private(engine=engine, randomizer="privunit", local_epsilon=1.0)
     assert (engine.training_plan.num_steps, engine.training_plan.whole_run) == (5, False)
-
-
-def test_there_is_no_plan_before_anything_is_private() -> None:
-    with pytest.raises(ShufflePrivacyError, match="make_private_with_epsilon"):
-        _ = PrivacyEngine().training_plan
 
 
 # -- how noisy it will be -----------------------------------------------------------------------------------
@@ -209,14 +177,6 @@ def test_a_run_with_enough_signal_is_not_warned_of(make_model: Callable[[], nn.M
             num_steps=4,
             max_grad_norm=1.0,
         )
-
-
-def test_a_randomizer_without_noise_has_an_infinite_ratio(
-    make_private: Privately, transparent: type[Transparent]
-) -> None:
-    engine, *_ = make_private(randomizer=transparent, local_epsilon=1.0)
-    assert engine.training_plan.expected_noise.signal_to_noise_ratio == float("inf")
-    assert "at most inf in a step" in str(engine.training_plan)
 
 
 def test_hopeless_noise_is_warned_of_without_a_target_too(make_private: Privately) -> None:

@@ -149,7 +149,7 @@ def test_what_is_sent_is_the_global_model_and_psi_and_nothing_of_the_personal_mo
     sent = method.arrays(now)
     assert list(sent) == [*now.global_model, DISSIMILARITY]
     assert float(sent[DISSIMILARITY]) == 0.25 * 0.8
-    other = method.arrays(now.updated(personal_model=parameters(99)))
+    other = method.arrays(now._replace(personal_model=parameters(99)))
     assert all(torch.equal(sent[name], other[name]) for name in sent)
     back = method.received(sent, personal_model=now.personal_model)
     assert_close(back.personal_model, now.personal_model)

@@ -137,13 +137,8 @@ def test_other_norms_and_spreads() -> None:
     ("asked", "told"),
     [
         ({"mechanism": "ball-sum"}, "vector-sum, poisson-binomial"),
-        ({"cohorts": [1]}, "cohorts"),
         ({"cohorts": [N + 1]}, "cohorts"),
-        ({"cohorts": []}, "at least one"),
-        ({"num_steps": 0}, "num_steps"),
-        ({"delta": 1.0}, "delta"),
         ({"spread": 1.1}, "spread"),
-        ({"norm": "l3"}, "norm"),
         (
             {"target_epsilon": 1e-9, "delta": 1e-15},
             "no noise keeps these sums within.*larger ε or δ",

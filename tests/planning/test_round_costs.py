@@ -25,7 +25,16 @@ from shuffle_plugins.secure_aggregation import (
     share,
     share_with_proof,
 )
-from shuffle_plugins.shuffler import EnvelopeOpener, Mixer, RoundContext, SpentTokens, part_sizes, seal
+from shuffle_plugins.shuffler import (
+    BatchRequest,
+    BatchSpool,
+    EnvelopeOpener,
+    Mixer,
+    RoundContext,
+    SpentTokens,
+    part_sizes,
+    seal,
+)
 from shuffle_plugins.shuffler.keys import (
     generate_sealing_key,
     generate_service_key,
@@ -132,8 +141,9 @@ def test_bytes_of_a_mixed_round_are_those_of_its_envelopes(tmp_path: Path) -> No
         )
         for key in signing
     ]
-    batch = mixer.mix(envelopes, context=CONTEXT, analyzer_key=analyzer, size=len(envelopes[0]))
-    given = sum(map(len, batch.reports))
+    request = BatchRequest.of(envelopes, context=CONTEXT, analyzer_key=analyzer, mixers=(mixer.public_key,))
+    _, reports = BatchSpool(tmp_path / "batches", mixer=mixer).mix(request, envelopes)
+    given = sum(map(len, reports))
 
     client, server, node = mixed_round_costs(clients=CLIENTS, report_bytes=size)
     assert client.sent == len(envelopes[0])
@@ -207,28 +217,6 @@ def test_seconds_of_a_shared_sum_are_as_measured(row: dict[str, Any]) -> None:
     )
 
 
-@pytest.mark.parametrize("row", results("secure_sum")["aggregator"], ids=lambda row: row["clients"])
-def test_costs_of_a_stream_through_an_aggregator_are_as_measured(row: dict[str, Any]) -> None:
-    aggregator = sum_round_costs(clients=row["clients"], size=row["coordinates"], largest=6_400)[-1]
-    assert aggregator.received == row["clients"] * row["bytes_received_per_client"]
-    assert agrees(aggregator.seconds, row["processor_seconds"])
-    if row["clients"] == 100_000:  # fewer are lost in what the process allocates besides
-        grown = (row["peak_megabytes"] - row["peak_megabytes_before_the_first_client"]) * 2**20
-        assert grown <= aggregator.memory
-
-
-@pytest.mark.parametrize("row", results("secure_sum")["client"], ids=lambda row: row["aggregators"])
-def test_costs_of_a_client_are_as_measured(row: dict[str, Any]) -> None:
-    client, *_ = sum_round_costs(
-        clients=2_048,
-        size=row["coordinates"],
-        largest=((1 << row["bits"]) - 1) // 2_048,
-        aggregators=row["aggregators"],
-    )
-    assert client.sent == row["shared_bytes"]
-    assert agrees(client.seconds, row["shared_seconds"] - row["plain_report_seconds"])
-
-
 @pytest.mark.parametrize("row", results("sum_parties")["verified"], ids=lambda row: f"d={row['size']}")
 def test_seconds_of_a_verified_sum_are_as_measured(row: dict[str, Any]) -> None:
     costs = sum_round_costs(clients=4_096, size=row["size"], largest=row["largest"], verified=True)
@@ -242,29 +230,6 @@ def test_seconds_of_a_verified_sum_are_as_measured(row: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "row",
-    [row for row in results("range_proofs")["costs"] if row["kind"] == "Prio3SumVecWithMultiproof"],
-    ids=lambda row: f"d={row['length']}",
-)
-def test_seconds_of_range_proofs_are_as_measured(row: dict[str, Any]) -> None:
-    costs = sum_round_costs(clients=4_096, size=row["length"], largest=row["largest"], verified=True)
-    client, server, aggregator = costs
-    assert agrees(client.seconds, row["client_seconds"])
-    assert agrees(server.seconds / 4_096, row["server_seconds"])
-    assert agrees(aggregator.seconds / 4_096, row["aggregator_seconds"])
-
-
-@pytest.mark.parametrize("row", results("mixer"), ids=lambda row: f"{row['mixer']} {row['reports']}")
-def test_costs_of_a_mixer_are_as_measured(row: dict[str, Any]) -> None:
-    mixers = 1 if row["mixer"] == "single" else 2
-    costs = mixed_round_costs(clients=row["reports"], report_bytes=row["report_bytes"], mixers=mixers)
-    assert agrees(costs[-1].seconds, row["opening_seconds"] + row["giving_back_seconds"])
-    if row["memory_limit_mib"] == 256:
-        held = row["peak_mib"] - 31  # of Python and what it has imported
-        assert agrees(costs[-1].memory / 2**20, held)
-
-
-@pytest.mark.parametrize(
     "row", results("sum_parties")["mixed"], ids=lambda row: f"{row['report_bytes']} bytes"
 )
 def test_seconds_of_a_mixed_round_are_as_measured(row: dict[str, Any]) -> None:
@@ -272,8 +237,3 @@ def test_seconds_of_a_mixed_round_are_as_measured(row: dict[str, Any]) -> None:
     assert client.sent == row["bytes_to_mixer"]
     assert agrees(client.seconds, row["client_seal_seconds"])
     assert agrees(server.seconds / 100, row["server_open_seconds"])
-
-
-def test_too_many_bits_are_refused() -> None:
-    with pytest.raises(ValueError, match="need 64 bits, more than 44"):
-        sum_round_costs(clients=2**32, size=10, largest=2**32 - 1)

@@ -91,21 +91,3 @@ def test_it_is_printed_with_a_reason_for_every_setting(reports: TrainingRecipe) 
     assert "Warning" not in str(reports)
     drowned = training_recipe(**{**ASKED, "target_epsilon": 0.1, "population": 200}, num_steps=20)
     assert "Warning: the noise will drown" in str(drowned)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"mechanism": "linf-block"}, "no recipe for 'linf-block'"),
-        ({"mechanism": "gaussian"}, "no recipe for 'gaussian'"),
-        ({"model": "tree"}, "model must be one of 'linear', 'network'"),
-        ({"population": 19}, "population"),
-        ({"cohort": 2_001}, "cohort"),
-        ({"num_steps": 0}, "num_steps"),
-        ({"delta": 0.0}, "delta"),
-        ({"target_epsilon": -1.0}, "target_epsilon"),
-    ],
-)
-def test_wrong_arguments_are_refused(wrong: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        training_recipe(**{**ASKED, **wrong})

@@ -39,13 +39,6 @@ def test_sums_differences_and_products(field):
 
 
 @FIELDS
-def test_the_roots_of_unity_have_their_order(field):
-    for order in (1, 2, 4, 1024):
-        assert pow(field.root(order), order, field.modulus) == 1
-        assert order == 1 or pow(field.root(order), order // 2, field.modulus) == field.modulus - 1
-
-
-@FIELDS
 @pytest.mark.parametrize("n", [1, 2, 4, 32])
 def test_polynomials_by_their_values(field, n):
     a, b = ([random.randrange(field.modulus) for _ in range(n)] for _ in range(2))

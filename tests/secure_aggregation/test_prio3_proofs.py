@@ -82,25 +82,6 @@ def test_sums_of_vectors(variant, largest, shares):
     assert np.array_equal(total(prio3, vectors), vectors.sum(0))
 
 
-@pytest.mark.parametrize("chunk_length", [1, 2, 5, 27, 40])
-def test_every_chunk_length_gives_the_same_sum(chunk_length):
-    prio3 = Prio3SumVec(length=9, max_measurement=7, chunk_length=chunk_length)
-    vectors = random.integers(0, 7, (2, 9), endpoint=True)
-    assert np.array_equal(total(prio3, vectors), vectors.sum(0))
-
-
-@pytest.mark.parametrize("shares", [2, 4])
-def test_sums_counts_and_histograms(shares):
-    assert total(Prio3Count(shares=shares), [1, 0, 1, 1]) == 3
-    for largest in (1, 2, 5, 8, 1337):
-        values = [0, largest, *random.integers(0, largest, 3, endpoint=True).tolist()]
-        assert total(Prio3Sum(max_measurement=largest, shares=shares), values) == sum(values)
-    assert total(Prio3Histogram(length=5, shares=shares), [4, 0, 4]).tolist() == [1, 0, 0, 0, 2]
-    multihot = Prio3MultihotCountVec(length=5, max_weight=3, shares=shares)
-    bits = [[1, 1, 0, 0, 1], [False] * 5, [0, 0, 0, 0, 1]]
-    assert total(multihot, bits).tolist() == [1, 1, 0, 0, 2]
-
-
 def test_the_encoding_of_every_integer_of_a_range():
     """Also where the largest is not one less than a power of two, and some integers have two encodings."""
     for largest in range(1, 20):

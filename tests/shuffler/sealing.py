@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shuffle_plugins.shuffler import Mixer, RoundContext, SpentTokens, seal
+from shuffle_plugins.shuffler import (
+    BatchRequest,
+    BatchSpool,
+    MixedStatement,
+    Mixer,
+    RoundContext,
+    ServicePublicKey,
+    SpentTokens,
+    open_reports,
+    part_sizes,
+    seal,
+)
 from shuffle_plugins.shuffler.keys import (
     SealingKey,
     ServiceKey,
@@ -58,8 +70,88 @@ class Parties:
             },
         )
 
-    def mixer(self, state: Path, *, minimum: int = 2) -> Mixer:
-        """The mixer, with a state file that is made if need be."""
-        if not state.exists():
-            SpentTokens.create(state, public_key=self.mixer_key.public.sealing)
-        return Mixer(key=self.mixer_key, enrolled=self.enrolled, minimum=minimum, state=state)
+
+@dataclass(kw_only=True)
+class Row(Parties):
+    """As many mixers as there are keys, each with its own folder, and a server that does as it is told."""
+
+    folder: Path
+    keys: list[ServiceKey] = field(default_factory=lambda: [generate_service_key()])
+    minimum: int = 2
+
+    def __post_init__(self) -> None:
+        self.mixer_key = self.keys[0]
+        for position, key in enumerate(self.keys):
+            SpentTokens.create(self.folder / f"state{position}", public_key=key.public.sealing)
+
+    @property
+    def mixers(self) -> tuple[ServicePublicKey, ...]:
+        return tuple(key.public for key in self.keys)
+
+    @property
+    def sealing_keys(self) -> list[bytes]:
+        return [key.public.sealing for key in self.keys]
+
+    def at(self, position: int = 0) -> Mixer:
+        return Mixer(
+            key=self.keys[position],
+            enrolled=self.enrolled,
+            minimum=self.minimum,
+            state=self.folder / f"state{position}",
+        )
+
+    def spool(self, position: int = 0, **options: Any) -> BatchSpool:
+        chosen = {"mixer": self.at(position), "cascade": self.mixers, **options}
+        return BatchSpool(self.folder / f"spool{position}", **chosen)
+
+    def envelopes(self, *reports: bytes | None) -> list[bytes]:
+        return [
+            self.envelope(report, client=i, mixer_key=self.sealing_keys) for i, report in enumerate(reports)
+        ]
+
+    def parts(self, envelopes: Sequence[bytes]) -> list[list[bytes]]:
+        """The first layers, and the tickets of each later mixer."""
+        parts, start = [], 0
+        for size in part_sizes(SIZE, mixers=len(self.keys)):
+            parts.append([envelope[start : start + size] for envelope in envelopes])
+            start += size
+        assert {len(envelope) for envelope in envelopes} == {start}
+        return parts
+
+    def items(self, layers: Sequence[bytes], envelopes: Sequence[bytes], *, position: int) -> list[bytes]:
+        """What a mixer gets: layers, and with them the tickets of the clients' envelopes."""
+        tickets = self.parts(envelopes)[position] if position else [b""] * len(layers)
+        return [layer + ticket for layer, ticket in zip(layers, tickets, strict=True)]
+
+    def request(self, items: Sequence[bytes], **changes: Any) -> BatchRequest:
+        values = {"context": self.context, "analyzer_key": self.analyzer_key, "mixers": self.mixers}
+        return BatchRequest.of(items, **{**values, **changes})
+
+    def step(
+        self, items: Sequence[bytes], *, previous: tuple[MixedStatement, ...] = (), piece: int = 2
+    ) -> tuple[list[bytes], MixedStatement]:
+        """One mixer's work, its items in pieces."""
+        request = self.request(items, previous=previous)
+        spool = self.spool(len(previous))
+        said = None
+        for first in range(0, len(items), piece):
+            assert said is None
+            said = spool.put(request, items[first : first + piece], first=first)
+        assert said is not None
+        request.check_said(said)
+        taken: list[bytes] = []
+        while len(taken) < said.count:
+            taken += spool.take(request, first=len(taken), most=piece)
+        request.check_outputs(taken, said)
+        return taken, said
+
+    def mixed(self, envelopes: Sequence[bytes], **changes: Any) -> tuple[MixedStatement, list[bytes]]:
+        """A single mixer's work in one piece: what it says, and the reports in its order."""
+        request = self.request(envelopes, **changes)
+        said, items = self.spool().mix(request, envelopes)
+        request.check_said(said)
+        request.check_outputs(items, said)
+        return said, self.opened(items)
+
+    def opened(self, items: Sequence[bytes]) -> list[bytes]:
+        return open_reports(items, context=self.context, analyzer_private_key=self.analyzer)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
-import pickle
 import stat
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sealing import SIZE, Parties, round_context
+from sealing import SIZE, Row, round_context
 
 from shuffle_plugins.shuffler import (
     BatchLimits,
@@ -23,131 +22,22 @@ from shuffle_plugins.shuffler import (
     BatchRequest,
     BatchSpool,
     EnvelopeOpener,
-    ExternalPermutation,
-    ItemsDigest,
     MixedStatement,
-    Mixer,
     Refusal,
-    ServicePublicKey,
     ShuffleError,
-    SpentTokens,
+    items_digest,
     layer_size,
-    open_reports,
-    part_sizes,
-    ticket_size,
 )
 from shuffle_plugins.shuffler import spool as spool_module
-from shuffle_plugins.shuffler.keys import (
-    ServiceKey,
-    generate_service_key,
-    generate_signing_key,
-    public_key_bytes,
-    write_private_key,
-)
-from shuffle_plugins.shuffler.marks import agree, draw_marks, mark_bytes, read_marks
+from shuffle_plugins.shuffler.envelopes import agree, draw_marks, mark_bytes, read_marks
+from shuffle_plugins.shuffler.keys import generate_service_key, generate_signing_key, public_key_bytes
 
 REPORTS = [bytes([i]) * SIZE for i in range(6)]
 
 
 @dataclass(kw_only=True)
-class Row(Parties):
-    """As many mixers as there are keys, each with its own folder, and a server that does as it is told."""
-
-    folder: Path
-    keys: list[ServiceKey]
-    minimum: int = 2
-
-    def __post_init__(self) -> None:
-        for position, key in enumerate(self.keys):
-            SpentTokens.create(self.folder / f"state{position}", public_key=key.public.sealing)
-
-    @property
-    def mixers(self) -> tuple[ServicePublicKey, ...]:
-        return tuple(key.public for key in self.keys)
-
-    @property
-    def sealing_keys(self) -> list[bytes]:
-        return [key.public.sealing for key in self.keys]
-
-    def at(self, position: int) -> Mixer:
-        return Mixer(
-            key=self.keys[position],
-            enrolled=self.enrolled,
-            minimum=self.minimum,
-            state=self.folder / f"state{position}",
-        )
-
-    def spool(self, position: int, **options: Any) -> BatchSpool:
-        return BatchSpool(self.folder / f"spool{position}", **options)
-
-    def envelopes(self, *reports: bytes | None) -> list[bytes]:
-        return [
-            self.envelope(report, client=i, mixer_key=self.sealing_keys) for i, report in enumerate(reports)
-        ]
-
-    def size(self, position: int) -> int:
-        """Bytes of the layer at a position."""
-        return layer_size(SIZE, mixers=len(self.keys), position=position)
-
-    def parts(self, envelopes: Sequence[bytes]) -> list[list[bytes]]:
-        """The first layers, and the tickets of each later mixer."""
-        parts, start = [], 0
-        for size in part_sizes(SIZE, mixers=len(self.keys)):
-            parts.append([envelope[start : start + size] for envelope in envelopes])
-            start += size
-        assert {len(envelope) for envelope in envelopes} == {start}
-        return parts
-
-    def items(self, layers: Sequence[bytes], envelopes: Sequence[bytes], *, position: int) -> list[bytes]:
-        """What a mixer gets: layers, and with them the tickets of the clients' envelopes."""
-        tickets = self.parts(envelopes)[position] if position else [b""] * len(layers)
-        return [layer + ticket for layer, ticket in zip(layers, tickets, strict=True)]
-
-    def request(
-        self,
-        items: Sequence[bytes],
-        *,
-        position: int = 0,
-        previous: tuple[MixedStatement, ...] = (),
-        **changes: Any,
-    ) -> BatchRequest:
-        size = self.size(position) + ticket_size(mixers=len(self.keys), position=position)
-        values = {
-            "context": self.context,
-            "analyzer_key": self.analyzer_key,
-            "mixers": self.mixers,
-            "position": position,
-            "minimum": 2,
-            "size": size,
-            "count": len(items),
-            "inputs": ItemsDigest.of(items, size=size).value(),
-            "previous": previous,
-        }
-        return BatchRequest(**{**values, **changes})
-
-    def step(
-        self,
-        items: Sequence[bytes],
-        *,
-        position: int = 0,
-        previous: tuple[MixedStatement, ...] = (),
-        piece: int = 2,
-    ) -> tuple[list[bytes], MixedStatement]:
-        """One mixer's work, its items in pieces."""
-        request = self.request(items, position=position, previous=previous)
-        spool, mixer = self.spool(position), self.at(position)
-        spool.begin(request, mixer=mixer, cascade=self.mixers)
-        for first in range(0, len(items), piece):
-            spool.put(request, items[first : first + piece], first=first)
-        said = spool.mix(request, mixer=mixer)
-        taken: list[bytes] = []
-        while len(taken) < said.count:
-            count = min(piece, said.count - len(taken))
-            taken += spool.take(request, first=len(taken), count=count, size=self.size(position + 1))
-        assert said.outputs == ItemsDigest.of(taken, size=self.size(position + 1)).value()
-        key = self.mixers[position].verifying
-        assert request.statement(said).holds(said.signature, verifying_key=key)
-        return taken, said
+class Cascade(Row):
+    """A row of mixers, the first of which may cheat."""
 
     def first(self, envelopes: Sequence[bytes]) -> tuple[list[bytes], MixedStatement]:
         """The first mixer's work."""
@@ -170,24 +60,21 @@ class Row(Parties):
             request=bytes(32),
             answered=len(layers),
             count=len(layers),
-            outputs=ItemsDigest.of(layers, size=self.size(1)).value(),
+            outputs=items_digest(layers, size=len(layers[0])),
             masks=masks,
         )
         request = self.request(self.parts(self.envelopes(REPORTS[0]))[0])
         return replace(said, signature=self.at(0).sign(request.statement(said)))
 
-    def opened(self, items: Sequence[bytes]) -> list[bytes]:
-        return open_reports(items, context=self.context, analyzer_private_key=self.analyzer)
-
 
 @pytest.fixture(params=[1, 2, 3])
-def row(request: pytest.FixtureRequest, tmp_path: Path) -> Row:
-    return Row(folder=tmp_path, keys=[generate_service_key() for _ in range(request.param)])
+def row(request: pytest.FixtureRequest, tmp_path: Path) -> Cascade:
+    return Cascade(folder=tmp_path, keys=[generate_service_key() for _ in range(request.param)])
 
 
 @pytest.fixture
-def two(tmp_path: Path) -> Row:
-    return Row(folder=tmp_path, keys=[generate_service_key() for _ in range(2)])
+def two(tmp_path: Path) -> Cascade:
+    return Cascade(folder=tmp_path, keys=[generate_service_key() for _ in range(2)])
 
 
 def refused(call: Any, *args: Any, **kwargs: Any) -> Refusal:
@@ -196,25 +83,25 @@ def refused(call: Any, *args: Any, **kwargs: Any) -> Refusal:
     return error.value.code
 
 
-def test_reports_come_through_all_mixers_in_pieces(row: Row) -> None:
+def test_reports_come_through_all_mixers_in_pieces(row: Cascade) -> None:
     """Everything but dummies; lengths are equal at every layer; nothing is left on any disk."""
     envelopes = row.envelopes(*REPORTS[:4], None, REPORTS[5])
     layers, said = row.parts(envelopes)[0], ()
     last = len(row.keys) - 1
     for position in range(len(row.keys)):
-        assert {len(layer) for layer in layers} == {row.size(position)}
+        assert {len(layer) for layer in layers} == {layer_size(SIZE, mixers=len(row.keys), position=position)}
         items = row.items(layers, envelopes, position=position)
-        layers, one = row.step(items, position=position, previous=said)
+        layers, one = row.step(items, previous=said)
         said = (*said, one)
         assert one.rejected == {}
         assert (one.answered, one.count, len(one.masks)) == (6, 5 if position == last else 6, last - position)
-    assert {len(layer) for layer in layers} == {row.size(len(row.keys))}
+    assert {len(layer) for layer in layers} == {layer_size(SIZE, mixers=1, position=1)}
     assert sorted(row.opened(layers)) == [*REPORTS[:4], REPORTS[5]]
     for position in range(len(row.keys)):
         assert list((row.folder / f"spool{position}").iterdir()) == []
 
 
-def test_each_mixer_permutes(two: Row) -> None:
+def test_each_mixer_permutes(two: Cascade) -> None:
     """With the other mixer's order known, both orders of two reports come out, of each mixer alone."""
     seen: list[set[tuple[int, ...]]] = [set(), set()]
     for _ in range(30):
@@ -224,13 +111,13 @@ def test_each_mixer_permutes(two: Row) -> None:
         for position in range(2):
             inside = [two.opener(position).open(layer).inner for layer in layers]
             items = two.items(layers, envelopes, position=position)
-            layers, one = two.step(items, position=position, previous=said)
+            layers, one = two.step(items, previous=said)
             said = (one,)
             seen[position].add(tuple(inside.index(layer) for layer in layers))
     assert [len(orders) for orders in seen] == [2, 2]  # a mixer that permutes fails with probability 2**-29
 
 
-def test_a_later_mixer_sees_no_signer_in_a_layer_and_nobody_sees_the_report(two: Row) -> None:
+def test_a_later_mixer_sees_no_signer_in_a_layer_and_nobody_sees_the_report(two: Cascade) -> None:
     envelopes = two.envelopes(*REPORTS)
     layers, _ = two.first(envelopes)
     for layer in layers:
@@ -255,7 +142,7 @@ def changed(items: list[bytes], change: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("change", ["replace", "drop", "repeat", "reorder", "tag"])
-def test_between_mixers_nothing_can_be_changed(two: Row, change: str) -> None:
+def test_between_mixers_nothing_can_be_changed(two: Cascade, change: str) -> None:
     """By who relays: a later mixer takes what the one before it has signed, item for item, in its order."""
     for honest_request in (False, True):
         two.context = round_context()
@@ -263,22 +150,17 @@ def test_between_mixers_nothing_can_be_changed(two: Row, change: str) -> None:
         layers, said = two.first(envelopes)
         items = two.items(layers, envelopes, position=1)
         other = changed(items, change)
-        request = two.request(items if honest_request else other, position=1, previous=(said,))
-        spool, mixer = two.spool(1), two.at(1)
-        if change == "drop" and not honest_request:
-            assert refused(spool.begin, request, mixer=mixer, cascade=two.mixers) is Refusal.NOT_PROVEN
+        request = two.request(items if honest_request else other, previous=(said,))
+        spool = two.spool(1)
+        if change == "drop" and honest_request:
+            assert spool.put(request, other, first=0) is None  # it waits for the last one
             continue
-        spool.begin(request, mixer=mixer, cascade=two.mixers)
-        spool.put(request, other, first=0)
-        code = refused(spool.mix, request, mixer=mixer)
-        if change == "reorder" and not honest_request:
-            assert code is Refusal.UNREADABLE  # the layers are in another order than they were signed in
-        else:
-            assert code in (Refusal.UNREADABLE, Refusal.DUPLICATE, Refusal.INCONSISTENT)
-        assert refused(spool.mix, request, mixer=mixer) is Refusal.WRONG_ROUND
+        code = refused(spool.put, request, other, first=0)
+        assert code is (Refusal.NOT_PROVEN if change == "drop" else Refusal.UNREADABLE)
+        assert refused(spool.put, request, items, first=0) is Refusal.REPLAYED
 
 
-def masks_of(row: Row, envelopes: Sequence[bytes]) -> tuple[int, ...]:
+def masks_of(row: Cascade, envelopes: Sequence[bytes]) -> tuple[int, ...]:
     """The first mixer's sums of masks, which it knows."""
     opened = [row.opener(0).open(layer) for layer in row.parts(envelopes)[0]]
     return tuple(sum(masks) % (1 << 128) for masks in zip(*(one.masks for one in opened), strict=True))
@@ -288,7 +170,7 @@ CHEATS = ["replace", "replace all but one", "drop", "repeat", "tag", "old", "not
 
 
 @pytest.mark.parametrize("cheat", CHEATS)
-def test_a_first_mixer_that_cheats_is_found_out(two: Row, cheat: str) -> None:
+def test_a_first_mixer_that_cheats_is_found_out(two: Cascade, cheat: str) -> None:
     """It signs what it likes, with the server's help; the second one gives out nothing but an honest batch.
 
     For the layers that it leaves out it would have to know their marks.
@@ -312,19 +194,19 @@ def test_a_first_mixer_that_cheats_is_found_out(two: Row, cheat: str) -> None:
     items = [layer + ticket for layer, ticket in zip(layers, tickets, strict=True)]
     said = two.signed(layers, masks=masks_of(two, envelopes[: len(layers)] if cheat == "drop" else envelopes))
     if cheat == "nothing":
-        assert len(two.opened(two.step(items, position=1, previous=(said,))[0])) == 6
+        assert len(two.opened(two.step(items, previous=(said,))[0])) == 6
         return
-    assert refused(two.step, items, position=1, previous=(said,)) is Refusal.INCONSISTENT
+    assert refused(two.step, items, previous=(said,)) is Refusal.INCONSISTENT
 
 
-def test_clients_that_sit_out_cannot_take_the_place_of_others(two: Row) -> None:
+def test_clients_that_sit_out_cannot_take_the_place_of_others(two: Cascade) -> None:
     """Their layers are there up to the last mixer, which counts reports for itself."""
     two.minimum = 3
     envelopes = two.envelopes(REPORTS[0], REPORTS[1], None, None)
     honest = [two.opener(0).open(layer).inner for layer in two.parts(envelopes)[0]]
     items = two.items(honest, envelopes, position=1)
     said = two.signed(honest, masks=masks_of(two, envelopes))
-    assert refused(two.step, items, position=1, previous=(said,)) is Refusal.UNDER_MINIMUM
+    assert refused(two.step, items, previous=(said,)) is Refusal.UNDER_MINIMUM
     two.context = round_context()
     envelopes = two.envelopes(REPORTS[0], REPORTS[1], None, None)
     honest = [two.opener(0).open(layer).inner for layer in two.parts(envelopes)[0]]
@@ -332,10 +214,10 @@ def test_clients_that_sit_out_cannot_take_the_place_of_others(two: Row) -> None:
     layers = [*honest[:2], own[2], own[3]]  # reports of its own instead of the dummies
     said = two.signed(layers, masks=masks_of(two, envelopes))
     items = two.items(layers, envelopes, position=1)
-    assert refused(two.step, items, position=1, previous=(said,)) is Refusal.INCONSISTENT
+    assert refused(two.step, items, previous=(said,)) is Refusal.INCONSISTENT
 
 
-def test_tickets_are_of_enrolled_clients_once_each_and_faults_are_told_by_position(two: Row) -> None:
+def test_tickets_are_of_enrolled_clients_once_each_and_faults_are_told_by_position(two: Cascade) -> None:
     stranger = generate_signing_key()
     for place, code in enumerate((Refusal.UNKNOWN_SIGNER, Refusal.DUPLICATE, Refusal.UNREADABLE), 1):
         two.context = round_context()
@@ -350,7 +232,7 @@ def test_tickets_are_of_enrolled_clients_once_each_and_faults_are_told_by_positi
         layers, said = two.first(envelopes)
         items = [layer + ticket for layer, ticket in zip(layers, tickets, strict=True)]
         with pytest.raises(BatchRefused) as error:
-            two.step(items, position=1, previous=(said,))
+            two.step(items, previous=(said,))
         assert (error.value.code, dict(error.value.rejected)) == (code, {place: code})
 
 
@@ -393,10 +275,10 @@ def test_marks_travel_as_whole_numbers_of_16_bytes() -> None:
             read_marks(bytes(length))
 
 
-def test_a_statement_holds_for_its_round_row_place_and_signer(two: Row) -> None:
+def test_a_statement_holds_for_its_round_row_place_and_signer(two: Cascade) -> None:
     envelopes = two.envelopes(*REPORTS)
     layers, said = two.first(envelopes)
-    good = two.request(two.items(layers, envelopes, position=1), position=1, previous=(said,))
+    good = two.request(two.items(layers, envelopes, position=1), previous=(said,))
     good.check_previous()
     stranger = generate_service_key()
     wrong: list[dict[str, Any]] = [
@@ -420,18 +302,18 @@ def test_a_statement_holds_for_its_round_row_place_and_signer(two: Row) -> None:
         assert error.value.code is Refusal.NOT_PROVEN
     with pytest.raises(ShuffleError, match="mixers before"):
         replace(good, previous=())
-    with pytest.raises(ShuffleError, match="position"):
+    with pytest.raises(ShuffleError, match="the one asked among them"):
         replace(good, position=2)
 
 
-def test_layers_open_in_their_own_order_and_place_alone(two: Row) -> None:
+def test_layers_open_in_their_own_order_and_place_alone(two: Cascade) -> None:
     envelopes = two.envelopes(*REPORTS)
     layers, _ = two.first(envelopes)
     for keys in (two.sealing_keys[::-1], [], [*two.sealing_keys, public_key_bytes(two.analyzer)]):
         opener = two.opener(1, mixer_keys=keys)
         assert refused(opener.open, layers[0]) is Refusal.UNREADABLE
         assert refused(opener.open, two.parts(envelopes)[0][0]) is Refusal.UNREADABLE
-        if not opener.first:
+        if opener.position:
             assert refused(opener.open_ticket, two.parts(envelopes)[1][0]) is Refusal.UNREADABLE
     first, _ = two.parts(envelopes)[0][:2]
     assert two.opener(0).open(first)
@@ -446,68 +328,53 @@ def test_layers_open_in_their_own_order_and_place_alone(two: Row) -> None:
             two.envelope(REPORTS[0], mixer_key=keys)
 
 
-def test_a_mixer_works_in_the_row_that_its_operator_pinned(two: Row) -> None:
+def test_a_mixer_works_in_the_row_that_its_operator_pinned(two: Cascade) -> None:
     stranger = generate_service_key().public
     items = two.parts(two.envelopes(*REPORTS))[0]
     rows = ((), two.mixers[::-1], (*two.mixers, stranger), (stranger, two.mixers[1]))
     for row in rows:
         two.context = round_context()
         with pytest.raises(ShuffleError, match="shuffle-mixer-public-key"):
-            two.spool(0).begin(two.request(items), mixer=two.at(0), cascade=row)
+            two.spool(0, cascade=row).put(two.request(items), items, first=0)
         # The round is spent all the same.
-        assert (
-            refused(two.spool(0).begin, two.request(items), mixer=two.at(0), cascade=two.mixers)
-            is Refusal.REPLAYED
-        )
+        assert refused(two.spool(0).put, two.request(items), items, first=0) is Refusal.REPLAYED
 
 
-def pieces_of(row: Row) -> tuple[BatchSpool, Mixer, BatchRequest, list[bytes]]:
+def begun(row: Cascade) -> tuple[BatchSpool, BatchRequest, list[bytes]]:
+    """A batch of six, of which the first two have come."""
     items = row.parts(row.envelopes(*REPORTS))[0]
-    request = row.request(items)
-    spool, mixer = row.spool(0), row.at(0)
-    spool.begin(request, mixer=mixer, cascade=row.mixers)
-    return spool, mixer, request, items
+    request, spool = row.request(items), row.spool(0)
+    assert spool.put(request, items[:2], first=0) is None
+    return spool, request, items
 
 
-@pytest.mark.parametrize("place", ["missing", "repeated", "reordered", "longer", "too many", "empty"])
-def test_a_piece_out_of_its_place_ends_the_batch(two: Row, place: str) -> None:
-    spool, mixer, request, items = pieces_of(two)
-    spool.put(request, items[:2], first=0)
+@pytest.mark.parametrize("place", ["missing", "reordered", "longer", "too many", "empty"])
+def test_a_piece_out_of_its_place_ends_the_batch(two: Cascade, place: str) -> None:
+    spool, request, items = begun(two)
     items_then, first = {
         "missing": (items[4:], 4),
-        "repeated": (items[:2], 0),
         "reordered": (items[4:6], 4),
         "longer": ([items[2] + b"!", items[3]], 2),
         "too many": ([*items[2:], items[0]], 2),
         "empty": ([], 2),
     }[place]
     assert refused(spool.put, request, items_then, first=first) is Refusal.UNREADABLE
-    assert refused(spool.put, request, items[2:4], first=2) is Refusal.WRONG_ROUND
-    assert refused(spool.mix, request, mixer=mixer) is Refusal.WRONG_ROUND
-    assert refused(spool.begin, request, mixer=mixer, cascade=two.mixers) is Refusal.REPLAYED
-
-
-def test_pieces_that_are_not_the_batch_that_was_announced_are_not_mixed(two: Row) -> None:
-    spool, mixer, request, items = pieces_of(two)
-    spool.put(request, [items[1], items[0], *items[2:]], first=0)
-    assert refused(spool.mix, request, mixer=mixer) is Refusal.UNREADABLE
-    two.context = round_context()
-    spool, mixer, request, items = pieces_of(two)
-    spool.put(request, items[:5], first=0)
-    assert refused(spool.mix, request, mixer=mixer) is Refusal.UNREADABLE
+    assert refused(spool.put, request, items[2:], first=2) is Refusal.WRONG_ROUND
+    assert refused(spool.put, request, items[:2], first=0) is Refusal.REPLAYED
     assert list((two.folder / "spool0").iterdir()) == []
 
 
-@pytest.mark.parametrize("size", [1 << 35, 1 << 60])
-def test_a_batch_of_items_that_nobody_can_send_is_refused(
-    two: Row, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Announced alone, where an operator allows it and has the disk, it takes no memory."""
-    request = replace(two.request(two.parts(two.envelopes(*REPORTS))[0]), size=size)
-    monkeypatch.setattr(spool_module, "_free", lambda folder: 1 << 90)
-    spool, mixer = two.spool(0, limits=BatchLimits(most_bytes=1 << 80)), two.at(0)
-    spool.begin(request, mixer=mixer, cascade=two.mixers)
-    assert refused(spool.mix, request, mixer=mixer) is Refusal.UNREADABLE
+def test_a_first_piece_that_comes_again_is_a_replay(two: Cascade) -> None:
+    spool, request, items = begun(two)
+    assert refused(spool.put, request, items[:2], first=0) is Refusal.REPLAYED
+    said = spool.put(request, items[2:], first=2)
+    assert said is not None
+    assert refused(spool.put, request, items[2:], first=2) is Refusal.UNREADABLE
+
+
+def test_pieces_that_are_not_the_batch_that_was_announced_are_not_mixed(two: Cascade) -> None:
+    spool, request, items = begun(two)
+    assert refused(spool.put, request, [items[3], items[2], *items[4:]], first=2) is Refusal.UNREADABLE
     assert list((two.folder / "spool0").iterdir()) == []
 
 
@@ -516,131 +383,98 @@ def files_under(folder: Path) -> list[tuple[Path, bytes]]:
 
 
 @pytest.mark.parametrize("announced", [{"size": 1 << 35}, {"size": 1 << 60}, {"count": 10_000_001}])
-def test_no_server_can_fill_a_mixers_disk(two: Row, announced: dict[str, int]) -> None:
-    """By default 64 GiB or 10 million reports: what is beyond is refused before anything is written."""
-    request = two.request(two.parts(two.envelopes(*REPORTS))[0])
-    spool, mixer, before = two.spool(0), two.at(0), files_under(two.folder)
-    large = replace(request, **announced)
-    assert refused(spool.begin, large, mixer=mixer, cascade=two.mixers) is Refusal.TOO_LARGE
+def test_no_server_can_fill_a_mixers_disk(two: Cascade, announced: dict[str, int]) -> None:
+    """By default 64 GiB or 10 million reports: of what is beyond nothing is kept."""
+    items = two.parts(two.envelopes(*REPORTS))[0]
+    request, spool, before = two.request(items), two.spool(0), files_under(two.folder)
+    large = replace(request, **announced)  # type: ignore[arg-type]
+    assert refused(spool.put, large, items, first=0) is Refusal.TOO_LARGE
     assert files_under(two.folder) == before
-    assert not (two.folder / "spool0").exists()
-    spool.begin(request, mixer=mixer, cascade=two.mixers)  # the round was not spent
+    assert Refusal.TOO_LARGE.conclusive
+    spool.mix(request, items)  # the round was not spent
+    assert refused(spool.put, large, items, first=0) is Refusal.REPLAYED  # nor is it said of one that was
 
 
-def test_all_batches_under_way_count_until_their_last_piece_is_out(two: Row) -> None:
+def test_all_batches_under_way_count_until_their_last_piece_is_out(two: Cascade) -> None:
     """Runs of their own, since a new batch takes the place of an earlier one of its run."""
     limits = {"reports": BatchLimits(most_reports=12), "bytes": BatchLimits(most_bytes=3 << 16)}
     for limit in limits.values():
-        begun = []
-        for run in ("first", "second"):
+        batches = []
+        for run in ("first", "second", "third"):
             two.context = round_context(run=run)
             items = two.parts(two.envelopes(*REPORTS))[0]
-            begun.append((two.request(items), items))
-            two.spool(0, limits=limit).begin(begun[-1][0], mixer=two.at(0), cascade=two.mixers)
-        two.context = round_context(run="third")
-        third = two.request(two.parts(two.envelopes(*REPORTS))[0])
-        spool, mixer = two.spool(0, limits=limit), two.at(0)
-        assert refused(spool.begin, third, mixer=mixer, cascade=two.mixers) is Refusal.TOO_LARGE
-        request, items = begun[0]
-        spool.put(request, items, first=0)
-        said = spool.mix(request, mixer=mixer)
-        assert refused(spool.begin, third, mixer=mixer, cascade=two.mixers) is Refusal.TOO_LARGE
-        spool.take(request, first=0, count=said.count, size=two.size(1))
-        spool.begin(third, mixer=mixer, cascade=two.mixers)
-        for request in (begun[1][0], third):
-            assert refused(spool.put, request, [], first=0) is Refusal.UNREADABLE  # ends the batch
+            batches.append((two.request(items), items))
+        spool = two.spool(0, limits=limit)
+        for request, items in batches[:2]:
+            spool.put(request, items[:2], first=0)
+        (first, items), (second, _), (third, others) = batches
+        assert refused(spool.put, third, others, first=0) is Refusal.TOO_LARGE
+        said = spool.put(first, items[2:], first=2)
+        assert said is not None
+        assert refused(spool.put, third, others, first=0) is Refusal.TOO_LARGE
+        spool.take(first, first=0, most=said.count)
+        spool.mix(third, others)
+        assert refused(spool.put, second, [], first=2) is Refusal.UNREADABLE  # ends the batch
 
 
-def test_a_spent_round_that_is_too_large_is_a_replay(two: Row) -> None:
-    """TOO_LARGE says that nothing was ever mixed, so it must not be said of a round that was."""
-    spool, mixer, request, _ = pieces_of(two)
-    assert Refusal.TOO_LARGE.conclusive
-    large = replace(request, size=1 << 60)
-    assert refused(spool.begin, large, mixer=mixer, cascade=two.mixers) is Refusal.REPLAYED
-
-
-def test_of_two_processes_that_begin_at_once_not_both_go_beyond_the_limit(
-    two: Row, monkeypatch: pytest.MonkeyPatch
+def test_a_batch_that_does_not_fit_on_the_disk_is_refused(
+    two: Cascade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = (two.spool(0, limits=BatchLimits(most_reports=11)) for _ in range(2))
-    requests = []
-    for run in ("first", "second"):
-        two.context = round_context(run=run)
-        requests.append(two.request(two.parts(two.envelopes(*REPORTS))[0]))
-    sweep = BatchSpool._sweep
-
-    def meanwhile(spool: BatchSpool, run: bytes) -> None:
-        monkeypatch.setattr(BatchSpool, "_sweep", sweep)
-        second.begin(requests[1], mixer=two.at(0), cascade=two.mixers)
-        spool._sweep(run)
-
-    monkeypatch.setattr(BatchSpool, "_sweep", meanwhile)
-    assert refused(first.begin, requests[0], mixer=two.at(0), cascade=two.mixers) is Refusal.TOO_LARGE
-    assert len(list((two.folder / "spool0").iterdir())) == 1
-
-
-def test_a_batch_that_does_not_fit_on_the_disk_is_refused(two: Row, monkeypatch: pytest.MonkeyPatch) -> None:
-    request = two.request(two.parts(two.envelopes(*REPORTS))[0])
-    need = 2 * request.count * request.size
-    for free, fits in ((need - 1, False), (need, True)):
-        monkeypatch.setattr(spool_module, "_free", lambda folder, free=free: free)
-        if fits:
-            two.spool(0).begin(request, mixer=two.at(0), cascade=two.mixers)
-        else:
-            code = refused(two.spool(0).begin, request, mixer=two.at(0), cascade=two.mixers)
-            assert code is Refusal.TOO_LARGE
-
-
-def test_batches_that_have_not_come_yet_take_room_on_the_disk_too(
-    two: Row, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of batches announced one after another each alone would fit on an empty disk, and all would fill it."""
-    requests = []
+    """What may come of the batches under way counts too: each alone would fit, and all would fill it."""
+    batches = []
     for run in ("first", "second"):
         two.context = round_context(run=run)
         items = two.parts(two.envelopes(*REPORTS))[0]
-        requests.append((two.request(items), items))
-    (first, items), (second, _) = requests
-    one = 2 * first.count * first.size
-    spool, mixer = two.spool(0), two.at(0)
-    monkeypatch.setattr(spool_module, "_free", lambda folder: one)
-    spool.begin(first, mixer=mixer, cascade=two.mixers)
-    assert refused(spool.begin, second, mixer=mixer, cascade=two.mixers) is Refusal.TOO_LARGE
-    spool.put(first, items, first=0)  # half of what it may take is on the disk now
-    monkeypatch.setattr(spool_module, "_free", lambda folder: one + one // 2)
-    spool.begin(second, mixer=mixer, cascade=two.mixers)
+        batches.append((two.request(items), items))
+    (first, items), (second, others) = batches
+    free, spool = 2 * first.count * first.size, two.spool(0)
+    monkeypatch.setattr(spool_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    free -= len(first.to_json()) + 1  # the request is there already
+    assert refused(spool.put, first, items, first=0) is Refusal.TOO_LARGE
+    free += len(first.to_json()) + 1
+    spool.put(first, items[:3], first=0)
+    assert refused(spool.put, second, others, first=0) is Refusal.TOO_LARGE
+    free += free // 2
+    spool.put(second, others, first=0)
 
 
-def test_what_the_mixers_before_have_signed_holds_until_the_batch_is_mixed(two: Row) -> None:
+def test_what_the_mixers_before_have_signed_holds_until_the_batch_is_mixed(two: Cascade) -> None:
     """A server begins with a signed statement, and then names other layers under the same signature."""
     envelopes = two.envelopes(*REPORTS)
     layers, said = two.first(envelopes)
     turned = layers[::-1]
     items = two.items(turned, envelopes, position=1)
-    request = two.request(items, position=1, previous=(said,))
-    spool, mixer = two.spool(1), two.at(1)
-    spool.begin(request, mixer=mixer, cascade=two.mixers)
-    spool.put(request, items, first=0)
-    other = replace(said, outputs=ItemsDigest.of(turned, size=two.size(1)).value())
-    assert refused(spool.mix, replace(request, previous=(other,)), mixer=mixer) is Refusal.NOT_PROVEN
+    request, spool = two.request(items, previous=(said,)), two.spool(1)
+    assert spool.put(request, items[:3], first=0) is None
+    other = replace(said, outputs=items_digest(turned, size=len(turned[0])))
+    assert refused(spool.put, replace(request, previous=(other,)), items[3:], first=3) is Refusal.WRONG_ROUND
+    assert refused(spool.put, request, items[3:], first=3) is Refusal.UNREADABLE
 
 
-def test_other_files_in_the_folder_of_batches_do_no_harm(two: Row) -> None:
-    (two.folder / "spool0").mkdir()
-    (two.folder / "spool0" / "notes").write_text("of the operator")
-    pieces_of(two)
-    assert (two.folder / "spool0" / "notes").exists()
+def test_what_is_no_batch_in_the_folder_does_no_harm(two: Cascade) -> None:
+    """Of the operator, or of a process that was killed as it began: that is removed after a day."""
+    spool = two.folder / "spool0"
+    for name in ("notes", "ab" * 16, "cd" * 16):
+        (spool / name).mkdir(parents=True)
+    (spool / ("cd" * 16) / "request").write_text("{")
+    begun(two)
+    assert len(list(spool.iterdir())) == 4
+    for folder in spool.iterdir():
+        os.utime(folder, (0, 0))
+    two.context = round_context()
+    begun(two)
+    assert sorted(each.name for each in spool.iterdir()) == sorted(["notes", two.context.token.hex()])
 
 
-def test_files_that_cannot_be_used_are_told_in_a_sentence(two: Row) -> None:
+def test_files_that_cannot_be_used_are_told_in_a_sentence(two: Cascade) -> None:
     (two.folder / "spool0").write_text("no folder")
     with pytest.raises(ShuffleError, match="the mixer's files of a batch cannot be used"):
-        pieces_of(two)
+        begun(two)
 
 
-def test_a_row_of_too_many_mixers_is_refused(two: Row) -> None:
+def test_a_row_of_too_many_mixers_is_refused(two: Cascade) -> None:
     request = two.request(two.parts(two.envelopes(*REPORTS))[0])
-    with pytest.raises(ShuffleError, match="mixers of a cascade"):
+    with pytest.raises(ShuffleError, match="16 mixers in a cascade"):
         replace(request, mixers=two.mixers * 200)
 
 
@@ -648,58 +482,43 @@ def test_a_row_of_too_many_mixers_is_refused(two: Row) -> None:
     "change", [{"analyzer_key": bytes(31)}, {"analyzer_key": bytes(33)}, {"inputs": bytes(31)}], ids=str
 )
 def test_a_request_with_a_key_or_a_digest_of_another_size_is_refused(
-    two: Row, change: dict[str, bytes]
+    two: Cascade, change: dict[str, bytes]
 ) -> None:
     request = two.request(two.parts(two.envelopes(*REPORTS))[0])
-    with pytest.raises(ShuffleError, match="an analyzer's key has 32 bytes, a digest 32"):
+    with pytest.raises(ShuffleError, match="has 32 bytes"):
         replace(request, **change)  # type: ignore[arg-type]
 
 
-def test_items_are_told_apart_only_if_all_have_the_same_size() -> None:
-    """Their sizes are not in the digest: with items of other sizes, other items could have the same one."""
-    digest = ItemsDigest.of([b"ab", b"cd"], size=2)
+def test_digests_of_other_items_differ() -> None:
+    """Sizes of single items are not in the digest: all must have the same one."""
+    lists = ([b"ab", b"cd"], [b"cd", b"ab"], [b"ab"], [], [b"ab", b"cd", b"cd"])
+    assert len({items_digest(items, size=2) for items in lists}) == len(lists)
+    assert items_digest([], size=2) != items_digest([], size=3)
     for item in (b"", b"a", b"abc"):
         with pytest.raises(ShuffleError, match=f"has 2 bytes, got {len(item)}$"):
-            digest.add(item)
-    assert digest.count == 2
-    assert digest.value() == ItemsDigest.of([b"ab", b"cd"], size=2).value()
+            items_digest([b"ab", item], size=2)
 
 
-def test_a_batch_is_told_apart_from_others(two: Row) -> None:
-    spool, mixer, request, items = pieces_of(two)
+def test_a_batch_is_told_apart_from_others(two: Cascade) -> None:
+    spool, request, items = begun(two)
     other = replace(request, minimum=3)
     for call in (
-        lambda: spool.put(other, items, first=0),
-        lambda: spool.mix(other, mixer=mixer),
-        lambda: spool.take(request, first=0, count=1, size=10),
-        lambda: two.spool(1).put(request, items, first=0),
+        lambda: spool.put(other, items[2:], first=2),
+        lambda: spool.take(request, first=0, most=1),
+        lambda: two.spool(1).put(request, items[2:], first=2),
     ):
         assert refused(call) is Refusal.WRONG_ROUND
-    spool.put(request, items, first=0)
-    assert spool.mix(request, mixer=mixer).count == 6
-    for bounds in ({"first": 0, "count": 7}, {"first": -1, "count": 1}, {"first": 6, "count": 1}):
-        assert refused(spool.take, request, size=two.size(1), **bounds) is Refusal.WRONG_ROUND
+    said = spool.put(request, items[2:], first=2)
+    assert said is not None
+    for first, most in ((-1, 1), (6, 1), (0, 0)):
+        assert refused(spool.take, request, first=first, most=most) is Refusal.WRONG_ROUND
+    assert len(spool.take(request, first=0, most=1 << 62)) == said.count
 
 
-def test_a_batch_is_mixed_once(two: Row) -> None:
-    """Also if the mixer was killed while it mixed: then its pieces lie under another name."""
-    for killed in (False, True):
-        two.context = round_context()
-        spool, mixer, request, items = pieces_of(two)
-        spool.put(request, items, first=0)
-        if killed:
-            (folder,) = (two.folder / "spool0").iterdir()
-            os.rename(folder / "inputs", folder / "mixing")
-        else:
-            assert spool.mix(request, mixer=mixer).count == 6
-        assert refused(spool.mix, request, mixer=mixer) is Refusal.WRONG_ROUND
-        assert list((two.folder / "spool0").iterdir()) == []
-
-
-def test_files_of_a_batch_are_for_their_owner_alone(two: Row) -> None:
+def test_files_of_a_batch_are_for_their_owner_alone(two: Cascade) -> None:
     before = os.umask(0)
     try:
-        pieces_of(two)
+        begun(two)
     finally:
         os.umask(before)
     (folder,) = (two.folder / "spool0").iterdir()
@@ -708,85 +527,52 @@ def test_files_of_a_batch_are_for_their_owner_alone(two: Row) -> None:
     assert stat.S_IMODE((folder / "inputs").stat().st_mode) == 0o600
 
 
-def test_too_few_reports_are_not_given_out_and_the_round_is_spent(two: Row) -> None:
+def test_a_batch_that_is_refused_leaves_nothing_and_is_spent(two: Cascade) -> None:
     items = two.parts(two.envelopes(REPORTS[0], None, None))[0]
-    request = two.request(items)
-    spool, mixer = two.spool(0), two.at(0)
-    spool.begin(request, mixer=mixer, cascade=two.mixers)
-    spool.put(request, items, first=0)
-    assert refused(spool.mix, request, mixer=mixer) is Refusal.UNDER_MINIMUM
-    assert refused(spool.begin, request, mixer=mixer, cascade=two.mixers) is Refusal.REPLAYED
+    request, spool = two.request(items), two.spool(0)
+    assert refused(spool.put, request, items, first=0) is Refusal.UNDER_MINIMUM
+    assert refused(spool.put, request, items, first=0) is Refusal.REPLAYED
     assert list((two.folder / "spool0").iterdir()) == []
 
 
-# A mixer's process that is killed: between two pieces, while it mixes, or between two answers.
-KILLED = """
-import os, pickle, signal, sys
-from pathlib import Path
-from shuffle_plugins.shuffler import BatchSpool, ExternalPermutation, Mixer
-from shuffle_plugins.shuffler.keys import read_service_key
-
-folder, point = Path(sys.argv[1]), sys.argv[2]
-request, items, row, enrolled = pickle.loads((folder / "batch").read_bytes())
-mixer = Mixer(key=read_service_key(folder / "key"), enrolled=enrolled, minimum=2, state=folder / "state0")
-spool = BatchSpool(folder / "spool0", memory=64)
-
-def killed(*args):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-spool.begin(request, mixer=mixer, cascade=row)
-spool.put(request, items[:3], first=0)
-if point == "pieces":
-    killed()
-spool.put(request, items[3:], first=3)
-if point == "mixing":
-    ExternalPermutation.drain = killed
-said = spool.mix(request, mixer=mixer)
-killed()
-"""
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("point", ["pieces", "mixing", "answers"])
-def test_what_a_killed_mixer_leaves_is_refused_and_removed(two: Row, point: str) -> None:
-    items = two.parts(two.envelopes(*REPORTS))[0]
-    request = two.request(items)
-    write_private_key(two.folder / "key", two.keys[0])
-    (two.folder / "batch").write_bytes(pickle.dumps((request, items, two.mixers, two.enrolled)))
-    done = subprocess.run([sys.executable, "-c", KILLED, str(two.folder), point], timeout=600)
-    assert done.returncode == -9
-    left = list((two.folder / "spool0").iterdir())
-    assert len(left) == 1
-    spool, mixer = two.spool(0), two.at(0)
-    if point != "answers":
-        assert refused(spool.take, request, first=0, count=1, size=two.size(1)) is Refusal.WRONG_ROUND
-    if point == "mixing":
-        assert refused(spool.mix, request, mixer=mixer) is Refusal.WRONG_ROUND
-    assert refused(spool.begin, request, mixer=mixer, cascade=two.mixers) is Refusal.REPLAYED
-    two.context = round_context()
-    items, _ = two.first(two.envelopes(*REPORTS))
-    assert len(items) == 6
-    assert list((two.folder / "spool0").iterdir()) == []
-
-
-def test_a_batch_that_does_not_fit_in_memory_is_mixed_all_the_same(
-    two: Row, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spilled = []
-    original = ExternalPermutation.drain
-
-    def noted(self: ExternalPermutation) -> Any:
-        spilled.append(self.spilled)
-        return original(self)
-
-    monkeypatch.setattr(ExternalPermutation, "drain", noted)
+def test_requests_and_statements_come_back_from_text_and_nothing_else_does(two: Cascade) -> None:
     envelopes = two.envelopes(*REPORTS)
-    items = two.parts(envelopes)[0]
-    request, spool, mixer = two.request(items), two.spool(0, memory=256), two.at(0)
-    spool.begin(request, mixer=mixer, cascade=two.mixers)
-    spool.put(request, items, first=0)
-    said = spool.mix(request, mixer=mixer)
-    layers = spool.take(request, first=0, count=said.count, size=two.size(1))
-    assert spilled == [True]
-    given, _ = two.step(two.items(layers, envelopes, position=1), position=1, previous=(said,))
-    assert sorted(two.opened(given)) == REPORTS
+    layers, said = two.first([*envelopes, envelopes[0]])
+    request = two.request(two.items(layers, envelopes, position=1), previous=(said,))
+    text = request.to_json()
+    assert BatchRequest.from_json(text) == request
+    assert MixedStatement.from_json(said.to_json()) == said
+    assert BatchRequest.from_json(text).digest() == request.digest()
+    values = json.loads(text)
+    for key in values:
+        for wrong in (None, 1.5, [], "x", {}, -1, {**values}):
+            if wrong == values[key]:
+                continue
+            with pytest.raises(ValueError):  # noqa: PT011
+                BatchRequest.from_json(json.dumps(values | {key: wrong}))
+        with pytest.raises(ValueError, match="not a request"):
+            BatchRequest.from_json(json.dumps({name: values[name] for name in values if name != key}))
+    for other in ("", "[]", "7", "[" * 100_000, json.dumps(values | {"more": 1})):
+        with pytest.raises(ValueError):  # noqa: PT011
+            BatchRequest.from_json(other)
+    told = json.loads(said.to_json())
+    for change in (
+        {"rejected": {"a": "duplicate"}},
+        {"rejected": {"0": "because"}},
+        {"rejected": [[0, "duplicate"]]},
+        {"masks": [-1]},
+        {"masks": ["1"]},
+        {"count": True},
+    ):
+        with pytest.raises(ValueError):  # noqa: PT011
+            MixedStatement.from_json(json.dumps(told | change))
+
+
+def test_a_statement_that_cannot_be_is_refused_even_if_signed(two: Cascade) -> None:
+    request = two.request(two.parts(two.envelopes(*REPORTS))[0])
+    for answered, count, rejected in ((7, 6, {}), (6, 7, {}), (5, 5, {6: Refusal.DUPLICATE})):
+        said = MixedStatement(
+            request=request.digest(), answered=answered, count=count, rejected=rejected, outputs=bytes(32)
+        )
+        with pytest.raises(ValueError, match="as many good and bad"):
+            request.check_said(replace(said, signature=two.at(0).sign(request.statement(said))))

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 from scipy.stats import chi2
 
-from shuffle_plugins.shuffler import ExternalPermutation
-from shuffle_plugins.shuffler.permutation import _Buckets
+from shuffle_plugins.shuffler.mixer import ShuffledFile
 
 
 class Scripted(Random):
@@ -51,17 +50,15 @@ def every_run(run: Any) -> Counter[tuple[bytes, ...]]:
     return law
 
 
-@pytest.mark.parametrize(("records", "buckets"), [(3, 1), (3, 2), (4, 2), (3, 3)])
-def test_every_order_is_exactly_as_likely(tmp_path: Path, records: int, buckets: int) -> None:
+@pytest.mark.parametrize("records", [1, 2, 3, 4])
+def test_every_order_is_exactly_as_likely(tmp_path: Path, records: int) -> None:
     items = [bytes([i]) * 8 for i in range(records)]
 
     def order(entropy: Random) -> tuple[bytes, ...]:
-        permutation = ExternalPermutation(record_bytes=8, expected=0, directory=tmp_path, entropy=entropy)
-        if buckets > 1:
-            permutation._file = _Buckets(buckets, block=16, directory=tmp_path)
-        for item in items:
-            permutation.add(item)
-        return tuple(permutation.drain())
+        with ShuffledFile(8, directory=tmp_path, entropy=entropy) as shuffled:
+            for item in items:
+                shuffled.add(item)
+            return tuple(shuffled.drain())
 
     law = every_run(order)
     assert law == dict.fromkeys(itertools.permutations(items), Fraction(1, math.factorial(records)))
@@ -71,70 +68,66 @@ def test_orders_from_the_systems_entropy_are_uniform(tmp_path: Path) -> None:
     counts: Counter[tuple[bytes, ...]] = Counter()
     runs = 6000
     for _ in range(runs):
-        permutation = ExternalPermutation(record_bytes=16, expected=4, memory=64, directory=tmp_path)
-        assert permutation.spilled == (4 * 16 > 2 * 16)
-        for i in range(4):
-            permutation.add(bytes([i]) * 16)
-        counts[tuple(permutation.drain())] += 1
+        with ShuffledFile(1, directory=tmp_path) as shuffled:
+            for i in range(4):
+                shuffled.add(bytes([i]))
+            counts[tuple(shuffled.drain())] += 1
     expected = runs / 24
     statistic = sum((counts[order] - expected) ** 2 / expected for order in counts)
     statistic += expected * (24 - len(counts))
     assert statistic < chi2.isf(1e-8, 23)
 
 
-@pytest.mark.parametrize("size", [1, 100, 20_000])
+@pytest.mark.parametrize("size", [1, 15, 16, 17, 100, 20_000])
 def test_every_record_comes_back_once(tmp_path: Path, size: int) -> None:
-    """Also records that are larger than a block, smaller than one, and across two."""
+    """Also records that are larger than a block of the cipher, smaller than one, and across two."""
     records = [i.to_bytes(4, "big")[-min(size, 4) :] + bytes(max(0, size - 4)) for i in range(200)]
-    with ExternalPermutation(
-        record_bytes=size, expected=200, memory=4 * max(16, 200 * size // 7), directory=tmp_path
-    ) as permutation:
+    with ShuffledFile(size, directory=tmp_path) as shuffled:
         for record in records:
-            permutation.add(record)
-        assert len(permutation) == 200
-        assert permutation.spilled
-        given = list(permutation.drain())
+            shuffled.add(record)
+        assert len(shuffled) == 200
+        given = list(shuffled.drain())
     assert sorted(given) == sorted(records)
     assert given != records
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_record_of_another_size_is_refused() -> None:
-    permutation = ExternalPermutation(record_bytes=4, expected=2)
-    with pytest.raises(ValueError, match="4 bytes, got 5"):
-        permutation.add(bytes(5))
+    with ShuffledFile(4) as shuffled, pytest.raises(ValueError, match="4 bytes, got 5"):
+        shuffled.add(bytes(5))
 
 
 def test_nothing_in_the_file_can_be_read(tmp_path: Path) -> None:
-    """Neither a record nor, from equal blocks, which records went to one bucket."""
-    buckets = _Buckets(2, block=1 << 12, directory=tmp_path)
-    for i in range(64):
-        buckets.append(i % 2, b"patient" * 585 + b"!")
-    there = os.pread(buckets._file.fileno(), buckets._end, 0)
-    assert len(there) == 64 << 12
-    assert b"patient" not in there
-    assert len({there[i : i + 16] for i in range(0, len(there), 16)}) == len(there) // 16
-    assert buckets.read(0) == (b"patient" * 585 + b"!") * 32
-    buckets.close()
+    """Neither a record nor, from equal blocks, that records are equal."""
+    record = b"patient!" * 512
+    with ShuffledFile(len(record), directory=tmp_path) as shuffled:
+        for _ in range(64):
+            shuffled.add(record)
+        shuffled._file.flush()
+        there = os.pread(shuffled._file.fileno(), 1 << 20, 0)
+        assert len(there) == 64 << 12
+        assert b"patient" not in there
+        assert len({there[i : i + 16] for i in range(0, len(there), 16)}) == len(there) // 16
+        assert list(shuffled.drain()) == [record] * 64
 
 
 def test_a_file_that_lost_its_end_is_noticed(tmp_path: Path) -> None:
-    buckets = _Buckets(2, block=1 << 12, directory=tmp_path)
-    buckets.append(0, bytes(1 << 12))
-    os.truncate(buckets._file.fileno(), 1 << 11)
-    with pytest.raises(OSError, match="shorter than what was written"):
-        buckets.read(0)
-    buckets.close()
+    with ShuffledFile(1 << 12, directory=tmp_path) as shuffled:
+        shuffled.add(bytes(1 << 12))
+        shuffled._file.flush()
+        os.truncate(shuffled._file.fileno(), 1 << 11)
+        with pytest.raises(OSError, match="shorter than what was written"):
+            list(shuffled.drain())
 
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from shuffle_plugins.shuffler import ExternalPermutation
-permutation = ExternalPermutation(record_bytes=1000, expected=1000, memory=400_000, directory=sys.argv[1])
+from shuffle_plugins.shuffler.mixer import ShuffledFile
+shuffled = ShuffledFile(1000, directory=sys.argv[1])
 for _ in range(500):
-    permutation.add(bytes(1000))
-assert permutation.spilled and permutation._file._end > 0
+    shuffled.add(bytes(1000))
+assert os.fstat(shuffled._file.fileno()).st_size > 100_000
 print([path.name for path in Path(sys.argv[1]).iterdir()], flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """

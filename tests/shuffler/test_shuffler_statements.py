@@ -6,20 +6,16 @@ import itertools
 from typing import Any
 
 import pytest
-from sealing import round_context
 
 from shuffle_plugins.shuffler.errors import Refusal
 from shuffle_plugins.shuffler.keys import generate_signing_key, public_key_bytes
 from shuffle_plugins.shuffler.statements import (
     Statement,
-    batch_statement,
     refusal_statement,
-    request_digest,
     role_statement,
 )
 
 KEY = generate_signing_key()
-CONTEXT = round_context()
 
 ROLE: dict[str, Any] = {
     "role": "mixer",
@@ -28,19 +24,6 @@ ROLE: dict[str, Any] = {
     "node": 5,
     "sealing_key": bytes(32),
     "minimum": 3,
-}
-REQUEST: dict[str, Any] = {
-    "context": CONTEXT,
-    "analyzer_key": bytes(32),
-    "minimum": 3,
-    "size": 4,
-    "envelopes": [b"abcd", b"efgh"],
-}
-BATCH: dict[str, Any] = {
-    "request": bytes(32),
-    "answered": 2,
-    "rejected": {1: Refusal.UNREADABLE},
-    "reports": [b"ab", b"cd"],
 }
 REFUSED: dict[str, Any] = {"request": bytes(32), "code": Refusal.UNDER_MINIMUM, "rejected": {}}
 
@@ -57,29 +40,6 @@ def statements() -> dict[str, bytes]:
         {**ROLE, "sealing_key": bytes(31) + b"x"},
         {**ROLE, "minimum": 2},
     ]
-    requests = [
-        REQUEST,
-        {**REQUEST, "context": round_context()},
-        {**REQUEST, "context": round_context(token=CONTEXT.token, run="other")},
-        {**REQUEST, "analyzer_key": bytes(31) + b"x"},
-        {**REQUEST, "minimum": 4},
-        {**REQUEST, "size": 3},
-        {**REQUEST, "envelopes": [b"efgh", b"abcd"]},
-        {**REQUEST, "envelopes": [b"abcdefgh"]},
-        {**REQUEST, "envelopes": [b"abcd", b"efgh", b""]},
-        {**REQUEST, "envelopes": []},
-    ]
-    batches = [
-        BATCH,
-        {**BATCH, "request": bytes(31) + b"x"},
-        {**BATCH, "answered": 3},
-        {**BATCH, "rejected": {}},
-        {**BATCH, "rejected": {0: Refusal.UNREADABLE}},
-        {**BATCH, "rejected": {1: Refusal.DUPLICATE}},
-        {**BATCH, "reports": [b"cd", b"ab"]},
-        {**BATCH, "reports": [b"abcd"]},
-        {**BATCH, "reports": []},
-    ]
     refusals = [
         REFUSED,
         {**REFUSED, "request": bytes(31) + b"x"},
@@ -87,14 +47,12 @@ def statements() -> dict[str, bytes]:
         {**REFUSED, "rejected": {0: Refusal.UNREADABLE}},
     ]
     found = {f"role {i}": role_statement(**one).digest for i, one in enumerate(roles)}
-    found |= {f"request {i}": request_digest(**one) for i, one in enumerate(requests)}
-    found |= {f"batch {i}": batch_statement(**one).digest for i, one in enumerate(batches)}
     return found | {f"refusal {i}": refusal_statement(**one).digest for i, one in enumerate(refusals)}
 
 
 def test_statements_that_differ_in_anything_differ() -> None:
     found = statements()
-    assert len(found) == 31
+    assert len(found) == 12
     for first, second in itertools.combinations(found, 2):
         assert found[first] != found[second], (first, second)
 

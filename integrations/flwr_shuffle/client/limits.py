@@ -137,7 +137,7 @@ class ClientSettings:
             if delta is not None:
                 checks.number(NodeKey.MAX_LOCAL_DELTA, delta, at_least=0, below=1)
             mixer_key, signing_key = own.get(NodeKey.MIXER_PUBLIC_KEY), _path(own, NodeKey.SIGNING_KEY_FILE)
-            aggregator_keys = _aggregators(own)
+            aggregator_keys = _pinned(own, NodeKey.AGGREGATOR_PUBLIC_KEYS)
             pins = mixer_key is not None or bool(aggregator_keys)
             if pins != (signing_key is not None):
                 raise ValueError(
@@ -148,7 +148,7 @@ class ClientSettings:
                 limits=both,
                 max_local_delta=_least(max_local_delta, delta) or 0.0,
                 ledger_file=_path(own, NodeKey.LEDGER_FILE),
-                mixer_keys=() if mixer_key is None else keys.parse_cascade_sealing_keys(mixer_key),
+                mixer_keys=_pinned(own, NodeKey.MIXER_PUBLIC_KEY),
                 aggregator_keys=aggregator_keys,
                 signing_key_file=signing_key,
                 reply_seconds=_seconds(own, NodeKey.REPLY_SECONDS),
@@ -262,14 +262,9 @@ def _whole_number(own: Mapping[str, UserConfigValue], key: str) -> int | None:
     return None if key not in own else checks.whole(key, own[key], at_least=0)
 
 
-def _aggregators(own: Mapping[str, UserConfigValue]) -> tuple[bytes, ...]:
-    value = own.get(NodeKey.AGGREGATOR_PUBLIC_KEYS, "")
-    if not isinstance(value, str):
-        raise ValueError(f"{NodeKey.AGGREGATOR_PUBLIC_KEYS} are keys separated by commas, got {value!r}")
-    found = tuple(keys.parse_mixer_sealing_key(text.strip()) for text in value.split(",") if text.strip())
-    if len(set(found)) < len(found) or (not found and NodeKey.AGGREGATOR_PUBLIC_KEYS in own):
-        raise ValueError(f"{NodeKey.AGGREGATOR_PUBLIC_KEYS} are one or more keys, none twice")
-    return found
+def _pinned(own: Mapping[str, UserConfigValue], key: str) -> tuple[bytes, ...]:
+    """The keys to seal to of the mixers or aggregators whose public keys the operator has pinned."""
+    return tuple(each.sealing for each in keys.parse_mix_cascade(own[key])) if key in own else ()
 
 
 def _path(own: Mapping[str, UserConfigValue], key: str) -> Path | None:

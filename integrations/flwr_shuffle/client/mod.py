@@ -18,7 +18,6 @@ from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor
 
 from flwr_shuffle.aggregate_messages import AGGREGATE_QUERY
-from flwr_shuffle.batch_messages import BATCH_QUERY
 from flwr_shuffle.client.ledger import charge, count_outcome, failed_share
 from flwr_shuffle.client.limits import (
     PREFIX,
@@ -52,7 +51,7 @@ from shuffle_plugins.shuffler import Refusal
 
 OnFailure = Literal["hide", "error"]
 _LARGEST_PROMISE = 10**8  # reports; see _promised
-_SERVICE_QUERIES = frozenset([*(role.query for role in Role), MIX_QUERY, BATCH_QUERY, AGGREGATE_QUERY])
+_SERVICE_QUERIES = frozenset([*(role.query for role in Role), MIX_QUERY, AGGREGATE_QUERY])
 _log = logging.getLogger("flwr")
 
 

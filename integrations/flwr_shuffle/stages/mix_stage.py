@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TypeVar
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
+from typing_extensions import override
 
-from flwr_shuffle.batch_messages import (
-    BATCH_QUERY,
-    PIECE_BYTES,
-    BatchMessage,
-    BatchStep,
-    check_taken,
-    pieces,
-    read_mixed,
-    read_step,
-    read_taken,
-)
 from flwr_shuffle.messages import context_of
-from flwr_shuffle.mix_messages import MIX_QUERY, MixRequest, read_answer
+from flwr_shuffle.mix_messages import MIX_QUERY, MixMessage, read_mixed
 from flwr_shuffle.service_messages import Role
 from flwr_shuffle.stages.service_nodes import (
     Found,
@@ -38,19 +27,15 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.shuffler import (
     BatchRefused,
     BatchRequest,
-    ItemsDigest,
-    MixedBatch,
     MixedStatement,
     Refusal,
+    RoundContext,
     SealingKey,
     envelope_size,
     keys,
-    layer_size,
     open_reports,
     part_sizes,
 )
-
-_Read = TypeVar("_Read")
 
 _log = logging.getLogger("flwr")
 
@@ -62,11 +47,6 @@ class MixNodeStage(ShuffleStage):
     is pinned in the clients' own ``node_config``. So the server cannot open an envelope. The mix node proves
     its identity by signatures: nodes that only say that they are the mixer are ignored, and a batch that the
     mixer did not sign for this round is refused. docs/guides/shuffling.md says what each party learns.
-
-    In a mix cascade several mixers of different organisations work one after another, and clients seal one
-    more layer for each. Each mixer removes its layer and puts the reports in a new random order. An envelope
-    also has a small signed part for each later mixer, a *ticket*, which the server passes to that mixer
-    directly. So a later mixer can check that for each ticket it got exactly one layer from the mixer before.
 
     Args:
         mixer_public_key: 128 hexadecimal digits, as ``shuffle-plugins keys mixer`` prints them: the key that
@@ -84,8 +64,8 @@ class MixNodeStage(ShuffleStage):
         exclude_after: a node that answered this many rounds in a row, and never with a good envelope, is not
             invited any more; None never excludes a node. A round counts only if other nodes' envelopes were
             good.
-        piece_bytes: a batch larger than this is sent in several messages (pieces) of about this many bytes.
-            Batches for a cascade are always sent that way.
+        piece_bytes: a batch larger than this is sent in several messages (pieces) of about this many bytes;
+            32 MiB by default.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -102,7 +82,7 @@ class MixNodeStage(ShuffleStage):
         mix_timeout: float = 600.0,
         poll_interval: float = 1.0,
         exclude_after: int | None = 3,
-        piece_bytes: int = PIECE_BYTES,
+        piece_bytes: int = 1 << 25,
     ) -> None:
         waiting = Waiting(
             discovery_timeout=discovery_timeout,
@@ -117,11 +97,12 @@ class MixNodeStage(ShuffleStage):
         self._private_key = analyzer_private_key or keys.generate_sealing_key()
         self._nodes = ServiceNodes(Role.MIXER, pinned=cascade, waiting=waiting)
         self._mixed_before = False
+        # Before any batch was mixed, one was refused as when parties list the mixers in different orders.
         self._wrong_order = False
 
     @property
+    @override
     def trust(self) -> str:
-        """One sentence: which parties must not work together, so that nobody learns whose a report is."""
         if self.mixers > 1:
             return (
                 f"The first of {self.mixers} mix nodes in a cascade sees who took part, none sees a report, "
@@ -133,38 +114,32 @@ class MixNodeStage(ShuffleStage):
         )
 
     @property
+    @override
     def minimum(self) -> int:
-        """Fewest reports that come back: the larger one of the server's and the mixer's minimum."""
         return max([self._minimum, *(found.role.minimum for found in self._nodes.found)])
 
     @property
+    @override
     def analyzer_key(self) -> bytes:
-        """Public key to which clients seal their reports, 32 bytes."""
         return keys.public_key_bytes(self._private_key)
 
     @property
+    @override
     def mixers(self) -> int:
-        """How many mixers the cascade has."""
         return len(self._nodes.pinned)
 
     @property
+    @override
     def takes_several(self) -> bool:
-        """Whether clients may send several reports each: by a single mixer, which takes them apart."""
         return self.mixers == 1
 
     @property
+    @override
     def excluded_nodes(self) -> frozenset[int]:
-        """Ids of nodes that claimed to be the mix node, and of nodes that never sent a good envelope."""
         return self._nodes.claimed | self._offenders.nodes
 
+    @override
     def open(self, grid: Grid) -> None:
-        """Find the mix node; see :meth:`ServiceNodes.open`.
-
-        Raises:
-            RuntimeError: if it is not found in time, or if two nodes prove that they are the mixer. Also if
-                the mixers of a cascade have not mixed any batch yet, and have refused one in the way they do
-                when their keys are listed in different orders.
-        """
         if self._wrong_order:
             raise RuntimeError(
                 "the mixers of the cascade have refused everything: server, mixers and clients do not name "
@@ -174,12 +149,8 @@ class MixNodeStage(ShuffleStage):
             )
         self._nodes.open(grid)
 
+    @override
     def collect(self, replies: Replies) -> Anonymous:
-        """Have a round's envelopes mixed, and open the reports; see :meth:`ShuffleStage.collect`.
-
-        A reply that does not have the length of an envelope is dropped here. The mixer drops bad envelopes,
-        and says at which positions they were, so that the log can name the nodes.
-        """
         instruction = replies.instruction
         several = instruction.samples_per_client
         size = envelope_size(replies.layout.report_bytes, mixers=self.mixers, reports=several)
@@ -192,16 +163,7 @@ class MixNodeStage(ShuffleStage):
         try:
             if len(envelopes) < max(needed, self.needed.answered):
                 raise BatchRefused(Refusal.UNDER_MINIMUM)
-            request = MixRequest(
-                context=context,
-                analyzer_key=instruction.analyzer_key,
-                minimum=max(self._minimum, self.needed.reports),
-                size=size,
-                envelopes=list(envelopes.values()),
-            )
-            in_pieces = self.mixers > 1 or size * len(envelopes) > self._piece_bytes
-            mixed = self._mixed_in_pieces if in_pieces else self._mixed
-            batch = mixed(request, report_bytes=replies.layout.report_bytes, replies=replies)
+            mixed, said = self._mixed(list(envelopes.values()), context=context, replies=replies)
             self._mixed_before = True
         except BatchRefused as refused:
             all_bad = len(refused.rejected) == len(envelopes) and set(refused.rejected.values()) == {
@@ -214,99 +176,90 @@ class MixNodeStage(ShuffleStage):
             if refused.code is Refusal.UNDER_MINIMUM and not instruction.has_dummies:
                 good = min(good, needed - 1)  # the others sent dummies, though all were asked for reports
             return replies.anonymous(None, answered=good, unreadable=unreadable, refusal=refused.code)
-        self._offenders.note(bad, batch.rejected, nodes=list(envelopes))
-        opened = open_reports(batch.reports, context=context, analyzer_private_key=self._private_key)
+        self._offenders.note(bad, said.rejected, nodes=list(envelopes))
+        opened = open_reports(mixed, context=context, analyzer_private_key=self._private_key)
         reports = readable_reports(opened, layout=replies.layout)
-        sent = replies.clients(len(batch.reports))
-        answered = batch.answered if instruction.has_dummies else sent
+        sent = replies.clients(len(mixed))
+        answered = said.answered if instruction.has_dummies else sent
         damaged = sent - replies.clients(0 if reports is None else len(reports))
         return replies.anonymous(
             reports,
             answered=answered - damaged,
-            unreadable=unreadable + len(batch.rejected) + damaged,
+            unreadable=unreadable + len(said.rejected) + damaged,
             refusal=Refusal.UNREADABLE if reports is None else None,
         )
 
-    def _mixed(self, request: MixRequest, *, report_bytes: int, replies: Replies) -> MixedBatch:
-        """Send all envelopes to the single mixer in one message, and return its batch."""
-        del report_bytes
-        [mixer] = self._opened(replies.grid)
-        message = Message(request.to_content(), mixer.node, MIX_QUERY)
-        key = self._nodes.pinned[0].verifying
+    def _mixed(
+        self, envelopes: list[bytes], *, context: RoundContext, replies: Replies
+    ) -> tuple[list[bytes], MixedStatement]:
+        """Send the envelopes through all mixers in order.
 
-        def read(content: RecordDict) -> MixedBatch:
-            return read_answer(content, request=request, verifying_key=key)
-
-        return self._answer(message, read, replies)
-
-    def _mixed_in_pieces(self, whole: MixRequest, *, report_bytes: int, replies: Replies) -> MixedBatch:
-        """Send the envelopes through all mixers in order, in pieces; return the last one's batch."""
-        sizes = part_sizes(report_bytes, mixers=self.mixers, reports=whole.context.reports)
-        parts = _split(whole.envelopes, sizes=sizes)
-        layers, taken = parts[0], list(range(len(whole.envelopes)))
-        said: list[MixedStatement] = []
+        Returns:
+            What the last one gives back, and what the first one, which drops bad envelopes, has signed.
+        """
+        sizes = part_sizes(replies.layout.report_bytes, mixers=self.mixers, reports=context.reports)
+        parts = _split(envelopes, sizes=sizes)
+        layers, taken = parts[0], list(range(len(envelopes)))
+        previous: list[MixedStatement] = []
         for position, mixer in enumerate(self._opened(replies.grid)):
             tickets = [parts[position][place] for place in taken] if position else [b""] * len(layers)
             items = [layer + ticket for layer, ticket in zip(layers, tickets, strict=True)]
-            request = BatchRequest(
-                context=whole.context,
-                analyzer_key=whole.analyzer_key,
+            request = BatchRequest.of(
+                items,
+                context=context,
+                analyzer_key=replies.instruction.analyzer_key,
                 mixers=self._nodes.pinned,
-                position=position,
-                minimum=whole.minimum,
-                size=len(items[0]),
-                count=len(items),
-                inputs=ItemsDigest.of(items, size=len(items[0])).value(),
-                previous=tuple(said),
+                minimum=max(self._minimum, self.needed.reports),
+                previous=previous,
             )
-            size = layer_size(report_bytes, mixers=self.mixers, position=position + 1)
             try:
-                layers, given = self._mixed_by(mixer.node, request, items, size=size, replies=replies)
+                layers, said = self._mixed_by(mixer.node, request, items, replies=replies)
             except BatchRefused as refused:
                 _log.error("shuffle: mixer %d of %d: %s", position + 1, self.mixers, refused)
                 # A later mixer counts positions among the envelopes that the first one found good.
                 rejected = {taken[place]: code for place, code in refused.rejected.items()}
                 raise BatchRefused(refused.code, rejected) from None
-            said.append(given)
+            previous.append(said)
             if position == 0:
-                taken = [place for place in taken if place not in given.rejected]
+                taken = [place for place in taken if place not in said.rejected]
             if position + 1 < self.mixers and len(layers) != len(taken):
                 raise BatchRefused(Refusal.NOT_PROVEN)
-        first = said[0]
-        return MixedBatch(reports=layers, answered=first.answered, rejected=first.rejected)
+        return layers, previous[0]
 
     def _mixed_by(
-        self, node: int, request: BatchRequest, items: list[bytes], *, size: int, replies: Replies
+        self, node: int, request: BatchRequest, items: list[bytes], *, replies: Replies
     ) -> tuple[list[bytes], MixedStatement]:
-        """Have one mixer mix some items.
-
-        Returns:
-            The items that it gives back, of ``size`` bytes each, and its signed statement about them.
-        """
-
-        def ask(message: BatchMessage, read: Callable[..., _Read]) -> _Read:
-            sent = Message(message.to_content(), node, BATCH_QUERY)
-            return self._answer(sent, partial(read, message=message), replies)
-
-        ask(BatchMessage(step=BatchStep.BEGIN, request=request), read_step)
-        for first, number in pieces(len(items), size=request.size, piece_bytes=self._piece_bytes):
-            piece = items[first : first + number]
-            ask(BatchMessage(step=BatchStep.PUT, request=request, first=first, items=piece), read_step)
-        said = ask(BatchMessage(step=BatchStep.MIX, request=request), read_mixed)
-        taken: list[bytes] = []
-        for first, number in pieces(said.count, size=size, piece_bytes=self._piece_bytes):
-            wanted = BatchMessage(
-                step=BatchStep.TAKE, request=request, first=first, number=number, item_size=size
-            )
-            taken += ask(wanted, read_taken)
+        """Have one mixer mix some items. Returns what it gives back, and what it has signed about that."""
+        number, most = (max(1, self._piece_bytes // size) for size in (request.size, request.output_size))
+        said, first = None, 0
         try:
-            check_taken(taken, said=said, size=size)
+            while said is None:
+                piece = MixMessage(
+                    request=request, first=first, items=items[first : first + number], most=most
+                )
+                said, taken = self._answer(piece, node=node, replies=replies)
+                first += number
+            while left := said.count - len(taken):
+                wanted = MixMessage(request=request, first=len(taken), most=min(most, left))
+                taken += self._answer(wanted, node=node, replies=replies)[1]
+            read_or_lost(taken, partial(request.check_outputs, said=said))
         except BatchRefused as refused:
-            self._note_unproven(node, refused)
+            if refused.code in (Refusal.NO_ANSWER, Refusal.NOT_PROVEN):
+                self._nodes.forget()  # and look for the nodes again
+            if refused.code is Refusal.NOT_PROVEN:
+                _log.error("shuffle: node %d: %s", node, refused)
             raise
-        except ValueError:
-            raise BatchRefused(Refusal.NO_ANSWER) from None
         return taken, said
+
+    def _answer(
+        self, asked: MixMessage, *, node: int, replies: Replies
+    ) -> tuple[MixedStatement | None, list[bytes]]:
+        """Send a message to a mix node, and read its answer."""
+        message = Message(asked.to_content(), node, MIX_QUERY)
+        answers = self._nodes.ask(replies.grid, [message], timeout=replies.timeout)
+        if not answers or answers[0].has_error():
+            raise BatchRefused(Refusal.NO_ANSWER)
+        return read_or_lost(answers[0].content, partial(read_mixed, message=asked))
 
     def _opened(self, grid: Grid) -> tuple[Found, ...]:
         """The mix nodes, in order. If one is not found the round is refused, and the run goes on."""
@@ -315,24 +268,6 @@ class MixNodeStage(ShuffleStage):
         except RuntimeError as error:
             _log.error("shuffle: %s", error)
             raise BatchRefused(Refusal.NOT_THIS_ROLE) from None
-
-    def _answer(self, message: Message, read: Callable[[RecordDict], _Read], replies: Replies) -> _Read:
-        """Send a message to a mix node, and return its answer as read by ``read``."""
-        answers = self._nodes.ask(replies.grid, [message], timeout=replies.timeout)
-        try:
-            if not answers or answers[0].has_error():
-                raise BatchRefused(Refusal.NO_ANSWER)
-            return read_or_lost(answers[0].content, read)
-        except BatchRefused as refused:
-            self._note_unproven(message.metadata.dst_node_id, refused)
-            raise
-
-    def _note_unproven(self, node: int, refused: BatchRefused) -> None:
-        """If an answer was lost or has no valid signature, have :meth:`open` look for the nodes again."""
-        if refused.code in (Refusal.NO_ANSWER, Refusal.NOT_PROVEN):
-            self._nodes.forget()
-        if refused.code is Refusal.NOT_PROVEN:
-            _log.error("shuffle: node %d: %s", node, refused)
 
 
 def _split(envelopes: Sequence[bytes], *, sizes: Sequence[int]) -> list[list[bytes]]:

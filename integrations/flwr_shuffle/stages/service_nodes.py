@@ -31,6 +31,7 @@ from flwr_shuffle.service_messages import (
 from shuffle_plugins.core import checks
 from shuffle_plugins.shuffler import CHALLENGE_BYTES, BatchRefused, Refusal, ServicePublicKey
 
+_Content = TypeVar("_Content")
 _Read = TypeVar("_Read")
 
 _log = logging.getLogger("flwr")
@@ -347,7 +348,7 @@ def named(nodes: Iterable[int]) -> str:
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
-def read_or_lost(content: RecordDict, read: Callable[[RecordDict], _Read]) -> _Read:
+def read_or_lost(content: _Content, read: Callable[[_Content], _Read]) -> _Read:
     """Read a service node's answer. One that cannot be read is treated as lost.
 
     It may have held a batch or a sum that somebody else can read, so its round still has to be charged.

@@ -31,8 +31,7 @@ _GRIDLESS = "stronger clones, numerical"
 _PAIR_NAMES = {
     Form.CORNERS: "blanket pair",
     Form.CLONES: "clones pair",
-    Form.BIT: "counted bits",
-    Form.SIGN: "crowd pair",
+    Form.BIT: "blanket pair",
 }
 
 

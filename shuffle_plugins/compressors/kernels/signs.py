@@ -1,21 +1,194 @@
-"""Randomised signs of rotated rows, packed, and of gathered coordinates: the torch path and the dispatch."""
+"""Randomised signs of rotated rows and of gathered coordinates, and bits of 32 columns in a word.
+
+The torch paths, and the way to Triton's. Signs are drawn lazily: 16 bits for every draw, the other 46 only
+where those do not decide.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Annotated
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from shuffle_plugins.compressors.hadamard import padded_dim, padded_transform
-from shuffle_plugins.compressors.kernels.bits import WORD_BITS, pack_signs_torch, packed_width
-from shuffle_plugins.compressors.kernels.draws import SignRule
-from shuffle_plugins.core import Rows, checks
-from shuffle_plugins.randomness import Keystream, runs_kernels
+from shuffle_plugins.compressors.hadamard import checked_indices, padded_dim, padded_transform
+from shuffle_plugins.core import Ranged, Rows, checks, whole_number
+from shuffle_plugins.randomness import COIN_BITS, PROBABILITY_BITS, Keystream, runs_kernels
 
+WORD_BITS = 32
+
+_CHUNK_BITS = 1 << 20  # bits handled at a time
+_CHUNK_WORDS = 1 << 16  # words handled at a time
+_LOW_BITS = 0x0101010101010101  # the lowest bit of each of eight bytes
+_GATHER = 0x0102040810204080  # moves the lowest bits of eight bytes into the top byte
+MARGIN = 2.0**-5
+"""Float32 errs by less than this in the expected coin; within it, integers decide."""
+
+_LOWER_BITS = PROBABILITY_BITS - COIN_BITS
+_HALF = 1 << (PROBABILITY_BITS - 1)
 CHUNK_VALUES = 1 << 17
 """Values that the torch path holds at a time, unless one row has more."""
+
+
+# -- bits in words ----------------------------------------------------------------------------------------
+
+
+def packed_width(columns: int) -> int:
+    """Words in a row of so many bits."""
+    return -(-columns // WORD_BITS)
+
+
+def pack_signs(bits: Tensor) -> Tensor:
+    """Bits of each row in int32 words, (rows, ceil(columns / 32)); column j is bit j % 32 of word j // 32.
+
+    Args:
+        bits: (rows, columns) bool, or uint8 of which the lowest bit counts.
+    """
+    if bits.dim() != 2 or bits.dtype not in (torch.bool, torch.uint8):
+        raise ValueError(f"bits are (rows, columns), bool or uint8, got {bits.dtype} {tuple(bits.shape)}")
+    if runs_kernels(bits.device):
+        from shuffle_plugins.compressors.kernels.triton_signs import pack_signs_triton
+
+        return pack_signs_triton(bits)
+    return pack_signs_torch(bits)
+
+
+def unpack_signs(packed: Tensor, *, columns: int) -> Tensor:
+    """The bits that :func:`pack_signs` packed, (rows, columns) uint8."""
+    check_packed(packed, columns=columns)
+    if runs_kernels(packed.device):
+        from shuffle_plugins.compressors.kernels.triton_signs import unpack_signs_triton
+
+        return unpack_signs_triton(packed, columns=columns)
+    return unpack_signs_torch(packed, columns=columns)
+
+
+def decode_signs(packed: Tensor, *, columns: int) -> Tensor:
+    """How many rows have each bit set, (columns,) int64; 2 · count - rows is the sum of the signs."""
+    check_packed(packed, columns=columns)
+    if runs_kernels(packed.device):
+        from shuffle_plugins.compressors.kernels.triton_signs import decode_signs_triton
+
+        return decode_signs_triton(packed, columns=columns)
+    return decode_signs_torch(packed, columns=columns)
+
+
+def pack_signs_torch(bits: Tensor) -> Tensor:
+    """:func:`pack_signs` in torch: a multiplication gathers eight bytes of one bit into one byte."""
+    rows, columns = bits.shape
+    width = packed_width(columns)
+    packed = torch.empty((rows, width), dtype=torch.int32, device=bits.device)
+    chunk = max(1, _CHUNK_BITS // max(1, columns))
+    for start in range(0, rows, chunk):
+        part = bits[start : start + chunk].view(torch.uint8)
+        padded = pad(part, (0, width * WORD_BITS - columns))
+        eights = padded.view(torch.int64) & _LOW_BITS
+        packed[start : start + chunk] = (eights.mul_(_GATHER) >> 56).to(torch.uint8).view(torch.int32)
+    return packed
+
+
+def unpack_signs_torch(packed: Tensor, *, columns: int) -> Tensor:
+    """:func:`unpack_signs` in torch."""
+    places = torch.arange(8, dtype=torch.uint8, device=packed.device)
+    bits = (packed.contiguous().view(torch.uint8).unsqueeze(2) >> places).bitwise_and_(1)
+    return bits.flatten(1)[:, :columns].contiguous()
+
+
+def decode_signs_torch(packed: Tensor, *, columns: int) -> Tensor:
+    """:func:`decode_signs` in torch: full adders on whole words, so a row costs five operations a word."""
+    counts = torch.zeros(packed.shape[1] * WORD_BITS, dtype=torch.int64, device=packed.device)
+    chunk = max(1 << 10, _CHUNK_WORDS // max(1, packed.shape[1]))
+    for start in range(0, packed.shape[0], chunk):
+        level, weight = packed[start : start + chunk], 0
+        while level.shape[0]:
+            level, carried = _add_up(level)
+            counts += unpack_signs_torch(level, columns=counts.numel()).sum(dim=0) << weight
+            level, weight = carried, weight + 1
+    return counts[:columns]
+
+
+def check_packed(packed: Tensor, *, columns: int) -> None:
+    """Raise ValueError unless ``packed`` is (rows, ceil(columns / 32)) int32."""
+    if packed.dim() != 2 or packed.dtype != torch.int32 or packed.shape[1] != packed_width(columns):
+        raise ValueError(
+            f"bits of {columns} columns come packed as int32 (rows, {packed_width(columns)}), got "
+            f"{packed.dtype} {tuple(packed.shape)}"
+        )
+
+
+def _add_up(level: Tensor) -> tuple[Tensor, Tensor]:
+    """At most two rows, and rows of twice their weight, with the column sums of ``level``."""
+    carried = [level[:0]]
+    while (third := level.shape[0] // 3) > 0:
+        a, b, c = level[: 3 * third].view(3, third, -1)
+        odd = a ^ b
+        carried.append((a & b) | (odd & c))
+        level = torch.cat([odd.bitwise_xor_(c), level[3 * third :]])
+    return level, torch.cat(carried)
+
+
+# -- draws ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignRule(Ranged):
+    """How a value v in [-1, 1] becomes a sign: plus exactly if a uniform 62-bit draw is below a threshold.
+
+    The threshold is that of ``random_signs`` (``mechanisms/signs/randomized_response.py``): an integer in
+    [low, 2**62 - low] for every v, linear in v up to rounding in float64. Draw i of a keystream has coin
+    i, plus 2**15, as its upper 16 bits and the lower 46 bits of refinement i as the rest
+    (:meth:`~shuffle_plugins.randomness.chacha.Keystream.coins`,
+    :meth:`~shuffle_plugins.randomness.chacha.Keystream.refinements`).
+
+    Args:
+        low: threshold for the value -1, the lowest of all values.
+    """
+
+    low: Annotated[int, whole_number(at_most=_HALF)]
+
+    @property
+    def gain(self) -> float:
+        """Expected threshold of v = 1 less that of v = 0, in units of a coin."""
+        return (_HALF - self.low) / (1 << _LOWER_BITS)
+
+    def thresholds(self, values: Tensor) -> Tensor:
+        """Probability of a plus sign as a multiple of 2**-62, int64, for values in [-1, 1]."""
+        from_nearer_end = (1 - values.double().abs()).mul_(float(_HALF - self.low)).round_().to(torch.int64)
+        return torch.where(
+            values < 0, self.low + from_nearer_end, (1 << PROBABILITY_BITS) - self.low - from_nearer_end
+        )
+
+    def draw(self, values: Tensor, *, draw: Keystream, first: int = 0) -> Tensor:
+        """Bool, true for plus, for each of a flat float32 tensor of values in [-1, 1].
+
+        Args:
+            values: value i takes draw ``first + i``.
+            draw: source of the draws.
+            first: index of the first draw, a multiple of 4.
+        """
+        coins = draw.coins(first, values.numel(), device=values.device)
+        excess = (values * self.gain).sub_(coins).sub_(0.5)
+        plus = excess >= 0
+        undecided = _indices(excess.abs_() < 0.5 + MARGIN)
+        if undecided.numel():
+            upper = coins[undecided].to(torch.int64).add_(1 << (COIN_BITS - 1)) << _LOWER_BITS
+            lower = draw.refinements(undecided + first) & ((1 << _LOWER_BITS) - 1)
+            plus[undecided] = upper + lower < self.thresholds(values[undecided])
+        return plus
+
+
+def _indices(flags: Tensor) -> Tensor:
+    """Where a vector of flags is set; numpy looks eight flags at a time, torch at each."""
+    if flags.device.type == "cpu":
+        return torch.from_numpy(np.flatnonzero(flags.numpy()))
+    return flags.nonzero().squeeze(1)
+
+
+# -- signs ------------------------------------------------------------------------------------------------
 
 
 def encode_signs(
@@ -23,17 +196,12 @@ def encode_signs(
 ) -> Tensor:
     r"""A randomised-response sign for every coordinate of each rotated row, packed 32 to a word.
 
-    Row i is zero-padded to ``size``, the next power of two, and rotated:
-    :math:`y = H\,D\,x_i / \sqrt{size}`, D the diagonal of ``signs``. Its coordinate j becomes
-    :math:`v = \mathrm{clamp}(y_j / scale, -1, 1)` and a plus sign with probability
-    :math:`\tfrac12 + (\tfrac12 - low/2^{62})\,v`, an integer multiple of 2**-62 in [low, 2**62 - low]. So the
-    sign stands for :math:`\pm scale / (1 - 2\,low/2^{62})`, unbiased where nothing is clamped. All
-    coordinates are sent: ε0 of a row is ``size`` times that of a sign.
-
-    The input is read once and bits are written; beyond them the torch path holds about 2**17 values, and so
-    does the GPU, but for rows longer than 2**15. Both return the same bits: v is computed in float32,
-    butterflies from the largest distance to the smallest, then one multiplication by 1/(√size · scale)
-    rounded to float32; a sum that is NaN (it cannot be, of rows in a ball) counts as 0.
+    Row i is zero-padded to ``size``, the next power of two, and rotated: :math:`y = H\,D\,x_i / \sqrt{size}`,
+    D the diagonal of ``signs``. Its coordinate j becomes :math:`v = \mathrm{clamp}(y_j / scale, -1, 1)`,
+    computed in float32 (NaN counts as 0), and a plus sign with probability :math:`\tfrac12 + (\tfrac12 -
+    low/2^{62})\,v`, an integer multiple of 2**-62 in [low, 2**62 - low]. So the sign stands for :math:`\pm
+    scale / (1 - 2\,low/2^{62})`, unbiased where nothing is clamped. All coordinates are sent: ε0 of a row is
+    ``size`` times that of a sign.
 
     Args:
         x: (clients, dim); 64-bit rows are rounded to float32.
@@ -45,9 +213,6 @@ def encode_signs(
 
     Returns:
         int32 (clients, ceil(size / 32)); unused bits are zero.
-
-    Raises:
-        ValueError: if an argument is out of range or shapes disagree.
     """
     rows, rule, scale = Rows.of(x), SignRule(low=low_threshold), checks.number("scale", scale, above=0)
     if signs is not None and (signs.shape != (rows.dim,) or signs.dtype != torch.int8):
@@ -64,26 +229,11 @@ def gather_signs(
 ) -> Tensor:
     """A randomised-response sign of chosen coordinates of each row, by the rule of :func:`encode_signs`.
 
-    Args:
-        x: (clients, dim).
-        indices: int64 (clients, count), in [0, dim).
-        scale: what becomes ±1; positive.
-        low_threshold: ``low``, in [1, 2**61].
-        draw: for this call alone: coordinate k of row i takes draw count · i + k.
-
-    Returns:
-        uint8 (clients, count), 1 for plus.
-
-    Raises:
-        ValueError: if an argument is out of range or shapes disagree.
+    ``indices`` are int64 (clients, count), in [0, dim); coordinate k of row i takes draw count · i + k.
+    Returns uint8 (clients, count), 1 for plus.
     """
     rows, rule, scale = Rows.of(x), SignRule(low=low_threshold), checks.number("scale", scale, above=0)
-    if indices.dim() != 2 or indices.shape[0] != rows.num_rows or indices.dtype != torch.int64:
-        raise ValueError(
-            f"indices must be int64 (clients, count), got {indices.dtype} {tuple(indices.shape)}"
-        )
-    if indices.numel() and not (int(indices.min()) >= 0 and int(indices.max()) < rows.dim):
-        raise ValueError(f"an index lies outside [0, {rows.dim})")
+    checked_indices(indices, rows, size=rows.dim)
     if runs_kernels(rows.device) and len(rows.blocks) == 1:
         from shuffle_plugins.compressors.kernels.triton_signs import gather_signs_triton
 

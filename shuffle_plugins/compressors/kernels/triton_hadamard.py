@@ -48,20 +48,11 @@ def load_tile(x, signs, row, column, rows, columns, stride, SIGNED: tl.constexpr
     return values
 
 
+# fmt: off
 @triton.jit
 def _rows_kernel(
-    x,
-    signs,
-    out,
-    rows,
-    columns,
-    stride,
-    SIZE: tl.constexpr,
-    STAGES: tl.constexpr,
-    ROWS: tl.constexpr,
-    SCALE: tl.constexpr,
-    SIGNED: tl.constexpr,
-    DTYPE: tl.constexpr,
+    x, signs, out, rows, columns, stride, SIZE: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr,
+    SCALE: tl.constexpr, SIGNED: tl.constexpr, DTYPE: tl.constexpr
 ):
     flat = tl.arange(0, ROWS * SIZE)
     row = tl.program_id(0).to(tl.int64) * ROWS + flat // SIZE
@@ -69,22 +60,14 @@ def _rows_kernel(
     values = load_tile(x, signs, row, column, rows, columns, stride, SIGNED, DTYPE)
     values = butterflies(values, SIZE, 1, STAGES) * tl.full(values.shape, SCALE, DTYPE)
     tl.store(out + row * SIZE + column, values.to(out.dtype.element_ty), mask=row < rows)
+# fmt: on
 
 
+# fmt: off
 @triton.jit
 def _columns_kernel(
-    x,
-    signs,
-    out,
-    rows,
-    columns,
-    stride,
-    LENGTH: tl.constexpr,
-    INNER: tl.constexpr,
-    STAGES: tl.constexpr,
-    WIDTH: tl.constexpr,
-    SIGNED: tl.constexpr,
-    DTYPE: tl.constexpr,
+    x, signs, out, rows, columns, stride, LENGTH: tl.constexpr, INNER: tl.constexpr, STAGES: tl.constexpr,
+    WIDTH: tl.constexpr, SIGNED: tl.constexpr, DTYPE: tl.constexpr
 ):
     flat = tl.arange(0, LENGTH * WIDTH)
     row = tl.program_id(0).to(tl.int64) + tl.zeros(flat.shape, tl.int64)
@@ -92,19 +75,15 @@ def _columns_kernel(
     values = load_tile(x, signs, row, column, rows, columns, stride, SIGNED, DTYPE)
     values = butterflies(values, LENGTH, WIDTH, STAGES)
     tl.store(out + row * (LENGTH * INNER) + column, values.to(out.dtype.element_ty))
+# fmt: on
 
 
 def transform_rows_triton(
     x: Tensor, *, size: int, signs: Tensor | None = None, scale: float = 1.0, out: Tensor | None = None
 ) -> Tensor:
-    """``scale`` · H · (signs · row) of each zero-padded row, (rows, size).
+    """``scale`` · H · (signs · row) of each zero-padded row of x (rows, columns), (rows, size).
 
-    Args:
-        x: (rows, columns), columns at most ``size``.
-        size: a power of two.
-        signs: (columns,) +1 and -1; none by default.
-        scale: the factor, applied last.
-        out: where to write, contiguous (rows, size); may be x itself. By default a new tensor of x's dtype.
+    ``size`` is a power of two and ``signs`` (columns,) +1 and -1. ``out`` may be x itself.
     """
     if out is None:
         out = torch.empty((x.shape[0], size), dtype=x.dtype, device=x.device)
@@ -142,20 +121,13 @@ def _transform_columns(x: Tensor, *, size: int, signs: Tensor | None) -> Tensor:
     out = torch.empty((x.shape[0], size), dtype=dtype, device=x.device)
     if out.numel():
         with on_device(x.device):
+            # fmt: off
             _columns_kernel[(x.shape[0], inner // width)](
-                x,
-                x if signs is None else signs,
-                out,
-                *x.shape,
-                x.stride(0),
-                LENGTH=length,
-                INNER=inner,
-                STAGES=length.bit_length() - 1,
-                WIDTH=width,
-                SIGNED=signs is not None,
-                DTYPE=compute_type(dtype),
-                **launch_options(_TILE),
+                x, x if signs is None else signs, out, *x.shape, x.stride(0), LENGTH=length, INNER=inner,
+                STAGES=length.bit_length() - 1, WIDTH=width, SIGNED=signs is not None,
+                DTYPE=compute_type(dtype), **launch_options(_TILE)
             )
+            # fmt: on
     return out
 
 
@@ -165,20 +137,13 @@ def _transform_whole(x: Tensor, out: Tensor, *, signs: Tensor | None, scale: flo
         return
     together = rows_per_program(size)
     with on_device(x.device):
+        # fmt: off
         _rows_kernel[(triton.cdiv(rows, together),)](
-            x,
-            x if signs is None else signs,
-            out,
-            *x.shape,
-            x.stride(0),
-            SIZE=size,
-            STAGES=size.bit_length() - 1,
-            ROWS=together,
-            SCALE=scale,
-            SIGNED=signs is not None,
-            DTYPE=compute_type(x.dtype),
-            **launch_options(together * size),
+            x, x if signs is None else signs, out, *x.shape, x.stride(0), SIZE=size,
+            STAGES=size.bit_length() - 1, ROWS=together, SCALE=scale, SIGNED=signs is not None,
+            DTYPE=compute_type(x.dtype), **launch_options(together * size)
         )
+        # fmt: on
 
 
 def rows_per_program(size: int) -> int:

@@ -12,8 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from shuffle_plugins.compressors.hadamard import padded_dim
-from shuffle_plugins.compressors.kernels.bits import WORD_BITS, packed_width
-from shuffle_plugins.compressors.kernels.draws import MARGIN, SignRule
+from shuffle_plugins.compressors.kernels.signs import MARGIN, WORD_BITS, SignRule, packed_width
 from shuffle_plugins.compressors.kernels.triton_hadamard import (
     LARGEST_TILE,
     butterflies,
@@ -26,6 +25,9 @@ from shuffle_plugins.core import Rows
 from shuffle_plugins.randomness import Keystream
 from shuffle_plugins.randomness.triton_chacha import KEY_ARGUMENTS, chacha_blocks, interleave, on_device
 
+_WORDS = 128
+_COUNTED_WORDS = 64
+_COUNTED_ROWS = 512
 _ROUND = tl.constexpr(2.0**52)
 _SCRATCH_VALUES = 1 << 23
 _GATHERED = 4096
@@ -85,36 +87,12 @@ def _draw(
     return plus
 
 
+# fmt: off
 @triton.jit(do_not_specialize=["first_row", "low", *KEY_ARGUMENTS, "s0", "s1"])
 def _encode_kernel(
-    x,
-    signs,
-    packed,
-    rows,
-    columns,
-    stride,
-    first_row,
-    factor,
-    gain,
-    low,
-    k0,
-    k1,
-    k2,
-    k3,
-    k4,
-    k5,
-    k6,
-    k7,
-    n0,
-    n1,
-    s0,
-    s1,
-    SIZE: tl.constexpr,
-    STAGES: tl.constexpr,
-    WIDTH: tl.constexpr,
-    ROWS: tl.constexpr,
-    SIGNED: tl.constexpr,
-    MARGIN: tl.constexpr,
+    x, signs, packed, rows, columns, stride, first_row, factor, gain, low, k0, k1, k2, k3, k4, k5, k6, k7,
+    n0, n1, s0, s1, SIZE: tl.constexpr, STAGES: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
+    SIGNED: tl.constexpr, MARGIN: tl.constexpr
 ):
     flat = tl.arange(0, ROWS * WIDTH)
     start = tl.program_id(0).to(tl.int64) * ROWS
@@ -130,33 +108,14 @@ def _encode_kernel(
         words = words & ((1 << SIZE) - 1)
     index = tl.arange(0, ROWS * WIDTH // 32)
     tl.store(packed + start * (WIDTH // 32) + index, words, mask=start + index // (WIDTH // 32) < rows)
+# fmt: on
 
 
+# fmt: off
 @triton.jit(do_not_specialize=["low", *KEY_ARGUMENTS, "s0", "s1"])
 def _gather_kernel(
-    x,
-    indices,
-    out,
-    draws,
-    count,
-    stride,
-    factor,
-    gain,
-    low,
-    k0,
-    k1,
-    k2,
-    k3,
-    k4,
-    k5,
-    k6,
-    k7,
-    n0,
-    n1,
-    s0,
-    s1,
-    DRAWS: tl.constexpr,
-    MARGIN: tl.constexpr,
+    x, indices, out, draws, count, stride, factor, gain, low, k0, k1, k2, k3, k4, k5, k6, k7, n0, n1, s0, s1,
+    DRAWS: tl.constexpr, MARGIN: tl.constexpr
 ):
     start = tl.program_id(0).to(tl.int64) * DRAWS
     draw = start + tl.arange(0, DRAWS)
@@ -169,6 +128,7 @@ def _gather_kernel(
     words = _draw(values, first_block, gain, low, k0, k1, k2, k3, k4, k5, k6, k7, n0, n1, s0, s1, MARGIN)
     bits = (words[:, None] >> tl.arange(0, 32)[None, :]) & 1
     tl.store(out + draw, tl.reshape(bits, (DRAWS,)).to(tl.uint8), mask=inside)
+# fmt: on
 
 
 def encode_signs_triton(
@@ -210,22 +170,13 @@ def gather_signs_triton(
     if out.numel():
         x = x if x.stride(1) == 1 else x.contiguous()
         with on_device(x.device):
+            # fmt: off
             _gather_kernel[(triton.cdiv(out.numel(), _GATHERED),)](
-                x,
-                indices.contiguous(),
-                out,
-                out.numel(),
-                indices.shape[1],
-                x.stride(0),
-                1 / scale,
-                rule.gain,
-                rule.low,
-                *draw.state,
-                *draw.following.state[8:],
-                DRAWS=_GATHERED,
-                MARGIN=MARGIN,
-                **launch_options(_GATHERED),
+                x, indices.contiguous(), out, out.numel(), indices.shape[1], x.stride(0), 1 / scale,
+                rule.gain, rule.low, *draw.state, *draw.following.state[8:], DRAWS=_GATHERED, MARGIN=MARGIN,
+                **launch_options(_GATHERED)
             )
+            # fmt: on
     return out
 
 
@@ -246,23 +197,83 @@ def _encode(
     width = WORD_BITS * packed_width(size)
     together = rows_per_program(width)
     with on_device(x.device):
+        # fmt: off
         _encode_kernel[(triton.cdiv(x.shape[0], together),)](
-            x,
-            x if signs is None else signs,
-            packed,
-            *x.shape,
-            x.stride(0),
-            first_row,
-            factor,
-            rule.gain,
-            rule.low,
-            *draw.state,
-            *draw.following.state[8:],
-            SIZE=size,
-            STAGES=size.bit_length() - 1,
-            WIDTH=width,
-            ROWS=together,
-            SIGNED=signs is not None,
-            MARGIN=MARGIN,
-            **launch_options(together * width),
+            x, x if signs is None else signs, packed, *x.shape, x.stride(0), first_row, factor, rule.gain,
+            rule.low, *draw.state, *draw.following.state[8:], SIZE=size, STAGES=size.bit_length() - 1,
+            WIDTH=width, ROWS=together, SIGNED=signs is not None, MARGIN=MARGIN,
+            **launch_options(together * width)
         )
+        # fmt: on
+
+
+@triton.jit
+def _pack_kernel(bits, packed, words, columns, width, WORDS: tl.constexpr):
+    word = tl.program_id(0).to(tl.int64) * WORDS + tl.arange(0, WORDS)
+    place = tl.arange(0, 32)[None, :]
+    column = (word % width)[:, None] * 32 + place
+    inside = (word < words)[:, None] & (column < columns)
+    loaded = tl.load(bits + (word // width)[:, None] * columns + column, mask=inside, other=0)
+    tl.store(packed + word, tl.sum((loaded.to(tl.int32) & 1) << place, axis=1), mask=word < words)
+
+
+@triton.jit
+def _unpack_kernel(packed, bits, words, columns, width, WORDS: tl.constexpr):
+    word = tl.program_id(0).to(tl.int64) * WORDS + tl.arange(0, WORDS)
+    place = tl.arange(0, 32)[None, :]
+    column = (word % width)[:, None] * 32 + place
+    inside = (word < words)[:, None] & (column < columns)
+    unpacked = (tl.load(packed + word, mask=word < words, other=0)[:, None] >> place) & 1
+    tl.store(bits + (word // width)[:, None] * columns + column, unpacked.to(tl.uint8), mask=inside)
+
+
+@triton.jit
+def _count_kernel(packed, counts, rows, width, ROWS: tl.constexpr, WORDS: tl.constexpr):
+    word = tl.program_id(0) * WORDS + tl.arange(0, WORDS)
+    place = tl.arange(0, 32)[None, :]
+    start = tl.program_id(1) * ROWS
+    pointers = packed + start.to(tl.int64) * width + word
+    total = tl.zeros((WORDS, 32), tl.int32)
+    for _ in range(tl.minimum(ROWS, rows - start)):
+        words = tl.load(pointers, mask=word < width, other=0)
+        total += (words[:, None] >> place) & 1
+        pointers += width
+    tl.atomic_add(counts + word[:, None] * 32 + place, total.to(tl.int64), mask=(word < width)[:, None])
+
+
+def pack_signs_triton(bits: Tensor) -> Tensor:
+    """:func:`~shuffle_plugins.compressors.kernels.signs.pack_signs` in Triton."""
+    rows, columns = bits.shape
+    width = -(-columns // 32)
+    packed = torch.empty((rows, width), dtype=torch.int32, device=bits.device)
+    if packed.numel():
+        with on_device(bits.device):
+            _pack_kernel[(triton.cdiv(packed.numel(), _WORDS),)](
+                bits.contiguous().view(torch.uint8), packed, packed.numel(), columns, width, WORDS=_WORDS
+            )
+    return packed
+
+
+def unpack_signs_triton(packed: Tensor, *, columns: int) -> Tensor:
+    """:func:`~shuffle_plugins.compressors.kernels.signs.unpack_signs` in Triton."""
+    rows, width = packed.shape
+    bits = torch.empty((rows, columns), dtype=torch.uint8, device=packed.device)
+    if bits.numel():
+        with on_device(packed.device):
+            _unpack_kernel[(triton.cdiv(packed.numel(), _WORDS),)](
+                packed.contiguous(), bits, packed.numel(), columns, width, WORDS=_WORDS
+            )
+    return bits
+
+
+def decode_signs_triton(packed: Tensor, *, columns: int) -> Tensor:
+    """:func:`~shuffle_plugins.compressors.kernels.signs.decode_signs` in Triton."""
+    rows, width = packed.shape
+    counts = torch.zeros(width * 32, dtype=torch.int64, device=packed.device)
+    if packed.numel():
+        grid = (triton.cdiv(width, _COUNTED_WORDS), triton.cdiv(rows, _COUNTED_ROWS))
+        with on_device(packed.device):
+            _count_kernel[grid](
+                packed.contiguous(), counts, rows, width, ROWS=_COUNTED_ROWS, WORDS=_COUNTED_WORDS
+            )
+    return counts[:columns]

@@ -453,7 +453,9 @@ def test_calibrations_know_records(samples):
 
 def test_comparisons_and_audits_know_records():
     beside = compare(shuffle_round=sampled(20, 2), num_steps=1, delta=1e-6)
-    assert {each.reason for each in beside.out_of_range} >= {"stated for clients with one record each"}
+    assert {each.reason for each in beside.out_of_range} >= {
+        "stated for clients with one record and one report each"
+    }
     assert {bound.source for bound in beside.bounds if "PLD" in bound.name} != set()
     with pytest.raises(ValueError, match="one report of each client"):
         audit_round(get("k-rr", local_epsilon=1.0, dim=3), sampled(20), delta=1e-6)

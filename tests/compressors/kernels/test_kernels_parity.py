@@ -20,20 +20,22 @@ if not (INTERPRETED or torch.cuda.is_available()):
 
 from shuffle_plugins.compressors.hadamard import hadamard_transform, padded_transform
 from shuffle_plugins.compressors.kernels import triton_signs
-from shuffle_plugins.compressors.kernels.bits import (
+from shuffle_plugins.compressors.kernels.signs import (
+    SignRule,
     decode_signs_torch,
+    encode_signs_torch,
+    gather_signs_torch,
     pack_signs_torch,
     unpack_signs_torch,
 )
-from shuffle_plugins.compressors.kernels.draws import SignRule
-from shuffle_plugins.compressors.kernels.signs import encode_signs_torch, gather_signs_torch
-from shuffle_plugins.compressors.kernels.triton_bits import (
+from shuffle_plugins.compressors.kernels.triton_hadamard import transform_rows_triton
+from shuffle_plugins.compressors.kernels.triton_signs import (
     decode_signs_triton,
+    encode_signs_triton,
+    gather_signs_triton,
     pack_signs_triton,
     unpack_signs_triton,
 )
-from shuffle_plugins.compressors.kernels.triton_hadamard import transform_rows_triton
-from shuffle_plugins.compressors.kernels.triton_signs import encode_signs_triton, gather_signs_triton
 from shuffle_plugins.core import Rows
 from shuffle_plugins.randomness import Keystream, SeededRandomness, runs_kernels
 from shuffle_plugins.randomness.triton_chacha import keystream_words

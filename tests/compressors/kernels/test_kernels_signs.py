@@ -1,6 +1,7 @@
 """The torch paths under the compressors' kernels, against the law written out draw by draw."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from shuffle_plugins.compressors.kernels import (
     signs,
     unpack_signs,
 )
-from shuffle_plugins.compressors.kernels.draws import SignRule
+from shuffle_plugins.compressors.kernels.signs import SignRule
 from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms.signs.randomized_response import SignThresholds, random_signs
 from shuffle_plugins.randomness import Keystream, Randomness, SeededRandomness
@@ -219,50 +220,35 @@ def test_a_column_is_a_bit_of_a_word():
     assert pack_signs(bits).tolist() == [[33, -(1 << 31)]]
 
 
-@pytest.mark.parametrize("low", [0, -1, (1 << 61) + 1, 0.5, True])
-def test_a_threshold_is_checked(low):
-    with pytest.raises(ValueError, match="low_threshold"):
-        encode_signs(
-            batch(1, 4), signs=None, scale=1.0, low_threshold=low, draw=SeededRandomness(1).keystream()
-        )
+def encode(x=None, **changes):
+    given = {"signs": None, "scale": 1.0, "low_threshold": 1, "draw": SeededRandomness(1).keystream()}
+    return encode_signs(batch(1, 4) if x is None else x, **(given | changes))
 
 
-@pytest.mark.parametrize("scale", [0, -1.0, math.inf, math.nan, True, "1"])
-def test_a_scale_is_checked(scale):
-    with pytest.raises(ValueError, match="scale"):
-        encode_signs(
-            batch(1, 4), signs=None, scale=scale, low_threshold=1, draw=SeededRandomness(1).keystream()
-        )
+def gather(indices):
+    return gather_signs(
+        batch(3, 4), indices, scale=1.0, low_threshold=1, draw=SeededRandomness(1).keystream()
+    )
 
 
 @pytest.mark.parametrize(
-    ("indices", "message"),
+    ("call", "message"),
     [
-        (torch.zeros(2, 1, dtype=torch.int64), "indices must be"),
-        (torch.zeros(3, dtype=torch.int64), "indices must be"),
-        (torch.zeros(3, 1), "indices must be"),
-        (torch.full((3, 1), 4), "outside"),
-        (torch.full((3, 1), -1), "outside"),
+        *[(partial(encode, low_threshold=low), "low") for low in (0, (1 << 61) + 1, 0.5, True)],
+        *[(partial(encode, scale=scale), "scale") for scale in (0, -1.0, math.inf, math.nan, "1")],
+        (partial(encode, signs=diagonal(5)), "signs must be"),
+        (partial(gather, torch.zeros(2, 1, dtype=torch.int64)), "indices must be"),
+        (partial(gather, torch.zeros(3, 1)), "indices must be"),
+        (partial(gather, torch.full((3, 1), 4)), "outside"),
+        (partial(gather, torch.full((3, 1), -1)), "outside"),
+        (partial(pack_signs, torch.zeros(3, 3)), "bits are"),
+        *[
+            (partial(count, torch.zeros(*shape, dtype=torch.int32), columns=32), "packed")
+            for count in (decode_signs, unpack_signs)
+            for shape in ((3, 2), (3,))
+        ],
     ],
 )
-def test_indices_are_checked(indices, message):
-    keystream = SeededRandomness(1).keystream()
+def test_what_is_out_of_range_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
-        gather_signs(batch(3, 4), indices, scale=1.0, low_threshold=1, draw=keystream)
-
-
-def test_shapes_are_checked():
-    keystream = SeededRandomness(1).keystream()
-    with pytest.raises(ValueError, match="signs must be"):
-        encode_signs(batch(1, 4), signs=diagonal(5), scale=1.0, low_threshold=1, draw=keystream)
-    with pytest.raises(ValueError, match="bits are"):
-        pack_signs(torch.zeros(3, 3))
-    for packed in (
-        torch.zeros(3, 2, dtype=torch.int32),
-        torch.zeros(3, 1),
-        torch.zeros(3, dtype=torch.int32),
-    ):
-        with pytest.raises(ValueError, match="packed"):
-            decode_signs(packed, columns=32)
-        with pytest.raises(ValueError, match="packed"):
-            unpack_signs(packed, columns=32)
+        call()

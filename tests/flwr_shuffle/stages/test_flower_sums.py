@@ -42,13 +42,10 @@ from flwr_shuffle.messages import (
 )
 from flwr_shuffle.stages.valid_reports import valid_sum
 from flwr_shuffle.updates import Layout
-from scipy.stats import f
 from strategy_harness import CLIENTS, DIM, MODEL, client_app, honest_payload, numpy_of, record, train, update
 
 from shuffle_plugins.accounting import (
     Adversary,
-    FederatedAccountant,
-    FederatedRound,
     Sampling,
     ShuffleAccountant,
     ShuffleRound,
@@ -130,33 +127,37 @@ def test_what_is_released_has_the_protocols_law() -> None:
     assert 1 - 6 * spread < ratio < 1 + rounding + 6 * spread
 
 
+def ball_sum(rounds: int) -> tuple[Any, torch.Tensor]:
+    ball = BallSum.calibrated(**CALIBRATED, dim=30, num_steps=rounds, frame="rotation", levels=2, samples=32)
+    truth = torch.linspace(-1, 1, 30, dtype=torch.float64)
+    return ball, truth / (1.25 * truth.norm())
+
+
+def counted_bits(rounds: int) -> tuple[Any, torch.Tensor]:
+    truth = torch.arange(1, 9, dtype=torch.float64)
+    return UnaryL1Sum.calibrated(**CALIBRATED, dim=8, num_steps=rounds), truth / truth.sum()
+
+
+CALIBRATED: dict[str, Any] = {"cohort": 16, "epsilon": 8.0, "delta": DELTA}
+
+
 @pytest.mark.slow
-def test_a_ball_sum_is_unbiased_and_costs_what_its_tags_do() -> None:
+@pytest.mark.parametrize(("made", "rounds"), [(ball_sum, 40), (counted_bits, 6)])
+def test_a_sum_is_unbiased_and_costs_what_its_reports_do(
+    made: Callable[[int], tuple[Any, torch.Tensor]], rounds: int
+) -> None:
     """Every client has the same vector: the mean's error is all noise, and no more than its bound."""
-    dim, rounds = 30, 40
-    ball = BallSum.calibrated(
-        dim=dim,
-        cohort=16,
-        epsilon=8.0,
-        delta=DELTA,
-        num_steps=rounds,
-        frame="rotation",
-        levels=2,
-        samples=32,
-    )
-    truth = torch.linspace(-1, 1, dim, dtype=torch.float64)
-    truth /= 1.25 * truth.norm()
+    protocol, truth = made(rounds)
 
     def same_train(message: Message, context: Context) -> Message:
         moved = message.content["arrays"]["w"].numpy() + truth.numpy()
         return Message(RecordDict({"arrays": ArrayRecord({"w": Array(moved)})}), reply_to=message)
 
-    app = ClientApp(
-        mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=ball.budget * 1.001, max_rounds=100))]
-    )
+    limits = ClientLimits(max_local_epsilon=protocol.local_epsilon * 1.001, max_rounds=100)
+    app = ClientApp(mods=[ShuffleMod(limits=limits)])
     app.train()(same_train)
-    path = [ArrayRecord({"w": Array(np.zeros(dim))})]
-    strategy = strategy_of(randomizer=ball, sampling=FixedSize(16), population=16)
+    path = [ArrayRecord({"w": Array(np.zeros(len(truth)))})]
+    strategy = strategy_of(randomizer=protocol, sampling=FixedSize(16), population=16)
     strategy.start(
         grid_of(app, clients=16),
         path[0],
@@ -164,64 +165,10 @@ def test_a_ball_sum_is_unbiased_and_costs_what_its_tags_do() -> None:
         evaluate_fn=lambda now, m: path.append(m) if now else None,
     )
     assert 7.0 < strategy.get_epsilon(DELTA) <= 8.0
-    assert strategy.spending().local_epsilon == pytest.approx(rounds * ball.budget, rel=1e-6)
-    found = torch.stack([torch.from_numpy(arrays["w"].numpy()) for arrays in path]).diff(dim=0)
-    variance = found.var(dim=0).sum()
-    assert float(variance) < 1.3 * ball.worst_variance / 16**2
-    distance = (found.mean(dim=0) - truth).square().sum() / (variance / rounds)
-    assert float(distance) < f.isf(1e-7, dim // 2, dim * (rounds - 1))
-
-
-@pytest.mark.slow
-def test_counted_bits_are_unbiased_and_cost_what_their_counts_do() -> None:
-    """Every client has the same histogram: the mean's error is all noise, and no more than its bound."""
-    dim, rounds = 8, 6
-    counted = UnaryL1Sum.calibrated(dim=dim, cohort=16, epsilon=8.0, delta=DELTA, num_steps=rounds)
-    truth = torch.arange(1, dim + 1, dtype=torch.float64)
-    truth /= truth.sum()
-
-    def same_train(message: Message, context: Context) -> Message:
-        moved = message.content["arrays"]["w"].numpy() + truth.numpy()
-        return Message(RecordDict({"arrays": ArrayRecord({"w": Array(moved)})}), reply_to=message)
-
-    app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=20.0, max_rounds=100))])
-    app.train()(same_train)
-    path = [ArrayRecord({"w": Array(np.zeros(dim))})]
-    strategy = strategy_of(randomizer=counted, sampling=FixedSize(16), population=16)
-    strategy.start(
-        grid_of(app, clients=16),
-        path[0],
-        num_rounds=rounds,
-        evaluate_fn=lambda now, m: path.append(m) if now else None,
-    )
-    assert 7.0 < strategy.get_epsilon(DELTA) <= 8.0
-    assert strategy.spending().local_epsilon == pytest.approx(rounds * counted.local_epsilon, rel=1e-6)
+    assert strategy.spending().local_epsilon == pytest.approx(rounds * protocol.local_epsilon, rel=1e-6)
     found = torch.stack([torch.from_numpy(arrays["w"].numpy()) for arrays in path]).diff(dim=0)
     error = (found.mean(dim=0) - truth).square().sum() * rounds * 16**2
-    assert float(error) < 8 * counted.worst_variance  # a sum of eight squares, eight times its mean
-
-
-@pytest.mark.slow
-def test_a_place_outside_of_its_block_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    ball = BallSum.with_noise(dim=DIM, cohort=16, noise_multiplier=2.0, frame="rotation", samples=3)
-    assert ball.planes.blocks.lengths().min() < 1 << ball.planes.blocks.index_bits
-
-    def payload(message: Message, context: Context) -> bytes:
-        made = honest_payload(message, context)
-        if int(context.node_config["partition-id"]) >= 3:
-            return made
-        asked = instruction_of(message)
-        assert asked is not None
-        reports = asked.mechanism.build(dim=DIM).randomize(torch.zeros(1, DIM))
-        places, bits = reports.fields
-        most = torch.full_like(places.values, (1 << places.bits) - 1)
-        forged = type(reports)(reports.mechanism, reports.dim, (places._holding(most), bits))
-        return b"\x01" + forged.to_bytes()
-
-    strategy = strategy_of(randomizer=ball)
-    strategy.start(grid_of(client_app(payload)), record(MODEL), num_rounds=1)
-    assert strategy.accountant.num_rounds == 1
-    assert "3 replies dropped" in caplog.text
+    assert float(error) < 8 * protocol.worst_variance  # a sum of eight squares or more, eight times its mean
 
 
 @pytest.mark.slow
@@ -240,18 +187,6 @@ def test_every_round_costs_what_the_sum_was_made_for() -> None:
     assert spent.observer.upper_bound.startswith("covering Gaussian")
     assert spent.observer.upper < spent.server.upper
     assert spent.local_epsilon == math.inf
-
-
-@pytest.mark.slow
-def test_rounds_of_everybody_cost_the_target() -> None:
-    target, rounds = 4.0, 3
-    calibrated = VectorSum.calibrated(
-        dim=DIM, cohort=16, epsilon=target, delta=DELTA, num_steps=rounds, overhead=0.3
-    )
-    strategy = strategy_of(randomizer=calibrated, sampling=FixedSize(16), population=16)
-    strategy.start(grid_of(agreed_app(), clients=16), record(MODEL), num_rounds=rounds)
-    assert strategy.get_epsilon(DELTA) <= target
-    assert strategy.get_epsilon(DELTA) == pytest.approx(target, rel=0.02)
 
 
 @pytest.mark.slow
@@ -289,24 +224,6 @@ def test_a_client_that_did_not_agree_to_sums_refuses(limits: ClientLimits) -> No
         assert str(ClientRefusal.NO_SUMS) in str(stopped.value)
 
 
-def test_the_guides_calibration_meets_its_epsilon() -> None:
-    """Eighty of a hundred invited of a thousand, fifty rounds, as docs/guides/flower.md has it."""
-    fewest, invited, population, rounds = 80, 100, 1000, 50
-    protocol = VectorSum.calibrated(
-        dim=1000,
-        cohort=fewest,
-        population=fewest * population // invited,
-        epsilon=1.0,
-        delta=1e-5,
-        num_steps=rounds,
-    )
-    accountant = FederatedAccountant()
-    one = FederatedRound.drawn(protocol, candidates=population, invited=invited, reports=fewest)
-    for _ in range(rounds):
-        accountant.step(one, participants=None)
-    assert 0.98 < accountant.epsilon(1e-5, lower=False).upper <= 1.0
-
-
 def test_a_client_agrees_in_its_own_file(tmp_path: Path) -> None:
     config = {
         "shuffle-max-local-epsilon": math.inf,
@@ -339,16 +256,6 @@ def test_a_sealed_share_is_refused_by_the_client() -> None:
     answer = agreed_app()(message, Context(1, 1, {"partition-id": 0}, RecordDict(), {}))
     assert answer.has_error()
     assert answer.error.reason == str(ClientRefusal.SEALED_SUM)
-
-
-@pytest.mark.parametrize(
-    "protocol", [SUM, BallSum.with_noise(dim=DIM, cohort=16, noise_multiplier=2.0, frame="kashin", seed=3)]
-)
-def test_an_instruction_survives_the_wire(protocol: VectorSum | BallSum) -> None:
-    asked = Instruction(token=bytes(16), run="run", server_round=1, mechanism=SumSpec(protocol=protocol))
-    reports = asked.mechanism.build(dim=DIM).randomize(torch.zeros(1, DIM))
-    assert len(reports.to_bytes()) == asked.mechanism.report_bytes(dim=DIM)
-    assert Instruction.from_record(asked.to_record()) == asked
 
 
 def forged(count: Callable[[Any], Any], *, by: int) -> Callable[[Message, Context], bytes]:
@@ -395,19 +302,6 @@ def test_too_few_honest_counts_release_nothing() -> None:
     )
     assert strategy.accountant.num_rounds == 0
     np.testing.assert_array_equal(numpy_of(result.arrays)["weight"], MODEL["weight"])
-
-
-def test_one_liars_influence_is_bounded() -> None:
-    """The most that possible counts of one client can add to a coordinate of the mean."""
-    strategy = strategy_of()
-    found = moves(
-        strategy,
-        client_app(forged(lambda values: torch.full_like(values, SUM.messages_per_coordinate), by=1)),
-        rounds=1,
-    )
-    deviation = math.sqrt(SUM.coins / 4 / CLIENTS) * SUM.lattice.step
-    most = (SUM.coins / 2 + SUM.levels) * SUM.lattice.step / CLIENTS
-    assert float(found.abs().max()) <= most + 1 / CLIENTS + 1 + 7 * deviation
 
 
 @pytest.mark.parametrize("sampling", [FixedSize(CLIENTS), SelfSampling(0.5)])
@@ -579,11 +473,9 @@ def test_a_sum_for_another_model_is_refused_before_anything_is_sent() -> None:
     "text",
     [
         "{}",
-        '{"vector-sum":1}',
         '{"vector-sum":{}}',
         SumSpec(protocol=SUM).to_json().replace('"levels"', '"more"'),
         SumSpec(protocol=SUM).to_json().replace(f'"clients":{SUM.cohort}', '"clients":1'),
-        SumSpec(protocol=SUM).to_json().replace(f'"dim":{DIM}', '"dim":"9"'),
         "x" * 5000,
     ],
 )

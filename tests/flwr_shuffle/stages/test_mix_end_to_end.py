@@ -173,12 +173,12 @@ def test_a_forged_batch_is_paid_for_and_the_run_goes_on(
     def forging(messages: Any, *, timeout: float | None = None) -> list[Message]:
         replies = WatchedGrid.send_and_receive(grid, messages, timeout=timeout)
         for reply in replies:
-            if "reports" in reply.content.get(SERVICE_KEY, {}):
+            if "said" in reply.content.get(SERVICE_KEY, {}):
                 asked.append(reply)
                 if len(asked) == 2:
                     reply.content = asked[0].content
                 elif len(asked) == 3:
-                    reply.content[SERVICE_KEY]["reports"] = reply.content[SERVICE_KEY]["reports"][1:]
+                    reply.content[SERVICE_KEY]["items"] = reply.content[SERVICE_KEY]["items"][::-1]
         return replies
 
     grid.send_and_receive = forging  # type: ignore[method-assign]

@@ -1,8 +1,10 @@
+import json
 import logging
 import os
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +13,7 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr_shuffle.in_process import InProcessGrid
 from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, payload_of
-from flwr_shuffle.mix_messages import MixRequest, batch_content, read_answer, refused_content
+from flwr_shuffle.mix_messages import MixMessage, mixed_content, read_mixed, refused_content
 from flwr_shuffle.service_messages import (
     SERVICE_KEY,
     NodeRole,
@@ -30,14 +32,15 @@ from mixing import SIZE, SPEC, MixedRun, encoded
 from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.shuffler import (
     BatchRefused,
-    MixedBatch,
+    BatchRequest,
+    MixedStatement,
     Mixer,
     Refusal,
     RoundContext,
-    ServiceKey,
     SpentTokens,
     Statement,
     envelope_size,
+    items_digest,
 )
 from shuffle_plugins.shuffler.keys import (
     enrol_client,
@@ -83,14 +86,14 @@ def held(message: Message) -> list[bytes]:
 def batches(run: MixedRun) -> list[RecordDict]:
     """What the mixer answered to the rounds so far, refusals apart."""
     contents = [message.content for message in run.grid.seen if message.has_content()]
-    return [content for content in contents if "reports" in content.get(SERVICE_KEY, {})]
+    return [content for content in contents if "said" in content.get(SERVICE_KEY, {})]
 
 
 def test_nothing_the_server_sees_ties_a_report_to_a_client(run: MixedRun) -> None:
     run.dummies = {4}
     run.round()
     (content,) = batches(run)
-    mixed = content[SERVICE_KEY]["reports"]
+    mixed = content[SERVICE_KEY]["items"]
     assert len(mixed) == 5
     for node in run.grid.get_node_ids()[1:]:
         said = [held(message) for message in run.grid.seen if message.metadata.src_node_id == node]
@@ -99,21 +102,6 @@ def test_nothing_the_server_sees_ties_a_report_to_a_client(run: MixedRun) -> Non
         assert len(payload) == envelope_size(SIZE)
         for known in [*run.sent.values(), *mixed, *map(public_key_bytes, run.signing_keys.values())]:
             assert not any(known[i : i + 8] in payload for i in range(len(known) - 7))
-
-
-def test_order_of_arrival_does_not_matter(run: MixedRun) -> None:
-    """Reports come back in an order that follows neither from the nodes nor from when they answered."""
-    orders = set()
-    run.stage.open(run.grid)
-    for turn in range(12):
-        instruction = run.instruction()
-        replies = run.answers(instruction)
-        found = run.collect(replies if turn % 2 else replies[::-1], instruction)
-        assert found.reports is not None
-        place = {run.sent[i]: i for i in run.sent}
-        reports = [found.reports.narrow(i, i + 1).to_bytes() for i in range(6)]
-        orders.add(tuple(place[report] for report in reports))
-    assert len(orders) > 6
 
 
 def altered(reply: Message, *, byte: int) -> Message:
@@ -148,23 +136,6 @@ def test_a_tampered_envelope_is_dropped_and_its_node_is_named(
     replies[3] = altered(replies[3], byte=byte)
     dropped(run, replies, instruction, places={3})
     assert f"1 envelope dropped (unreadable), of node {run.nodes[4]}" in caplog.text
-
-
-def test_replayed_batches_are_refused(run: MixedRun) -> None:
-    run.stage.open(run.grid)
-    instruction = run.instruction()
-    replies = run.answers(instruction)
-    assert run.collect(replies, instruction).refusal is None
-    assert refusal_of(run, replies, instruction) is Refusal.REPLAYED
-    assert refusal_of(run, replies[1:], instruction) is Refusal.REPLAYED
-    assert refusal_of(run, replies, run.instruction()) is Refusal.UNDER_MINIMUM
-
-
-def test_one_signer_counts_once(run: MixedRun) -> None:
-    run.stage.open(run.grid)
-    run.changes = {2: {"signing_key": run.signing_keys[1]}}
-    instruction = run.instruction()
-    dropped(run, run.answers(instruction), instruction, places={1})
 
 
 def test_strangers_and_wrong_keys_are_dropped(run: MixedRun, caplog: pytest.LogCaptureFixture) -> None:
@@ -245,6 +216,7 @@ def test_too_few_reports_are_refused_and_the_mixer_counts_reports_alone(run: Mix
     run.dummies = {1, 2, 3, 4}
     found = run.round()
     assert (found.refusal, found.reports, found.answered) == (Refusal.UNDER_MINIMUM, None, 6)
+    assert found.refusal.conclusive  # a signed refusal is believed
     run.dummies = {1, 2, 3}
     assert run.round().refusal is None
     run.dummies = set()
@@ -344,14 +316,7 @@ def test_a_mixer_that_breaks_later_refuses(run: MixedRun) -> None:
 
 def test_a_client_asked_to_mix_says_no(run: MixedRun) -> None:
     node = run.grid.get_node_ids()[1]
-    request = MixRequest(
-        context=RoundContext(run="test", token=bytes(16), fingerprint=bytes(32)),
-        analyzer_key=bytes(32),
-        minimum=2,
-        size=1,
-        envelopes=[b"x"],
-    )
-    (reply,) = run.grid.send_and_receive([Message(request.to_content(), node, "query.shuffle_mix")])
+    (reply,) = run.grid.send_and_receive([Message(PUT.to_content(), node, "query.shuffle_mix")])
     assert refusal_in(reply.content) is Refusal.NOT_THIS_ROLE
 
 
@@ -463,32 +428,44 @@ def test_an_old_proof_is_none(run: MixedRun) -> None:
     assert len(old) >= 2
 
 
-def resigned(run: MixedRun, content: RecordDict, **entries: Any) -> RecordDict:
-    """A batch by somebody who can change it, and sign it by a key that is not the mixer's."""
-    return with_entries(content, **{"signature": generate_signing_key().sign(b"x"), **entries})
+def with_said(content: RecordDict, **entries: Any) -> RecordDict:
+    """A batch of which somebody says what the mixer has not signed."""
+    return with_entries(content, said=json.dumps(json.loads(str(content[SERVICE_KEY]["said"])) | entries))
 
 
 @pytest.mark.parametrize(
     "forge",
     [
-        lambda run, content: with_entries(content, reports=[os.urandom(100) for _ in range(6)]),
-        lambda run, content: with_entries(content, reports=list(reversed(content[SERVICE_KEY]["reports"]))),
-        lambda run, content: with_entries(content, reports=content[SERVICE_KEY]["reports"][1:]),
-        lambda run, content: with_entries(content, answered=5),
-        lambda run, content: with_entries(content, rejected='[[0, "unreadable"]]', answered=5),
-        lambda run, content: with_entries(content, signature=bytes(64)),
-        lambda run, content: resigned(run, content, reports=[os.urandom(100) for _ in range(6)]),
+        lambda run, content: with_entries(content, items=[os.urandom(100) for _ in range(6)]),
+        lambda run, content: with_entries(content, items=list(reversed(content[SERVICE_KEY]["items"]))),
+        lambda run, content: with_entries(content, items=content[SERVICE_KEY]["items"] * 2),
+        lambda run, content: with_said(content, answered=5),
+        lambda run, content: with_said(content, rejected={"0": "unreadable"}, answered=5),
+        lambda run, content: with_said(content, outputs=bytes(32).hex()),
+        lambda run, content: with_said(content, signature=bytes(64).hex()),
+        lambda run, content: with_said(content, signature=generate_signing_key().sign(b"x").hex()),
         lambda run, content: refusal_content(Refusal.UNDER_MINIMUM),
         lambda run, content: refusal_content(Refusal.MISCONFIGURED),
     ],
-    ids=["reports", "order", "fewer", "count", "positions", "unsigned", "resigned", "refusal", "broken"],
+    ids=[
+        "items",
+        "order",
+        "more",
+        "count",
+        "positions",
+        "outputs",
+        "unsigned",
+        "resigned",
+        "refusal",
+        "broken",
+    ],
 )
 def test_a_batch_that_the_mixer_did_not_sign_is_refused_and_the_run_goes_on(
     run: MixedRun, forge: Callable[[MixedRun, RecordDict], RecordDict], caplog: pytest.LogCaptureFixture
 ) -> None:
     def lie(replies: list[Message]) -> list[Message]:
         for reply in replies:
-            if "reports" in reply.content.get(SERVICE_KEY, {}):
+            if "said" in reply.content.get(SERVICE_KEY, {}):
                 reply.content = forge(run, reply.content)
         return replies
 
@@ -510,20 +487,16 @@ def test_a_signed_batch_of_other_envelopes_of_the_round_is_refused(run: MixedRun
     def fewer(messages: list[Message]) -> list[Message]:
         for message in messages:
             if message.metadata.message_type == "query.shuffle_mix":
-                envelopes = message.content[SERVICE_KEY]["envelopes"]
-                message.content = with_entries(message.content, envelopes=envelopes[1:])
+                asked = MixMessage.from_content(message.content)
+                items = asked.items[1:]
+                inputs = items_digest(items, size=asked.request.size)
+                fewer = replace(asked.request, count=len(items), inputs=inputs)
+                message.content = replace(asked, request=fewer, items=items).to_content()
         return messages
 
     run.grid.relay = fewer
     instruction = run.instruction()
     assert refusal_of(run, run.answers(instruction), instruction) is Refusal.NOT_PROVEN
-
-
-def test_a_signed_refusal_is_believed(run: MixedRun) -> None:
-    run.dummies = {1, 2, 3, 4}
-    found = run.round()
-    assert found.refusal is Refusal.UNDER_MINIMUM
-    assert found.refusal.conclusive
 
 
 def test_a_mix_node_of_an_older_version_is_named(run: MixedRun, caplog: pytest.LogCaptureFixture) -> None:
@@ -635,7 +608,7 @@ def test_an_answer_to_another_round_is_no_answer(run: MixedRun) -> None:
     [
         RecordDict(),
         RecordDict({SERVICE_KEY: ConfigRecord({"refusal": "because"})}),
-        RecordDict({SERVICE_KEY: ConfigRecord({"version": 2, "token": bytes(16), "reports": [1, 2, 3]})}),
+        RecordDict({SERVICE_KEY: ConfigRecord({"version": 2, "token": bytes(16), "items": [1, 2, 3]})}),
     ],
 )
 def test_an_answer_that_is_none_refuses_the_round(run: MixedRun, content: RecordDict) -> None:
@@ -673,17 +646,6 @@ def test_an_app_takes_the_handlers_once() -> None:
         register_mix_node(app)
 
 
-REQUEST = MixRequest(
-    context=RoundContext(run="test", token=bytes(16), fingerprint=bytes(32)),
-    analyzer_key=bytes(32),
-    minimum=2,
-    size=1,
-    envelopes=[b"a", b"b", b"c", b"d"],
-)
-BATCH = MixedBatch(reports=[b"a", b"b"], answered=3, rejected={2: Refusal.UNREADABLE})
-REFUSED = BatchRefused(Refusal.UNDER_MINIMUM, {0: Refusal.DUPLICATE})
-
-
 class Signer:
     """A mixer as far as signing goes."""
 
@@ -697,26 +659,54 @@ class Signer:
 
 
 MIXER = cast(Mixer, Signer())
+SIZE_OF_ITEMS = envelope_size(1)
+REQUEST = BatchRequest.of(
+    [bytes([i]) * SIZE_OF_ITEMS for i in range(4)],
+    context=RoundContext(run="test", token=bytes(16), fingerprint=bytes(32)),
+    analyzer_key=bytes(32),
+    mixers=(Signer.key.public,),
+)
+PUT = MixMessage(request=REQUEST, first=0, items=[bytes([i]) * SIZE_OF_ITEMS for i in range(4)], most=2)
+TAKE = MixMessage(request=REQUEST, first=1, most=2)
+ITEMS = [bytes([i]) * REQUEST.output_size for i in range(2)]
+REFUSED = BatchRefused(Refusal.UNDER_MINIMUM, {0: Refusal.DUPLICATE})
+
+
+def said_of(request: BatchRequest, **changes: Any) -> MixedStatement:
+    """What a mixer says of a batch, signed."""
+    values = {"answered": 3, "rejected": {2: Refusal.UNREADABLE}, "count": 2}
+    outputs = items_digest(ITEMS, size=REQUEST.output_size)
+    said = MixedStatement(**{"request": request.digest(), "outputs": outputs, **values, **changes})
+    return replace(said, signature=MIXER.sign(request.statement(said)))
+
+
+SAID = said_of(REQUEST)
 CONTENTS = {
-    "request": REQUEST.to_content(),
+    "put": PUT.to_content(),
+    "take": TAKE.to_content(),
     "question": question_content(bytes(32)),
     "role": NodeRole.signed(MIXER, challenge=bytes(32), run="7", node=5).to_content(),
-    "batch": batch_content(BATCH, request=REQUEST, mixer=MIXER),
-    "refused": refused_content(REFUSED, request=REQUEST, mixer=MIXER),
+    "batch": mixed_content(PUT, said=SAID, items=ITEMS),
+    "part": mixed_content(TAKE, items=ITEMS),
+    "done": mixed_content(replace(PUT, items=PUT.items[:2])),
+    "refused": refused_content(REFUSED, message=PUT, mixer=MIXER),
 }
 
 
 def answered(
-    content: RecordDict, *, key: ServiceKey = Signer.key, request: MixRequest = REQUEST
-) -> MixedBatch:
-    return read_answer(content, request=request, verifying_key=key.public.verifying)
+    content: RecordDict, *, message: MixMessage = PUT, **changes: Any
+) -> tuple[MixedStatement | None, list[bytes]]:
+    return read_mixed(content, message=replace(message, request=replace(message.request, **changes)))
 
 
-READERS = {
-    "request": MixRequest.from_content,
+READERS: dict[str, Callable[[RecordDict], Any]] = {
+    "put": MixMessage.from_content,
+    "take": MixMessage.from_content,
     "question": read_question,
     "role": NodeRole.from_content,
     "batch": answered,
+    "part": partial(answered, message=TAKE),
+    "done": partial(answered, message=replace(PUT, items=PUT.items[:2])),
     "refused": answered,
 }
 
@@ -735,6 +725,8 @@ def test_an_entry_missing_or_of_another_type_is_refused(kind: str, key: str) -> 
     for wrong in [None, *others]:
         if key == "refusal" and wrong is None:
             continue  # then it is a batch, without the batch's entries
+        if (kind, key, wrong) == ("put", "items", None):
+            continue  # then it asks for what came out
         with pytest.raises(ValueError, match=r"each of its type|version 7"):
             READERS[kind](with_entries(CONTENTS[kind], **{key: wrong}))
 
@@ -751,46 +743,54 @@ def test_messages_hold_nothing_else(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "entries"),
     [
-        ("request", {"version": 1}),
-        ("request", {"minimum": 1}),
-        ("request", {"promised": 1}),
-        ("request", {"token": b"short"}),
-        ("request", {"analyzer-key": bytes(31)}),
-        ("request", {"envelopes": [1]}),
+        ("put", {"version": 1}),
+        ("put", {"items": [1]}),
+        ("put", {"request": "{}"}),
+        ("put", {"request": REQUEST.to_json().replace('"minimum": 2', '"minimum": 1')}),
+        ("take", {"most": 0}),
         ("role", {"version": 1}),
         ("batch", {"version": 3}),
         ("question", {"challenge": bytes(31)}),
         ("role", {"public-key": bytes(31)}),
         ("role", {"minimum": 0}),
-        ("batch", {"reports": ["a"]}),
-        ("batch", {"rejected": "{}"}),
-        ("batch", {"rejected": "[[0]]"}),
-        ("batch", {"rejected": '[[4, "unreadable"]]'}),
-        ("batch", {"rejected": '[[-1, "unreadable"]]'}),
-        ("batch", {"rejected": '[[true, "unreadable"]]'}),
-        ("batch", {"rejected": '[[1, "unreadable"], [1, "duplicate"]]'}),
-        ("batch", {"rejected": '[[1, "because"]]'}),
-        ("batch", {"rejected": "no json"}),
+        ("batch", {"items": ["a"]}),
+        ("batch", {"said": "{}"}),
+        ("refused", {"rejected": "{}"}),
+        ("refused", {"rejected": "[[0]]"}),
+        ("refused", {"rejected": '[[4, "unreadable"]]'}),
+        ("refused", {"rejected": '[[-1, "unreadable"]]'}),
+        ("refused", {"rejected": '[[true, "unreadable"]]'}),
+        ("refused", {"rejected": '[[1, "unreadable"], [1, "duplicate"]]'}),
+        ("refused", {"rejected": '[[1, "because"]]'}),
+        ("refused", {"rejected": "no json"}),
+        ("refused", {"rejected": "[" * 100_000}),
     ],
 )
 def test_values_out_of_range_are_refused(kind: str, entries: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"version|least 2|bytes|dropped|Refusal|Expecting"):
+    with pytest.raises(
+        ValueError,
+        match=r"version|least|in \[2|bytes|dropped|Refusal|Expecting|not a request|not the statement",
+    ):
         READERS[kind](with_entries(CONTENTS[kind], **entries))
 
 
-def test_counts_that_do_not_add_up_are_refused_even_if_signed() -> None:
-    for batch in (
-        replace(BATCH, answered=2),
-        replace(BATCH, answered=4, rejected={}, reports=[]),
-        replace(BATCH, reports=[b"a", b"b", b"c", b"d"]),
-        replace(BATCH, reports=[b"a", b"a"]),
-    ):
-        with pytest.raises(ValueError, match=r"as many good and bad|same report twice"):
-            answered(batch_content(batch, request=REQUEST, mixer=MIXER))
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"answered": 2},
+        {"answered": 4, "rejected": {}, "count": 5},
+        {"rejected": {4: Refusal.UNREADABLE}},
+    ],
+    ids=str,
+)
+def test_counts_that_do_not_add_up_are_refused_even_if_signed(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="as many good and bad"):
+        answered(mixed_content(PUT, said=said_of(REQUEST, **change), items=ITEMS))
 
 
 def test_contents_come_back() -> None:
-    assert MixRequest.from_content(CONTENTS["request"]) == REQUEST
+    for message in (PUT, TAKE):
+        assert MixMessage.from_content(message.to_content()) == message
     assert read_question(CONTENTS["question"]) == bytes(32)
     role = NodeRole.from_content(CONTENTS["role"])
     assert (role.public_key, role.minimum) == (Signer.key.public.sealing, 3)
@@ -804,7 +804,11 @@ def test_contents_come_back() -> None:
     assert role.holds(**told)
     for change in ({"challenge": bytes(31) + b"x"}, {"run": "8"}, {"node": 6}, {"verifying_key": bytes(32)}):
         assert not role.holds(**{**told, **change})
-    assert answered(CONTENTS["batch"]) == BATCH
+    assert [READERS[kind](CONTENTS[kind]) for kind in ("batch", "part", "done")] == [
+        (SAID, ITEMS),
+        (None, ITEMS),
+        (None, []),
+    ]
     with pytest.raises(BatchRefused) as refused:
         answered(CONTENTS["refused"])
     assert (refused.value.code, refused.value.rejected) == (REFUSED.code, REFUSED.rejected)
@@ -816,41 +820,36 @@ def test_contents_come_back() -> None:
 
 
 @pytest.mark.parametrize("kind", ["batch", "refused"])
-def test_an_answer_is_bound_to_its_request_and_its_mixer(kind: str) -> None:
-    changes = [
-        {"envelopes": [b"b", b"a", b"c", b"d"]},
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"inputs": bytes(32)},
         {"minimum": 3},
-        {"size": 2},
         {"analyzer_key": bytes(31) + b"x"},
-    ]
-    for change in changes:
-        with pytest.raises(BatchRefused) as refused:
-            answered(CONTENTS[kind], request=replace(REQUEST, **change))
-        assert refused.value.code is Refusal.NOT_PROVEN
+        {"mixers": (generate_service_key().public,)},
+        {"context": replace(REQUEST.context, run="other")},
+        {"context": replace(REQUEST.context, token=b"x" * 16)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_an_answer_is_bound_to_its_request_and_its_mixer(kind: str, change: dict[str, Any]) -> None:
     with pytest.raises(BatchRefused) as refused:
-        answered(CONTENTS[kind], key=generate_service_key())
+        answered(CONTENTS[kind], **change)
+    other_round = change.get("context", REQUEST.context).token != REQUEST.context.token
+    assert refused.value.code is (Refusal.WRONG_ROUND if other_round else Refusal.NOT_PROVEN)
+
+
+@pytest.mark.parametrize("items", [[bytes(50)], [bytes(50)] * 3])
+def test_as_many_items_come_as_were_asked_for(items: list[bytes]) -> None:
+    content = with_entries(CONTENTS["part"], items=items)
+    with pytest.raises(BatchRefused) as refused:
+        answered(content, message=TAKE)
     assert refused.value.code is Refusal.NOT_PROVEN
-    other = replace(REQUEST, context=replace(REQUEST.context, token=b"x" * 16))
-    with pytest.raises(BatchRefused) as refused:
-        answered(CONTENTS[kind], request=other)
-    assert refused.value.code is Refusal.WRONG_ROUND
-
-
-def test_an_answer_of_nonsense_is_an_error_that_the_server_expects() -> None:
-    for text in ("[" * 100_000, "{}", "[[true, 1]]", '[["0", "duplicate"]]'):
-        nonsense = dict(CONTENTS["batch"][SERVICE_KEY]) | {"rejected": text}
-        with pytest.raises(ValueError, match="dropped envelope"):
-            answered(RecordDict({SERVICE_KEY: ConfigRecord(nonsense)}))
 
 
 def test_another_version_is_named_with_what_to_do() -> None:
     with pytest.raises(WrongVersionError, match="version 1 of mixing; this library knows version 2: install"):
-        MixRequest.from_content(RecordDict({SERVICE_KEY: ConfigRecord({"version": 1, "run": "r"})}))
-
-
-def test_a_hundred_clients_answer_in_one_message(tmp_path: Path) -> None:
-    run = MixedRun(folder=tmp_path, clients=100)
-    assert encoded(run.round().reports) == sorted(run.sent.values())
+        MixMessage.from_content(RecordDict({SERVICE_KEY: ConfigRecord({"version": 1, "run": "r"})}))
 
 
 def test_the_mix_node_keeps_nothing_in_the_runs_state(run: MixedRun) -> None:

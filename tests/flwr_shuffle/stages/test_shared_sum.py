@@ -754,11 +754,7 @@ def test_a_round_of_more_clients_than_a_share_holds_is_refused(run: SharedRun) -
     [
         {"aggregator_public_keys": []},
         {"aggregator_public_keys": "ab" * 64},
-        {"aggregator_public_keys": ["ab" * 32]},
         {"aggregator_public_keys": ["ab" * 64, "ab" * 64]},
-        {"minimum": 1},
-        {"sum_timeout": 0},
-        {"exclude_after": 0},
     ],
 )
 def test_arguments_out_of_range_are_refused(argument: dict[str, Any]) -> None:
@@ -925,7 +921,7 @@ def test_a_stranger_that_joins_and_denies_the_role_ends_no_run(
 
 
 def test_half_of_an_aggregators_key_is_refused_as_such() -> None:
-    with pytest.raises(ShuffleError, match=r"64 digits are a key to seal to.*mixer or an aggregator has 128"):
+    with pytest.raises(ShuffleError, match="128 hexadecimal digits"):
         SharedSumStage(aggregator_public_keys=["ab" * 32])
 
 

@@ -244,12 +244,3 @@ def test_the_registry_tells_the_accountant(name: str) -> None:
     generic.step(ShuffleRound(local_epsilon=1.0, population=10_000, cohort=1_000))
     assert accountant.epsilon(1e-6, lower=False).upper < generic.epsilon(1e-6, lower=False).upper
     assert registry.get(name, local_epsilon=1.0, dim=20).blanket() == blanket
-
-
-@pytest.mark.parametrize("categories", [0, 1, 2.5, True, None])
-def test_bad_numbers_of_categories_are_refused(categories: object) -> None:
-    for law in (k_ary_blanket, ideal_subset_selection, ideal_rappor, ideal_optimal_unary_encoding):
-        with pytest.raises(ValueError, match="categories"):
-            law(local_epsilon=1.0, categories=categories)
-    with pytest.raises(ValueError, match="size"):
-        ideal_subset_selection(local_epsilon=1.0, categories=5, size=5)

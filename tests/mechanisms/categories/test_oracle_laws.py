@@ -11,7 +11,7 @@ import torch
 from thinning import first_fast
 
 from shuffle_plugins.accounting import Blanket
-from shuffle_plugins.mechanisms import get, registry
+from shuffle_plugins.mechanisms import get
 
 NAMES = [
     "k-rr",
@@ -120,15 +120,6 @@ def test_the_best_oracles_are_the_best(name):
         assert best <= get(name, local_epsilon=epsilon, dim=dim).worst_variance * (1 + 1e-12)
     loud = {n: get(n, local_epsilon=8.0, dim=100).worst_variance for n in ("k-rr", "subset-selection")}
     assert loud["k-rr"] == pytest.approx(loud["subset-selection"], rel=1e-12)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_registry_knows_them(name):
-    mechanism = get(name, local_epsilon=1.3, dim=20)
-    assert mechanism.name == name
-    assert registry.blanket(name, local_epsilon=1.3, dim=20) == mechanism.blanket()
-    assert registry.summary(name)
-    assert mechanism.round(population=1000, cohort=100).blanket == mechanism.blanket()
 
 
 @pytest.mark.parametrize("name", NAMES)

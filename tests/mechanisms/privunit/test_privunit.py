@@ -1,6 +1,5 @@
 """PrivUnit's reports and the shortcut to their sum: the same law, and exact identities."""
 
-import math
 from functools import cache
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 import torch
 from scipy import special, stats
 
-from shuffle_plugins.core import Field, Reports, Rows
+from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.privunit.privunit_reports import Draws, dense_reports
 from shuffle_plugins.mechanisms.privunit.privunit_sum import ChunkedSum
@@ -73,18 +72,6 @@ def test_one_dimensional_reports_are_fair_signs_where_uniform():
     vectors = mechanism.randomize(torch.zeros(20_000, 1), randomness=SeededRandomness(3)).fields[0].values
     assert vectors.unique().tolist() == [-1.0, 1.0]
     assert abs(float(vectors.mean())) < 5 / 20_000**0.5
-
-
-def test_altered_vectors_are_refused():
-    mechanism = get("privunit", local_epsilon=1.0, dim=4)
-    values = mechanism.randomize(torch.zeros(3, 4), randomness=SeededRandomness(3)).fields[0].values
-    for factor in (1.01, 0.0, math.nan, math.inf):
-        altered = values.clone()
-        altered[1] *= factor
-        with pytest.raises(ValueError, match="unit vector"):
-            mechanism.sum(Reports(mechanism="privunit", dim=4, fields=(Field(altered, 32),)))
-    with pytest.raises(ValueError, match="these are reports of"):
-        mechanism.sum(Reports(mechanism="privunit", dim=4, fields=(Field(values.double(), 64),)))
 
 
 def generic_rows():
@@ -226,12 +213,6 @@ def test_reports_without_a_random_part_are_added_exactly():
     total = chunked.sample(chunked.norms(), draws=draws, randomness=SeededRandomness(1))
     expected = (torch.nn.functional.normalize(rows, dim=1) * signs.unsqueeze(1)).sum(dim=0)
     torch.testing.assert_close(total, expected)
-
-
-@pytest.mark.parametrize("chunk", [0, -1, 7])
-def test_chunks_too_large_for_the_dimension_are_refused(chunk):
-    with pytest.raises(ValueError, match="chunk"):
-        ChunkedSum(Rows(generic_rows()), chunk=chunk)
 
 
 def test_the_sum_of_a_large_batch_has_the_right_length():

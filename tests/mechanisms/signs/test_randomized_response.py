@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from shuffle_plugins.accounting import Blanket
-from shuffle_plugins.core import Field, Reports
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.signs.randomized_response import SignThresholds, random_signs
 from shuffle_plugins.randomness import SeededRandomness
@@ -114,46 +113,9 @@ def test_enumerated_channel_is_unbiased_private_and_has_the_stated_blanket(dim, 
             assert pair.high == pytest.approx(blanket.high, abs=1e-9)
 
 
-def test_coordinates_are_uniform_and_signs_follow_the_chosen_coordinate():
-    mechanism = get("linf-coordinate", local_epsilon=2.0, dim=5)
-    row = torch.tensor([1.0, -1.0, 0.0, 0.5, -0.5])
-    reports = mechanism.randomize(row.repeat(50_000, 1), randomness=SeededRandomness(1))
-    indices = reports.fields[0].values.long()
-    signs = reports.fields[1].values.double() * 2 - 1
-    counts = torch.bincount(indices, minlength=5).double()
-    assert float(((counts - 10_000) ** 2 / 10_000).sum()) < 25
-    means = torch.zeros(5).double().index_add_(0, indices, signs) / counts
-    assert torch.allclose(means, math.tanh(1.0) * row.double(), atol=5 / 100)
-
-
 def test_binary_rr_takes_one_number():
     with pytest.raises(ValueError, match="dim=1"):
         get("binary-rr", local_epsilon=1.0, dim=2)
-
-
-def test_forged_coordinates_are_refused():
-    wide = get("linf-coordinate", local_epsilon=1.0, dim=8)
-    narrow = get("linf-coordinate", local_epsilon=1.0, dim=5)
-    reports = wide.randomize(torch.zeros(200, 8), randomness=SeededRandomness(1))
-    forged = type(reports)(mechanism="linf-coordinate", dim=5, fields=reports.fields)
-    with pytest.raises(ValueError, match="a number outside"):
-        narrow.sum(forged)
-
-
-@pytest.mark.parametrize(
-    "named",
-    [
-        Field(torch.tensor([0.0, 1.5]), 32),
-        Field(torch.tensor([[0], [1]]), 3),
-        Field(torch.tensor([0, 7]), 3),
-        Field(torch.tensor([0, 1 << 61]), 62),
-    ],
-)
-def test_coordinates_of_another_kind_are_refused(named):
-    signs = Field(torch.tensor([0, 1]), 1)
-    forged = Reports(mechanism="linf-coordinate", dim=5, fields=(named, signs))
-    with pytest.raises(ValueError, match="coordinate"):
-        get("linf-coordinate", local_epsilon=1.0, dim=5).sum(forged)
 
 
 def test_negative_coordinates_are_refused():

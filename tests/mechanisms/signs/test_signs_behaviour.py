@@ -1,13 +1,11 @@
 """Sampled mechanisms as they are used: public indices, clipping and its bias, options, forged reports."""
 
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
 
-from shuffle_plugins.core import Field, Reports, Rows
+from shuffle_plugins.core import Reports, Rows
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.signs.coefficients import balanced_level, sound_level
 from shuffle_plugins.mechanisms.signs.public_indices import PublicIndices
@@ -93,31 +91,11 @@ def test_public_indices_are_uniform_and_belong_to_positions():
     assert torch.equal(later, drawn[70:80])
 
 
-def test_options_that_do_not_fit_are_refused():
+def test_what_does_not_fit_together_is_refused_with_what_would():
     for name, options, match in [
-        ("l1-hadamard", {"p": 2.0}, "p must be"),
-        ("l1-hadamard", {"p": 0.5}, "p must be"),
         ("l1-hadamard", {"position": 3}, "only with public_seed"),
-        ("l1-hadamard", {"public_seed": 1.5}, "public_seed"),
-        ("l1-hadamard", {"public_seed": 1, "position": -1}, "position"),
-        ("sampled-bits", {"samples": 0}, "samples"),
-        ("sampled-bits", {"samples": 11}, "samples"),
-        ("linf-bit-planes", {"levels": 0}, "levels"),
-        ("linf-bit-planes", {"levels": 33}, "levels"),
-        ("linf-bit-planes", {"constants": "printed"}, "printed"),
-        ("linf-block", {"block": 11}, "block"),
         ("linf-block", {"max_bits": 4}, "at least 5 bits"),
-        ("linf-block", {"block": 4, "max_bits": 5}, "max_bits=5"),
-        ("l2-bit-planes", {"oversized": "drop"}, "drop"),
-        ("l2-bit-planes", {"failure": 0.0}, "failure"),
-        ("l2-bit-planes", {"clients": 0}, "clients"),
-        ("l2-bit-planes", {"level": -1.0}, "level"),
-        ("l2-bit-planes", {"seed": "a"}, "seed"),
-        ("sqkr", {"signs": 11}, "signs"),
-        ("sqkr", {"frame": "dft"}, "dft"),
-        ("sqkr", {"position": 2}, "only with public_seed"),
         ("l2-block", {"max_bits": 3}, "at least 6 bits"),
-        ("l2-block", {"signs": 8, "max_bits": 6}, "max_bits=6"),
     ]:
         with pytest.raises(ValueError, match=match):
             get(name, local_epsilon=3.0, dim=10, **options)
@@ -197,79 +175,12 @@ def test_few_random_words_and_no_dense_ones(name, options):
     assert source.given <= 50 * 2 * 6 + 50 * 3
 
 
-@pytest.mark.parametrize(("name", "options"), ALL)
-def test_blocks_of_columns_give_the_same_reports(name, options):
-    mechanism = get(name, local_epsilon=3.0, dim=11, **options)
-    x = 0.2 * torch.randn(40, 11, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    whole = mechanism.randomize(x, randomness=SeededRandomness(4), clip=True)
-    cut = Rows([x[:, :3], x[:, 3:4], x[:, 4:]])
-    assert mechanism.randomize(cut, randomness=SeededRandomness(4), clip=True).to_bytes() == whole.to_bytes()
-
-
 def test_entries_are_gathered_across_blocks():
     x = torch.randn(6, 9)
     columns = torch.randint(0, 9, (6, 2, 4), generator=torch.Generator().manual_seed(2))
     expected = x.gather(1, columns.flatten(1)).view(6, 2, 4)
     assert torch.equal(Rows(x).gather(columns), expected)
     assert torch.equal(Rows([x[:, :2], x[:, 2:7], x[:, 7:]]).gather(columns), expected)
-
-
-@pytest.mark.parametrize(("name", "options"), ALL)
-def test_forged_reports_are_refused(name, options):
-    mechanism = get(name, local_epsilon=3.0, dim=11, **options)
-    reports = mechanism.randomize(torch.zeros(4, 11), randomness=SeededRandomness(1))
-    places, signs = reports.fields
-    beyond = torch.full_like(places.values, (1 << places.bits) - 1)
-    forged = [
-        (Field(places.values.float(), 32), signs),
-        (places, Field(signs.values.float(), 32)),
-        (Field(places.values, places.bits + 1), signs),
-        (places, Field(signs.values, signs.bits + 1)),
-        (Field(places.values.unsqueeze(1).repeat(1, 5, 1).flatten(1)[:, :5], places.bits), signs)
-        if places.values.dim() > 1
-        else (Field(places.values.unsqueeze(1).repeat(1, 5), places.bits), signs),
-    ]
-    exists = name in ("l1-hadamard", "l2-bit-planes", "linf-block")
-    if not exists:
-        forged.append((Field(beyond, places.bits), signs))
-    for fields in forged:
-        with pytest.raises(ValueError, match=r"report|sign|pattern|block|place|coordinate|coefficient"):
-            mechanism.sum(Reports(mechanism=name, dim=11, fields=fields))
-    places.values[:] = torch.iinfo(places.values.dtype).max
-    with pytest.raises(ValueError, match="outside"):
-        mechanism.sum(reports)
-
-
-@pytest.mark.parametrize(
-    ("name", "dim", "options", "bits"),
-    [
-        ("sampled-bits", 13_706, {"samples": 1}, 15),
-        ("sampled-bits", 13_706, {"samples": 4}, 4 * 13),
-        ("sampled-bits", 5, {"samples": 5}, 5),
-        ("linf-bit-planes", 300, {"levels": 4, "samples": 200}, 4 * 200 * 2),
-        ("l1-hadamard", 13_706, {}, 15),
-        ("l1-hadamard", 13_706, {"public_seed": 1}, 1),
-        ("linf-block", 13_706, {}, 15),
-        ("linf-block", 100_000, {}, 18),
-        ("linf-block", 100, {}, 9),
-        ("l2-bit-planes", 13_706, {"samples": 2, "levels": 1}, 2 * 14),
-        ("sqkr", 13_706, {"signs": 4}, 4 * 14),
-        ("l2-block", 13_706, {"signs": 4}, 17),
-        ("l2-block", 13_706, {"signs": 4, "frame": "rotation"}, 16),
-        ("l2-block", 13_706, {"signs": 4, "public_seed": 1}, 4),
-    ],
-)
-def test_bits_per_report(name, dim, options, bits):
-    mechanism = get(name, local_epsilon=4.0, dim=dim, **options)
-    assert mechanism.bits_per_report == bits
-    reports = mechanism.randomize(torch.zeros(3, dim))
-    assert len(reports.to_bytes()) == reports.header_bytes + (3 * bits + 7) // 8
-
-
-@pytest.mark.parametrize("name", ["sampled-bits", "linf-bit-planes", "linf-block"])
-def test_linf_mechanisms_clip_each_coordinate(name):
-    clipped = get(name, local_epsilon=1.0, dim=3, radius=1.0).clip(torch.tensor([[0.1, -5.0, 0.2]]))
-    torch.testing.assert_close(clipped, torch.tensor([[0.1, -1.0, 0.2]]))
 
 
 def test_one_level_is_sampled_bits():
@@ -280,22 +191,3 @@ def test_one_level_is_sampled_bits():
     for one, other in zip(*(r.fields for r in reports), strict=True):
         assert torch.equal(one.values, other.values)
     assert planes.worst_variance == bits.worst_variance
-
-
-def test_blankets_do_not_import_torch():
-    names = [
-        "sampled-bits",
-        "linf-bit-planes",
-        "linf-block",
-        "l1-hadamard",
-        "l2-bit-planes",
-        "sqkr",
-        "l2-block",
-    ]
-    program = (
-        "import sys, shuffle_plugins.mechanisms as m\n"
-        f"for name in {names!r}:\n"
-        "    m.blanket(name, local_epsilon=3.0, dim=1000)\n"
-        "assert 'torch' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)

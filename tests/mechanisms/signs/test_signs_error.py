@@ -8,10 +8,9 @@ import pytest
 import torch
 from thinning import first_fast
 
-from shuffle_plugins.mechanisms import blanket, get
+from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.signs.bit_planes import best_plan, budgets, plane_weights
 from shuffle_plugins.mechanisms.signs.coordinate_blocks import CoordinateBlocks
-from shuffle_plugins.mechanisms.signs.sign_patterns import cap_parameters
 from shuffle_plugins.randomness import SeededRandomness
 
 FIGURE = {1.0: (1.25, 2.06, 2.90), 4.0: (0.313, 0.188, 0.196), 8.0: (0.266, 0.094, 0.061, 0.060)}
@@ -178,54 +177,3 @@ def test_the_caps_blanket_is_that_of_the_enumerated_channel():
         third = laws[1] / least
         free = differing & (third < 1 + 1e-6)
         assert own.outside <= float(least[free].sum()) * (1 + 1e-6)
-
-
-@pytest.mark.parametrize("dim", [1, 2, 7, 40])
-@pytest.mark.parametrize("epsilon", [1e-4, 1.5, 4.0, 50.0, 500.0])
-@pytest.mark.parametrize(
-    "name",
-    ["sampled-bits", "linf-bit-planes", "linf-block", "l1-hadamard", "l2-bit-planes", "sqkr", "l2-block"],
-)
-def test_blanket_by_name_is_the_mechanisms_own(name, epsilon, dim):
-    own = get(name, local_epsilon=epsilon, dim=dim).blanket()
-    assert blanket(name, local_epsilon=epsilon, dim=dim) == own
-    assert own.differing <= 1 / (math.exp(epsilon) + 1) * (1 + 1e-9)
-
-
-@first_fast(
-    ("name", "options"),
-    [
-        ("sampled-bits", {}),
-        ("linf-bit-planes", {"levels": 3, "samples": 4}),
-        ("linf-bit-planes", {"levels": 2, "samples": 4, "constants": "thesis"}),
-        ("linf-block", {"max_bits": 20}),
-        ("l1-hadamard", {}),
-        ("l2-bit-planes", {}),
-        ("l2-bit-planes", {"frame": "kashin"}),
-        ("sqkr", {}),
-        ("l2-block", {}),
-    ],
-    fast=3,
-)
-def test_the_error_of_a_mean_is_the_formula(name, options):
-    dim, clients, rounds = 300, 64, 400
-    mechanism = get(name, local_epsilon=6.0, dim=dim, radius=2.0, **options)
-    x = torch.randn(clients, dim, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    x = mechanism.clip(2 * x / (1 if mechanism.norm == "linf" else math.sqrt(dim)))
-    source = SeededRandomness(8)
-    errors = torch.stack(
-        [
-            (mechanism.aggregate(mechanism.randomize(x, randomness=source)) - x.mean(dim=0)).square().sum()
-            for _ in range(rounds)
-        ]
-    ).double()
-    expected = float(mechanism.variance(x).sum()) / clients**2
-    error = float(errors.std()) / math.sqrt(rounds) / expected
-    assert error < 0.012
-    assert float(errors.mean()) == pytest.approx(expected, rel=0.02 + 3 * error)
-
-
-def test_cap_parameters_refuse_what_cannot_be():
-    for signs in (0, 21, 1.0, True):
-        with pytest.raises(ValueError, match=r"in \[1, 20\]"):
-            cap_parameters(local_epsilon=1.0, signs=signs)

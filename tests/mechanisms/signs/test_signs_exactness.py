@@ -6,7 +6,6 @@ from fractions import Fraction
 
 import pytest
 import torch
-from thinning import first_fast
 
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.signs.bit_planes import (
@@ -18,7 +17,6 @@ from shuffle_plugins.mechanisms.signs.bit_planes import (
 )
 from shuffle_plugins.mechanisms.signs.randomized_response import Constants, split_budget
 from shuffle_plugins.mechanisms.signs.sign_patterns import cap_parameters
-from shuffle_plugins.randomness import SeededRandomness
 
 WHOLE = 1 << 62
 EPSILONS = [1e-4, 1.5, 8.0, 50.0]
@@ -100,41 +98,6 @@ def test_the_agreements_of_a_cap_are_the_best():
         assert cap.gain == pytest.approx(max(gains), rel=1e-9)
 
 
-CHANNELS = [
-    ("sampled-bits", 5, {"samples": 2}),
-    ("sampled-bits", 5, {"samples": 2, "constants": "thesis"}),
-    ("sampled-bits", 3, {"samples": 3}),
-    ("linf-bit-planes", 1, {"levels": 4}),
-    ("linf-bit-planes", 3, {"levels": 2, "samples": 2}),
-    ("linf-bit-planes", 3, {"levels": 2, "samples": 2, "constants": "thesis"}),
-    ("linf-block", 5, {"block": 1}),
-    ("linf-block", 5, {"block": 2}),
-    ("linf-block", 7, {"block": 4}),
-    ("linf-block", 3, {"block": 3}),
-    ("l1-hadamard", 1, {}),
-    ("l1-hadamard", 5, {}),
-    ("l1-hadamard", 4, {"p": 1.5}),
-    ("l2-bit-planes", 1, {"levels": 3, "samples": 1}),
-    ("l2-bit-planes", 3, {"levels": 2, "samples": 2}),
-    ("l2-bit-planes", 3, {"levels": 2, "samples": 2, "constants": "thesis"}),
-    ("l2-bit-planes", 3, {"levels": 1, "samples": 2, "frame": "kashin"}),
-    ("l2-bit-planes", 200, {"oversized": "balance", "levels": 1, "samples": 1, "clients": 30_000}),
-    ("sqkr", 1, {}),
-    ("sqkr", 3, {"signs": 2}),
-    ("sqkr", 5, {"signs": 3, "frame": "rotation"}),
-    ("sqkr", 4, {"signs": 4, "frame": "rotation"}),
-    ("l2-block", 1, {}),
-    ("l2-block", 5, {"signs": 3}),
-    ("l2-block", 6, {"signs": 2, "frame": "rotation"}),
-    ("l2-block", 100, {"signs": 2, "frame": "rotation", "oversized": "balance", "clients": 30_000}),
-]
-
-
-def name_of(channel):
-    name, dim, options = channel
-    return "-".join([name, str(dim), *(str(value) for value in options.values())])
-
-
 def records(mechanism):
     """Vectors of the ball: one inside, zero, flat ones and opposite corners of several directions."""
     generator = torch.Generator().manual_seed(7)
@@ -145,30 +108,6 @@ def records(mechanism):
     outer = mechanism.clip(1e3 * mechanism.radius * torch.cat([directions, -directions]))
     some = torch.stack([0.6 * mechanism.clip(inside.unsqueeze(0))[0], torch.zeros_like(inside)])
     return torch.cat([outer, some])
-
-
-@first_fast("epsilon", [1.5, 1e-4, 50.0])
-@pytest.mark.parametrize("channel", CHANNELS, ids=name_of)
-def test_enumerated_channel(channel, epsilon):
-    name, dim, options = channel
-    mechanism = get(name, local_epsilon=epsilon, dim=dim, radius=0.5, **options)
-    reports = mechanism.outcomes()
-    assert reports.bits_per_report == mechanism.bits_per_report
-    values = torch.stack([mechanism.sum(reports.narrow(i, i + 1)) for i in range(len(reports))]).double()
-    vectors = records(mechanism)
-    laws = torch.stack([mechanism.log_likelihood(reports, x) for x in vectors])
-    bias = mechanism.clipping_bias(vectors) if hasattr(mechanism, "clipping_bias") else torch.zeros(1)
-    assert float((laws.amax(dim=0) - laws.amin(dim=0)).max()) <= epsilon * (1 + 1e-9)
-    for x, law, formula, off in zip(
-        vectors, laws.exp(), mechanism.variance(vectors), bias.expand_as(vectors), strict=True
-    ):
-        assert float(law.sum()) == pytest.approx(1, abs=1e-9)
-        mean = (law.unsqueeze(1) * values).sum(dim=0)
-        scale = float(values.abs().max())
-        torch.testing.assert_close(mean, x + off, rtol=0, atol=1e-7 * max(1.0, scale))
-        squared = float((law * (values - x).square().sum(dim=1)).sum())
-        assert squared == pytest.approx(float(formula), rel=1e-4, abs=1e-9)
-        assert float(formula) <= mechanism.worst_variance * (1 + 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -187,33 +126,6 @@ def test_two_records_spend_all_of_epsilon(name, dim, options):
     reports, vectors = mechanism.outcomes(), records(mechanism)
     laws = torch.stack([mechanism.log_likelihood(reports, x) for x in vectors])
     assert float((laws.amax(dim=0) - laws.amin(dim=0)).max()) == pytest.approx(1.5, rel=1e-9)
-
-
-@pytest.mark.parametrize("channel", [c for c in CHANNELS if c[1] < 6], ids=name_of)
-def test_the_sampler_draws_the_enumerated_law(channel):
-    name, dim, options = channel
-    mechanism = get(name, local_epsilon=1.5, dim=dim, radius=0.5, **options)
-    x = records(mechanism)[-2]
-    law = mechanism.log_likelihood(mechanism.outcomes(), x).exp()
-    drawn = mechanism.randomize(x.repeat(40_000, 1), randomness=SeededRandomness(5))
-
-    def codes(reports):
-        code = torch.zeros(len(reports), dtype=torch.int64)
-        for field in reports.fields:
-            for column in field.values.reshape(len(reports), -1).unbind(dim=1):
-                code = (code << field.bits) + column
-        return code
-
-    known = codes(mechanism.outcomes())
-    assert len(known.unique()) == len(known)
-    order = known.argsort()
-    at = torch.searchsorted(known[order], codes(drawn))
-    assert torch.equal(known[order][at], codes(drawn))
-    counts = torch.bincount(at, minlength=len(known)).double()
-    expected = 40_000 * law[order]
-    statistic = float(((counts - expected) ** 2 / expected).sum())
-    freedom = len(known) - 1
-    assert statistic < freedom + 6 * math.sqrt(2 * freedom)
 
 
 def test_planes_add_up_and_the_ends_stay_in_range():

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import binom
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.core import Field, Reports, Rows
+from shuffle_plugins.core import Field, Reports
 from shuffle_plugins.protocols import HistogramSum
 from shuffle_plugins.protocols.published import frequencies as published
 from shuffle_plugins.randomness import SeededRandomness
@@ -153,44 +153,6 @@ def test_what_malicious_clients_send_is_bounded_or_set_aside():
     assert histogram.refused == protocol.messages_per_client
     without = protocol.estimate(protocol.total(counts.narrow(1, 4)), reports=3)
     assert torch.equal(histogram.counts, without.counts)
-
-
-@pytest.mark.parametrize(
-    ("x", "error"),
-    [
-        (torch.tensor([0, 1, 3]), ValueError),
-        (torch.tensor([0, 1, -1]), ValueError),
-        (torch.tensor([0.0, math.nan, 1.0]), ValueError),
-        (torch.tensor([True, False, True]), ValueError),
-        (torch.zeros(3, 3, dtype=torch.int64), ValueError),
-        (torch.tensor([0, 1]), ValueError),
-        ([0, 1, 2], TypeError),
-        (Rows(torch.zeros(3, 3)), TypeError),
-    ],
-)
-def test_data_that_are_no_categories_are_refused(x, error):
-    protocol = HistogramSum(categories=3, cohort=3, levels=1, coins=40)
-    with pytest.raises(error):
-        protocol.randomize_histogram(x)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"categories": 1}, {"cohort": 1}, {"levels": 0}, {"coins": 0}, {"coins": 1}, {"honest_fraction": 2.0}],
-)
-def test_fields_out_of_range_are_refused(changes):
-    with pytest.raises(ValueError):  # noqa: PT011
-        HistogramSum(**({"categories": 3, "cohort": 3, "levels": 1, "coins": 40} | changes))
-
-
-def test_totals_of_another_width_and_of_nobody_are_refused():
-    protocol = HistogramSum(categories=3, cohort=3, levels=1, coins=40)
-    with pytest.raises(ValueError, match="a total is "):
-        protocol.estimate(torch.zeros(4, dtype=torch.int64), reports=3)
-    with pytest.raises(ValueError, match="nobody's data"):
-        protocol.estimate(torch.zeros(3, dtype=torch.int64), reports=0)
-    with pytest.raises(ValueError, match="confidence"):
-        protocol.largest_error(confidence=0.0)
 
 
 def test_a_million_clients_over_a_hundred_thousand_categories():

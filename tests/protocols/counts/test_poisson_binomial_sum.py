@@ -127,21 +127,6 @@ def test_forged_counts_are_refused() -> None:
         protocol.total(forged)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"bits": 0}, "bits"),
-        ({"message_epsilon": 0.0}, "message_epsilon"),
-        ({"dim": 0}, "dim"),
-        ({"cohort": 1}, "cohort"),
-        ({"honest_fraction": 0.006}, "hide nobody"),
-    ],
-)
-def test_impossible_fields_are_refused(changes: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        small(**changes)
-
-
 def test_data_that_are_no_vectors_are_refused() -> None:
     protocol = small()
     with pytest.raises(ValueError, match="dimension 20"):

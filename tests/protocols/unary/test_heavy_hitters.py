@@ -113,24 +113,6 @@ def test_nothing_frequent_is_nothing_found() -> None:
     assert len(found.values) <= 2
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"bits": 0}, "bits must be"),
-        ({"bits": 63}, "bits must be"),
-        ({"length": 100}, "power of two"),
-        ({"width": 3}, "power of two"),
-        ({"width": 256}, "width must be"),
-        ({"false_positives": 0}, "false_positives must be"),
-        ({"bit_epsilon": 0}, "bit_epsilon must be"),
-        ({"cohort": 1}, "cohort must be"),
-    ],
-)
-def test_wrong_fields_are_named(changes: dict[str, float], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        replace(SMALL, **changes)
-
-
 def test_wrong_data_are_refused() -> None:
     with pytest.raises(ValueError, match="2000 clients"):
         SMALL.find(torch.zeros(3, dtype=torch.int64))

@@ -8,11 +8,18 @@ from dataclasses import dataclass, replace
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
-from flwr_shuffle.mix_messages import MIX_QUERY, MixRequest, read_answer
+from flwr_shuffle.mix_messages import MIX_QUERY, MixMessage, read_mixed
 from flwr_shuffle.service_messages import SERVICE_KEY, Role, question_content, refusal_in
 
 from shuffle_plugins.mechanisms import MechanismSpec
-from shuffle_plugins.shuffler import BatchRefused, RoundContext, envelope_size, open_reports, seal
+from shuffle_plugins.shuffler import (
+    BatchRefused,
+    BatchRequest,
+    RoundContext,
+    ServicePublicKey,
+    open_reports,
+    seal,
+)
 from shuffle_plugins.shuffler.keys import (
     generate_sealing_key,
     generate_signing_key,
@@ -34,6 +41,7 @@ class _Round:
     size: int
     mixer_key: bytes
     analyzer_key: bytes
+    pinned: ServicePublicKey
 
     def envelope(self, report: bytes | None, signing_key) -> bytes:
         return seal(
@@ -45,14 +53,15 @@ class _Round:
             signing_key=signing_key,
         )
 
-    def request(self, envelopes: list[bytes]) -> MixRequest:
-        return MixRequest(
+    def request(self, envelopes: list[bytes], *, minimum: int = 2) -> MixMessage:
+        request = BatchRequest.of(
+            envelopes,
             context=self.context,
             analyzer_key=self.analyzer_key,
-            minimum=2,
-            size=envelope_size(self.size),
-            envelopes=envelopes,
+            mixers=(self.pinned,),
+            minimum=minimum,
         )
+        return MixMessage(request=request, first=0, items=envelopes, most=len(envelopes))
 
 
 def attack(
@@ -80,7 +89,7 @@ def attack(
         context = RoundContext(
             run="attack", token=secrets.token_bytes(16), fingerprint=spec.fingerprint(dim=dim)
         )
-        return _Round(context, spec.report_bytes(dim=dim), mixer_key, public_key_bytes(analyzer))
+        return _Round(context, spec.report_bytes(dim=dim), mixer_key, public_key_bytes(analyzer), pinned)
 
     def honest(current: _Round) -> list[bytes]:
         return [current.envelope(report, key) for report, key in zip(reports, accomplices, strict=True)]
@@ -94,8 +103,8 @@ def attack(
     stranger = honest(fresh[3])
     stranger[0] = fresh[3].envelope(reports[0], generate_signing_key())
     other_mixer = replace(fresh[4], mixer_key=public_key_bytes(generate_sealing_key()))
-    longer = honest(fresh[5])
-    longer[0] += b"\0"
+    longer = fresh[5].request(honest(fresh[5]))
+    longer = replace(longer, items=[longer.items[0] + b"\0", *longer.items[1:]])
     alone = [fresh[6].envelope(reports[0], accomplices[0])]
     alone += [fresh[6].envelope(None, key) for key in accomplices[1:]]
     other_round = fresh[7].request(honest(fresh[8]))
@@ -109,17 +118,15 @@ def attack(
         "two envelopes of one client": fresh[2].request(twice),
         "a client that is not enrolled": fresh[3].request(stranger),
         "sealed to another mixer": fresh[4].request(honest(other_mixer)),
-        "an envelope of another size": fresh[5].request(longer),
+        "an envelope of another size": longer,
         "one report among dummies": fresh[6].request(alone),
         "under the mixer's minimum": fresh[11].request(honest(fresh[11])[:1]),
-        "under the server's minimum": replace(fresh[12].request(honest(fresh[12])[:5]), minimum=6),
+        "under the server's minimum": fresh[12].request(honest(fresh[12])[:5], minimum=6),
         "envelopes of another round": other_round,
         "envelopes of another run": other_run.request(honest(fresh[9])),
         "good": once,
         "replayed": once,
-        "the same envelopes in a new round": replace(
-            once, context=replace(once.context, token=secrets.token_bytes(16))
-        ),
+        "the same envelopes in a new round": fresh[13].request(once.items),
         "the same round, new envelopes": good.request(honest(good)),
     }
     orders = [new_round() for _ in range(_ORDERS)]
@@ -134,15 +141,15 @@ def attack(
         elif code := refusal_in(answer.content):
             outcomes[name] = f"unsigned {code}"
         else:
-            request = requests[name]
+            asked = requests[name]
             try:
-                mixed = read_answer(answer.content, request=request, verifying_key=pinned.verifying)
+                said, items = read_mixed(answer.content, message=asked)
             except BatchRefused as refused:
                 outcomes[name] = str(refused.code)
                 continue
-            opened = open_reports(mixed.reports, context=request.context, analyzer_private_key=analyzer)
+            opened = open_reports(items, context=asked.request.context, analyzer_private_key=analyzer)
             order = [reports.index(report) for report in opened]
-            rejected = {position: str(code) for position, code in mixed.rejected.items()}
+            rejected = {position: str(code) for position, code in said.rejected.items()}
             outcomes[name] = {"order": order, "rejected": rejected}
     return outcomes
 

@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr_shuffle import ShuffleMod, register_aggregator, register_mix_node
 from flwr_shuffle.aggregate_messages import Step, answered_content
 from flwr_shuffle.messages import instruction_of
-from flwr_shuffle.mix_messages import batch_content
+from flwr_shuffle.mix_messages import mixed_content
 
 from shuffle_plugins.secure_aggregation import share, share_with_proof
 from tested_app.hostile import hostile_mod
@@ -27,7 +27,7 @@ register_aggregator(app)
 def _paused_batch(*arguments, **options):
     """The mixer has written the round down and mixed it; its answer is not out."""
     pause("mixed")
-    return batch_content(*arguments, **options)
+    return mixed_content(*arguments, **options)
 
 
 def _paused_sum(answer, *, request, aggregator):
@@ -52,7 +52,7 @@ def _noted_proof(counts, **options):
     return share_with_proof(counts, **options)
 
 
-flwr_shuffle.stages.mix_node.batch_content = _paused_batch
+flwr_shuffle.stages.mix_node.mixed_content = _paused_batch
 flwr_shuffle.stages.aggregator_node.answered_content = _paused_sum
 flwr_shuffle.client.packing.share = _noted_share
 flwr_shuffle.client.packing.share_with_proof = _noted_proof

@@ -11,9 +11,10 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, instruction_of
-from flwr_shuffle.service_messages import SERVICE_KEY, NodeRole, refusal_content
+from flwr_shuffle.mix_messages import MixMessage, mixed_content
+from flwr_shuffle.service_messages import NodeRole, refusal_content
 
-from shuffle_plugins.shuffler import Refusal, envelope_size
+from shuffle_plugins.shuffler import MixedStatement, Refusal, envelope_size, items_digest
 from shuffle_plugins.shuffler.keys import generate_signing_key, parse_mixer_public_key
 from tested_app.pauses import add_line
 
@@ -47,16 +48,16 @@ def _claim(public_key: str) -> RecordDict:
 
 
 def _forged_batch(message: Message) -> RecordDict:
-    request = message.content[SERVICE_KEY]
-    values = {
-        "version": request["version"],
-        "token": request["token"],
-        "answered": len(request["envelopes"]),
-        "rejected": "[]",
-        "reports": [os.urandom(100) for _ in request["envelopes"]],
-        "signature": generate_signing_key().sign(b"me"),
-    }
-    return RecordDict({SERVICE_KEY: ConfigRecord(values)})
+    asked = MixMessage.from_content(message.content)
+    items = [os.urandom(asked.request.output_size) for _ in asked.items]
+    said = MixedStatement(
+        request=asked.request.digest(),
+        answered=len(items),
+        count=len(items),
+        outputs=items_digest(items, size=asked.request.output_size),
+        signature=generate_signing_key().sign(b"me"),
+    )
+    return mixed_content(asked, said=said, items=items)
 
 
 def _garbage(message: Message) -> RecordDict:

@@ -2,53 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
-from reports_answers import Questions, digest, tensor, vector
+from accounting_questions import MECHANISMS
+from answers import Questions, digest, tensor
 from torch import Tensor
 
 from shuffle_plugins.core import Reports
-from shuffle_plugins.mechanisms import FrequencyOracle, MechanismSpec, UserLevelMean, estimate_mean, get
+from shuffle_plugins.mechanisms import FrequencyOracle, UserLevelMean, estimate_mean, get
 from shuffle_plugins.randomness import SeededRandomness
 
-DIMS = (1, 7, 40)
-CATEGORIES = (2, 7, 40)
-LOCAL_EPSILONS = (0.5, 2.0, 6.0)
 CLIENTS, MANY_CLIENTS = 40, 1000
 MOST_OUTCOMES = 5_000
 
-VECTORS = (
-    "blanket-mixed-gaussian",
-    "discrete-gaussian",
-    "discrete-laplace",
-    "gaussian",
-    "l1-hadamard",
-    "l2-bit-planes",
-    "l2-block",
-    "laplace",
-    "linf-bit-planes",
-    "linf-block",
-    "linf-coordinate",
-    "privunit",
-    "privunit-g",
-    "projunit",
-    "sampled-bits",
-    "sqkr",
-)
-ORACLES = (
-    "hadamard-response",
-    "k-rr",
-    "limited-hadamard",
-    "local-hashing",
-    "oue",
-    "rappor",
-    "subset-selection",
-)
 VARIANTS: tuple[tuple[str, int, dict[str, Any]], ...] = (
-    ("l1-hadamard", 7, {"public_seed": 1}),
     ("sqkr", 7, {"public_seed": 1}),
     ("sqkr", 7, {"frame": "rotation"}),
     ("l2-bit-planes", 7, {"frame": "kashin"}),
@@ -56,9 +25,7 @@ VARIANTS: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ("linf-block", 7, {"block": 3}),
     ("sampled-bits", 7, {"constants": "thesis"}),
     ("limited-hadamard", 7, {"randomness_bits": 0.9}),
-    ("local-hashing", 7, {"buckets": 3}),
     ("local-hashing", 1000, {"buckets": 5}),
-    ("subset-selection", 60, {"size": 20}),
     ("subset-selection", 300, {"size": 80}),
     ("discrete-laplace", 7, {"bits": 8}),
     ("gaussian", 7, {"local_delta": 0.01}),
@@ -100,7 +67,7 @@ def of_reports(reports: Reports) -> dict[str, Any]:
     }
 
 
-def answer(name: str, dim: int, local_epsilon: float, options: dict[str, Any]) -> dict[str, Any]:
+def of_mechanism(name: str, dim: int, local_epsilon: float, options: dict[str, Any]) -> dict[str, Any]:
     mechanism: Any = get(name, local_epsilon=local_epsilon, dim=dim, **options)
     found: dict[str, Any] = {
         "name": mechanism.name,
@@ -117,16 +84,14 @@ def answer(name: str, dim: int, local_epsilon: float, options: dict[str, Any]) -
         radius = float(mechanism.radius)
         few = rows(CLIENTS, dim, scale=radius, dtype=torch.float64)
         many = rows(MANY_CLIENTS, dim, scale=8 * radius, dtype=torch.float32)
-        found["clipped"] = vector(mechanism.clip(many)[:20])
+        found["clipped"] = tensor(mechanism.clip(many)[:20])
         clips = {"clip": True}
-    found["variance"] = vector(mechanism.variance(few))
+    found["variance"] = tensor(mechanism.variance(few))
     source = SeededRandomness(7)
     for title, x, how in (("few", few, {}), ("many", many, clips)):
         reports = mechanism.randomize(x, randomness=source, **how)
         found[title] = of_reports(reports) | {
-            "sum": vector(mechanism.sum(reports)),
-            "estimate": vector(mechanism.aggregate(reports)),
-            "of_one": vector(mechanism.sum(reports.narrow(0, 1))),
+            "sum": tensor(mechanism.sum(reports)),
         }
         back = Reports.from_bytes(reports.to_bytes())
         assert back.to_bytes() == reports.to_bytes()
@@ -136,26 +101,14 @@ def answer(name: str, dim: int, local_epsilon: float, options: dict[str, Any]) -
                 law = [mechanism.log_likelihood(reports, record) for record in few[:2]]
             except NotImplementedError:
                 law = []
-            found["log_likelihood"] = [vector(part) for part in law]
-    found["randomize_sum"] = vector(mechanism.randomize_sum(many, randomness=SeededRandomness(8)))
+            found["log_likelihood"] = [tensor(part) for part in law]
+    found["randomize_sum"] = tensor(mechanism.randomize_sum(many, randomness=SeededRandomness(8)))
     outcomes = mechanism.outcomes()
     if outcomes is not None and len(outcomes) <= MOST_OUTCOMES:
         found["outcomes"] = of_reports(outcomes) | {"number": len(outcomes)}
         if found["log_likelihood"]:
-            found["law"] = [vector(mechanism.log_likelihood(outcomes, record)) for record in few[:2]]
+            found["law"] = [tensor(mechanism.log_likelihood(outcomes, record)) for record in few[:2]]
     return found
-
-
-def of_spec(name: str, dim: int, options: dict[str, Any]) -> dict[str, Any]:
-    radius = options.get("radius", 1.0)
-    own = tuple((key, value) for key, value in options.items() if key != "radius")
-    spec = MechanismSpec(name=name, local_epsilon=2.0, radius=radius, options=own)
-    assert MechanismSpec.from_json(spec.to_json()) == spec
-    return {
-        "json": spec.to_json(),
-        "fingerprint": spec.fingerprint(dim=dim).hex(),
-        "report_bytes": spec.report_bytes(dim=dim),
-    }
 
 
 def user_level(mechanism: str, split: str, dim: int) -> dict[str, Any]:
@@ -182,8 +135,8 @@ def user_level(mechanism: str, split: str, dim: int) -> dict[str, Any]:
             "extent": plan.extent,
             "mean_variance": plan.mean_variance,
         },
-        "mean": vector(found.mean),
-        "centre": vector(found.centre),
+        "mean": tensor(found.mean),
+        "centre": tensor(found.centre),
         "local_epsilon": found.local_epsilon,
         "failure_probability": found.failure_probability,
         "range_reports": None if found.range_reports is None else of_reports(found.range_reports),
@@ -191,20 +144,18 @@ def user_level(mechanism: str, split: str, dim: int) -> dict[str, Any]:
     }
 
 
-def questions() -> Questions:
-    asked: dict[str, Callable[[], Any]] = {}
-    settings: list[tuple[str, int, dict[str, Any]]] = [("binary-rr", 1, {})]
-    settings += [(name, dim, {}) for name in VECTORS for dim in DIMS]
-    settings += [(name, dim, {}) for name in ORACLES for dim in CATEGORIES]
-    for name, dim, options in (*settings, *VARIANTS):
-        title = ",".join([f"dim={dim}", *(f"{key}={value}" for key, value in options.items())])
-        for local_epsilon in LOCAL_EPSILONS:
-            asked[f"{name}[{title},eps0={local_epsilon:g}]"] = partial(
-                answer, name, dim, local_epsilon, options
-            )
-        if name not in ORACLES:
-            asked[f"spec:{name}[{title}]"] = partial(of_spec, name, dim, options)
-    for mechanism in ("privunit", "linf-coordinate", "l1-hadamard"):
-        for split in ("clients", "budget"):
-            asked[f"user-level[{mechanism},{split}]"] = partial(user_level, mechanism, split, 5)
-    return asked
+QUESTIONS = Questions()
+_SETTINGS: list[tuple[str, int, float, dict[str, Any]]] = [
+    ("binary-rr", 1, 0.5, {}),
+    ("binary-rr", 1, 2.0, {}),
+]
+for _name in MECHANISMS:
+    if _name != "binary-rr":
+        _SETTINGS += [(_name, 7, 2.0, {}), (_name, 40, 0.5, {})]
+_SETTINGS += [(name, dim, 6.0, options) for name, dim, options in VARIANTS]
+for _name, _dim, _level, _options in _SETTINGS:
+    _title = ",".join([f"dim={_dim}", *(f"{key}={value}" for key, value in _options.items())])
+    QUESTIONS.add(f"{_name}[{_title},eps0={_level:g}]", partial(of_mechanism, _name, _dim, _level, _options))
+for _name in ("privunit", "linf-coordinate"):
+    for _split in ("clients", "budget"):
+        QUESTIONS.add(f"user-level[{_name},{_split}]", partial(user_level, _name, _split, 5))

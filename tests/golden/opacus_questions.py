@@ -1,17 +1,14 @@
-"""Tiny training runs through the Opacus host, and checkpoints that were saved before and go on now."""
+"""Tiny training runs through the Opacus host."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
+from answers import Questions, tensor
+from mechanism_questions import rows
 from opacus_shuffle import PrivacyEngine
-from reports_answers import FILES, Questions, vector
-from reports_mechanisms import rows
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -25,11 +22,8 @@ BALL = {"randomizer": "multi-message", "noise_multiplier": 3.0}
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "coordinate": (RDP, LOCAL),
     "coordinate-poisson": (RDP, LOCAL | {"sampling": "poisson"}),
-    "coordinate-epoch": (RDP, LOCAL | {"sampling": "epoch"}),
     "coordinate-pld": (PLD, LOCAL),
     "privunit": (RDP, {"randomizer": "privunit", "local_epsilon": 4.0}),
-    "privunit-poisson": (PLD, {"randomizer": "privunit", "local_epsilon": 4.0, "sampling": "poisson"}),
-    "privunit-epoch-pld": (PLD, {"randomizer": "privunit", "local_epsilon": 4.0, "sampling": "epoch"}),
     "privunit-adaptive": (RDP, {"randomizer": "privunit", "local_epsilon": 4.0, "clipping": "adaptive"}),
     "privunit-layers": (
         RDP,
@@ -41,25 +35,13 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "vector-sum": (RDP, SUM),
-    "vector-sum-pld": (PLD, SUM),
-    "vector-sum-poisson": (PLD, SUM | {"sampling": "poisson"}),
     "vector-sum-adaptive": (RDP, SUM | {"clipping": "adaptive"}),
     "ball-sum": (RDP, BALL),
-    "ball-sum-pld": (PLD, BALL),
     "budget": (RDP, LOCAL | {"target_epsilon": 9.0, "target_delta": DELTA}),
 }
-SAVED = (
-    "coordinate",
-    "coordinate-epoch",
-    "privunit-poisson",
-    "privunit-adaptive",
-    "vector-sum-pld",
-    "ball-sum",
-    "budget",
-)
 
 
-def started(name: str, *, seed: int) -> tuple[PrivacyEngine, nn.Module, Any, Any]:
+def started(name: str) -> tuple[PrivacyEngine, nn.Module, Any, Any]:
     """An engine and its private objects on fixed data and weights: n = 40, k = 8."""
     accountant, options = RUNS[name]
     x = rows(40, 6, scale=8.0, dtype=torch.float32)
@@ -75,7 +57,7 @@ def started(name: str, *, seed: int) -> tuple[PrivacyEngine, nn.Module, Any, Any
         module=module,
         optimizer=torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.5),
         data_loader=DataLoader(data, batch_size=8),
-        randomness=SeededRandomness(seed),
+        randomness=SeededRandomness(1),
         **arguments,
     )
     return engine, *private
@@ -95,7 +77,7 @@ def train(module: nn.Module, optimizer: Any, loader: Any, *, epochs: int) -> lis
 def state(engine: PrivacyEngine, module: nn.Module) -> dict[str, Any]:
     interval = engine.get_epsilon_interval(DELTA)
     return {
-        "parameters": vector(torch.cat([p.detach().flatten() for p in module.parameters()])),
+        "parameters": tensor(torch.cat([p.detach().flatten() for p in module.parameters()])),
         "steps": len(engine.accountant),
         "lower": interval.lower,
         "upper": interval.upper,
@@ -104,35 +86,11 @@ def state(engine: PrivacyEngine, module: nn.Module) -> dict[str, Any]:
 
 
 def trained(name: str) -> dict[str, Any]:
-    engine, module, optimizer, loader = started(name, seed=1)
+    engine, module, optimizer, loader = started(name)
     sizes = train(module, optimizer, loader, epochs=2)
     return state(engine, module) | {"batches": sizes, "radius": float(optimizer.max_grad_norm)}
 
 
-def path_of(name: str) -> Path:
-    return FILES / f"opacus-{name}.checkpoint"
-
-
-def write_files() -> None:
-    for name in SAVED:
-        engine, module, optimizer, loader = started(name, seed=1)
-        train(module, optimizer, loader, epochs=2)
-        engine.save_checkpoint(path=path_of(name), module=module, optimizer=optimizer)
-
-
-def resumed(name: str) -> dict[str, Any]:
-    """A checkpoint of then, loaded now, and one more epoch."""
-    engine, module, optimizer, loader = started(name, seed=2)
-    with warnings.catch_warnings():
-        # It may say so: these checkpoints were recorded with wider pairs than mechanisms have now.
-        warnings.filterwarnings("ignore", message="this run does not go on")
-        engine.load_checkpoint(path=path_of(name), module=module, optimizer=optimizer)
-    loaded = state(engine, module)
-    radius = float(optimizer.max_grad_norm)
-    train(module, optimizer, loader, epochs=1)
-    return {"loaded": loaded, "radius": radius, "after": state(engine, module)}
-
-
-def questions() -> Questions:
-    asked: dict[str, Callable[[], Any]] = {name: partial(trained, name) for name in RUNS}
-    return asked | {f"resumed:{name}": partial(resumed, name) for name in SAVED}
+QUESTIONS = Questions()
+for _name in RUNS:
+    QUESTIONS.add(_name, partial(trained, _name))

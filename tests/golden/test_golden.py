@@ -1,0 +1,61 @@
+"""No number moves unseen: ends of intervals may become tighter, and little else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from answers import answer, differences, read, tensor
+from rooms import ROOMS
+from thinning import every_nth_fast
+
+_FAST = {"accounting": 24, "command_line": 24, "compressors": 2, "mechanisms": 6, "protocols": 0, "opacus": 6}
+"""Of each so many questions one is asked by a fast test, of others none: a plan takes seconds."""
+
+_CASES = [
+    case
+    for room, asked in ROOMS.items()
+    for case in every_nth_fast([(room, name) for name in asked], nth=_FAST.get(room, 0))
+]
+_RECORDED = {room: read(room) for room in ROOMS}
+
+
+@pytest.mark.parametrize(("room", "name"), _CASES)
+def test_the_answer_is_the_recorded_one(room: str, name: str) -> None:
+    assert not list(differences(answer(ROOMS[room][name]), _RECORDED[room][name], at=name))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_recorded_answer_is_asked_for(room: str) -> None:
+    assert set(_RECORDED[room]) == set(ROOMS[room])
+
+
+def test_a_number_that_moved_is_seen() -> None:
+    old = {"upper": 1.0, "lower": 1.0, "bounds": [["pair", 2.0], ["none", float("inf")]], "steps": 3}
+    free = {**old, "upper": 0.5, "lower": 1.5, "bounds": [["pair", 2.0 + 1e-9], ["none", float("inf")]]}
+    moved = {"upper": 1.001, "lower": 0.999, "bounds": [["pair", 2.1], ["none", 1e300]], "steps": 3.0}
+    assert not list(differences(free, old))
+    assert len(list(differences(moved, old))) == 5
+
+
+def test_a_report_that_moved_is_seen() -> None:
+    def sums(*values: float) -> dict[str, Any]:
+        return tensor(torch.tensor(values, dtype=torch.float64))
+
+    expected = sums(1.0, -3.0, float("-inf"))
+    recorded = {"bytes": 3, "sha256": "ab", "error": 2.0, "list": [1, "x", None], "sum": expected}
+    assert not list(differences(recorded, recorded))
+    for changed in (
+        {"bytes": 4},
+        {"sha256": "ac"},
+        {"error": 2.0 + 1e-5},
+        {"list": [1, "y", None]},
+        {"list": [1, "x"]},
+        {"sum": sums(1.0, -3.0 - 1e-10, float("-inf"))},
+        {"sum": sums(1.0, -3.0, 0.0)},
+        {"sum": sums(1.0, -3.0, float("nan"))},
+        {"sum": sums(1.0, -3.0)},
+        {"other": 1},
+    ):
+        assert list(differences(recorded | changed, recorded))
