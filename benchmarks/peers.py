@@ -38,7 +38,7 @@ from rich.console import Console
 from rich.table import Table
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.mechanisms.categories.oracles_law import ideal_k_ary_response
+from shuffle_plugins.mechanisms.categories.k_rr import ideal_k_ary_response
 from shuffle_plugins.mechanisms.noise.additive_law import gaussian_blanket
 
 RESULTS = Path(__file__).parent / "results" / "peers.json"

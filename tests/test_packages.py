@@ -148,7 +148,7 @@ assert {"privunit", "vector-sum"} <= set(sp.available())
 blanket = sp.mechanisms.registry.blanket("privunit", local_epsilon=1.0, dim=10)
 assert "torch" not in sys.modules and "numba" not in sys.modules
 try:
-    sp.get("privunit", local_epsilon=1.0, dim=10)
+    sp.get("privunit", local_epsilon=1.0, dim=10).randomize([[0.0] * 10])
 except ModuleNotFoundError as error:
     print(error)
 """

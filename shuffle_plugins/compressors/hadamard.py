@@ -14,13 +14,10 @@ from functools import cache
 from importlib import import_module
 from types import ModuleType
 
-import torch
-from torch import Tensor
-
 from shuffle_plugins.core import Rows, checks, rows_at_once
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.randomness import runs_kernels
 
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _NEAR = 16  # shorter distances are torch's weakness: it works on columns there
 _CHUNK_ENTRIES = 1 << 17  # worked on together on a CPU
 
@@ -142,7 +139,7 @@ def l1_norms(rows: Rows) -> Tensor:
 
 
 def _check_floating(x: Tensor) -> None:
-    if x.dtype not in _FLOATS:
+    if x.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         raise ValueError(f"a transform takes floating point of 16, 32 or 64 bits, got {x.dtype}")
 
 

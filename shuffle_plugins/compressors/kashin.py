@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from shuffle_plugins.compressors.hadamard import checked_indices, cpu_kernels, hadamard_transform
 from shuffle_plugins.compressors.kashin_law import LEVEL_MARGIN as _MARGIN
@@ -21,12 +21,13 @@ from shuffle_plugins.compressors.kashin_law import kashin_level, kashin_size
 from shuffle_plugins.compressors.public_bits import public_random_bytes, public_signs
 from shuffle_plugins.compressors.rotation import TightFrame
 from shuffle_plugins.core import Rows, checks, rows_at_once
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 
 _CHUNK = 1 << 20  # coefficients handled at a time on a CPU
 _AIM, _SHARE, _QUICK_STEPS = 0.85, 1.75, 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class KashinFrame(TightFrame):
     """A tight frame U = P D H / √N: N columns of length d, public, with fast products.
 
@@ -66,10 +67,6 @@ class KashinFrame(TightFrame):
     stretch: float = math.inf
     size: int = field(init=False, repr=False, compare=False)
     """N, the number of coefficients."""
-    positions: Tensor = field(init=False, repr=False, compare=False)
-    """The rows that P keeps, (dim,) int64, increasing."""
-    signs: Tensor = field(init=False, repr=False, compare=False)
-    """The signs of those rows, (dim,) int8."""
 
     def __post_init__(self) -> None:
         size = kashin_size(checks.dim(self.dim))
@@ -81,11 +78,24 @@ class KashinFrame(TightFrame):
             raise ValueError(
                 f"coefficients are at least as long as their vector, got stretch={self.stretch!r}"
             )
-        drawn = np.frombuffer(public_random_bytes("kashin rows", seed=self.seed, count=8 * size), dtype="<u8")
-        chosen = np.sort(np.argsort(drawn, kind="stable")[: self.dim])
+        checks.whole("public seed", self.seed, at_least=-math.inf)
         object.__setattr__(self, "size", size)
-        object.__setattr__(self, "positions", torch.from_numpy(chosen))
-        object.__setattr__(self, "signs", public_signs("kashin signs", seed=self.seed, count=self.dim))
+
+    @cached_property
+    def _rows_kept(self) -> NDArray[np.int64]:
+        count = 8 * self.size
+        drawn = np.frombuffer(public_random_bytes("kashin rows", seed=self.seed, count=count), dtype="<u8")
+        return np.sort(np.argsort(drawn, kind="stable")[: self.dim])
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """The rows that P keeps, (dim,) int64, increasing."""
+        return torch.from_numpy(self._rows_kept)
+
+    @cached_property
+    def signs(self) -> Tensor:
+        """The signs of those rows, (dim,) int8."""
+        return public_signs("kashin signs", seed=self.seed, count=self.dim)
 
     def represent(self, x: Tensor | Rows) -> Tensor:
         """Coefficients of each row, (clients, size), none above level·‖row‖₂/√size in absolute value.
@@ -118,8 +128,8 @@ class KashinFrame(TightFrame):
         device = spread.device
         return spread.index_select(-1, self.positions.to(device)) * self.signs.to(device)
 
-    def _kept_rows(self) -> Tensor:
-        return self.positions
+    def _kept_rows(self) -> NDArray[np.int64]:
+        return self._rows_kept
 
     def _rows(self, x: Tensor | Rows) -> Rows:
         rows = Rows.of(x)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.randomness import PROBABILITY_BITS, Randomness
 
 _CHUNK = 1 << 16  # values handled at a time, which fit a cache

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from functools import cached_property
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from shuffle_plugins.compressors.hadamard import (
     hadamard_coefficients,
@@ -15,7 +17,8 @@ from shuffle_plugins.compressors.hadamard import (
     padded_transform,
 )
 from shuffle_plugins.compressors.public_bits import public_signs
-from shuffle_plugins.core import Rows
+from shuffle_plugins.core import Rows, checks
+from shuffle_plugins.core.lazy_torch import Tensor
 
 
 class TightFrame(ABC):
@@ -44,17 +47,22 @@ class TightFrame(ABC):
         """Whether :meth:`reconstruct` keeps all norms."""
         return self.dim == self.size
 
-    def overlaps(self) -> Tensor:
+    def overlaps(self) -> NDArray[np.float64]:
         """Inner products of what two unit coefficients reconstruct to, (size,) float64, by i XOR j.
 
         These are columns of H/√size over the kept rows p, and H_pi·H_pj = H_p(i XOR j).
         """
-        indicator = torch.zeros(self.size, dtype=torch.float64)
-        indicator[self._kept_rows()] = 1
-        return hadamard_transform(indicator) / self.size
+        found = np.zeros(self.size)
+        found[self._kept_rows()] = 1.0
+        width = 1
+        while width < self.size:  # the fast Walsh-Hadamard transform
+            halves = found.reshape(-1, 2, width)
+            found = np.stack([halves[:, 0] + halves[:, 1], halves[:, 0] - halves[:, 1]], axis=1).ravel()
+            width *= 2
+        return found / self.size
 
     @abstractmethod
-    def _kept_rows(self) -> Tensor:
+    def _kept_rows(self) -> NDArray[np.int64]:
         """Rows of the Hadamard matrix that stand for the entries of a vector, (dim,) int64."""
 
     @abstractmethod
@@ -70,7 +78,7 @@ class TightFrame(ABC):
         """Entries of ``represent(x)`` at each client's own indices, (clients, count)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Rotation(TightFrame):
     r"""The isometry :math:`x \mapsto H D x / \sqrt{size}` of zero-padded rows, D a diagonal of public signs.
 
@@ -84,14 +92,17 @@ class Rotation(TightFrame):
 
     dim: int
     seed: int
-    signs: Tensor = field(init=False, repr=False, compare=False)
-    """The diagonal D, +1 and -1, (dim,) int8 on the CPU."""
     size: int = field(init=False, repr=False, compare=False)
     """Length of a rotated vector: the next power of two."""
 
     def __post_init__(self) -> None:
+        checks.whole("public seed", self.seed, at_least=-math.inf)
         object.__setattr__(self, "size", padded_dim(self.dim))
-        object.__setattr__(self, "signs", public_signs("rotation", seed=self.seed, count=self.dim))
+
+    @cached_property
+    def signs(self) -> Tensor:
+        """The diagonal D, +1 and -1, (dim,) int8 on the CPU."""
+        return public_signs("rotation", seed=self.seed, count=self.dim)
 
     def represent(self, x: Tensor) -> Tensor:
         """Rotated vectors, (..., size), in the dtype of x (..., dim)."""
@@ -114,8 +125,8 @@ class Rotation(TightFrame):
             raise ValueError(f"this rotation takes vectors of length {self.dim}, got {rows.dim}")
         return hadamard_coefficients(rows, indices, signs=self.signs).mul_(self.size**-0.5)
 
-    def _kept_rows(self) -> Tensor:
-        return torch.arange(self.dim)
+    def _kept_rows(self) -> NDArray[np.int64]:
+        return np.arange(self.dim)
 
     def __hash__(self) -> int:
         return hash((self.dim, self.seed))

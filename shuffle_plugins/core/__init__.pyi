@@ -1,4 +1,5 @@
 from . import checks as checks
+from . import lazy_torch as lazy_torch
 from .confidence import clopper_pearson_lower as clopper_pearson_lower
 from .confidence import clopper_pearson_upper as clopper_pearson_upper
 from .confidence import epsilon_lower_bound as epsilon_lower_bound

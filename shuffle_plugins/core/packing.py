@@ -11,10 +11,9 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from shuffle_plugins.core import checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 
 MAX_BITS = 62
 """Most bits of one value."""

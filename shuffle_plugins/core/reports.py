@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.core.packing import (
     MAX_BITS,
     pack_each,
@@ -29,7 +28,7 @@ _FIELD = struct.Struct("<BBI")
 _CHECKSUM = struct.Struct("<I")
 _CHUNK_BYTES = 1 << 24
 _INTEGER, _FLOAT = 0, 1
-_FLOATS = {32: torch.float32, 64: torch.float64}
+_FLOATS = (32, 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +175,7 @@ class Field:
         if self.values.dim() not in (1, 2):
             raise ValueError(f"a field is (clients,) or (clients, width), got {tuple(self.values.shape)}")
         if self.values.is_floating_point():
-            if _FLOATS.get(self.bits) != self.values.dtype:
+            if {32: torch.float32, 64: torch.float64}.get(self.bits) != self.values.dtype:
                 raise ValueError(f"a field of {self.values.dtype} cannot be sent in {self.bits} bits")
             return
         if self.values.dtype == torch.bool or self.values.is_complex():

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 
 _CACHED_ENTRIES = 1 << 18  # handled at a time, which fit a cache
 _ACCELERATOR_ENTRIES = 1 << 24  # handled at a time where every operation is a launch
@@ -21,10 +20,6 @@ def rows_at_once(width: int, *, device: torch.device, entries: int = _CACHED_ENT
         entries: how many entries suit a CPU's cache; elsewhere 2**24 are taken.
     """
     return max(1, (entries if device.type == "cpu" else _ACCELERATOR_ENTRIES) // max(1, width))
-
-
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 class Rows:
@@ -62,7 +57,7 @@ class Rows:
                 )
             if block.layout != torch.strided:
                 raise ValueError(f"a batch must be dense, got {block.layout}: convert it first")
-            if block.dtype not in _DTYPES:
+            if block.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
                 raise ValueError(
                     f"a batch must be floating point of 16, 32 or 64 bits, got {block.dtype}: convert it"
                 )
@@ -237,7 +232,7 @@ def checked_categories(x: object, *, categories: int) -> Tensor:
     """
     if not isinstance(x, Tensor):
         raise TypeError(f"categories come as a torch tensor, got {type(x).__name__}: convert it first")
-    if x.dim() != 1 or x.dtype not in _INTEGERS:
+    if x.dim() != 1 or x.dtype not in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
         raise ValueError(
             f"categories are a vector of integers, (clients,), got {x.dtype} of shape {tuple(x.shape)}"
         )

@@ -19,10 +19,10 @@ from .categories.unary_encoding import Rappor as Rappor
 from .frequency import FrequencyOracle as FrequencyOracle
 from .local_randomizer import LocalRandomizer as LocalRandomizer
 from .local_randomizer import Mechanism as Mechanism
+from .noise.approximate_noise import noise_ratio as noise_ratio
 from .noise.discrete_gaussian import DiscreteGaussian as DiscreteGaussian
 from .noise.discrete_laplace import DiscreteLaplace as DiscreteLaplace
 from .noise.gaussian import Gaussian as Gaussian
-from .noise.gaussian_law import noise_ratio as noise_ratio
 from .noise.laplace import Laplace as Laplace
 from .private_sum import CountRange as CountRange
 from .private_sum import Norm as Norm

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-import torch
-from torch import Tensor
-
 from shuffle_plugins.core import Reports, checked_categories
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.local_randomizer import Mechanism
 from shuffle_plugins.randomness import Randomness, secure
 
@@ -21,9 +19,6 @@ class FrequencyOracle(Mechanism):
     Args:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: K, the number of categories, at least 2.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     def __init__(self, *, local_epsilon: float, dim: int) -> None:

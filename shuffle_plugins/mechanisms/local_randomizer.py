@@ -6,11 +6,9 @@ from abc import abstractmethod
 from operator import methodcaller
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from shuffle_plugins.accounting import Adversary, Blanket, Sampling, ShuffleRound
 from shuffle_plugins.core import Reports, Rows, checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.private_sum import Norm as Norm
 from shuffle_plugins.mechanisms.private_sum import PrivacyParameter, PrivateSum, Reporter
 from shuffle_plugins.randomness import Randomness, secure
@@ -20,7 +18,8 @@ _NORMS = {
     Norm.L2: methodcaller("l2_norm"),
     Norm.LINF: methodcaller("linf_norm"),
 }
-_BALL_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}
+MOST_OUTCOMES = 1 << 16
+"""A mechanism of more reports does not list them."""
 
 
 class Mechanism(Reporter):
@@ -33,9 +32,6 @@ class Mechanism(Reporter):
     Args:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: length of what is estimated: of a client's vector, or the number of categories.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     def __init__(self, *, local_epsilon: float, dim: int) -> None:
@@ -83,7 +79,7 @@ class Mechanism(Reporter):
         """
 
     def outcomes(self) -> Reports | None:
-        """Every report there is, each once, where they are few (at most 2**16 or so); else None.
+        """Every report there is, each once, where they are at most 2**16; else None.
 
         With :meth:`log_likelihood` this makes ε0 and unbiasedness a matter of enumeration.
         """
@@ -173,9 +169,6 @@ class LocalRandomizer(Mechanism, PrivateSum):
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: length of a client's vector.
         radius: radius of the ball, in the mechanism's norm.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     privacy_parameter: ClassVar[PrivacyParameter] = "local_epsilon"
@@ -318,7 +311,8 @@ class LocalRandomizer(Mechanism, PrivateSum):
         """
         if clip:
             return rows.finite(norms)
-        limit = self.radius * (1 + _BALL_TOLERANCE[rows.dtype])
+        tolerance = {torch.float64: 1e-9, torch.float32: 1e-5}.get(rows.dtype, 1e-2)
+        limit = self.radius * (1 + tolerance)
         if norms.numel() and not float(norms.max()) <= limit:  # not so for NaN either
             raise ValueError(
                 f"a row has {self.domain} norm {float(norms.max()):g}, outside the ball of radius "

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Adversary, Round, Sampling
 from shuffle_plugins.core import ReportLayout, Reports, Rows
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.randomness import Randomness, secure
 
 PrivacyParameter = Literal["local_epsilon", "noise_multiplier"]

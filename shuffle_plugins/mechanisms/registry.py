@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP = "shuffle_plugins.mechanisms"
 
 Factory = Callable[..., "Mechanism | PrivateSum"]
-BlanketFunction = Callable[..., "Blanket"]
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _REQUIRED = ("local_epsilon", "dim", "radius")
@@ -50,168 +49,52 @@ ONE_MESSAGE = (Kind.VECTORS, Kind.CATEGORIES)
 class _Entry:
     factory: str | Factory | EntryPoint
     summary: str
-    blanket: str | BlanketFunction | None
     kind: Kind | None
 
 
-_PACKAGE = "shuffle_plugins"
-_BUILT_IN: dict[Kind, dict[str, tuple[str, str, str | None]]] = {
+_BUILT_IN = {
     Kind.VECTORS: {
-        "binary-rr": (
-            "mechanisms.signs.binary_rr:BinaryRandomizedResponse",
-            "unbiased binary randomized response of one number, 1 bit per report",
-            "mechanisms.signs.randomized_response_law:bit_blanket",
-        ),
-        "blanket-mixed-gaussian": (
-            "mechanisms.privunit.blanket_mixed:BlanketMixedGaussian",
-            "Gaussian PrivUnit of eight half-spaces on an l2 ball, for the least error after shuffling",
-            "mechanisms.privunit.blanket_mixed_law:blanket_mixed_blanket",
-        ),
-        "l1-hadamard": (
-            "mechanisms.signs.l1_hadamard:L1Hadamard",
-            "one Hadamard coefficient of an l1 (or lp, p < 2) ball, as a sign",
-            "mechanisms.signs.randomized_response_law:randomized_response_blanket",
-        ),
-        "l2-bit-planes": (
-            "mechanisms.signs.l2_bit_planes:L2BitPlanes",
-            "bit planes of sampled coefficients of a rotated, or Kashin-represented, l2 ball",
-            "mechanisms.signs.coefficients_law:l2_bit_planes_blanket",
-        ),
-        "l2-block": (
-            "mechanisms.signs.l2_block:L2Block",
-            "one block of Kashin coefficients of an l2 ball, as a pattern of signs",
-            "mechanisms.signs.sqkr_law:l2_block_blanket",
-        ),
-        "linf-bit-planes": (
-            "mechanisms.signs.linf_bit_planes:LInfBitPlanes",
-            "bit planes of an l-infinity ball, each sampled and flipped within its share of ε0",
-            "mechanisms.signs.bit_planes_law:bit_planes_blanket",
-        ),
-        "linf-block": (
-            "mechanisms.signs.linf_block:LInfBlock",
-            "one block of coordinates of an l-infinity ball, as a pattern of signs",
-            "mechanisms.signs.linf_block_law:linf_block_blanket",
-        ),
-        "linf-coordinate": (
-            "mechanisms.signs.linf_coordinate:LInfCoordinate",
-            "one random coordinate of an l-infinity ball, as a sign; ceil(log2 dim) + 1 bits per report",
-            "mechanisms.signs.randomized_response_law:randomized_response_blanket",
-        ),
-        "discrete-gaussian": (
-            "mechanisms.noise.discrete_gaussian:DiscreteGaussian",
-            "exact discrete Gaussian noise on an l2 ball, (ε0, δ0)-LDP; whole numbers of few bits",
-            None,
-        ),
-        "discrete-laplace": (
-            "mechanisms.noise.discrete_laplace:DiscreteLaplace",
-            "exact discrete Laplace noise on an l1 ball, 12 bits per coordinate",
-            "mechanisms.noise.discrete_laplace_law:grid_blanket",
-        ),
-        "gaussian": (
-            "mechanisms.noise.gaussian:Gaussian",
-            "Gaussian noise on an l2 ball by the analytic calibration, (ε0, δ0)-LDP, 20 bits per coordinate",
-            None,
-        ),
-        "laplace": (
-            "mechanisms.noise.laplace:Laplace",
-            "Laplace noise on an l1 ball, on a fine grid, 20 bits per coordinate",
-            "mechanisms.noise.discrete_laplace_law:fine_blanket",
-        ),
-        "privunit": (
-            "mechanisms.privunit.privunit:PrivUnit",
-            "optimised PrivUnit on an l2 ball, a dense unit vector per report",
-            "mechanisms.privunit.privunit_law:privunit_blanket",
-        ),
-        "privunit-g": (
-            "mechanisms.privunit.privunit_g:PrivUnitG",
-            "optimised Gaussian PrivUnit on an l2 ball, a dense vector per report",
-            "mechanisms.privunit.privunit_g_law:privunit_g_blanket",
-        ),
-        "projunit": (
-            "mechanisms.privunit.projunit:ProjUnit",
-            "PrivUnit of an l2 ball folded to a few thousand numbers by public signs",
-            "mechanisms.privunit.projunit_law:projunit_blanket",
-        ),
-        "sampled-bits": (
-            "mechanisms.signs.sampled_bits:SampledBits",
-            "a sign of each of several coordinates of an l-infinity ball, or of bits",
-            "mechanisms.signs.bit_planes_law:sampled_bits_blanket",
-        ),
-        "sqkr": (
-            "mechanisms.signs.sqkr:SQKR",
-            "sampled signs of a Kashin representation of an l2 ball, as one pattern",
-            "mechanisms.signs.sqkr_law:sqkr_blanket",
-        ),
+        "binary-rr": "BinaryRandomizedResponse: unbiased randomized response of one number, 1 bit per report",
+        "blanket-mixed-gaussian": "BlanketMixedGaussian: half-spaces of an l2 ball, made for shuffling",
+        "l1-hadamard": "L1Hadamard: one Hadamard coefficient of an l1 (or lp, p < 2) ball, as a sign",
+        "l2-bit-planes": "L2BitPlanes: bit planes of sampled coefficients of an l2 ball, spread evenly",
+        "l2-block": "L2Block: one block of Kashin coefficients of an l2 ball, as a pattern of signs",
+        "linf-bit-planes": "LInfBitPlanes: bit planes of an l-infinity ball, sampled and flipped within ε0",
+        "linf-block": "LInfBlock: one block of coordinates of an l-infinity ball, as a pattern of signs",
+        "linf-coordinate": "LInfCoordinate: one random coordinate of an l-infinity ball, as a sign",
+        "discrete-gaussian": "DiscreteGaussian: exact discrete Gaussian noise on an l2 ball, (ε0, δ0)-LDP",
+        "discrete-laplace": "DiscreteLaplace: exact discrete Laplace noise on an l1 ball, 12 bits each",
+        "gaussian": "Gaussian: Gaussian noise on an l2 ball, (ε0, δ0)-LDP, 20 bits per coordinate",
+        "laplace": "Laplace: Laplace noise on an l1 ball, on a fine grid, 20 bits per coordinate",
+        "privunit": "PrivUnit: optimised PrivUnit on an l2 ball, a dense unit vector per report",
+        "privunit-g": "PrivUnitG: optimised Gaussian PrivUnit on an l2 ball, a dense vector per report",
+        "projunit": "ProjUnit: PrivUnit of an l2 ball folded to a few thousand numbers by public signs",
+        "sampled-bits": "SampledBits: a sign of each of several coordinates of an l-infinity ball",
+        "sqkr": "SQKR: sampled signs of a Kashin representation of an l2 ball, as one pattern",
     },
     Kind.CATEGORIES: {
-        "hadamard-response": (
-            "mechanisms.categories.hadamard_response:HadamardResponse",
-            "Hadamard response of a category, floor(log2 dim) + 1 bits per report",
-            "mechanisms.categories.oracles_law:hadamard_blanket",
-        ),
-        "k-rr": (
-            "mechanisms.categories.k_rr:KRandomizedResponse",
-            "K-ary randomized response of a category, ceil(log2 dim) bits per report",
-            "mechanisms.categories.oracles_law:k_rr_blanket",
-        ),
-        "limited-hadamard": (
-            "mechanisms.categories.limited_hadamard:LimitedHadamard",
-            "one-bit Hadamard response of a category in a random group, also with little randomness",
-            "mechanisms.categories.oracles_law:one_bit_hadamard_blanket",
-        ),
-        "local-hashing": (
-            "mechanisms.categories.local_hashing:LocalHashing",
-            "optimal local hashing of a category, (ceil(log2 dim) + 1) ceil(log2 range) bits per report",
-            "mechanisms.categories.oracles_law:local_hashing_blanket",
-        ),
-        "oue": (
-            "mechanisms.categories.unary_encoding:OptimalUnaryEncoding",
-            "optimal unary encoding of a category, dim bits per report",
-            "mechanisms.categories.oracles_law:oue_blanket",
-        ),
-        "rappor": (
-            "mechanisms.categories.unary_encoding:Rappor",
-            "symmetric unary encoding of a category, dim bits per report",
-            "mechanisms.categories.oracles_law:rappor_blanket",
-        ),
-        "subset-selection": (
-            "mechanisms.categories.subset_selection:SubsetSelection",
-            "subset selection of a category, the least error; at most dim bits per report",
-            "mechanisms.categories.oracles_law:subset_blanket",
-        ),
+        "hadamard-response": "HadamardResponse: Hadamard response of a category, in floor(log2 dim) + 1 bits",
+        "k-rr": "KRandomizedResponse: K-ary randomized response of a category, in ceil(log2 dim) bits",
+        "limited-hadamard": "LimitedHadamard: one-bit Hadamard response of a category in a random group",
+        "local-hashing": "LocalHashing: optimal local hashing of a category, a hash for each client",
+        "oue": "OptimalUnaryEncoding: optimal unary encoding of a category, dim bits per report",
+        "rappor": "Rappor: symmetric unary encoding of a category, dim bits per report",
+        "subset-selection": "SubsetSelection: subset selection of a category, of the least error",
     },
     Kind.SUMS: {
-        "multi-message": (
-            "protocols.tags.ball_sum:BallSum",
-            "sum of vectors of an l2 ball from tagged bits of sampled coefficients, flipped by each client",
-            None,
-        ),
-        "unary-l1-sum": (
-            "protocols.unary.l1_sum:UnaryL1Sum",
-            "sum of vectors of an l1 ball from flipped bits of one signed coordinate, summed bit by bit",
-            None,
-        ),
-        "poisson-binomial": (
-            "protocols.counts.poisson_binomial_sum:PoissonBinomialSum",
-            "sum of vectors of an l2 ball from counts of random bits, whose randomness is all the noise",
-            None,
-        ),
-        "vector-sum": (
-            "protocols.coins.vector_sum:VectorSum",
-            "sum of vectors of an l2 ball from counts of bits, with fair coins of all clients as its noise",
-            None,
-        ),
+        "multi-message": "BallSum: sum of an l2 ball from tagged bits of coefficients, which clients flip",
+        "unary-l1-sum": "UnaryL1Sum: sum of an l1 ball from flipped bits of one signed coordinate",
+        "poisson-binomial": "PoissonBinomialSum: sum of an l2 ball from counts of random bits, its noise",
+        "vector-sum": "VectorSum: sum of an l2 ball from counts of bits, with fair coins of all as its noise",
     },
 }
-"""Of each kind by name: the class, a line on it, and the function that gives its blanket; in this package."""
+"""Of each kind by name: the class, and a line on it."""
 
 _ENTRIES = {
-    name: _Entry(f"{_PACKAGE}.{factory}", summary, blanket and f"{_PACKAGE}.{blanket}", kind)
+    name: _Entry(f"shuffle_plugins.{'protocols' if kind is Kind.SUMS else 'mechanisms'}:{cls}", summary, kind)
     for kind, mechanisms in _BUILT_IN.items()
-    for name, (factory, summary, blanket) in mechanisms.items()
+    for name, (cls, _, summary) in ((name, text.partition(": ")) for name, text in mechanisms.items())
 }
-
-_CATEGORIES = "categories"
 
 
 def register(
@@ -219,7 +102,6 @@ def register(
     factory: str | Factory,
     *,
     summary: str = "",
-    blanket: str | BlanketFunction | None = None,
     kind: Kind | str | None = None,
 ) -> None:
     """Add a mechanism, or any :class:`~shuffle_plugins.mechanisms.PrivateSum`, under a name of its own.
@@ -230,9 +112,6 @@ def register(
             It takes ``local_epsilon``, ``dim``, ``radius`` and its own options, all by keyword; a sum's
             ``dim``, ``cohort``, ``radius``, and, by its class method ``with_noise``, ``noise_multiplier``.
         summary: one line for listings.
-        blanket: function of ``local_epsilon`` and ``dim``, by keyword, that returns the mechanism's
-            :class:`~shuffle_plugins.accounting.pairs.blanket.Blanket` without building it; in the same two
-            forms.
         kind: what it is; by default a class tells by what it is a subclass of. A function that does not say
             is taken for one of either of the one-message kinds.
 
@@ -244,9 +123,7 @@ def register(
     _discover()
     if name in _ENTRIES:
         raise ValueError(f"a mechanism named {name!r} is registered already")
-    _ENTRIES[name] = _Entry(
-        factory, summary, blanket, None if kind is None else checks.choice(Kind, "kind", kind)
-    )
+    _ENTRIES[name] = _Entry(factory, summary, None if kind is None else checks.choice(Kind, "kind", kind))
 
 
 def available(*kinds: Kind | str) -> tuple[str, ...]:
@@ -387,28 +264,13 @@ def blanket(name: str, *, local_epsilon: float, dim: int) -> Blanket:
     Raises:
         ValueError: if no mechanism has that name, or a parameter is out of range.
     """
-    entry = _entry(name)
-    if entry.kind is Kind.SUMS or (entry.blanket is None and kind_of(name) is Kind.SUMS):
+    if kind_of(name) is Kind.SUMS:
         raise ValueError(
             f"{name} has no ε0 of single reports: its reports may be seen added up only. In Python, "
             f'record sp.get("{name}", dim=…, cohort=…, noise_multiplier=…).round(population=…) with '
             "ShuffleAccountant.step"
         )
-    if entry.blanket is None:
-        return cast("Blanket", get(name, local_epsilon=local_epsilon, dim=dim).blanket())
-    return _blanket(entry.blanket, local_epsilon=local_epsilon, dim=dim)
-
-
-def _blanket(address: str | BlanketFunction, *, local_epsilon: float, dim: int) -> Blanket:
-    function = cast(BlanketFunction, _load(address))
-    parameters = inspect.signature(function).parameters
-    if _CATEGORIES in parameters:
-        return function(local_epsilon=local_epsilon, categories=dim)
-    return (
-        function(local_epsilon=local_epsilon, dim=dim)
-        if "dim" in parameters
-        else function(local_epsilon=local_epsilon)
-    )
+    return cast("Blanket", get(name, local_epsilon=local_epsilon, dim=dim).blanket())
 
 
 def _entry(name: str) -> _Entry:
@@ -441,4 +303,4 @@ def _discover() -> None:
         if not _NAME.fullmatch(point.name):
             raise ValueError(f"the installed entry point {point.value!r} has a malformed name {point.name!r}")
         package = point.dist.name if point.dist is not None else point.value
-        _ENTRIES[point.name] = _Entry(point, f"from {package}", None, None)
+        _ENTRIES[point.name] = _Entry(point, f"from {package}", None)

@@ -39,15 +39,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import cast
 
-import torch
-from torch import Tensor
-
 from shuffle_plugins.compressors import Rotation, hadamard_signs, hadamard_transform, padded_dim
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
-from shuffle_plugins.mechanisms.signs.randomized_response import random_signs
-from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
+from shuffle_plugins.mechanisms.signs.randomized_response import SignThresholds, random_signs
 from shuffle_plugins.randomness import Randomness, secure
 
 RANGE_REPORTS = "user-level-range"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.planning.closed_forms import CLOSED_FORMS
 from shuffle_plugins.planning.variance import NormName, check_norm, enclosing_radius
 
 if TYPE_CHECKING:
@@ -103,32 +102,17 @@ def choices(
 def _choice(
     name: str, *, local_epsilon: float, dim: int, norm: Domain | None, radius: float, timed: bool
 ) -> Choice:
-    """The mechanism's answer; one of closed form is built, which loads torch, only to be timed."""
     if registry.kind_of(name) is registry.Kind.CATEGORIES and norm not in (None, CATEGORIES):
         raise ValueError(_NO_VECTORS)
-    form = None if timed else CLOSED_FORMS.get(name)
-    seconds: float | None = None
-    if form is None:
-        mechanism, own = _set_up(name, local_epsilon=local_epsilon, dim=dim, norm=norm, radius=radius)
-        domain, local_delta = mechanism.domain, mechanism.local_delta
-        variance, bits = mechanism.worst_variance, mechanism.bits_per_report
-        seconds = seconds_per_report(mechanism) if timed else None
-    elif norm == CATEGORIES:
-        raise ValueError(_NO_CATEGORIES)
-    else:
-        domain, local_delta = form.norm, form.local_delta
-        variance, bits = form.cost(local_epsilon, dim)
-        given: NormName = form.norm if norm is None else check_norm(norm)
-        own = enclosing_radius(radius=radius, norm=given, within=form.norm, dim=dim)
-        variance *= own**2
+    mechanism, own = _set_up(name, local_epsilon=local_epsilon, dim=dim, norm=norm, radius=radius)
     return Choice(
         name=name,
-        domain=domain,
-        local_delta=local_delta,
+        domain=mechanism.domain,
+        local_delta=mechanism.local_delta,
         radius=own,
-        variance=variance,
-        bits=bits,
-        seconds=seconds,
+        variance=mechanism.worst_variance,
+        bits=mechanism.bits_per_report,
+        seconds=seconds_per_report(mechanism) if timed else None,
         summary=registry.summary(name),
     )
 

@@ -9,7 +9,6 @@ from enum import StrEnum
 
 from shuffle_plugins.accounting import NEIGHBOURING_RELATION, EpsilonInterval
 from shuffle_plugins.core import checks, rounded
-from shuffle_plugins.planning.closed_forms import CLOSED_FORMS
 from shuffle_plugins.planning.noise import ExpectedNoise
 from shuffle_plugins.planning.search import BEST_MECHANISM, plan
 from shuffle_plugins.planning.sums import SUMS, DrawnBy, plan_sums
@@ -18,8 +17,14 @@ _ONE_IN = 10  # a cohort takes one record in so many
 _STEPS = 200
 _MOMENTUM = 0.9
 _MAX_GRAD_NORM = 0.1  # ℓ2 norm, C
-_L2_MECHANISMS = tuple(
-    name for name, form in CLOSED_FORMS.items() if form.norm == "l2" and not form.local_delta
+_L2_MECHANISMS = (
+    "blanket-mixed-gaussian",
+    "l2-bit-planes",
+    "l2-block",
+    "privunit",
+    "privunit-g",
+    "projunit",
+    "sqkr",
 )
 
 

@@ -10,21 +10,19 @@ noise and sampling: given the cohort the reports are independent and unbiased, a
 of a mean drawn without replacement (Cochran 1977, *Sampling Techniques*, Theorem 2.2). Both are bounded by
 their worst case, V by its largest value in the ball and S by the ball's ℓ2 radius, unless S is known to be
 less. One configuration of clients need not attain both, so the sum is an upper bound.
-
-Closed forms of V here need no torch; a mechanism without one is built, and its ``variance`` asked.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import cast, get_args
+from typing import Literal, cast, get_args
 
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.planning.closed_forms import CLOSED_FORMS
-from shuffle_plugins.planning.closed_forms import NormName as NormName
+
+NormName = Literal["l1", "l2", "linf"]
 
 INDEPENDENT = frozenset({Sampling.POISSON, Sampling.CHECK_IN})
 """Ways of sampling in which clients join on their own, so that the size of a cohort is random."""
@@ -67,22 +65,12 @@ def mechanism_norm(mechanism: str, *, dim: int) -> NormName:
     """
     if registry.kind_of(mechanism) is registry.Kind.CATEGORIES:
         raise ValueError(f"{mechanism} takes categories, not vectors")
-    form = CLOSED_FORMS.get(mechanism)
-    if form is None:
-        built = registry.get(mechanism, local_epsilon=1.0, dim=dim)
-        if built.domain not in get_args(NormName):
-            raise ValueError(f"{mechanism} takes {built.domain}, not vectors")
-        _check_pure(mechanism, built.local_delta)
-        return check_norm(built.domain)
-    _check_pure(mechanism, form.local_delta)
-    if mechanism == "binary-rr" and dim != 1:
-        raise ValueError(f"binary-rr takes one number per client (dim=1), got dim={dim}")
-    return form.norm
-
-
-def _check_pure(mechanism: str, local_delta: float) -> None:
-    if local_delta > 0:
+    built = registry.get(mechanism, local_epsilon=1.0, dim=dim)
+    if built.domain not in get_args(NormName):
+        raise ValueError(f"{mechanism} takes {built.domain}, not vectors")
+    if built.local_delta > 0:
         raise ValueError(f"reports of {mechanism} are (ε0, δ0)-LDP, which a plan does not account for")
+    return check_norm(built.domain)
 
 
 def enclosing_radius(*, radius: float, norm: NormName, within: NormName, dim: int) -> float:
@@ -104,9 +92,6 @@ def report_error(
 ) -> ReportError:
     """The mechanism's error on clients in a ball, set up for the smallest ball of its own norm that holds it.
 
-    The built-in mechanisms have closed forms. Others are built, which loads torch, and their
-    ``worst_variance`` asked.
-
     Args:
         mechanism: its registered name.
         local_epsilon: ε0 of one report, in nats.
@@ -119,11 +104,6 @@ def report_error(
     """
     own = mechanism_norm(mechanism, dim=dim)
     size = enclosing_radius(radius=radius, norm=norm, within=own, dim=dim)
-    form = CLOSED_FORMS.get(mechanism)
-    if form is not None:
-        variance, bits = form.cost(local_epsilon, dim)
-        return ReportError(variance=variance * size**2, bits=bits)
-
     built = registry.get(mechanism, local_epsilon=local_epsilon, dim=dim, radius=size)
     return ReportError(variance=built.worst_variance, bits=built.bits_per_report)
 

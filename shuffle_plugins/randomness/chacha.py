@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
-import torch
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
-from torch import Tensor
 
-from shuffle_plugins.core import checks
+from shuffle_plugins.core import advised, checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.randomness.devices import runs_kernels
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers import CipherContext
 
 BLOCK_BYTES = 64
 COIN_BITS = 16
@@ -89,6 +90,9 @@ class Keystream:
     def encryptor(self, block: int) -> CipherContext:
         """OpenSSL's cipher at a block of the stream; it stops where the lower half of the counter ends."""
         counter = block.to_bytes(8, "little") + self.nonce.to_bytes(8, "little")
+        with advised():  # only drawing needs it
+            from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
         return Cipher(algorithms.ChaCha20(self.key, counter), mode=None).encryptor()
 
     def __repr__(self) -> str:

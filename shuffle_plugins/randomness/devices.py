@@ -8,7 +8,7 @@ import struct
 import warnings
 from functools import cache
 
-import torch
+from shuffle_plugins.core.lazy_torch import torch
 
 # The self-test draws words of ChaCha20 under the key 0, 1, …, 31 and the nonce 2**63 + 1, from the end of
 # a block on, across the carry of the counter's lower half, and compares their SHA-256.

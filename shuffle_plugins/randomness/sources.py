@@ -11,10 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import NoReturn
 
-import torch
-from torch import Tensor
-
 from shuffle_plugins.core import checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.randomness.chacha import Cursor, Keystream
 from shuffle_plugins.randomness.thresholds import PROBABILITY_BITS
 
@@ -89,7 +87,7 @@ class Randomness(ABC):
         return drawn.to(torch.float64).add_(0.5).mul_(2.0**-52).reshape(shape)
 
     def normal(
-        self, size: Size, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+        self, size: Size, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
     ) -> Tensor:
         """Standard normal values by the Box-Muller transform, without an end, float32 or float64.
 
@@ -102,6 +100,7 @@ class Randomness(ABC):
         value does: round what is released. Values of two devices differ by a few units in the last place of
         float64.
         """
+        dtype = dtype or torch.float32
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"normal draws float32 or float64, got {dtype}")
         shape = _shape(size)

@@ -14,7 +14,6 @@ from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.optim import bounds
 from shuffle_plugins.planning import choices, expected_noise, plan, report_error
 from shuffle_plugins.planning.baselines import gaussian_mse
-from shuffle_plugins.planning.closed_forms import CLOSED_FORMS
 from shuffle_plugins.planning.variance import enclosing_radius, sampling_error
 
 QUESTIONS = Questions()
@@ -120,9 +119,10 @@ def of_mechanism(name: str) -> dict[str, Any]:
     if name not in CATEGORY_MECHANISMS:
         error = report_error(name, local_epsilon=2.0, dim=dim, radius=2.0, norm="l2")
         noise = expected_noise(built, cohort=300)
+        loud = registry.get(name, local_epsilon=6.0, dim=dim)
         found |= {
             "report's error": [error.variance, error.bits],
-            "closed form": list(CLOSED_FORMS[name].cost(6.0, dim)),
+            "closed form": [loud.worst_variance, loud.bits_per_report],
             "noise": [noise.noise, noise.largest_signal, noise.signal_to_noise_ratio_over(30)],
         }
     return found

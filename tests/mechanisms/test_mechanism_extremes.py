@@ -13,7 +13,7 @@ from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.core import Reports
 from shuffle_plugins.mechanisms import blanket, get
 from shuffle_plugins.mechanisms.privunit import privunit_reports
-from shuffle_plugins.mechanisms.privunit.privunit_law import optimal_privunit
+from shuffle_plugins.mechanisms.privunit.privunit import optimal_privunit
 from shuffle_plugins.mechanisms.privunit.sphere import cap_measure
 from shuffle_plugins.randomness import Randomness, SeededRandomness
 

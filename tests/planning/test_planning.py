@@ -24,7 +24,6 @@ from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.planning import Edge, ExpectedNoise, Plan, PlanRow, expected_noise, plan
 from shuffle_plugins.planning import variance as error_model
 from shuffle_plugins.planning.baselines import gaussian_mse
-from shuffle_plugins.planning.closed_forms import CLOSED_FORMS
 from shuffle_plugins.planning.combinations import PRECISION
 from shuffle_plugins.planning.noise import LEAST_RATIO
 from shuffle_plugins.planning.variance import enclosing_radius, report_error, sampling_error
@@ -328,42 +327,16 @@ def test_what_is_out_of_reach_is_listed() -> None:
 # -- the error model ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(CLOSED_FORMS))
+@pytest.mark.parametrize("name", registry.available(registry.Kind.VECTORS))
 @pytest.mark.parametrize("local_epsilon", [0.01, 1.0, 8.0, 20.0])
 @pytest.mark.parametrize("dim", [1, 2, 37, 4200])
-def test_closed_forms_are_the_mechanisms_own(name: str, local_epsilon: float, dim: int) -> None:
-    form = CLOSED_FORMS[name]
+def test_the_variance_grows_with_the_square_of_the_radius(name: str, local_epsilon: float, dim: int) -> None:
     if name == "binary-rr" and dim > 1:
         with pytest.raises(ValueError, match="dim=1"):
-            form.cost(local_epsilon, dim)
+            registry.get(name, local_epsilon=local_epsilon, dim=dim)
         return
-    built = registry.get(name, local_epsilon=local_epsilon, dim=dim)
-    variance, bits = form.cost(local_epsilon, dim)
-    assert variance == pytest.approx(built.worst_variance, rel=1e-12)
-    assert (bits, form.norm, form.local_delta) == (built.bits_per_report, built.domain, built.local_delta)
-    wider = registry.get(name, local_epsilon=local_epsilon, dim=dim, radius=2.5)
-    assert wider.worst_variance == pytest.approx(2.5**2 * variance, rel=1e-9)
-
-
-def test_every_built_in_mechanism_has_a_closed_form_or_takes_categories() -> None:
-    built_in = {
-        name
-        for name in registry.available(*registry.ONE_MESSAGE)
-        if isinstance(registry._ENTRIES[name].factory, str)
-    }
-    of_categories = registry.available(registry.Kind.CATEGORIES)
-    assert built_in == {*CLOSED_FORMS, *of_categories}
-    for name in of_categories:
-        assert registry.get(name, local_epsilon=1.0, dim=3).domain == "categories"
-
-
-def test_a_mechanism_without_closed_form_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {"local_epsilon": 2.0, "dim": 5, "radius": 3.0, "norm": "l1"}
-    closed = report_error("privunit", **given)  # type: ignore[arg-type]
-    monkeypatch.setattr(error_model, "CLOSED_FORMS", {})
-    asked = report_error("privunit", **given)  # type: ignore[arg-type]
-    assert asked.variance == pytest.approx(closed.variance, rel=1e-12)
-    assert asked.bits == closed.bits
+    unit, wider = (registry.get(name, local_epsilon=local_epsilon, dim=dim, radius=r) for r in (1.0, 2.5))
+    assert wider.worst_variance == pytest.approx(2.5**2 * unit.worst_variance, rel=1e-9)
 
 
 @pytest.mark.parametrize("sampling", [Sampling.WITHOUT_REPLACEMENT, Sampling.POISSON])
@@ -454,7 +427,7 @@ def test_the_solver_agrees_with_calibration() -> None:
 
 
 @pytest.mark.slow
-def test_mechanisms_of_a_closed_form_need_no_torch() -> None:
+def test_no_mechanism_of_vectors_needs_torch_for_its_error() -> None:
     script = (
         "import sys; from shuffle_plugins.planning import plan; "
         "plan(target_epsilon=1, delta=1e-5, population=50, dim=4, num_steps=1, cohorts=(50,)); "
@@ -462,7 +435,8 @@ def test_mechanisms_of_a_closed_form_need_no_torch() -> None:
         "print(len(choices(local_epsilon=2.0, dim=20, norm='l2')[0]), 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [str(len(CLOSED_FORMS) - 1), "False"]  # binary-rr takes single numbers
+    vectors = len(registry.available(registry.Kind.VECTORS))
+    assert done.stdout.split() == [str(vectors - 1), "False"]  # binary-rr takes single numbers
 
 
 # -- expected noise -----------------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ from shuffle_plugins.mechanisms import (
     PrivUnit,
     get,
 )
-from shuffle_plugins.mechanisms.categories.oracles_law import ideal_k_ary_response
-from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
+from shuffle_plugins.mechanisms.categories.k_rr import ideal_k_ary_response
+from shuffle_plugins.mechanisms.signs.randomized_response import SignThresholds
 from shuffle_plugins.randomness import SecureRandomness
 from shuffle_plugins.testing import CHECKS, ConformanceError, Status, check_mechanism
 

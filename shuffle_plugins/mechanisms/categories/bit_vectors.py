@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 
 _BLOCK = 255  # ones that a byte can count
 

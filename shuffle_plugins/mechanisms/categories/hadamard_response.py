@@ -6,17 +6,25 @@ import math
 from fractions import Fraction
 from typing import ClassVar
 
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.compressors import hadamard_scatter, hadamard_signs, padded_dim
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports
-from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, MixtureOracle
-from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture
-from shuffle_plugins.mechanisms.categories.oracles_law import hadamard_blanket
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.mechanisms.categories.mixture_oracle import Mixture, MixtureOracle, as_built
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES
 from shuffle_plugins.randomness import Randomness
+
+
+def ideal_hadamard_response(*, local_epsilon: float) -> Blanket:
+    """Hadamard response: a row of the code half of which is likely for each category, any two sharing half.
+
+    The product of two rows of the code is a row too, unlikely wherever just one of the two is likely: a third
+    record of that row, as there is for rows 1 and 2, hides nobody.
+    """
+    share = 1 / (2 * (math.exp(checks.local_epsilon(local_epsilon)) + 1))
+    return Blanket(local_epsilon=local_epsilon, differing=share, low=share, high=share, outside=share)
 
 
 class HadamardResponse(MixtureOracle):
@@ -30,9 +38,6 @@ class HadamardResponse(MixtureOracle):
     Args:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: K, the number of categories, at least 2.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "hadamard-response"
@@ -55,7 +60,8 @@ class HadamardResponse(MixtureOracle):
 
     def blanket(self) -> Blanket:
         """That of Hadamard response: any two categories share half of their likely columns."""
-        return hadamard_blanket(local_epsilon=self.local_epsilon, categories=self.dim)
+        ideal = ideal_hadamard_response(local_epsilon=self.local_epsilon)
+        return as_built(ideal, categories=self.dim, odds=self._mixture.odds)
 
     @override
     def sum(self, reports: Reports) -> Tensor:

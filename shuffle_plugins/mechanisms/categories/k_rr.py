@@ -6,16 +6,25 @@ import math
 from fractions import Fraction
 from typing import ClassVar
 
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports
-from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, MixtureOracle
-from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture
-from shuffle_plugins.mechanisms.categories.oracles_law import k_rr_blanket
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.mechanisms.categories.mixture_oracle import Mixture, MixtureOracle, as_built
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES
 from shuffle_plugins.randomness import Randomness
+
+
+def ideal_k_ary_response(*, local_epsilon: float, categories: int) -> Blanket:
+    """K-ary randomized response: the true category with odds e^ε0 over any other. K = 2 is one bit."""
+    checks.whole("categories", categories, at_least=2)
+    if categories == 2:
+        return Blanket.bit(local_epsilon)
+    size = math.exp(checks.local_epsilon(local_epsilon)) + categories - 1
+    return Blanket(
+        local_epsilon=local_epsilon, differing=1 / size, low=(categories - 2) / size, outside=1 / size
+    )
 
 
 class KRandomizedResponse(MixtureOracle):
@@ -54,7 +63,8 @@ class KRandomizedResponse(MixtureOracle):
 
     def blanket(self) -> Blanket:
         """That of K-ary response; of two categories a counted bit."""
-        return k_rr_blanket(local_epsilon=self.local_epsilon, categories=self.dim)
+        ideal = ideal_k_ary_response(local_epsilon=self.local_epsilon, categories=self.dim)
+        return as_built(ideal, categories=self.dim, odds=self._mixture.odds)
 
     @override
     def sum(self, reports: Reports) -> Tensor:

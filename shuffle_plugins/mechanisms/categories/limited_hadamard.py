@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from dataclasses import replace
+from fractions import Fraction
 from typing import ClassVar
 
-import torch
-from torch import Tensor
 from typing_extensions import override
 
-from shuffle_plugins.accounting import Blanket
+from shuffle_plugins.accounting import Blanket, RecordTypes
 from shuffle_plugins.compressors import hadamard_scatter, hadamard_signs, padded_dim
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
-from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES
-from shuffle_plugins.mechanisms.categories.mixture_oracle_law import odds_below
-from shuffle_plugins.mechanisms.categories.oracles_law import (
-    flip_threshold,
-    limited_hadamard_blanket,
-    one_bit_hadamard_blanket,
-)
+from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.mechanisms.categories.hadamard_response import ideal_hadamard_response
+from shuffle_plugins.mechanisms.categories.mixture_oracle import Mixture, as_built, flip_threshold, odds_below
 from shuffle_plugins.mechanisms.frequency import FrequencyOracle
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES
 from shuffle_plugins.randomness import WHOLE, Randomness
+
+_NO_EDGE = 1 - 1e-6  # nearer to 1, the spread masses lose their digits
 
 
 def binary_entropy(probability: float) -> float:
@@ -120,10 +120,21 @@ class LimitedHadamard(FrequencyOracle):
         return self.dim * (1 + 2 * spread / self._gain**2) - 1
 
     def blanket(self) -> Blanket:
-        """That of Hadamard response; with limited randomness the one of its own two answers."""
+        """That of its own two answers with limited randomness; else of the masses of Hadamard response.
+
+        Either answer of a group is likely for any third record. Of a group drawn at random, and either
+        answer, any three categories make any of the 8 combinations equally likely, also if one of the three
+        rows is the product of the others.
+        """
         if self._limited:
-            return limited_hadamard_blanket(local_epsilon=self.local_epsilon, yes=self._yes, no=self._no)
-        return one_bit_hadamard_blanket(local_epsilon=self.local_epsilon, categories=self.dim)
+            return _limited_blanket(local_epsilon=self.local_epsilon, yes=self._yes, no=self._no)
+        odds = Mixture.of(self.local_epsilon, share=Fraction(1, 2)).odds
+        law = as_built(
+            ideal_hadamard_response(local_epsilon=self.local_epsilon), categories=self.dim, odds=odds
+        )
+        eighths = dict.fromkeys(itertools.product((0, 1), repeat=3), law.mass / 8)
+        others = RecordTypes.two_level(local_epsilon=self.local_epsilon, shares=eighths)
+        return replace(law, outside=0.0, others=others)
 
     @override
     def sum(self, reports: Reports) -> Tensor:
@@ -169,3 +180,42 @@ def _smaller_probability(entropy: float) -> float:
             break
         low, high = (middle, high) if binary_entropy(middle) <= entropy else (low, middle)
     return low
+
+
+def _limited_blanket(*, local_epsilon: float, yes: int, no: int) -> Blanket:
+    """One-bit Hadamard response with answers less random than ε0 allows.
+
+    Two categories disagree in half of the groups, either way in a quarter, and agree on yes and on no in a
+    quarter each: all pairs have the same law. Under the blanket, of mass p + 1 - q, the answer 1 has
+    probability p and weighs e^ε0 for who means yes; the answer 0 has 1 - q and weighs r = (1 - p)/(1 - q) <
+    e^ε0 for who means no. The atoms (r, r) are spread over (1, 1) and (e^ε0, e^ε0) at equal mean: an upper
+    bound.
+
+    Args:
+        local_epsilon: ε0 in nats.
+        yes: q, probability of a 1 where the answer is yes, in units of 2**-62; at most half.
+        no: p, where it is no; at least q·e^-ε0.
+    """
+    one, zero = no / WHOLE / 4, (WHOLE - yes) / WHOLE / 4
+    excess = (yes - no) / (WHOLE - yes)
+    spread = excess / math.expm1(checks.local_epsilon(local_epsilon))
+    # Everybody else holds x'. A quarter of the groups say yes to x alone, a quarter to x' alone.
+    gain, loss = (yes - no) / no, (no - yes) / yes
+    quarters = (
+        (gain, 0.0, no / WHOLE / 4),
+        (-excess / (1 + excess), 0.0, (WHOLE - no) / WHOLE / 4),
+        (loss, 0.0, yes / WHOLE / 4),
+        (excess, 0.0, zero),
+        (0.0, 0.0, 0.5),
+    )
+    if spread > _NO_EDGE:
+        return replace(Blanket.generic(local_epsilon, exact=False), instances=(quarters,))
+    return Blanket(
+        local_epsilon=local_epsilon,
+        differing=one,
+        low=one + zero * (2 - spread),
+        high=one + zero * spread,
+        edges=((1 + excess, zero),),
+        exact=False,
+        instances=(quarters,),
+    )

@@ -6,20 +6,48 @@ import math
 from fractions import Fraction
 from typing import ClassVar
 
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.categories.bit_vectors import column_counts
-from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, MixtureOracle
-from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture
-from shuffle_plugins.mechanisms.categories.oracles_law import hash_range, local_hashing_blanket
+from shuffle_plugins.mechanisms.categories.mixture_oracle import Mixture, MixtureOracle, any_three, as_built
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES
 from shuffle_plugins.randomness import Randomness
 
 _CHUNK = 1 << 20  # comparisons made at a time
+_WIDEST_HASH = 10**9  # beyond, more buckets gain nothing that float64 shows
 _LARGEST_RANGE = 1 << 31  # a product of two numbers fits a signed word
+
+
+def hash_range(local_epsilon: float) -> int:
+    """The best number of buckets of local hashing, about e^ε0 + 1, up to a billion."""
+    return max(round(min(math.exp(local_epsilon), _WIDEST_HASH)) + 1, 2)
+
+
+def ideal_local_hashing(*, local_epsilon: float, buckets: int | None = None) -> Blanket:
+    """Local hashing: a public random hash of the category, as K-ary response over its buckets.
+
+    Args:
+        local_epsilon: ε0 in nats.
+        buckets: g ≥ 2; the best for estimation, about e^ε0 + 1, by default. Hash values of any three
+            categories are uniform and independent.
+    """
+    e = math.exp(checks.local_epsilon(local_epsilon))
+    g = hash_range(local_epsilon) if buckets is None else checks.whole("buckets", buckets, at_least=2)
+    size = e + g - 1
+    apart = 1 - 1 / g
+    return Blanket(
+        local_epsilon=local_epsilon,
+        differing=apart / size,
+        low=apart * (g - 2) / size + (g - 1) / (g * size),
+        high=1 / (g * size),
+        outside=apart * apart / size,
+        **any_three(
+            local_epsilon, lambda a, b, c: g / size * math.prod(1 / g if hit else apart for hit in (a, b, c))
+        ),
+    )
 
 
 class LocalHashing(MixtureOracle):
@@ -38,8 +66,7 @@ class LocalHashing(MixtureOracle):
     coordinate two of the points agree, say the first two; then λ3 times (third - first) is 0 there. So all
     three agree in that coordinate, unless a weight is 0, and then the points of the other two weights are
     equal. Either way two points coincide. Hence the blanket of
-    :func:`~shuffle_plugins.mechanisms.categories.oracles_law.ideal_local_hashing`, which asks for
-    three-wise independence, holds, and the variance is exact.
+    :func:`ideal_local_hashing`, which asks for three-wise independence, holds, and the variance is exact.
 
     Summing takes clients x dim comparisons.
 
@@ -47,9 +74,6 @@ class LocalHashing(MixtureOracle):
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: K, the number of categories, at least 2.
         buckets: g, range of the hash, in [2, 2**31]; the best one, about e^ε0 + 1, by default.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "local-hashing"
@@ -85,9 +109,8 @@ class LocalHashing(MixtureOracle):
 
     def blanket(self) -> Blanket:
         """That of local hashing to g buckets; see above for why it holds here."""
-        return local_hashing_blanket(
-            local_epsilon=self.local_epsilon, categories=self.dim, buckets=self._buckets
-        )
+        ideal = ideal_local_hashing(local_epsilon=self.local_epsilon, buckets=self._buckets)
+        return as_built(ideal, categories=self.dim, odds=self._mixture.odds)
 
     @override
     def sum(self, reports: Reports) -> Tensor:

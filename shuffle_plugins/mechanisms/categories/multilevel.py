@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
-import torch
-from torch import Tensor
-
 from shuffle_plugins.core import Field, Reports
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.categories.limited_hadamard import LimitedHadamard, binary_entropy
-from shuffle_plugins.mechanisms.categories.mixture_oracle import whole_numbers
-from shuffle_plugins.mechanisms.categories.mixture_oracle_law import odds_below
+from shuffle_plugins.mechanisms.categories.mixture_oracle import odds_below, whole_numbers
 from shuffle_plugins.randomness import WHOLE, Randomness, secure
 
 

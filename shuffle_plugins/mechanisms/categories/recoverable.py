@@ -10,12 +10,9 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-import torch
-from torch import Tensor
-
 from shuffle_plugins.core import Field, checks
-from shuffle_plugins.mechanisms.categories.mixture_oracle import whole_numbers
-from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture
+from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.mechanisms.categories.mixture_oracle import Mixture, whole_numbers
 from shuffle_plugins.randomness import Randomness, secure
 
 _SMALL = 1e-4  # below, the fraction loses digits to cancellation
@@ -32,9 +29,6 @@ class KeyLaw:
         local_epsilon: ε0 in nats, in [1e-9, 500].
         size: N, at least 2.
         heavy: s, in [1, N - 1].
-
-    Raises:
-        ValueError: if one is out of range.
     """
 
     local_epsilon: float
@@ -53,9 +47,6 @@ class KeyLaw:
         N = K, and s is one of the two whole numbers about :math:`l = K\,(e^{ε_0}(ε_0 - 1) + 1)/(e^{ε_0} -
         1)^2`, at least 1. The entropy is concave in the probabilities, so its least lies at a vertex of the
         polytope q_max ≤ e^ε0·q_min, and it has one minimum in s.
-
-        Raises:
-            ValueError: if an argument is out of range.
         """
         checks.local_epsilon(local_epsilon)
         checks.categories(categories)
@@ -71,9 +62,6 @@ class KeyLaw:
         Theorem 7.5.2: with B = 2^(ceil(log2 min(e^ε0, 2K)) - 1) blocks of b = 2^ceil(log2(K/B + 1)) columns,
         a report is one of N = B·b, and s = b/2 of them are likely for a category. Randomness and error are
         both within a constant of the best.
-
-        Raises:
-            ValueError: if an argument is out of range.
         """
         checks.local_epsilon(local_epsilon)
         checks.categories(categories)
@@ -201,9 +189,6 @@ def key_reuse_entropy(*, local_epsilon: float, categories: int, samples: int) ->
         local_epsilon: ε0 in nats, for a change of any one sample.
         categories: K, at least 2.
         samples: T, at least 1.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     return (
         checks.whole("samples", samples)

@@ -6,16 +6,13 @@ import math
 from fractions import Fraction
 from typing import ClassVar
 
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.categories.bit_vectors import column_counts, row_counts
-from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, MixtureOracle
-from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture
-from shuffle_plugins.mechanisms.categories.oracles_law import subset_blanket, subset_size
+from shuffle_plugins.mechanisms.categories.mixture_oracle import Mixture, MixtureOracle, any_three, as_built
 from shuffle_plugins.mechanisms.categories.subsets import (
     elements_through,
     flags_through,
@@ -23,7 +20,48 @@ from shuffle_plugins.mechanisms.categories.subsets import (
     rank_bits,
     unrank,
 )
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES
 from shuffle_plugins.randomness import Randomness
+
+
+def subset_size(*, local_epsilon: float, categories: int) -> int:
+    """The best number of categories in a report of subset selection, about K/(e^ε0 + 1)."""
+    return min(max(round(categories / (math.exp(local_epsilon) + 1)), 1), categories - 1)
+
+
+def ideal_subset_selection(*, local_epsilon: float, categories: int, size: int | None = None) -> Blanket:
+    """Subset selection: a set of ``size`` categories, likelier by e^ε0 if it has the true one.
+
+    Args:
+        local_epsilon: ε0 in nats.
+        categories: K ≥ 3.
+        size: categories in a report, in [1, K − 1]; the best for estimation, about K/(e^ε0 + 1), by default.
+    """
+    e = math.exp(checks.local_epsilon(local_epsilon))
+    checks.whole("categories", categories, at_least=3)
+    if size is None:
+        size = subset_size(local_epsilon=local_epsilon, categories=categories)
+    k, s = categories, checks.whole("size", size, at_most=categories - 1)
+    density = 1 / (1 + (e - 1) * s / k)
+    one = s * (k - s) / (k * (k - 1))
+    return Blanket(
+        local_epsilon=local_epsilon,
+        differing=density * one,
+        low=density * (k - s) * (k - s - 1) / (k * (k - 1)),
+        high=density * s * (s - 1) / (k * (k - 1)),
+        outside=density * one * min((k - s - 1) / (k - 2), 1.0),
+        **any_three(local_epsilon, lambda a, b, c: density * _held(k, s, a + b + c)),
+    )
+
+
+def _held(categories: int, size: int, wanted: int) -> float:
+    """Probability that a random subset has the wanted ones of three categories, and not the others."""
+    chance = 1.0
+    for i in range(3):  # the wanted ones first
+        left = categories - i
+        taken = size - min(i, wanted)
+        chance *= taken / left if i < wanted else (left - taken) / left
+    return max(chance, 0.0)
 
 
 class SubsetSelection(MixtureOracle):
@@ -43,9 +81,6 @@ class SubsetSelection(MixtureOracle):
         dim: K, the number of categories, at least 2.
         size: s, categories in a report, in [1, K/2]; the best one, about K/(e^ε0 + 1), by default. Larger
             sets take more bits and say less.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "subset-selection"
@@ -95,8 +130,14 @@ class SubsetSelection(MixtureOracle):
         return (own * missed + (self.dim - 1) * other * (1 - other)) / gain**2
 
     def blanket(self) -> Blanket:
-        """That of subset selection with this size."""
-        return subset_blanket(local_epsilon=self.local_epsilon, categories=self.dim, size=self._size)
+        """That of subset selection with this size; of two categories it is randomized response."""
+        if self.dim == 2:
+            ideal = Blanket.generic(self.local_epsilon)
+        else:
+            ideal = ideal_subset_selection(
+                local_epsilon=self.local_epsilon, categories=self.dim, size=self._size
+            )
+        return as_built(ideal, categories=self.dim, odds=self._mixture.odds)
 
     @override
     def sum(self, reports: Reports) -> Tensor:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-import torch
-from torch import Tensor
-
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.categories.bit_vectors import row_counts
 from shuffle_plugins.randomness import Randomness
 

@@ -6,17 +6,51 @@ import math
 from fractions import Fraction
 from typing import ClassVar
 
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, rows_at_once
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks, rows_at_once
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.categories.bit_vectors import column_counts, row_counts
-from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES
-from shuffle_plugins.mechanisms.categories.oracles_law import flip_threshold, oue_blanket, rappor_blanket
+from shuffle_plugins.mechanisms.categories.mixture_oracle import any_three, as_built, flip_threshold
 from shuffle_plugins.mechanisms.frequency import FrequencyOracle
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES
 from shuffle_plugins.randomness import WHOLE, Randomness
+
+
+def ideal_rappor(*, local_epsilon: float, categories: int) -> Blanket:
+    """Symmetric unary encoding: K bits, each flipped with odds e^(−ε0/2)."""
+    flipped = 1 / (math.exp(checks.local_epsilon(local_epsilon) / 2) + 1)
+    return _unary(local_epsilon, categories, likely=flipped, missed=flipped)
+
+
+def ideal_optimal_unary_encoding(*, local_epsilon: float, categories: int) -> Blanket:
+    """Optimal unary encoding: the true bit is a fair coin, every other one is set with odds e^−ε0."""
+    likely = 1 / (math.exp(checks.local_epsilon(local_epsilon)) + 1)
+    return _unary(local_epsilon, categories, likely=likely, missed=0.5)
+
+
+def _unary(local_epsilon: float, categories: int, *, likely: float, missed: float) -> Blanket:
+    """K bits: the true one is unset with probability ``missed``, another one set with probability ``likely``.
+
+    A category with its bit unset makes a report e^ε0 times less likely than one with its bit set, so the
+    blanket is the report's probability as if nobody's bit were the true one, times missed/(1 − likely); only
+    a report of all ones has none that is unlikely.
+    """
+    checks.whole("categories", categories, at_least=3)
+    unset = 1 - likely
+    scale = missed / unset
+    all_ones = scale * likely**categories
+    return Blanket(
+        local_epsilon=local_epsilon,
+        differing=scale * likely * unset,
+        low=scale * unset * unset + all_ones * math.exp(local_epsilon),
+        high=scale * likely * likely - all_ones,
+        outside=scale * likely * unset * unset,
+        **any_three(
+            local_epsilon, lambda a, b, c: scale * math.prod(likely if bit else unset for bit in (a, b, c))
+        ),
+    )
 
 
 class UnaryEncoding(FrequencyOracle):
@@ -28,9 +62,6 @@ class UnaryEncoding(FrequencyOracle):
     Args:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: K, the number of categories, at least 2.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     # a and b in units of 2**-62
@@ -97,9 +128,6 @@ class Rappor(UnaryEncoding):
     Args:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: K, the number of categories, at least 2.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "rappor"
@@ -110,8 +138,10 @@ class Rappor(UnaryEncoding):
         self._own_threshold = WHOLE - self._other_threshold
 
     def blanket(self) -> Blanket:
-        """The privacy blanket of RAPPOR; see ``oracles_law.rappor_blanket``."""
-        return rappor_blanket(local_epsilon=self.local_epsilon, categories=self.dim)
+        """That of K bits, each as far from fair as its share of ε0 allows."""
+        ideal = ideal_rappor(local_epsilon=self.local_epsilon, categories=max(self.dim, 3))
+        odds = Fraction(self._own_threshold, self._other_threshold) ** 2
+        return as_built(ideal, categories=self.dim, odds=odds)
 
 
 class OptimalUnaryEncoding(UnaryEncoding):
@@ -123,9 +153,6 @@ class OptimalUnaryEncoding(UnaryEncoding):
     Args:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: K, the number of categories, at least 2.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "oue"
@@ -137,7 +164,9 @@ class OptimalUnaryEncoding(UnaryEncoding):
 
     def blanket(self) -> Blanket:
         """That of optimal unary encoding."""
-        return oue_blanket(local_epsilon=self.local_epsilon, categories=self.dim)
+        ideal = ideal_optimal_unary_encoding(local_epsilon=self.local_epsilon, categories=max(self.dim, 3))
+        odds = Fraction(WHOLE - self._other_threshold, self._other_threshold)
+        return as_built(ideal, categories=self.dim, odds=odds)
 
 
 def _log_probability(ones: Tensor, bits: int, *, threshold: int) -> Tensor:

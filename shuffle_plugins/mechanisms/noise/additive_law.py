@@ -57,9 +57,6 @@ def laplace_blanket(local_epsilon: float) -> Blanket:
 
     Args:
         local_epsilon: ε0 in nats: interval length over the scale of the noise.
-
-    Raises:
-        ValueError: if ε0 is out of range.
     """
     checks.local_epsilon(local_epsilon)
     if local_epsilon > _LARGEST_LOG_WEIGHT:
@@ -82,9 +79,6 @@ def discrete_laplace_blanket(*, local_epsilon: float, steps: int) -> Blanket:
     Args:
         local_epsilon: ε0 in nats, between the two ends.
         steps: largest record, at least 1.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     checks.local_epsilon(local_epsilon)
     checks.whole("steps", steps)
@@ -297,7 +291,7 @@ def discrete_gaussian_instance(*, sigma: int, radius: float) -> Atoms:
 
     Codes are listed. Where there are too many, noise of variance 4 added to a report makes it a Gaussian one
     of variance sigma² + 4, up to a relative e^-76
-    (:mod:`~shuffle_plugins.mechanisms.noise.discrete_gaussian_law`).
+    (:mod:`~shuffle_plugins.mechanisms.noise.discrete_gaussian`).
 
     Args:
         sigma: of the noise, in steps of the grid.

@@ -15,14 +15,14 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 
-import torch
-from torch import Tensor
-
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms.noise.discrete_gaussian_law import MAX_SIGMA
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.randomness import Randomness
 
 MAX_SCALE = 1 << 30
+MAX_SIGMA = 1 << 26
+"""Largest σ that discrete Gaussian noise is sampled with."""
+
 _FARTHEST = 24  # in σ; beyond lies a probability below e^-280
 _CHUNK = 1 << 16  # values drawn at a time, which fit a cache
 _DIGITS = 63  # bits of the uniform draw that is compared
@@ -36,9 +36,6 @@ def bernoulli_exp(numerators: Tensor, *, denominator: int, randomness: Randomnes
         numerators: int64 (count,), zero or more.
         denominator: at least 1.
         randomness: one word per entry, and more where that leaves the answer open.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     checks.whole("denominator", denominator)
     if numerators.dtype != torch.int64 or (numerators.numel() and int(numerators.min()) < 0):

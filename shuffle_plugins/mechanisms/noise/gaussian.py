@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from shuffle_plugins.accounting import Atoms
 from shuffle_plugins.core import Reports, Rows, checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.noise.additive_law import gaussian_instance
-from shuffle_plugins.mechanisms.noise.approximate_noise import DEFAULT_LOCAL_DELTA, ApproximateNoise
-from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
+from shuffle_plugins.mechanisms.noise.approximate_noise import (
+    DEFAULT_LOCAL_DELTA,
+    ApproximateNoise,
+    noise_ratio,
+)
 from shuffle_plugins.randomness import Randomness
 
 _FINE_BITS = 16  # from which the codes' grid is so fine that reports can be taken as they are without it
@@ -42,9 +43,6 @@ class Gaussian(ApproximateNoise):
         radius: r, radius of the l2 ball.
         local_delta: δ0 of one report, in [1e-30, 0.1].
         bits: bits per coordinate, in [8, 24].
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "gaussian"

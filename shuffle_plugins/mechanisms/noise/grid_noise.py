@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, compact_dtype, rows_at_once
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
 from shuffle_plugins.randomness import Randomness
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from shuffle_plugins.mechanisms.noise.discrete_laplace import DiscreteLaplace
-from shuffle_plugins.mechanisms.noise.discrete_laplace_law import FINE_BITS
+from shuffle_plugins.mechanisms.noise.discrete_laplace import FINE_BITS, DiscreteLaplace
 
 
 class Laplace(DiscreteLaplace):
@@ -22,9 +21,6 @@ class Laplace(DiscreteLaplace):
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: length of a client's vector.
         radius: r, radius of the l1 ball.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "laplace"

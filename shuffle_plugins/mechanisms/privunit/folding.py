@@ -15,19 +15,24 @@ patterns share the public signs, and the sum of any number of reports is brought
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-
-import torch
-from torch import Tensor
+from functools import cached_property
 
 from shuffle_plugins.compressors import hadamard_signs, hadamard_transform, padded_dim, public_signs
-from shuffle_plugins.core import Rows, rows_at_once
-from shuffle_plugins.mechanisms.privunit.projunit_law import mixed_block
+from shuffle_plugins.core import Rows, checks, rows_at_once
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 
 _EXTREME = 1e15  # rows so much longer than the ball are handled in float64
+_MIXED = 1024  # columns mixed by one transform, short enough for a cache
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+def mixed_block(dim: int) -> int:
+    """How many columns of a row are mixed together before they are folded."""
+    return min(1 << (dim - 1).bit_length(), _MIXED)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Folding:
     """The maps W_b of one public seed.
 
@@ -48,25 +53,25 @@ class Folding:
     """B, pieces of a row."""
     patterns: int = field(init=False)
     """How many patterns there are: the next power of two."""
-    before: Tensor = field(init=False, repr=False)
-    """D_1, (dim,) int8."""
-    after: Tensor = field(init=False, repr=False)
-    """D_2, (folds·size,) int8."""
 
     def __post_init__(self) -> None:
         block = 1 if self.size == self.dim else mixed_block(self.dim)
         padded = -(-self.dim // block) * block
         folds = -(-padded // self.size)
-        values = {
-            "block": block,
-            "padded": padded,
-            "folds": folds,
-            "patterns": padded_dim(folds),
-            "before": public_signs("fold before", seed=self.seed, count=self.dim),
-            "after": public_signs("fold after", seed=self.seed, count=folds * self.size),
-        }
+        checks.whole("public seed", self.seed, at_least=-math.inf)
+        values = {"block": block, "padded": padded, "folds": folds, "patterns": padded_dim(folds)}
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    @cached_property
+    def before(self) -> Tensor:
+        """D_1, (dim,) int8."""
+        return public_signs("fold before", seed=self.seed, count=self.dim)
+
+    @cached_property
+    def after(self) -> Tensor:
+        """D_2, (folds·size,) int8."""
+        return public_signs("fold after", seed=self.seed, count=self.folds * self.size)
 
     def project(self, x: Rows, patterns: Tensor, *, factors: Tensor) -> Tensor:
         """factors[i]·W_b x_i for each client's pattern b, (clients, size).

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from shuffle_plugins.core import Rows, rows_at_once
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.privunit.sphere import cap_coordinate
 from shuffle_plugins.randomness import Randomness
 

@@ -32,12 +32,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy import special
-from torch import Tensor
 
 from shuffle_plugins.core import Rows
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.privunit.privunit_reports import Draws
 from shuffle_plugins.randomness import Randomness
 

@@ -2,25 +2,114 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from functools import lru_cache
 from typing import ClassVar
 
-import torch
-from torch import Tensor
+import numpy as np
+from scipy import special
 from typing_extensions import override
 
-from shuffle_plugins.accounting import Blanket
-from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports, Rows
+from shuffle_plugins.accounting import Atoms, Blanket, most_telling, read_coarsely
+from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports, Rows, checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
-from shuffle_plugins.mechanisms.privunit.folding import Folding
-from shuffle_plugins.mechanisms.privunit.privunit import PrivUnit
-from shuffle_plugins.mechanisms.privunit.projunit_law import (
-    DEFAULT_SLACK,
-    along_square,
-    check_projected_dim,
-    inflation,
-    projunit_blanket,
-)
+from shuffle_plugins.mechanisms.privunit.folding import Folding, mixed_block
+from shuffle_plugins.mechanisms.privunit.privunit import PrivUnit, optimal_privunit, privunit_blanket
+from shuffle_plugins.mechanisms.privunit.sphere import caps_at_angle
 from shuffle_plugins.randomness import Randomness
+
+DEFAULT_PROJECTED_DIM = 4096
+DEFAULT_SLACK = 3.0
+_SINGLE_PRECISION = 1 - 1e-6  # of folded rows
+
+
+def check_projected_dim(projected_dim: int | None, *, dim: int) -> int:
+    """Return how many numbers a row is folded to; 4096 by default, or ``dim`` where that is less.
+
+    Raises:
+        ValueError: unless it is a whole number in [2, dim], or 1 at dim 1.
+    """
+    checks.dim(dim)
+    if projected_dim is None:
+        return min(dim, DEFAULT_PROJECTED_DIM)
+    return checks.whole("projected_dim", projected_dim, at_least=min(dim, 2), at_most=dim)
+
+
+def inflation(*, projected_dim: int, dim: int, slack: float) -> float:
+    """1 + slack/√(2k): how much larger than the ball of rows that of folded rows is; 1 without folding.
+
+    Raises:
+        ValueError: unless the slack is a number in [0, 100].
+    """
+    checks.number("slack", slack, at_least=0, at_most=100)
+    return 1.0 if projected_dim == dim else 1 + slack / math.sqrt(2 * projected_dim)
+
+
+@lru_cache(maxsize=256)
+def along_square(*, local_epsilon: float, dim: int) -> float:
+    r"""E⟨V, u⟩² of PrivUnit's report V around a direction u, slightly more than 1/dim.
+
+    With probability c it is that of the uniform law, 1/d. On the cap, :math:`A^2 \sim Beta(1/2, (d-1)/2)`
+    gives :math:`E[A^2; A \ge t] = P[Beta(3/2, (d-1)/2) \ge t^2]/(2d)`.
+    """
+    parameters = optimal_privunit(local_epsilon=local_epsilon, dim=dim)
+    if dim == 1:
+        return 1.0
+    c, t = parameters.uniform_probability, parameters.threshold
+    in_cap = float(special.betaincc(1.5, (dim - 1) / 2, t * t)) / (2 * dim)
+    return c / dim + (1 - c) * in_cap / parameters.cap_measure
+
+
+@lru_cache(maxsize=256)
+def projunit_blanket(
+    *, local_epsilon: float, dim: int, projected_dim: int | None = None, slack: float = DEFAULT_SLACK
+) -> Blanket:
+    """PrivUnit's in ``projected_dim`` dimensions: exact without folding, a bound with it.
+
+    The pattern of a report does not depend on the row. Given it, a report is PrivUnit's of a point of the
+    ball, and PrivUnit's blanket covers every pair of points; folded rows just need not reach the boundary.
+    """
+    checks.local_epsilon(local_epsilon)
+    size = check_projected_dim(projected_dim, dim=dim)
+    own = privunit_blanket(local_epsilon=local_epsilon, dim=size)
+    if size == dim:
+        return own
+    lean = _SINGLE_PRECISION / inflation(projected_dim=size, dim=dim, slack=slack)
+    known = size > 1 and mixed_block(dim) <= dim
+    instances = (_folded_instance(local_epsilon, size, lean),) if known else ()
+    return replace(own, exact=False, outside=0.0, instances=instances)
+
+
+def _folded_instance(local_epsilon: float, size: int, lean: float) -> Atoms:
+    """The instance of rows that are one coordinate of the folded row, and so shorter than its ball.
+
+    PrivUnit reports about their direction with probability (1 + lean)/2, else about the opposite one. The
+    rows are opposite to each other; everybody else's is x', or at a right angle. Such rows exist where
+    coordinates are mixed in blocks no longer than a row, as they undo the mixing of one block.
+    """
+    parameters = optimal_privunit(local_epsilon=local_epsilon, dim=size)
+    measure, density = parameters.cap_measure, parameters.uniform_probability
+    shared = float(caps_at_angle(parameters.threshold, angle=math.pi / 2, dim=size))
+    weight = {s: 1 + math.expm1(local_epsilon) * (1 + s * lean) / 2 if s else 1.0 for s in (1, 0, -1)}
+    candidates = []
+    for parts in (
+        {(s, -s): measure for s in (1, -1)},
+        {
+            **{(s, t): shared for s in (1, -1) for t in (1, -1)},
+            **{(s, 0): measure - 2 * shared for s in (1, -1)},
+            **{(0, t): measure - 2 * shared for t in (1, -1)},
+        },
+    ):
+        atoms = [
+            (weight[s] / weight[t], weight[-s] / weight[t], density * area * weight[t])
+            for (s, t), area in parts.items()
+        ]
+        columns = (np.array(column) for column in zip(*atoms, strict=True))
+        first, second, mass = columns
+        candidates.append(read_coarsely(first - 1, second - 1, mass))
+    return most_telling(candidates)
 
 
 class ProjUnit(LocalRandomizer):
@@ -54,9 +143,6 @@ class ProjUnit(LocalRandomizer):
         projected_dim: k, in [2, dim]; 4096 or dim by default, whichever is less. At dim this is PrivUnit.
         slack: how much longer than the radius y may be, in standard deviations.
         seed: of the public signs; clients and analyzer use the same.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "projunit"
@@ -82,7 +168,7 @@ class ProjUnit(LocalRandomizer):
         excess = along_square(local_epsilon=self.local_epsilon, dim=size)
         leaning = (size * excess - 1) / (size - 1) if size > 1 else 0.0
         spread = (1 - leaning) * dim / size + leaning * self._folding.folds
-        self._mean_square = self._inner.report_norm**2 * spread
+        self._worst_variance = self._inner.report_norm**2 * spread
 
     @property
     def projected_dim(self) -> int:
@@ -103,9 +189,14 @@ class ProjUnit(LocalRandomizer):
             (FieldLayout(self._pattern_bits), FieldLayout(32, self.projected_dim, floating=True)),
         )
 
+    @property
+    def worst_variance(self) -> float:
+        """The bound at 0."""
+        return self._worst_variance
+
     def variance(self, x: Tensor | Rows) -> Tensor:
         """A bound on E‖R(x) - x‖² of each row, (clients,) float64; see the class for when it is the value."""
-        return self._mean_square - self.check_rows(x).l2_norm().double().square()
+        return self.worst_variance - self.check_rows(x).l2_norm().double().square()
 
     def expectation(self, x: Tensor | Rows) -> Tensor:
         """E[R(x)] of each row, (clients, dim) float64: x, but for what is lost where ‖W_b x‖ > ρ.
@@ -125,7 +216,7 @@ class ProjUnit(LocalRandomizer):
         return means / folding.patterns
 
     def blanket(self) -> Blanket:
-        """PrivUnit's in k dimensions, as a bound; see ``projunit_law.projunit_blanket``."""
+        """PrivUnit's in k dimensions, as a bound; see ``projunit.projunit_blanket``."""
         return projunit_blanket(
             local_epsilon=self.local_epsilon,
             dim=self.dim,

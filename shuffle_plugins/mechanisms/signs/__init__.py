@@ -11,8 +11,6 @@ What they share:
 - ``bit_planes``: numbers sent bit by bit, a few of them sampled;
 - ``coordinate_blocks``, ``public_indices``: which coordinates a client reports on;
 - ``representations``: rotations and Kashin frames, which make all coefficients of a vector small.
-
-``…_law`` modules hold numbers and blankets, and need no torch.
 """
 
 from shuffle_plugins.core import face

@@ -1,10 +1,7 @@
 from . import bit_planes as bit_planes
-from . import bit_planes_law as bit_planes_law
-from . import coefficients_law as coefficients_law
+from . import coefficients as coefficients
 from . import coordinate_blocks as coordinate_blocks
-from . import linf_block_law as linf_block_law
 from . import randomized_response as randomized_response
-from . import randomized_response_law as randomized_response_law
 from . import representations as representations
-from . import sign_patterns_law as sign_patterns_law
-from . import sqkr_law as sqkr_law
+from . import sign_blocks as sign_blocks
+from . import sign_patterns as sign_patterns

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.signs.randomized_response import (
+    SignThresholds,
+    bit_blanket,
     random_signs,
     sign_log_likelihood,
 )
-from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds, bit_blanket
 from shuffle_plugins.randomness import Randomness
 
 
@@ -30,9 +30,6 @@ class BinaryRandomizedResponse(LocalRandomizer):
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: 1.
         radius: largest absolute value.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "binary-rr"
@@ -54,14 +51,18 @@ class BinaryRandomizedResponse(LocalRandomizer):
         """Absolute value that a sign stands for, radius·(e+1)/(e-1)."""
         return self.radius / self._thresholds.gain
 
+    @property
+    def worst_variance(self) -> float:
+        """That of 0, report_value²."""
+        return self.report_value**2
+
     def variance(self, x: Tensor | Rows) -> Tensor:
         """Variance of each report, report_value² - x², (clients,)."""
-        values = self.check_rows(x).dense().squeeze(1)
-        return self.report_value**2 - values.double().square()
+        return self.worst_variance - self.check_rows(x).dense().squeeze(1).double().square()
 
     def blanket(self) -> Blanket:
         """The blanket of one bit, whose law the accountant counts exactly."""
-        return bit_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
+        return bit_blanket(self.local_epsilon)
 
     @override
     def sum(self, reports: Reports) -> Tensor:

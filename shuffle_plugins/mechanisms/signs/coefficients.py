@@ -1,28 +1,229 @@
-"""What randomizers of an l2 ball that send coefficients of a public representation have in common."""
+r"""What randomizers of an l2 ball that send coefficients of a public representation have in common.
+
+Both mechanisms represent a vector of the ℓ2 ball by D coefficients of absolute value at most
+r_inf = level·r/√D, with r the radius. A client draws k coefficients, rounds each to a random sign of mean
+coefficient/r_inf, and sends these k signs, the *pattern*, through ``sign_patterns``: patterns that agree
+with the true one in enough places, the *cap*, are sent more often by a factor e^ε0. ``sqkr`` divides the
+coefficients into k blocks and draws one of each; ``l2-block`` draws one block of k neighbours.
+
+All levels are in units of :math:`r/\sqrt{size}`, what every coefficient would be if all were equal.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
+from dataclasses import replace
+from enum import StrEnum
+from functools import lru_cache
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
+from shuffle_plugins.accounting import Atoms, Blanket, InformationBound, diluted
 from shuffle_plugins.compressors import KashinFrame
 from shuffle_plugins.core import Rows, checks, rows_at_once
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.local_randomizer import Norm
-from shuffle_plugins.mechanisms.signs.coefficients_law import (
-    Oversized,
-    balanced_level,
-    check_expected,
-    mean_square,
-    sound_level,
-    thesis_level,
-)
+from shuffle_plugins.mechanisms.signs.randomized_response import LOUDEST_EXACT
 from shuffle_plugins.mechanisms.signs.representations import Frame, representation
+from shuffle_plugins.mechanisms.signs.sign_patterns import (
+    MAX_SIGNS,
+    cap_blanket,
+    cap_parameters,
+    leaning_patterns,
+    spread_information,
+)
 from shuffle_plugins.mechanisms.signs.unit_numbers import NumberRandomizer
+
+CLIENTS, FAILURE = 10_000, 1e-6
+"""Reports in a round, and how likely one may be clipped, that the level provides for by default."""
+
+_SINGLE_PRECISION = 1 - 1e-5
+_HALVINGS = 80  # of the bracket of the level: float64 has no more digits
+
+
+class Oversized(StrEnum):
+    """What becomes of coefficients that are larger than the rotation makes likely.
+
+    ``CLIP``: the ball is so large that, with probability 1 - β over the rotation's signs, no coefficient of
+    any client is clipped: a sub-Gaussian and a union bound. Otherwise those coefficients are clipped, with a
+    bias.
+
+    ``BALANCE``: the ball that minimises variance/n + bias² for n clients with the same vector, its rotated
+    entries as good as normal. Always biased: hardly where n is large beside the variance of one report, and
+    down to a shrunk estimate of little but directions where it is small.
+
+    ``BOUND``: the ball of radius r, which no coefficient can leave. Always unbiased, and of size/level² times
+    the variance.
+    """
+
+    CLIP = "clip"
+    BALANCE = "balance"
+    BOUND = "bound"
+
+
+def sound_level(*, size: int, clients: int, failure: float) -> float:
+    r"""Level that no coefficient of any client passes, but with probability β: at most :math:`\sqrt{size}`.
+
+    :math:`P(\max |w| > t) \le 2 \, size \, n \exp(-size\,t^2/(2 r^2))` gives
+    :math:`\sqrt{2 \log(2 \, size \, n/β)}`.
+    """
+    return min(math.sqrt(2 * math.log(2 * size * clients / failure)), math.sqrt(size))
+
+
+def thesis_level(*, size: int, clients: int, failure: float) -> float:
+    """As printed in Algorithm 3.6.1 of Girgis's thesis: 10·sqrt(log(size·n/β))."""
+    return 10 * math.sqrt(math.log(size * clients / failure))
+
+
+def balanced_level(*, size: int, clients: int, noise: float) -> float:
+    r"""Level c that minimises :math:`c^2 \, noise/n + E[(|g| - c)_+^2]`, g standard normal.
+
+    Args:
+        size: number of coefficients; the level is at most its square root.
+        clients: n, how many clients there are.
+        noise: variance of one report at level 1, in units of r².
+    """
+
+    def slope(level: float) -> float:
+        density = math.exp(-level * level / 2) / math.sqrt(2 * math.pi)
+        above = math.erfc(level / math.sqrt(2)) / 2
+        return level * noise / clients - 2 * (density - level * above)
+
+    low, high = 0.0, math.sqrt(size)
+    if slope(high) <= 0:
+        return high
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if slope(middle) > 0 else (middle, high)
+    return high
+
+
+def check_expected(*, clients: int, failure: float) -> None:
+    """Check how many clients are expected and how often one may be clipped.
+
+    Raises:
+        ValueError: unless they are a positive whole number and a probability.
+    """
+    checks.whole("clients", clients)
+    checks.number("failure", failure, above=0, below=1)
+
+
+def mean_square(level: float, *, stretch: float = 1.0) -> float:
+    """An upper bound on the mean square of a record's coefficients, over the square of the clipping bound.
+
+    Coefficients above a fixed bound, the clipping bound, are clipped to it.
+
+    Args:
+        level: the clipping bound, over the size of the coefficients of a longest record if all are equal.
+        stretch: an upper bound on the norm of all coefficients over the norm of the record.
+    """
+    return min((stretch / (_SINGLE_PRECISION**10 * level)) ** 2, 1.0)
+
+
+def flat_lean(level: float) -> float:
+    """The size of the coefficients of the vector ±r·e_1, as a share of the clipping bound; at most 1.
+
+    All of them have the same size: in a rotation and in a Kashin frame they are a row of a Hadamard matrix.
+    The result is rounded down by as much as computing them in single precision can change them.
+
+    Args:
+        level: the clipping bound, over the size of the coefficients of a longest record if all are equal.
+    """
+    return 1.0 if level <= 1 else _SINGLE_PRECISION / level
+
+
+def aligned_records(*, level: float, dim: int) -> tuple[tuple[float, float], ...]:
+    """Vectors whose rotated coefficients are of one size, or 0: their sizes, and how many are not 0.
+
+    Of the first 2**a numbers all are of one size, with the rotation's own signs, and the others 0. Then each
+    2**a-th coefficient is √(2**a) times what it would be if all were equal, and the others are 0.
+    Coefficients above the clipping bound are clipped to it.
+    """
+    found = []
+    for power in range(dim.bit_length()):
+        size = flat_lean(level / 2.0 ** (power / 2))
+        found.append((size, 2.0**-power))
+        if size == 1:
+            break
+    return tuple(found)
+
+
+def best_signs(*, local_epsilon: float, dim: int, among: tuple[int, ...] | None = None) -> int:
+    """The number k of signs with the largest k·gain², for which the variance of a report is about least.
+
+    The gain is the factor by which randomising shrinks the mean: E[sent sign] = gain · true sign. Of several
+    equally good k the first in ``among`` is taken.
+
+    Args:
+        local_epsilon: ε0 of a report in nats, in [1e-9, 500].
+        dim: length of a client's vector; not used if ``among`` is given.
+        among: values of k to choose from, in [1, 20]; by default 1, 2, …, min(20, dim).
+    """
+    checks.local_epsilon(local_epsilon)
+    return _best_signs(local_epsilon, among or tuple(range(1, min(checks.dim(dim), MAX_SIGNS) + 1)))
+
+
+@lru_cache(maxsize=1024)
+def _best_signs(local_epsilon: float, among: tuple[int, ...]) -> int:
+    def information(signs: int) -> float:
+        return signs * cap_parameters(local_epsilon=local_epsilon, signs=signs).gain ** 2
+
+    return max(among, key=information)
+
+
+def drawn_square(*, size: int, signs: int, square: float) -> float:
+    """An upper bound on the mean square of the coefficients that ``sqkr`` draws, one of each of k blocks.
+
+    If k does not divide D, some blocks have one coefficient less than the others. Each of their coefficients
+    is drawn more often, so the mean over drawn coefficients can be above the mean over all.
+
+    Args:
+        size: D, the number of coefficients of a vector.
+        signs: k, the number of blocks, at most D.
+        square: mean over all D of (coefficient/r_inf)², or an upper bound on it; in (0, 1].
+
+    Returns:
+        The bound, in units of r_inf²; in (0, 1].
+    """
+    return min(square * size / (signs * (size // signs)), 1.0)
+
+
+def patterns_blanket(
+    *, local_epsilon: float, signs: int, level: float, square: float, whole: float = 1.0
+) -> Blanket:
+    """The blanket of reports that send one pattern of k signs of coefficients, from above and from below.
+
+    From above it holds for any records. It is the blanket of a pattern whose signs are certain. Beside it is
+    a bound on the information (``Blanket.information_bound``), which often gives a much smaller ε, since a
+    vector of the ℓ2 ball cannot have all coefficients at ±r_inf. There is no such bound for square = 1 or
+    ε0 ≥ 42.
+
+    From below (``Blanket.instances``) client 1 holds r·e_1 or −r·e_1, with e_1 the first unit vector. All of
+    their coefficients are ±r/√D, that is ±r_inf/level. There is no such bound for ε0 ≥ 42, where
+    probabilities in units of 2**-62 are too coarse.
+
+    Args:
+        local_epsilon: ε0 of a report in nats, in [1e-9, 500].
+        signs: k, signs in a pattern, in [1, 20].
+        level: r_inf·√D/r, the largest coefficient allowed over the size r/√D of coefficients that are all
+            equal.
+        square: upper bound on the mean of (coefficient/r_inf)² over the coefficients drawn; in (0, 1].
+        whole: share of the blocks that have k coefficients; the others are padded with zeros. In [0, 1].
+    """
+    instances: tuple[Atoms, ...] = ()
+    if whole > 0 and local_epsilon < LOUDEST_EXACT:
+        own = leaning_patterns(local_epsilon=local_epsilon, signs=signs, lean=flat_lean(level))
+        instances = (diluted(own, whole),)
+    blanket = cap_blanket(local_epsilon=local_epsilon, signs=signs, exact=False, instances=instances)
+    if square == 1 or local_epsilon >= LOUDEST_EXACT:
+        return blanket
+    information = spread_information(local_epsilon=local_epsilon, signs=signs, mean_square=square)
+    bound = InformationBound.of_blanket(
+        local_epsilon=local_epsilon, information=information, mass=blanket.mass
+    )
+    return replace(blanket, information_bound=bound)
+
 
 _CHUNK_ENTRIES = 1 << 20  # coefficients handled at a time, on a CPU
 _LARGEST_LEVEL = 1e6  # no sensible level comes near; squares stay in range
@@ -44,9 +245,6 @@ class CoefficientRandomizer(NumberRandomizer):
         frame: ``"rotation"`` or ``"kashin"``.
         seed: whole number that fixes rotation or frame.
         level: what the mechanism would choose itself, if given.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     norm: ClassVar[Norm] = Norm.L2

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-import torch
-from torch import Tensor
-
 from shuffle_plugins.core import checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.randomness import Randomness
 
 
@@ -23,9 +21,6 @@ class CoordinateBlocks:
     Attributes:
         dim: number of coordinates.
         count: number of blocks, in [1, dim].
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
 
     dim: int

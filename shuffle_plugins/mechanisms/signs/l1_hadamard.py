@@ -5,26 +5,22 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.compressors import hadamard_coefficients, hadamard_scatter, l1_norms, padded_dim
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
-from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
+from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES, LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.signs.public_indices import PublicIndices
 from shuffle_plugins.mechanisms.signs.randomized_response import (
-    random_signs,
-    sign_log_likelihood,
-)
-from shuffle_plugins.mechanisms.signs.randomized_response_law import (
     SignThresholds,
-    randomized_response_blanket,
+    random_signs,
+    sign_blanket,
+    sign_log_likelihood,
 )
 from shuffle_plugins.randomness import Randomness
 
-_MOST_OUTCOMES = 1 << 16  # more reports are not listed
 _CHUNK_ENTRIES = 1 << 17  # entries handled at a time
 
 
@@ -59,9 +55,6 @@ class L1Hadamard(LocalRandomizer):
         p: the ball's norm, in [1, 2).
         public_seed: whole number from which all derive the indices; private indices by default.
         position: with ``public_seed``, the place in the round of the first row, or report, of a batch.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "l1-hadamard"
@@ -110,13 +103,18 @@ class L1Hadamard(LocalRandomizer):
     def _index_bits(self) -> int:
         return self._size.bit_length() - 1
 
+    @property
+    def worst_variance(self) -> float:
+        """That of 0, d·report_value²."""
+        return self.dim * self.report_value**2
+
     def variance(self, x: Tensor | Rows) -> Tensor:
         """E‖R(x) - x‖² = d·report_value² - ‖x‖₂² of each row, (clients,), float64."""
-        return self.dim * self.report_value**2 - self.check_rows(x).l2_norm().double().square()
+        return self.worst_variance - self.check_rows(x).l2_norm().double().square()
 
     def blanket(self) -> Blanket:
         """The generic blanket: r1 times the first unit vector and its opposite attain it."""
-        return randomized_response_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
+        return sign_blanket(self.local_epsilon)
 
     @override
     def sum(self, reports: Reports) -> Tensor:
@@ -126,7 +124,7 @@ class L1Hadamard(LocalRandomizer):
 
     def outcomes(self) -> Reports | None:
         """Either sign of every coefficient, where they are at most 2**16; none with public indices."""
-        if not self.shufflable or 2 * self._size > _MOST_OUTCOMES:
+        if not self.shufflable or 2 * self._size > MOST_OUTCOMES:
             return None
         every = torch.arange(2 * self._size)
         return self.layout.reports(every // 2, (every % 2).to(torch.uint8))

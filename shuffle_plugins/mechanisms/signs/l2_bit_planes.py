@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from torch import Tensor
-
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.compressors import Rotation
-from shuffle_plugins.mechanisms.signs.bit_planes import BitPlaneRandomizer, BitPlanes
-from shuffle_plugins.mechanisms.signs.bit_planes_law import best_plan, sampled_blanket
-from shuffle_plugins.mechanisms.signs.coefficients import CoefficientRandomizer
-from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized, aligned_records, flat_lean
-from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants
+from shuffle_plugins.core.lazy_torch import Tensor
+from shuffle_plugins.mechanisms.signs.bit_planes import (
+    BitPlaneRandomizer,
+    BitPlanes,
+    best_plan,
+    sampled_blanket,
+)
+from shuffle_plugins.mechanisms.signs.coefficients import (
+    CoefficientRandomizer,
+    Oversized,
+    aligned_records,
+    flat_lean,
+)
+from shuffle_plugins.mechanisms.signs.randomized_response import Constants
 from shuffle_plugins.mechanisms.signs.representations import Frame
 
 
@@ -53,9 +60,6 @@ class L2BitPlanes(BitPlaneRandomizer, CoefficientRandomizer):
         clients: n, reports in a round; for the level alone.
         failure: β, in (0, 1); for the level alone.
         constants: ``"exact"``, or ``"thesis"`` for the printed ones: also 10·√(log(Dn/β)) for the level.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "l2-bit-planes"
@@ -99,7 +103,6 @@ class L2BitPlanes(BitPlaneRandomizer, CoefficientRandomizer):
         return sampled_blanket(
             local_epsilon=self.local_epsilon,
             plan=self.plan,
-            dim=self.dim,
             constants=self._planes.constants,
             records=self._records,
             square=self._mean_square,

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-from torch.nn.functional import pad
+import numpy as np
+from numpy.typing import NDArray
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import Reports, Rows, checks
-from shuffle_plugins.mechanisms.signs.coefficients import CoefficientRandomizer
-from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized
-from shuffle_plugins.mechanisms.signs.linf_block_law import report_bits
+from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.mechanisms.signs.coefficients import (
+    CoefficientRandomizer,
+    Oversized,
+    best_signs,
+    patterns_blanket,
+)
 from shuffle_plugins.mechanisms.signs.public_indices import PublicIndices
 from shuffle_plugins.mechanisms.signs.representations import Frame
-from shuffle_plugins.mechanisms.signs.sign_blocks import SignBlockRandomizer, SignBlocks
-from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_parameters
-from shuffle_plugins.mechanisms.signs.sqkr_law import best_signs, patterns_blanket
+from shuffle_plugins.mechanisms.signs.sign_blocks import SignBlockRandomizer, SignBlocks, report_bits
+from shuffle_plugins.mechanisms.signs.sign_patterns import MAX_SIGNS, cap_parameters
 from shuffle_plugins.randomness import Randomness
 
 _CHUNK_ENTRIES = 1 << 20  # overlaps handled at a time
@@ -30,7 +32,7 @@ class L2Block(SignBlockRandomizer, CoefficientRandomizer):
     A row is represented by D coefficients of absolute value at most r_inf = level·r/√D. A client draws one of
     B = ceil(D/k) blocks of k neighbouring coefficients uniformly, rounds them to signs of mean c_j/r_inf, and
     sends the block and the pattern, which is likelier by e^ε0 where it agrees with the rounded one in at
-    least t places (``sign_patterns_law``). With P the reconstruction, c_b the coefficients of block b and
+    least t places (``sign_patterns``). With P the reconstruction, c_b the coefficients of block b and
     :math:`ρ = E[y_1 y_2]` for a pattern y about all-plus signs,
 
     .. math:: E\|R(x) - x\|^2 = \frac{d}{D} \frac{r_{inf}^2 B D}{g^2} - \|x\|^2
@@ -153,31 +155,33 @@ class L2Block(SignBlockRandomizer, CoefficientRandomizer):
 
     @property
     def _worst_spread_variance(self) -> float:
-        largest = max(float(torch.linalg.eigvalsh(part).amax()) for _, part in self._neighbour_overlaps())
+        largest = max(float(np.linalg.eigvalsh(part).max()) for _, part in self._neighbour_overlaps())
         pairs = self._pair_factor * self._representation.size * max(0.0, largest)
         return self.coefficient_radius**2 * (self._second_moment + pairs)
 
     def _spread_variance(self, coefficients: Tensor) -> Tensor:
         norms = self._representation.reconstruct(coefficients).square().sum(dim=1)
         blocks, signs = self._blocks.blocks, self.signs
-        cut = pad(coefficients, (0, blocks * signs - self._representation.size)).view(-1, blocks, signs)
+        cut = torch.nn.functional.pad(coefficients, (0, blocks * signs - self._representation.size)).view(
+            -1, blocks, signs
+        )
         pairs = torch.zeros_like(norms)
         for some, overlaps in self._neighbour_overlaps():
             part = cut[:, some]
-            pairs += torch.einsum("nbi,bij,nbj->n", part, overlaps.to(part.device), part)
+            pairs += torch.einsum("nbi,bij,nbj->n", part, torch.from_numpy(overlaps).to(part.device), part)
         return self.coefficient_radius**2 * self._second_moment - norms + self._pair_factor * pairs
 
-    def _neighbour_overlaps(self) -> Iterator[tuple[slice, Tensor]]:
+    def _neighbour_overlaps(self) -> Iterator[tuple[slice, NDArray[np.float64]]]:
         """Some blocks, and inner products of the columns of each, (blocks, k, k), without the diagonal."""
         overlaps = self._representation.overlaps()
         step = max(1, _CHUNK_ENTRIES // self.signs**2)
         for start in range(0, self._blocks.blocks, step):
             some = slice(start, min(start + step, self._blocks.blocks))
-            columns = self._blocks.columns(torch.arange(some.start, some.stop))
+            columns = np.arange(some.start, some.stop)[:, None] * self.signs + np.arange(self.signs)
             beyond = columns >= self._representation.size
-            both = columns.unsqueeze(2) ^ columns.unsqueeze(1)
-            alone = beyond.unsqueeze(2) | beyond.unsqueeze(1) | (both == 0)
-            yield some, overlaps[both.masked_fill(alone, 0)].masked_fill_(alone, 0.0)
+            both = columns[:, :, None] ^ columns[:, None, :]
+            alone = beyond[:, :, None] | beyond[:, None, :] | (both == 0)
+            yield some, np.where(alone, 0.0, overlaps[np.where(alone, 0, both)])
 
     def _chosen(self, x: Rows, randomness: Randomness) -> Tensor:
         public = not self.shufflable

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import Rows, rows_at_once
-from shuffle_plugins.mechanisms.signs.bit_planes import BitPlaneRandomizer, BitPlanes
-from shuffle_plugins.mechanisms.signs.bit_planes_law import best_plan, sampled_blanket
-from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants
+from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.mechanisms.signs.bit_planes import (
+    BitPlaneRandomizer,
+    BitPlanes,
+    best_plan,
+    sampled_blanket,
+)
+from shuffle_plugins.mechanisms.signs.randomized_response import Constants
 from shuffle_plugins.mechanisms.signs.unit_numbers import CoordinateRandomizer
 
 _CHUNK_ENTRIES = 1 << 20  # entries handled at a time
@@ -84,6 +86,4 @@ class LInfBitPlanes(BitPlaneRandomizer, CoordinateRandomizer):
 
     def blanket(self) -> Blanket:
         """That of one sign; several are bounded by the generic blanket."""
-        return sampled_blanket(
-            local_epsilon=self.local_epsilon, plan=self.plan, dim=self.dim, constants=self.constants
-        )
+        return sampled_blanket(local_epsilon=self.local_epsilon, plan=self.plan, constants=self.constants)

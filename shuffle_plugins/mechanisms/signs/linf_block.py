@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from torch import Tensor
-
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import Rows, checks
-from shuffle_plugins.mechanisms.signs.linf_block_law import best_block, block_blanket, report_bits
-from shuffle_plugins.mechanisms.signs.sign_blocks import SignBlockRandomizer, SignBlocks
-from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_parameters
+from shuffle_plugins.core.lazy_torch import Tensor
+from shuffle_plugins.mechanisms.signs.sign_blocks import (
+    SignBlockRandomizer,
+    SignBlocks,
+    best_block,
+    block_blanket,
+    report_bits,
+)
+from shuffle_plugins.mechanisms.signs.sign_patterns import MAX_SIGNS, cap_parameters
 from shuffle_plugins.mechanisms.signs.unit_numbers import CoordinateRandomizer
 
 
@@ -19,7 +23,7 @@ class LInfBlock(SignBlockRandomizer, CoordinateRandomizer):
 
     A client draws one of B = ceil(d/s) blocks uniformly, rounds its coordinates to signs of mean x_i/r
     (beyond d: of mean 0), and sends the block and the pattern, which is likelier by e^ε0 where it agrees with
-    the rounded signs in at least t places (``sign_patterns_law``). A sign stands for ±B·r/g, so
+    the rounded signs in at least t places (``sign_patterns``). A sign stands for ±B·r/g, so
 
     .. math:: E\|R(x) - x\|^2 = d\,B\,r^2/g^2 - \|x\|_2^2,
               \qquad g = \frac{(e^{ε_0} - 1) \binom{s-1}{t-1}}{2^s + (e^{ε_0} - 1) \sum_{a \ge t}
@@ -81,10 +85,14 @@ class LInfBlock(SignBlockRandomizer, CoordinateRandomizer):
         """Absolute value that a sign stands for at its coordinate, B·r/g."""
         return self._blocks.sign_value * self.radius
 
+    @property
+    def worst_variance(self) -> float:
+        """That of 0, d·B·r²/g²."""
+        return self.dim * self.radius**2 * self._blocks.coordinate_second_moment
+
     def variance(self, x: Tensor | Rows) -> Tensor:
         """E‖R(x) - x‖² = d·B·r²/g² - ‖x‖₂² of each row, (clients,), float64."""
-        second_moment = self.dim * self.radius**2 * self._blocks.coordinate_second_moment
-        return second_moment - self.check_rows(x).l2_norm().double().square()
+        return self.worst_variance - self.check_rows(x).l2_norm().double().square()
 
     def blanket(self) -> Blanket:
         """The cap's blanket: rows of opposite sign in every coordinate attain it where s divides d.

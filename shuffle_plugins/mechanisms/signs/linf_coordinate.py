@@ -5,24 +5,20 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows
+from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES
 from shuffle_plugins.mechanisms.signs.randomized_response import (
-    random_signs,
-    sign_log_likelihood,
-)
-from shuffle_plugins.mechanisms.signs.randomized_response_law import (
     SignThresholds,
-    randomized_response_blanket,
+    random_signs,
+    sign_blanket,
+    sign_log_likelihood,
 )
 from shuffle_plugins.mechanisms.signs.unit_numbers import CoordinateRandomizer
 from shuffle_plugins.randomness import Randomness
-
-_MOST_OUTCOMES = 1 << 16  # more reports are not listed
 
 
 class LInfCoordinate(CoordinateRandomizer):
@@ -41,9 +37,6 @@ class LInfCoordinate(CoordinateRandomizer):
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: d, length of a client's vector.
         radius: r, largest absolute coordinate.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "linf-coordinate"
@@ -63,13 +56,18 @@ class LInfCoordinate(CoordinateRandomizer):
         """Absolute value that a sign stands for at its coordinate, d·radius·(e+1)/(e-1)."""
         return self.dim * self.radius / self._thresholds.gain
 
+    @property
+    def worst_variance(self) -> float:
+        """That of 0, report_value²."""
+        return self.report_value**2
+
     def variance(self, x: Tensor | Rows) -> Tensor:
         """E‖R(x) - x‖² = report_value² - ‖x‖₂² of each row, (clients,), float64."""
-        return self.report_value**2 - self.check_rows(x).l2_norm().double().square()
+        return self.worst_variance - self.check_rows(x).l2_norm().double().square()
 
     def blanket(self) -> Blanket:
         """The generic blanket: rows of opposite sign in every coordinate attain it."""
-        return randomized_response_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
+        return sign_blanket(self.local_epsilon)
 
     @override
     def sum(self, reports: Reports) -> Tensor:
@@ -81,7 +79,7 @@ class LInfCoordinate(CoordinateRandomizer):
 
     def outcomes(self) -> Reports | None:
         """Either sign of every coordinate, up to 2**15 coordinates."""
-        if 2 * self.dim > _MOST_OUTCOMES:
+        if 2 * self.dim > MOST_OUTCOMES:
             return None
         every = torch.arange(2 * self.dim)
         return self.layout.reports(every // 2, (every % 2).to(torch.uint8))

@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from shuffle_plugins.compressors import public_random_bytes
 from shuffle_plugins.core import checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 
 _WORD = 8  # bytes from which an index is drawn
 _LAST_POSITION = 1 << 40  # more clients than any round has
@@ -26,9 +25,6 @@ class PublicIndices:
         purpose: what they are for: other purposes have other indices.
         seed: any whole number; None where clients draw indices of their own, and there are no public ones.
         position: of the first client of a batch in the round, in [0, 2**40]; 0 without a seed.
-
-    Raises:
-        ValueError: if an attribute is out of range.
     """
 
     purpose: str

@@ -24,9 +24,6 @@ def representation(frame: Frame, *, dim: int, seed: int, level: float | None = N
         dim: length of a vector.
         seed: any whole number, public.
         level: of a Kashin frame; its default if None.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     checks.whole("seed", seed, at_least=-math.inf)
     if frame is Frame.ROTATION:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from shuffle_plugins.mechanisms.signs.linf_bit_planes import LInfBitPlanes
-from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants
+from shuffle_plugins.mechanisms.signs.randomized_response import Constants
 
 
 class SampledBits(LInfBitPlanes):

@@ -5,28 +5,31 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
-from shuffle_plugins.mechanisms.signs.coefficients import CoefficientRandomizer
-from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized
+from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES
+from shuffle_plugins.mechanisms.signs.coefficients import (
+    CoefficientRandomizer,
+    Oversized,
+    best_signs,
+    drawn_square,
+    patterns_blanket,
+)
 from shuffle_plugins.mechanisms.signs.coordinate_blocks import CoordinateBlocks
 from shuffle_plugins.mechanisms.signs.public_indices import PublicIndices
 from shuffle_plugins.mechanisms.signs.representations import Frame
 from shuffle_plugins.mechanisms.signs.sign_patterns import (
+    MAX_SIGNS,
+    cap_parameters,
     pattern_likelihood,
     pattern_signs,
     round_to_patterns,
     send_patterns,
 )
-from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_parameters
-from shuffle_plugins.mechanisms.signs.sqkr_law import best_signs, drawn_square, patterns_blanket
 from shuffle_plugins.randomness import Randomness
-
-_MOST_OUTCOMES = 1 << 16  # more reports are not listed
 
 
 class SQKR(CoefficientRandomizer):
@@ -35,7 +38,7 @@ class SQKR(CoefficientRandomizer):
     A row is represented by D coefficients of absolute value at most r_inf = level·r/√D, a Kashin
     representation. A client draws one coefficient from each of k blocks of them, rounds these to signs of
     mean c_j/r_inf, and sends the places and the pattern of k signs, which is likelier by e^ε0 where it agrees
-    with the rounded one in at least t places (``sign_patterns_law``). The paper's :math:`2^k`-ary randomised
+    with the rounded one in at least t places (``sign_patterns``). The paper's :math:`2^k`-ary randomised
     response is t = k; the best t is never worse. A sign at a coefficient of a block of length b stands for
     ±b·r_inf/g.
 
@@ -54,12 +57,7 @@ class SQKR(CoefficientRandomizer):
     reads them in order, the first being that of the client at ``position``. Estimates are unbiased over the
     seed; take a new one for every round, drawn after the data are fixed.
 
-    With ``frame="rotation"`` encoding takes one pass over a row instead of several transforms (in Opacus, 2.1
-    to 2.5 times Opacus's own step instead of 20 to 28 times), reports are as short, the level is
-    larger (:class:`~.Oversized`), and a coefficient that passes
-    it is clipped, with a bias: see ``l2-bit-planes``. With a Kashin frame nothing is ever clipped, but
-    a few vectors are sent as shorter ones: those close to one column of the frame, which are made from the
-    seed, and some of those with a few equal numbers and zeros (:class:`~.KashinFrame`, ``stretch``).
+    For ``frame="rotation"`` see ``l2-block``.
 
     Args:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
@@ -74,9 +72,6 @@ class SQKR(CoefficientRandomizer):
         oversized: ``"clip"``, ``"balance"`` or ``"bound"``, for a rotation.
         clients: reports in a round, for a rotation's level.
         failure: how likely a round may be clipped, for a rotation's level.
-
-    Raises:
-        ValueError: if a parameter is out of range.
     """
 
     name: ClassVar[str] = "sqkr"
@@ -152,7 +147,7 @@ class SQKR(CoefficientRandomizer):
         """Every pattern at every combination of places, at most 2**16; none with public places."""
         lengths = self._blocks.lengths().tolist()
         count = math.prod(lengths) << self.signs
-        if not self.shufflable or count > _MOST_OUTCOMES:
+        if not self.shufflable or count > MOST_OUTCOMES:
             return None
         rest = torch.arange(count)
         patterns, rest = rest & ((1 << self.signs) - 1), rest >> self.signs

@@ -5,9 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import ClassVar
 
-from torch import Tensor
-
 from shuffle_plugins.core import Rows
+from shuffle_plugins.core.lazy_torch import Tensor
 from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
 
 

@@ -21,8 +21,8 @@ from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.normal_sums import BoundedTerms, log_chernoff, positive_part_bound
 from shuffle_plugins.accounting.pairs.others import _profile, others_losses
 from shuffle_plugins.accounting.pairs.spread import SpreadPair
-from shuffle_plugins.mechanisms.privunit.privunit_law import optimal_privunit, privunit_blanket
-from shuffle_plugins.mechanisms.signs.sign_patterns_law import cap_parameters, spread_information
+from shuffle_plugins.mechanisms.privunit.privunit import optimal_privunit, privunit_blanket
+from shuffle_plugins.mechanisms.signs.sign_patterns import cap_parameters, spread_information
 
 FACTORS = np.array([1.0, 1.02, 1.1, 1.3, 2.0])  # E
 

@@ -25,7 +25,9 @@ from shuffle_plugins.accounting import (
 from shuffle_plugins.accounting.published import clones
 from shuffle_plugins.accounting.rounds.coins import SumRound
 from shuffle_plugins.accounting.rounds.tags import Tag, TaggedRound
-from shuffle_plugins.mechanisms.categories import oracles_law
+from shuffle_plugins.mechanisms.categories.hadamard_response import ideal_hadamard_response
+from shuffle_plugins.mechanisms.categories.k_rr import ideal_k_ary_response
+from shuffle_plugins.mechanisms.categories.subset_selection import ideal_subset_selection
 
 VIOLATION = 1e-12
 SHARES = (0.0, 0.05, 0.2, 0.5, 0.8, 0.95)  # of ε0
@@ -168,17 +170,17 @@ def hadamard(local_epsilon: float) -> np.ndarray:
 MECHANISMS = {
     "k-rr": (
         lambda e: k_ary_response(e, 3),
-        lambda e: oracles_law.ideal_k_ary_response(local_epsilon=e, categories=3),
+        lambda e: ideal_k_ary_response(local_epsilon=e, categories=3),
     ),
     "k-rr of 4": (
         lambda e: k_ary_response(e, 4),
-        lambda e: oracles_law.ideal_k_ary_response(local_epsilon=e, categories=4),
+        lambda e: ideal_k_ary_response(local_epsilon=e, categories=4),
     ),
     "subset-selection": (
         lambda e: subsets(e, 4, 2),
-        lambda e: oracles_law.ideal_subset_selection(local_epsilon=e, categories=4, size=2),
+        lambda e: ideal_subset_selection(local_epsilon=e, categories=4, size=2),
     ),
-    "hadamard-response": (hadamard, lambda e: oracles_law.ideal_hadamard_response(local_epsilon=e)),
+    "hadamard-response": (hadamard, lambda e: ideal_hadamard_response(local_epsilon=e)),
     "binary-rr": (lambda e: k_ary_response(e, 2), Blanket.bit),
 }
 
@@ -309,9 +311,7 @@ def test_the_delta_of_reports_is_charged_for_everybody() -> None:
 
 
 def test_what_an_epoch_is_survives_a_checkpoint() -> None:
-    one = epoch(
-        600, mechanism="k-rr", blanket=oracles_law.ideal_k_ary_response(local_epsilon=3.0, categories=9)
-    )
+    one = epoch(600, mechanism="k-rr", blanket=ideal_k_ary_response(local_epsilon=3.0, categories=9))
     assert Round.from_state(one.state()) == one
     accountant, restored = accountant_of((one, 3)), ShuffleAccountant()
     restored.load_state_dict(accountant.state_dict())

@@ -21,9 +21,9 @@ from shuffle_plugins.mechanisms.noise.additive_law import (
     gaussian_blanket,
     laplace_ball_information,
 )
-from shuffle_plugins.mechanisms.noise.discrete_gaussian_law import rounded_distance
-from shuffle_plugins.mechanisms.noise.discrete_laplace_law import laplace_grid
-from shuffle_plugins.mechanisms.noise.gaussian_law import gaussian_delta, noise_ratio
+from shuffle_plugins.mechanisms.noise.approximate_noise import gaussian_delta, noise_ratio
+from shuffle_plugins.mechanisms.noise.discrete_gaussian import rounded_distance
+from shuffle_plugins.mechanisms.noise.discrete_laplace import laplace_grid
 from shuffle_plugins.randomness import Randomness, SeededRandomness
 
 NAMES = ["laplace", "discrete-laplace", "gaussian", "discrete-gaussian"]

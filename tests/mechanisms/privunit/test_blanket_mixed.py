@@ -8,8 +8,8 @@ from scipy import special
 
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.mechanisms import get
-from shuffle_plugins.mechanisms.privunit.blanket_mixed_law import blanket_mixed_blanket, mixed_half_spaces
-from shuffle_plugins.mechanisms.privunit.half_spaces_law import HalfSpaceParameters
+from shuffle_plugins.mechanisms.privunit.blanket_mixed import blanket_mixed_blanket, mixed_half_spaces
+from shuffle_plugins.mechanisms.privunit.half_spaces import HalfSpaceParameters
 
 EPSILONS = [1e-6, 0.5, 2.0, 8.0, 60.0, 500.0]
 

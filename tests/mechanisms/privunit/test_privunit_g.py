@@ -8,8 +8,8 @@ from scipy import special, stats
 from thinning import first_fast
 
 from shuffle_plugins.mechanisms import get
-from shuffle_plugins.mechanisms.privunit.half_spaces_law import HalfSpaceParameters
-from shuffle_plugins.mechanisms.privunit.privunit_g_law import optimal_privunit_g
+from shuffle_plugins.mechanisms.privunit.half_spaces import HalfSpaceParameters
+from shuffle_plugins.mechanisms.privunit.privunit_g import optimal_privunit_g
 from shuffle_plugins.randomness import Randomness, SeededRandomness
 
 EPSILONS = [1e-4, 1.5, 50.0]

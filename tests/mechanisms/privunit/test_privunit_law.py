@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from scipy import integrate, special
 
-from shuffle_plugins.mechanisms.privunit.privunit_g_law import optimal_privunit_g
-from shuffle_plugins.mechanisms.privunit.privunit_law import (
+from shuffle_plugins.mechanisms.privunit.privunit import (
     PrivUnitParameters,
     optimal_privunit,
     privunit_blanket,
 )
+from shuffle_plugins.mechanisms.privunit.privunit_g import optimal_privunit_g
 from shuffle_plugins.mechanisms.privunit.sphere import cap_coordinate, cap_measure, cap_moment
 
 DIMS = [2, 3, 12, 1_000, 203_530, 10_000_000]

@@ -10,7 +10,7 @@ from shuffle_plugins.accounting.pairs.blanket import Form
 from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms import blanket, get
 from shuffle_plugins.mechanisms.privunit.folding import Folding
-from shuffle_plugins.mechanisms.privunit.projunit_law import along_square
+from shuffle_plugins.mechanisms.privunit.projunit import along_square
 from shuffle_plugins.randomness import SeededRandomness
 
 EPSILONS = [1e-4, 1.5, 50.0]

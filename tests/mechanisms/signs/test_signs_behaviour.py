@@ -7,7 +7,7 @@ import torch
 
 from shuffle_plugins.core import Reports, Rows
 from shuffle_plugins.mechanisms import get
-from shuffle_plugins.mechanisms.signs.coefficients_law import balanced_level, sound_level
+from shuffle_plugins.mechanisms.signs.coefficients import balanced_level, sound_level
 from shuffle_plugins.mechanisms.signs.public_indices import PublicIndices
 from shuffle_plugins.randomness import SeededRandomness
 

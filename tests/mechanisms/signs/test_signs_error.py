@@ -9,7 +9,7 @@ import torch
 from thinning import first_fast
 
 from shuffle_plugins.mechanisms import get
-from shuffle_plugins.mechanisms.signs.bit_planes_law import best_plan, budgets, plane_weights
+from shuffle_plugins.mechanisms.signs.bit_planes import best_plan, budgets, plane_weights
 from shuffle_plugins.mechanisms.signs.coordinate_blocks import CoordinateBlocks
 from shuffle_plugins.randomness import SeededRandomness
 
