@@ -72,7 +72,7 @@ def hockey_stick(first: Law, second: Law, epsilon: float) -> float:
 
 def mixed_bound(pair: MixPair, factors: np.ndarray) -> np.ndarray:
     """The bound of section 3c of the proofs at each E of ``factors``, which rise: all shares and mixes."""
-    draws = min(pair.slots, pair.population - 1) - pair.stands_in
+    draws = min(pair.slots, pair.population - 1)
     shares, left_out = pair.shares()
     growth = factors - 1
     visible = pair.participation * pair.slots / pair.population
@@ -96,10 +96,6 @@ def mixed_bound(pair: MixPair, factors: np.ndarray) -> np.ndarray:
                 - pair.population * growth
             )
             mass = np.append(visible * own, 1 - visible)
-            if pair.stands_in:
-                rest, chances = seen_of(pair.others.shared, share.bucket.kept * pair.others.common)
-                value = np.vstack([value[:-1], share.bucket.others * rest - pair.population * growth])
-                mass = np.append(visible * own, (1 - visible) * chances)
             for (values, masses), count in zip(types, mix, strict=True):
                 lazy = np.concatenate([share.bucket.others * values, np.zeros((1, len(growth)))])
                 weights = np.append(pair.participation * masses, 1 - pair.participation)

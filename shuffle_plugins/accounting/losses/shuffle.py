@@ -182,11 +182,13 @@ def outcomes_of(
         if kind == "upper" and _has_three_counts(pair) and pair.slots * pair.active >= _MANY_ACTIVE:
             return slot_losses(pair.as_slots(), tolerance=tolerance)
         return (*_outcomes(pair, kind=kind, tolerance=tolerance, cells=cells), 0.0)
-    if isinstance(pair, BitPair | OthersPair):
+    if isinstance(pair, BitPair):
         if kind == "lower":
-            raise ValueError("envelopes over what others hold are bounded from above only")
-        if isinstance(pair, BitPair):
-            return bit_losses(pair)
+            raise ValueError("envelopes are bounded from above only")
+        return bit_losses(pair)
+    if isinstance(pair, OthersPair):
+        if kind == "lower":
+            raise ValueError("mixes of others are bounded from above only")
         return others_losses(pair, tolerance=tolerance, mass=mass, beside=beside)
     if kind == "lower":
         return (*slot_losses_from_below(pair), 0.0)

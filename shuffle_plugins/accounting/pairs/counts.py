@@ -12,8 +12,9 @@ report's likelihoods under the two records over the blanket's, has a = (r0 + r1)
 with its mirror image; an empty slot has r0 = r1 = 0, and a slot without a client (Poisson sampling) adds
 nothing.
 
-Reports with many different weights need :class:`~shuffle_plugins.accounting.pairs.slots.SlotPair`, and
-reports that hide by all of their laws :class:`~shuffle_plugins.accounting.pairs.mixes.MixPair`.
+Reports with many different weights need :class:`~shuffle_plugins.accounting.pairs.slots.SlotPair`; randomised
+bits that are only counted have :class:`~shuffle_plugins.accounting.pairs.bits.BitPair`, and reports that hide
+by all of their laws :class:`~shuffle_plugins.accounting.pairs.crowd.CrowdPair`.
 
 Source: the blanket decomposition is Balle, Bell, Gascón, Nissim 2019; its subsampled form, the reduction of
 every ε0-LDP randomizer to binary weights and the mixtures are proved in ``docs/proofs/accounting.md``,
@@ -27,6 +28,7 @@ from dataclasses import dataclass, replace
 
 from shuffle_plugins.accounting.pairs.bits import BitPair
 from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.accounting.pairs.crowd import CrowdPair
 from shuffle_plugins.accounting.pairs.instances import Atoms
 from shuffle_plugins.accounting.pairs.mixes import MixPair
 from shuffle_plugins.accounting.pairs.slots import SlotPair
@@ -106,7 +108,7 @@ class CountPair:
         )
 
 
-Pair = CountPair | SlotPair | BitPair | MixPair | SpreadPair
+Pair = CountPair | SlotPair | BitPair | CrowdPair | MixPair | SpreadPair
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,7 @@ import numpy as np
 
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.mixed_sums import Law, MixedSums
-from shuffle_plugins.accounting.pairs.instances import Atoms, information
+from shuffle_plugins.accounting.pairs.instances import Atoms
 from shuffle_plugins.accounting.pairs.others import (
     CommonBucket,
     MixedShare,
@@ -25,7 +25,7 @@ from shuffle_plugins.accounting.pairs.others import (
 from shuffle_plugins.accounting.pairs.record_types import RecordTypes
 
 _SMOOTHING = 0.4  # reports whose variance smooths a sum, at least
-_FEWEST_COMMON = 0.2  # reports expected of what all have in common; below, the blanket is as good
+_FEWEST_REPORTS, _FEWEST_COMMON = 150, 30  # below, also of what all have in common, the blanket is as good
 _LEAST_GAIN = 0.998  # of the variance, for which it is worth the time
 
 
@@ -51,21 +51,13 @@ class MixPair(OthersPair):
         """That of what covers all of the types."""
         return self.slots * self.participation * self.others.common
 
-    @property
-    def stands_in(self) -> bool:
-        """Whether a report that may be in client 0's place is read against what all types have in common.
-
-        That is less than one more report of any type, if most clients report.
-        """
-        hidden = 1 - self.slots / self.population
-        return 0 < hidden * information(self.others.shared) < self.others.information * self.others.common
-
     def helps(self, other: float) -> bool:
         """Whether it is expected to be clearly smaller than a pair whose ``information`` is ``other``."""
-        if self.common_reports < _FEWEST_COMMON:
+        reports = self.slots * self.participation
+        if reports < _FEWEST_REPORTS or self.population * self.others.common < _FEWEST_COMMON:
             return False
         # What client 1's own report costs, and smoothing.
-        extra = self.others.excess / self.population + _SMOOTHING / (self.slots * self.participation)
+        extra = self.others.excess / self.population + _SMOOTHING / reports
         return self.information * (1 + extra) < _LEAST_GAIN * other
 
     def shares(self) -> tuple[list[Share], float]:
@@ -92,25 +84,16 @@ class _Mixes(MixedShare):
 
     def sums(self, growth: Floats) -> MixedSums:
         """Those of the theorem."""
-        pair, bucket, others = self.pair, self.bucket, self.pair.others
-        types = [_law(each, growth, bucket.kept) for each in others.types]
-        values, masses = _law(others.shared, growth, 1.0)
-        own, trials = (bucket.own * values, masses), min(pair.slots, pair.population - 1)
-        visible = pair.participation * pair.slots / pair.population
-        if pair.stands_in:
-            values, masses = _law(others.shared, growth, bucket.kept * others.common)
-            own = (
-                np.column_stack([own[0], bucket.others * values]),
-                np.append(visible * own[1], (1 - visible) * masses),
-            )
-            trials, visible = trials - 1, 1.0
+        pair = self.pair
+        types = [_law(each, growth, self.bucket.kept) for each in pair.others.types]
+        own = _law(pair.others.shared, growth, 1.0)
         return MixedSums(
             shift=-pair.population * growth,
-            types=[(bucket.others * values, masses) for values, masses in types],
-            own=own,
-            trials=trials,
+            types=[(self.bucket.others * values, masses) for values, masses in types],
+            own=(self.bucket.own * own[0], own[1]),
+            trials=min(pair.slots, pair.population - 1),
             participation=pair.participation,
-            own_participation=visible,
+            own_participation=pair.participation * pair.slots / pair.population,
         )
 
 

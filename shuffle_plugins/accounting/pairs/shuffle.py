@@ -9,9 +9,9 @@ from functools import partial
 
 import numpy as np
 
-from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_between, window_ends
+from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_between, binomial_window, window_ends
 from shuffle_plugins.accounting.numerics.grid import Cells
-from shuffle_plugins.accounting.pairs.bits import BitPair, BitResponse
+from shuffle_plugins.accounting.pairs.bits import MOST_COUNTED, BitPair
 from shuffle_plugins.accounting.pairs.blanket import Blanket, Form
 from shuffle_plugins.accounting.pairs.counts import (
     Pair,
@@ -22,6 +22,7 @@ from shuffle_plugins.accounting.pairs.counts import (
     slot_pair,
     third_record_pair,
 )
+from shuffle_plugins.accounting.pairs.crowd import CrowdLaws, CrowdPair
 from shuffle_plugins.accounting.pairs.instances import Atoms, two_level_atoms
 from shuffle_plugins.accounting.pairs.mixes import MixPair
 from shuffle_plugins.accounting.pairs.others import OthersPair
@@ -40,9 +41,19 @@ _PLACES = (
 _FEW_SIZES = 24  # of a cohort, each of which is accounted by itself
 _LOWER_PLACES = (-8.5, -7.5, -6.5, -5.5, -4.5, -3.5, 4.75, 6.5)
 """Further ones where a bucket counts as its largest size: there the smallest cohorts tell most."""
+_BIT_BUCKETS = (
+    (30_000, 256),
+    (3_000_000, 128),
+)  # groups of datasets up to so many reports: a fraction of a second
+_FEWEST_BIT_BUCKETS = 64
+_MOST_BIT_COUNTS = 350_000  # buckets times √reports
+_TAIL_BIT_BUCKETS, _BIT_TAIL = 8, 1e-7  # sizes of less probability than this need fewer groups
+_MOST_BIT_COHORTS = 96
+_MOST_COUNTED_REPORTS = 2e9  # counting more takes too long
+_FEWEST_ACTIVE = 0.1  # expected blanket reports for each record: with fewer, little is won over the blanket
 _MOST_SLOTTED = 30.0  # ε0 above which a slot's weights differ by too many orders of magnitude to be summed
-_BIT_BUCKETS = 256  # groups of datasets: a fraction of a second
 _MANY_BLANKETS, _CLEARLY_LESS = 3e3, 0.97  # blanket reports, and a ratio of variances
+_BIT_COHORT_WIDTH = 0.004  # relative, of a bucket of random cohorts
 
 
 def upper_pair(blanket: Blanket, draw: CohortDraw) -> PairMixture:
@@ -72,6 +83,13 @@ def upper_pairs(
     pairs = (upper_pair(blanket, draw), *slots)
     if fixed and (mixes := _mixes(blanket, draw, mechanism=mechanism)):
         return _beside_blanket(mixes, *pairs)
+    if slotted or not fixed or blanket.local_epsilon > MOST_COUNTED:
+        return pairs
+    if blanket.form is Form.BIT and draw.cohort <= _MOST_COUNTED_REPORTS:
+        return (*pairs, _bit_pair(blanket.local_epsilon, draw))
+    if blanket.form is Form.SIGN and draw.cohort * blanket.differing >= _FEWEST_ACTIVE:
+        signs = _placed(draw, partial(_sign_pair, blanket), upper=True)
+        return _beside_blanket(signs, *pairs)
     return pairs
 
 
@@ -105,13 +123,8 @@ def _mixes(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> PairMixture
         others = RecordTypes.generic(blanket.local_epsilon)
     if others is None:
         return None
-    three = len(others.types) > 2  # mixes of which take longer
-    found = _placed(draw, partial(_mix_pair, blanket, others), upper=True, few=three)
-    helped = (
-        mass
-        for mass, pair in zip(found.masses, found.pairs, strict=True)
-        if isinstance(pair, (MixPair, BitPair))
-    )
+    found = _placed(draw, partial(_mix_pair, blanket, others), upper=True, few=True)
+    helped = (mass for mass, pair in zip(found.masses, found.pairs, strict=True) if isinstance(pair, MixPair))
     return found if math.fsum(helped) > 0.5 else None
 
 
@@ -128,6 +141,8 @@ def _spread_pairs(blanket: Blanket, draw: CohortDraw) -> PairMixture | None:
         )
         common = blanket_pair(blanket, participation=participation, **place)
         known = [common.information]
+        if blanket.form is Form.SIGN:
+            known.append(_sign_pair(blanket, participation=participation, **place).information)
         if blanket.others:
             types = MixPair(
                 local_epsilon=blanket.local_epsilon,
@@ -148,11 +163,7 @@ def _spread_pairs(blanket: Blanket, draw: CohortDraw) -> PairMixture | None:
 def _mix_pair(
     blanket: Blanket, others: RecordTypes, *, population: int, slots: int, participation: float
 ) -> Pair:
-    """The pair of mixes, the blanket's where it is as good, or that of a small count to which all report."""
-    counted = blanket.form is Form.BIT and slots == population and participation == 1
-    if counted and population * others.common < _MANY_BLANKETS:
-        bit = BitResponse.symmetric(blanket.local_epsilon)
-        return BitPair(response=bit, others=slots - 1, buckets=_BIT_BUCKETS)
+    """The pair of mixes, or the blanket's for cohorts of so few that it is as good."""
     common = blanket_pair(blanket, population=population, slots=slots, participation=participation)
     mixes = MixPair(
         local_epsilon=blanket.local_epsilon,
@@ -290,3 +301,75 @@ def _cohort_edges(draw: CohortDraw, *, first: int, size: int, upper: bool, few: 
     wanted = mean + deviation * places
     inner = np.clip(np.rint(wanted), 0, size).astype(np.int64)
     return np.unique(np.concatenate([[0], inner, [size]]))
+
+
+def _sign_pair(blanket: Blanket, *, population: int, slots: int, participation: float) -> Pair:
+    """The crowd pair, or the blanket's for cohorts of so few blanket reports that little is lost."""
+    if slots * participation * blanket.differing < _FEWEST_ACTIVE:
+        return blanket_pair(blanket, population=population, slots=slots, participation=participation)
+    return CrowdPair(
+        local_epsilon=blanket.local_epsilon,
+        population=population,
+        slots=slots,
+        laws=CrowdLaws.sign(blanket.local_epsilon, participation=participation),
+    )
+
+
+def _bit_pair(local_epsilon: float, draw: CohortDraw) -> PairMixture:
+    """Counts of bits. The number of bits is always public."""
+    population = draw.population
+
+    if draw.sees_cohort or draw.sampling is not Sampling.POISSON:
+
+        def counted(population: int, slots: int, participation: float) -> BitPair:
+            return BitPair(
+                local_epsilon=local_epsilon,
+                population=population,
+                others=slots - 1,
+                participation=slots / population,
+                buckets=_bit_buckets(slots),
+            )
+
+        return _lightened(_placed(draw, counted, upper=True))
+    # A bucket of cohort sizes gets its least noise and its largest participation: both can only cost more.
+    first, law = binomial_window(population, draw.sampling_rate)
+    width = max(1, int(_BIT_COHORT_WIDTH * draw.cohort), -(-len(law) // _MOST_BIT_COHORTS))
+    starts = np.arange(0, len(law), width)
+    least = first + starts
+    most = first + np.minimum(starts + width, len(law)) - 1
+    masses = tuple(float(mass) for mass in np.add.reduceat(law, starts))
+    return PairMixture(
+        masses=masses,
+        pairs=tuple(
+            BitPair(
+                local_epsilon=local_epsilon,
+                population=population,
+                others=max(int(low) - 1, 0),
+                participation=int(high) / population,
+                buckets=min(_bit_buckets(int(high)), _FEWEST_BIT_BUCKETS)
+                if mass > _BIT_TAIL
+                else _TAIL_BIT_BUCKETS,
+                spare=int(high) - max(int(low), 1) if high > 0 else 0,
+            )
+            for low, high, mass in zip(least, most, masses, strict=True)
+        ),
+        dropped=TAIL,
+    )
+
+
+def _lightened(mixture: PairMixture) -> PairMixture:
+    """The same with fewer groups of datasets where there are many components, and fewest in rare ones."""
+    if len(mixture.pairs) == 1:
+        return mixture
+    limits = (_FEWEST_BIT_BUCKETS if mass > _BIT_TAIL else _TAIL_BIT_BUCKETS for mass in mixture.masses)
+    pairs = (
+        replace(pair, buckets=min(pair.buckets, limit)) if isinstance(pair, BitPair) else pair
+        for pair, limit in zip(mixture.pairs, limits, strict=True)
+    )
+    return replace(mixture, pairs=tuple(pairs))
+
+
+def _bit_buckets(reports: int) -> int:
+    """As many groups of datasets as take a fraction of a second: a group lists some dozen √reports counts."""
+    most = max(_TAIL_BIT_BUCKETS, int(_MOST_BIT_COUNTS / math.sqrt(max(reports, 1))))
+    return min(next((few for limit, few in _BIT_BUCKETS if reports <= limit), _FEWEST_BIT_BUCKETS), most)

@@ -31,7 +31,8 @@ _GRIDLESS = "stronger clones, numerical"
 _PAIR_NAMES = {
     Form.CORNERS: "blanket pair",
     Form.CLONES: "clones pair",
-    Form.BIT: "blanket pair",
+    Form.BIT: "counted bits",
+    Form.SIGN: "crowd pair",
 }
 
 

@@ -22,7 +22,7 @@ from shuffle_plugins.accounting import (
 from shuffle_plugins.accounting.losses import shuffle
 from shuffle_plugins.accounting.losses.distribution import BoundKind, profile_losses
 from shuffle_plugins.accounting.losses.shuffle import outcomes_of
-from shuffle_plugins.accounting.pairs.bits import BitPair, BitResponse
+from shuffle_plugins.accounting.pairs.bits import BitPair
 from shuffle_plugins.accounting.pairs.blanket import Form
 from shuffle_plugins.accounting.pairs.counts import CountPair, PairMixture, mirror_pair, third_record_pair
 from shuffle_plugins.accounting.pairs.mixes import MixPair
@@ -290,7 +290,7 @@ def test_one_sign_of_very_many_clients_is_accounted(local_epsilon: float) -> Non
 
 def test_pairs_over_all_datasets_have_no_law_from_below() -> None:
     """They are above every round's profile: as a lower end they would claim too much."""
-    bits = BitPair(response=BitResponse.symmetric(1.0), others=19)
+    bits = BitPair(local_epsilon=1.0, population=20, others=19, participation=1.0)
     mixes = MixPair(
         local_epsilon=1.0, population=20, slots=20, participation=1.0, others=RecordTypes.generic(1.0)
     )
@@ -310,12 +310,13 @@ def test_an_edge_lies_inside_of_the_range_of_weights(weight: float) -> None:
         blanket(weight)
 
 
+@pytest.mark.parametrize("form", [Form.BIT, Form.SIGN])
 @pytest.mark.parametrize(
     "more", [{"low": 0.1}, {"high": 0.1 / math.e}, {"tail": 0.1}, {"edges": ((1.5, 0.04),)}], ids=str
 )
-def test_bits_have_differing_reports_only(more: dict[str, object]) -> None:
+def test_bits_and_signs_have_differing_reports_only(form: Form, more: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="has differing reports only"):
-        Blanket(local_epsilon=1.0, differing=0.9 / (math.e + 1), form=Form.BIT, **more)
+        Blanket(local_epsilon=1.0, differing=0.9 / (math.e + 1), form=form, **more)
 
 
 def test_what_a_report_tells_is_known_of_pure_reports_only() -> None:
@@ -336,14 +337,15 @@ def test_a_tail_is_not_all_of_a_report() -> None:
         Blanket(local_epsilon=1.0, differing=0.0, tail=1.0)
 
 
-def test_types_of_others_and_third_records_are_of_pure_reports() -> None:
+def test_types_of_others_and_third_records_are_of_pure_reports_with_corners() -> None:
     types, share = RecordTypes.generic(1.0), 1 / (math.e + 1)
     assert dataclasses.replace(Blanket.generic(1.0), others=types).others == types
     for blanket in (
+        Blanket.bit(1.0),
         Blanket.clones(1.0),
         Blanket(local_epsilon=1.0, differing=0.9 * share, tail=0.1),
     ):
-        with pytest.raises(ValueError, match="only pure reports have types"):
+        with pytest.raises(ValueError, match="only pure reports with a blanket of corners"):
             dataclasses.replace(blanket, others=types)
     with pytest.raises(ValueError, match="further apart than"):
         dataclasses.replace(Blanket.generic(0.9), others=types)

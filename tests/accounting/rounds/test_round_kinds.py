@@ -372,7 +372,7 @@ def test_rounds_of_every_kind_compose_in_any_order_and_survive_a_checkpoint() ->
     assert restored.history == forward.history
     assert restored.epsilon(1e-5) == forward.epsilon(1e-5)
     name = forward.epsilon(1e-5).upper_bound
-    assert all(part in name for part in ("blanket pair", "clones pair", "crowd pair"))
+    assert all(part in name for part in ("blanket pair", "clones pair", "counted bits", "crowd pair"))
     assert forward.epsilon(1e-5).upper <= forward.bounds(1e-5)[1].epsilon
 
 
