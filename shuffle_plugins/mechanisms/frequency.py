@@ -24,7 +24,7 @@ class FrequencyOracle(Mechanism):
     def __init__(self, *, local_epsilon: float, dim: int) -> None:
         super().__init__(local_epsilon=local_epsilon, dim=dim)
         if dim < 2:
-            raise ValueError(f"{self.name} takes at least two categories, got dim={dim}")
+            raise ValueError(f"categories must be at least 2 for {self.name}, got dim={dim}")
 
     @property
     def domain(self) -> str:

@@ -124,6 +124,16 @@ def test_beyond_the_budget_nothing_is_drawn(page: ModuleType, ledger: BudgetLedg
     assert len(ledger.rounds()) == 1
 
 
+def test_the_page_fits_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(USE, "extending.md", "exec"), names)
+    assert torch.allclose(names["host"].model, torch.tensor([0.5, -0.25, 0.0, 0.75]), atol=0.5)
+    assert "ε ∈ [" in capsys.readouterr().out
+
+
 def test_two_hosts_on_one_ledger_do_not_spend_its_budget_twice(
     page: ModuleType, ledger: BudgetLedger
 ) -> None:
