@@ -164,6 +164,8 @@ class ShuffleMixin:
         self._stale_inputs = StaleInputs()
         self._paid: PaidEpoch | None = None
         self._stepping = False
+        self._booked_in: object = None
+        self._retired = False
         ball = ClippedBall.of(
             clipping_of(clipping),
             max_grad_norm,
@@ -415,6 +417,21 @@ class ShuffleMixin:
         own = set(self._trained)
         self._others = tuple(p for p in module.parameters() if p.requires_grad and p not in own)
 
+    def book_in(self, accountant: object, *, module: nn.Module) -> None:
+        """Take note of the accountant of this optimizer's engine, and retire what another one's engine made.
+
+        Two accountants of one model would each lack the other's rounds.
+
+        Args:
+            accountant: where the rounds on ``module`` are recorded from now on.
+            module: the model; an optimizer of any of its parameters that is booked elsewhere steps no more.
+        """
+        self._booked_in = accountant
+        ours = set(map(id, module.parameters()))
+        for other in _alive:
+            if other._booked_in not in (None, accountant) and not ours.isdisjoint(map(id, other._trained)):
+                other._retired = True
+
     def zero_grad(self, set_to_none: bool = False) -> None:
         """As Opacus's; also drops the per-sample gradients of the parameters of a watched module."""
         super().zero_grad(set_to_none)  # type: ignore[misc]
@@ -508,13 +525,20 @@ class ShuffleMixin:
         """Check the round, have the hooks record it, and move the sum to ``summed_grad`` and ``p.grad``.
 
         Raises:
-            ShufflePrivacyError: if no accountant is attached, or a part of the round was not taken in.
+            ShufflePrivacyError: if no accountant is attached, another engine took the model over, or a part
+                of the round was not taken in.
             CohortMismatch: if the round does not hold exactly the cohort (but under Poisson sampling).
         """
         if not self._accounting:
             raise ShufflePrivacyError(
                 "no shuffle accountant is attached, so the step's cost would go unrecorded: call "
                 "optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=k / n))"
+            )
+        if self._retired:
+            raise ShufflePrivacyError(
+                "another engine has made this model private since, and neither engine's ε would have all "
+                "rounds: go on with what it returned. To use both, assign engine.accountant = "
+                "other_engine.accountant before the second make_private"
             )
         if self._total is None or self._batch is None or self._taken != self._batch.parts:
             raise ShufflePrivacyError("the round was not taken in as a whole: call backward() and step()")

@@ -196,6 +196,22 @@ def test_what_another_engine_trained_is_continued_or_refused(
     assert by_object.get_epsilon(1e-5) > by_state.get_epsilon(1e-5)
 
 
+@pytest.mark.parametrize("rounds", [0, 5])
+def test_a_model_that_another_engine_took_over_is_trained_by_that_one_only(
+    dataset: Any, make_model: Any, train: Any, step: Any, rounds: int
+) -> None:
+    first, second, plain = PrivacyEngine(), PrivacyEngine(), DataLoader(dataset, batch_size=8)
+    module, optimizer, loader = private(first, make_model(), plain)
+    if rounds:
+        train(module, optimizer, loader)
+        second.accountant.load_state_dict(first.accountant.state_dict())
+    _, *taken = private(second, module, plain)
+    with pytest.raises(ShufflePrivacyError, match=r"another engine .* engine\.accountant = "):
+        step(module, optimizer, next(iter(loader)))
+    assert len(first.accountant) == rounds
+    assert train(module, *taken) == len(second.accountant) - rounds == 5
+
+
 def test_an_engine_for_every_federated_round_shares_one_accountant(
     dataset: Any, make_model: Any, train: Any
 ) -> None:
