@@ -65,8 +65,8 @@ class ShuffleMixin:
 
     A step is taken on a batch that a :class:`~opacus_shuffle.CohortLoader` has just delivered, once, and on
     no other. A batch that is passed over in an iteration in which the model is trained releases nothing and
-    is recorded all the same, when the next one is delivered: whether a step is taken may depend on the data
-    (``if not isfinite(loss): continue``), and how many batches are delivered does not.
+    is recorded all the same, with the next step or when the next one is delivered: whether a step is taken
+    may depend on the data (``if not isfinite(loss): continue``), and how many batches are delivered does not.
 
     Refuses, before anything is recorded or released, a round that is not what the accountant records: a batch
     that was not delivered, or was stepped on already, another number of gradients than records in the batch,
@@ -380,13 +380,16 @@ class ShuffleMixin:
         else:
             hook(self)
 
-    def _record_passed_over(self) -> None:
-        """Record the batches that were delivered and not stepped on, once the model is trained on one."""
+    def _record_passed_over(self, *, but: int = 0) -> None:
+        """Record the batches that were delivered and not stepped on, once the model is trained on one.
+
+        A batch that a budget refuses stays to be recorded. The last ``but`` batches are left out.
+        """
         self._trains |= self._stale_inputs.trained
-        while self._trains and self._unrecorded > 0:
-            self._unrecorded -= 1
+        while self._trains and self._unrecorded > but:
             for hook in self._accounting:
                 self._record(hook)
+            self._unrecorded -= 1
 
     def _pay_epoch(self, hook: AccountingHook) -> None:
         """Record a whole epoch before its first release; what follows in the epoch is paid for with it."""
@@ -549,8 +552,9 @@ class ShuffleMixin:
                 "that make_private returned (or one with batch_sampler=FixedSizeSampler(...)), every batch "
                 "whole"
             )
-        self._run_hooks()
         self._trains = True
+        self._record_passed_over(but=1)  # this batch, which the hooks record themselves
+        self._run_hooks()
         self._unrecorded -= 1
         self._released += 1
         params = self.params
@@ -732,9 +736,9 @@ class ShuffleMixin:
         iteration that was broken off cannot meet the next cohort. Its last batch, if the model was not
         trained on it, was only looked at, and is not recorded.
         """
-        if not self._stale_inputs.trained:
-            self._unrecorded -= 1
-        self._record_passed_over()
+        first = self._batch is not None and self._batch.part == 0
+        looked_at = first and self._unused and not self._stale_inputs.trained
+        self._record_passed_over(but=int(looked_at))
         self._unrecorded, self._trains, self._stale_inputs.trained = 0, False, False
         self._batch = None
         self._unused = False

@@ -506,6 +506,36 @@ def test_batches_passed_over_do_not_exceed_the_budget(make_private: Any, step: A
     assert engine.get_epsilon(1e-5) == most
 
 
+@pytest.mark.parametrize("sampling", ["without-replacement", "epoch"])
+def test_batches_passed_over_before_a_step_are_recorded_with_it(
+    make_private: Any, step: Any, sampling: str
+) -> None:
+    engine, module, optimizer, loader = make_private(sampling=sampling)
+    batches = iter(loader)
+    *_, batch = (next(batches) for _ in range(4))
+    step(module, optimizer, batch)
+    assert len(engine.accountant) == (1 if sampling == "epoch" else 4)
+
+
+def test_a_refused_budget_forgets_no_batch_that_was_passed_over(
+    make_private: Any, step: Any, flat: Any
+) -> None:
+    engine, module, optimizer, loader = make_private()
+    for _ in range(2):
+        step(module, optimizer, next(iter(loader)))
+    most = engine.get_epsilon(1e-5)
+    engine, module, optimizer, loader = make_private(target_epsilon=most, target_delta=1e-5)
+    batches, before = iter(loader), flat(module)
+    *_, batch = (next(batches) for _ in range(5))
+    with pytest.raises(PrivacyBudgetExceeded):
+        step(module, optimizer, batch)
+    for _ in range(6):
+        with pytest.raises(PrivacyBudgetExceeded):
+            next(iter(loader))
+    assert len(engine.accountant) == 2
+    assert torch.equal(flat(module), before)
+
+
 def test_earlier_batches_may_be_looked_at() -> None:
     engine, module, optimizer, loader = tiny(batch_size=2)
     kept: list[torch.Tensor] = []
