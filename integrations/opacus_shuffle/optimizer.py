@@ -41,12 +41,13 @@ _alive: WeakSet[ShuffleMixin] = WeakSet()
 def _refuse_raw_steps(stepping: Optimizer, _arguments: object, _keywords: object) -> None:
     """Called by torch before every optimizer's step: only private steps move what is trained privately."""
     moved = {id(p) for group in stepping.param_groups for p in group["params"]}
-    owners = [owner for owner in _alive if not moved.isdisjoint(map(id, owner._trained))]
+    owners = [o for o in _alive if not moved.isdisjoint(map(id, (*o._trained, *o._others)))]
     if owners and not any(owner._stepping for owner in owners):
         raise ShufflePrivacyError(
-            f"this {type(stepping).__name__} would move parameters that are trained privately by gradients "
-            "that are not, and no ε would count it: call step() of the optimizer that make_private returned. "
-            "Train on public data before make_private, or in a new model with these weights"
+            f"this {type(stepping).__name__} would move parameters of a model that is trained privately by "
+            "gradients that are not, and no ε would count it: call step() of the optimizer that make_private "
+            "returned, and give that one every parameter that you train. Train on public data before "
+            "make_private, or in a new model with these weights"
         )
 
 

@@ -128,6 +128,24 @@ def test_a_raw_step_on_private_parameters_is_refused(
     assert not torch.equal(flat(public), before)
 
 
+def test_a_raw_step_on_the_rest_of_a_private_model_is_refused(make_model: Any, dataset: Any) -> None:
+    model = make_model()
+    head, body = model[-1], model[0]
+    module, optimizer, loader = private(
+        PrivacyEngine(),
+        model,
+        DataLoader(dataset, batch_size=8),
+        optimizer=torch.optim.SGD(head.parameters(), lr=0.1),
+    )
+    rest = torch.optim.SGD(body.parameters(), lr=0.1)
+    backward(module, optimizer, next(iter(loader)))
+    optimizer.step()
+    before = body.weight.clone()
+    with pytest.raises(ShufflePrivacyError, match="every parameter that you train"):
+        rest.step()
+    assert torch.equal(body.weight, before)
+
+
 def test_optimizers_of_other_parameters_and_inner_ones_step(
     make_private: Any, make_model: Any, train: Any, flat: Any
 ) -> None:
