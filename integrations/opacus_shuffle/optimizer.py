@@ -406,8 +406,8 @@ class ShuffleMixin:
 
         A step is refused if the module was trained on tensors of an earlier batch since the present one was
         delivered. Tensors are known by the memory they share: copies, on another device for instance, go
-        unnoticed. A step is also refused if a layer normalises with the batch, or if a floating-point buffer
-        has changed since the batch was delivered, as running statistics do.
+        unnoticed. A step is also refused if a layer normalises with the batch, or if a buffer or a frozen
+        parameter has changed since the batch was delivered, as running statistics do.
 
         :meth:`zero_grad` clears the per-sample gradients of the whole module. Opacus computes them for
         parameters that this optimizer does not hold too, and its module refuses to add a second batch's to

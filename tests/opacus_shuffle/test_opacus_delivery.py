@@ -428,6 +428,27 @@ class Centred(nn.Module):
         return x - self.mean
 
 
+class Kept(nn.Module):
+    """Keeps a sum over the batch where the name says."""
+
+    def __init__(self, *, where: str) -> None:
+        super().__init__()
+        self.where = where
+        self.register_buffer("data", torch.full((6,), math.nan) if where == "nothing" else torch.zeros(6))
+        self.register_buffer("counts", torch.zeros(6, dtype=torch.long))
+        self.frozen = nn.Parameter(torch.zeros(6), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            if self.where == "data":
+                self.data.data.add_(x.sum(0))
+            elif self.where == "counts":
+                self.counts += (x > 0).sum(0)
+            elif self.where == "frozen":
+                self.frozen += x.sum(0)
+        return x
+
+
 @pytest.mark.parametrize(
     ("layer", "said"),
     [
@@ -436,6 +457,10 @@ class Centred(nn.Module):
         (nn.BatchNorm1d(6).requires_grad_(False), "layer '0', a BatchNorm1d"),
         (Centred(momentum=0.1), "buffer '0.mean'"),
         (Centred(momentum=0.0), None),
+        (Kept(where="data"), "buffer '0.data'"),
+        (Kept(where="counts"), "buffer '0.counts'"),
+        (Kept(where="frozen"), "frozen parameter '0.frozen'"),
+        (Kept(where="nothing"), None),
         (nn.BatchNorm1d(6).requires_grad_(False).eval(), None),
     ],
 )
