@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NoReturn
 
 import opacus
-from opacus.accountants import IAccountant, create_accountant, register_accountant
+from opacus.accountants import create_accountant, register_accountant
 
 from opacus_shuffle.errors import PrivacyBudgetExceeded, ShufflePrivacyError, checked, warn_caller
-from opacus_shuffle.hooks import AccountingHook
+from opacus_shuffle.hooks import AccountingHook, RoundAccountant
 from opacus_shuffle.optimizer import ShuffleMixin
 from shuffle_plugins.accounting import (
     NEIGHBOURING_RELATION,
@@ -31,7 +31,7 @@ _NEEDS_ROUND = (
 )
 
 
-class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
+class SubsampledShuffleAccountant(RoundAccountant):
     """What the accountants share; every number is :class:`ShuffleAccountant`'s own.
 
     Neighbouring relation: replace-one at fixed population, against an observer of the model. Opacus's own

@@ -115,13 +115,21 @@ class MixedRecords:
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self._norms = [(name, part) for name, part in module.named_modules() if isinstance(part, _BatchNorm)]
-        self._buffers: dict[str, tuple[Tensor, int, Tensor]] = {}
+        self._buffers: dict[str, Tensor] = {}
+        self._frozen: list[tuple[str, Tensor, int]] = []
 
     def deliver(self) -> None:
-        """Take note of the buffers at the moment when a batch is handed out."""
-        for name, buffer in self.module.named_buffers():
-            if buffer.is_floating_point() and not self._is_kept(name, buffer):
-                self._buffers[name] = buffer, buffer._version, buffer.detach().clone()
+        """Take note of buffers and frozen parameters at the moment when a batch is handed out."""
+        self._buffers = {
+            name: buffer.detach().clone()
+            for name, buffer in self.module.named_buffers()
+            if not name.endswith("num_batches_tracked")
+        }
+        self._frozen = [  # by torch's count of writes: copies of a large model would cost too much
+            (name, p, p._version)
+            for name, p in self.module.named_parameters()
+            if not p.requires_grad and not p.is_inference()
+        ]
 
     def found(self) -> str | None:
         """A layer that normalises with the batch, or a buffer that changed since the batch was delivered."""
@@ -129,16 +137,18 @@ class MixedRecords:
             if part.training or part.running_mean is None:
                 return f"the layer {name!r}, a {type(part).__name__},"
         for name, buffer in self.module.named_buffers():
-            if name in self._buffers and not self._is_kept(name, buffer):
-                before = self._buffers[name][2]
-                if buffer.shape == before.shape and not torch.equal(buffer, before.to(buffer)):
-                    return f"the buffer {name!r}, which changed while the model was trained,"
+            before = self._buffers.get(name)
+            if before is not None and buffer.shape == before.shape and not _same(buffer, before.to(buffer)):
+                return f"the buffer {name!r}, which changed while the model was trained,"
+        for name, p, version in self._frozen:
+            if p._version != version:
+                return f"the frozen parameter {name!r}, which changed while the model was trained,"
         return None
 
-    def _is_kept(self, name: str, buffer: Tensor) -> bool:
-        """Whether it is the same tensor, and nobody wrote into it."""
-        kept = self._buffers.get(name)
-        return kept is not None and kept[0] is buffer and kept[1] == buffer._version
+
+def _same(now: Tensor, before: Tensor) -> bool:
+    """Whether two tensors have the same entries; NaN is the same as NaN."""
+    return torch.equal(now, before) or bool(((now == before) | (now.isnan() & before.isnan())).all())
 
 
 def _storages(batch: object) -> Iterator[StorageWeakRef]:

@@ -482,6 +482,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             wrap_model=settings.wrap_model,
         )
         private_optimizer.watch(settings.module)
+        private_optimizer.book_in(accountant, module=settings.module)
         self._remember(settings.data_loader)
         self._in_use = True
         for p in private_optimizer.params:

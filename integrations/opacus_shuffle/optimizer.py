@@ -41,12 +41,13 @@ _alive: WeakSet[ShuffleMixin] = WeakSet()
 def _refuse_raw_steps(stepping: Optimizer, _arguments: object, _keywords: object) -> None:
     """Called by torch before every optimizer's step: only private steps move what is trained privately."""
     moved = {id(p) for group in stepping.param_groups for p in group["params"]}
-    owners = [owner for owner in _alive if not moved.isdisjoint(map(id, owner._trained))]
+    owners = [o for o in _alive if not moved.isdisjoint(map(id, (*o._trained, *o._others)))]
     if owners and not any(owner._stepping for owner in owners):
         raise ShufflePrivacyError(
-            f"this {type(stepping).__name__} would move parameters that are trained privately by gradients "
-            "that are not, and no ε would count it: call step() of the optimizer that make_private returned. "
-            "Train on public data before make_private, or in a new model with these weights"
+            f"this {type(stepping).__name__} would move parameters of a model that is trained privately by "
+            "gradients that are not, and no ε would count it: call step() of the optimizer that make_private "
+            "returned, and give that one every parameter that you train. Train on public data before "
+            "make_private, or in a new model with these weights"
         )
 
 
@@ -65,8 +66,8 @@ class ShuffleMixin:
 
     A step is taken on a batch that a :class:`~opacus_shuffle.CohortLoader` has just delivered, once, and on
     no other. A batch that is passed over in an iteration in which the model is trained releases nothing and
-    is recorded all the same, when the next one is delivered: whether a step is taken may depend on the data
-    (``if not isfinite(loss): continue``), and how many batches are delivered does not.
+    is recorded all the same, with the next step or when the next one is delivered: whether a step is taken
+    may depend on the data (``if not isfinite(loss): continue``), and how many batches are delivered does not.
 
     Refuses, before anything is recorded or released, a round that is not what the accountant records: a batch
     that was not delivered, or was stepped on already, another number of gradients than records in the batch,
@@ -164,6 +165,8 @@ class ShuffleMixin:
         self._stale_inputs = StaleInputs()
         self._paid: PaidEpoch | None = None
         self._stepping = False
+        self._booked_in: object = None
+        self._retired = False
         ball = ClippedBall.of(
             clipping_of(clipping),
             max_grad_norm,
@@ -378,13 +381,16 @@ class ShuffleMixin:
         else:
             hook(self)
 
-    def _record_passed_over(self) -> None:
-        """Record the batches that were delivered and not stepped on, once the model is trained on one."""
+    def _record_passed_over(self, *, but: int = 0) -> None:
+        """Record the batches that were delivered and not stepped on, once the model is trained on one.
+
+        A batch that a budget refuses stays to be recorded. The last ``but`` batches are left out.
+        """
         self._trains |= self._stale_inputs.trained
-        while self._trains and self._unrecorded > 0:
-            self._unrecorded -= 1
+        while self._trains and self._unrecorded > but:
             for hook in self._accounting:
                 self._record(hook)
+            self._unrecorded -= 1
 
     def _pay_epoch(self, hook: AccountingHook) -> None:
         """Record a whole epoch before its first release; what follows in the epoch is paid for with it."""
@@ -400,8 +406,8 @@ class ShuffleMixin:
 
         A step is refused if the module was trained on tensors of an earlier batch since the present one was
         delivered. Tensors are known by the memory they share: copies, on another device for instance, go
-        unnoticed. A step is also refused if a layer normalises with the batch, or if a floating-point buffer
-        has changed since the batch was delivered, as running statistics do.
+        unnoticed. A step is also refused if a layer normalises with the batch, or if a buffer or a frozen
+        parameter has changed since the batch was delivered, as running statistics do.
 
         :meth:`zero_grad` clears the per-sample gradients of the whole module. Opacus computes them for
         parameters that this optimizer does not hold too, and its module refuses to add a second batch's to
@@ -414,6 +420,21 @@ class ShuffleMixin:
         self._watched = MixedRecords(module)
         own = set(self._trained)
         self._others = tuple(p for p in module.parameters() if p.requires_grad and p not in own)
+
+    def book_in(self, accountant: object, *, module: nn.Module) -> None:
+        """Take note of the accountant of this optimizer's engine, and retire what another one's engine made.
+
+        Two accountants of one model would each lack the other's rounds.
+
+        Args:
+            accountant: where the rounds on ``module`` are recorded from now on.
+            module: the model; an optimizer of any of its parameters that is booked elsewhere steps no more.
+        """
+        self._booked_in = accountant
+        ours = set(map(id, module.parameters()))
+        for other in _alive:
+            if other._booked_in not in (None, accountant) and not ours.isdisjoint(map(id, other._trained)):
+                other._retired = True
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """As Opacus's; also drops the per-sample gradients of the parameters of a watched module."""
@@ -508,13 +529,20 @@ class ShuffleMixin:
         """Check the round, have the hooks record it, and move the sum to ``summed_grad`` and ``p.grad``.
 
         Raises:
-            ShufflePrivacyError: if no accountant is attached, or a part of the round was not taken in.
+            ShufflePrivacyError: if no accountant is attached, another engine took the model over, or a part
+                of the round was not taken in.
             CohortMismatch: if the round does not hold exactly the cohort (but under Poisson sampling).
         """
         if not self._accounting:
             raise ShufflePrivacyError(
                 "no shuffle accountant is attached, so the step's cost would go unrecorded: call "
                 "optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=k / n))"
+            )
+        if self._retired:
+            raise ShufflePrivacyError(
+                "another engine has made this model private since, and neither engine's ε would have all "
+                "rounds: go on with what it returned. To use both, assign engine.accountant = "
+                "other_engine.accountant before the second make_private"
             )
         if self._total is None or self._batch is None or self._taken != self._batch.parts:
             raise ShufflePrivacyError("the round was not taken in as a whole: call backward() and step()")
@@ -525,8 +553,9 @@ class ShuffleMixin:
                 "that make_private returned (or one with batch_sampler=FixedSizeSampler(...)), every batch "
                 "whole"
             )
-        self._run_hooks()
         self._trains = True
+        self._record_passed_over(but=1)  # this batch, which the hooks record themselves
+        self._run_hooks()
         self._unrecorded -= 1
         self._released += 1
         params = self.params
@@ -708,9 +737,9 @@ class ShuffleMixin:
         iteration that was broken off cannot meet the next cohort. Its last batch, if the model was not
         trained on it, was only looked at, and is not recorded.
         """
-        if not self._stale_inputs.trained:
-            self._unrecorded -= 1
-        self._record_passed_over()
+        first = self._batch is not None and self._batch.part == 0
+        looked_at = first and self._unused and not self._stale_inputs.trained
+        self._record_passed_over(but=int(looked_at))
         self._unrecorded, self._trains, self._stale_inputs.trained = 0, False, False
         self._batch = None
         self._unused = False

@@ -128,6 +128,24 @@ def test_a_raw_step_on_private_parameters_is_refused(
     assert not torch.equal(flat(public), before)
 
 
+def test_a_raw_step_on_the_rest_of_a_private_model_is_refused(make_model: Any, dataset: Any) -> None:
+    model = make_model()
+    head, body = model[-1], model[0]
+    module, optimizer, loader = private(
+        PrivacyEngine(),
+        model,
+        DataLoader(dataset, batch_size=8),
+        optimizer=torch.optim.SGD(head.parameters(), lr=0.1),
+    )
+    rest = torch.optim.SGD(body.parameters(), lr=0.1)
+    backward(module, optimizer, next(iter(loader)))
+    optimizer.step()
+    before = body.weight.clone()
+    with pytest.raises(ShufflePrivacyError, match="every parameter that you train"):
+        rest.step()
+    assert torch.equal(body.weight, before)
+
+
 def test_optimizers_of_other_parameters_and_inner_ones_step(
     make_private: Any, make_model: Any, train: Any, flat: Any
 ) -> None:
@@ -194,6 +212,22 @@ def test_what_another_engine_trained_is_continued_or_refused(
     assert train(*private(by_object, **arguments)) == 5
     assert len(by_object.accountant) == 10
     assert by_object.get_epsilon(1e-5) > by_state.get_epsilon(1e-5)
+
+
+@pytest.mark.parametrize("rounds", [0, 5])
+def test_a_model_that_another_engine_took_over_is_trained_by_that_one_only(
+    dataset: Any, make_model: Any, train: Any, step: Any, rounds: int
+) -> None:
+    first, second, plain = PrivacyEngine(), PrivacyEngine(), DataLoader(dataset, batch_size=8)
+    module, optimizer, loader = private(first, make_model(), plain)
+    if rounds:
+        train(module, optimizer, loader)
+        second.accountant.load_state_dict(first.accountant.state_dict())
+    _, *taken = private(second, module, plain)
+    with pytest.raises(ShufflePrivacyError, match=r"another engine .* engine\.accountant = "):
+        step(module, optimizer, next(iter(loader)))
+    assert len(first.accountant) == rounds
+    assert train(module, *taken) == len(second.accountant) - rounds == 5
 
 
 def test_an_engine_for_every_federated_round_shares_one_accountant(

@@ -428,6 +428,27 @@ class Centred(nn.Module):
         return x - self.mean
 
 
+class Kept(nn.Module):
+    """Keeps a sum over the batch where the name says."""
+
+    def __init__(self, *, where: str) -> None:
+        super().__init__()
+        self.where = where
+        self.register_buffer("data", torch.full((6,), math.nan) if where == "nothing" else torch.zeros(6))
+        self.register_buffer("counts", torch.zeros(6, dtype=torch.long))
+        self.frozen = nn.Parameter(torch.zeros(6), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            if self.where == "data":
+                self.data.data.add_(x.sum(0))
+            elif self.where == "counts":
+                self.counts += (x > 0).sum(0)
+            elif self.where == "frozen":
+                self.frozen += x.sum(0)
+        return x
+
+
 @pytest.mark.parametrize(
     ("layer", "said"),
     [
@@ -436,6 +457,10 @@ class Centred(nn.Module):
         (nn.BatchNorm1d(6).requires_grad_(False), "layer '0', a BatchNorm1d"),
         (Centred(momentum=0.1), "buffer '0.mean'"),
         (Centred(momentum=0.0), None),
+        (Kept(where="data"), "buffer '0.data'"),
+        (Kept(where="counts"), "buffer '0.counts'"),
+        (Kept(where="frozen"), "frozen parameter '0.frozen'"),
+        (Kept(where="nothing"), None),
         (nn.BatchNorm1d(6).requires_grad_(False).eval(), None),
     ],
 )
@@ -504,6 +529,36 @@ def test_batches_passed_over_do_not_exceed_the_budget(make_private: Any, step: A
         next(batches)
     assert len(engine.accountant) == 1
     assert engine.get_epsilon(1e-5) == most
+
+
+@pytest.mark.parametrize("sampling", ["without-replacement", "epoch"])
+def test_batches_passed_over_before_a_step_are_recorded_with_it(
+    make_private: Any, step: Any, sampling: str
+) -> None:
+    engine, module, optimizer, loader = make_private(sampling=sampling)
+    batches = iter(loader)
+    *_, batch = (next(batches) for _ in range(4))
+    step(module, optimizer, batch)
+    assert len(engine.accountant) == (1 if sampling == "epoch" else 4)
+
+
+def test_a_refused_budget_forgets_no_batch_that_was_passed_over(
+    make_private: Any, step: Any, flat: Any
+) -> None:
+    engine, module, optimizer, loader = make_private()
+    for _ in range(2):
+        step(module, optimizer, next(iter(loader)))
+    most = engine.get_epsilon(1e-5)
+    engine, module, optimizer, loader = make_private(target_epsilon=most, target_delta=1e-5)
+    batches, before = iter(loader), flat(module)
+    *_, batch = (next(batches) for _ in range(5))
+    with pytest.raises(PrivacyBudgetExceeded):
+        step(module, optimizer, batch)
+    for _ in range(6):
+        with pytest.raises(PrivacyBudgetExceeded):
+            next(iter(loader))
+    assert len(engine.accountant) == 2
+    assert torch.equal(flat(module), before)
 
 
 def test_earlier_batches_may_be_looked_at() -> None:
