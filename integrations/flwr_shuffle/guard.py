@@ -24,6 +24,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from flwr.clientapp import ClientApp
@@ -85,7 +86,10 @@ def guarded_program() -> None:
 
     vars(program).update(install_from_fab=checked_install, get_load_client_app_fn=guarded_loader)
     sys.argv[0] = "flwr-clientapp"  # Flower looks up by that name what a program may do
-    flwr_clientapp()
+    with TemporaryDirectory() as home:
+        if REVIEWED_APPS in os.environ:
+            os.environ["FLWR_HOME"] = home  # where no other app lies: what is run is what was reviewed
+        flwr_clientapp()
 
 
 if __name__ == "__main__":

@@ -230,10 +230,11 @@ def enrol_client(path: Path | str, public_key: bytes, *, note: str = "") -> None
         raise ShuffleError(f"a public key has {KEY_BYTES} bytes, got {len(public_key)}")
     if len(note.splitlines()) > 1:
         raise ShuffleError("a note is one line")
-    there = Path(path).exists() and Path(path).read_bytes() != b""
-    if there and public_key in read_enrolled(path):
+    text = Path(path).read_text(encoding="utf-8") if Path(path).exists() else ""
+    named = any(line.partition("#")[0].strip() for line in text.splitlines())
+    if named and public_key in read_enrolled(path):
         raise ShuffleError(f"this key is enrolled in {path} already")
-    unended = there and not Path(path).read_bytes().endswith(b"\n")
+    unended = text and not text.endswith("\n")
     comment = f"  # {note.strip()}" if note.strip() else ""
     with open(path, "a", encoding="utf-8") as file:
         file.write(("\n" if unended else "") + public_key.hex() + comment + "\n")
@@ -251,7 +252,8 @@ def revoke_client(path: Path | str, public_key: bytes) -> None:
     """
     if public_key not in read_enrolled(path):
         raise ShuffleError(f"this key is not enrolled in {path}")
-    lines = Path(path).read_text(encoding="utf-8").splitlines(keepends=True)
+    path = Path(path).resolve()  # of a link, the list that mixers read
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     kept = "".join(line for line in lines if line.partition("#")[0].strip().lower() != public_key.hex())
     draft = Path(f"{path}.new")
     draft.write_text(kept, encoding="utf-8")

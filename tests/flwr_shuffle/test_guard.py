@@ -22,6 +22,7 @@ from flwr.cli.build import build_fab_from_disk
 from flwr.clientapp import ClientApp
 from flwr.clientapp.client_app import LoadClientAppError
 from flwr.clientapp.typing import ClientAppCallable
+from flwr.common.config import get_flwr_home
 from flwr_shuffle import ClientRefusal, ShuffleMod
 from flwr_shuffle.guard import REVIEWED_APPS, check_reviewed, guarded
 from processes import Deployment
@@ -58,10 +59,15 @@ def test_flowers_program_asks_the_guard(tmp_path: Path, monkeypatch: pytest.Monk
     """Before it unpacks an app, and when its own loader has loaded one."""
     for name in ("install_from_fab", "get_load_client_app_fn"):
         monkeypatch.setattr(run_clientapp, name, getattr(run_clientapp, name))
-    monkeypatch.setattr(flwr_shuffle.guard, "flwr_clientapp", lambda: None)
+    homes: list[Path] = []
+    monkeypatch.setattr(flwr_shuffle.guard, "flwr_clientapp", lambda: homes.append(get_flwr_home()))
     monkeypatch.setattr(sys, "argv", ["guard.py"])
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    flwr_shuffle.guard.guarded_program()
     monkeypatch.setenv(REVIEWED_APPS, str(tmp_path / "none"))
     flwr_shuffle.guard.guarded_program()
+    shared, own = homes
+    assert shared == tmp_path != own  # no app lies there that somebody changed
     with pytest.raises(LoadClientAppError, match="cannot be read"):
         run_clientapp.install_from_fab(b"any", skip_prompt=True)
     (tmp_path / "unguarded_app.py").write_text("from flwr.clientapp import ClientApp\napp = ClientApp()\n")

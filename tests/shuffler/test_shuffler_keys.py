@@ -194,6 +194,17 @@ def test_a_revoked_key_alone_leaves_the_list(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["enrolled"]
 
 
+def test_a_key_is_revoked_behind_a_link_and_enrolled_again(tmp_path: Path) -> None:
+    file, link = tmp_path / "enrolled", tmp_path / "link"
+    file.write_text(f"# wards\n{KEY}\n")
+    link.symlink_to(file)
+    keys.revoke_client(link, bytes.fromhex(KEY))
+    assert link.is_symlink()
+    assert file.read_text() == "# wards\n"
+    keys.enrol_client(link, bytes.fromhex(KEY))
+    assert file.read_text() == f"# wards\n{KEY}\n"
+
+
 def test_keys_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*arguments: object) -> str:
         assert cli.main(["keys", *map(str, arguments)]) == 0

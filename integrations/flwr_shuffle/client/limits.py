@@ -204,7 +204,17 @@ def open_types(
 
 
 def stricter(first: ClientLimits, second: ClientLimits) -> ClientLimits:
-    """For each field the stricter of both limits; None means no limit."""
+    """For each field the stricter of both limits; None means no limit.
+
+    Raises:
+        ValueError: if one agrees to sums alone, and the other to reports by themselves.
+    """
+    given = [limits for limits in (first, second) if limits.max_local_epsilon is not None]
+    if len({limits.agrees_to_sums_alone for limits in given}) > 1:
+        raise ValueError(
+            "max_local_epsilon=inf agrees to sums alone, and a number to reports by themselves: the "
+            "operator's and the app's limits must say the same"
+        )
     fewest = [limits.min_reports for limits in (first, second) if limits.min_reports is not None]
     return ClientLimits(
         max_local_epsilon=_least(first.max_local_epsilon, second.max_local_epsilon),

@@ -97,6 +97,14 @@ def test_each_limit_is_the_least_of_both() -> None:
     assert stricter(pinned, ClientLimits(max_epsilon=1.0, delta=1e-5, min_reports=10)) == expected
 
 
+def test_an_app_does_not_widen_an_operator_s_sums_alone() -> None:
+    sums = ClientLimits(max_local_epsilon=math.inf, max_epsilon=1.0, delta=1e-6, max_rounds=3)
+    for pair in ((sums, ClientLimits(max_local_epsilon=8.0)), (ClientLimits(max_local_epsilon=8.0), sums)):
+        with pytest.raises(ValueError, match="must say the same"):
+            stricter(*pair)
+    assert stricter(sums, ClientLimits(max_rounds=2)).agrees_to_sums_alone
+
+
 @pytest.mark.parametrize("keeps_file", [True, False])
 def test_rounds_and_total_are_counted(keeps_file: bool, tmp_path: Path) -> None:
     limits: dict[str, Any] = {"max_local_epsilon": 2.0, "max_rounds": 3, "max_total_local_epsilon": 4.5}
