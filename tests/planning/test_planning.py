@@ -52,6 +52,7 @@ def recomputed(row: PlanRow, found: Plan) -> ShuffleAccountant:
         adversary=found.adversary,
         mechanism=row.mechanism,
         blanket=blanket,
+        channel_fixed=True,
     )
     accountant.step(shuffle_round, num_steps=row.num_steps)
     return accountant
@@ -176,11 +177,13 @@ def test_a_cohort_that_only_the_best_mechanism_tried_is_compared_with_all_others
 def registered(factory: Callable[..., Any], blanket: Callable[..., Blanket]) -> Iterator[str]:
     """A mechanism of the planner's tests."""
     name = "test-planner"
-    registry.register(
-        name,
-        lambda **given: factory(**given),
-        blanket=lambda *, local_epsilon, dim: blanket(local_epsilon=local_epsilon, dim=dim),
-    )
+
+    def made(*, local_epsilon: float, dim: int, radius: float = 1.0) -> Any:
+        mechanism = factory(local_epsilon=local_epsilon, dim=dim, radius=radius)
+        mechanism.blanket = partial(blanket, local_epsilon=local_epsilon, dim=dim)
+        return mechanism
+
+    registry.register(name, made)
     try:
         yield name
     finally:
