@@ -74,17 +74,29 @@ def guarded_program() -> None:
     """Run ``flwr-clientapp`` with both checks."""
     program = import_module("flwr.supernode.runtime.run_clientapp")
     install, loader = program.install_from_fab, program.get_load_client_app_fn
+    find, unpacked = program.get_project_dir, set[Path]()
 
     def checked_install(fab: bytes, *args: Any, **options: Any) -> Path:
         check_reviewed(fab)
         installed: Path = install(fab, *args, **options)
+        unpacked.add(installed)
         return installed
+
+    def checked_folder(*of: str) -> Path:  # asked for before dependencies are installed and the app is loaded
+        folder: Path = find(*of)
+        if folder not in unpacked:  # a server chooses the names that make up the path, ".." among them
+            raise LoadClientAppError(f"shuffle: the app in {folder} is not the one unpacked; it was not run")
+        return folder
 
     def guarded_loader(**options: Any) -> Callable[..., ClientApp]:
         load = loader(**options)
         return lambda *of: guarded(load(*of))
 
-    vars(program).update(install_from_fab=checked_install, get_load_client_app_fn=guarded_loader)
+    vars(program).update(
+        install_from_fab=checked_install,
+        get_project_dir=checked_folder,
+        get_load_client_app_fn=guarded_loader,
+    )
     sys.argv[0] = "flwr-clientapp"  # Flower looks up by that name what a program may do
     with TemporaryDirectory() as home:
         if REVIEWED_APPS in os.environ:

@@ -57,7 +57,7 @@ def test_a_list_of_reviewed_apps_is_all_that_runs(tmp_path: Path, monkeypatch: p
 
 def test_flowers_program_asks_the_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it unpacks an app, and when its own loader has loaded one."""
-    for name in ("install_from_fab", "get_load_client_app_fn"):
+    for name in ("install_from_fab", "get_project_dir", "get_load_client_app_fn"):
         monkeypatch.setattr(run_clientapp, name, getattr(run_clientapp, name))
     homes: list[Path] = []
     monkeypatch.setattr(flwr_shuffle.guard, "flwr_clientapp", lambda: homes.append(get_flwr_home()))
@@ -77,6 +77,30 @@ def test_flowers_program_asks_the_guard(tmp_path: Path, monkeypatch: pytest.Monk
     )
     with pytest.raises(LoadClientAppError, match="whose first mod is not ShuffleMod"):
         load("", "", "")
+
+
+def test_no_folder_but_the_unpacked_one_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that names one by ``..`` in an app's version is refused, with the true hash too."""
+    for name in ("install_from_fab", "get_project_dir", "get_load_client_app_fn"):
+        monkeypatch.setattr(run_clientapp, name, getattr(run_clientapp, name))
+    fab = build_fab_from_disk(EXAMPLE)
+    found = hashlib.sha256(fab).hexdigest()
+    old = run_clientapp.install_from_fab(fab, tmp_path)
+    (tmp_path / "reviewed").write_text(found)
+
+    def run() -> None:
+        new = run_clientapp.install_from_fab(fab, skip_prompt=True)
+        publisher, app, version = new.name.rsplit(".", 1)[0].split(".", 2)
+        assert run_clientapp.get_project_dir(f"{publisher}/{app}", version, found) == new != old
+        outside = f"/../..{old}".rsplit(".", 1)[0]
+        with pytest.raises(LoadClientAppError, match="it was not run"):
+            run_clientapp.get_project_dir("/", outside, found)
+
+    monkeypatch.setattr(flwr_shuffle.guard, "flwr_clientapp", run)
+    monkeypatch.setattr(sys, "argv", ["guard.py"])
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    monkeypatch.setenv(REVIEWED_APPS, str(tmp_path / "reviewed"))
+    flwr_shuffle.guard.guarded_program()
 
 
 @pytest.mark.process
