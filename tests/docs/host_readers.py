@@ -220,9 +220,9 @@ def start_opacus() -> Told:
     printed = yield {}
     text = _quick_start("docs/start/opacus.md", printed, r"(?:privacy|sample): (\d+)%")
     for said, also in (
-        ("18.7 over the whole run", "18.7 over 100 steps"),
-        ("a factor of more than e^2.997", "epsilon=2.997"),
-        ("no proof could promise less than 2.795", "[2.795, 2.997]"),
+        ("18.8 over the whole run", "18.8 over 100 steps"),
+        ("a factor of more than e^2.998", "epsilon=2.998"),
+        ("no proof could promise less than 2.801", "[2.801, 2.998]"),
         ("gives away ε0 = 3.32.", "each with ε0 = 3.32"),
     ):
         assert said in " ".join(text.split())
