@@ -338,23 +338,26 @@ class LossComposition:
         self._windows: dict[float, Window] = {}
         self._moments: dict[float, _Moments] = {}
         if self._single is None and self._deviation > 0:
-            self._cell = self._chosen_cell()
+            self._cell = self._chosen_cell(laws if history is None else None)
             self._kept = self._history.at_cell(self._cell)
             low, high, largest = self._kept.ends[-1]
             self._smallest, self._largest = self._cell * low, self._cell * high
             self._largest_step = self._cell * largest
             self._most_tilt = _rung_below(min(600.0 / self._largest_step, 2.0 / self._cell))
 
-    def _chosen_cell(self) -> float:
+    def _chosen_cell(self, laws: Sequence[PrivacyLossDistribution] | None) -> float:
+        """The cell of the grid; of laws that are composed once, their likeliest loss is on it, unrounded."""
         root, sums = math.sqrt(self._sums.steps), self._sums
-        alone = len(self._history.rounds) == 1
         cheap, affordable = (points / (2 * _SIGMAS * root) for points in (_CHEAP_GRID, _AFFORDABLE_GRID))
-        wanted = min(max(sums.cells, min(2 * sums.cells, cheap)) if alone else sums.cells, affordable)
-        cell = _rung_below(max(self._deviation / wanted, _FINEST_CELL * sums.span) / root)
-        if alone:
-            # The likeliest loss goes on the grid, where rounding it costs nothing.
-            law = self._history.law(0)
-            likeliest = abs(float(law.loss[np.argmax(law.p)]))
+        wanted = sums.cells
+        if laws is not None and len(laws) == 1:  # condensed losses are known no finer
+            wanted = max(wanted, min((2 if laws[0].condensed else 32) * wanted, cheap))
+        cell = max(self._deviation / min(wanted, affordable), _FINEST_CELL * sums.span) / root
+        if laws is None:
+            cell = _rung_below(cell)
+        else:
+            leading = max(laws, key=lambda law: law.deviation)
+            likeliest = abs(float(leading.loss[np.argmax(leading.p)]))
             cell = likeliest / math.ceil(likeliest / cell) if likeliest > cell else cell
         if sums.span > _MOST_CELLS * cell:
             raise ArithmeticError(
