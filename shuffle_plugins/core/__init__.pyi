@@ -11,9 +11,11 @@ from .packing import unpack_bits as unpack_bits
 from .ranges import Count as Count
 from .ranges import Delta as Delta
 from .ranges import Dim as Dim
+from .ranges import Flag as Flag
 from .ranges import Fraction as Fraction
 from .ranges import LocalEpsilon as LocalEpsilon
 from .ranges import NotNegative as NotNegative
+from .ranges import Participation as Participation
 from .ranges import Positive as Positive
 from .ranges import Radius as Radius
 from .ranges import Ranged as Ranged
