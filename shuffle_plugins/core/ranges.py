@@ -58,7 +58,7 @@ Positive = Annotated[float, in_range(above=0)]
 NotNegative = Annotated[float, in_range(at_least=0)]
 Count = Annotated[int, whole_number()]
 Dim = Annotated[int, whole_number(at_most=checks.MAX_DIM)]
-Participation = Annotated[float, lambda _, value: checks.participation(value)]
+Chance = Annotated[float, lambda _, value: checks.participation(value)]
 Flag = Annotated[bool, _flag]
 Radius = Annotated[float, lambda _, value: checks.radius(value)]
 

@@ -33,11 +33,11 @@ from shuffle_plugins.accounting.pairs.gaussian_cover import GaussianCover, gauss
 from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.accounting.terms import Sampling
 from shuffle_plugins.core import (
+    Chance,
     Count,
     Dim,
     Fraction,
     NotNegative,
-    Participation,
     Positive,
     checks,
     in_range,
@@ -60,7 +60,7 @@ class _CoveredSum(Round):
 
     cohort: int
     dim: Dim
-    participation: Participation | None = None
+    participation: Chance | None = None
 
     SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (*Round.SAMPLINGS, Sampling.SINGLE_PASS)
 

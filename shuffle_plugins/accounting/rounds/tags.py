@@ -29,12 +29,12 @@ from shuffle_plugins.accounting.rounds.round import Round, lower_families, lower
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import Sampling
 from shuffle_plugins.core import (
+    Chance,
     Count,
     Dim,
     Flag,
     Fraction,
     LocalEpsilon,
-    Participation,
     Ranged,
     checks,
     one_of,
@@ -154,7 +154,7 @@ class TaggedRound(_ComposedRound):
 
     tags: tuple[Tag, ...]
     opposite: Flag = False
-    participation: Participation | None = None
+    participation: Chance | None = None
 
     KIND: ClassVar[str] = "tags"
 
