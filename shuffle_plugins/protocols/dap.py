@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.protocols.coins.coin_sum import CoinSum
-from shuffle_plugins.protocols.shuffle_protocol import ShuffleProtocol
-from shuffle_plugins.protocols.unary.unary_counts import UnaryCounts
+from shuffle_plugins.protocols.coins import CoinSum
+from shuffle_plugins.protocols.sums import ShuffleProtocol
+from shuffle_plugins.protocols.unary import UnaryCounts
 from shuffle_plugins.secure_aggregation.prio3 import best_chunk_length
 
 _MOST_LENGTH = (1 << 32) - 2  # libprio refuses 2**32 - 1

@@ -9,8 +9,7 @@ from scipy.stats import binom
 
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.core import Field, Reports
-from shuffle_plugins.protocols import HistogramSum
-from shuffle_plugins.protocols.published import frequencies as published
+from shuffle_plugins.protocols import HistogramSum, published
 from shuffle_plugins.randomness import SeededRandomness
 from shuffle_plugins.shuffler import InMemoryShuffler
 

@@ -10,8 +10,7 @@ from scipy.stats import binom
 from thinning import first_fast
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.protocols import ScalarSum
-from shuffle_plugins.protocols.published import sums as published
+from shuffle_plugins.protocols import ScalarSum, published
 from shuffle_plugins.randomness import SeededRandomness
 from shuffle_plugins.shuffler import InMemoryShuffler
 

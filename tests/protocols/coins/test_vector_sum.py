@@ -11,10 +11,9 @@ from scipy.stats import binom, chisquare, norm
 
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.core import Field, Reports
-from shuffle_plugins.protocols import Tally, VectorSum
-from shuffle_plugins.protocols.coins.sampling import DISTANCE, RATIO, alias_table, heads
+from shuffle_plugins.protocols import Tally, VectorSum, published
+from shuffle_plugins.protocols.draws import DISTANCE, RATIO, alias_table, heads
 from shuffle_plugins.protocols.lattices import FixedPoint
-from shuffle_plugins.protocols.published import sums as published
 from shuffle_plugins.randomness import SeededRandomness
 from shuffle_plugins.shuffler import InMemoryShuffler
 

@@ -13,8 +13,8 @@ from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms import SumSpec, registry, spec_from_json
 from shuffle_plugins.mechanisms.signs.randomized_response import plus_thresholds
 from shuffle_plugins.protocols import BallSum, PoissonBinomialSum
-from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
-from shuffle_plugins.protocols.counts import poisson_binomial_sum as sums
+from shuffle_plugins.protocols import counts as sums
+from shuffle_plugins.protocols.sums import least_noise_multiplier
 from shuffle_plugins.randomness import WHOLE, SeededRandomness
 from shuffle_plugins.shuffler import InMemoryShuffler
 

@@ -13,8 +13,7 @@ from thinning import first_fast
 from shuffle_plugins.accounting import Adversary, LaplaceRound, Round, ShuffleAccountant
 from shuffle_plugins.core import Field, Reports
 from shuffle_plugins.protocols import ScalarSum, SplitSum
-from shuffle_plugins.protocols.shares.mixing import mixing_distance
-from shuffle_plugins.protocols.shares.noise import PolyaNoise
+from shuffle_plugins.protocols.shares import PolyaNoise, mixing_distance
 from shuffle_plugins.randomness import SeededRandomness
 from shuffle_plugins.shuffler import InMemoryShuffler
 

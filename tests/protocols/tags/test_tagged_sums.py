@@ -14,10 +14,8 @@ from torch import Tensor
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.core import Reports
 from shuffle_plugins.mechanisms.signs.bit_planes import SampledPlan, plane_value, plane_weights
-from shuffle_plugins.protocols import BallSum, BinarySum, CubeSum, VectorSum
-from shuffle_plugins.protocols.published import sums as published
-from shuffle_plugins.protocols.tags.plans import level_epsilons
-from shuffle_plugins.protocols.tags.tagged_sum import TaggedSum
+from shuffle_plugins.protocols import BallSum, BinarySum, CubeSum, VectorSum, published
+from shuffle_plugins.protocols.tags import TaggedSum, _level_epsilons
 from shuffle_plugins.randomness import SeededRandomness
 from shuffle_plugins.shuffler import InMemoryShuffler
 
@@ -114,7 +112,7 @@ def test_through_the_shuffler_message_by_message(
 def test_chunks_of_clients_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     protocol, x = CubeSum(dim=4, cohort=40, budget=1600.0, samples=4), cube(40, 4)
     whole = protocol.share(x.sign())
-    monkeypatch.setattr("shuffle_plugins.protocols.tags.tagged_sum._ENTRIES_AT_ONCE", 12)
+    monkeypatch.setattr("shuffle_plugins.protocols.tags._ENTRIES_AT_ONCE", 12)
     assert torch.equal(protocol.share(x.sign()), whole)  # so loud that nothing is flipped
     assert torch.equal(whole, x.sign().sum(dim=0).long())
 
@@ -140,7 +138,7 @@ def test_planes_share_the_budget_so_that_shuffled_variance_is_least() -> None:
         strengths = [math.sinh(v / 2) ** 2 for v in epsilons]
         return sum(strengths) * sum(w * w / u for w, u in zip(weights, strengths, strict=True))
 
-    ours = level_epsilons(plan, budget=0.9)
+    ours = _level_epsilons(plan, 0.9)
     printed = [w ** (2 / 3) for w in weights]
     assert told_and_lost(ours) == pytest.approx(1.0)
     assert told_and_lost(tuple(0.3 * share / sum(printed) for share in printed)) > 1.08
@@ -268,9 +266,7 @@ def test_who_dropped_out_of_a_binary_sum_is_not_counted() -> None:
 def test_messages_of_malicious_clients_are_set_aside_or_move_one_sign_each() -> None:
     protocol = CubeSum(dim=5, cohort=3, budget=12.0, samples=2, levels=2)  # blocks of 3 and 2, 4 tags
     honest = protocol.messages(protocol.randomize(torch.zeros(3, 5)))
-    bad = protocol.message_layout.reports(
-        torch.tensor([1, 1, 1, 0]), torch.tensor([2, 3, 0, 3]), torch.ones(4, dtype=torch.int64)
-    )
+    bad = protocol.message_layout.reports(torch.tensor([10, 12, 1, 15]), torch.ones(4, dtype=torch.int64))
     before = protocol.tally(Reports.concat(honest[:2]))
     counted = protocol.tally(InMemoryShuffler().shuffle([*honest[:2], bad]))
     assert counted.foreign == 3

@@ -15,8 +15,8 @@ from shuffle_plugins.accounting import BitEncoding, Sampling, ShuffleAccountant,
 from shuffle_plugins.core import Reports
 from shuffle_plugins.mechanisms import get, registry
 from shuffle_plugins.protocols import CountedUnary, HistogramSum, TargetUnreachable, UnaryL1Sum
-from shuffle_plugins.protocols.unary.sampling import _table, drawn_binomials
-from shuffle_plugins.protocols.unary.weights import exceeding_probability, least_max_weight
+from shuffle_plugins.protocols.draws import _table, drawn_binomials
+from shuffle_plugins.protocols.unary import exceeding_probability, least_max_weight
 from shuffle_plugins.randomness import WHOLE, SeededRandomness
 from shuffle_plugins.shuffler import InMemoryShuffler
 

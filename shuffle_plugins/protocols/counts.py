@@ -4,45 +4,44 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import ClassVar, Self
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.accounting import Adversary, PoissonBinomialRound, PrivacyTarget, Sampling
 from shuffle_plugins.compressors import KashinFrame
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
+from shuffle_plugins.core import Dim, LocalEpsilon, Radius, Reports, Rows, checks, rows_at_once, whole_number
 from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.mechanisms.signs.randomized_response import SignThresholds
-from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
-from shuffle_plugins.protocols.counts.calibration import MOST_BITS_EACH, fewest_bits, loudest_gain
-from shuffle_plugins.protocols.errors import TargetUnreachable
-from shuffle_plugins.protocols.rounding import compiled_kernels
-from shuffle_plugins.protocols.shuffle_protocol import (
+from shuffle_plugins.protocols.lattices import compiled_kernels
+from shuffle_plugins.protocols.sums import (
+    CountSum,
+    Tally,
+    TargetUnreachable,
     check_clips,
-    check_cohort,
-    check_overhead,
-    hiding,
     honest_population,
-    population_of,
 )
-from shuffle_plugins.protocols.tally import LabelledSum, Tally
 from shuffle_plugins.randomness import WHOLE, Randomness, secure
+
+MOST_BITS_EACH = (1 << 20) - 1  # of one client in one coordinate
 
 _STRETCH = 1.05  # ‖coefficients‖ over ‖vector‖, at most: a Kashin frame keeps to it but for few vectors
 _ROUNDING = 1e-9  # relative, by which rounding may move a norm
 _BITS, _COEFFICIENTS = 1 << 16, 1 << 19  # handled at a time: the first stay in a processor's own cache
 _LEVELS = 32  # of values in the dataset that bounds a round from below
-_MORE_NOISE = 1e-3
-_MOST_ATTEMPTS = 20
+_LOUDEST = 0.97  # largest gain of a bit that is tried; of a louder bit the other clients hide little
+_SKEW = 50.0  # times gain/√crowd: what a crowd's skew costs of the variance, roughly; for the choice alone
+_PRECISION = 5e-4  # relative, of the noise
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PoissonBinomialSum(LabelledSum, PrivateSum):
+@dataclass(frozen=True, kw_only=True)
+class PoissonBinomialSum(CountSum, PrivateSum):
     r"""The sum of vectors in an ℓ2 ball by the Poisson binomial mechanism: random bits, and no other noise.
 
     Chen, Özgür, Kairouz 2022, "The Poisson Binomial Mechanism for unbiased federated learning with secure
@@ -54,13 +53,10 @@ class PoissonBinomialSum(LabelledSum, PrivateSum):
 
     Attributes:
         dim: d, length of a client's vector.
-        cohort: n, how many clients take part in one sum, at least 2.
         bits: m, how many bits a client sends for each coefficient, in [1, 2**20).
         message_epsilon: ε0 of one bit, in nats: τ = tanh(ε0/2), rounded down.
         radius: ℓ2 radius of the ball; longer vectors are scaled onto it.
         seed: whole number that fixes the frame. It is public and all must use the same.
-        honest_fraction: share of the clients that are counted on to follow the protocol; the guarantee holds
-            whatever the others send or do not send.
 
     Raises:
         ValueError: if a field is out of range, or so few clients hide nobody.
@@ -70,63 +66,57 @@ class PoissonBinomialSum(LabelledSum, PrivateSum):
     privacy_parameter: ClassVar[PrivacyParameter] = "noise_multiplier"
     norm: ClassVar[Norm] = Norm.L2
 
-    dim: int
-    bits: int
-    message_epsilon: float
-    radius: float = 1.0
+    dim: Dim
+    bits: Annotated[int, whole_number(at_most=MOST_BITS_EACH)]
+    message_epsilon: LocalEpsilon
+    radius: Radius = 1.0
     seed: int = 0
-    spread: KashinFrame = field(init=False, repr=False, compare=False)
-    thresholds: SignThresholds = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        checks.dim(self.dim)
-        object.__setattr__(self, "radius", checks.radius(self.radius))
-        checks.whole("bits", self.bits, at_most=MOST_BITS_EACH)
-        epsilon = checks.local_epsilon(self.message_epsilon, name="message_epsilon")
-        object.__setattr__(self, "message_epsilon", epsilon)
-        object.__setattr__(self, "thresholds", SignThresholds.of(epsilon))
-        object.__setattr__(self, "spread", KashinFrame(dim=self.dim, seed=self.seed))
-        LabelledSum.__post_init__(self)
+        super().__post_init__()
         _ = self.round()
 
+    @cached_property
+    def spread(self) -> KashinFrame:
+        """How a vector is spread over coefficients."""
+        return KashinFrame(dim=self.dim, seed=self.seed)
+
+    @cached_property
+    def thresholds(self) -> SignThresholds:
+        """The probabilities of a bit."""
+        return SignThresholds.of(self.message_epsilon)
+
+    @override
     @classmethod
-    def with_noise(
+    def of_noise(  # type: ignore[override]
         cls,
+        noise: float,
         *,
-        dim: int,
+        target: PrivacyTarget | None,
         cohort: int,
-        noise_multiplier: float,
-        radius: float = 1.0,
+        honest_fraction: float,
+        dim: int,
         seed: int = 0,
-        honest_fraction: float = 1.0,
         overhead: float = 0.1,
         bits: int | None = None,
+        **data: Any,
     ) -> Self:
-        """The protocol with the fewest bits that is as private as a Gaussian of this noise multiplier.
+        """The protocol with the fewest bits, of the form 2^k − 1, that is as private as a Gaussian.
 
         Args:
-            dim, cohort, radius, seed, honest_fraction: as the fields.
-            noise_multiplier: deviation of that Gaussian over ``radius``, in each coordinate of the sum. Over
-                the replace-one sensitivity it is half as much.
-            overhead: how much larger the variance may be to save bits, as a fraction in (0, 1].
+            noise, target, cohort, honest_fraction: as of :meth:`SummingProtocol.of_noise`.
+            dim, seed: as the fields.
+            overhead: how much larger the variance may be, in (0, 1], than in the limit of many quiet bits.
             bits: m; chosen by default.
-
-        Raises:
-            ValueError: if a number is out of range, or no bits protect as much.
+            data: ``radius``.
         """
-        noise = checks.number("noise_multiplier", noise_multiplier, above=0) / 2
-        honest = honest_population(check_cohort(cohort), honest_fraction)
+        honest = honest_population(cohort, honest_fraction)
         spread = KashinFrame(dim=checks.dim(dim), seed=seed)
+        checks.number("overhead", overhead, above=0, at_most=1)
         distance = _distance(spread)
         if bits is None:
-            bits = fewest_bits(
-                size=spread.size,
-                honest=honest,
-                distance=distance,
-                noise_multiplier=noise,
-                overhead=check_overhead(overhead),
-            )
-        bits = checks.whole("bits", bits, at_most=MOST_BITS_EACH)
+            bits = _fewest_bits(honest=honest, distance=distance, noise=noise, overhead=overhead)
+        checks.whole("bits", bits, at_most=MOST_BITS_EACH)
 
         def round_of(gain: float) -> PoissonBinomialRound:
             return PoissonBinomialRound(
@@ -138,78 +128,20 @@ class PoissonBinomialSum(LabelledSum, PrivateSum):
                 cohort=honest,
             )
 
-        odds = math.sqrt(honest / bits) / (distance * noise)
-        gain = loudest_gain(noise, start=odds / math.sqrt(1 + odds**2), round_of=round_of)
+        gain = _loudest_gain(noise, start=_gain(honest / bits, distance * noise), round_of=round_of)
         return cls(
             dim=dim,
             cohort=cohort,
             bits=bits,
             message_epsilon=2 * math.atanh(gain),
-            radius=radius,
             seed=seed,
             honest_fraction=honest_fraction,
-        )
-
-    @classmethod
-    def calibrated(
-        cls,
-        *,
-        dim: int,
-        cohort: int,
-        epsilon: float,
-        delta: float,
-        num_steps: int = 1,
-        population: int | None = None,
-        radius: float = 1.0,
-        seed: int = 0,
-        honest_fraction: float = 1.0,
-        participation: float | None = None,
-        overhead: float = 0.1,
-        bits: int | None = None,
-    ) -> Self:
-        """The protocol of few bits and least noise whose certified ε at δ is at most ``epsilon``.
-
-        Args:
-            dim, cohort, radius, seed, honest_fraction: as the fields.
-            epsilon: target for all rounds together, replace-one.
-            delta: δ of the target.
-            num_steps: sums that the same people take part in.
-            population: n, if each sum draws ``cohort`` of them without replacement.
-            participation: probability with which each client sends its data, by a secret coin of its own; see
-                :meth:`round`.
-            overhead, bits: as in :meth:`with_noise`.
-
-        Raises:
-            ValueError: if a target is out of range or cannot be reached.
-        """
-        target = PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps)
-        people = hiding(
-            population_of(check_cohort(cohort), population), cohort=cohort, honest_fraction=honest_fraction
-        )
-        noise = least_noise_multiplier(
-            target, sampling_rate=cohort / people, participation=checks.participation(participation)
-        )
-        for _ in range(_MOST_ATTEMPTS):
-            found = cls.with_noise(
-                dim=dim,
-                cohort=cohort,
-                noise_multiplier=2 * noise,
-                radius=radius,
-                seed=seed,
-                honest_fraction=honest_fraction,
-                overhead=overhead,
-                bits=bits,
-            )
-            if target.allows(found.round(population=population, participation=participation)):
-                return found
-            noise *= 1 + _MORE_NOISE
-        raise TargetUnreachable(
-            f"no bits reach ε={epsilon:g} at δ={delta:g} over {num_steps} steps: ask for a larger δ, another "
-            "ε, or fewer steps"
+            **data,
         )
 
     # -- what it costs ----------------------------------------------------------------------------------
 
+    @override
     def round(
         self,
         *,
@@ -219,16 +151,6 @@ class PoissonBinomialSum(LabelledSum, PrivateSum):
         adversary: Adversary = Adversary.MODEL_OBSERVER,
         participation: float | None = None,
     ) -> PoissonBinomialRound:
-        """What one sum costs, as :meth:`LabelledSum.round`, or with secret participation.
-
-        Args:
-            population, cohort, sampling, adversary: as in :meth:`LabelledSum.round`.
-            participation: probability with which each client takes part, by a secret coin of its own. The
-                bits of a client that does not take part are those of a zero vector. None if all take part.
-
-        Raises:
-            ValueError: if the numbers contradict each other, or too few honest clients are left.
-        """
         present = self.participants(population=population, cohort=cohort, sampling=sampling)
         return PoissonBinomialRound(
             dim=self.size,
@@ -244,12 +166,8 @@ class PoissonBinomialSum(LabelledSum, PrivateSum):
             attained=_attained(self.dim, self.seed),
         )
 
+    @override
     def secret_round(self, *, answered: int, participation: float) -> PoissonBinomialRound:
-        """The round of ``answered`` clients, each of which takes part with probability ``participation``.
-
-        Raises:
-            ValueError: as :meth:`round`.
-        """
         return self.round(cohort=answered, participation=participation)
 
     @property
@@ -274,14 +192,9 @@ class PoissonBinomialSum(LabelledSum, PrivateSum):
         return self.size
 
     @property
+    @override
     def messages_per_coordinate(self) -> int:
-        """Bits that a client sends for each coefficient."""
         return self.bits
-
-    @property
-    def layout(self) -> ReportLayout:
-        """The wire format of a client's whole report: its number of ones for each coefficient."""
-        return ReportLayout(self.name, self.size, (FieldLayout(self.bits.bit_length(), self.size),))
 
     @property
     def counts(self) -> CountRange:
@@ -290,52 +203,38 @@ class PoissonBinomialSum(LabelledSum, PrivateSum):
 
     # -- what is done -----------------------------------------------------------------------------------
 
+    @override
     def randomize(
         self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
     ) -> Reports:
-        """Each client's number of ones for each coefficient, in [0, bits].
-
-        Raises:
-            ValueError: if x is not a floating (clients, dim) batch, or if ``clip`` is false: a sum always
-                clips.
-        """
         check_clips(clip)
-        source = secure(randomness)
         rows = self._checked(x)
         counts = torch.zeros(rows.num_rows, self.size, dtype=torch.int64)
-        for clients, columns, ones in self._drawn(rows, source):
+        for clients, columns, ones in self._drawn(rows, secure(randomness)):
             counts[clients, columns] += ones.cpu()
         return self.layout.reports(counts)
 
+    @override
     def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
-        """Randomise each row and add up the counts of all rows, int64 (size,) on the CPU.
-
-        Results for several groups of clients may be added.
-
-        Raises:
-            ValueError: as :meth:`randomize`.
-        """
-        source = secure(randomness)
-        rows = self._checked(x)
         total = torch.zeros(self.size, dtype=torch.int64)
-        for _, columns, ones in self._drawn(rows, source):
+        for _, columns, ones in self._drawn(self._checked(x), secure(randomness)):
             total[columns] += (ones[0] if len(ones) == 1 else ones.sum(dim=0)).cpu()
         return total
 
-    def estimate(self, total: Tensor | Tally, *, reports: int | None = None) -> Tensor:
-        """Unbiased estimate of the sum over the clients that answered, float64 (dim,).
+    @override
+    def _sum(self, total: Tensor | Tally, *, reports: int | None = None) -> Tensor:
+        if isinstance(total, Tally) and total.bits.shape == (self.labels,):
+            # It says of each label how many bits came, also where some are missing.
+            return self._of_surplus(2 * total.ones.double() - total.bits.double())
+        return super()._sum(total, reports=reports)
 
-        Args:
-            total: what :meth:`total` or :meth:`tally` returned.
-            reports: how many clients' bits are in it. A tally says so by itself.
+    @override
+    def _estimated(self, numbers: Tensor, reports: int) -> Tensor:
+        return self._of_surplus(2 * numbers.double() - reports * self.bits)
 
-        Raises:
-            ValueError: if the total is of another width, or does not say of how many clients it is.
-        """
-        ones = self._ones(total)
-        # A tally says of each label how many bits came, also where some are missing.
-        sent = total.bits.double() if isinstance(total, Tally) else self._number(total, reports) * self.bits
-        values = (2 * ones.double() - sent) / (self.bits * self.thresholds.gain)
+    def _of_surplus(self, surplus: Tensor) -> Tensor:
+        """From ones less zeros under each label to the sum."""
+        values = surplus / (self.bits * self.thresholds.gain)
         return self.spread.reconstruct(values * self.coefficient_radius)
 
     def _checked(self, x: Tensor | Rows) -> Rows:
@@ -424,3 +323,51 @@ def _distance(spread: KashinFrame) -> float:
 def _flip(thresholds: SignThresholds) -> float:
     """The least probability of a one, rounded down."""
     return math.nextafter(thresholds.low / WHOLE, 0)
+
+
+# -- how many bits, and how loud ----------------------------------------------------------------------------
+
+
+def _gain(crowd: float, noise: float) -> float:
+    """τ of a bit, to leading order: how much its probability of being one depends on the client's value."""
+    odds = math.sqrt(crowd) / noise
+    return odds / math.sqrt(1 + odds**2)
+
+
+def _fewest_bits(*, honest: int, distance: float, noise: float, overhead: float) -> int:
+    bits = 1
+    while bits <= MOST_BITS_EACH:
+        gain = _gain(honest / bits, distance * noise)
+        crowd = max((honest - 1) * bits, 1)
+        if (1 + _SKEW * gain / math.sqrt(crowd)) / (1 - gain**2) <= 1 + overhead:
+            return bits
+        bits = 2 * bits + 1
+    raise TargetUnreachable(
+        f"no number of bits protects {honest} clients at a noise multiplier of {noise:.3g}, within an "
+        f"overhead of {overhead:g}: ask for less noise or a larger overhead"
+    )
+
+
+def _loudest_gain(noise: float, *, start: float, round_of: Callable[[float], PoissonBinomialRound]) -> float:
+    """The largest gain, to a part in a thousand, at which a round protects as a Gaussian of this noise."""
+    gain, best, worst = min(start, _LOUDEST), 0.0, math.inf
+    for _ in range(25):
+        try:
+            found = round_of(gain).noise_multiplier / noise
+        except ValueError:  # hardly anybody is hidden
+            found = 0.25
+        if found >= 1:
+            best = max(best, gain)
+            if found <= 1 + 2 * _PRECISION or gain == _LOUDEST or worst <= best * (1 + _PRECISION):
+                return best
+        else:
+            worst = min(worst, gain)
+        gain = min(gain * found / (1 + _PRECISION), _LOUDEST)
+        if best and worst < math.inf and not best * 1.05 < gain < worst / 1.05:
+            gain = math.sqrt(best * worst)
+    if best:
+        return best
+    raise TargetUnreachable(
+        f"these bits do not protect as a Gaussian of noise multiplier {noise:.3g}: send more of them, or ask "
+        "for less noise"
+    )

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from scipy import special, stats
 from torch import Tensor
 
-from shuffle_plugins.accounting import Adversary, BitEncoding, CountedRound, PrivacyTarget, Sampling
-from shuffle_plugins.core import Reports, checked_categories, checks
-from shuffle_plugins.protocols.unary.counted_unary import CountedUnary
-from shuffle_plugins.protocols.unary.unary_counts import (
-    FAILURE,
-    affordable_failure,
-    calibrated_bits,
-    weight_limit,
-)
+from shuffle_plugins.accounting import Adversary, BitEncoding, CountedRound, Sampling
+from shuffle_plugins.core import Positive, Ranged, Reports, checked_categories, checks
+from shuffle_plugins.protocols.unary import CountedUnary, Encoding
 from shuffle_plugins.randomness import Randomness, secure
 
 _MOST_BITS = 62
@@ -66,8 +61,8 @@ class FoundValues:
     cut: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeavyHitters:
+@dataclass(frozen=True, kw_only=True)
+class HeavyHitters(Ranged):
     """Finds the values of [0, 2**bits) that many clients hold, without asking about every value.
 
     Round by round, clients are asked for longer prefixes of their value: in the first round for its leading
@@ -102,18 +97,17 @@ class HeavyHitters:
     bits: int
     cohort: int
     bit_epsilon: float
-    encoding: BitEncoding = BitEncoding.SYMMETRIC
+    encoding: Encoding = BitEncoding.SYMMETRIC
     length: int = 1 << 16
     width: int = 1 << 8
-    false_positives: float = 0.1
+    false_positives: Positive = 0.1
     groups: bool = False
     max_weight: int | None = None
     honest_fraction: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check_plan(bits=self.bits, length=self.length, width=self.width)
-        checks.number("false_positives", self.false_positives, above=0)
-        object.__setattr__(self, "encoding", checks.choice(BitEncoding, "encoding", self.encoding))
         _ = self.counts
 
     @classmethod
@@ -124,22 +118,20 @@ class HeavyHitters:
         cohort: int,
         epsilon: float,
         delta: float,
-        encoding: BitEncoding | str = BitEncoding.SYMMETRIC,
         length: int = 1 << 16,
         width: int | None = None,
         false_positives: float = 0.1,
         groups: bool = False,
-        honest_fraction: float = 1.0,
-        failure: float | None = FAILURE,
+        **of_counts: Any,
     ) -> Self:
         """The search of the least noise whose certified ε at δ, of all rounds, is at most ``epsilon``.
 
         Args:
-            bits, cohort, encoding, length, false_positives, groups, honest_fraction: as the fields.
+            bits, cohort, length, false_positives, groups: as the fields.
             width: as the field; by default about a thousandth of the cohort, at least 256.
             epsilon: target for the whole search, replace-one.
             delta: δ of the target.
-            failure: as in :meth:`CountedUnary.calibrated`.
+            of_counts: ``encoding``, ``honest_fraction`` and ``failure``, as of :class:`CountedUnary`.
 
         Raises:
             ValueError: if a target is out of range or cannot be reached.
@@ -148,40 +140,26 @@ class HeavyHitters:
             wanted = max(cohort // 1_000, 256) if isinstance(cohort, int) else 256
             width = min(1 << (wanted - 1).bit_length(), length // 2)
         _check_plan(bits=bits, length=length, width=width)
-        kind = checks.choice(BitEncoding, "encoding", encoding)
         rounds = _rounds(bits=bits, length=length, width=width)
-        clients = cohort // rounds if groups else cohort
-        target = PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=1 if groups else rounds)
-        affordable = affordable_failure(failure, target)
-        counts = calibrated_bits(
-            target,
-            build=lambda bit_epsilon: CountedUnary(
-                length=length,
-                cohort=clients,
-                bit_epsilon=bit_epsilon,
-                encoding=kind,
-                honest_fraction=honest_fraction,
-                max_weight=weight_limit(
-                    affordable, size=length, ones=1, bit_epsilon=bit_epsilon, encoding=kind, cohort=clients
-                ),
-            ),
-            ones=1,
-            encoding=kind,
-            cohort=clients,
-            population=None,
-            honest_fraction=honest_fraction,
+        counts = CountedUnary.calibrated(
+            length=length,
+            cohort=cohort // rounds if groups else cohort,
+            epsilon=epsilon,
+            delta=delta,
+            num_steps=1 if groups else rounds,
+            **of_counts,
         )
         return cls(
             bits=bits,
             cohort=cohort,
             bit_epsilon=counts.bit_epsilon,
-            encoding=kind,
+            encoding=counts.encoding,
             length=length,
             width=width,
             false_positives=false_positives,
             groups=groups,
             max_weight=counts.max_weight,
-            honest_fraction=honest_fraction,
+            honest_fraction=counts.honest_fraction,
         )
 
     # -- what it costs ----------------------------------------------------------------------------------
@@ -227,12 +205,11 @@ class HeavyHitters:
         """The sum of a bit from which its prefix survives: the least that keeps to ``false_positives``."""
         rate = self.false_positives / (self.rounds * self.length)
         clients, other = self.clients_per_round, self.counts.other
-        low, high = 0, clients + 1  # Bin(clients, other) reaches the first too often, the second never
-        while high - low > 1:
-            middle = (low + high) // 2
-            reached = float(special.bdtrc(middle - 1, clients, other))
-            low, high = (low, middle) if reached <= rate else (middle, high)
-        return high
+        return bisect_left(
+            range(clients + 1),
+            True,
+            key=lambda total: float(special.bdtrc(total - 1, clients, other)) <= rate,
+        )
 
     def detectable(self, *, confidence: float = 0.95) -> int:
         """The least number of clients whose common value is found with this confidence.
@@ -244,13 +221,11 @@ class HeavyHitters:
             ValueError: if ``confidence`` is not in (0, 1), or no number is enough.
         """
         missed = (1 - checks.confidence(confidence)) / self.rounds
-        low, high = 0, self.clients_per_round
-        if self._missing(high) > missed:
+        if self._missing(self.clients_per_round) > missed:
             raise ValueError("not even a value that everybody holds is found: ask for a larger ε or δ")
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self._missing(middle) <= missed else (middle, high)
-        return high * (self.rounds if self.groups else 1)
+        held = range(1, self.clients_per_round)
+        least = 1 + bisect_left(held, True, key=lambda clients: self._missing(clients) <= missed)
+        return least * (self.rounds if self.groups else 1)
 
     def _missing(self, held: int) -> float:
         """Probability that the sum of a bit held by so many clients stays below the threshold; rounded up."""
@@ -272,12 +247,7 @@ class HeavyHitters:
         )
 
     def answers(self, x: Tensor, question: PrefixQuestion) -> Tensor:
-        """Which bit of its answer each client sets, int64 (clients,); -1 for none.
-
-        Raises:
-            TypeError: if x is not a tensor.
-            ValueError: if x is not a vector of integers in [0, 2**bits).
-        """
+        """Which bit of its answer each client sets, int64 (clients,); -1 for none."""
         values = checked_categories(x, categories=1 << self.bits)
         prefix = values >> (self.bits - question.kept_bits)
         place = torch.searchsorted(question.kept, prefix).clamp(max=len(question.kept) - 1)
@@ -288,11 +258,7 @@ class HeavyHitters:
     def randomize(
         self, x: Tensor, question: PrefixQuestion, *, randomness: Randomness | None = None
     ) -> Reports:
-        """Each client's answer, flipped. Add reports up with ``counts.total``.
-
-        Raises:
-            TypeError, ValueError: as :meth:`answers`.
-        """
+        """Each client's answer, flipped. Add reports up with ``counts.total``."""
         return self.counts.randomize_held(self.answers(x, question), randomness=randomness)
 
     def following(
@@ -305,9 +271,6 @@ class HeavyHitters:
             question: what was asked.
             reports: how many clients answered. The threshold is that of everybody who should; fewer make
                 fewer false positives, and more misses.
-
-        Raises:
-            ValueError: if the total is of another width.
         """
         estimates = self.counts.estimate(total, reports=reports)
         candidates = question.candidates()
@@ -332,10 +295,6 @@ class HeavyHitters:
             x: everybody's values, integers (clients,).
             randomness: the clients' and, in groups, of who answers when; a fresh ``SecureRandomness`` by
                 default.
-
-        Raises:
-            TypeError: if x is not a tensor.
-            ValueError: if x is not a vector of integers in [0, 2**bits), of exactly ``cohort`` clients.
         """
         values = checked_categories(x, categories=1 << self.bits)
         if len(values) != self.cohort:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, Self
 
 import torch
+from scipy.optimize import brentq
 from torch import Tensor
 from typing_extensions import override
 
@@ -18,22 +21,23 @@ from shuffle_plugins.accounting import (
     Sampling,
     ShuffleRound,
     calibrate_local_epsilon,
+    narrowed,
 )
-from shuffle_plugins.core import ReportLayout, Reports, checks, clopper_pearson_lower, clopper_pearson_upper
+from shuffle_plugins.core import (
+    LocalEpsilon,
+    ReportLayout,
+    Reports,
+    checks,
+    clopper_pearson_lower,
+    clopper_pearson_upper,
+)
 from shuffle_plugins.mechanisms import FrequencyOracle, registry
-from shuffle_plugins.protocols.frequencies.support import (
-    Support,
-    built,
-    frequency_oracles,
-    summed,
-    support_of,
-)
 from shuffle_plugins.protocols.histograms import Histogram, Intervals
-from shuffle_plugins.protocols.shuffle_protocol import (
+from shuffle_plugins.protocols.lattices import Categories
+from shuffle_plugins.protocols.sums import (
     Participants,
     ShuffleProtocol,
-    check_categories,
-    check_cohort,
+    checked_cohort,
     hiding,
     honest_population,
     population_of,
@@ -43,13 +47,51 @@ from shuffle_plugins.shuffler import InMemoryShuffler, Shuffler
 
 BEST_ORACLE = "best"
 
-_CONVEX = 2 * math.exp(-2.0)
-_PRECISION = 1e-6
+MOST_REFUSED = 1 << 12
+
 _NEAR = 1e-3  # relative, of an ε0 that an oracle needs
 _TIE = 1.01  # errors so close are called equal, and the shorter report wins
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
+class Support:
+    """Law of a category's estimate from one report that takes two values.
+
+    Attributes:
+        low: the estimate from a report that does not support the category, at most 0.
+        high: that from one that does, at least 1.
+    """
+
+    low: float
+    high: float
+
+    @property
+    def width(self) -> float:
+        """How much one client can change one count, whatever it sends."""
+        return self.high - self.low
+
+    @property
+    def own(self) -> float:
+        """Probability that a client's report supports its own category: the estimate has mean 1."""
+        return (1 - self.low) / self.width
+
+    @property
+    def other(self) -> float:
+        """Probability that a client's report supports another given category: the estimate has mean 0."""
+        return -self.low / self.width
+
+    def variance(self, frequency: float) -> float:
+        """Variance of a category's estimate per report, where that share of the clients hold it."""
+        own, other = (p * (1 - p) for p in (self.own, self.other))
+        return self.width**2 * (frequency * own + (1 - frequency) * other)
+
+    def supporting(self, counts: Tensor, *, reports: int) -> Tensor:
+        """How many of the reports support each category, int64, from their estimated counts."""
+        exact = (counts.double() - reports * self.low) / self.width
+        return exact.round().to(torch.int64).clamp_(0, reports)
+
+
+@dataclass(frozen=True, kw_only=True)
 class FrequencyEstimation(ShuffleProtocol):
     """Each client sends one ε0-LDP report on its category; what leaves the shuffler is all that is seen.
 
@@ -58,11 +100,9 @@ class FrequencyEstimation(ShuffleProtocol):
 
     Attributes:
         categories: K, at least 2.
-        cohort: n, how many report, at least 2.
         local_epsilon: ε0 of a report: what protects a client that trusts nobody.
         oracle: name of a registered frequency oracle. ``"best"`` is replaced by the one of least error; of
             those within a per cent, that of the fewest bits.
-        honest_fraction: share of the clients that are counted on to randomise; the others hide nobody.
 
     Raises:
         ValueError: if a field is out of range, or no oracle has that name.
@@ -70,14 +110,12 @@ class FrequencyEstimation(ShuffleProtocol):
 
     name: ClassVar[str] = "frequency-estimation"
 
-    categories: int
-    local_epsilon: float
+    categories: Categories
+    local_epsilon: LocalEpsilon
     oracle: str = BEST_ORACLE
 
     def __post_init__(self) -> None:
-        ShuffleProtocol.__post_init__(self)
-        check_categories(self.categories)
-        object.__setattr__(self, "local_epsilon", checks.local_epsilon(self.local_epsilon))
+        super().__post_init__()
         if self.oracle == BEST_ORACLE:
             found = _best(dict.fromkeys(frequency_oracles(), self.local_epsilon), categories=self.categories)
             object.__setattr__(self, "oracle", found)
@@ -110,9 +148,9 @@ class FrequencyEstimation(ShuffleProtocol):
         Raises:
             ValueError: if a target is out of range or cannot be reached.
         """
-        check_categories(categories)
+        checks.categories(categories)
         target = PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps)
-        present = _counted(check_cohort(cohort), population, honest_fraction)
+        present = _counted(checked_cohort(cohort), population, honest_fraction)
 
         def allowed(name: str, local_epsilon: float) -> bool:
             return target.allows(
@@ -230,7 +268,7 @@ class FrequencyEstimation(ShuffleProtocol):
         Raises:
             ValueError: if an argument is out of range.
         """
-        error = min(1 - checks.confidence(confidence), _CONVEX)
+        error = min(1 - checks.confidence(confidence), 2 * math.exp(-2.0))
         if not 1 / self.categories <= largest_frequency <= 1:
             raise ValueError(
                 f"largest_frequency must be in [1/{self.categories}, 1], got {largest_frequency!r}"
@@ -240,19 +278,16 @@ class FrequencyEstimation(ShuffleProtocol):
         rare = support.variance(0.0)
         common = max(rare, support.variance(largest_frequency))
 
-        def exceeded(t: float) -> float:
-            return sum(
+        def excess(t: float) -> float:
+            return -error + sum(
                 2 * many * math.exp(-n * t * t / (2 * (variance + support.width * t / 3)))
                 for many, variance in ((held, common), (self.categories - held, rare))
             )
 
-        low, high = 0.0, support.width
-        while exceeded(high) > error:
-            low, high = high, 2 * high
-        while high - low > _PRECISION * high:
-            middle = (low + high) / 2
-            low, high = (middle, high) if exceeded(middle) > error else (low, middle)
-        return high
+        high = support.width
+        while excess(high) > 0:
+            high *= 2
+        return float(brentq(excess, 0.0, high, rtol=1e-9)) * (1 + 1e-6)
 
     @property
     def influence(self) -> float:
@@ -289,8 +324,8 @@ class FrequencyEstimation(ShuffleProtocol):
 
     # -- what is done -----------------------------------------------------------------------------------
 
+    @override
     def randomize(self, x: Tensor, *, randomness: Randomness | None = None) -> Reports:
-        """Each client's report on its category, (clients,): see :meth:`FrequencyOracle.randomize`."""
         return self.mechanism.randomize(x, randomness=randomness)
 
     @override
@@ -374,10 +409,7 @@ def _needed_level(name: str, error: float, categories: int) -> float | None:
         return None
     if _error(name, low, categories) <= error:
         return low
-    while high > low * (1 + _NEAR):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if _error(name, middle, categories) <= error else (middle, high)
-    return low
+    return narrowed(lambda level: _error(name, level, categories) > error, low, high, precision=_NEAR)[0]
 
 
 def _by_promise(categories: int) -> list[str]:
@@ -399,3 +431,87 @@ def _best(levels: dict[str, float], *, categories: int) -> str:
         if error <= least * _TIE
     }
     return min(bits, key=lambda name: (bits[name], errors[name], name))
+
+
+@lru_cache(maxsize=64)
+def built(name: str, *, local_epsilon: float, categories: int) -> FrequencyOracle:
+    """The registered oracle of that name.
+
+    Raises:
+        ValueError: if there is none of that name, or it refuses a parameter.
+    """
+    oracle = registry.get(name, local_epsilon=local_epsilon, dim=categories)
+    if not isinstance(oracle, FrequencyOracle):
+        raise ValueError(f"{name} takes vectors, not categories")
+    if not oracle.shufflable:
+        raise ValueError(f"{name} cannot be shuffled: its reports are read by who knows whose they are")
+    return oracle
+
+
+def frequency_oracles() -> tuple[str, ...]:
+    """Names of all registered mechanisms that take categories and can be shuffled, sorted."""
+    return _taking_categories(registry.available(registry.Kind.CATEGORIES))
+
+
+@lru_cache(maxsize=8)
+def _taking_categories(names: tuple[str, ...]) -> tuple[str, ...]:
+    found = []
+    for name in names:
+        with suppress(ValueError):
+            built(name, local_epsilon=1.0, categories=2)
+            found.append(name)
+    return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def support_of(name: str, *, local_epsilon: float, categories: int) -> Support:
+    """The two values that a report's estimate of a category takes, read off reports.
+
+    Raises:
+        ValueError: if reports take more than two values, or only one: then nothing is known of single
+            categories. All built-in oracles take two.
+    """
+    oracle = built(name, local_epsilon=local_epsilon, categories=categories)
+    for tried in range(0, 1 << 12, 64):
+        reports = oracle.randomize((torch.arange(tried, tried + 64)) % categories)
+        for i in range(64):
+            values = oracle.sum(reports.narrow(i, i + 1))
+            low, high = float(values.min()), float(values.max())
+            if high - low <= 1e-9 * max(1.0, abs(high)):
+                continue  # supports all categories, or none
+            between = torch.minimum(values - low, high - values).max()
+            if float(between) > 1e-9 * (high - low):
+                raise ValueError(f"a report of {name} says more of a category than yes or no")
+            return Support(low=low, high=high)
+    raise ValueError(f"reports of {name} do not tell categories apart")
+
+
+def summed(oracle: FrequencyOracle, reports: Reports) -> tuple[Tensor, int]:
+    """The sum of the reports that are possible, and how many the oracle refuses.
+
+    Halves that are refused are looked at again, so that a few bad reports cost little.
+
+    Raises:
+        ValueError: if the reports are another mechanism's, or more than 4,096 are impossible: then this was
+            no round of this protocol.
+    """
+    oracle.layout.check(reports)
+    total = torch.zeros(oracle.dim, dtype=torch.float64, device=reports.fields[0].values.device)
+    refused = 0
+    waiting = [reports]
+    while waiting:
+        part = waiting.pop()
+        try:
+            total += oracle.sum(part)
+        except ValueError:
+            if len(part) > 1:
+                middle = len(part) // 2
+                waiting += [part.narrow(middle, len(part)), part.narrow(0, middle)]
+                continue
+            refused += 1
+            if refused > MOST_REFUSED:
+                raise ValueError(
+                    f"more than {MOST_REFUSED:,} of {len(reports):,} reports are impossible for "
+                    f"{oracle.name!r}: this is no round of this protocol; check what clients run"
+                ) from None
+    return total, refused

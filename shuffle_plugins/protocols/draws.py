@@ -1,11 +1,11 @@
-"""How many of many fair coins show heads, without tossing them one by one where they are too many."""
+"""Numbers of heads among many fair coins, and binomial numbers, drawn from tables, not toss by toss."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import MutableSequence, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.fair_coins import DRAWN_REACH
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.core import checks
+from shuffle_plugins.randomness import PROBABILITY_BITS, WHOLE, Randomness, secure
 
 DISTANCE = 2.0**-52
 """Bound on the total variation between numbers of heads, drawn by up to 2**40 clients, and binomials."""
@@ -30,34 +31,21 @@ COINS_AT_ONCE = 1 << 32
 
 _MOST_TOSSED = 256
 _WORDS_AT_ONCE = 1 << 16
-_FINE_BITS = 128
-_GUARD_BITS = 720
+_FINE_BITS, _GUARD_BITS = 128, 720
 _LISTED_REACH = 7.0  # standard deviations; what lies further out is one entry of a table
-_FURTHER_WORDS = 12
 _HALF = np.uint64(32)
 
 
 def heads(coins: int, size: int, *, randomness: Randomness | None = None) -> Tensor:
-    """Draw ``size`` numbers of heads among ``coins`` fair coins, int64, on the CPU.
+    """Draw ``size`` numbers of heads among ``coins`` fair coins, at most 2**40, int64, on the CPU.
 
     Up to 256 coins every coin is a random bit and the law is exact. More are drawn from a table of the law by
     Walker's alias method: one word chooses a column and, as a fraction of 64 bits less those, one of the two
     outcomes in it; a second word is drawn where the fraction ties with the column's threshold. The law is
     within 2**-100 of the binomial in total variation, for each 2**32 coins (``docs/proofs/sums.md``).
-    A table is made once for each number of coins and kept.
-
-    Args:
-        coins: in [0, 2**40].
-        size: how many numbers to draw.
-        randomness: source of the bits; a fresh :class:`SecureRandomness` by default.
-
-    Raises:
-        ValueError: if ``coins`` or ``size`` is out of range.
     """
-    if type(coins) is not int or not 0 <= coins <= MOST_COINS:
-        raise ValueError(f"coins must be a whole number in [0, 2**40], got {coins!r}")
-    if type(size) is not int or size < 0:
-        raise ValueError(f"size must be a whole number, zero or more, got {size!r}")
+    checks.whole("coins", coins, at_least=0, at_most=MOST_COINS)
+    checks.whole("size", size, at_least=0)
     source = secure(randomness)
     if coins == 0:
         return torch.zeros(size, dtype=torch.int64)
@@ -133,8 +121,7 @@ def _own(
     return own
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AliasTable:
+class AliasTable(NamedTuple):
     """Outcomes in 2**bits columns of equal mass, at most two in each (Walker 1977).
 
     Column i holds outcome ``first + i`` with probability (high[i] + low[i]/2**64) / 2**(64 - bits), and
@@ -150,21 +137,6 @@ class AliasTable:
     packed: NDArray[np.uint64]
     further: int
 
-    @classmethod
-    def of(
-        cls,
-        first: int,
-        bits: int,
-        high: NDArray[np.uint64],
-        low: NDArray[np.uint64],
-        other: NDArray[np.int64],
-        *,
-        further: int,
-    ) -> AliasTable:
-        """With ``packed`` made from the others."""
-        digits = np.minimum(high >> np.uint64(32 - bits), np.uint64((1 << 32) - 1))
-        return cls(first, bits, high, low, other, (digits << _HALF) | other.astype(np.uint64), further)
-
 
 @lru_cache(maxsize=8)
 def alias_table(coins: int) -> AliasTable:
@@ -175,7 +147,11 @@ def alias_table(coins: int) -> AliasTable:
     _fill_columns(law + [0] * ((1 << bits) - len(law)), 1 << (_FINE_BITS - bits), thresholds, other)
     high = np.array([threshold >> 64 for threshold in thresholds], dtype=np.uint64)
     low = np.array([threshold & ((1 << 64) - 1) for threshold in thresholds], dtype=np.uint64)
-    return AliasTable.of(first, bits, high, low, np.array(other, dtype=np.int64), further=len(law) - 1)
+    digits = np.minimum(high >> np.uint64(32 - bits), np.uint64((1 << 32) - 1))
+    alias = np.array(other, dtype=np.int64)
+    return AliasTable(
+        first, bits, high, low, alias, (digits << _HALF) | alias.astype(np.uint64), len(law) - 1
+    )
 
 
 def _law(coins: int) -> tuple[int, list[int]]:
@@ -206,9 +182,9 @@ def _upper_masses(coins: int) -> tuple[list[int], int]:
 def _further(coins: int, randomness: Randomness) -> int:
     """A number of heads of those that a table does not list, one draw in 10**11."""
     upper, listed = _upper_masses(coins)
-    words = [int(word) for word in randomness.words(_FURTHER_WORDS + 1).numpy().view(np.uint64)]
+    words = [int(word) for word in randomness.words(13).numpy().view(np.uint64)]
     uniform = sum(word << (64 * i) for i, word in enumerate(words[:-1]))
-    rest = uniform * sum(upper[listed:]) >> (64 * _FURTHER_WORDS)
+    rest = uniform * sum(upper[listed:]) >> (64 * 12)
     place = listed
     while rest >= upper[place]:
         rest -= upper[place]
@@ -248,3 +224,74 @@ def _fill_columns(
         if law[i] >= full:
             threshold[i] = full
             other[i] = i
+
+
+DRAWN_DISTANCE = 2.0**-92
+"""Bound on the total variation between one number drawn and its binomial law, up to 2**31 events.
+
+A table is computed with 256 bits, leaves out less than 2**-110 and is read with 124 bits, so it is off by
+less than 2**-100 (it has fewer than 2**20 entries). A number is the sum of fewer than 2**8 draws.
+"""
+
+MOST_EVENTS = 1 << 31
+_LARGEST_TABLE = 24  # log2 of the events of one draw
+_SCALE = 1 << 256
+_LEFT_OUT = 140  # -log2 of a mass, beside the largest, that ends a table
+_MASK = WHOLE - 1
+
+
+def drawn_binomials(events: Tensor, *, threshold: int, randomness: Randomness) -> Tensor:
+    """Draw Bin(events, threshold/2**62) for each entry of ``events``, in [0, 2**31]; int64, on the CPU."""
+    left = events.to(torch.int64).cpu().flatten()
+    if left.numel() and int(left.max()) > MOST_EVENTS:
+        raise ValueError(f"more than {MOST_EVENTS:,} clients cannot be simulated at once: simulate groups")
+    found = torch.zeros_like(left)
+    while bool((left >> (_LARGEST_TABLE + 1)).any()):
+        many = (left >> (_LARGEST_TABLE + 1)).nonzero().squeeze(1)
+        found[many] += _draws(len(many), _LARGEST_TABLE, threshold, randomness)
+        left[many] -= 1 << _LARGEST_TABLE
+    for power in range(_LARGEST_TABLE, -1, -1):
+        chosen = ((left >> power) & 1).nonzero().squeeze(1)
+        if len(chosen):
+            found[chosen] += _draws(len(chosen), power, threshold, randomness)
+    return found.reshape(events.shape)
+
+
+def _draws(count: int, power: int, threshold: int, randomness: Randomness) -> Tensor:
+    """Bin(2**power, threshold/2**62), int64 (count,): 62 bits find the place, 62 more decide a tie."""
+    first, high, low = _table(power, threshold)
+    words = randomness.words(count).bitwise_and_(_MASK)
+    place = torch.searchsorted(high, words, right=True)
+    before = torch.searchsorted(high, words)
+    for i in (place > before).nonzero().flatten().tolist():
+        further = int(randomness.words(1)) & _MASK
+        tied = low[int(before[i]) : int(place[i])]
+        place[i] = int(before[i]) + sum(bound <= further for bound in tied)
+    return place + first
+
+
+@lru_cache(maxsize=512)
+def _table(power: int, threshold: int) -> tuple[int, Tensor, tuple[int, ...]]:
+    """The least outcome listed, and P[at most k] for each but the last: 62 leading bits and the next 62."""
+    trials, other = 1 << power, WHOLE - threshold
+    mode = min(trials, (trials + 1) * threshold // WHOLE)
+    least = _SCALE >> _LEFT_OUT
+    above, below = [_SCALE], []
+    for k in range(mode, trials):
+        mass = above[-1] * ((trials - k) * threshold) // ((k + 1) * other)
+        if mass < least:
+            break
+        above.append(mass)
+    mass = _SCALE
+    for k in range(mode, 0, -1):
+        mass = mass * (k * other) // ((trials - k + 1) * threshold)
+        if mass < least:
+            break
+        below.append(mass)
+    masses = below[::-1] + above
+    total, reached, bounds = sum(masses), 0, []
+    for mass in masses[:-1]:
+        reached += mass
+        bounds.append((reached << 2 * PROBABILITY_BITS) // total)
+    high = torch.tensor([bound >> PROBABILITY_BITS for bound in bounds], dtype=torch.int64)
+    return mode - len(below), high, tuple(bound & _MASK for bound in bounds)
