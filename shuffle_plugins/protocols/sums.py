@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, NamedTuple, Self
 
 import torch
@@ -24,7 +25,7 @@ from shuffle_plugins.accounting import (
     narrowed,
     participation_losses,
 )
-from shuffle_plugins.core import FieldLayout, Ranged, ReportLayout, Reports, checks, in_range, whole_number
+from shuffle_plugins.core import FieldLayout, Ranged, ReportLayout, Reports, checks, whole_number
 from shuffle_plugins.mechanisms import Reporter, Summation
 
 MOST_MESSAGES = 1 << 28
@@ -200,6 +201,7 @@ class SummingProtocol(ShuffleProtocol, Summation):
         Raises:
             ValueError: if a number is out of range, or no messages make that noise.
         """
+        cls._check_options(data)
         return cls.of_noise(
             checks.number("noise_multiplier", noise_multiplier, above=0) / 2,
             target=None,
@@ -238,6 +240,7 @@ class SummingProtocol(ShuffleProtocol, Summation):
             ValueError: if a target is out of range.
             TargetUnreachable: if no such protocol is within the target.
         """
+        cls._check_options(data)
         target = PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps)
         people = population_of(checked_cohort(cohort), population)
         honest_population(cohort, honest_fraction)
@@ -270,6 +273,13 @@ class SummingProtocol(ShuffleProtocol, Summation):
         if found is None:
             raise unreachable(target, cohort=cohort)
         return cls.of_noise(1 / found, **common)
+
+    @classmethod
+    def _check_options(cls, data: dict[str, Any]) -> None:
+        known = {each.name for each in fields(cls)} | set(inspect.signature(cls.of_noise).parameters)
+        if unknown := set(data) - known:
+            listed = ", ".join(sorted(known - {"noise", "target", "data"}))
+            raise TypeError(f"{cls.__name__} takes no option {', '.join(unknown)}; its options: {listed}")
 
     @abstractmethod
     def estimate(self, total: Any, *, reports: int | None = None) -> Any:
