@@ -83,6 +83,8 @@ class TaggedSum(LabelledSum):
         ValueError: if a field is out of range.
     """
 
+    only_levels: ClassVar[int | None] = None  # of data that have no more
+
     dim: Dim
     budget: Positive
     samples: Count
@@ -158,7 +160,7 @@ class TaggedSum(LabelledSum):
             cohort=honest,
             noise=noise,
             overhead=checks.number("overhead", overhead, above=0, at_most=1),
-            levels=levels,
+            levels=cls.only_levels if levels is None else levels,
             samples=samples,
         )
         budget = plan.samples * sum(_epsilons(plan.levels, _strength(plan, size, honest, noise)))
@@ -348,16 +350,12 @@ class BinarySum(TaggedSum):
     """
 
     name: ClassVar[str] = "multi-message-binary"
+    only_levels: ClassVar[int | None] = 1
 
     def __post_init__(self) -> None:
         if self.levels != 1:
             raise ValueError(f"a bit has one plane, got levels={self.levels!r}")
         super().__post_init__()
-
-    @override
-    @classmethod
-    def of_noise(cls, noise: float, *, levels: int = 1, **data: Any) -> Self:  # type: ignore[override]
-        return super().of_noise(noise, levels=levels, **data)
 
     @property
     def worst_variance(self) -> float:
