@@ -28,7 +28,7 @@ from shuffle_plugins.shuffler import (
     items_digest,
     layer_size,
 )
-from shuffle_plugins.shuffler import spool as spool_module
+from shuffle_plugins.shuffler import mixer as spool_module
 from shuffle_plugins.shuffler.envelopes import agree, draw_marks, mark_bytes, read_marks
 from shuffle_plugins.shuffler.keys import generate_service_key, generate_signing_key, public_key_bytes
 
@@ -127,7 +127,7 @@ def test_a_later_mixer_sees_no_signer_in_a_layer_and_nobody_sees_the_report(two:
         assert not any(report in opened.inner for report in REPORTS)
     tickets = [two.opener(1).open_ticket(ticket) for ticket in two.parts(envelopes)[1]]
     assert [ticket.signer for ticket in tickets] == [public_key_bytes(client) for client in two.clients]
-    assert not {ticket.masked for ticket in tickets} & {two.opener(1).open(layer).mark for layer in layers}
+    assert not {ticket.mark for ticket in tickets} & {two.opener(1).open(layer).mark for layer in layers}
 
 
 def changed(items: list[bytes], change: str) -> list[bytes]:
