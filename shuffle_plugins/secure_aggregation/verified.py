@@ -41,8 +41,7 @@ from shuffle_plugins.secure_aggregation.prio3 import (
     VerificationError,
     VerifyState,
 )
-from shuffle_plugins.secure_aggregation.sharing import CheckFailed
-from shuffle_plugins.secure_aggregation.terms import SumTerms
+from shuffle_plugins.secure_aggregation.sharing import CheckFailed, SumTerms
 from shuffle_plugins.shuffler import TOKEN_BYTES, BatchRefused, Refusal
 
 _Client = TypeVar("_Client", bound=Hashable)

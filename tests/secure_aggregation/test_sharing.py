@@ -134,5 +134,5 @@ def test_shares_of_another_form_are_refused() -> None:
     with pytest.raises(ValueError, match="key is 32 bytes"):
         Expansion(layout).add(b"short")
     for size, bits in ((0, 4), (2, 0), (2, MOST_SUM_BITS + 1)):
-        with pytest.raises(ValueError, match=r"dim|bits"):
+        with pytest.raises(ValueError, match=r"size|bits"):
             ResidueLayout(size, bits)
