@@ -2,8 +2,8 @@
 
 Source: draft-irtf-cfrg-vdaf-20, sections 6.2.1 (XofTurboShake128; RFC 9861) and 7 (wire version 18). Steps
 and messages have the draft's names, and what is sent is ``bytes`` in its encoding. The client proves,
-aggregators query their shares of vector and proof, and who has all answers decides. A proof holds a polynomial
-that takes the gadget's outputs at roots of unity. The answers are its values and those of the wires at one
+aggregators query their shares of vector and proof, and who has all answers decides. A proof holds a
+polynomial that takes the gadget's outputs at roots of unity. The answers are its values and those of the wires at one
 random point, where they must fit; a random value in each wire hides the vector (Boneh et al. 2019,
 "Zero-Knowledge Proofs on Secret-Shared Data via Fully Linear PCPs", Theorem 4.3).
 """
