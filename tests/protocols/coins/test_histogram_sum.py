@@ -66,40 +66,6 @@ def test_a_larger_overhead_never_makes_a_target_unreachable(categories):
     assert messages == sorted(messages, reverse=True)
 
 
-@pytest.mark.slow
-def test_calibration_over_sampled_sums_with_dishonest_clients():
-    protocol = HistogramSum.calibrated(
-        categories=20,
-        cohort=1_000,
-        epsilon=1.0,
-        delta=1e-6,
-        num_steps=10,
-        population=20_000,
-        honest_fraction=0.8,
-    )
-    accountant = accounted(protocol.round(population=20_000), num_steps=10)
-    assert accountant.epsilon(1e-6, lower=False).upper <= 1.0
-    assert protocol.round().trials == 800 * protocol.coins
-
-
-def test_messages_counts_and_estimates_agree():
-    protocol = HistogramSum(categories=4, cohort=30, levels=3, coins=5)
-    x = torch.arange(30) % 3
-    counts = protocol.randomize(x, randomness=SeededRandomness(1))
-    messages = protocol.messages(counts)
-    assert all(len(each) == protocol.messages_per_client for each in messages)
-    shuffled = InMemoryShuffler(minimum=30).shuffle(messages)
-    seen = protocol.tally(shuffled)
-    assert torch.equal(seen.ones, protocol.total(counts))
-    assert torch.equal(seen.bits, torch.full((4,), 30 * protocol.messages_per_coordinate))
-    histogram = protocol.estimate(seen)
-    assert torch.equal(histogram.counts, protocol.estimate(protocol.total(counts), reports=30).counts)
-    exact = torch.tensor([10.0, 10.0, 10.0, 0.0])
-    assert float((histogram.counts - exact).abs().max()) < 6 * math.sqrt(protocol.noise_variance)
-    assert protocol.bits_per_message == 3
-    assert protocol.bits_per_report == 4 * 4
-
-
 @pytest.mark.parametrize("whole", [True, False])
 def test_estimates_are_unbiased_with_the_predicted_error(whole):
     protocol = HistogramSum(categories=5, cohort=40, levels=4, coins=6)
