@@ -73,9 +73,6 @@ class CoinSum(CountSum):
     Attributes:
         levels: g, lattice steps per radius, or per interval.
         coins: b, fair coins per client and coordinate.
-
-    Raises:
-        ValueError: if a field is out of range, or the honest coins are too few to cover anybody.
     """
 
     lattice_type: ClassVar[type[Any]]
@@ -184,8 +181,8 @@ class CoinSum(CountSum):
         return self.lattice.size * (self.noise_variance + rounding)
 
     @property
-    def labels(self) -> int:
-        """Coordinates of a sum, each under its label."""
+    @override
+    def size(self) -> int:
         return self.lattice.size
 
     @property
@@ -323,11 +320,7 @@ class HistogramSum(HistogramProtocol, CoinSum):
 
     @override
     def estimate(self, total: Tensor | Tally, *, reports: int | None = None) -> Histogram:
-        """Unbiased counts and frequencies of the clients that answered; see :meth:`SummingProtocol.estimate`.
-
-        Raises:
-            ValueError: as there, or if the total is nobody's.
-        """
+        """Unbiased counts and frequencies of the clients that answered; as :meth:`histogram`."""
         return self.histogram(total, reports=reports)
 
 

@@ -57,9 +57,6 @@ class PoissonBinomialSum(CountSum, PrivateSum):
         message_epsilon: ε0 of one bit, in nats: τ = tanh(ε0/2), rounded down.
         radius: ℓ2 radius of the ball; longer vectors are scaled onto it.
         seed: whole number that fixes the frame. It is public and all must use the same.
-
-    Raises:
-        ValueError: if a field is out of range, or so few clients hide nobody.
     """
 
     name: ClassVar[str] = "poisson-binomial"
@@ -185,11 +182,6 @@ class PoissonBinomialSum(CountSum, PrivateSum):
         """Bound on E‖estimate − Σ x_i‖² over data whose coefficients are not shortened."""
         each = self.cohort / (self.bits * self.thresholds.gain**2)
         return self.dim * each * self.coefficient_radius**2  # the frame is tight: size·column_square = dim
-
-    @property
-    def labels(self) -> int:
-        """Coefficients, each under its label: D."""
-        return self.size
 
     @property
     @override

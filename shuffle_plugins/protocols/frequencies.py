@@ -103,9 +103,6 @@ class FrequencyEstimation(ShuffleProtocol):
         local_epsilon: ε0 of a report: what protects a client that trusts nobody.
         oracle: name of a registered frequency oracle. ``"best"`` is replaced by the one of least error; of
             those within a per cent, that of the fewest bits.
-
-    Raises:
-        ValueError: if a field is out of range, or no oracle has that name.
     """
 
     name: ClassVar[str] = "frequency-estimation"
@@ -144,9 +141,6 @@ class FrequencyEstimation(ShuffleProtocol):
             population: n, if each round draws ``clients`` of them without replacement.
             oracle: a registered oracle; ``"best"`` calibrates all that could win, each to its own ε0, and
                 takes the one of least error, in a second or a few.
-
-        Raises:
-            ValueError: if a target is out of range or cannot be reached.
         """
         checks.categories(categories)
         target = PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps)
@@ -236,11 +230,7 @@ class FrequencyEstimation(ShuffleProtocol):
 
     @property
     def support(self) -> Support:
-        """What one report says of one category.
-
-        Raises:
-            ValueError: if that is more than yes or no, for an oracle from elsewhere.
-        """
+        """What one report says of one category."""
         return support_of(self.oracle, local_epsilon=self.local_epsilon, categories=self.categories)
 
     @property
@@ -264,9 +254,6 @@ class FrequencyEstimation(ShuffleProtocol):
         Args:
             confidence: in (0, 1).
             largest_frequency: F, a share that no category exceeds, if one is known; in [1/K, 1].
-
-        Raises:
-            ValueError: if an argument is out of range.
         """
         error = min(1 - checks.confidence(confidence), 2 * math.exp(-2.0))
         if not 1 / self.categories <= largest_frequency <= 1:
@@ -307,9 +294,6 @@ class FrequencyEstimation(ShuffleProtocol):
             histogram: from :meth:`estimate`.
             confidence: that each interval holds its frequency; with ``simultaneous`` that all do.
             simultaneous: whether to widen them by a union bound.
-
-        Raises:
-            ValueError: if ``confidence`` is not in (0, 1).
         """
         error = (1 - checks.confidence(confidence)) / 2 / (self.categories if simultaneous else 1)
         support, trials = self.support, histogram.reports
@@ -342,11 +326,6 @@ class FrequencyEstimation(ShuffleProtocol):
             x: everybody's categories, integers (clients,).
             shuffler: an :class:`InMemoryShuffler` by default.
             randomness: the clients', as in :meth:`randomize`; the shuffler has its own.
-
-        Raises:
-            TypeError: if x is not a tensor.
-            ValueError: as :meth:`randomize`; or if there are not exactly ``clients``, on whose number the
-                guarantee stands.
         """
         reports = self.randomize(x, randomness=randomness)
         if len(reports) != self.cohort:
@@ -371,11 +350,7 @@ class FrequencyEstimation(ShuffleProtocol):
         return summed(self.mechanism, reports)[0]
 
     def distribution(self, reports: Reports) -> Tensor:
-        """The probability vector nearest to the estimated frequencies, float64 (categories,).
-
-        Raises:
-            ValueError: as :meth:`estimate`.
-        """
+        """The probability vector nearest to the estimated frequencies, float64 (categories,)."""
         return self.estimate(reports).distribution
 
 
@@ -435,11 +410,7 @@ def _best(levels: dict[str, float], *, categories: int) -> str:
 
 @lru_cache(maxsize=64)
 def built(name: str, *, local_epsilon: float, categories: int) -> FrequencyOracle:
-    """The registered oracle of that name.
-
-    Raises:
-        ValueError: if there is none of that name, or it refuses a parameter.
-    """
+    """The registered oracle of that name."""
     oracle = registry.get(name, local_epsilon=local_epsilon, dim=categories)
     if not isinstance(oracle, FrequencyOracle):
         raise ValueError(f"{name} takes vectors, not categories")

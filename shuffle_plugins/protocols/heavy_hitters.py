@@ -87,9 +87,6 @@ class HeavyHitters(Ranged):
             length/width continuations.
         false_positives: expected number of prefixes that nobody holds which survive, in all rounds together.
         groups: whether a client answers one round only.
-
-    Raises:
-        ValueError: if a field is out of range.
     """
 
     name: ClassVar[str] = "heavy-hitters"
@@ -132,9 +129,6 @@ class HeavyHitters(Ranged):
             epsilon: target for the whole search, replace-one.
             delta: δ of the target.
             of_counts: ``encoding``, ``honest_fraction`` and ``failure``, as of :class:`CountedUnary`.
-
-        Raises:
-            ValueError: if a target is out of range or cannot be reached.
         """
         if width is None:
             wanted = max(cohort // 1_000, 256) if isinstance(cohort, int) else 256
@@ -216,9 +210,6 @@ class HeavyHitters(Ranged):
 
         It holds as long as no more than ``width`` prefixes survive a round, as
         :attr:`FoundValues.cut` tells. In groups it is a number of all clients, if groups hold equal shares.
-
-        Raises:
-            ValueError: if ``confidence`` is not in (0, 1), or no number is enough.
         """
         missed = (1 - checks.confidence(confidence)) / self.rounds
         if self._missing(self.clients_per_round) > missed:

@@ -99,11 +99,7 @@ class HistogramProtocol(LabelledSum):
         )
 
     def histogram(self, total: Tensor | Tally, *, reports: int | None = None) -> Histogram:
-        """The estimate as a histogram, with frequencies and the nearest distribution.
-
-        Raises:
-            ValueError: as :meth:`SummingProtocol.estimate`, or if the total is of no client.
-        """
+        """The estimate as a histogram, with frequencies and the nearest distribution."""
         count = self.senders(total) if reports is None else reports
         return Histogram(
             counts=self._sum(total, reports=count),

@@ -168,9 +168,6 @@ def one_message(*, categories: int, cohort: int, epsilon: float, delta: float) -
     constants. So E‖f̂ − f‖ = O(√(K·log(1/δ))/(εn) + 1/√n): the first term is the central model's up to
     √log(1/δ). The second is needed by one message only where K is large (Ghazi, Golowich, Kumar, Pagh,
     Velingker 2019); the error of k-ary response falls below it once e^ε0 is well above K.
-
-    Raises:
-        ValueError: if an argument is out of range, or Theorem 3.1 reaches ε at no ε0.
     """
     checks.dim(categories)
     local_epsilon = largest_local_epsilon(cohort=cohort, epsilon=epsilon, delta=delta)
@@ -182,11 +179,7 @@ def one_message(*, categories: int, cohort: int, epsilon: float, delta: float) -
 
 
 def largest_local_epsilon(*, cohort: int, epsilon: float, delta: float) -> float:
-    """The largest ε0 whose ε by Theorem 3.1 (closed form) is at most ``epsilon``.
-
-    Raises:
-        ValueError: if an argument is out of range, or there is none.
-    """
+    """The largest ε0 whose ε by Theorem 3.1 (closed form) is at most ``epsilon``."""
     if not 0 < epsilon < math.inf:
         raise ValueError(f"epsilon must be a positive finite number, got {epsilon!r}")
     reach = math.log(cohort / (16 * math.log(2 / delta))) if 0 < delta < 1 and cohort > 0 else 0.0
@@ -206,11 +199,7 @@ def largest_local_epsilon(*, cohort: int, epsilon: float, delta: float) -> float
 
 
 def central_gaussian(*, categories: int, cohort: int, epsilon: float, delta: float) -> float:
-    """Error of a trusted server's Gaussian noise at sensitivity √2: the analytic calibration.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
+    """Error of a trusted server's Gaussian noise at sensitivity √2: the analytic calibration."""
     checks.dim(categories)
     ratio = noise_ratio(local_epsilon=epsilon, local_delta=delta)
     return categories * 2 * ratio**2 / cohort**2
@@ -221,9 +210,6 @@ def central_laplace(*, categories: int, cohort: int, epsilon: float) -> float:
 
     Two counts move by one each: the ℓ1 sensitivity is 2 (Dwork, McSherry, Nissim, Smith 2006; Ghosh,
     Roughgarden, Sundararajan 2009).
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     checks.dim(categories)
     if not 0 < epsilon < math.inf:

@@ -104,9 +104,6 @@ class SplitSum(SummingProtocol):
         levels: g, lattice steps from 0 to ``upper``.
         noise_epsilon: ε0 of the noise: P[k] ∝ e^(−ε0·\|k\|/g), in steps.
         shares: m, messages per client, in [2, 64].
-
-    Raises:
-        ValueError: if a field is out of range, nobody is counted on, or q would need more than 62 bits.
     """
 
     name: ClassVar[str] = "split-sum"
@@ -293,9 +290,6 @@ class SplitSum(SummingProtocol):
         Args:
             total: what :meth:`total` returned, or a sum of such; it is read mod q.
             reports: of how many clients shares are in it, by default of all.
-
-        Raises:
-            ValueError: if the total is not one whole number, or the number of clients is out of range.
         """
         count = checks.whole(
             "reports", self.cohort if reports is None else reports, at_least=0, at_most=self.cohort
@@ -328,9 +322,6 @@ class PolyaNoise(Ranged):
     Attributes:
         rate: in nats per step.
         holders: how many shares make up the noise. More only add to it.
-
-    Raises:
-        ValueError: if a field is out of range, or the noise is too wide for its table.
     """
 
     rate: Positive

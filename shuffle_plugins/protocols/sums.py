@@ -77,9 +77,6 @@ class ShuffleProtocol(Ranged, Reporter):
         honest_fraction: share of the clients that are counted on to follow the protocol, with those who drop
             out taken off (robust shuffle privacy; Cheu, Joseph, Mao, Peng 2022, Appendix A.3). The guarantee
             holds whatever the others send or do not send.
-
-    Raises:
-        ValueError: if a field is out of range, or nobody is counted on.
     """
 
     cohort: Annotated[int, whole_number(at_least=2, at_most=MAX_POPULATION)]
@@ -197,9 +194,6 @@ class SummingProtocol(ShuffleProtocol, Summation):
             noise_multiplier: deviation of that Gaussian over the radius of the data's ball, in each
                 coordinate of the sum. Over the replace-one sensitivity it is half as much.
             data: as in :meth:`calibrated`.
-
-        Raises:
-            ValueError: if a number is out of range, or no messages make that noise.
         """
         cls._check_options(data)
         return cls.of_noise(
@@ -312,9 +306,6 @@ def least_noise_multiplier(
         target: what all rounds together may cost.
         sampling_rate: share of the clients that answer in a round.
         participation: probability with which each of those adds its data; None if all do.
-
-    Raises:
-        TargetUnreachable: if no noise does.
     """
 
     def too_little(noise: float) -> bool:
@@ -344,9 +335,6 @@ def honest_population(population: int, honest_fraction: float) -> int:
     """How many of so many clients are counted on.
 
     The product is rounded down, but for what floating point takes off a whole number: 0.7 of 10 are 7.
-
-    Raises:
-        ValueError: if the share is no number in (0, 1], or it is nobody.
     """
     checks.number("honest_fraction", honest_fraction, above=0, at_most=1)
     honest = min(population, math.floor(honest_fraction * population * (1 + 1e-12)))
@@ -356,11 +344,7 @@ def honest_population(population: int, honest_fraction: float) -> int:
 
 
 def population_of(cohort: int, population: int | None) -> int:
-    """Of how many a cohort is drawn: of itself by default.
-
-    Raises:
-        ValueError: if the population is smaller than the cohort, or larger than any that is accounted.
-    """
+    """Of how many a cohort is drawn: of itself by default."""
     if population is None:
         return cohort
     if type(population) is not int or not cohort <= population <= MAX_POPULATION:
@@ -456,11 +440,7 @@ class LabelledSum(SummingProtocol):
         return [layout.reports(*self._listed(read)) for read in self._read(reports)]
 
     def tally(self, messages: Reports) -> Tally:
-        """Count shuffled messages under each label; impossible labels are set aside and counted as foreign.
-
-        Raises:
-            ValueError: if the reports are not this protocol's messages.
-        """
+        """Count shuffled messages under each label; impossible labels are left out and counted as foreign."""
         self.message_layout.check(messages)
         label, bit = (part.values.to(torch.int64) for part in messages.fields)
         known = label < self.labels
@@ -528,8 +508,18 @@ class CountSum(LabelledSum):
 
     @property
     @abstractmethod
+    def size(self) -> int:
+        """Counts of a client, each under its label."""
+
+    @property
+    @abstractmethod
     def messages_per_coordinate(self) -> int:
         """Bits that a client sends under each label."""
+
+    @property
+    def labels(self) -> int:
+        """How many labels there are: :attr:`size`."""
+        return self.size
 
     @property
     def messages_per_client(self) -> int:

@@ -78,9 +78,6 @@ class TaggedSum(LabelledSum):
             shuffled sum is least.
         samples: s, blocks per plane, in [1, D].
         levels: m, bit planes.
-
-    Raises:
-        ValueError: if a field is out of range.
     """
 
     only_levels: ClassVar[int | None] = None  # of data that have no more

@@ -68,9 +68,6 @@ class UnaryCounts(CountSum):
             the count of a bit that it holds.
         max_weight: most ones that a report may have after the flips; None for no limit. See
             :meth:`of_noise` (``failure``).
-
-    Raises:
-        ValueError: if a field is out of range.
     """
 
     bit_epsilon: BitEpsilon
@@ -91,11 +88,6 @@ class UnaryCounts(CountSum):
         _ = self.round()
 
     # -- what kinds of data differ in -------------------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def size(self) -> int:
-        """Bits of a client's vector."""
 
     @property
     @abstractmethod
@@ -253,11 +245,6 @@ class UnaryCounts(CountSum):
     def influence(self) -> float:
         """How much one client can change a single estimated count, whatever it sends."""
         return 1 / self.gain
-
-    @property
-    def labels(self) -> int:
-        """Bits of a client's vector, each under its label."""
-        return self.size
 
     @property
     @override

@@ -70,9 +70,6 @@ def seal_seed(
         share: the bytes that the same client sends to the server.
         aggregator_key: the aggregator's public key, as pinned by the client; never one that the server sent.
         signing_key: the client's private signing key.
-
-    Raises:
-        ShuffleError: if the key is not one of the terms' aggregators, or is not a valid X25519 key.
     """
     if aggregator_key not in terms.aggregators:
         raise ShuffleError("a seed is sealed to one of the aggregators that the terms name")

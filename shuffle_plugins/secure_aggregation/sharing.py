@@ -311,9 +311,6 @@ class SumTerms:
             bits of each number would say something else than a sum mod 2^w.
         aggregators: the aggregators' public keys for sealing, 32 bytes each, in the server's order; at least
             one, and no key twice.
-
-    Raises:
-        ShuffleError: if there is no aggregator, a key has another length, or a key is there twice.
     """
 
     context: RoundContext

@@ -214,11 +214,7 @@ class BatchRequest(Ranged):
         return self._statement(said, position=self.position)
 
     def check_previous(self) -> None:
-        """Check that the mixers before have signed their statements, for this round and cascade.
-
-        Raises:
-            BatchRefused: NOT_PROVEN if not.
-        """
+        """Check that the mixers before have signed their statements, for this round and cascade."""
         for place, said in enumerate(self.previous):
             by_it = self._statement(said, position=place)
             signed = by_it.holds(said.signature, verifying_key=self.mixers[place].verifying)

@@ -422,9 +422,6 @@ class BatchSpool:
     def _make_room(self, request: BatchRequest, *, own: Path) -> None:
         """Remove what batches that ended early have left: those of the same run, and those of a day ago.
         Check that the new batch, with those under way, is within the limits and fits on the disk.
-
-        Raises:
-            BatchRefused: TOO_LARGE if not.
         """
         reports = size = coming = 0  # coming: bytes that may still be written
         for folder in self._folder.glob("[0-9a-f]" * 32):

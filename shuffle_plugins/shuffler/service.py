@@ -33,9 +33,6 @@ class SpentTokens:
     Args:
         path: a file that :meth:`create` made.
         public_key: public key of the mixer that it belongs to.
-
-    Raises:
-        ShuffleError: if the file is missing, is something else, or belongs to another key.
     """
 
     def __init__(self, path: Path | str, *, public_key: bytes) -> None:
@@ -125,9 +122,6 @@ class BatchService:
 
     Attributes:
         role: what the service does, as it stands in its signed statement of who it is.
-
-    Raises:
-        ShuffleError: if nobody is enrolled, or the state file is missing or belongs to another key.
     """
 
     role: ClassVar[str]

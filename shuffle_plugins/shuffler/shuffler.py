@@ -77,9 +77,6 @@ class Shuffler(ABC):
 
         Args:
             reports: the reports, one from each client.
-
-        Raises:
-            BatchRefused: if there are fewer than :attr:`minimum`.
         """
         return self.shuffle(reports.split())
 

@@ -3,9 +3,9 @@
 Source: draft-irtf-cfrg-vdaf-20, sections 6.2.1 (XofTurboShake128; RFC 9861) and 7 (wire version 18). Steps
 and messages have the draft's names, and what is sent is ``bytes`` in its encoding. The client proves,
 aggregators query their shares of vector and proof, and who has all answers decides. A proof holds a
-polynomial that takes the gadget's outputs at roots of unity. The answers are its values and those of the wires at one
-random point, where they must fit; a random value in each wire hides the vector (Boneh et al. 2019,
-"Zero-Knowledge Proofs on Secret-Shared Data via Fully Linear PCPs", Theorem 4.3).
+polynomial that takes the gadget's outputs at roots of unity. The answers are its values and those of the
+wires at one random point, where they must fit; a random value in each wire hides the vector (Boneh et al.
+2019, "Zero-Knowledge Proofs on Secret-Shared Data via Fully Linear PCPs", Theorem 4.3).
 """
 
 from __future__ import annotations
@@ -131,12 +131,7 @@ class FullyLinearProof:
         *,
         shares: int,
     ) -> FieldVector:
-        """A share of the verifier, ``verifier_length`` elements, from shares of measurement and proof.
-
-        Raises:
-            ValueError: If the random point is one at which the gadget's outputs would show; this happens with
-                a probability of about 2**-50.
-        """
+        """A share of the verifier, ``verifier_length`` elements, from shares of measurement and proof."""
         field, valid, length = self.field, self.valid, self.valid.wire_length
         wires = self._wires(encoded, proof[: valid.arity], joint_randomness, shares=shares)
         polynomial = self._completed(proof[valid.arity :])
@@ -314,9 +309,6 @@ class Prio3(Generic[Measurement, AggregateResult]):
             context: The application and the round, at most 65,527 bytes.
             nonce: :data:`NONCE_SIZE` bytes that nobody could foresee; by default fresh ones.
             rand: ``rand_size`` secret random bytes; by default fresh ones.
-
-        Raises:
-            ValueError: If the measurement is not valid, or an argument has a wrong size.
         """
         nonce = secrets.token_bytes(NONCE_SIZE) if nonce is None else _sized("nonce", nonce, NONCE_SIZE)
         rand = secrets.token_bytes(self.rand_size) if rand is None else _sized("rand", rand, self.rand_size)
@@ -385,9 +377,6 @@ class Prio3(Generic[Measurement, AggregateResult]):
 
         Returns:
             What to keep, and the verifier share to send.
-
-        Raises:
-            VerificationError: If a message is not of the right form.
         """
         _sized("verify_key", verify_key, VERIFY_KEY_SIZE)
         received = self._received(context, aggregator, nonce, public_share, input_share)
