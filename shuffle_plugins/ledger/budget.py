@@ -170,6 +170,8 @@ class BudgetLedger(BudgetFile):
         path: the file; made if it is not there.
         model: whose budget it is. Models trained on the same people's data share one budget only if they
             share a name.
+        app: name of the app that the budget belongs to; by default the run's own, ``publisher/name``.
+        method: how upper bounds compose, as for :class:`~shuffle_plugins.accounting.FederatedAccountant`.
 
     Every method raises LedgerError if the file cannot be read or written.
 
@@ -179,10 +181,13 @@ class BudgetLedger(BudgetFile):
             damaged or locked.
     """
 
-    def __init__(self, path: StrPath, *, model: str) -> None:
+    def __init__(
+        self, path: StrPath, *, model: str = "model", app: str | None = None, method: Method = "pld"
+    ) -> None:
         if not isinstance(model, str) or not model:
             raise ValueError(f"model must be a name, got {model!r}")
-        self._model = model
+        self._model, self._app = model, app
+        self._method = FederatedAccountant(method=method).method
         super().__init__(path, create=True)
         with self.reading() as connection:
             self._last = _last_round(connection, model)
@@ -198,13 +203,15 @@ class BudgetLedger(BudgetFile):
         The first run binds it; a ledger of an older version, which did not know, is bound as it stands.
 
         Args:
-            app: name of the app; empty if it has none, as a script in a simulation.
+            app: name of the run's app; empty if it has none, as a script in a simulation. The ledger's own
+                ``app`` is used in its place.
             layout: a text that differs between models of different arrays.
 
         Raises:
             LedgerError: if the budget is bound to another app or layout: two projects that happen to use one
                 file and name would otherwise go on with each other's model.
         """
+        app = app if self._app is None else self._app
         with self.writing() as connection:
             found = connection.execute(
                 "SELECT app, layout FROM identities WHERE model = ?", (self._model,)
@@ -216,7 +223,7 @@ class BudgetLedger(BudgetFile):
             raise LedgerError(
                 f"{self.path} holds the budget of {self._model!r} as trained by {_app(found[0])}, and this "
                 f"run is of {_app(app)}. If it is the same model under a new name, go on with "
-                f"app={found[0]!r}; otherwise give this model a name of its own (model=…), or another ledger"
+                f"BudgetLedger(app={found[0]!r}); otherwise give this model a name of its own (model=…), or another ledger"
             )
         if found[1] != layout:
             raise LedgerError(
@@ -368,10 +375,10 @@ class BudgetLedger(BudgetFile):
         with self.reading() as connection:
             return read_rounds(connection, self._model)
 
-    def accountant(self, *, method: Method = "pld") -> FederatedAccountant:
+    def accountant(self) -> FederatedAccountant:
         """An accountant of the model's rounds; those left open are charged at their worst, to everybody."""
         with self.reading() as connection:
-            return read_accountant(connection, self._model, method=method)
+            return read_accountant(connection, self._model, method=self._method)
 
     def last_checkpoint(self) -> Checkpoint | None:
         """What was saved with the last completed round that saved anything."""

@@ -5,34 +5,37 @@ from __future__ import annotations
 import logging
 import math
 import secrets
+import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from flwr.app import ArrayRecord, Message, MessageType
+from flwr.proto.node_pb2 import NodeInfo  # Flower has no public address for what Grid.get_nodes returns
 from flwr.serverapp import Grid
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from torch import Tensor
 
-from flwr_shuffle.clipping import PLAIN, UpdateTerms
 from flwr_shuffle.evaluation import Metric, PrivateEvaluation
+from flwr_shuffle.grids import InProcessGrid, Waiting, innermost
 from flwr_shuffle.messages import RECORD_KEY, Instruction
-from flwr_shuffle.server.cohort import connected
-from flwr_shuffle.server.run_log import log_outlook, log_statistics
+from flwr_shuffle.server.inner_strategy import model_of
+from flwr_shuffle.server.report import log_outlook, log_statistics
 from flwr_shuffle.server.sampling import Invitation
 from flwr_shuffle.server.settings import Settings
 from flwr_shuffle.server.spending_record import SpendingRecord
-from flwr_shuffle.server.wrapped_strategy import model_of
 from flwr_shuffle.stages.grid import AnonymousReply, ShuffleGrid
-from flwr_shuffle.stages.stage import Anonymous, Needed, Total
-from flwr_shuffle.stages.valid_reports import valid_sum
-from flwr_shuffle.updates import Layout, running_statistics, trained_names
+from flwr_shuffle.stages.stage import Anonymous, Needed, Total, valid_sum
+from flwr_shuffle.updates import Layout, UpdateTerms, running_statistics, trained_names
 from shuffle_plugins.accounting import Adversary, FederatedRound
 from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.shuffler import TOKEN_BYTES
 
 _log = logging.getLogger("flwr")
 
+_MENTION_EVERY = 10.0  # seconds between two lines about progress
+_SIMULATION_SETTLES = 3.0  # seconds after which a simulation gets no more nodes
+_LONGEST_HEARTBEAT = 86_400.0  # seconds; a SuperNode's is half an hour at most, a simulated node's is ages
 _ENOUGH_ERRORS = 20  # with no participant in between; if each client took part with probability ½: 2**-20
 
 
@@ -146,8 +149,7 @@ class Rounds:
             grid,
             needed=self._awaited,
             enough=settings.fewest_reports if self._seen else settings.population,
-            timeout=settings.connect_timeout,
-            poll_interval=settings.poll_interval,
+            waiting=settings.waiting,
         )
         self._awaited = min(self._awaited, len(candidates))  # who is gone is waited for once
         self._note_connected(candidates)
@@ -174,7 +176,7 @@ class Rounds:
         *,
         server_round: int,
         candidates: int,
-        terms: UpdateTerms = PLAIN,
+        terms: UpdateTerms | None = None,
         evaluation: PrivateEvaluation | None = None,
     ) -> None:
         """Ask the budget, put the instruction into the messages, and record the round before they are sent.
@@ -192,8 +194,9 @@ class Rounds:
         settings, invited = self._settings, len(messages)
         kind = MessageType.TRAIN if evaluation is None else MessageType.EVALUATE
         key, arrays = model_of(messages, kind=kind)
+        terms = UpdateTerms() if terms is None else terms
         if evaluation is None:
-            terms = replace(terms, trained=trained_names(arrays, wanted=settings.trained))
+            terms = replace(terms, trained=trained_names(arrays, wanted=settings.updates.trained))
             log_statistics(running_statistics(arrays), before=self._statistics)
             self._statistics = running_statistics(arrays)
         layout = Layout.of(arrays, trained=terms.trained)
@@ -204,9 +207,8 @@ class Rounds:
             mechanism=mechanism,
             candidates=candidates,
             invited=invited,
-            honest_fraction=settings.honest_fraction,
             hides_shares=settings.stage.hides_shares,
-            samples=settings.samples_per_client if evaluation is None else 1,
+            samples=settings.updates.samples_per_client if evaluation is None else 1,
             fewest=settings.fewest_reports,
         )
         minimum = settings.fewest_reports
@@ -229,7 +231,7 @@ class Rounds:
             update=terms,
             mixers=settings.stage.mixers,
             shared=shared,
-            records_per_client=settings.records_per_client if evaluation is None else 1,
+            records_per_client=settings.updates.records_per_client if evaluation is None else 1,
             samples_per_client=invitation.samples,
         )
         record = instruction.to_record()
@@ -421,3 +423,79 @@ def _summed(anonymous: Anonymous, mechanism: PrivateSum) -> Total | None:
         return anonymous.total
     assert anonymous.reports is not None
     return valid_sum(mechanism, anonymous.reports)
+
+
+def connected(
+    grid: Grid,
+    *,
+    needed: int,
+    enough: int,
+    waiting: Waiting,
+    settling: float = _SIMULATION_SETTLES,
+) -> list[int]:
+    """Wait until ``needed`` nodes are connected; their ids in ascending order.
+
+    If they are fewer after the ``connect_timeout``, and ``enough``, a warning says so and they are returned.
+
+    Progress is logged every ten seconds. A simulation has as many clients as it was started with: once their
+    number has not changed for ``settling`` seconds, no more are waited for. Its nodes are recognised by their
+    heartbeats, which in Flower's simulations are never due. An :class:`InProcessGrid` with fewer nodes than
+    are needed is not waited for at all.
+
+    Raises:
+        TimeoutError: if there are fewer than ``enough`` then.
+    """
+    inner, timeout = innermost(grid), waiting.connect_timeout
+    if isinstance(inner, InProcessGrid) and inner.num_nodes < needed:
+        nodes = sorted(set(grid.get_node_ids()))
+        raise TimeoutError(
+            f"{len(nodes)} clients are connected, {needed} are needed (population), and an "
+            f"InProcessGrid gets no more than it was made with. Make it with more, InProcessGrid(app, "
+            f"num_nodes={needed}), or ask for fewer with a smaller population and cohort"
+        )
+    begun = changed = time.monotonic()
+    mention = begun
+    before = -1
+    while len(nodes := sorted(set(grid.get_node_ids()))) < needed:
+        now = time.monotonic()
+        if len(nodes) != before:
+            before, changed = len(nodes), now
+        if nodes and now - changed >= min(settling, timeout) and is_simulation(grid.get_nodes()):
+            raise TimeoutError(
+                f"{len(nodes)} clients are connected, {needed} are needed (population), and a simulation "
+                "gets no more than it was started with. Start it with more, flwr run . --federation-config "
+                f"'num-supernodes={needed}' or run_simulation(num_supernodes={needed}), or ask for fewer "
+                "with a smaller population and cohort"
+            )
+        if now - begun >= timeout and len(nodes) >= enough:
+            _log.warning(
+                "%d clients are connected, %d are wanted, after the %g s of connect_timeout: the run goes on "
+                "with those there are, as long as they are %d. The fewer, the less they hide each other",
+                len(nodes),
+                needed,
+                timeout,
+                enough,
+            )
+            return nodes
+        if now - begun >= timeout:
+            raise TimeoutError(
+                f"{len(nodes)} clients are connected, {needed} are needed (population); start more, or "
+                f"wait longer than the {timeout:g} s of connect_timeout"
+            )
+        if now >= mention:
+            mention = now + _MENTION_EVERY
+            _log.info(
+                "Waiting for clients: %d of %d connected, %.0f of %g s (connect_timeout)",
+                len(nodes),
+                needed,
+                now - begun,
+                timeout,
+            )
+        time.sleep(waiting.poll_interval)
+    return nodes
+
+
+def is_simulation(nodes: Iterable[NodeInfo]) -> bool:
+    """Whether these are nodes of Flower's simulation, whose heartbeats are not due within a day."""
+    intervals = [node.heartbeat_interval for node in nodes]
+    return bool(intervals) and min(intervals) > _LONGEST_HEARTBEAT
