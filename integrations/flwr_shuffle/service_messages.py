@@ -66,17 +66,17 @@ class Role(StrEnum):
 
     @property
     def question(self) -> str:
-        """Name of the query that asks a node whether it has this role."""
-        return f"shuffle_{self}_role"
+        """Type of the message that asks a node whether it has this role."""
+        return f"query.shuffle_{self}_role"
 
     @property
     def work(self) -> str:
-        """Name of the query by which a round's envelopes come to such a node."""
-        return f"shuffle_{self}_work"
+        """Type of the message by which a round's envelopes come to such a node."""
+        return f"query.shuffle_{self}_work"
 
 
-QUERIES = {f"query.{name}": role for role in Role for name in (role.question, role.work)}
-"""The role that answers, by the type of the message."""
+QUERIES = frozenset(kind for role in Role for kind in (role.question, role.work))
+"""Types of the messages that service nodes answer."""
 
 
 def role_of(node_config: Mapping[str, UserConfigValue]) -> Role | None:

@@ -59,7 +59,7 @@ class Wire(Ranged):
                 "same shuffle-plugins everywhere"
             )
         needed = {name for name, (_, default) in entries.items() if default is MISSING}
-        if version is None or not needed <= values.keys() <= entries.keys():
+        if version != MESSAGE_VERSION or not needed <= values.keys() <= entries.keys():
             raise ValueError(f"{cls.__name__} has the entries {sorted(entries)}, got {sorted(values)}")
         try:
             return cls(**{name: _entry(entries[name][0], value) for name, value in values.items()})

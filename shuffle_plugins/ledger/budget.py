@@ -223,7 +223,8 @@ class BudgetLedger(BudgetFile):
             raise LedgerError(
                 f"{self.path} holds the budget of {self._model!r} as trained by {_app(found[0])}, and this "
                 f"run is of {_app(app)}. If it is the same model under a new name, go on with "
-                f"BudgetLedger(app={found[0]!r}); otherwise give this model a name of its own (model=…), or another ledger"
+                f"BudgetLedger(app={found[0]!r}); otherwise give this model a name of its own (model=…), or "
+                "another ledger"
             )
         if found[1] != layout:
             raise LedgerError(

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 from flwr_shuffle.client.limits import NodeKey
 from flwr_shuffle.service_messages import ROLE, Role
-from flwr_shuffle.stages import mix_node, serving
 from processes import Deployment, Program, wait_for
 from typer.testing import CliRunner
 
@@ -82,8 +81,8 @@ class Parties:
             config = {
                 ROLE: Role.AGGREGATOR,
                 "shuffle-aggregator-key-file": str(self.secrets / f"{name}.key"),
-                serving.ENROLLED_FILE: str(self.secrets / "enrolled"),
-                serving.MIN_BATCH: 3,
+                "shuffle-enrolled-file": str(self.secrets / "enrolled"),
+                "shuffle-min-batch": 3,
             }
             self.deployment.start_supernode(name, node_config=config)
         for i in range(len(self.client_keys)):
@@ -111,11 +110,11 @@ class Parties:
         config = {
             ROLE: Role.MIXER,
             "shuffle-mixer-key-file": str(self.secrets / f"{name}.key"),
-            serving.ENROLLED_FILE: str(self.secrets / "enrolled"),
-            serving.MIN_BATCH: 2,
+            "shuffle-enrolled-file": str(self.secrets / "enrolled"),
+            "shuffle-min-batch": 2,
         }
         if "," in self.mixer_public_key:
-            config[mix_node.CASCADE] = self.mixer_public_key
+            config["shuffle-mixer-public-key"] = self.mixer_public_key
         return self.deployment.start_supernode(name, node_config=config)
 
     def start_client(self, partition: int) -> Program:

@@ -21,11 +21,12 @@ from flwr_shuffle import (
     ShuffleMod,
     ShuffleStrategy,
     SummingStage,
+    Waiting,
     drawn_record,
     register_mix_node,
 )
 from flwr_shuffle.client import mod as mod_module
-from flwr_shuffle.client.ledger import STATE_KEY
+from flwr_shuffle.client.limits import STATE_KEY
 from flwr_shuffle.messages import ClientRefusal, Instruction, context_of, payload_of
 from flwr_shuffle.server.sampling import Invitation
 from mixing import operators_files
@@ -74,7 +75,9 @@ class World:
         )
         more = {} if not pieces else {"piece_bytes": pieces}
         self.stage = (
-            MixNodeStage(mixer_public_key=keys[0], discovery_timeout=5.0, poll_interval=0.05, **more)
+            MixNodeStage(
+                mixer_public_key=keys[0], waiting=Waiting(discovery_timeout=5.0, poll_interval=0.05), **more
+            )
             if self.mixed
             else None
         )

@@ -66,18 +66,7 @@ def register_mix_node(app: ClientApp, *, limits: BatchLimits | None = None) -> N
         ValueError: if the app has such handlers already, or was made with ``client_fn``.
     """
 
-    def mixed(mixer: Mixer, asked: MixMessage, config: UserConfig) -> Answer:
-        spool, request, token = _spool(mixer, config, limits or BatchLimits()), asked.request, asked.token
-        if not asked.items:
-            return Answer(token=token, items=spool.take(request, first=asked.first, most=asked.most))
-        said = spool.put(request, asked.items, first=asked.first)
-        if said is None:
-            return Answer(token=token)
-        _log_rejected(said.rejected.values())
-        _log.info("shuffle: %d good envelopes, %d reports given out", said.answered, said.count)
-        return Answer(token=token, said=said, items=spool.take(request, first=0, most=asked.most))
-
-    _register(app, Role.MIXER, Mixer, MixMessage, mixed)
+    _register(app, Role.MIXER, Mixer, MixMessage, lambda *of: _mixed(*of, limits or BatchLimits()))
 
 
 def register_aggregator(app: ClientApp) -> None:
@@ -94,18 +83,32 @@ def register_aggregator(app: ClientApp) -> None:
         ValueError: if the app has such handlers already, or was made with ``client_fn``.
     """
 
-    def aggregated(aggregator: VerifyingAggregator, request: AggregateRequest, config: UserConfig) -> Answer:
-        del config
-        answer = _aggregated(aggregator, request)
-        _log_rejected(answer.rejected.values())
-        if answer.total:
-            _log.info("shuffle: %d clients are added up", request.count - len(answer.rejected))
-        return replace(answer, signature=aggregator.sign(request.said(answer)))
+    _register(app, Role.AGGREGATOR, VerifyingAggregator, AggregateRequest, lambda *of: _aggregated(*of[:2]))
 
-    _register(app, Role.AGGREGATOR, VerifyingAggregator, AggregateRequest, aggregated)
+
+def _mixed(mixer: Mixer, asked: MixMessage, config: UserConfig, limits: BatchLimits) -> Answer:
+    """Take a piece of a batch, or give one back; errors are those of the :class:`BatchSpool`'s methods."""
+    spool, request, token = _spool(mixer, config, limits), asked.request, asked.token
+    if not asked.items:
+        return Answer(token=token, items=spool.take(request, first=asked.first, most=asked.most))
+    said = spool.put(request, asked.items, first=asked.first)
+    if said is None:
+        return Answer(token=token)
+    _log_rejected(said.rejected.values())
+    _log.info("shuffle: %d good envelopes, %d reports given out", said.answered, said.count)
+    return Answer(token=token, said=said, items=spool.take(request, first=0, most=asked.most))
 
 
 def _aggregated(aggregator: VerifyingAggregator, request: AggregateRequest) -> Answer:
+    """Do the step that a request asks for, and sign the answer."""
+    answer = _added(aggregator, request)
+    _log_rejected(answer.rejected.values())
+    if answer.total:
+        _log.info("shuffle: %d clients are added up", request.count - len(answer.rejected))
+    return replace(answer, signature=aggregator.sign(request.said(answer)))
+
+
+def _added(aggregator: VerifyingAggregator, request: AggregateRequest) -> Answer:
     """Do the step that a request asks for; errors are those of the :class:`VerifyingAggregator`'s methods."""
     terms, sealed, minimum, token = request.terms, request.sealed, request.minimum, request.token
     if isinstance(terms, VerifiedTerms):
@@ -161,8 +164,8 @@ def _register(
 
         return handle
 
-    app.query(role.question)(handler(known))
-    app.query(role.work)(handler(worked))
+    app.query(role.question.removeprefix("query."))(handler(known))
+    app.query(role.work.removeprefix("query."))(handler(worked))
 
 
 def service_of(context: Context, kind: type[_Service]) -> _Service:

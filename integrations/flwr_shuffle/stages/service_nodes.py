@@ -172,9 +172,7 @@ class ServiceNodes:
         challenges = {node: secrets.token_bytes(CHALLENGE_BYTES) for node in nodes}
         run = str(grid.run.run_id)
         questions = [
-            Message(
-                RoleQuestion(challenge=challenges[node]).to_content(), node, f"query.{self._role.question}"
-            )
+            Message(RoleQuestion(challenge=challenges[node]).to_content(), node, self._role.question)
             for node in nodes
         ]
         found: dict[int, tuple[int, NodeRole] | None] = {}
@@ -220,7 +218,7 @@ class ServiceNodes:
     def _is_unregistered(self, reply: Message) -> bool:
         """Whether a node's app has no function that answers which role it has."""
         found = NO_HANDLER.search(reply.error.reason or "") if reply.has_error() else None
-        return found is not None and found[1] == self._role.question
+        return found is not None and f"query.{found[1]}" == self._role.question
 
     def _read(self, content: RecordDict, node: int) -> NodeRole | None:
         """The role that a node claims; None for a client.
@@ -379,8 +377,7 @@ class ServiceStage(ShuffleStage):
         seconds = self._waiting.work_timeout
         if replies.timeout is not None:
             seconds = min(seconds, replies.timeout)
-        query = f"query.{self.role.work}"
-        messages = [Message(request.to_content(), node, query) for node, request in requests.items()]
+        messages = [Message(request.to_content(), node, self.role.work) for node, request in requests.items()]
         received = {
             reply.metadata.src_node_id: reply
             for reply in replies.grid.send_and_receive(messages, timeout=seconds)

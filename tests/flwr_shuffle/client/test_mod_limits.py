@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message
 from flwr.supercore.task_identity import TaskIdentity
-from flwr_shuffle.client.ledger import STATE_KEY, failed_share
-from flwr_shuffle.client.limits import ClientRefused, ClientSettings, stricter
+from flwr_shuffle.client.limits import STATE_KEY, ClientRefused, ClientSettings, failed_share, stricter
 from flwr_shuffle.client.mod import ShuffleMod
 from flwr_shuffle.messages import ClientRefusal, context_of, payload_of
 from mod_harness import GENEROUS, adding, ask, grid_of, instruction

@@ -15,6 +15,7 @@ from flwr_shuffle import (
     SharedSumStage,
     ShuffleStrategy,
     SummingStage,
+    Updates,
 )
 from strategy_harness import CLIENTS, DIM, MODEL, grid_of, honest_payload, record, shuffled
 
@@ -126,7 +127,9 @@ def test_what_clients_are_asked_beside_training_is_said() -> None:
     assert access(raw, "evaluation") is Cover.NOT_COVERED
     assert "NOT private" in raw.warnings[0]
     asked = PrivateEvaluation(metrics={"accuracy": (0, 1)}, local_epsilon=1.0)
-    noisy = private(evaluation=asked, max_examples=600, adaptive_clipping=QuantileClipping()).statement()
+    noisy = private(
+        evaluation=asked, updates=Updates(max_examples=600, adaptive_clipping=QuantileClipping())
+    ).statement()
     assert access(noisy, "evaluation") is access(noisy, "numbers of examples") is Cover.COVERED
     assert "moves with a private bit" in noisy.clipping
     assert access(noisy, "other runs") is access(noisy, "data of the server's own") is Cover.UNKNOWN

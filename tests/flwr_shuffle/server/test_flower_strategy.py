@@ -25,6 +25,7 @@ from flwr_shuffle import (
     SelfSampling,
     ShuffleGrid,
     ShuffleMod,
+    Waiting,
     WrongRecipients,
 )
 from flwr_shuffle.messages import plain_payload
@@ -165,7 +166,7 @@ def test_messages_are_a_list():
 # -- cohorts ------------------------------------------------------------------------------------------------
 
 
-class Waiting(Own):
+class Impatient(Own):
     def configure_train(self, server_round, arrays, config, grid):
         while len(list(grid.get_node_ids())) < 1000:
             pass
@@ -244,7 +245,7 @@ def test_the_draw_and_the_books_are_of_one_look(tmp_path):
 def test_too_few_clients_end_in_words():
     grid = Connecting(client_app(), [9])
     with pytest.raises(TimeoutError, match="9 clients are connected, 20 are needed"):
-        shuffled(connect_timeout=0.05).start(grid, record(MODEL), num_rounds=1)
+        shuffled(waiting=Waiting(connect_timeout=0.05)).start(grid, record(MODEL), num_rounds=1)
 
 
 def test_a_mix_node_is_never_drawn():

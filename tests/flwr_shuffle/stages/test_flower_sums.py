@@ -31,6 +31,7 @@ from flwr_shuffle import (
     ShuffleMod,
     ShuffleStrategy,
     SummingStage,
+    Waiting,
 )
 from flwr_shuffle.messages import (
     Instruction,
@@ -40,7 +41,7 @@ from flwr_shuffle.messages import (
     read_plain_payload,
     reply,
 )
-from flwr_shuffle.stages.valid_reports import valid_sum
+from flwr_shuffle.stages.stage import valid_sum
 from flwr_shuffle.updates import Layout
 from strategy_harness import CLIENTS, DIM, MODEL, client_app, honest_payload, numpy_of, record, train, update
 
@@ -67,7 +68,7 @@ def strategy_of(**options: Any) -> ShuffleStrategy:
         "sampling": FixedSize(CLIENTS),
         "population": CLIENTS,
         "delta": DELTA,
-        "poll_interval": 0.01,
+        "waiting": Waiting(poll_interval=0.01),
     }
     return ShuffleStrategy(FedAvg(fraction_evaluate=0.0), **(chosen | options))
 
