@@ -15,7 +15,7 @@ from flwr.common.constant import ErrorCode
 
 from flwr_shuffle.evaluation import MOST_METRICS, Metric
 from flwr_shuffle.updates import UpdateTerms
-from flwr_shuffle.wire import Wire, bytes_of, text_of
+from flwr_shuffle.wire import Wire, byte_string, text_of
 from shuffle_plugins.core import Count, Ranged, checks, in_range, whole_number
 from shuffle_plugins.mechanisms import CountRange, Spec
 from shuffle_plugins.secure_aggregation import ResidueLayout, SumTerms, VerifiedTerms
@@ -148,8 +148,8 @@ class SharedTerms(Ranged):
         verified: whether clients prove that their counts are within bounds.
     """
 
-    check_seed: Annotated[bytes, bytes_of(32)]
-    aggregators: Annotated[bytes, bytes_of(32)]
+    check_seed: Annotated[bytes, byte_string(32)]
+    aggregators: Annotated[bytes, byte_string(32)]
     clients: Annotated[int, whole_number(at_least=2, at_most=_LARGEST)]
     verified: bool = False
 
@@ -196,12 +196,12 @@ class Instruction(Wire):
         samples_per_client: s, how many of its records a client draws; so many reports it sends.
     """
 
-    token: Annotated[bytes, bytes_of(TOKEN_BYTES)]
+    token: Annotated[bytes, byte_string(TOKEN_BYTES)]
     run: Annotated[str, text_of(128)]
     server_round: Annotated[int, whole_number(at_least=0, at_most=_LARGEST)]
     mechanism: Spec
     participation: Annotated[float, in_range(above=0, at_most=1)] = 1.0
-    analyzer_key: Annotated[bytes, bytes_of(0, KEY_BYTES)] = b""
+    analyzer_key: Annotated[bytes, byte_string(0, KEY_BYTES)] = b""
     minimum: Annotated[int, whole_number(at_least=2, at_most=_LARGEST)] = 2
     metrics: tuple[Metric, ...] = ()
     update: UpdateTerms = field(default_factory=UpdateTerms)

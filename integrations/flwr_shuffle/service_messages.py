@@ -15,7 +15,7 @@ from typing import Annotated, Any, Protocol, Self
 
 from flwr.app import ConfigRecord, RecordDict, UserConfigValue
 
-from flwr_shuffle.wire import Wire, bytes_of
+from flwr_shuffle.wire import Wire, byte_string
 from shuffle_plugins.core import Count, whole_number
 from shuffle_plugins.secure_aggregation import ResidueLayout, Residues, Sealed, SumTerms, VerifiedTerms
 from shuffle_plugins.secure_aggregation import statements as sum_statements
@@ -104,7 +104,7 @@ class ServiceMessage(Wire):
 class RoleQuestion(ServiceMessage):
     """The question for a node's role: a challenge, since anybody can state a public key."""
 
-    challenge: Annotated[bytes, bytes_of(CHALLENGE_BYTES)]
+    challenge: Annotated[bytes, byte_string(CHALLENGE_BYTES)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ class NodeRole(ServiceMessage):
         signature: by the key that the server has pinned; also of the challenge and the node's id.
     """
 
-    public_key: Annotated[bytes, bytes_of(KEY_BYTES)]
+    public_key: Annotated[bytes, byte_string(KEY_BYTES)]
     minimum: Annotated[int, whole_number(at_least=2)]
     signature: bytes
 
@@ -319,7 +319,7 @@ class AggregateRequest(ServiceMessage):
     minimum: Annotated[int, whole_number(at_least=2)]
     commitments: list[bytes]
     envelopes: list[bytes]
-    verify_key: Annotated[bytes, bytes_of(0, VERIFY_KEY_SIZE)] = b""
+    verify_key: Annotated[bytes, byte_string(0, VERIFY_KEY_SIZE)] = b""
     messages: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:

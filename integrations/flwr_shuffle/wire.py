@@ -142,7 +142,7 @@ def _of_type(kind: type, value: Any) -> Any:
     return value
 
 
-def bytes_of(*lengths: int) -> Callable[[str, object], bytes]:
+def byte_string(*lengths: int) -> Callable[[str, object], bytes]:
     """A check of a field of bytes that have one of these lengths."""
 
     def check(name: str, value: object) -> bytes:

@@ -166,7 +166,7 @@ def test_running_statistics_stay_the_servers_and_the_log_says_so_once(
 )
 def test_nothing_to_train_is_refused_before_anything_is_sent(options: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        shuffled(**options).start(grid(failing=0), record(WIDE), num_rounds=1)
+        shuffled(updates=Updates(**options)).start(grid(failing=0), record(WIDE), num_rounds=1)
 
 
 def test_an_instruction_that_names_other_arrays_is_refused_by_clients() -> None:

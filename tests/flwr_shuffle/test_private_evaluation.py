@@ -101,8 +101,7 @@ def test_what_it_costs_is_in_the_same_books(tmp_path: Path) -> None:
         evaluation=PrivateEvaluation(metrics=METRICS, local_epsilon=1.0),
         randomizer="linf-block",
         local_epsilon=2.0,
-        ledger=tmp_path / "ledger",
-        model="m",
+        ledger=BudgetLedger(tmp_path / "ledger", model="m"),
     )
     files = {"shuffle-max-local-epsilon": 2.0, "shuffle-max-rounds": 9}
     grid = InProcessGrid(

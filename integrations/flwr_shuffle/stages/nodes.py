@@ -66,7 +66,13 @@ def register_mix_node(app: ClientApp, *, limits: BatchLimits | None = None) -> N
         ValueError: if the app has such handlers already, or was made with ``client_fn``.
     """
 
-    _register(app, Role.MIXER, Mixer, MixMessage, lambda *of: _mixed(*of, limits or BatchLimits()))
+    _register(
+        app,
+        Role.MIXER,
+        Mixer,
+        MixMessage,
+        lambda mixer, asked, config: _mixed(mixer, asked, config, limits or BatchLimits()),
+    )
 
 
 def register_aggregator(app: ClientApp) -> None:
@@ -83,7 +89,13 @@ def register_aggregator(app: ClientApp) -> None:
         ValueError: if the app has such handlers already, or was made with ``client_fn``.
     """
 
-    _register(app, Role.AGGREGATOR, VerifyingAggregator, AggregateRequest, lambda *of: _aggregated(*of[:2]))
+    _register(
+        app,
+        Role.AGGREGATOR,
+        VerifyingAggregator,
+        AggregateRequest,
+        lambda aggregator, asked, _: _aggregated(aggregator, asked),
+    )
 
 
 def _mixed(mixer: Mixer, asked: MixMessage, config: UserConfig, limits: BatchLimits) -> Answer:

@@ -69,8 +69,11 @@ def test_rounds_are_stated_also_while_one_is_under_way(tmp_path: Any) -> None:
 @pytest.mark.parametrize("rate", [None, 0.5])
 def test_a_mix_node_is_trusted_not_to_help_the_server(rate: float | None) -> None:
     stage = MixNodeStage(mixer_public_key=[generate_service_key().public.hex() for _ in range(2)])
-    sampling = FixedSize(10) if rate is None else SelfSampling(rate)
-    found = private(shuffler=stage, sampling=sampling, honest_fraction=0.8).statement()
+    share = 0.8
+    sampling = (
+        FixedSize(10, honest_fraction=share) if rate is None else SelfSampling(rate, honest_fraction=share)
+    )
+    found = private(shuffler=stage, sampling=sampling).statement()
     first, mixer, submitter, honest = found.trust
     assert submitter.startswith("whoever submits the app")
     assert first == stage.trust

@@ -31,6 +31,7 @@ from flwr_shuffle import (
     ShuffleMod,
     ShuffleStrategy,
     SummingStage,
+    Updates,
     Waiting,
 )
 from flwr_shuffle.messages import (
@@ -429,7 +430,7 @@ def test_zeros_are_added_exactly() -> None:
     strategy = self_sampled(
         0.01,
         randomizer=VectorSum.with_noise(dim=DIM + 1, cohort=16, noise_multiplier=2.5, overhead=0.3),
-        adaptive_clipping=QuantileClipping(quantile=0.5, learning_rate=0.2),
+        updates=Updates(adaptive_clipping=QuantileClipping()),
     )
     assert moves(strategy, agreed_app(), rounds=1).shape == (1, DIM)
 

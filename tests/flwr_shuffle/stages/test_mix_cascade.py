@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import (
@@ -26,7 +26,7 @@ from flwr_shuffle import (
     Waiting,
 )
 from flwr_shuffle.messages import Instruction, payload_of
-from flwr_shuffle.service_messages import SERVICE_KEY, Role
+from flwr_shuffle.service_messages import SERVICE_KEY, Answer, Role
 from flwr_shuffle.stages.nodes import register_mix_node
 from mixing import SIZE, SPEC, MixedRun, encoded, operators_files
 
@@ -438,15 +438,9 @@ def test_refusals_of_a_piece_are_signed(two: MixedRun) -> None:
         for reply in replies:
             values = reply.content.get(SERVICE_KEY, {})
             if "said" in values:
-                token = values["token"]
-                forged = {
-                    "version": values["version"],
-                    "token": token,
-                    "rejected": "[]",
-                    "refusal": str(Refusal.UNDER_MINIMUM),
-                    "signature": bytes(64),
-                }
-                reply.content = RecordDict({SERVICE_KEY: ConfigRecord(forged)})
+                refusal, signature = Refusal.UNDER_MINIMUM, bytes(64)
+                forged = Answer(token=values["token"], refusal=refusal, signature=signature)
+                reply.content = forged.to_content()
         return replies
 
     two.grid.receive = receive
