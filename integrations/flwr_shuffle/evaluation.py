@@ -95,9 +95,6 @@ class PrivateEvaluation(Ranged):
         Args:
             cohort: fewest clients that answer; a sum's noise is made by so many.
             honest_fraction: share of them that a sum's noise counts on.
-
-        Raises:
-            ValueError: if so few clients cannot make that noise.
         """
         if self.local_epsilon is not None:
             return MechanismSpec(name="linf-block", local_epsilon=self.local_epsilon, radius=1.0)
@@ -121,9 +118,6 @@ def vector_of(metrics: Iterable[Metric], content: RecordDict, *, failed_share: f
         metrics: the metrics that the round asks for, in the order of the entries.
         content: what the app's evaluation returned.
         failed_share: the value of :data:`FAILED_ROUNDS`, which the app does not return.
-
-    Raises:
-        ValueError: if a metric is missing, is in several records, or is not one number.
     """
     values = []
     for metric in metrics:

@@ -79,11 +79,7 @@ class MessageGrid(Grid):
 
 
 class WrappedGrid(MessageGrid):
-    """Another grid: everything passes as it is, but for what a subclass overrides.
-
-    Args:
-        grid: any Flower grid.
-    """
+    """Another grid: everything passes as it is, but for what a subclass overrides."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -211,11 +207,7 @@ class InProcessGrid(MessageGrid):
         return list(self._nodes)
 
     def context(self, node_id: int) -> Context:
-        """What a node keeps: its configuration and its state.
-
-        Raises:
-            ValueError: if there is no such node.
-        """
+        """What a node keeps: its configuration and its state."""
         if node_id not in self._nodes:
             raise ValueError(f"no node {node_id}; there are {self._nodes.start} to {self._nodes.stop - 1}")
         if node_id not in self._contexts:
@@ -231,11 +223,7 @@ class InProcessGrid(MessageGrid):
         return self._contexts[node_id]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Have each message answered; the ids are to be given to :meth:`pull_messages`.
-
-        Raises:
-            ValueError: if a message is for a node that does not exist.
-        """
+        """Have each message answered; the ids are to be given to :meth:`pull_messages`."""
         pushed = list(messages)
         replies = self._answers(pushed)
         ids = [message.metadata.message_id for message in pushed]
@@ -247,11 +235,7 @@ class InProcessGrid(MessageGrid):
         return [self._waiting.pop(key) for key in list(message_ids) if key in self._waiting]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Have each message answered, in order. No node is late, so there is nothing to time out.
-
-        Raises:
-            ValueError: if a message is for a node that does not exist.
-        """
+        """Have each message answered, in order. No node is late, so there is nothing to time out."""
         del timeout
         return self._answers(messages)
 

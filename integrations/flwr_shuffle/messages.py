@@ -156,11 +156,7 @@ class SharedTerms(Ranged):
     def of_round(
         self, context: RoundContext, *, counts: CountRange, aggregators: Sequence[bytes]
     ) -> SumTerms:
-        """What all parties of the round must know alike, with the aggregators' keys in the server's order.
-
-        Raises:
-            ValueError: if so many clients' counts do not fit in a share.
-        """
+        """What all parties of the round must know alike, with the aggregators' keys in the server's order."""
         largest, keys = counts.highest - counts.lowest, tuple(aggregators)
         layout = ResidueLayout.of_sum(size=counts.size, largest=largest, clients=self.clients)
         if self.verified:

@@ -23,7 +23,7 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flwr_shuffle.wire import text_of
+from flwr_shuffle.wire import of_kind, text_of
 from shuffle_plugins.core import Count, Fraction, Positive, Ranged, adapted_norm, whole_number
 from shuffle_plugins.mechanisms import Norm, PrivateSum
 
@@ -74,10 +74,6 @@ class Layout:
         Args:
             arrays: of the model.
             trained: names of the arrays that are trained; all of floating-point numbers if it is empty.
-
-        Raises:
-            ValueError: if an array is neither of floating-point numbers nor of integers or bools, none that
-                is trained has floating-point entries, or one that is to be trained has none.
         """
         named = frozenset(trained)
         places = []
@@ -114,9 +110,6 @@ class Layout:
 
         Arrays are found by name; they may have another order and precision. Others are not read, and may be
         missing.
-
-        Raises:
-            ValueError: if one is missing, or holds another shape, or no floating-point numbers.
         """
         wide = self.dtype == torch.float64
         vector: NDArray[np.floating] = np.empty(self.dim, dtype=np.float64 if wide else np.float32)
@@ -128,19 +121,11 @@ class Layout:
         return torch.from_numpy(vector)
 
     def delta(self, new: Mapping[str, Array], old: Mapping[str, Array]) -> Tensor:
-        """What training changed, (dim,): new minus old.
-
-        Raises:
-            ValueError: as :meth:`flatten`.
-        """
+        """What training changed, (dim,): new minus old."""
         return self.flatten(new).sub_(self.flatten(old))
 
     def shifted(self, arrays: Mapping[str, Array], mean: Tensor) -> ArrayRecord:
-        """The arrays moved by a vector (dim,); those that are not trained as they are.
-
-        Raises:
-            ValueError: if the arrays are not of this layout, or the vector has another length.
-        """
+        """The arrays moved by a vector (dim,); those that are not trained as they are."""
         if mean.shape != (self.dim,):
             raise ValueError(
                 f"this model has {self.dim} floating-point entries to train, got {tuple(mean.shape)}"
@@ -171,9 +156,6 @@ def trained_names(arrays: Mapping[str, Array], *, wanted: Callable[[str], bool] 
 
     They are those of floating-point numbers that are wanted (None for all) and are no running statistics. A
     running variance with noise is soon negative, and then every output of the model is NaN.
-
-    Raises:
-        ValueError: if there are none.
     """
     floats = [place.name for place in Layout.of(arrays).places if place.moves]
     left = running_statistics(floats)
@@ -267,12 +249,6 @@ class QuantileClipping(Ranged):
         return adapted_norm(norm, share=share, quantile=self.quantile, learning_rate=self.learning_rate)
 
 
-def _function(name: str, value: object) -> object:
-    if not callable(value):
-        raise ValueError(f"{name} is a function of an array's name, got {value!r}")
-    return value
-
-
 @dataclass(frozen=True, kw_only=True)
 class Updates(Ranged):
     """What clients report on, and how they prepare it, for ``ShuffleStrategy(updates=…)``.
@@ -296,7 +272,9 @@ class Updates(Ranged):
 
     adaptive_clipping: QuantileClipping | None = None
     max_examples: Annotated[int, whole_number(at_most=(1 << 53) - 1)] | None = None
-    trained: Annotated[Callable[[str], bool], _function] | None = None
+    trained: Annotated[Callable[[str], bool], of_kind(Callable, "a function of an array's name")] | None = (
+        None
+    )
     records_per_client: Count = 1
     samples_per_client: Count = 1
 
@@ -419,10 +397,6 @@ class Failures:
         is d/(d - 1) times as long, so that it is unbiased over the signs of the mark. The log warns of a
         share that noise does not explain: the signs are independent of what other clients report, so their
         mean goes along the mark by chance alone.
-
-        Args:
-            mean: of a round's updates, (dim,).
-            mark: :func:`mark_of` the round.
         """
         if not mark.any():
             return mean, None

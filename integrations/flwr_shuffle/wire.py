@@ -162,3 +162,14 @@ def text_of(longest: int) -> Callable[[str, object], str]:
         return value
 
     return check
+
+
+def of_kind(kind: type, what: str) -> Callable[[str, object], object]:
+    """A check of a field that holds an object of a class; ``what`` says what to give."""
+
+    def check(name: str, value: object) -> object:
+        if not isinstance(value, kind):
+            raise ValueError(f"{name} must be {what}, got {value!r}")
+        return value
+
+    return check

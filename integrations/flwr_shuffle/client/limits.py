@@ -187,16 +187,7 @@ def has_operator() -> bool:
 def open_types(
     node_config: Mapping[str, UserConfigValue], *, by_app: frozenset[str] = frozenset()
 ) -> frozenset[str]:
-    """Types of messages that a node's operator lets the app answer without protection.
-
-    Args:
-        node_config: the configuration that the node was started with.
-        by_app: types that the app's code allows. They count for a node of a simulation without any
-            ``shuffle-`` key in its ``node_config``; elsewhere the operator alone decides.
-
-    Raises:
-        ClientRefused: BAD_SETTINGS if a ``shuffle-`` key is unknown, or one of these not true or false.
-    """
+    """Types of messages that a node's operator lets the app answer without protection."""
     own = _own(node_config)
     if not own and not has_operator():
         return by_app
@@ -211,11 +202,7 @@ def open_types(
 
 
 def stricter(first: ClientLimits, second: ClientLimits) -> ClientLimits:
-    """For each field the stricter of both limits; None means no limit.
-
-    Raises:
-        ValueError: if one agrees to sums alone, and the other to reports by themselves.
-    """
+    """For each field the stricter of both limits; None means no limit."""
     given = [limits for limits in (first, second) if limits.max_local_epsilon is not None]
     if len({limits.agrees_to_sums_alone for limits in given}) > 1:
         raise ValueError(

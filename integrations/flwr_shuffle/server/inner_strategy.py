@@ -85,10 +85,6 @@ def check_strategy(strategy: Strategy) -> None:
     A round gives the inner strategy one reply, the mean of all reports. FedAvg, FedAvgM, FedProx, FedAdam,
     FedAdagrad and FedYogi need no more. A strategy that compares replies, or weighs them by what clients say
     of themselves, would run on that one reply and do nothing of what it is for.
-
-    Raises:
-        ValueError: if it needs single replies, trains trees, adds noise of its own, or has a ``start`` that
-            cannot be called as Flower's. The text says what to use instead.
     """
     for layer in layers(strategy):
         name = type(layer).__name__
@@ -152,11 +148,7 @@ def messages_of(
     grid: Grid,
     cohort: Sequence[int],
 ) -> list[Message]:
-    """The messages that a strategy sends to a cohort in a round of training.
-
-    Raises:
-        WrongRecipients: unless it sends one message to each client of the cohort, or if it waits for more.
-    """
+    """The messages that a strategy sends to a cohort in a round of training."""
     for layer in layers(strategy):
         check_minimums(layer, cohort=len(cohort))
     view = CohortView(grid, cohort=cohort)
@@ -181,12 +173,7 @@ def evaluation_messages(
 
 
 def model_of(messages: Sequence[Message], *, kind: str = MessageType.TRAIN) -> tuple[str, ArrayRecord]:
-    """The model in a round's messages, the same in all of them, and the key of its record.
-
-    Raises:
-        ValueError: unless all messages carry the same single model; or if a message is not of this kind, or
-            the key of the instruction is taken.
-    """
+    """The model in a round's messages, the same in all of them, and the key of its record."""
     contents = {}
     for message in messages:
         if message.metadata.message_type.split(".")[0] != kind:
@@ -270,10 +257,6 @@ class CohortView(WrappedGrid):
 
     Flower's strategies wait until enough nodes are connected. Here there will be no more, so a strategy that
     keeps looking is stopped.
-
-    Args:
-        grid: any Flower grid.
-        cohort: ids of the nodes to show.
     """
 
     def __init__(self, grid: Grid, *, cohort: Sequence[int]) -> None:
@@ -283,11 +266,7 @@ class CohortView(WrappedGrid):
 
     @override
     def get_node_ids(self) -> list[int]:
-        """The cohort's ids.
-
-        Raises:
-            WrongRecipients: if asked again and again, as by a strategy that waits for more nodes.
-        """
+        """The cohort's ids."""
         self._reads += 1
         if self._reads > _MOST_READS:
             raise WrongRecipients(f"the inner strategy waits for more nodes; {_advice(len(self._cohort))}")
@@ -295,11 +274,7 @@ class CohortView(WrappedGrid):
 
 
 def check_minimums(strategy: object, *, cohort: int) -> None:
-    """Refuse a strategy of Flower's whose minimums the cohort cannot meet, before it waits for them.
-
-    Raises:
-        WrongRecipients: if ``min_train_nodes`` or ``min_available_nodes`` exceeds the cohort.
-    """
+    """Refuse a strategy of Flower's whose minimums the cohort cannot meet, before it waits for them."""
     for name in ("min_train_nodes", "min_available_nodes"):
         least = getattr(strategy, name, 0)
         if isinstance(least, int) and least > cohort:
@@ -307,11 +282,7 @@ def check_minimums(strategy: object, *, cohort: int) -> None:
 
 
 def check_messages(messages: Sequence[Message], *, cohort: Sequence[int]) -> None:
-    """Refuse messages that do not go to exactly the cohort, once each.
-
-    Raises:
-        WrongRecipients: if they do not.
-    """
+    """Refuse messages that do not go to exactly the cohort, once each."""
     asked = sorted(message.metadata.dst_node_id for message in messages)
     if asked != sorted(cohort):
         raise WrongRecipients(f"the inner strategy sends {len(asked)} messages; {_advice(len(cohort))}")
@@ -337,12 +308,7 @@ class ModelState:
     strategy: Any = None
 
     def to_bytes(self) -> bytes:
-        """The arrays as an npz archive, the rest as JSON within it.
-
-        Raises:
-            ValueError: if the strategy's state holds anything but mappings with string keys, lists, tuples,
-                NumPy arrays, numbers, strings, bools and None.
-        """
+        """The arrays as an npz archive, the rest as JSON within it."""
         held: dict[str, NDArray[Any]] = {}
         for place, array in enumerate(self.arrays.values()):
             held[f"{_MODEL}{place}"] = array.numpy()
@@ -358,11 +324,7 @@ class ModelState:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ModelState:
-        """Read what :meth:`to_bytes` wrote.
-
-        Raises:
-            ValueError: if it is not that, or of another version.
-        """
+        """Read what :meth:`to_bytes` wrote."""
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as archive:
                 header = json.loads(archive[_HEADER].tobytes())
@@ -377,13 +339,7 @@ class ModelState:
 
 
 def strategy_state(strategy: object, *, clipping_norm: float | None = None) -> Any:
-    """What a run keeps between rounds beside the model, for :class:`ModelState`.
-
-    Args:
-        strategy: the inner strategy. Kept is its ``state_dict()``, or the moments of Flower's own optimisers;
-            None if it has neither, and then it starts afresh when a run is resumed.
-        clipping_norm: a clipping norm that adapts; None keeps nothing of it.
-    """
+    """What a run keeps between rounds beside the model, for :class:`ModelState`."""
     kept: Any
     if _has_state_dict(strategy):
         kept = cast(Any, strategy).state_dict()
@@ -394,11 +350,7 @@ def strategy_state(strategy: object, *, clipping_norm: float | None = None) -> A
 
 
 def restore_strategy(strategy: object, state: Any) -> float | None:
-    """Give a strategy back what :func:`strategy_state` took from one of its kind; returns the clipping norm.
-
-    Raises:
-        ValueError: if the strategy is of another kind.
-    """
+    """Give a strategy back what :func:`strategy_state` took from one of its kind; returns the clipping norm."""
     norm = None
     if isinstance(state, dict) and state.keys() == {_NORM, _INNER}:
         norm, state = float(state[_NORM]), state[_INNER]

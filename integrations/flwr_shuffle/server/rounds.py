@@ -97,10 +97,6 @@ class Rounds:
 
     Each is recorded twice: at its worst possible cost before it is sent, and at its actual cost before its
     sum is released.
-
-    Args:
-        settings: the run's settings.
-        record: where the rounds' costs are recorded.
     """
 
     def __init__(self, settings: Settings, *, record: SpendingRecord) -> None:
@@ -126,15 +122,6 @@ class Rounds:
         """How many clients are connected, and which of them are invited.
 
         None if fewer clients were drawn than a release needs.
-
-        Args:
-            grid: a :class:`ShuffleGrid` with the run's stage.
-            step: name of the Flower method in progress, for the log.
-
-        Raises:
-            ValueError: if ``grid`` is not the :class:`ShuffleGrid` that holds this run's stage.
-            TimeoutError: if too few clients connect in time: for the run's first round ``population``, for
-                later ones as many as a release needs.
         """
         settings = self._settings
         if not isinstance(grid, ShuffleGrid) or grid.stage is not settings.stage:
@@ -441,9 +428,6 @@ def connected(
     number has not changed for ``settling`` seconds, no more are waited for. Its nodes are recognised by their
     heartbeats, which in Flower's simulations are never due. An :class:`InProcessGrid` with fewer nodes than
     are needed is not waited for at all.
-
-    Raises:
-        TimeoutError: if there are fewer than ``enough`` then.
     """
     inner, timeout = innermost(grid), waiting.connect_timeout
     if isinstance(inner, InProcessGrid) and inner.num_nodes < needed:

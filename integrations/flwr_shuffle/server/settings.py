@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -11,20 +10,12 @@ from flwr_shuffle.grids import Waiting
 from flwr_shuffle.server.sampling import FEWEST_REPORTS, ClientSampling, FixedSize, SelfSampling
 from flwr_shuffle.stages.stage import InMemoryStage, ShuffleStage, SummingStage
 from flwr_shuffle.updates import Updates
+from flwr_shuffle.wire import of_kind
 from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.core import Delta, Positive, Ranged, checks, one_of, whole_number
 from shuffle_plugins.mechanisms import Kind, PrivateSum, Spec, SumSpec, available, summary
 from shuffle_plugins.mechanisms import MechanismSpec as MechanismSpec
 from shuffle_plugins.shuffler import InMemoryShuffler, Shuffler
-
-
-def _kind(kind: type, what: str) -> Callable[[str, object], object]:
-    def check(name: str, value: object) -> object:
-        if not isinstance(value, kind):
-            raise ValueError(f"{name} must be {what}, got {value!r}")
-        return value
-
-    return check
 
 
 def _evaluation(name: str, value: object) -> object:
@@ -35,15 +26,11 @@ def _evaluation(name: str, value: object) -> object:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Ranged):
-    """Checked settings of a run; the fields are those of :class:`ShuffleStrategy`.
-
-    Raises:
-        ValueError: if a field is out of range, or they contradict each other.
-    """
+    """Checked settings of a run; the fields are those of :class:`ShuffleStrategy`."""
 
     mechanism: Spec
     sampling: Annotated[
-        ClientSampling, _kind(ClientSampling, "FixedSize, Poisson or SelfSampling, such as FixedSize(100)")
+        ClientSampling, of_kind(ClientSampling, "FixedSize, Poisson or SelfSampling, such as FixedSize(100)")
     ]
     population: Annotated[int, whole_number(at_least=FEWEST_REPORTS)]
     minimum_reports: Annotated[int, whole_number(at_least=FEWEST_REPORTS)] | None
@@ -51,8 +38,8 @@ class Settings(Ranged):
     delta: Delta
     max_epsilon: Positive | None
     adversary: Annotated[Adversary, one_of(Adversary)]
-    updates: Annotated[Updates, _kind(Updates, "Updates(…)")]
-    waiting: Annotated[Waiting, _kind(Waiting, "Waiting(…)")]
+    updates: Annotated[Updates, of_kind(Updates, "Updates(…)")]
+    waiting: Annotated[Waiting, of_kind(Waiting, "Waiting(…)")]
     evaluation: Annotated[PrivateEvaluation | Literal["raw"] | None, _evaluation]
 
     def __post_init__(self) -> None:

@@ -78,11 +78,7 @@ class ShuffleGrid(WrappedGrid):
         return self._stage
 
     def open(self) -> None:
-        """Let the stage find the nodes it needs; called before each round, as nodes come and go.
-
-        Raises:
-            RuntimeError: if one is not connected.
-        """
+        """Let the stage find the nodes it needs; called before each round, as nodes come and go."""
         self._stage.open(self._grid)
 
     def get_node_ids(self) -> list[int]:
@@ -110,12 +106,7 @@ class ShuffleGrid(WrappedGrid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Send and wait; replies to a shuffle instruction come back as one :class:`AnonymousReply`.
-
-        Raises:
-            ValueError: if some messages have an instruction and others do not, if their instructions or the
-                layouts of their models differ, or if a node is asked twice or is no client.
-        """
+        """Send and wait; replies to a shuffle instruction come back as one :class:`AnonymousReply`."""
         sent = list(messages)
         if not any(_is_shuffled(message) for message in sent):
             return super().send_and_receive(sent, timeout=timeout)

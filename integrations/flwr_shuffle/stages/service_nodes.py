@@ -62,11 +62,6 @@ class ServiceNodes:
     A node that says that it has the role, without a proof, is named in the log and is not used as a client. A
     node that was restarted has a new id in Flower, and the old id counts as connected for a while. So if two
     nodes have proven that they hold the same key, both are asked again, and the one that answers is taken.
-
-    Args:
-        role: what the nodes do.
-        pinned: their public keys, in the order in which :meth:`open` returns the nodes.
-        waiting: how long to wait for them.
     """
 
     def __init__(self, role: Role, *, pinned: Sequence[ServicePublicKey], waiting: Waiting) -> None:
@@ -98,12 +93,7 @@ class ServiceNodes:
         self._asked.clear()
 
     def open(self, grid: Grid) -> tuple[Found, ...]:
-        """Find the nodes. Each node is asked only once, so this is fast if no node has joined since.
-
-        Raises:
-            RuntimeError: if one is not found in time, if two nodes prove that they hold the same key, or if
-                the client app, which all nodes run, has no handlers for the role.
-        """
+        """Find the nodes. Each node is asked only once, so this is fast if no node has joined since."""
         deadline = time.monotonic() + self._waiting.discovery_timeout
         pause = self._waiting.poll_interval
         while True:
@@ -221,11 +211,7 @@ class ServiceNodes:
         return found is not None and f"query.{found[1]}" == self._role.question
 
     def _read(self, content: RecordDict, node: int) -> NodeRole | None:
-        """The role that a node claims; None for a client.
-
-        Raises:
-            BatchRefused: if the node is configured for the role but cannot work; the log says so.
-        """
+        """The role that a node claims; None for a client."""
         try:
             code = refusal_in(content)
             if code in (Refusal.MISCONFIGURED, Refusal.WRONG_VERSION):
@@ -254,9 +240,6 @@ class Offenders:
     Args:
         exclude_after: how many rounds in a row a node may answer without a good envelope, while other nodes'
             envelopes were good, until it is excluded; None never excludes a node.
-
-    Raises:
-        ValueError: if ``exclude_after`` is not a whole number of at least 1.
     """
 
     def __init__(self, *, exclude_after: int | None) -> None:

@@ -205,9 +205,6 @@ class SharedSumStage(ServiceStage):
 
         Returns:
             The positions in ``batch`` of the clients that all aggregators added up, and one sum from each.
-
-        Raises:
-            BatchRefused: if the aggregators' sums are not all there, or not over the same clients.
         """
         kept, step = list(range(len(batch.nodes))), Step.ADD
         self._check_enough(kept, batch.terms)
@@ -236,9 +233,6 @@ class SharedSumStage(ServiceStage):
         Returns:
             The positions in ``batch`` of these clients, and the sum of their counts, each minus the lowest
             count that the mechanism allows.
-
-        Raises:
-            BatchRefused: if there is no sum.
         """
         server, started = RoundVerifier[int](terms), list[int]()
         for position, node in enumerate(batch.nodes):
@@ -307,12 +301,7 @@ class SharedSumStage(ServiceStage):
 def _total(
     batch: _Batch, kept: Sequence[int], expansions: Sequence[bytes], *, counts: CountRange, check_seed: bytes
 ) -> NDArray[np.int64]:
-    """The total of the clients' counts, int64 (counts.size,), each count minus the lowest possible one.
-
-    Raises:
-        BatchRefused: INCONSISTENT, if the total does not fit its check words, or is more than so many
-            clients can have.
-    """
+    """The total of the clients' counts, int64 (counts.size,), each count minus the lowest possible one."""
     layout = batch.terms.layout
     try:
         found = reconstruct(

@@ -170,9 +170,6 @@ class ShuffleStage(ABC):
         Args:
             mechanism: makes the round's reports.
             clients: how many are invited.
-
-        Raises:
-            ValueError: if the stage cannot add up reports of this mechanism, or of so many clients.
         """
         del mechanism, clients
         return None
@@ -191,11 +188,7 @@ class ShuffleStage(ABC):
         return frozenset()
 
     def open(self, grid: Grid) -> None:
-        """Find the nodes that the stage needs, if it needs any; cheap when they are known already.
-
-        Raises:
-            RuntimeError: if one is not connected; the text says what to start.
-        """
+        """Find the nodes that the stage needs, if it needs any; cheap when they are known already."""
         del grid
 
     @property
