@@ -297,7 +297,7 @@ def flower() -> Told:
     said = f"100 reports; ε ≤ {observer} against an observer, ≤ {server} against the server"
     assert f"aggregate_train: {said}" in (ROOT / FLOWER).read_text()
     assert Path("budget.db").exists()
-    assert ClientSettings.of(config).limits.max_rounds == 100
+    assert ClientSettings.of(config).max_rounds == 100
 
 
 @reads(FLOWER, "Which arrays are trained")

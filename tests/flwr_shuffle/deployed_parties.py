@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from flwr_shuffle.client.limits import NodeKey
 from flwr_shuffle.service_messages import ROLE, Role
 from processes import Deployment, Program, wait_for
 from typer.testing import CliRunner
@@ -89,12 +88,12 @@ class Parties:
             config = {
                 "partition-id": i,
                 "num-partitions": len(self.client_keys),
-                NodeKey.MAX_LOCAL_EPSILON: math.inf,
-                NodeKey.MAX_EPSILON: 1000.0,
-                NodeKey.DELTA: 1e-3,
-                NodeKey.LEDGER_FILE: str(self.secrets / f"client-{i}.db"),
-                NodeKey.AGGREGATOR_PUBLIC_KEYS: public,
-                NodeKey.SIGNING_KEY_FILE: str(self.secrets / f"client-{i}.key"),
+                "shuffle-max-local-epsilon": math.inf,
+                "shuffle-max-epsilon": 1000.0,
+                "shuffle-delta": 1e-3,
+                "shuffle-ledger-file": str(self.secrets / f"client-{i}.db"),
+                "shuffle-aggregator-public-keys": public,
+                "shuffle-signing-key-file": str(self.secrets / f"client-{i}.key"),
             }
             self.clients.append(self.deployment.start_supernode(f"client-{i}", node_config=config))
         return public
@@ -122,11 +121,11 @@ class Parties:
         config = {
             "partition-id": partition,
             "num-partitions": len(self.client_keys),
-            NodeKey.MAX_LOCAL_EPSILON: 8.0,
-            NodeKey.MAX_ROUNDS: 1000,
-            NodeKey.LEDGER_FILE: str(self.secrets / f"client-{partition}.db"),
-            NodeKey.MIXER_PUBLIC_KEY: self.mixer_public_key,
-            NodeKey.SIGNING_KEY_FILE: str(self.secrets / f"client-{partition}.key"),
+            "shuffle-max-local-epsilon": 8.0,
+            "shuffle-max-rounds": 1000,
+            "shuffle-ledger-file": str(self.secrets / f"client-{partition}.db"),
+            "shuffle-mixer-public-key": self.mixer_public_key,
+            "shuffle-signing-key-file": str(self.secrets / f"client-{partition}.key"),
         }
         return self.deployment.start_supernode(f"client-{partition}", node_config=config)
 

@@ -38,7 +38,6 @@ from flwr_shuffle import (
     register_mix_node,
 )
 from flwr_shuffle.client import mod
-from flwr_shuffle.client.limits import NodeKey
 from flwr_shuffle.messages import instruction_of
 from flwr_shuffle.server import rounds
 from flwr_shuffle.server.inner_strategy import ModelState
@@ -245,7 +244,7 @@ def train(folder: Path, *, kind: str) -> None:
     role = Role.AGGREGATOR if shared else Role.MIXER
     nodes = AGGREGATORS if shared else 1
     public = [(folder / f"service-{i}.public").read_text() for i in range(nodes)]
-    pinned = NodeKey.AGGREGATOR_PUBLIC_KEYS if shared else NodeKey.MIXER_PUBLIC_KEY
+    pinned = "shuffle-aggregator-public-keys" if shared else "shuffle-mixer-public-key"
 
     def node_config(position: int) -> dict[str, Any]:
         if position >= CLIENTS:
@@ -256,12 +255,12 @@ def train(folder: Path, *, kind: str) -> None:
                 "shuffle-min-batch": 2,
             }
         return {
-            NodeKey.MAX_LOCAL_EPSILON: math.inf if shared else 1.0,
-            **({NodeKey.MAX_EPSILON: 1e4, NodeKey.DELTA: 1e-3} if shared else {}),
-            NodeKey.MAX_ROUNDS: 1000,
-            NodeKey.LEDGER_FILE: str(folder / f"client-{position}.db"),
+            "shuffle-max-local-epsilon": math.inf if shared else 1.0,
+            **({"shuffle-max-epsilon": 1e4, "shuffle-delta": 1e-3} if shared else {}),
+            "shuffle-max-rounds": 1000,
+            "shuffle-ledger-file": str(folder / f"client-{position}.db"),
             pinned: ",".join(public),
-            NodeKey.SIGNING_KEY_FILE: str(folder / f"client-{position}.key"),
+            "shuffle-signing-key-file": str(folder / f"client-{position}.key"),
         }
 
     app = ClientApp(mods=[ShuffleMod()])

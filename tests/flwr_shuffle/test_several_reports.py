@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -180,9 +181,8 @@ def test_what_a_run_is_charged(tmp_path, monkeypatch):
         strategy.accountant.records_epsilon(1e-5, records_per_client=SAMPLES - 1)
     assert BudgetLedger(tmp_path / "budget.db", model="model").accountant().spending(1e-5) == spent
     states = [world.grid.context(node).state for node in world.grid.get_node_ids()]
-    charged = [
-        charge for state in states if STATE_KEY in state for charge in state[STATE_KEY]["local-epsilons"]
-    ]
+    records = [state[STATE_KEY]["charged"] for state in states if STATE_KEY in state]
+    charged = [json.loads(charge)[1] for record in records for charge in record]
     assert charged == [SAMPLES * 8.0] * (2 * 6)  # six of the eight clients in each of two rounds
 
 

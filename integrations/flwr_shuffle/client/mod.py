@@ -139,7 +139,8 @@ class ShuffleMod(Ranged):
             return context
         given = dict(self.node_config(context))
         if any(key.startswith(PREFIX) for key in given):  # or else the app's ``allow`` would not count
-            given = {str(UNPROTECTED[kind][0]): True for kind in self.allow} | given
+            allowed = {f"{PREFIX}allow-{kind.replace('_', '-')}": True for kind in self.allow}
+            given = allowed | given
         return replace(context, node_config={**context.node_config, **given})
 
     def _answer(
@@ -192,7 +193,7 @@ class ShuffleMod(Ranged):
         except ClientRefused as refused:
             _log.warning("%s (%s)", refused, refused.__cause__)
             return refusal(str(refused.code), to=message)
-        code = UNPROTECTED[kind][1] if kind in UNPROTECTED else ClientRefusal.UNKNOWN_TYPE
+        code = UNPROTECTED.get(kind, ClientRefusal.UNKNOWN_TYPE)
         _log.warning("%s", code)
         return refusal(str(code), to=message)
 
@@ -218,7 +219,7 @@ class ShuffleMod(Ranged):
             size = instruction.mechanism.report_bytes(dim=dim)
         except Exception as error:  # a mechanism may come from any package
             raise ClientRefused(ClientRefusal.BAD_MECHANISM) from error
-        if mechanism.local_delta > settings.max_local_delta:
+        if mechanism.local_delta > (settings.max_local_delta or 0):
             raise ClientRefused(ClientRefusal.LOCAL_DELTA)
         if not instruction.metrics:
             mark = instruction.update.mark(instruction.token, mechanism)
@@ -462,23 +463,26 @@ def _returned(answer: Message, key: str) -> Mapping[str, Array]:
 def packing(
     settings: ClientSettings, instruction: Instruction, mechanism: PrivateSum, *, dim: int, size: int
 ) -> Packing:
-    """How this client packs its report of a round."""
+    """How this client packs its report of a round, or a refusal if its pinned keys do not allow that.
+
+    What is returned refuses nothing more, so a round can be charged before it is used.
+    """
     if instruction.shared is not None:
         return _shared(settings, instruction, mechanism, dim=dim)
     if instruction.sealed:
         return _sealed(settings, instruction, dim=dim, size=size)
-    if settings.mixer_keys:
+    if settings.mixer_public_key:
         raise ClientRefused(ClientRefusal.UNSEALED)
-    if settings.aggregator_keys:
+    if settings.aggregator_public_keys:
         raise ClientRefused(ClientRefusal.UNSHARED)
     whole = size * instruction.samples_per_client
     return lambda reports: plain_payload(_bytes(reports), size=whole)
 
 
 def _sealed(settings: ClientSettings, instruction: Instruction, *, dim: int, size: int) -> Packing:
-    if not settings.mixer_keys:
+    if not settings.mixer_public_key:
         raise ClientRefused(ClientRefusal.NO_MIXER_KEY)
-    if instruction.mixers != len(settings.mixer_keys):
+    if instruction.mixers != len(settings.mixer_public_key):
         raise ClientRefused(ClientRefusal.OTHER_MIXERS)
     signing_key, context = _signing_key(settings), context_of(instruction, dim=dim)
 
@@ -488,7 +492,7 @@ def _sealed(settings: ClientSettings, instruction: Instruction, *, dim: int, siz
             size=size,
             context=context,
             analyzer_key=instruction.analyzer_key,
-            mixer_key=settings.mixer_keys,
+            mixer_key=settings.mixer_public_key,
             signing_key=signing_key,
         )
 
@@ -503,7 +507,7 @@ def _shared(
     settings: ClientSettings, instruction: Instruction, mechanism: PrivateSum, *, dim: int
 ) -> Packing:
     """The client's share, then what is sealed to each aggregator. There are no dummies: None is all zeros."""
-    shared, pinned, counts = instruction.shared, settings.aggregator_keys, mechanism.counts
+    shared, pinned, counts = instruction.shared, settings.aggregator_public_keys, mechanism.counts
     assert shared is not None
     if not pinned:
         raise ClientRefused(ClientRefusal.NO_AGGREGATORS)

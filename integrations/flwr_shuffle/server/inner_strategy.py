@@ -350,7 +350,7 @@ def strategy_state(strategy: object, *, clipping_norm: float | None = None) -> A
 
 
 def restore_strategy(strategy: object, state: Any) -> float | None:
-    """Give a strategy back what :func:`strategy_state` took from one of its kind; returns the clipping norm."""
+    """Give a strategy back what :func:`strategy_state` took; returns the clipping norm that was kept."""
     norm = None
     if isinstance(state, dict) and state.keys() == {_NORM, _INNER}:
         norm, state = float(state[_NORM]), state[_INNER]

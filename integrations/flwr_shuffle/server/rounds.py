@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from torch import Tensor
 
-from flwr_shuffle.evaluation import Metric, PrivateEvaluation
+from flwr_shuffle.evaluation import PrivateEvaluation
 from flwr_shuffle.grids import InProcessGrid, Waiting, innermost
 from flwr_shuffle.messages import RECORD_KEY, Instruction
 from flwr_shuffle.server.inner_strategy import model_of
@@ -43,33 +43,23 @@ class ClientsRefused(RuntimeError):
     """One client after another refused to take part, or failed; the text says why, as far as clients say."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SentRound:
     """A round that was sent.
 
     Attributes:
-        token: random id of this round.
-        server_round: its number, rounds of earlier runs of the model included.
-        arrays: the model that was sent.
-        arrays_key: key of the model's record.
-        layout: shapes and types of the model's arrays.
-        metrics: what clients were asked to measure; empty in training.
-        terms: how clients prepare their updates.
+        instruction: what clients were told; its number counts rounds of earlier runs of the model.
+        arrays, arrays_key, layout: the model that was sent, the key of its record, and its layout.
         invitation: how many clients it was sent to, and the mechanism of the reports.
-        participation: probability with which each of them takes part.
         worst: the highest cost that it can have.
         checked: the round that the budget was asked about.
     """
 
-    token: bytes
-    server_round: int
+    instruction: Instruction
     arrays: ArrayRecord
     arrays_key: str
     layout: Layout
-    metrics: tuple[Metric, ...]
-    terms: UpdateTerms
     invitation: Invitation
-    participation: float
     worst: FederatedRound
     checked: FederatedRound
 
@@ -79,17 +69,17 @@ class SentRound:
         How many took part of those who added to a sum is not known: the number expected stands for it.
         """
         summed = self.invitation.mechanism.must_be_summed
-        return total.sum / (total.reports * (self.participation if summed else 1.0))
+        return total.sum / (total.reports * (self.instruction.participation if summed else 1.0))
 
     @property
     def mark(self) -> Tensor:
         """What clients whose app failed reported in training, as :meth:`UpdateTerms.read` gives it back."""
-        return self.terms.mark(self.token, self.invitation.mechanism)
+        return self.instruction.update.mark(self.instruction.token, self.invitation.mechanism)
 
     @property
     def step(self) -> str:
         """Name of the Flower method that aggregates this round, for the log."""
-        return "aggregate_evaluate" if self.metrics else "aggregate_train"
+        return "aggregate_evaluate" if self.instruction.metrics else "aggregate_train"
 
 
 class Rounds:
@@ -226,15 +216,11 @@ class Rounds:
             message.content[RECORD_KEY] = record
         self._record.begin(instruction.token, run=instruction.run, server_round=server_round, worst=worst)
         self._sent = SentRound(
-            token=instruction.token,
-            server_round=server_round,
+            instruction=instruction,
             arrays=arrays,
             arrays_key=key,
             layout=layout,
-            metrics=metrics,
-            terms=terms,
             invitation=invitation,
-            participation=settings.sampling.participation,
             worst=worst,
             checked=checked,
         )
@@ -375,8 +361,8 @@ class Rounds:
         if self._errors.total() >= min(sent.invitation.candidates, _ENOUGH_ERRORS):
             reasons = "\n".join(f"  {count}: {text}" for text, count in self._errors.most_common())
             raise ClientsRefused(
-                f"of {self._errors.total()} clients asked last, up to round {sent.server_round}, not one "
-                f"took part:\n{reasons}"
+                f"of {self._errors.total()} clients asked last, up to round "
+                f"{sent.instruction.server_round}, not one took part:\n{reasons}"
             )
         answered = len(anonymous.participants)
         foreign = anonymous.unreadable if anonymous.foreign is None else anonymous.foreign
@@ -397,7 +383,7 @@ class Rounds:
 def _anonymous_reply(received: list[Message], sent: SentRound) -> AnonymousReply:
     if len(received) != 1 or not isinstance(received[0], AnonymousReply):
         raise ValueError("these replies were not shuffled: send the messages by the ShuffleGrid they are for")
-    if received[0].token != sent.token:
+    if received[0].token != sent.instruction.token:
         raise ValueError("this reply is to another round")
     return received[0]
 

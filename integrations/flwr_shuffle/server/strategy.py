@@ -351,11 +351,11 @@ class ShuffleStrategy(Strategy):
         if received is None:
             return None, None
         sent, total = received
-        mean, share = sent.terms.read(sent.mean(total), sent.invitation.mechanism)
+        mean, share = sent.instruction.update.read(sent.mean(total), sent.invitation.mechanism)
         adaptive = self._settings.updates.adaptive_clipping
         if share is not None and adaptive is not None:
-            norm = adaptive.moved(sent.terms.clipping_norm or 0.0, share=share)
-            self._terms = sent.terms.at(norm)
+            norm = adaptive.moved(sent.instruction.update.clipping_norm or 0.0, share=share)
+            self._terms = sent.instruction.update.at(norm)
             _log.info(
                 "aggregate_train: %.0f %% were within the clipping norm; it is now %.3g", 100 * share, norm
             )
@@ -406,8 +406,8 @@ class ShuffleStrategy(Strategy):
         if received is None:
             return None
         sent, total = received
-        self._record.complete(sent.token, checkpoint=None)
-        return self._with_spending(sent, record_of(sent.metrics, sent.mean(total)), total.reports)
+        self._record.complete(sent.instruction.token, checkpoint=None)
+        return self._with_spending(sent, record_of(sent.instruction.metrics, sent.mean(total)), total.reports)
 
     @override
     def summary(self) -> None:
@@ -444,16 +444,16 @@ class ShuffleStrategy(Strategy):
         """What the inner strategy makes of the mean, saved with what the next process needs."""
         moved = sent.layout.shifted(sent.arrays, mean)
         reply = synthetic_reply(self.strategy, moved, key=sent.arrays_key)
-        arrays, metrics = self.strategy.aggregate_train(sent.server_round, [reply])
+        arrays, metrics = self.strategy.aggregate_train(sent.instruction.server_round, [reply])
         if arrays is None:
-            self._record.complete(sent.token, checkpoint=None)
+            self._record.complete(sent.instruction.token, checkpoint=None)
             return None, metrics
         arrays = typed_alike(arrays, sent.arrays)
         checkpoint = None
         if self._record.durable:
             kept = strategy_state(self.strategy, clipping_norm=self._terms.clipping_norm)
             checkpoint = ModelState(arrays, kept).to_bytes()
-        self._record.complete(sent.token, checkpoint=checkpoint)
+        self._record.complete(sent.instruction.token, checkpoint=checkpoint)
         self._arrays = arrays
         return arrays, metrics
 

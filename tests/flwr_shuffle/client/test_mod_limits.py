@@ -311,7 +311,7 @@ def test_a_node_config_that_makes_no_sense_is_refused(config: dict[str, Any]) ->
 
 def test_other_keys_are_somebody_elses(counted: dict[str, Any]) -> None:
     settings = ClientSettings.of({"partition-id": 3, "data": "x", "shuffle-max-local-epsilon": 1} | counted)
-    assert settings.limits == ClientLimits(max_local_epsilon=1.0, max_rounds=1000)
+    assert (settings.max_local_epsilon, settings.max_rounds) == (1.0, 1000)
     with pytest.raises(ClientRefused):
         ClientSettings.of({"partition-id": 3})
 
