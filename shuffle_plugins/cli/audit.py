@@ -19,17 +19,19 @@ def audit_command(
     mechanism: Annotated[str, options.option("--mechanism NAME", "Randomizer to attack.")],
     population: Annotated[
         int | None,
-        options.whole(
+        options.whole_option(
             "--population -n N",
             "Clients in the population, to attack shuffled rounds as well; a few dozen.",
         ),
     ] = None,
     dim: options.VectorDimOption = 1,
     rounds: options.RoundsOption = 1,
-    delta: Annotated[float, options.number("--delta -d DELTA", "δ of the rounds; 0.001 or more.")] = 0.01,
-    trials: Annotated[int, options.whole("--trials N", "Simulated rounds per dataset.")] = 20_000,
+    delta: Annotated[
+        float, options.number_option("--delta -d DELTA", "δ of the rounds; 0.001 or more.")
+    ] = 0.01,
+    trials: Annotated[int, options.whole_option("--trials N", "Simulated rounds per dataset.")] = 20_000,
     confidence: Annotated[
-        float, options.number("--confidence C", "Confidence of the attack's bound.")
+        float, options.number_option("--confidence C", "Confidence of the attack's bound.")
     ] = 0.99,
     as_json: options.JsonOption = False,
 ) -> None:

@@ -27,10 +27,10 @@ def bandit_command(
             "many random ones to plan with.",
         ),
     ],
-    horizon: Annotated[int, options.whole("--horizon -t T", "Clients in all, each for one action.")],
+    horizon: Annotated[int, options.whole_option("--horizon -t T", "Clients in all, each for one action.")],
     model: Annotated[
         str,
-        options.choice(
+        options.choice_option(
             "--model WHO",
             "Who is trusted with rewards: shuffled (a shuffler), central (the server), local (nobody) or "
             "non-private.",
@@ -39,13 +39,15 @@ def bandit_command(
     ] = "shuffled",
     epsilon: Annotated[
         float | None,
-        options.number("--epsilon -e EPS", "ε that a client may spend; ε0 of its report if local."),
+        options.number_option("--epsilon -e EPS", "ε that a client may spend; ε0 of its report if local."),
     ] = None,
-    delta: Annotated[float | None, options.number("--delta -d DELTA", "δ; needed if shuffled.")] = None,
-    dim: Annotated[int, options.whole("--dim D", "Dimensions of random actions.")] = 2,
+    delta: Annotated[
+        float | None, options.number_option("--delta -d DELTA", "δ; needed if shuffled.")
+    ] = None,
+    dim: Annotated[int, options.whole_option("--dim D", "Dimensions of random actions.")] = 2,
     mechanism: Annotated[
         str,
-        options.choice(
+        options.choice_option(
             "--mechanism NAME",
             "How clients randomise their rewards: laplace or binary-rr.",
             ("laplace", "binary-rr"),
@@ -53,7 +55,7 @@ def bandit_command(
     ] = "laplace",
     bound: Annotated[
         str,
-        options.choice(
+        options.choice_option(
             "--bound NAME",
             "What finds ε0 if shuffled: certified (the accountant) or published (the closed form).",
             ("certified", "published"),

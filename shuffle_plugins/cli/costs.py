@@ -94,21 +94,21 @@ def round_costs_command(
     context: typer.Context,
     *,
     clients: Annotated[str, options.option("--clients -k K,…", "Clients of a round, one number or several.")],
-    dim: Annotated[int | None, options.whole("--dim D", "Counts of a client in a shared sum.")] = None,
+    dim: Annotated[int | None, options.whole_option("--dim D", "Counts of a client in a shared sum.")] = None,
     largest: Annotated[
         int,
-        options.whole(
+        options.whole_option(
             "--largest C", "Largest count of a client: highest − lowest of the mechanism's counts."
         ),
     ] = 8191,
-    aggregators: Annotated[int, options.whole("--aggregators A", "Aggregators of the sum.")] = 1,
+    aggregators: Annotated[int, options.whole_option("--aggregators A", "Aggregators of the sum.")] = 1,
     verified: Annotated[
         bool, options.option("--verified", "Clients prove that their counts are within bounds.")
     ] = False,
     report_bytes: Annotated[
-        int | None, options.whole("--report-bytes B", "Bytes of a report that is mixed, not summed.")
+        int | None, options.whole_option("--report-bytes B", "Bytes of a report that is mixed, not summed.")
     ] = None,
-    mixers: Annotated[int, options.whole("--mixers M", "Mixers in the cascade.")] = 1,
+    mixers: Annotated[int, options.whole_option("--mixers M", "Mixers in the cascade.")] = 1,
     as_json: options.JsonOption = False,
 ) -> None:
     """What a shared sum (--dim) or a mixed round (--report-bytes) costs each party.

@@ -108,11 +108,13 @@ estimate_command = typer.Typer(
 def _frequencies(
     *,
     values: _Values,
-    target_epsilon: Annotated[float, options.number("--epsilon --target-epsilon EPS", "ε to stay within.")],
+    target_epsilon: Annotated[
+        float, options.number_option("--epsilon --target-epsilon EPS", "ε to stay within.")
+    ],
     delta: options.DeltaOption,
     protocol: Annotated[
         str,
-        options.choice(
+        options.choice_option(
             "--protocol NAME",
             "one-message (one shuffled report of few bits), counted-unary (a bit for each category, flipped "
             "at random; only the sum of each bit is seen) or histogram-sum (noise from coins that all "
@@ -121,7 +123,7 @@ def _frequencies(
         ),
     ] = "one-message",
     confidence: Annotated[
-        float, options.number("--confidence C", "Probability that all intervals hold together.")
+        float, options.number_option("--confidence C", "Probability that all intervals hold together.")
     ] = 0.95,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -203,7 +205,7 @@ def _mean(
     radius: options.RadiusOption,
     sigma: Annotated[
         float,
-        options.number(
+        options.number_option(
             "--sigma S",
             "How far a client's samples scatter about their mean: at most as normal ones of standard "
             "deviation S (sub-Gaussian), in every direction.",
@@ -213,9 +215,13 @@ def _mean(
     columns: Annotated[str, options.option("--columns A,B,…", "Columns of numbers, the vector's entries.")],
     samples: Annotated[
         int | None,
-        options.whole("--samples M", "How many samples of each client to use, the first M; all by default."),
+        options.whole_option(
+            "--samples M", "How many samples of each client to use, the first M; all by default."
+        ),
     ] = None,
-    delta: Annotated[float, options.number("--delta -d DELTA", "δ of the guarantee after shuffling.")] = 1e-6,
+    delta: Annotated[
+        float, options.number_option("--delta -d DELTA", "δ of the guarantee after shuffling.")
+    ] = 1e-6,
     mechanism: Annotated[str, options.option("--mechanism NAME", "Randomizer of vectors.")] = "privunit",
     as_json: options.JsonOption = False,
 ) -> None:

@@ -55,13 +55,6 @@ def read_list(text: str, parse: Callable[[str], Any], option: str) -> list[Any]:
         raise typer.BadParameter(error.message, param_hint=option) from error
 
 
-def one_of(choices: Iterable[str], text: str) -> str:
-    """The text, if it is one of the choices."""
-    if text not in (names := list(map(str, choices))):
-        raise typer.BadParameter(f"{text!r} is not one of {', '.join(names)}")
-    return text
-
-
 def refuse_given(context: typer.Context, names: Iterable[str], because: str) -> None:
     """Refuse parameters of the command that were typed where they mean nothing, and say why they do not."""
     for name in names:
@@ -77,23 +70,29 @@ def option(spec: str, help: str, read: Callable[[Any], Any] | None = None) -> An
     return typer.Option(*names, metavar=value, parser=read, help=help)
 
 
-def number(spec: str, help: str) -> Any:
+def number_option(spec: str, help: str) -> Any:
     """An option whose value is a number."""
     return option(spec, help, read_number)
 
 
-def whole(spec: str, help: str) -> Any:
+def whole_option(spec: str, help: str) -> Any:
     """An option whose value is a whole number."""
     return option(spec, help, read_whole)
 
 
-def choice(spec: str, help: str, among: Iterable[str]) -> Any:
+def choice_option(spec: str, help: str, among: Collection[str]) -> Any:
     """An option whose value is one of a few words."""
-    return option(spec, help, lambda text: one_of(among, text))
+
+    def read(text: str) -> str:
+        if text not in among:
+            raise typer.BadParameter(f"{text!r} is not one of {', '.join(among)}")
+        return text
+
+    return option(spec, help, read)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Number:
+class AskedNumber:
     """A number of a question: an option of the command line, a slider of the page.
 
     Attributes:
@@ -120,7 +119,7 @@ class Number:
 
 
 NUMBERS = {
-    "population": Number(
+    "population": AskedNumber(
         spec="--population -n N",
         symbol="n",
         label="Clients in the population",
@@ -128,7 +127,7 @@ NUMBERS = {
         decades=(1, 9),
         start="60000",
     ),
-    "cohort": Number(
+    "cohort": AskedNumber(
         spec="--cohort -k K",
         symbol="k",
         label="Reports shuffled together",
@@ -138,7 +137,7 @@ NUMBERS = {
         decades=(0, 9),
         start="10000",
     ),
-    "local-epsilon": Number(
+    "local-epsilon": AskedNumber(
         spec="--local-epsilon -e EPS0",
         symbol="ε0",
         label="Local ε of one report",
@@ -146,7 +145,7 @@ NUMBERS = {
         decades=(-2, 1),
         start="1.5",
     ),
-    "rounds": Number(
+    "rounds": AskedNumber(
         spec="--rounds -t T",
         symbol="T",
         label="Rounds",
@@ -156,7 +155,7 @@ NUMBERS = {
         decades=(0, 6),
         start="1200",
     ),
-    "delta": Number(
+    "delta": AskedNumber(
         spec="--delta -d DELTA",
         symbol="δ",
         label="Probability that ε does not hold",
@@ -164,7 +163,7 @@ NUMBERS = {
         decades=(-12, -1),
         start="1e-5",
     ),
-    "dim": Number(
+    "dim": AskedNumber(
         spec="--dim D",
         symbol="d",
         label="Length of a client's vector, or number of categories",
@@ -180,7 +179,7 @@ NUMBERS = {
 
 def _one_of_these(spec: str, what: str, among: dict[str, str]) -> Any:
     told = ", ".join(f"{name} ({text})" for name, text in among.items())
-    return choice(spec, f"{what}: {told}.", among)
+    return choice_option(spec, f"{what}: {told}.", among)
 
 
 PopulationOption = Annotated[int, NUMBERS["population"].option()]
@@ -189,15 +188,17 @@ LocalEpsilonOption = Annotated[float, NUMBERS["local-epsilon"].option()]
 RoundsOption = Annotated[int, NUMBERS["rounds"].option()]
 DeltaOption = Annotated[float, NUMBERS["delta"].option()]
 DimOption = Annotated[int | None, NUMBERS["dim"].option()]
-VectorDimOption = Annotated[int, whole("--dim D", "Length of a client's vector.")]
+VectorDimOption = Annotated[int, whole_option("--dim D", "Length of a client's vector.")]
 SamplingOption = Annotated[str, _one_of_these("--sampling SCHEME", "How the cohort is chosen", SAMPLINGS)]
 AdversaryOption = Annotated[str, _one_of_these("--adversary WHO", "Who watches", ADVERSARIES)]
 MethodOption = Annotated[
     Literal["pld", "rdp"],
-    choice("--method HOW", "How the certified interval composes: pld (tightest) or rdp.", ("pld", "rdp")),
+    choice_option(
+        "--method HOW", "How the certified interval composes: pld (tightest) or rdp.", ("pld", "rdp")
+    ),
 ]
-TargetOption = Annotated[float, number("--target-epsilon EPS", "ε to stay within.")]
-RadiusOption = Annotated[float, number("--radius R", "Radius of the ball of the vectors.")]
+TargetOption = Annotated[float, number_option("--target-epsilon EPS", "ε to stay within.")]
+RadiusOption = Annotated[float, number_option("--radius R", "Radius of the ball of the vectors.")]
 JsonOption = Annotated[bool, option("--json", "Print JSON, nothing else.")]
 PlotOption = Annotated[Path | None, option("--plot FILE", "Draw a picture of it (needs Matplotlib).")]
 
@@ -230,14 +231,14 @@ class Question:
     dim: DimOption = None
     local_delta: Annotated[
         float,
-        number(
+        number_option(
             "--local-delta DELTA0",
             "δ0 of one report, for (ε0, δ0)-LDP randomizers; only with the generic law.",
         ),
     ] = 0.0
     records_per_client: Annotated[
         int,
-        whole(
+        whole_option(
             "--records-per-client M",
             "Records that each client has, m. One that takes part draws --samples-per-client of them in "
             "secret and reports on each; neighbours then differ in one record of one client.",
@@ -245,7 +246,7 @@ class Question:
     ] = 1
     samples_per_client: Annotated[
         int,
-        whole(
+        whole_option(
             "--samples-per-client S",
             "Records that a client that takes part reports on, s; k·s reports are shuffled.",
         ),

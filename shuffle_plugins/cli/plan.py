@@ -66,14 +66,14 @@ def plan_command(
     ] = None,
     spread: Annotated[
         float | None,
-        options.number(
+        options.number_option(
             "--spread S",
             "Root mean square distance of the vectors from their mean; the worst case unless given.",
         ),
     ] = None,
     tolerance: Annotated[
         float,
-        options.number("--tolerance SHARE", "Error to give away for less communication, as a share."),
+        options.number_option("--tolerance SHARE", "Error to give away for less communication, as a share."),
     ] = 0.05,
     as_json: options.JsonOption = False,
     plot: options.PlotOption = None,
@@ -343,7 +343,7 @@ def recipe_command(
     population: options.PopulationOption,
     target_epsilon: options.TargetOption,
     delta: options.DeltaOption,
-    dim: Annotated[int, options.whole("--dim D", "Trained parameters of the model.")],
+    dim: Annotated[int, options.whole_option("--dim D", "Trained parameters of the model.")],
     model: Annotated[
         str,
         options.option(
@@ -360,9 +360,9 @@ def recipe_command(
         ),
     ] = _BEST,
     cohort: Annotated[
-        int | None, options.whole("--cohort -k K", "Records of a step; a tenth of N unless given.")
+        int | None, options.whole_option("--cohort -k K", "Records of a step; a tenth of N unless given.")
     ] = None,
-    rounds: Annotated[int | None, options.whole("--rounds -t T", "Steps; 200 unless given.")] = None,
+    rounds: Annotated[int | None, options.whole_option("--rounds -t T", "Steps; 200 unless given.")] = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Settings of a training run for a target (ε, δ), without tuning on the data, and why.

@@ -49,7 +49,7 @@ def statement_command(
         ),
     ] = None,
     target_epsilon: Annotated[
-        float | None, options.number("--target-epsilon EPS", "Budget to compare with.")
+        float | None, options.number_option("--target-epsilon EPS", "Budget to compare with.")
     ] = None,
     markdown: Annotated[bool, options.option("--markdown", "Print Markdown.")] = False,
     as_json: options.JsonOption = False,
@@ -179,7 +179,7 @@ def budget_command(
     ],
     model: Annotated[str | None, options.option("--model M", "Only this model; all unless given.")] = None,
     delta: Annotated[
-        float | None, options.number("--delta -d DELTA", "δ in (0, 1), the run's own; else 1e-5.")
+        float | None, options.number_option("--delta -d DELTA", "δ in (0, 1), the run's own; else 1e-5.")
     ] = None,
     as_json: options.JsonOption = False,
 ) -> None:

@@ -131,8 +131,8 @@ def test_a_trusted_server_has_the_gaussian_mechanisms_epsilon() -> None:
 
 def test_sliders_start_where_they_can_stand_and_every_position_can_be_read() -> None:
     for slider in options.NUMBERS.values():
-        assert slider.start in settings.positions(slider)
-        numbers = [slider.read(text) for text in settings.positions(slider)]
+        assert slider.start in settings.slider_positions(slider)
+        numbers = [slider.read(text) for text in settings.slider_positions(slider)]
         assert numbers == sorted(set(numbers))
     assert set(mechanisms.available(*mechanisms.ONE_MESSAGE)) - set(settings.offered_mechanisms()) == {
         "gaussian",

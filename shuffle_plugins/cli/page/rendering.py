@@ -59,7 +59,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     filters = {"up": output.up, "down": output.down, "times": output.times, "short": short}
-    found.filters |= filters | {"positions": settings.positions}
+    found.filters |= filters | {"positions": settings.slider_positions}
     return found
 
 

@@ -12,7 +12,15 @@ from typing import Any, Self
 import typer
 
 from shuffle_plugins import mechanisms
-from shuffle_plugins.cli.options import ADVERSARIES, GENERIC, NUMBERS, SAMPLINGS, Number, Question, read_whole
+from shuffle_plugins.cli.options import (
+    ADVERSARIES,
+    GENERIC,
+    NUMBERS,
+    SAMPLINGS,
+    AskedNumber,
+    Question,
+    read_whole,
+)
 
 OVER = ("population", "cohort", "local-epsilon", "rounds")
 """The fields that the picture may run over."""
@@ -47,7 +55,7 @@ class RefusedSetting(ValueError):
             self.field = _FIELDS.get(found[1], found[1])
 
 
-def positions(number: Number) -> list[str]:
+def slider_positions(number: AskedNumber) -> list[str]:
     """The slider's positions in order, as they can be typed."""
     least, most = number.decades
     values = [step.scaleb(power) for power in range(least, most) for step in _STEPS]
