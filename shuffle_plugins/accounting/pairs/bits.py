@@ -18,7 +18,7 @@ import numpy.typing as npt
 from numpy import fft
 from scipy.special import expit
 
-from shuffle_plugins.accounting.numerics.binomial import LOG_TAIL, TAIL, bernstein_reach
+from shuffle_plugins.accounting.numerics.binomial import TAIL, bernstein_reach
 from shuffle_plugins.accounting.numerics.grid import Floats, tally, transform_size
 from shuffle_plugins.accounting.numerics.profiles import (
     PositiveLosses,
@@ -244,8 +244,8 @@ def _datasets(pair: BitPair, response: BitResponse) -> _Datasets:
     )
 
 
-def likely_share(count: Floats, trials: int, *, upper: bool) -> Floats:
-    """The furthest share y of ones with trials·KL(count/trials ‖ y) at most the logarithm of the tail."""
+def likely_share(count: Floats, trials: int, *, upper: bool, tail: float = TAIL) -> Floats:
+    """The furthest share y of ones with trials·KL(count/trials ‖ y) at most log(2/tail)."""
     if trials == 0:
         return np.full(len(count), 1.0 if upper else 0.0)
     seen = count / trials
@@ -255,7 +255,7 @@ def likely_share(count: Floats, trials: int, *, upper: bool) -> Floats:
         with np.errstate(divide="ignore", invalid="ignore"):
             divergence = np.where(seen > 0, seen * np.log(seen / middle), 0.0)
             divergence += np.where(seen < 1, (1 - seen) * np.log((1 - seen) / (1 - middle)), 0.0)
-        likely = trials * divergence <= LOG_TAIL
+        likely = trials * divergence <= math.log(2 / tail)
         inside, outside = np.where(likely, middle, inside), np.where(likely, outside, middle)
     return outside
 
