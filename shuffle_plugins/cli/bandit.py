@@ -80,8 +80,8 @@ def bandit_command(
         options.refuse_given(context, ("dim",), "the file holds the actions")
         features = _read(Path(actions))
     bandit = LinearBandit(actions=features, horizon=horizon, privacy=protected)
-    with output.progress("planning"):
-        plan = bandit.plan()
+    output.progress("planning")
+    plan = bandit.plan()
     last = horizon - sum(batch.reports for batch in plan)
     spent = [batch.epsilon for batch in plan if batch.epsilon is not None]
     dearest = max(spent, key=lambda cost: cost.upper) if spent else None

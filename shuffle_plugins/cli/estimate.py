@@ -133,19 +133,19 @@ def _frequencies(
 
     common: dict[str, Any] = {"cohort": len(held), "epsilon": target_epsilon, "delta": delta}
     built: protocols.FrequencyEstimation | protocols.CountedUnary | protocols.HistogramSum
-    with output.progress("calibrating"):
-        if protocol == "one-message":
-            built = protocols.FrequencyEstimation.calibrated(categories=len(names), **common)
-            mechanism, local_epsilon = built.oracle, built.local_epsilon
-        elif protocol == "counted-unary":
-            built = protocols.CountedUnary.calibrated(length=len(names), **common)
-            mechanism, local_epsilon = built.name, built.local_epsilon
-        else:
-            built = protocols.HistogramSum.calibrated(categories=len(names), **common)
-            mechanism, local_epsilon = built.name, math.inf
-        accountant = accounting.ShuffleAccountant()
-        accountant.step(built.round())
-        spent = accountant.epsilon(delta)
+    output.progress("calibrating")
+    if protocol == "one-message":
+        built = protocols.FrequencyEstimation.calibrated(categories=len(names), **common)
+        mechanism, local_epsilon = built.oracle, built.local_epsilon
+    elif protocol == "counted-unary":
+        built = protocols.CountedUnary.calibrated(length=len(names), **common)
+        mechanism, local_epsilon = built.name, built.local_epsilon
+    else:
+        built = protocols.HistogramSum.calibrated(categories=len(names), **common)
+        mechanism, local_epsilon = built.name, math.inf
+    accountant = accounting.ShuffleAccountant()
+    accountant.step(built.round())
+    spent = accountant.epsilon(delta)
     if isinstance(built, protocols.FrequencyEstimation):
         histogram = built.estimate(built.collect(held))
     else:

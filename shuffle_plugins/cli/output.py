@@ -10,7 +10,6 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
 from threading import Timer
@@ -38,77 +37,58 @@ _UNLIMITED = 10_000  # columns of a console that shortens nothing
 _BOUND_COLUMN = 22  # columns of a bound's name, broken at its spaces
 
 
-# -- while a command works ----------------------------------------------------------------------------------
-
-
 class _Working:
-    """A line on the terminal's stderr, after a second, until something is printed."""
+    """A line on a terminal's stderr, after a second, that says what a command is at; gone when it prints."""
 
     def __init__(self) -> None:
+        self._text, self._shown = "", False
         self._timer: Timer | None = None
-        self._told = False
 
-    def begin(self) -> None:
+    def begin(self, what: str = "working") -> None:
+        self.end()
+        self._text = f"{what} …"
         if sys.stderr.isatty():
-            self._timer = Timer(_PATIENCE, self._tell)
+            self._timer = Timer(_PATIENCE, self._show)
             self._timer.daemon = True
             self._timer.start()
 
-    def _tell(self) -> None:
-        self._told = True
-        print("working …", end="\r", file=sys.stderr, flush=True)
+    def _show(self) -> None:
+        self._shown = True
+        print(f"\r\x1b[K{self._text}", end="", file=sys.stderr, flush=True)
+
+    def step(self, text: str) -> None:
+        self._text = text
+        if self._shown:
+            self._show()
 
     def end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer.join()
-            self._timer = None
-        if self._told:
-            print("\x1b[K", end="", file=sys.stderr, flush=True)
-            self._told = False
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        self._timer, self._shown = None, False
 
 
 working = _Working()
 """Begun for every command; every way to print ends it."""
 
 
-@contextmanager
-def progress(what: str, *, announced: str | None = None) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on stderr after a second, if a person watches.
+def progress(what: str, *, announced: str | None = None) -> Callable[[int, int], None]:
+    """A function of the steps done and expected, which tells a terminal until something is printed.
 
-    Args:
-        what: stands beside the bar.
-        announced: printed on stderr where there is no terminal, once a first step of several is done.
-
-    Yields:
-        a function to call with the number of steps done and the number expected.
+    ``announced`` is printed on stderr where there is no terminal, once a first step of several is done.
     """
-    if not (sys.stdout.isatty() and sys.stderr.isatty()):
-        told = announced is None
+    working.begin(what)
 
-        def tell(done: int, expected: int) -> None:
-            nonlocal told
-            if not told and done < expected:
-                print(announced, file=sys.stderr, flush=True)
-                told = True
+    def tell(done: int, expected: int) -> None:
+        nonlocal announced
+        working.step(f"{what}: {done:,} of {expected:,} …")
+        if announced is not None and done < expected and not sys.stderr.isatty():
+            print(announced, file=sys.stderr, flush=True)
+            announced = None
 
-        yield tell
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    working.end()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = bar.add_task(what, total=None)
-    started = Timer(_PATIENCE, bar.start)
-    started.daemon = True
-    started.start()
-    try:
-        yield lambda done, expected: bar.update(task, completed=done, total=expected)
-    finally:
-        started.cancel()
-        started.join()
-        bar.stop()
+    return tell
 
 
 # -- printing -----------------------------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, is_dataclass
 from typing import Annotated, Any
 
 import typer
@@ -103,11 +104,11 @@ def plan_command(
                 "a sum is planned for all its ways of drawing clients, by pld, without a picture: leave out "
                 "--sampling, --method and --plot"
             )
-        with output.progress("planning"):
-            sums = planning.plan_sums(**asked | {"norm": asked["norm"] or "l2"}, num_steps=steps or 1)
+        output.progress("planning")
+        sums = planning.plan_sums(**asked | {"norm": asked["norm"] or "l2"}, num_steps=steps or 1)
         output.warn(warnings)
         if as_json:
-            output.print_json(_sum_plan_json(sums) | {"warnings": warnings})
+            output.print_json(_json(sums) | {"warnings": warnings})
         else:
             output.show(_sums_table(sums), output.legend(_SUMS_LEGEND), _footing(sums))
             for text in sums.remarks():
@@ -115,19 +116,19 @@ def plan_command(
         return
     if mechanism != _BEST:
         options.check_one_report(mechanism)
-    with output.progress("planning", announced=None if as_json else _ANNOUNCED) as progress:
-        found = planning.plan(
-            **asked,
-            num_steps=steps,
-            sampling=sampling,
-            method=method,
-            tolerance=tolerance,
-            whole_grid=plot is not None,
-            progress=progress,
-        )
+    progress = output.progress("planning", announced=None if as_json else _ANNOUNCED)
+    found = planning.plan(
+        **asked,
+        num_steps=steps,
+        sampling=sampling,
+        method=method,
+        tolerance=tolerance,
+        whole_grid=plot is not None,
+        progress=progress,
+    )
     output.warn(warnings)
     if as_json:
-        output.print_json(_plan_json(found) | {"warnings": warnings})
+        output.print_json(_json(found) | {"warnings": warnings})
     else:
         output.show(_headline(found), *_plan_tables(found), _legend(found), _footing(found))
         for text in found.remarks():
@@ -282,60 +283,39 @@ def _footing(plan: planning.Plan | planning.SumPlan) -> str:
     )
 
 
-def _plan_json(plan: planning.Plan) -> dict[str, Any]:
-    return {
-        **{field.name: getattr(plan, field.name) for field in fields(planning.PlanQuestion)},
+def _json(plan: planning.Plan | planning.SumPlan) -> dict[str, Any]:
+    values: dict[str, Any] = _plain(plan) | {
         "neighbouring_relation": plan.neighbouring_relation,
-        "tolerance": plan.tolerance,
-        "best": _row_json(plan.best),
-        "thrifty": _row_json(plan.thrifty),
-        "everybody": plan.everybody,
-        "cohort_edge": plan.cohort_edge.value,
-        "rounds_edge": plan.steps_edge.value,
-        "baselines": [_renamed(asdict(each)) for each in plan.baselines],
-        "rows": [_row_json(row) for row in plan.rows],
-        "dismissed": [asdict(each) for each in plan.dismissed],
-        "infeasible": [
-            {"mechanism": name, "cohort": cohort, "rounds": steps} for name, cohort, steps in plan.infeasible
-        ],
+        "best": _plain(plan.best),
         "remarks": list(plan.remarks()),
     }
+    first = "mechanism"
+    if isinstance(plan, planning.Plan):
+        values["everybody"] = plan.everybody
+    else:
+        first = "drawn_by"
+        del values["sampling"]  # every row has its own
+    values["infeasible"] = [
+        {first: who, "cohort": cohort, "rounds": steps} for who, cohort, steps in plan.infeasible
+    ]
+    return values
 
 
-def _row_json(row: planning.PlanRow) -> dict[str, Any]:
-    values = asdict(row)
-    del values["epsilon"], values["num_reports"]
-    ends = {"lower": row.epsilon.lower, "upper": row.epsilon.upper}
-    return _renamed(values | ends | {"round_mse": row.round_mse, "total_bits": row.total_bits})
-
-
-def _sum_plan_json(plan: planning.SumPlan) -> dict[str, Any]:
-    asked = {field.name: getattr(plan, field.name) for field in fields(planning.PlanQuestion)}
-    del asked["sampling"]  # every row has its own
-    return {
-        **asked,
-        "mechanism": plan.mechanism,
-        "neighbouring_relation": plan.neighbouring_relation,
-        "best": _sum_row_json(plan.best),
-        "rows": [_sum_row_json(row) for row in plan.rows],
-        "infeasible": [
-            {"drawn_by": drawn_by, "cohort": cohort, "rounds": steps}
-            for drawn_by, cohort, steps in plan.infeasible
-        ],
-        "remarks": list(plan.remarks()),
-    }
-
-
-def _sum_row_json(row: planning.SumRow) -> dict[str, Any]:
-    values = asdict(row)
-    del values["epsilon"]
-    values["charged_rounds"] = values.pop("charged_steps")
-    return _renamed(values | output.interval_json(row.epsilon))
-
-
-def _renamed(values: dict[str, Any]) -> dict[str, Any]:
-    """With the command line's word for T."""
-    return {"rounds" if key == "num_steps" else key: value for key, value in values.items()}
+def _plain(value: Any) -> Any:
+    """In dict, list, str, int, float and bool, with the command line's word for T."""
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    if not is_dataclass(value):
+        return value
+    found: dict[str, Any] = {}
+    for name in (each.name for each in fields(value)):
+        if name == "epsilon":
+            found |= output.interval_json(getattr(value, name))
+        else:
+            found[re.sub("(num_)?steps", "rounds", name)] = _plain(getattr(value, name))
+    if isinstance(value, planning.PlanRow):
+        found |= {"round_mse": value.round_mse, "total_bits": value.total_bits}
+    return found
 
 
 def recipe_command(

@@ -50,10 +50,10 @@ def epsilon_command(
         ratio = asked.rounds ** (1 / (_PLOT_POINTS - 1))
         points = sorted({*(round(ratio**i) for i in range(_PLOT_POINTS)), asked.rounds})
         others = []
-        with output.progress("drawing") as progress:
-            for rounds in points:
-                others.append(replace(asked, rounds=rounds).compare().beside(published))
-                progress(len(others), len(points))
+        progress = output.progress("drawing")
+        for rounds in points:
+            others.append(replace(asked, rounds=rounds).compare().beside(published))
+            progress(len(others), len(points))
         plot_comparisons(comparisons=others, path=plot)
         output.picture_written(plot, as_json=as_json)
 
@@ -96,12 +96,12 @@ def compare_command(
     if not steps or not levels:
         raise typer.BadParameter("give at least one number of rounds and one ε0")
     answers: list[accounting.Comparison] = []
-    with output.progress("comparing") as progress:
-        for level in levels:
-            for each in steps:
-                answer = replace(asked, local_epsilon=level, rounds=each).compare()
-                answers.append(answer.beside(accounting.ALL_PUBLISHED))
-                progress(len(answers), len(levels) * len(steps))
+    progress = output.progress("comparing")
+    for level in levels:
+        for each in steps:
+            answer = replace(asked, local_epsilon=level, rounds=each).compare()
+            answers.append(answer.beside(accounting.ALL_PUBLISHED))
+            progress(len(answers), len(levels) * len(steps))
     if as_json:
         output.print_json([answer_json(answer) for answer in answers])
     else:
@@ -157,38 +157,38 @@ def calibrate_command(
     }
     found: float
     cap = ""
-    with output.progress("calibrating"):
-        if solve is Unknown.LOCAL_EPSILON:
-            population, cohort = asked.participants()
-            found = accounting.calibrate_local_epsilon(
-                **goal,
-                population=population,
-                cohort=cohort,
-                num_steps=asked.rounds,
-                blanket_factory=asked.blanket_factory(),
-            )
-            asked = replace(asked, local_epsilon=found)
-            if found >= accounting.LARGEST_SEARCHED_LOCAL_EPSILON:
-                cap = f"ε0 = {accounting.LARGEST_SEARCHED_LOCAL_EPSILON:g}"
-        elif solve is Unknown.ROUNDS:
-            found = accounting.calibrate_num_steps(
-                target_epsilon=target_epsilon,
-                delta=asked.delta,
-                shuffle_round=asked.round(),
-                method=asked.method,
-            )
-            asked = replace(asked, rounds=found)
-            if found >= accounting.MAX_NUM_STEPS:
-                cap = f"T = {accounting.MAX_NUM_STEPS:,}"
-        else:
-            found = accounting.calibrate_cohort(
-                **goal,
-                population=asked.population,
-                local_epsilon=asked.local_epsilon,
-                num_steps=asked.rounds,
-                blanket=asked.blanket(),
-            )
-            asked = replace(asked, cohort=found)
+    output.progress("calibrating")
+    if solve is Unknown.LOCAL_EPSILON:
+        population, cohort = asked.participants()
+        found = accounting.calibrate_local_epsilon(
+            **goal,
+            population=population,
+            cohort=cohort,
+            num_steps=asked.rounds,
+            blanket_factory=asked.blanket_factory(),
+        )
+        asked = replace(asked, local_epsilon=found)
+        if found >= accounting.LARGEST_SEARCHED_LOCAL_EPSILON:
+            cap = f"ε0 = {accounting.LARGEST_SEARCHED_LOCAL_EPSILON:g}"
+    elif solve is Unknown.ROUNDS:
+        found = accounting.calibrate_num_steps(
+            target_epsilon=target_epsilon,
+            delta=asked.delta,
+            shuffle_round=asked.round(),
+            method=asked.method,
+        )
+        asked = replace(asked, rounds=found)
+        if found >= accounting.MAX_NUM_STEPS:
+            cap = f"T = {accounting.MAX_NUM_STEPS:,}"
+    else:
+        found = accounting.calibrate_cohort(
+            **goal,
+            population=asked.population,
+            local_epsilon=asked.local_epsilon,
+            num_steps=asked.rounds,
+            blanket=asked.blanket(),
+        )
+        asked = replace(asked, cohort=found)
     answer = asked.compare()
     told = warnings(answer)
     if cap:
@@ -207,8 +207,8 @@ def _show_answer(answer: accounting.Comparison, *, published: Sequence[str]) -> 
     """Print the certified interval at once, then the table of all bounds."""
     output.show(output.verdict(answer))
     sys.stdout.flush()
-    with output.progress("published bounds") as progress:
-        answer = answer.beside(published, progress=progress)
+    progress = output.progress("published bounds")
+    answer = answer.beside(published, progress=progress)
     output.show(output.bounds_table(answer))
 
 
