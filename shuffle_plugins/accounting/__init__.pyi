@@ -38,7 +38,6 @@ from .losses.distribution import PrivacyLossDistribution as PrivacyLossDistribut
 from .losses.distribution import Resolution as Resolution
 from .losses.distribution import finite_losses as finite_losses
 from .losses.distribution import profile_losses as profile_losses
-from .losses.shuffle import pair_losses as pair_losses
 from .numerics.grid import Floats as Floats
 from .numerics.search import largest_within as largest_within
 from .numerics.search import narrowed as narrowed
@@ -52,6 +51,7 @@ from .pairs.instances import product_atoms as product_atoms
 from .pairs.instances import read_coarsely as read_coarsely
 from .pairs.instances import two_level_atoms as two_level_atoms
 from .pairs.record_types import RecordTypes as RecordTypes
+from .pairs.shuffle import pair_losses as pair_losses
 from .pairs.spread import InformationBound as InformationBound
 from .precision import pair_epsilon_interval as pair_epsilon_interval
 from .rounds.coins import SumRound as SumRound

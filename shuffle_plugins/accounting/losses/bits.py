@@ -18,11 +18,11 @@ from shuffle_plugins.accounting.losses.distribution import (
 from shuffle_plugins.accounting.numerics.binomial import TAIL, bernstein_reach, binomial_window
 from shuffle_plugins.accounting.numerics.grid import Floats, tally
 from shuffle_plugins.accounting.pairs.bits import (
+    BitPair,
     BitResponse,
-    UnevenBitPair,
+    bit_losses,
     enough_noise,
     likely_share,
-    uneven_outcomes,
 )
 
 _BUCKETS = 256
@@ -51,7 +51,7 @@ def counted_losses(response: BitResponse, *, others: int, resolution: Resolution
     Raises:
         ArithmeticError: if the count is too large to compute.
     """
-    loss, p, q, missing = uneven_outcomes(UnevenBitPair(response=response, others=others, buckets=_BUCKETS))
+    loss, p, q, missing = bit_losses(BitPair(response=response, others=others, buckets=_BUCKETS))
     return finite_losses(loss, p, q, missing=missing, kind="upper", resolution=resolution, symmetric=False)
 
 

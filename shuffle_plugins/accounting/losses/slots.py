@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,7 @@ from shuffle_plugins.accounting.numerics.grid import Cells, Floats, tally, trans
 from shuffle_plugins.accounting.numerics.profiles import loss_of
 from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.accounting.pairs.instances import Atoms
-from shuffle_plugins.accounting.pairs.slots import SlotPair, few_outcomes, listed_outcomes
+from shuffle_plugins.accounting.pairs.slots import LARGEST_WEIGHT, SlotPair, few_outcomes, listed_outcomes
 
 _WASTED = 3e-4  # share of the variance of the loss that rounding scores may lose
 _HIGHEST_SCORES = np.unique(np.round(np.geomspace(1, 4096, 160))).astype(np.int64)
@@ -40,11 +41,10 @@ _LARGEST_TILT = 700.0  # of a score, so that its weight is a float
 _ROUNDOFF = 128 * 2.0**-53  # of a transform, relative to its largest value
 _BLOCK_CELLS = 8  # to a deviation of a block's score
 _MOST_TILTS = 64
-_MOST_CLEAR = 300.0  # expected clear reports, up to which they are counted
-# The least probability, about any record, of the reports that are not clear. It is computed as one minus the
-# probability of the clear ones, and that difference has few digits where it is small.
-_LEAST_REST = 0.25
-_LEAST_CLEAR_LOSS = 2.0  # beside which that is next to nothing
+_MOST_CLEAR = 600.0  # expected clear reports, up to which they are counted
+_COMMON = 30.0  # how much it matters, at the deltas that people ask for, that P and Q change together
+_LEAST_REST = 0.25  # probability of the reports that are not clear: it is a difference
+_CLEAR_ROUNDOFF = 2.0**-50
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,38 +61,49 @@ class _Slots:
 def slot_losses_from_below(pair: SlotPair) -> tuple[Floats, Floats, Floats]:
     """A finite pair that ``pair`` dominates: losses, rounded towards 0, and masses under P and under Q.
 
-    Masses may fall short of one; what is left out leaks nothing. At an ε0 of ten and more, and with few
-    reports, a few likelihoods may be so large that the transform does not resolve the law: its masses do not
-    add up to one. Then only how many reports are clear is read.
+    Masses may fall short of one; what is left out leaks nothing. Where few reports tell nearly all, these are
+    counted. Otherwise, and where scores are not resolved, as a few likelihoods are so large that the masses
+    of their sums do not add up to one, the sum of all scores is read.
 
     Raises:
-        ArithmeticError: if that does not resolve it either.
+        ArithmeticError: if scores are not resolved, and no class of few reports tells much.
     """
     if few_outcomes(pair):
-        return listed_outcomes(pair)[:3]
+        return listed_outcomes(pair, common=_CLEAR_ROUNDOFF)[:3]
+    classes, told = _clearest(pair)
+    if classes and (told or max(max(u, v) for u, v, _ in pair.atoms) > LARGEST_WEIGHT):
+        return _counted(pair, classes)
     try:
         return _sum_of_scores(pair)
     except ArithmeticError:
-        return _clear_reports(pair)
+        if not classes:
+            raise
+        return _counted(pair, classes)
 
 
-def _clear_reports(pair: SlotPair) -> tuple[Floats, Floats, Floats]:
-    r"""From below: reports are read as clear for P, clear for Q, or neither, and these are counted.
+def readable_information(pair: SlotPair) -> float:
+    """A pair's ``information``, less a guess at what is lost where only one sum of scores is read.
 
-    Clear are those of the largest \|u − v\|, as many as make the counts tell most. A class has its mean
-    weights. Few reports are clear, so all counts that matter are listed.
-
-    Raises:
-        ArithmeticError: if so many reports are clear that listing takes long, or if rounding matters.
+    That sum does not tell how P and Q change together, which matters where few reports speak for anybody.
     """
-    u, v, mass = (np.array(column) for column in zip(*(a for a in pair.atoms if a[2] > 0), strict=True))
-    (mass_p, first_p, second_p), (mass_q, first_q, second_q) = (
-        _clear_class(u, v, mass, _clearest(pair, u, v, mass), sign=sign) for sign in (1, -1)
-    )
+    if few_outcomes(pair) or _clearest(pair)[1]:
+        return pair.information
+    common = math.fsum(m * (u + v) * (u + v) for u, v, m in pair.atoms) / 4
+    return pair.information / (1 + _COMMON * pair.slots * common / pair.population**2)
+
+
+_Class = tuple[float, float, float]
+"""Mass and mean weights of some reports."""
+
+
+def _counted(pair: SlotPair, classes: tuple[_Class, _Class]) -> tuple[Floats, Floats, Floats]:
+    """From below: reports are read as clear for P, clear for Q, or neither, and these are counted."""
+    (mass_p, first_p, second_p), (mass_q, first_q, second_q) = classes
     rest = 1 - mass_p - mass_q
-    rest_u, rest_v = (
-        -(mass_p * first_p + mass_q * first_q) / rest,
-        -(mass_p * second_p + mass_q * second_q) / rest,
+    # What is likely about neither record, rounded up: the more so, the less the pair tells.
+    unclear_u, unclear_v = (
+        max(1 - (mass_p * for_p + mass_q * for_q) / rest, 0.0) + _CLEAR_ROUNDOFF
+        for for_p, for_q in ((first_p, first_q), (second_p, second_q))
     )
     start, law = binomial_window(pair.slots, mass_p)
     masses, counts_p, counts_q = [], [], []
@@ -103,20 +114,16 @@ def _clear_reports(pair: SlotPair) -> tuple[Floats, Floats, Floats]:
         counts_q.append(first + np.arange(len(beside), dtype=np.float64))
     weight, for_p, for_q = (np.concatenate(column) for column in (masses, counts_p, counts_q))
     others = pair.slots - for_p - for_q
-    gain_u = for_p * first_p + for_q * first_q + others * rest_u
-    gain_v = for_p * second_p + for_q * second_q + others * rest_v
-    p, q = (weight * np.maximum(1 + gain / pair.population, 0.0) for gain in (gain_u, gain_v))
-    apart = for_p * (first_p - second_p) + for_q * (first_q - second_q) + others * (rest_u - rest_v)
-    loss = loss_of(p, q, weight * apart / pair.population)
-    if not float(np.max(loss, where=(p > 0) & (q > 0), initial=0.0)) > _LEAST_CLEAR_LOSS:
-        raise ArithmeticError(f"the law of {pair} is not resolved: no report is clear")
-    return loss, p, q
+    p, q = (
+        weight * (pair.population - others + others * unclear + for_p * of_p + for_q * of_q) / pair.population
+        for unclear, of_p, of_q in ((unclear_u, first_p, first_q), (unclear_v, second_p, second_q))
+    )
+    apart = for_p * (first_p - second_p) + for_q * (first_q - second_q) + others * (unclear_u - unclear_v)
+    return loss_of(p, q, weight * apart / pair.population), p, q
 
 
-def _clear_class(
-    u: Floats, v: Floats, mass: Floats, least: float, *, sign: int
-) -> tuple[float, float, float]:
-    """Mass and mean weights of the slots with ±(u − v) of ``least`` or more."""
+def _clear_class(u: Floats, v: Floats, mass: Floats, least: float, *, sign: int) -> _Class:
+    """The slots with ±(u − v) of ``least`` or more."""
     inside = sign * (u - v) >= least
     total = math.fsum(mass[inside])
     if total == 0:
@@ -124,21 +131,26 @@ def _clear_class(
     return total, math.fsum((mass * u)[inside]) / total, math.fsum((mass * v)[inside]) / total
 
 
-def _clearest(pair: SlotPair, u: Floats, v: Floats, mass: Floats) -> float:
-    r"""The \|u − v\| from which on reports count as clear: one with which the counts tell most."""
-    found, most = math.nan, 0.0
-    for least in np.unique(np.abs(u - v))[1:].tolist():
-        classes = [_clear_class(u, v, mass, least, sign=sign) for sign in (1, -1)]
-        clear = math.fsum(each[0] for each in classes)
+@lru_cache(maxsize=256)
+def _clearest(pair: SlotPair) -> tuple[tuple[_Class, _Class] | None, bool]:
+    """Few reports that are clear for P or for Q, such that the counts tell most; and if that is nearly all."""
+    u, v, mass = (np.array(column) for column in zip(*(a for a in pair.atoms if a[2] > 0), strict=True))
+    found, most = None, 0.0
+    for least in np.unique(np.abs(u - v)).tolist():
+        if least == 0:
+            continue
+        for_p, for_q = (_clear_class(u, v, mass, least, sign=sign) for sign in (1, -1))
+        clear = for_p[0] + for_q[0]
         if clear > 1 - _LEAST_REST or pair.slots * clear > _MOST_CLEAR:
             continue
-        common = [-math.fsum(each[0] * each[i] for each in classes) / (1 - clear) for i in (1, 2)]
-        told = math.fsum(share * (first - second) ** 2 for share, first, second in classes)
-        if min(common) >= _LEAST_REST - 1 and told > most:
-            found, most = least, told
-    if math.isnan(found):
-        raise ArithmeticError(f"the law of {pair} is not resolved: no class of few reports is clear")
-    return found
+        common = [-(for_p[0] * for_p[i] + for_q[0] * for_q[i]) / (1 - clear) for i in (1, 2)]
+        told = math.fsum(
+            share * (first - second) * (first - second) for share, first, second in (for_p, for_q)
+        )
+        told += (1 - clear) * (common[0] - common[1]) ** 2
+        if told > most:
+            found, most = (for_p, for_q), told
+    return found, most >= (1 - _WASTED) * math.fsum(mass * (u - v) * (u - v))
 
 
 def _sum_of_scores(pair: SlotPair) -> tuple[Floats, Floats, Floats]:

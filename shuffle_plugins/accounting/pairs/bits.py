@@ -1,11 +1,9 @@
-r"""Randomised bits that are only counted: the pair of binary randomized response.
+r"""Randomised bits that are only counted, everybody taking part.
 
-A round of binary randomized response is a count of ones. Counting exactly gives ε lower than the blanket's,
-by the factor :math:`\sqrt{(e+1)/(2e)}` when rounds are large. No single dataset is the worst one at every ε,
-so the pair is an envelope over a few dozen groups of datasets. Proof: ``docs/proofs/accounting.md``, Claim 3.
-
-The same holds of bits whose ones and zeros are kept with different probabilities, as in optimal unary
-encoding; there P and Q are not mirror images, and the envelope has two sides (``docs/proofs/tags.md``).
+No single dataset is the worst one at every ε, so the pair is an envelope over a few dozen groups of datasets.
+Where ones and zeros are kept with different probabilities, as in optimal unary encoding, P and Q are not
+mirror images, and the envelope has two sides. Proofs: ``docs/proofs/accounting.md``, Claim 3, and
+``docs/proofs/tags.md``.
 """
 
 from __future__ import annotations
@@ -24,11 +22,7 @@ from shuffle_plugins.accounting.numerics.profiles import (
     PositiveLosses,
     hockey_sticks,
     hull_outcomes,
-    mirrored,
 )
-
-MOST_COUNTED = 20.0
-"""Beyond this ε0 a bit of noise is too rare to count; the blanket is as good."""
 
 _CELLS = 64  # grid cells per standard deviation of the loss
 _MOST_POINTS = 20_000  # grid points up to the largest loss
@@ -37,67 +31,6 @@ _TAILS_CUT = 3 * TAIL  # left out by windows of counts
 _FADED = -42.0  # log of a negligible Fourier coefficient
 _MOST_TRANSFORM = 1 << 22  # points for the law of one count
 _ENOUGH_NOISE = 8.0  # times that of the bits of least variance
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BitPair:
-    """The envelope of binary randomized response over all datasets; symmetric in P and Q.
-
-    Attributes:
-        local_epsilon: ε0.
-        population: n, which bounds how far the rest of the clients can differ from those who make the noise.
-        others: k − 1, reports in the count beside the last one.
-        participation: γ, probability that the last report is the differing client's.
-        buckets: how many groups of datasets to bound together; each costs a relative 1/(2·buckets) of ε.
-        spare: how many more reports there may be, which then hide nobody.
-    """
-
-    local_epsilon: float
-    population: int
-    others: int
-    participation: float
-    buckets: int = 64
-    spare: int = 0
-
-    @property
-    def slots(self) -> int:
-        """Number of reports in the count."""
-        return self.others + 1
-
-    @property
-    def one_sided(self) -> bool:
-        """False: exchanging P and Q changes nothing."""
-        return False
-
-    @property
-    def largest_ratio(self) -> float:
-        """A bound on the ratio of the masses of P and Q at every outcome."""
-        return 1.0 + self.participation * math.expm1(self.local_epsilon)
-
-    @property
-    def information(self) -> float:
-        """Variance of the privacy loss when it is small."""
-        bit = BitResponse.symmetric(self.local_epsilon)
-        noise = max(self.others, 1) * bit.one * bit.zero
-        return (self.participation * (bit.one - bit.zero)) ** 2 / noise
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UnevenBitPair:
-    """The envelope over all datasets of counted bits that are not flipped evenly, everybody taking part.
-
-    P is the law of the count if the differing client holds a one, Q if it holds a zero. See
-    :class:`BitResponse` for what the bits are.
-
-    Attributes:
-        response: probabilities of a one.
-        others: reports in the count beside the differing client's.
-        buckets: how many groups of datasets to bound together.
-    """
-
-    response: BitResponse
-    others: int
-    buckets: int = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,39 +67,53 @@ class BitResponse:
         return BitResponse(one=self.not_zero, zero=self.not_one, not_one=self.zero, not_zero=self.one)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BitPair:
+    """The envelope over all datasets of counted bits: P if the differing client holds a one, Q if a zero.
+
+    Attributes:
+        response: probabilities of a one.
+        others: reports in the count beside the differing client's.
+        buckets: how many groups of datasets to bound together; each costs a relative 1/(2·buckets) of ε.
+    """
+
+    response: BitResponse
+    others: int
+    buckets: int = 64
+
+    @property
+    def slots(self) -> int:
+        """Number of reports in the count."""
+        return self.others + 1
+
+    @property
+    def one_sided(self) -> bool:
+        """Whether exchanging P and Q changes anything."""
+        return self.response != self.response.flipped
+
+    @property
+    def largest_ratio(self) -> float:
+        """A bound on the ratio of the masses of P and Q at every outcome."""
+        bit = self.response
+        return max(bit.one / bit.zero, bit.not_zero / bit.not_one)
+
+    @property
+    def information(self) -> float:
+        """Variance of the privacy loss when it is small."""
+        bit = self.response
+        noise = min(bit.one * bit.not_one, bit.zero * bit.not_zero)
+        return (bit.one - bit.zero) ** 2 / (max(self.others, 1) * noise)
+
+
 @dataclass(frozen=True, slots=True)
 class _Datasets:
-    """Who makes the noise, and what the rest would report; one dataset a row, all arrays (rows,)."""
+    """Who makes the noise; one dataset a row, all arrays (rows,)."""
 
     zeros: Floats
     ones: Floats
-    rest_one: Floats  # probability of a one
-    rest_zero: Floats
-
-
-def bit_outcomes(pair: BitPair) -> tuple[Floats, Floats, float]:
-    """As :func:`bit_losses`, without the losses."""
-    return bit_losses(pair)[1:]
 
 
 def bit_losses(pair: BitPair) -> tuple[Floats, Floats, Floats, float]:
-    """Losses, P and Q masses of an upper law of the pair, one outcome per point of a grid of losses.
-
-    Returns:
-        Three arrays (outcomes,), and a bound on the P mass that tails of counts leave out of them.
-    """
-    if pair.participation == 0:
-        return np.zeros(1), np.ones(1), np.ones(1), 0.0
-    response = BitResponse.symmetric(pair.local_epsilon)
-    losses, sticks = _profiles(
-        _datasets(pair, response), response, participation=pair.participation, information=pair.information
-    )
-    outcomes = hull_outcomes(losses, sticks.max(axis=0))
-    loss = np.concatenate([-outcomes.loss[::-1], [0.0], outcomes.loss])
-    return (loss, *mirrored(outcomes), _TAILS_CUT * pair.largest_ratio)
-
-
-def uneven_outcomes(pair: UnevenBitPair) -> tuple[Floats, Floats, Floats, float]:
     """Losses, P and Q masses of an upper law of the pair, and a bound on the P or Q mass left out of it.
 
     The profile is convex in E on both sides of 1. Left of 1 it is that of the exchanged pair, which is the
@@ -175,31 +122,31 @@ def uneven_outcomes(pair: UnevenBitPair) -> tuple[Floats, Floats, Floats, float]
     Raises:
         ArithmeticError: if there is more mass than one, so that no pair has this profile.
     """
-    up = _uneven_side(pair.response, *_uneven_datasets(pair))
-    down = _uneven_side(pair.response.flipped, *reversed(_uneven_datasets(pair)))
+    up = down = _side(pair.response, *_buckets(pair))
+    if pair.one_sided:
+        down = _side(pair.response.flipped, *reversed(_buckets(pair)))
     p = np.concatenate([down.q[::-1], [0.0], up.p])
     q = np.concatenate([down.p[::-1], [0.0], up.q])
-    most = max(float(p.sum()) + up.beyond, float(q.sum()) + down.beyond)
+    in_p = float(p.sum()) + up.beyond
+    in_q = float(q.sum()) + down.beyond if pair.one_sided else in_p
+    most = max(in_p, in_q)
     if not most <= 1 + 1e-9:
         raise ArithmeticError(f"no pair has the profile of these bounds: they have a mass of {most:g}")
     middle = len(down.loss)
     p[middle] = q[middle] = max(1.0 - most, 0.0)
     loss = np.concatenate([-down.loss[::-1], [0.0], up.loss])
-    ratio = max(pair.response.one / pair.response.zero, pair.response.not_zero / pair.response.not_one)
-    missing = max(1.0 - float(p.sum()), 1.0 - float(q.sum()), 0.0)
-    return loss, p, q, missing + _TAILS_CUT * ratio
+    missing = max(up.beyond + (most - in_p), down.beyond + (most - in_q))
+    return loss, p, q, missing + _TAILS_CUT * pair.largest_ratio
 
 
-def _uneven_side(response: BitResponse, ones: Floats, zeros: Floats) -> PositiveLosses:
-    even = np.full(len(ones), 0.5)  # nobody is left to report but the differing client
-    datasets = _Datasets(zeros=zeros, ones=ones, rest_one=even, rest_zero=even)
+def _side(response: BitResponse, ones: Floats, zeros: Floats) -> PositiveLosses:
     variance = ones * response.one * response.not_one + zeros * response.zero * response.not_zero
     information = (response.one - response.zero) ** 2 / max(float(variance.min()), response.zero)
-    losses, sticks = _profiles(datasets, response, participation=1.0, information=information)
+    losses, sticks = _profiles(_Datasets(zeros=zeros, ones=ones), response, information=information)
     return hull_outcomes(losses, sticks.max(axis=0))
 
 
-def _uneven_datasets(pair: UnevenBitPair) -> tuple[Floats, Floats]:
+def _buckets(pair: BitPair) -> tuple[Floats, Floats]:
     """How many ones and zeros make the noise in each bucket of datasets.
 
     Buckets are fine while the bits of larger variance are few. From where these alone make several times the
@@ -221,29 +168,6 @@ def enough_noise(bit: BitResponse, others: int) -> float:
     return min(float(others + 1), math.ceil(_ENOUGH_NOISE * (others + 1) * lighter / heavier) + 1)
 
 
-def _datasets(pair: BitPair, response: BitResponse) -> _Datasets:
-    """Buckets of datasets, symmetric under exchanging ones and zeros, at the ends of what the rest may be."""
-    others = pair.others
-    half = np.unique(np.floor(np.linspace(0, (others + 1) / 2, pair.buckets // 2 + 1)))
-    edges = np.unique(np.concatenate([half, others + 1 - half]))
-    low, high = edges[:-1], edges[1:] - 1  # ones among the others, inclusive
-    one, zero = response.one, response.zero
-    rest = pair.population - 1 - others
-    if rest - pair.spare <= 0 or pair.participation >= 1:
-        even = np.full(len(low), 0.5)
-        return _Datasets(zeros=others - high, ones=low, rest_one=even, rest_zero=even)
-    # Sampling makes the others resemble the population, but for a probability of 1e-30 (Hoeffding 1963).
-    least = (pair.population - 1) * likely_share(low, others, upper=False) - high - pair.spare
-    most = (pair.population - 1) * likely_share(high, others, upper=True) - low
-    share = np.concatenate([least / rest, most / (rest - pair.spare)]).clip(0.0, 1.0)
-    return _Datasets(
-        zeros=np.tile(others - high, 2),
-        ones=np.tile(low, 2),
-        rest_one=zero + (one - zero) * share,
-        rest_zero=one - (one - zero) * share,
-    )
-
-
 def likely_share(count: Floats, trials: int, *, upper: bool) -> Floats:
     """The furthest share y of ones with trials·KL(count/trials ‖ y) at most the logarithm of the tail."""
     if trials == 0:
@@ -260,17 +184,12 @@ def likely_share(count: Floats, trials: int, *, upper: bool) -> Floats:
     return outside
 
 
-def _profiles(
-    datasets: _Datasets, bit: BitResponse, *, participation: float, information: float
-) -> tuple[Floats, Floats]:
+def _profiles(datasets: _Datasets, bit: BitResponse, *, information: float) -> tuple[Floats, Floats]:
     """A grid of losses from 0 up, and every dataset's Σ (P − E·Q)₊ at E = e^loss, shape (rows, points)."""
-    one, zero = bit.one, bit.zero
-    gamma = participation
     noise, whole = _noise(datasets, bit)
     before, at = noise[:, :-1], noise[:, 1:]
-    q = at * (gamma * bit.not_zero + (1 - gamma) * datasets.rest_zero)[:, None]
-    q += before * (gamma * zero + (1 - gamma) * datasets.rest_one)[:, None]
-    gain = gamma * (one - zero) * (before - at)
+    q = at * bit.not_zero + before * bit.zero
+    gain = (bit.one - bit.zero) * (before - at)
     rows, columns = np.nonzero(whole & (gain > 0) & (q > 0) & (gain + q > TAIL * TAIL))
     q, gain = q[rows, columns], gain[rows, columns]
     loss = np.log1p(gain / q)

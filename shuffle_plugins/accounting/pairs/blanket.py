@@ -23,17 +23,12 @@ class Form(StrEnum):
     ``CORNERS``: both weights of every report are 1 or e^ε0, but for those listed as edges.
     ``CLONES``: weights relative to the even mixture of the two records, one of 1/(e^ε0 + 1) and one of
     e^ε0/(e^ε0 + 1) of 2·e^ε0. (ε0, δ0) reports are accounted by it.
-    ``BIT``: a report is one randomised bit and nothing else, so that its shuffle is a count; it is counted
-    exactly, which is tighter than any blanket.
-    ``SIGN``: a report is a public index, drawn by one law for all records, and one randomised bit about it.
-    The others' reports then hide by all that they are, not by the blanket alone
-    (``docs/proofs/accounting.md``, section 3b).
+    ``BIT``: a report is one randomised bit and nothing else, so that its shuffle is a count.
     """
 
     CORNERS = "corners"
     CLONES = "clones"
     BIT = "bit"
-    SIGN = "sign"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,8 +117,8 @@ class Blanket:
             )
 
     def _check_others(self, others: RecordTypes) -> None:
-        if self.form is not Form.CORNERS or self.tail:
-            raise ValueError("only pure reports with a blanket of corners have types of others")
+        if self.form is Form.CLONES or self.tail:
+            raise ValueError("only pure reports have types of others: no tail, not clones")
         most, rounding = math.exp(self.local_epsilon), 2.0**-50  # of 1 + u where u is next to −1
         for u, v, _ in (atom for law in others.types for atom in law):
             low, high = min(1.0, 1 + u, 1 + v) + rounding, max(1.0, 1 + u, 1 + v)
@@ -183,17 +178,18 @@ class Blanket:
 
         Arguments are those of :meth:`generic`.
         """
-        return replace(cls.generic(local_epsilon, exact=exact), form=Form.BIT)
+        return replace(cls.sign(local_epsilon, exact=exact), form=Form.BIT)
 
     @classmethod
     def sign(cls, local_epsilon: float, *, exact: bool = True) -> Self:
         """A public index, drawn without looking at the record, and the record's bit there, randomised.
 
         The bit is flipped with probability 1/(e^ε0 + 1), and the index is drawn by one law for all records
-        and clients: one coordinate of many, one coefficient, one bit plane. Arguments are those of
+        and clients: one coordinate of many, one coefficient, one bit plane, or the only bit. The others'
+        reports hide by all that they are, not by the blanket alone. Arguments are those of
         :meth:`generic`; ``exact`` says whether some record has a one, and another a zero, at every index.
         """
-        return replace(cls.generic(local_epsilon, exact=exact), form=Form.SIGN)
+        return replace(cls.generic(local_epsilon, exact=exact), others=RecordTypes.sign(local_epsilon))
 
     @classmethod
     def from_atoms(cls, *, local_epsilon: float, atoms: Iterable[tuple[float, float, float]]) -> Self:

@@ -14,7 +14,7 @@ import numpy as np
 
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.mixed_sums import Law, MixedSums
-from shuffle_plugins.accounting.pairs.instances import Atoms
+from shuffle_plugins.accounting.pairs.instances import Atoms, information
 from shuffle_plugins.accounting.pairs.others import (
     CommonBucket,
     MixedShare,
@@ -25,7 +25,6 @@ from shuffle_plugins.accounting.pairs.others import (
 from shuffle_plugins.accounting.pairs.record_types import RecordTypes
 
 _SMOOTHING = 0.4  # reports whose variance smooths a sum, at least
-_FEWEST_REPORTS, _FEWEST_COMMON = 150, 30  # below, also of what all have in common, the blanket is as good
 _LEAST_GAIN = 0.998  # of the variance, for which it is worth the time
 
 
@@ -34,30 +33,34 @@ class MixPair(OthersPair):
     """The envelope, over all datasets, of a round whose clients share a randomizer; symmetric in P and Q.
 
     Attributes:
-        others: types that cover the records of all clients.
-        participation: 1, or γ under Poisson sampling.
+        others: types that cover the records of all clients; thinned under Poisson sampling.
     """
 
     others: RecordTypes
-    participation: float
 
     @property
     def information(self) -> float:
         """Variance of the privacy loss when it is small."""
-        return self.slots * self.participation * self.others.information / self.population**2
+        return self.slots * self.others.information / self.population**2
 
     @property
     def common_reports(self) -> float:
         """That of what covers all of the types."""
-        return self.slots * self.participation * self.others.common
+        return self.slots * self.others.common
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether a report that may be in client 0's place is read against what all types have in common.
+
+        That is less than one more report of any type, if most clients report.
+        """
+        hidden = 1 - self.slots / self.population
+        return 0 < hidden * information(self.others.shared) < self.others.information * self.others.common
 
     def helps(self, other: float) -> bool:
         """Whether it is expected to be clearly smaller than a pair whose ``information`` is ``other``."""
-        reports = self.slots * self.participation
-        if reports < _FEWEST_REPORTS or self.population * self.others.common < _FEWEST_COMMON:
-            return False
         # What client 1's own report costs, and smoothing.
-        extra = self.others.excess / self.population + _SMOOTHING / reports
+        extra = self.others.excess / self.population + _SMOOTHING / self.slots
         return self.information * (1 + extra) < _LEAST_GAIN * other
 
     def shares(self) -> tuple[list[Share], float]:
@@ -84,16 +87,25 @@ class _Mixes(MixedShare):
 
     def sums(self, growth: Floats) -> MixedSums:
         """Those of the theorem."""
-        pair = self.pair
-        types = [_law(each, growth, self.bucket.kept) for each in pair.others.types]
-        own = _law(pair.others.shared, growth, 1.0)
+        pair, bucket, others = self.pair, self.bucket, self.pair.others
+        types = [_law(each, growth, bucket.kept) for each in others.types]
+        values, masses = _law(others.shared, growth, 1.0)
+        own, trials = (bucket.own * values, masses), min(pair.slots, pair.population - 1)
+        visible = pair.slots / pair.population
+        if pair.stands_in:
+            values, masses = _law(others.shared, growth, bucket.kept * others.common)
+            own = (
+                np.column_stack([own[0], bucket.others * values]),
+                np.append(visible * own[1], (1 - visible) * masses),
+            )
+            trials, visible = trials - 1, 1.0
         return MixedSums(
             shift=-pair.population * growth,
-            types=[(self.bucket.others * values, masses) for values, masses in types],
-            own=(self.bucket.own * own[0], own[1]),
-            trials=min(pair.slots, pair.population - 1),
-            participation=pair.participation,
-            own_participation=pair.participation * pair.slots / pair.population,
+            types=[(bucket.others * values, masses) for values, masses in types],
+            own=own,
+            trials=trials,
+            participation=1.0,
+            own_participation=visible,
         )
 
 

@@ -56,8 +56,7 @@ _SMALL = 0.1  # deviation of the loss over the largest loss, up to which √info
 _NO_END = 5.0  # deviations of the loss; no profile ends before
 _UNIFORM_REACH = 12.0  # deviations of the loss that points cover evenly
 _LOG_NEGLIGIBLE = math.log(1e-40)  # of a δ at which a profile may end
-_REACH = 72.0  # −log of the probability of the shares that are left out
-_FIRST_SHARE, _SHARE_GROWTH = 1.0, 4.0  # buckets of 1 − u, in units of its mean
+_SHARES = (0.6, 1.5, 3.0, 6.0, 14.0, 72.0)  # ends of buckets of 1 − u, in units of its mean
 _NO_MATTER = 2e-4  # relative change of the others' laws within a bucket that needs no finer one
 _WIDEST = 0.01  # of a bucket, nevertheless
 
@@ -196,11 +195,8 @@ def common_buckets(*, population: int, common: float) -> tuple[list[CommonBucket
     """Buckets of u where all records have so much in common, and the probability of those left out."""
     n, rest = population, 1 - common
     unit = 1 / max(n * common, 1.0)
-    first = max(_FIRST_SHARE, min(_NO_MATTER / max(rest, _NO_MATTER), _WIDEST) / unit)
-    steps = [0.0]
-    while steps[-1] < _REACH:
-        steps.append(first * _SHARE_GROWTH ** (len(steps) - 1))
-    ends = [min(step * unit, 0.999) for step in steps]
+    first = min(_NO_MATTER / max(rest, _NO_MATTER), _WIDEST)
+    ends = [0.0, *(min(max(share * unit, first), 0.999) for share in _SHARES)]
 
     def below(gap: float) -> float:
         return (1 - gap) * math.exp((n - 1) * math.log1p(-common * gap))

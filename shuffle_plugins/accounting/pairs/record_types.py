@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from shuffle_plugins.accounting.pairs.instances import Atoms, checked_atoms, information
@@ -111,6 +111,30 @@ class RecordTypes:
         """Rebuild it from its fields as a plain sequence."""
         types, common, shared = state
         return cls(types=tuple(types), common=common, shared=shared)
+
+    def thinned(self, participation: float) -> Self:
+        """Of the same reports where a client sends none, whatever it holds, with probability 1 − γ.
+
+        That none was sent is one more report, as likely for all records, so that they have more in common.
+        """
+        if participation == 1:
+            return self
+        absent, rest = 1 - participation, 1 - self.common
+        common = 1 - participation * rest
+        more = absent * rest / self.common  # of R_x/w at reports, relative to what it was
+
+        def with_none(law: Atoms) -> Atoms:
+            return (*((u, v, participation * mass) for u, v, mass in law), (0.0, 0.0, absent))
+
+        seen = participation * self.common / common
+        shared = tuple((u + more * (1 + u), v + more * (1 + v), mass * seen) for u, v, mass in self.shared)
+        none = (-participation * rest, -participation * rest, absent / common)
+        return replace(
+            self,
+            types=tuple(map(with_none, self.types)),
+            common=common,
+            shared=(*shared, none),
+        )
 
     @property
     def information(self) -> float:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from shuffle_plugins.accounting.numerics.binomial import TAIL, window_ends
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.hinge import expected_positive_part, log_positive_part_bound
 from shuffle_plugins.accounting.numerics.profiles import (
@@ -36,7 +37,6 @@ _SCOUTS = 32  # rough values of the profile, by which its points are placed
 _SCOUTS_SHARE = 0.01  # of variance by which rough values are smoothed
 _UNIFORM_REACH = 12.0  # standard deviations of the loss that points cover evenly
 _RARE = 1e-4  # expected number of draws that may be treated one at a time
-_COMMON = 30.0  # how much it matters, at the deltas that people ask for
 _OUTLYING = 20.0  # … if they are so many standard deviations of the rest away
 
 
@@ -69,8 +69,6 @@ class SlotPair:
             raise ValueError("atoms must be triples (u, v, mass) of finite numbers")
         if any(mass < 0 or min(u, v) < -1 - _MASS_TOLERANCE for u, v, mass in self.atoms):
             raise ValueError("an atom needs a mass that is not negative, and u, v of at least -1")
-        if max((max(u, v) for u, v, _ in self.atoms), default=0.0) > LARGEST_WEIGHT:
-            raise ValueError(f"weights above {LARGEST_WEIGHT:g} are out of range: cut them, and charge lost")
         total = math.fsum(mass for _, _, mass in self.atoms)
         if abs(total - 1) > _MASS_TOLERANCE:
             raise ValueError(f"the masses of a slot's atoms must sum to 1, got {total!r}")
@@ -89,16 +87,8 @@ class SlotPair:
     @property
     def information(self) -> float:
         """Variance of the privacy loss when it is small; which of two pairs tells more."""
-        return self.slots * math.fsum(m * (u - v) ** 2 for u, v, m in self.atoms) / self.population**2
-
-    @property
-    def readable_information(self) -> float:
-        """:attr:`information`, less a guess at what is lost where only one sum of scores is read.
-
-        That sum does not tell how P and Q change together, which matters where few reports speak for anybody.
-        """
-        common = math.fsum(m * (u + v) ** 2 for u, v, m in self.atoms) / 4
-        return self.information / (1 + _COMMON * self.slots * common / self.population**2)
+        told = math.fsum(m * (u - v) * (u - v) for u, v, m in self.atoms)
+        return self.slots * told / self.population**2
 
     @property
     def one_sided(self) -> bool:
@@ -107,11 +97,6 @@ class SlotPair:
         for u, v, mass in self.atoms:
             law[u, v] = law.get((u, v), 0.0) + mass
         return any(abs(mass - law.get((v, u), 0.0)) > 1e-12 * mass for (u, v), mass in law.items())
-
-
-def slot_outcomes(pair: SlotPair, *, tolerance: float) -> tuple[Floats, Floats, float]:
-    """As :func:`slot_losses`, without the losses."""
-    return slot_losses(pair, tolerance=tolerance)[1:]
 
 
 def slot_losses(pair: SlotPair, *, tolerance: float) -> tuple[Floats, Floats, Floats, float]:
@@ -147,38 +132,66 @@ def slot_losses(pair: SlotPair, *, tolerance: float) -> tuple[Floats, Floats, Fl
     )
 
 
+def _telling(pair: SlotPair) -> tuple[list[tuple[float, float, float]], float, int]:
+    """Atoms other than (0, 0), the mass of that one, and how many others are drawn at most, but for 1e-30."""
+    atoms = [(u, v, mass) for u, v, mass in pair.atoms if (u or v) and mass > 0]
+    silent = math.fsum(mass for u, v, mass in pair.atoms if not (u or v))
+    told = min(math.fsum(mass for _, _, mass in atoms), 1.0)
+    # One slot may be client 1's; in all others the law of draws is that of the pair's own measure.
+    most = min(window_ends(pair.slots - 1, told)[1] + 1, pair.slots) if silent > 0 else pair.slots
+    return atoms, silent, most
+
+
 def few_outcomes(pair: SlotPair) -> bool:
     """Whether :func:`listed_outcomes` takes little time."""
-    kinds = len(pair.atoms)
+    atoms, silent, most = _telling(pair)
+    kinds = len(atoms) + (silent > 0)
     # As many multisets are built on the way as there are of one kind more.
-    return math.comb(pair.slots + kinds - 1, pair.slots) <= _FEW_OUTCOMES and (
-        math.comb(pair.slots + kinds, pair.slots) <= _FEW_STEPS
-    )
+    return math.comb(most + kinds - 1, most) <= _FEW_OUTCOMES and math.comb(most + kinds, most) <= _FEW_STEPS
 
 
-def listed_outcomes(pair: SlotPair) -> tuple[Floats, Floats, Floats, float]:
+def listed_outcomes(pair: SlotPair, *, common: float = 0.0) -> tuple[Floats, Floats, Floats, float]:
     """The pair itself, outcome by outcome: one for every multiset of atoms.
+
+    Args:
+        pair: of few outcomes.
+        common: added to the densities of P and of Q.
 
     Returns:
         Losses, P masses and Q masses, shape (outcomes,) each, and the P mass that the pair leaves out.
     """
-    u, v, mass = (np.array(column) for column in zip(*pair.atoms, strict=True))
+    atoms, silent, most = _telling(pair)
+    u, v, mass = (np.array(column) for column in zip(*atoms, strict=True)) if atoms else (np.zeros(0),) * 3
     kinds = len(mass)
     last, run = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
     weight, sum_u, sum_v, apart = np.ones(1), np.zeros(1), np.zeros(1), np.zeros(1)
-    for drawn in range(1, pair.slots + 1):
-        # Atoms are drawn in order; N!/Π counts! grows by drawn/run with each.
-        parent = np.repeat(np.arange(len(last)), kinds - last)
-        first = np.cumsum(kinds - last) - (kinds - last)
-        atom = np.arange(len(parent)) - first[parent] + last[parent]
-        run = np.where(atom == last[parent], run[parent] + 1, 1)
-        weight = weight[parent] * mass[atom] * (drawn / run)
-        sum_u, sum_v, last = sum_u[parent] + u[atom], sum_v[parent] + v[atom], atom
-        apart = apart[parent] + (u - v)[atom]
-    p = weight * np.maximum(pair.population + sum_u, 0.0) / pair.population
-    q = weight * np.maximum(pair.population + sum_v, 0.0) / pair.population
-    loss = loss_of(p, q, weight * apart / pair.population)
-    return loss, p, q, pair.slots * pair.lost / pair.population
+    if silent > 0:
+        weight *= math.exp(pair.slots * math.log(silent))
+        mass = mass / silent
+    levels = []
+    for drawn in range(most + 1):
+        if drawn:
+            # Atoms are drawn in order; N!/Π counts! grows with each by the slots that are left, over its run.
+            parent = np.repeat(np.arange(len(last)), kinds - last)
+            first = np.cumsum(kinds - last) - (kinds - last)
+            atom = np.arange(len(parent)) - first[parent] + last[parent]
+            run = np.where(atom == last[parent], run[parent] + 1, 1)
+            weight = weight[parent] * mass[atom] * ((pair.slots - drawn + 1) / run)
+            # Likelihoods, which are not negative, keep the digits that sums of gains would lose.
+            sum_u, sum_v, last = sum_u[parent] + (1 + u)[atom], sum_v[parent] + (1 + v)[atom], atom
+            apart = apart[parent] + (u - v)[atom]
+        if silent > 0 or drawn == most:
+            rest = pair.population - drawn
+            levels.append(
+                (
+                    weight * ((rest + sum_u) / pair.population + common),
+                    weight * ((rest + sum_v) / pair.population + common),
+                    weight * apart / pair.population,
+                )
+            )
+    p, q, gain = (np.concatenate(columns) for columns in zip(*levels, strict=True))
+    beyond = TAIL if most < pair.slots else 0.0
+    return loss_of(p, q, gain), p, q, pair.slots * pair.lost / pair.population + beyond
 
 
 def _speaking_for_first(

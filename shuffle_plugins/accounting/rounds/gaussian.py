@@ -12,7 +12,7 @@ from shuffle_plugins.accounting.losses.gaussian_reports import (
     gaussian_round_profile,
 )
 from shuffle_plugins.accounting.numerics.grid import Floats
-from shuffle_plugins.accounting.pairs.counts import PairMixture
+from shuffle_plugins.accounting.pairs.shuffle import PairMixture
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import Sampling
 from shuffle_plugins.core import checks

@@ -21,9 +21,8 @@ from shuffle_plugins.accounting.losses.slots import bundle_losses_from_below
 from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.accounting.pairs.counts import PairMixture
 from shuffle_plugins.accounting.pairs.instances import Atoms, most_telling
-from shuffle_plugins.accounting.pairs.shuffle import alike_atoms
+from shuffle_plugins.accounting.pairs.shuffle import PairMixture, alike_atoms
 from shuffle_plugins.accounting.rounds.round import (
     Round,
     lower_families,
@@ -437,7 +436,7 @@ class SeveralReportsRound(Round):
     def _told(self) -> Atoms | None:
         """What one report tells, everybody else's being about one record: of the dataset that tells most."""
         found = alike_atoms(self.report.effective_blanket, mechanism=self.mechanism)
-        return most_telling(found) if found else None
+        return most_telling(found.values()) if found else None
 
     def _dataset(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
         told = self._told()

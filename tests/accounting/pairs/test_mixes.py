@@ -16,7 +16,6 @@ from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.hinge import expected_positive_part
 from shuffle_plugins.accounting.numerics.mixed_sums import MixedSums
 from shuffle_plugins.accounting.pairs import others
-from shuffle_plugins.accounting.pairs.crowd import CrowdLaws, CrowdPair
 from shuffle_plugins.accounting.pairs.mixes import MixPair
 from shuffle_plugins.accounting.pairs.others import others_losses
 from shuffle_plugins.accounting.pairs.record_types import RecordTypes
@@ -59,10 +58,9 @@ def exact_round(channel: Floats, own: int, others: tuple[int, ...], cohort: int)
 def generic_pair(local_epsilon: float, population: int, slots: int, participation: float = 1.0) -> MixPair:
     return MixPair(
         local_epsilon=local_epsilon,
-        others=RecordTypes.generic(local_epsilon),
+        others=RecordTypes.generic(local_epsilon).thinned(participation),
         population=population,
         slots=slots,
-        participation=participation,
     )
 
 
@@ -290,11 +288,11 @@ def test_the_largest_of_all_mixes_of_two_types_is_that_of_single_ones(
     local_epsilon: float, reports: int
 ) -> None:
     """As a product of matrices, and by cells whose bound is above every mix in them."""
-    pair = CrowdPair(
+    pair = MixPair(
         local_epsilon=local_epsilon,
         population=reports,
         slots=reports,
-        laws=CrowdLaws.sign(local_epsilon),
+        others=RecordTypes.sign(local_epsilon),
     )
     share = pair.shares()[0][0]
     contours = mixed_sums._Contours(share.sums(np.array([0.0, 0.2, 1.0])), 1e-3)
@@ -306,4 +304,6 @@ def test_the_largest_of_all_mixes_of_two_types_is_that_of_single_ones(
     np.testing.assert_allclose(nodes.every(), each.max(axis=0), rtol=1e-4)
     for first, last in ((0, trials), (3, 11), (trials - 2, trials), (5, 6)):
         cell = ((trials - first, first), (trials - last, last))
-        assert np.all(nodes.bound(cell, edge=last - first) >= each[first : last + 1].max(axis=0))
+        largest = each[first : last + 1].max(axis=0)
+        # Terms of size one cancel, so that their sum is off by some units of rounding.
+        assert np.all(nodes.bound(cell, edge=last - first) >= largest * (1 - 1e-12) - 1e-14)
