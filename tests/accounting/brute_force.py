@@ -11,7 +11,7 @@ import numpy as np
 from scipy import optimize
 
 from shuffle_plugins.accounting import Atoms
-from shuffle_plugins.accounting.pairs.mixes import MixPair
+from shuffle_plugins.accounting.pairs.others import MixPair
 
 Histogram = tuple[int, ...]
 Law = dict[Histogram, float]

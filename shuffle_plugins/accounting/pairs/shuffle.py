@@ -2,8 +2,8 @@
 
 Three kinds of evidence bound a round from above, each by a pair: what any report hides, its blanket
 (:class:`~shuffle_plugins.accounting.pairs.slots.SlotPair`); what the others' own records hide, by types
-(:class:`~shuffle_plugins.accounting.pairs.mixes.MixPair`); and how much one report can tell at most
-(:class:`~shuffle_plugins.accounting.pairs.spread.SpreadPair`). Datasets in which all others hold one record
+(:class:`~shuffle_plugins.accounting.pairs.others.MixPair`); and how much one report can tell at most
+(:class:`~shuffle_plugins.accounting.pairs.others.SpreadPair`). Datasets in which all others hold one record
 bound it from below. Proofs: ``docs/proofs/accounting.md``, sections 1 to 4.
 """
 
@@ -28,17 +28,17 @@ from shuffle_plugins.accounting.losses.distribution import (
     deviation_of,
     finite_losses,
 )
-from shuffle_plugins.accounting.losses.slots import readable_information, slot_losses_from_below
 from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_between, window_ends
 from shuffle_plugins.accounting.numerics.grid import Cells, Floats
 from shuffle_plugins.accounting.pairs.bits import BitPair, BitResponse, bit_losses
-from shuffle_plugins.accounting.pairs.blanket import Blanket, Form
-from shuffle_plugins.accounting.pairs.instances import Atoms, two_level_atoms
-from shuffle_plugins.accounting.pairs.mixes import MixPair
-from shuffle_plugins.accounting.pairs.others import OthersPair, others_losses
-from shuffle_plugins.accounting.pairs.record_types import RecordTypes
-from shuffle_plugins.accounting.pairs.slots import SlotPair, slot_losses
-from shuffle_plugins.accounting.pairs.spread import SpreadPair
+from shuffle_plugins.accounting.pairs.others import MixPair, OthersPair, SpreadPair, others_losses
+from shuffle_plugins.accounting.pairs.reports import Atoms, Blanket, Form, RecordTypes, two_level_atoms
+from shuffle_plugins.accounting.pairs.slots import (
+    SlotPair,
+    readable_information,
+    slot_losses,
+    slot_losses_from_below,
+)
 from shuffle_plugins.accounting.terms import CohortDraw, Sampling
 
 Outcomes = tuple[Floats, Floats, Floats, float]

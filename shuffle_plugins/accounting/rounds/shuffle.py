@@ -16,8 +16,8 @@ from shuffle_plugins.accounting.losses.distribution import (
     Resolution,
     tighter,
 )
-from shuffle_plugins.accounting.pairs.blanket import Blanket, Form
 from shuffle_plugins.accounting.pairs.clones import binary_pair
+from shuffle_plugins.accounting.pairs.reports import Blanket, Form
 from shuffle_plugins.accounting.pairs.shuffle import (
     PairMixture,
     lower_pairs,

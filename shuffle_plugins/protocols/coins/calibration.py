@@ -25,10 +25,10 @@ from shuffle_plugins.accounting import (
     narrowed,
     participation_losses,
 )
-from shuffle_plugins.accounting.pairs.fair_coins import LONG_ROUNDOFF
 from shuffle_plugins.accounting.pairs.gaussian_cover import (
     FEWEST_COMPARED,
     FEWEST_TRIALS,
+    LONG_ROUNDOFF,
     MOST_TRIALS,
     covering_deviation,
     gaussian_cover,

@@ -29,15 +29,17 @@ from shuffle_plugins.accounting.losses.distribution import (
     MASS_ERROR,
     RATIO_ERROR,
     BoundKind,
+    PositiveLosses,
     PrivacyLossDistribution,
     discounted,
     finite_losses,
     growth_of,
+    log_mass_ratio,
+    mirrored,
     tighter,
 )
 from shuffle_plugins.accounting.numerics.binomial import binomial_window
 from shuffle_plugins.accounting.numerics.grid import spread_over_few, spread_to_grid
-from shuffle_plugins.accounting.numerics.profiles import PositiveLosses, log_mass_ratio, mirrored
 
 
 def exact_delta(*, local_epsilon: float, population: int, cohort: int, epsilon: float) -> float:

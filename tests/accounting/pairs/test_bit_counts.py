@@ -15,8 +15,8 @@ from scipy import stats
 from thinning import first_fast
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting.losses.distribution import PositiveLosses
 from shuffle_plugins.accounting.numerics.binomial import LOG_TAIL
-from shuffle_plugins.accounting.numerics.profiles import PositiveLosses
 from shuffle_plugins.accounting.pairs import bits
 from shuffle_plugins.accounting.pairs.bits import (
     BitPair,

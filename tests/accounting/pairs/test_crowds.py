@@ -12,11 +12,10 @@ from brute_force import shuffled_laws
 from thinning import first_fast
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.pairs import mixes
+from shuffle_plugins.accounting.pairs import others as mixes
 from shuffle_plugins.accounting.pairs import others as others_module
-from shuffle_plugins.accounting.pairs.mixes import MixPair
-from shuffle_plugins.accounting.pairs.others import CommonBucket, others_losses
-from shuffle_plugins.accounting.pairs.record_types import RecordTypes
+from shuffle_plugins.accounting.pairs.others import CommonBucket, MixPair, others_losses
+from shuffle_plugins.accounting.pairs.reports import RecordTypes
 
 VIOLATION = 1e-12
 SHARES = (-0.5, 0.0, 0.05, 0.2, 0.5, 0.9)  # of ε0, at which divergences are compared

@@ -11,11 +11,10 @@ from brute_force import hockey_stick, shuffled_law
 from thinning import first_fast
 
 from shuffle_plugins.accounting import Blanket, Sampling, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.losses import slots
-from shuffle_plugins.accounting.losses.slots import slot_losses_from_below
-from shuffle_plugins.accounting.pairs.instances import product_atoms, read_coarsely, two_level_atoms
+from shuffle_plugins.accounting.pairs import slots
+from shuffle_plugins.accounting.pairs.reports import product_atoms, read_coarsely, two_level_atoms
 from shuffle_plugins.accounting.pairs.shuffle import alike_pair
-from shuffle_plugins.accounting.pairs.slots import SlotPair, listed_outcomes
+from shuffle_plugins.accounting.pairs.slots import SlotPair, listed_outcomes, slot_losses_from_below
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.privunit.sphere import caps_at_angle
 

@@ -16,9 +16,8 @@ from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.hinge import expected_positive_part
 from shuffle_plugins.accounting.numerics.mixed_sums import MixedSums
 from shuffle_plugins.accounting.pairs import others
-from shuffle_plugins.accounting.pairs.mixes import MixPair
-from shuffle_plugins.accounting.pairs.others import others_losses
-from shuffle_plugins.accounting.pairs.record_types import RecordTypes
+from shuffle_plugins.accounting.pairs.others import MixPair, others_losses
+from shuffle_plugins.accounting.pairs.reports import RecordTypes
 from shuffle_plugins.mechanisms import registry
 
 FACTORS = np.array([1.0, 1.05, 1.3, 2.0, 3.5])  # E

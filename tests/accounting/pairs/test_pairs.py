@@ -21,11 +21,9 @@ from shuffle_plugins.accounting import (
 from shuffle_plugins.accounting.losses.distribution import BoundKind, profile_losses
 from shuffle_plugins.accounting.pairs import shuffle
 from shuffle_plugins.accounting.pairs.bits import BitPair, BitResponse
-from shuffle_plugins.accounting.pairs.blanket import Form
-from shuffle_plugins.accounting.pairs.mixes import MixPair
-from shuffle_plugins.accounting.pairs.record_types import RecordTypes
+from shuffle_plugins.accounting.pairs.others import MixPair
+from shuffle_plugins.accounting.pairs.reports import Form, InformationBound, RecordTypes
 from shuffle_plugins.accounting.pairs.shuffle import PairMixture, blanket_pair, outcomes_of
-from shuffle_plugins.accounting.pairs.spread import InformationBound
 
 VIOLATION = 1e-12
 

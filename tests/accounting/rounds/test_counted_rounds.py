@@ -25,9 +25,8 @@ from shuffle_plugins.accounting import (
     Tag,
     TaggedRound,
 )
-from shuffle_plugins.accounting.losses.bits import counted_instance, counted_losses
 from shuffle_plugins.accounting.losses.distribution import SINGLE, discounted
-from shuffle_plugins.accounting.pairs.bits import BitResponse
+from shuffle_plugins.accounting.pairs.bits import BitResponse, counted_instance, counted_losses
 
 EPSILONS = (0.0, 0.1, 0.4, 1.0, 2.0)
 SAMPLED = Sampling.WITHOUT_REPLACEMENT

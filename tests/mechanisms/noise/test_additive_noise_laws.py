@@ -11,10 +11,9 @@ from brute_force import hockey_stick, neighbours, shuffled_law
 from scipy import optimize, stats
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant
-from shuffle_plugins.accounting.losses.slots import slot_losses_from_below
+from shuffle_plugins.accounting.pairs.reports import information
 from shuffle_plugins.accounting.pairs.shuffle import alike_pair
-from shuffle_plugins.accounting.pairs.instances import information
-from shuffle_plugins.accounting.pairs.slots import SlotPair, slot_losses
+from shuffle_plugins.accounting.pairs.slots import SlotPair, slot_losses, slot_losses_from_below
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.noise.additive_law import (
     discrete_gaussian_instance,
