@@ -36,8 +36,8 @@ LARGEST_WEIGHT = 1e70
 _MASS_TOLERANCE = 1e-9
 _LARGEST_LOSS = math.log(LARGEST_WEIGHT)
 _LOG_NEGLIGIBLE = math.log(1e-40)  # of a δ at which a profile may end
-_FEW_OUTCOMES = 30_000  # of all slots together, up to which each is listed
-_FEW_STEPS = 1_000_000  # partial outcomes on the way to them
+_FEW_OUTCOMES = 50_000  # of all slots together, up to which each is listed
+_MOST_UNLIKELY = 600.0  # −log of the probability that all slots hold the commonest atom: a float
 _SCOUTS = 32  # rough values of the profile, by which its points are placed
 _SCOUTS_SHARE = 0.01  # of variance by which rough values are smoothed
 _UNIFORM_REACH = 12.0  # standard deviations of the loss that points cover evenly
@@ -137,22 +137,25 @@ def slot_losses(pair: SlotPair, *, tolerance: float) -> tuple[Floats, Floats, Fl
     )
 
 
-def _telling(pair: SlotPair) -> tuple[list[tuple[float, float, float]], float, int]:
-    """Atoms other than (0, 0), the mass of that one, and how many others are drawn at most, but for 1e-30."""
-    atoms = [(u, v, mass) for u, v, mass in pair.atoms if (u or v) and mass > 0]
-    silent = math.fsum(mass for u, v, mass in pair.atoms if not (u or v))
-    told = min(math.fsum(mass for _, _, mass in atoms), 1.0)
-    # One slot may be client 1's; in all others the law of draws is that of the pair's own measure.
-    most = min(window_ends(pair.slots - 1, told)[1] + 1, pair.slots) if silent > 0 else pair.slots
-    return atoms, silent, most
+Atom = tuple[float, float, float]
+"""u, v, and their mass."""
+
+
+def _commonest(pair: SlotPair) -> tuple[Atom, list[Atom], int]:
+    """The atom of most mass, the others, and how many of these are drawn at most, but for 1e-30."""
+    commonest, *others = sorted((atom for atom in pair.atoms if atom[2] > 0), key=lambda atom: -atom[2])
+    # Under P one slot has another law, that of client 1; all others have that of the atoms.
+    rest = min(math.fsum(mass for _, _, mass in others), 1.0)
+    return commonest, others, min(window_ends(pair.slots - 1, rest)[1] + 1, pair.slots)
 
 
 def few_outcomes(pair: SlotPair) -> bool:
     """Whether :func:`listed_outcomes` takes little time."""
-    atoms, silent, most = _telling(pair)
-    kinds = len(atoms) + (silent > 0)
-    # As many multisets are built on the way as there are of one kind more.
-    return math.comb(most + kinds - 1, most) <= _FEW_OUTCOMES and math.comb(most + kinds, most) <= _FEW_STEPS
+    (_, _, mass), others, most = _commonest(pair)
+    if -pair.slots * math.log(mass) > _MOST_UNLIKELY:
+        return False
+    # As many multisets are built as there are of one kind more.
+    return math.comb(most + len(others), most) <= _FEW_OUTCOMES
 
 
 def listed_outcomes(pair: SlotPair, *, common: float = 0.0) -> tuple[Floats, Floats, Floats, float]:
@@ -163,16 +166,13 @@ def listed_outcomes(pair: SlotPair, *, common: float = 0.0) -> tuple[Floats, Flo
         common: added to the densities of P and of Q.
 
     Returns:
-        Losses, P masses and Q masses, shape (outcomes,) each, and the P mass that the pair leaves out.
+        Losses, P masses and Q masses, shape (outcomes,) each, and a bound on the P mass left out.
     """
-    atoms, silent, most = _telling(pair)
-    u, v, mass = (np.array(column) for column in zip(*atoms, strict=True)) if atoms else (np.zeros(0),) * 3
-    kinds = len(mass)
+    (base_u, base_v, base), others, most = _commonest(pair)
+    n, slots, kinds = pair.population, pair.slots, len(others)
+    u, v, mass = np.array(others).reshape(-1, 3).T
     last, run = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
-    weight, sum_u, sum_v, apart = np.ones(1), np.zeros(1), np.zeros(1), np.zeros(1)
-    if silent > 0:
-        weight *= math.exp(pair.slots * math.log(silent))
-        mass = mass / silent
+    weight, sum_u, sum_v, apart = np.array([base**slots]), np.zeros(1), np.zeros(1), np.zeros(1)
     levels = []
     for drawn in range(most + 1):
         if drawn:
@@ -181,22 +181,18 @@ def listed_outcomes(pair: SlotPair, *, common: float = 0.0) -> tuple[Floats, Flo
             first = np.cumsum(kinds - last) - (kinds - last)
             atom = np.arange(len(parent)) - first[parent] + last[parent]
             run = np.where(atom == last[parent], run[parent] + 1, 1)
-            weight = weight[parent] * mass[atom] * ((pair.slots - drawn + 1) / run)
+            weight = weight[parent] * (mass / base)[atom] * ((slots - drawn + 1) / run)
             # Likelihoods, which are not negative, keep the digits that sums of gains would lose.
             sum_u, sum_v, last = sum_u[parent] + (1 + u)[atom], sum_v[parent] + (1 + v)[atom], atom
             apart = apart[parent] + (u - v)[atom]
-        if silent > 0 or drawn == most:
-            rest = pair.population - drawn
-            levels.append(
-                (
-                    weight * ((rest + sum_u) / pair.population + common),
-                    weight * ((rest + sum_v) / pair.population + common),
-                    weight * apart / pair.population,
-                )
-            )
+        left = slots - drawn
+        p, q = (
+            weight * ((n - slots + left * (1 + gain) + total) / n + common)
+            for gain, total in ((base_u, sum_u), (base_v, sum_v))
+        )
+        levels.append((p, q, weight * (apart + left * (base_u - base_v)) / n))
     p, q, gain = (np.concatenate(columns) for columns in zip(*levels, strict=True))
-    beyond = TAIL if most < pair.slots else 0.0
-    return loss_of(p, q, gain), p, q, pair.slots * pair.lost / pair.population + beyond
+    return loss_of(p, q, gain), p, q, slots * pair.lost / n + (TAIL if most < slots else 0.0)
 
 
 def _speaking_for_first(
