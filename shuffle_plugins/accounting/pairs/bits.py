@@ -27,7 +27,7 @@ from shuffle_plugins.accounting.losses.distribution import (
     hull_outcomes,
     profile_losses,
 )
-from shuffle_plugins.accounting.numerics.binomial import LOG_TAIL, TAIL, bernstein_reach, binomial_window
+from shuffle_plugins.accounting.numerics.binomial import TAIL, bernstein_reach, binomial_window
 from shuffle_plugins.accounting.numerics.grid import Floats, tally, transform_size
 
 _CELLS = 64  # grid cells per standard deviation of the loss
@@ -174,8 +174,8 @@ def enough_noise(bit: BitResponse, others: int) -> float:
     return min(float(others + 1), math.ceil(_ENOUGH_NOISE * (others + 1) * lighter / heavier) + 1)
 
 
-def likely_share(count: Floats, trials: int, *, upper: bool) -> Floats:
-    """The furthest share y of ones with trials·KL(count/trials ‖ y) at most the logarithm of the tail."""
+def likely_share(count: Floats, trials: int, *, upper: bool, tail: float = TAIL) -> Floats:
+    """The furthest share y of ones with trials·KL(count/trials ‖ y) at most log(2/tail)."""
     if trials == 0:
         return np.full(len(count), 1.0 if upper else 0.0)
     seen = count / trials
@@ -185,7 +185,7 @@ def likely_share(count: Floats, trials: int, *, upper: bool) -> Floats:
         with np.errstate(divide="ignore", invalid="ignore"):
             divergence = np.where(seen > 0, seen * np.log(seen / middle), 0.0)
             divergence += np.where(seen < 1, (1 - seen) * np.log((1 - seen) / (1 - middle)), 0.0)
-        likely = trials * divergence <= LOG_TAIL
+        likely = trials * divergence <= math.log(2 / tail)
         inside, outside = np.where(likely, middle, inside), np.where(likely, outside, middle)
     return outside
 
@@ -312,15 +312,24 @@ def _fill(
 
 
 _BUCKETS = 256
-_SAMPLED_EDGES = (0.0, 0.01, 0.03, 0.07, 0.15, 0.3, 0.5, 0.7, 0.85, 0.93, 0.97, 0.99, 1.0)
+_FEW_SHARES = (0.0, 0.003, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.22, 0.3, 0.4)
+_SAMPLED_EDGES = np.array([*_FEW_SHARES, 0.5, *(1 - share for share in reversed(_FEW_SHARES))])
 """Of buckets of datasets on a sample, as shares of the clients: fine where few or nearly all hold a bit."""
-_WEIGHTS = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9, 1.05, 1.25, 1.6, 2.2])
+_LEVELS = ((1e-5, 1), (1e-11, 2), (TAIL, 4))
+"""But for which probability a sample resembles the rest of the clients, and one in how many edges is used."""
+_WEIGHTS = np.array([0, 1 / 160, 1 / 80, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9])
+_WEIGHTS = np.append(
+    _WEIGHTS, [1.05, 1.25, 1.6, 2.2]
+)  # fine near 0, where the client that stands in hides nothing
 _FINE_WEIGHTS = np.arange(641) / 160
-_PARTS, _STRIPS = 16, 8
+_MUCH_NOISE = 10.0  # variance of a count, from which fine buckets take long and gain 2 %
+_PARTS, _STRIPS = 32, 8
+_HARMONIC = sum(1 / strip for strip in range(1, _STRIPS))
 _NEAR = 1e-12  # of a side, so that rounding loses no corner
 _RARE = 1e-24  # probability of a count that is left out
 _LARGEST_LOSS = 100.0  # of a grid; beyond it the bound on δ is flat
 _GROWTH = 0.02  # of the distance of losses, relative to the loss
+_MOST_COUNTS, _MOST_COUNTS_ELSEWHERE = 128, 32  # of two bits and of the third one's
 _MOST_TERMS = 1 << 30  # of the convolution of a crowd's count with a client's own
 _LEAST_BIAS = 2.0**-50  # of which biases are multiples, so that floats hold the probabilities exactly
 
@@ -347,7 +356,7 @@ def sampled_counts_losses(
 ) -> PrivacyLossDistribution:
     """From above, of all counts of a sample whose clients hold at most one bit each, for every dataset.
 
-    ``docs/proofs/tags.md``, Claim 8: the larger of a few thousand datasets, of which each is a pair of two
+    ``docs/proofs/tags.md``, Claim 8: the largest of a few thousand datasets, of which each is a pair of two
     counts and of what others tell of the client that stands in if the differing one is not drawn.
 
     Args:
@@ -355,7 +364,7 @@ def sampled_counts_losses(
         population, cohort: n and k, k < n.
         resolution: how finely losses are resolved on their grid.
     """
-    gamma, crowds = cohort / population, _crowds(response, population=population, others=cohort - 1)
+    gamma = cohort / population
     noise = (cohort - 1) * min(response.one * response.not_one, response.zero * response.not_zero)
     gain = gamma * (response.one - response.zero)
     cell = 2 * gain / math.sqrt(max(noise, gain)) / resolution.cells
@@ -367,6 +376,25 @@ def sampled_counts_losses(
     while losses[-1] < top:
         losses.append(losses[-1] + max(cell, _GROWTH * losses[-1]))
     grid = np.array(losses)
+    delta, unlike = np.zeros(len(grid)), 1.0
+    even = response.one == response.not_zero
+    much = enough_noise(response, cohort - 1) * response.one * response.not_one > _MUCH_NOISE
+    coarser = 1 if not much else 2 if even else 4
+    for tail, every in _LEVELS:
+        crowds = _crowds(response, population=population, others=cohort - 1, tail=tail, every=every * coarser)
+        delta += unlike * _largest_hockey_sticks(crowds, cohort=cohort, gamma=gamma, grid=grid)
+        # Left out: rare counts of each bit.
+        delta += (_PARTS + 2) * max(crowd.left_out for crowd in crowds)
+        delta += _RARE * max(len(crowd.zero) for crowd in crowds) ** 2
+        # The two bits on both sides; and on one side the further bits of a part or more of the rest, of which
+        # there are _PARTS/(1 − γ) at most, over the share of the rest that holds further bits.
+        unlike = min(1.0, (2 + _PARTS / (1 - gamma) * _STRIPS * _HARMONIC / 2) * tail)
+    # Left out: crowds that do not resemble the rest at all, and tails of the windows.
+    return profile_losses(grid, delta * (1 + 1e-9) + unlike + 100 * TAIL, resolution=resolution)
+
+
+def _largest_hockey_sticks(crowds: list[_Crowd], *, cohort: int, gamma: float, grid: Floats) -> Floats:
+    """The largest H_E at E = e^loss of these datasets, for the losses of the grid."""
     told: dict[int, Floats] = {}
     worst = np.zeros(len(grid))
     for held, wanted in product(crowds, crowds):
@@ -387,10 +415,7 @@ def sampled_counts_losses(
                 told[strip] = _told(crowds, further=strip / _STRIPS)
             base = gamma * q + (1 - gamma) * (x * p + y * q + (1 - x - y) * _WEIGHTS[:, None] * neither)
             np.maximum(worst, told[strip] @ _hockey_sticks(gamma * (p - q), base, grid), out=worst)
-    # Left out: rare counts of each bit, tails of the windows, and crowds that do not resemble the rest.
-    left_out = (_PARTS + 2) * max(crowd.left_out for crowd in crowds) + 100 * TAIL
-    left_out += _RARE * max(len(crowd.zero) for crowd in crowds) ** 2
-    return profile_losses(grid, worst * (1 + 1e-9) + left_out, resolution=resolution)
+    return worst
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,14 +443,18 @@ class _Crowd:
         return self.one[seen] / self.zero[seen], self.zero[seen]
 
 
-def _crowds(response: BitResponse, *, population: int, others: int) -> list[_Crowd]:
-    """Buckets of datasets, by how many of the others that are drawn in any case hold a bit."""
-    edges = np.append(np.array(_SAMPLED_EDGES) * enough_noise(response, others), others + 1.0)
+def _crowds(response: BitResponse, *, population: int, others: int, tail: float, every: int) -> list[_Crowd]:
+    """Buckets of datasets, by how many of the others that are drawn in any case hold a bit.
+
+    Those who are drawn resemble the rest, but for the probability ``tail``. The buckets are from one
+    in ``every`` edges to the next.
+    """
+    edges = np.append(_SAMPLED_EDGES[::every] * enough_noise(response, others), others + 1.0)
     edges = np.unique(np.floor(edges))
     low, high = edges[:-1], edges[1:] - 1
     rest = population - 1 - others
-    least = ((population - 1) * likely_share(low, others, upper=False) - high) / rest
-    most = ((population - 1) * likely_share(high, others, upper=True) - low) / rest
+    least = ((population - 1) * likely_share(low, others, upper=False, tail=tail) - high) / rest
+    most = ((population - 1) * likely_share(high, others, upper=True, tail=tail) - low) / rest
     found = []
     for ones, zeros, first, last in zip(low, others - high, least.clip(0, 1), most.clip(0, 1), strict=True):
         _, of_ones = binomial_window(int(ones), response.one)
@@ -547,6 +576,49 @@ def counted_instance(
     return finite_losses(
         None, p[known], q[known], missing=0.0, kind="lower", resolution=resolution, symmetric=False
     )
+
+
+def elsewhere_instance(
+    response: BitResponse, *, population: int, cohort: int, resolution: Resolution
+) -> PrivacyLossDistribution:
+    """From below, of a sample where all others hold a bit that is neither the client's old nor its new one.
+
+    If the client is not drawn, one of the others stands in for it. Neighbouring counts are seen as one where
+    there are many of them.
+
+    Args:
+        response, population, cohort, resolution: as of :func:`sampled_counts_losses`.
+    """
+    gamma = cohort / population
+    zero, one = _merged(response, ones=0, zeros=cohort - 1, most=_MOST_COUNTS)
+    without, standing = _merged(response, ones=cohort - 1, zeros=0, most=_MOST_COUNTS_ELSEWHERE)
+    drawn = np.multiply.outer(gamma * without, np.multiply.outer(one, zero))
+    rest = np.multiply.outer((1 - gamma) * standing, np.multiply.outer(zero, zero))
+    p, q = drawn + rest, drawn.swapaxes(1, 2) + rest
+    return finite_losses(
+        None, p.ravel(), q.ravel(), missing=0.0, kind="lower", resolution=resolution, symmetric=True
+    )
+
+
+def _merged(response: BitResponse, *, ones: int, zeros: int, most: int) -> tuple[Floats, Floats]:
+    """Laws of a count of so many ones and zeros with one more zero, and with one more one.
+
+    Neighbouring counts are added up until at most ``most`` are left.
+    """
+    (low, of_ones), (first, of_zeros) = (
+        binomial_window(ones, response.one),
+        binomial_window(zeros, response.zero),
+    )
+    count = np.convolve(of_ones, of_zeros)
+    # A count at an edge may come from more or less noise than the window has: it is likelier than it seems.
+    known = slice(int(low + first > 0), len(count) + int(low + first + len(count) > ones + zeros))
+    laws = [
+        np.convolve(count, flips)[known]
+        for flips in ([response.not_zero, response.zero], [response.not_one, response.one])
+    ]
+    edges = np.arange(0, len(laws[0]), -(-len(laws[0]) // most))
+    zero, one = (np.add.reduceat(law, edges) for law in laws)
+    return zero, one
 
 
 def has_leaning_instance(*, others: int, own: int) -> bool:
