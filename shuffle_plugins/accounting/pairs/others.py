@@ -401,22 +401,20 @@ class _Mixes(MixedShare):
         pair, bucket, others = self.pair, self.bucket, self.pair.others
         types = [_law(each, growth, bucket.kept) for each in others.types]
         values, masses = _law(others.shared, growth, 1.0)
-        own, trials = (bucket.own * values, masses), min(pair.slots, pair.population - 1)
-        visible = pair.slots / pair.population
+        visible, trials = pair.slots / pair.population, min(pair.slots, pair.population - 1)
+        own = bucket.own * values, visible * masses
         if pair.stands_in:
             values, masses = _law(others.shared, growth, bucket.kept * others.common)
             own = (
                 np.column_stack([own[0], bucket.others * values]),
-                np.append(visible * own[1], (1 - visible) * masses),
+                np.append(own[1], (1 - visible) * masses),
             )
-            trials, visible = trials - 1, 1.0
+            trials -= 1
         return MixedSums(
             shift=-pair.population * growth,
             types=[(bucket.others * values, masses) for values, masses in types],
             own=own,
             trials=trials,
-            participation=1.0,
-            own_participation=visible,
         )
 
 

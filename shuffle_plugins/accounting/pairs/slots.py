@@ -26,7 +26,7 @@ from shuffle_plugins.accounting.losses.distribution import (
 )
 from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window, window_ends
 from shuffle_plugins.accounting.numerics.grid import Cells, Floats, tally, transform_size
-from shuffle_plugins.accounting.numerics.hinge import expected_positive_part, log_positive_part_bound
+from shuffle_plugins.accounting.numerics.mixed_sums import expected_positive_part, log_positive_part_bound
 from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.accounting.pairs.reports import Atoms
 

@@ -13,8 +13,7 @@ from brute_force import hockey_stick, k_ary_response, mixed_bound, shuffled_law
 from shuffle_plugins.accounting import EpsilonInterval, Round, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.numerics import mixed_sums
 from shuffle_plugins.accounting.numerics.grid import Floats
-from shuffle_plugins.accounting.numerics.hinge import expected_positive_part
-from shuffle_plugins.accounting.numerics.mixed_sums import MixedSums
+from shuffle_plugins.accounting.numerics.mixed_sums import MixedSums, expected_positive_part
 from shuffle_plugins.accounting.pairs import others
 from shuffle_plugins.accounting.pairs.others import MixPair, others_losses
 from shuffle_plugins.accounting.pairs.reports import RecordTypes
@@ -143,9 +142,8 @@ def test_sums_of_every_mix_are_below_the_bound() -> None:
         types.append((values - (values @ masses)[:, None], masses))
     own = (np.array([[1.0, -1.0], [2.0, -2.0]]), np.array([0.5, 0.5]))
     shift = np.array([-1.0, -8.0])
-    found = MixedSums(
-        shift=shift, types=types, own=own, trials=12, participation=0.7, own_participation=1.0
-    ).largest(1e-3)
+    drawn = [(values, 0.7 * masses) for values, masses in types]
+    found = MixedSums(shift=shift, types=drawn, own=own, trials=12).largest(1e-3)
     for row in range(2):
         worst = 0.0
         for mix in itertools.product(range(13), repeat=3):
@@ -183,7 +181,10 @@ def test_few_draws_are_listed(trials: int, monkeypatch: pytest.MonkeyPatch) -> N
     own = (np.array([[3.0, -1.0]] * 3), np.array([0.25, 0.75]))
     shift = np.array([0.2, -1.0, -3.5])
     sums = MixedSums(
-        shift=shift, types=types, own=own, trials=trials, participation=0.7, own_participation=0.4
+        shift=shift,
+        types=[(values, 0.7 * masses) for values, masses in types],
+        own=(own[0], 0.4 * own[1]),
+        trials=trials,
     )
     worst = np.zeros(3)
     for mix in itertools.product(range(2), repeat=trials):
@@ -200,16 +201,11 @@ def test_few_draws_are_listed(trials: int, monkeypatch: pytest.MonkeyPatch) -> N
     assert np.all(sums.largest(1e-3) >= worst)
 
 
-def test_a_single_type_agrees_with_sums_of_one_law() -> None:
-    values = np.array([[2.0, -1.0]] * 3)
-    law = (values, np.array([1 / 3, 2 / 3]))
-    nothing = (np.zeros((3, 2)), np.array([0.5, 0.5]))
+def test_three_equal_types_are_one() -> None:
+    values, masses = np.array([[2.0, -1.0]] * 3), np.array([1 / 6, 1 / 3])
     shift = np.array([0.0, -100.0, -600.0])
-    draws = {"trials": 10_000, "participation": 0.5, "own_participation": 1.0}
-    found = MixedSums(shift=shift, types=[law, law, law], own=nothing, **draws).largest(1e-5)
-    direct = expected_positive_part(
-        values=values, masses=0.5 * law[1], trials=10_000, shift=shift, share=1e-5
-    )
+    found = MixedSums(shift=shift, types=[(values, masses)] * 3, trials=10_000).largest(1e-5)
+    direct = expected_positive_part(values=values, masses=masses, trials=10_000, shift=shift, share=1e-5)
     np.testing.assert_allclose(found, direct, rtol=1e-3)
 
 
