@@ -12,7 +12,7 @@ from functools import partial
 
 from shuffle_plugins.accounting.accountant import ShuffleAccountant
 from shuffle_plugins.accounting.numerics.search import largest_within
-from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.accounting.pairs.reports import Blanket
 from shuffle_plugins.accounting.rounds.records import SampledRecordsRound
 from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound

@@ -18,13 +18,17 @@ from shuffle_plugins.accounting.losses.distribution import (
     Resolution,
     tighter,
 )
-from shuffle_plugins.accounting.losses.shuffle import pair_losses
-from shuffle_plugins.accounting.pairs.blanket import Blanket, Form
 from shuffle_plugins.accounting.pairs.clones import binary_pair
-from shuffle_plugins.accounting.pairs.counts import CountPair, PairMixture
-from shuffle_plugins.accounting.pairs.mixes import MixPair
-from shuffle_plugins.accounting.pairs.shuffle import lower_pairs, mixed, upper_pair, upper_pairs
-from shuffle_plugins.accounting.pairs.spread import SpreadPair
+from shuffle_plugins.accounting.pairs.reports import Blanket, Form
+from shuffle_plugins.accounting.pairs.shuffle import (
+    PairMixture,
+    lower_pairs,
+    mixed,
+    pair_losses,
+    upper_pair,
+    upper_pairs,
+)
+from shuffle_plugins.accounting.pairs.slots import SlotPair
 from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.accounting.terms import Adversary, Sampling
 from shuffle_plugins.core import Flag, LocalEpsilon, in_range, one_of
@@ -33,8 +37,7 @@ _GRIDLESS = "stronger clones, numerical"
 _PAIR_NAMES = {
     Form.CORNERS: "blanket pair",
     Form.CLONES: "clones pair",
-    Form.BIT: "counted bits",
-    Form.SIGN: "crowd pair",
+    Form.BIT: "blanket pair",
 }
 
 
@@ -213,16 +216,15 @@ class ShuffleRound(Round):
 
     @override
     def upper_losses_from_below(self, resolution: Resolution) -> PrivacyLossDistribution | None:
-        if not all(isinstance(pair, CountPair) for pair in self._pairs()):
+        if not all(isinstance(pair, SlotPair) for pair in self._pairs()):
             return None
         return self._pair_losses("lower", resolution)
 
     @property
     @override
     def resolves_alone(self) -> bool:
-        pairs = (pair for pair in self._pairs() if not isinstance(pair, (MixPair, SpreadPair)))
-        counts = (*self.dominating_pair().pairs, *pairs)
-        return all(isinstance(pair, CountPair) and pair.passive in (0.0, 1.0) for pair in counts)
+        blanket = self.effective_blanket
+        return not (blanket.high or blanket.edges or blanket.tail)
 
     @property
     @override

@@ -6,30 +6,32 @@ import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
+import numpy as np
 from typing_extensions import override
 
 from shuffle_plugins.accounting.composition.sampled import sampled_instance
-from shuffle_plugins.accounting.losses.bits import has_leaning_instance, leaning_instance
-from shuffle_plugins.accounting.losses.coins import (
-    binomial_losses,
-    gaussian_losses,
-    has_binomial_instance,
-    participation_losses,
-)
 from shuffle_plugins.accounting.losses.distribution import (
     PrivacyLossDistribution,
     Resolution,
     discounted,
-)
-from shuffle_plugins.accounting.losses.laplace import (
-    has_laplace_instance,
-    laplace_instance_losses,
-    laplace_losses,
+    finite_losses,
+    profile_losses,
 )
 from shuffle_plugins.accounting.numerics.binomial import TAIL
-from shuffle_plugins.accounting.pairs.bit_scores import ScoreCover, score_cover
-from shuffle_plugins.accounting.pairs.fair_coins import DRAWN_REACH
-from shuffle_plugins.accounting.pairs.gaussian_cover import GaussianCover, gaussian_cover, log_ratio
+from shuffle_plugins.accounting.numerics.grid import Floats
+from shuffle_plugins.accounting.pairs.bits import has_leaning_instance, leaning_instance
+from shuffle_plugins.accounting.pairs.gaussian_cover import (
+    DRAWN_REACH,
+    GaussianCover,
+    ScoreCover,
+    binomial_losses,
+    gaussian_cover,
+    gaussian_losses,
+    has_binomial_instance,
+    log_ratio,
+    participation_losses,
+    score_cover,
+)
 from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.accounting.terms import Sampling
 from shuffle_plugins.core import (
@@ -44,6 +46,10 @@ from shuffle_plugins.core import (
     whole_number,
 )
 
+_MOST_LISTED_LOSSES = 1 << 11
+_MOST_LISTED = 1 << 24  # outcomes of an instance
+_ROUNDOFF = 1e-12
+_WRAPPED = 1e-11  # more than sums mod q can move: their range leaves out noise of probability 2**-40
 _MOST_PARTS = 512  # that the coins of one coordinate are drawn in, where they are drawn for everybody at once
 
 
@@ -116,7 +122,7 @@ class SumRound(_CoveredSum):
         coin_distance: bound on the total variation between the coins really tossed for one coordinate and
             fair ones.
         coin_ratio: bound on abs(log(P/P')) between the mass P of a number of heads really tossed for one
-            coordinate and the mass P' that fair coins have. It holds up to ``fair_coins.DRAWN_REACH``
+            coordinate and the mass P' that fair coins have. It holds up to ``gaussian_cover.DRAWN_REACH``
             deviations of each client's coins, or of each of up to 512 parts of everybody's; beyond it P is
             zero. None if none is known; then a large ε has no certificate.
     """
@@ -333,6 +339,68 @@ class PoissonBinomialRound(_CoveredSum):
     def fields_from_state(cls, saved: dict[str, Any]) -> dict[str, Any]:
         attained = saved["attained"]
         return saved | {"attained": attained if attained is None else tuple(map(tuple, attained))}
+
+
+def laplace_profile(*, rate: float, shift: int) -> tuple[Floats, Floats]:
+    """Losses from 0 up, and δ there rounded up: of the discrete Laplace against itself ``shift`` steps away.
+
+    Of two sums g steps apart the log-likelihood ratio at k is a·(|k − g| − |k|), a the noise's rate. At the
+    losses a·(g − 2j) that occur the profile is P(k ≤ j) − e^{a(g−2j)}·P(k ≤ j − g) = 1 − e^{−aj}; between
+    them it is linear in E = e^ε. Sums that are closer cost less at every ε, as the noise is log-concave.
+
+    Where more than 2,048 losses occur, that many of them: between points of a profile its chord is above it.
+    """
+    places = shift // 2 + 1
+    j = np.unique(np.linspace(0, places - 1, min(places, _MOST_LISTED_LOSSES)).astype(np.int64))[::-1]
+    losses: Floats = np.asarray(rate * (shift - 2 * j), dtype=np.float64)
+    values: Floats = -np.expm1(-rate * j.astype(np.float64))
+    if shift % 2:
+        # No loss is 0: there the chord between the losses ±a counts.
+        centre = values[0] + math.exp(-rate * (places - 1)) * math.tanh(rate / 2)
+        kept = slice(0 if places <= _MOST_LISTED_LOSSES else 1, None)
+        losses, values = np.append(0.0, losses[kept]), np.append(centre, values[kept])
+    return losses * (1 + _ROUNDOFF), values * (1 + _ROUNDOFF)
+
+
+def laplace_losses(
+    *, rate: float, shift: int, sampling_rate: float, resolution: Resolution
+) -> PrivacyLossDistribution:
+    """From above, the privacy loss distribution of the discrete Laplace on a sample of fixed size.
+
+    Args:
+        rate: how fast the noise falls, in nats per step.
+        shift: how many steps two sums can be apart.
+        sampling_rate: γ in (0, 1].
+        resolution: how finely losses are resolved on their grid.
+    """
+    losses, deltas = laplace_profile(rate=rate, shift=shift)
+    return profile_losses(losses, deltas, resolution=resolution, sampling_rate=sampling_rate)
+
+
+def has_laplace_instance(*, shift: int) -> bool:
+    """Whether :func:`laplace_instance_losses` can list the outcomes."""
+    return 0 < shift <= _MOST_LISTED
+
+
+def laplace_instance_losses(
+    *, rate: float, shift: int, sampling_rate: float, resolution: Resolution
+) -> PrivacyLossDistribution:
+    """From below: everybody else holds x', and the client x or x', ``shift`` steps apart.
+
+    P is the law of the sum when the client holds x and takes part with probability γ. Arguments as of
+    :func:`laplace_losses`, ``shift`` at least 1.
+    """
+    fall = -rate
+    outside = 1 / (1 + math.exp(fall))
+    inside = -math.expm1(fall) * outside * np.exp(fall * np.arange(1, shift))
+    moved = np.concatenate([[outside], inside, [outside * math.exp(fall * shift)]]) * (1 - _WRAPPED)
+    q = moved[::-1]
+    p = (1 - sampling_rate) * q + sampling_rate * moved
+    return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
+
+
+_LARGEST_EPSILON = 500.0  # as of a local randomizer: above it e^ε0 leaves a float no room
+_INSTANCE = "discrete Laplace instance"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,21 +10,21 @@ from typing import Annotated, Any, ClassVar
 from typing_extensions import override
 
 from shuffle_plugins.accounting.composition.sampled import sampled_composition, sampled_instance
-from shuffle_plugins.accounting.losses.bits import (
-    counted_instance,
-    counted_losses,
-    elsewhere_instance,
-    sampled_counts_losses,
-)
 from shuffle_plugins.accounting.losses.distribution import (
     PrivacyLossDistribution,
     Resolution,
     discounted,
     tighter,
 )
-from shuffle_plugins.accounting.pairs.bits import BitResponse, enough_noise
-from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.accounting.pairs.instances import product_atoms
+from shuffle_plugins.accounting.pairs.bits import (
+    BitResponse,
+    counted_instance,
+    counted_losses,
+    elsewhere_instance,
+    enough_noise,
+    sampled_counts_losses,
+)
+from shuffle_plugins.accounting.pairs.reports import Blanket, product_atoms
 from shuffle_plugins.accounting.rounds.round import Round, lower_families, lower_losses, upper_losses
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import Sampling
