@@ -194,7 +194,7 @@ class SharedSumStage(ServiceStage):
                 refusal=refused.code,
             )
         finally:
-            self._offenders.note(bad, {}, nodes=list(payloads))
+            self._note(bad, {}, nodes=list(payloads))
         total = mechanism.estimate(torch.from_numpy(found) + len(kept) * counts.lowest, reports=len(kept))
         return replies.anonymous(
             None, answered=len(kept), unreadable=len(bad), total=Total(sum=total, reports=len(kept))
@@ -281,10 +281,10 @@ class SharedSumStage(ServiceStage):
 
         Why a client is left out is added to ``batch.bad``.
         """
-        nodes = [found.node for found in self._opened(batch.replies.grid)]
+        nodes = self._opened(batch.replies.grid)
         minimum = max(self._minimum, self.needed.reports)
         requests = dict(zip(nodes, batch.requests(step, kept, minimum=minimum, **fields), strict=True))
-        pinned = dict(zip(nodes, self._nodes.pinned, strict=True))
+        pinned = dict(zip(nodes, self._pinned, strict=True))
         answers = self._asked(
             batch.replies,
             requests,
