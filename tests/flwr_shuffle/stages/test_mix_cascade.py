@@ -7,7 +7,6 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -342,7 +341,7 @@ def test_a_client_that_lies_in_its_ticket_ends_the_round(
 
     def lying(mixers: int) -> Any:
         drawn = original(mixers)
-        return replace(drawn, masked=(0, drawn.masked[1] ^ 1)) if next(turns) == 3 else drawn
+        return drawn._replace(masked=(0, drawn.masked[1] ^ 1)) if next(turns) == 3 else drawn
 
     turns = itertools.count()
     monkeypatch.setattr(envelopes_module, "draw_marks", lying)
