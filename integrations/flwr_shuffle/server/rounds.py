@@ -242,7 +242,13 @@ class Rounds:
             if received:
                 raise ValueError("replies to a round that this strategy did not begin")
             return None
-        reply = _anonymous_reply(received, sent)
+        reply = received[0] if len(received) == 1 else None
+        if not isinstance(reply, AnonymousReply):
+            raise ValueError(
+                "these replies were not shuffled: send the messages by the ShuffleGrid they are for"
+            )
+        if reply.token != sent.instruction.token:
+            raise ValueError("this reply is to another round")
         anonymous = reply.anonymous
         self._invited += sent.invitation.invited
         self._answered += anonymous.answered  # not participants: a client that sends nonsense hides nobody
@@ -272,7 +278,13 @@ class Rounds:
                 needed,
             )
             return None
-        self._check_again(actual, sent.checked, anonymous)
+        more_sampled = actual.observer.sampling_rate > sent.checked.observer.sampling_rate
+        if more_sampled or actual.reports < sent.checked.reports:  # it may cost more than was checked
+            try:
+                self._record.check_budget(actual)
+            except PrivacyBudgetExhausted:
+                self._record.refuse(actual=actual, participants=anonymous.participants)
+                raise
         self._record.receive(actual=actual, participants=anonymous.participants)
         self._errors.clear()
         return sent, total
@@ -328,19 +340,6 @@ class Rounds:
         willing = invitation.candidates * self._answered // self._invited
         return min(invitation.candidates, max(invitation.invited, willing * invitation.invited // reports))
 
-    def _check_again(self, actual: FederatedRound, checked: FederatedRound, anonymous: Anonymous) -> None:
-        """Ask the budget again if the round may have cost more than was checked before it was sent."""
-        if (
-            actual.observer.sampling_rate <= checked.observer.sampling_rate
-            and actual.reports >= checked.reports
-        ):
-            return
-        try:
-            self._record.check_budget(actual)
-        except PrivacyBudgetExhausted:
-            self._record.refuse(actual=actual, participants=anonymous.participants)
-            raise
-
     def _refuse(self, anonymous: Anonymous, sent: SentRound, errors: Counter[str]) -> None:
         """Record a round without usable reports.
 
@@ -378,14 +377,6 @@ class Rounds:
             anonymous.refusal or "no report in it",
             ", but costs as much as if it had" if lost else "",
         )
-
-
-def _anonymous_reply(received: list[Message], sent: SentRound) -> AnonymousReply:
-    if len(received) != 1 or not isinstance(received[0], AnonymousReply):
-        raise ValueError("these replies were not shuffled: send the messages by the ShuffleGrid they are for")
-    if received[0].token != sent.instruction.token:
-        raise ValueError("this reply is to another round")
-    return received[0]
 
 
 def _summed(anonymous: Anonymous, mechanism: PrivateSum) -> Total | None:
