@@ -71,6 +71,9 @@ class MixNodeStage(ServiceStage):
         super().__init__(cascade, minimum=minimum, exclude_after=exclude_after, waiting=waiting)
         self._piece_bytes = checks.whole("piece_bytes", piece_bytes)
         self._private_key = analyzer_private_key or keys.generate_sealing_key()
+        self.analyzer_key = keys.public_key_bytes(self._private_key)
+        self.mixers = len(cascade)
+        self.takes_several = self.mixers == 1
         self._mixed_before = False
         # Before any batch was mixed, one was refused as when parties list the mixers in different orders.
         self._wrong_order = False
@@ -87,21 +90,6 @@ class MixNodeStage(ServiceStage):
             "The mix node's operator sees who took part but no report, the server sees reports but not "
             "whose: the two must not work together."
         )
-
-    @property
-    @override
-    def analyzer_key(self) -> bytes:
-        return keys.public_key_bytes(self._private_key)
-
-    @property
-    @override
-    def mixers(self) -> int:
-        return len(self._pinned)
-
-    @property
-    @override
-    def takes_several(self) -> bool:
-        return self.mixers == 1
 
     @override
     def open(self, grid: Grid) -> None:
