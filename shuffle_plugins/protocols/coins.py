@@ -15,10 +15,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Adversary, PrivacyTarget, Sampling, SumRound
-from shuffle_plugins.accounting.pairs.fair_coins import LONG_ROUNDOFF
 from shuffle_plugins.accounting.pairs.gaussian_cover import (
     FEWEST_COMPARED,
     FEWEST_TRIALS,
+    LONG_ROUNDOFF,
     MOST_TRIALS,
     covering_deviation,
     gaussian_cover,

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shuffle_plugins.accounting.pairs.fair_coins import DRAWN_REACH
+from shuffle_plugins.accounting.pairs.gaussian_cover import DRAWN_REACH
 from shuffle_plugins.core import checks
 from shuffle_plugins.randomness import PROBABILITY_BITS, WHOLE, Randomness, secure
 

@@ -1,29 +1,152 @@
-"""A Flower grid whose nodes run in this process, one after another: for tests and for many clients."""
+"""Grids: what wraps one of Flower's, and one whose nodes run in this process, for tests and many clients."""
 
 from __future__ import annotations
 
 import logging
+import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from typing import cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Annotated, cast
 
 from flwr.app import Context, Error, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 
-# Flower has no public address for the next four: an error's code, a run, the server's id, and the identity
-# under which a process makes messages.
+# Flower has no public address for these: ids, codes, a run, its nodes, its own grids, and the identity under
+# which a process makes messages.
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid.http_grid import HttpGrid
+from flwr.superlink.grid.inmemory_grid import InMemoryGrid
+from typing_extensions import override
 
 from flwr_shuffle.messages import copied
 from flwr_shuffle.service_messages import NO_HANDLER
-from flwr_shuffle.wrapped_grid import MessageGrid
-from shuffle_plugins.core import checks
+from shuffle_plugins.core import Ranged, checks
 
 _log = logging.getLogger("flwr")
 
+_PULL_INTERVAL = 3.0  # seconds, as in Flower's own grids
+_AT_ONCE = 32  # replies that are pulled together
+
 NodeConfig = Mapping[str, bool | float | int | str]
+
+
+def _seconds(name: str, value: object) -> object:
+    if type(value) not in (int, float) or not value > 0:  # type: ignore[operator]
+        raise ValueError(f"{name} is a positive number of seconds, got {value!r}")
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting(Ranged):
+    """How long a server waits, in seconds; each may be infinite.
+
+    Args:
+        connect_timeout: for ``population`` clients at the start of a round. Later than in the run's first
+            round, fewer will do after that time, down to ``minimum_reports``: clients may be gone for good.
+            Their number is what each round is accounted for.
+        discovery_timeout: for mix nodes or aggregators to be connected.
+        answer_timeout: for a node to say whether it is one.
+        work_timeout: for its work of a round, where the round's own timeout is not shorter.
+        poll_interval: between two looks for new nodes.
+    """
+
+    connect_timeout: Annotated[float, _seconds] = 600.0
+    discovery_timeout: Annotated[float, _seconds] = 300.0
+    answer_timeout: Annotated[float, _seconds] = 60.0
+    work_timeout: Annotated[float, _seconds] = 600.0
+    poll_interval: Annotated[float, _seconds] = 1.0
+
+
+class MessageGrid(Grid):
+    """A grid whose messages are made as ``flwr.app.Message`` makes them."""
+
+    @override
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+
+class WrappedGrid(MessageGrid):
+    """Another grid: everything passes as it is, but for what a subclass overrides."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    @override
+    def set_run(self, run: Run) -> None:
+        self._grid.set_run(run)
+
+    @property
+    @override
+    def run(self) -> Run:
+        return self._grid.run
+
+    @override
+    def get_node_ids(self) -> list[int]:
+        return list(self._grid.get_node_ids())
+
+    @override
+    def get_nodes(self) -> list[NodeInfo]:
+        """Those nodes of the other grid whose ids :meth:`get_node_ids` gives."""
+        shown = set(self.get_node_ids())
+        return [node for node in self._grid.get_nodes() if node.node_id in shown]
+
+    @override
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        return self._grid.push_messages(messages)
+
+    @override
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return self._grid.pull_messages(message_ids)
+
+    @override
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        return self._grid.send_and_receive(messages, timeout=timeout)
+
+
+def innermost(grid: Grid) -> Grid:
+    """The grid inside all wrappers of this package."""
+    while isinstance(grid, WrappedGrid):
+        grid = grid._grid
+    return grid
+
+
+def arriving(grid: Grid, messages: list[Message], *, timeout: float | None) -> Iterator[Message]:
+    """Send messages and yield the replies as they come, where the grid is one of Flower's own.
+
+    Flower's ``send_and_receive`` holds all replies in memory before it returns the first one. Here at most
+    32 are there at once. A grid of another kind, which may do more than Flower's in its own
+    ``send_and_receive``, is asked by that.
+    """
+    if type(grid) not in (HttpGrid, InMemoryGrid):
+        yield from grid.send_and_receive(messages, timeout=timeout)
+        return
+    interval = grid.pull_interval if isinstance(grid, InMemoryGrid) else _PULL_INTERVAL
+    waiting = dict.fromkeys(grid.push_messages(messages))
+    end = None if timeout is None else time.monotonic() + timeout
+    while waiting and (end is None or time.monotonic() < end):
+        asked, came = iter(list(waiting)), False
+        while some := list(islice(asked, _AT_ONCE)):
+            for reply in grid.pull_messages(some):
+                came = True
+                waiting.pop(reply.metadata.reply_to_message_id, None)
+                yield reply
+        if waiting and not came:
+            time.sleep(interval)
 
 
 class InProcessGrid(MessageGrid):
@@ -71,24 +194,20 @@ class InProcessGrid(MessageGrid):
         return len(self._nodes)
 
     @property
+    @override
     def run(self) -> Run:
-        """The run; only its id is known."""
         return self._run
 
+    @override
     def set_run(self, run: Run) -> None:
-        """Take part in another run. The nodes' contexts stay."""
         self._run = run
 
+    @override
     def get_node_ids(self) -> list[int]:
-        """Ids of all nodes; the first is the node at position 0."""
         return list(self._nodes)
 
     def context(self, node_id: int) -> Context:
-        """What a node keeps: its configuration and its state.
-
-        Raises:
-            ValueError: if there is no such node.
-        """
+        """What a node keeps: its configuration and its state."""
         if node_id not in self._nodes:
             raise ValueError(f"no node {node_id}; there are {self._nodes.start} to {self._nodes.stop - 1}")
         if node_id not in self._contexts:
@@ -104,11 +223,7 @@ class InProcessGrid(MessageGrid):
         return self._contexts[node_id]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Have each message answered; the ids are to be given to :meth:`pull_messages`.
-
-        Raises:
-            ValueError: if a message is for a node that does not exist.
-        """
+        """Have each message answered; the ids are to be given to :meth:`pull_messages`."""
         pushed = list(messages)
         replies = self._answers(pushed)
         ids = [message.metadata.message_id for message in pushed]
@@ -120,11 +235,7 @@ class InProcessGrid(MessageGrid):
         return [self._waiting.pop(key) for key in list(message_ids) if key in self._waiting]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Have each message answered, in order. No node is late, so there is nothing to time out.
-
-        Raises:
-            ValueError: if a message is for a node that does not exist.
-        """
+        """Have each message answered, in order. No node is late, so there is nothing to time out."""
         del timeout
         return self._answers(messages)
 

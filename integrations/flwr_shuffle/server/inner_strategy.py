@@ -1,11 +1,16 @@
-"""Checks whether a strategy can be wrapped; builds its messages and its one reply; runs its own ``start``."""
+"""The inner strategy: whether it can be wrapped, its messages, its one reply, its state and ``start``."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+import io
+import json
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
 
+import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 
 # Flower exports this constant only from a private module.
@@ -31,9 +36,11 @@ from flwr.serverapp.strategy import (
     QFedAvg,
     Strategy,
 )
+from numpy.typing import NDArray
+from typing_extensions import override
 
+from flwr_shuffle.grids import WrappedGrid
 from flwr_shuffle.messages import RECORD_KEY
-from flwr_shuffle.server.cohort import CohortView, check_messages, check_minimums
 
 _ROBUST = (Krum, MultiKrum, Bulyan, FedMedian, FedTrimmedAvg)
 _TREES = (FedXgbBagging, FedXgbCyclic)
@@ -51,6 +58,17 @@ _OF_ONE_REPLY = frozenset(
 )  # FedProx has FedAvg's
 _WEIGHT_KEY = "num-examples"
 _METRICS_KEY = "metrics"
+_VERSION = 1
+_HEADER = "header"
+_MODEL, _STATE = "model-", "state-"
+_ARRAY_KEY = "\x00array"
+_NORM, _INNER = "clipping-norm", "inner-strategy"
+_MOMENTS = ("m_t", "v_t", "momentum_vector")
+_MOST_READS = 10  # a strategy that looks more often at who is connected waits for more nodes
+
+
+class WrongRecipients(ValueError):
+    """The inner strategy does not send to exactly the cohort that was drawn and is accounted for."""
 
 
 def layers(strategy: Strategy) -> Iterator[Strategy]:
@@ -67,10 +85,6 @@ def check_strategy(strategy: Strategy) -> None:
     A round gives the inner strategy one reply, the mean of all reports. FedAvg, FedAvgM, FedProx, FedAdam,
     FedAdagrad and FedYogi need no more. A strategy that compares replies, or weighs them by what clients say
     of themselves, would run on that one reply and do nothing of what it is for.
-
-    Raises:
-        ValueError: if it needs single replies, trains trees, adds noise of its own, or has a ``start`` that
-            cannot be called as Flower's. The text says what to use instead.
     """
     for layer in layers(strategy):
         name = type(layer).__name__
@@ -134,11 +148,7 @@ def messages_of(
     grid: Grid,
     cohort: Sequence[int],
 ) -> list[Message]:
-    """The messages that a strategy sends to a cohort in a round of training.
-
-    Raises:
-        WrongRecipients: unless it sends one message to each client of the cohort, or if it waits for more.
-    """
+    """The messages that a strategy sends to a cohort in a round of training."""
     for layer in layers(strategy):
         check_minimums(layer, cohort=len(cohort))
     view = CohortView(grid, cohort=cohort)
@@ -163,12 +173,7 @@ def evaluation_messages(
 
 
 def model_of(messages: Sequence[Message], *, kind: str = MessageType.TRAIN) -> tuple[str, ArrayRecord]:
-    """The model in a round's messages, the same in all of them, and the key of its record.
-
-    Raises:
-        ValueError: unless all messages carry the same single model; or if a message is not of this kind, or
-            the key of the instruction is taken.
-    """
+    """The model in a round's messages, the same in all of them, and the key of its record."""
     contents = {}
     for message in messages:
         if message.metadata.message_type.split(".")[0] != kind:
@@ -245,3 +250,153 @@ def _check_start(strategy: Strategy) -> None:
         ) from error
     if any("__slots__" in vars(kind) and vars(kind)["__slots__"] for kind in type(strategy).__mro__):
         raise ValueError(f"{name} has its own start() and __slots__, which cannot be shared. {where}")
+
+
+class CohortView(WrappedGrid):
+    """Another grid as if only the cohort were connected, for an inner strategy that configures a round.
+
+    Flower's strategies wait until enough nodes are connected. Here there will be no more, so a strategy that
+    keeps looking is stopped.
+    """
+
+    def __init__(self, grid: Grid, *, cohort: Sequence[int]) -> None:
+        super().__init__(grid)
+        self._cohort = list(cohort)
+        self._reads = 0
+
+    @override
+    def get_node_ids(self) -> list[int]:
+        """The cohort's ids."""
+        self._reads += 1
+        if self._reads > _MOST_READS:
+            raise WrongRecipients(f"the inner strategy waits for more nodes; {_advice(len(self._cohort))}")
+        return list(self._cohort)
+
+
+def check_minimums(strategy: object, *, cohort: int) -> None:
+    """Refuse a strategy of Flower's whose minimums the cohort cannot meet, before it waits for them."""
+    for name in ("min_train_nodes", "min_available_nodes"):
+        least = getattr(strategy, name, 0)
+        if isinstance(least, int) and least > cohort:
+            raise WrongRecipients(f"the inner strategy has {name}={least}; {_advice(cohort)}")
+
+
+def check_messages(messages: Sequence[Message], *, cohort: Sequence[int]) -> None:
+    """Refuse messages that do not go to exactly the cohort, once each."""
+    asked = sorted(message.metadata.dst_node_id for message in messages)
+    if asked != sorted(cohort):
+        raise WrongRecipients(f"the inner strategy sends {len(asked)} messages; {_advice(len(cohort))}")
+
+
+def _advice(cohort: int) -> str:
+    return (
+        f"the cohort of {cohort} is drawn by ShuffleStrategy, and the inner strategy must send to all of it: "
+        "give it fraction_train=1.0, and min_train_nodes and min_available_nodes of at most the cohort"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """What a run is resumed from.
+
+    Attributes:
+        arrays: the model.
+        strategy: what is kept between rounds, by :func:`strategy_state`; None if that is nothing.
+    """
+
+    arrays: ArrayRecord
+    strategy: Any = None
+
+    def to_bytes(self) -> bytes:
+        """The arrays as an npz archive, the rest as JSON within it."""
+        held: dict[str, NDArray[Any]] = {}
+        for place, array in enumerate(self.arrays.values()):
+            held[f"{_MODEL}{place}"] = array.numpy()
+        header = {
+            "version": _VERSION,
+            "names": list(self.arrays.keys()),
+            "strategy": _packed(self.strategy, held),
+        }
+        held[_HEADER] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **held)
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ModelState:
+        """Read what :meth:`to_bytes` wrote."""
+        try:
+            with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+                header = json.loads(archive[_HEADER].tobytes())
+                if header["version"] != _VERSION:
+                    raise ValueError(f"a checkpoint of version {header['version']}, not {_VERSION}")
+                arrays = {
+                    name: Array(archive[f"{_MODEL}{place}"]) for place, name in enumerate(header["names"])
+                }
+                return cls(ArrayRecord(arrays), _unpacked(header["strategy"], archive))
+        except (KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile, json.JSONDecodeError) as error:
+            raise ValueError("these bytes are not a checkpoint") from error
+
+
+def strategy_state(strategy: object, *, clipping_norm: float | None = None) -> Any:
+    """What a run keeps between rounds beside the model, for :class:`ModelState`."""
+    kept: Any
+    if _has_state_dict(strategy):
+        kept = cast(Any, strategy).state_dict()
+    else:
+        moments = {name: getattr(strategy, name, None) for name in _MOMENTS}
+        kept = {name: value for name, value in moments.items() if value is not None} or None
+    return kept if clipping_norm is None else {_NORM: clipping_norm, _INNER: kept}
+
+
+def restore_strategy(strategy: object, state: Any) -> float | None:
+    """Give a strategy back what :func:`strategy_state` took; returns the clipping norm that was kept."""
+    norm = None
+    if isinstance(state, dict) and state.keys() == {_NORM, _INNER}:
+        norm, state = float(state[_NORM]), state[_INNER]
+    if state is None:
+        return norm
+    if _has_state_dict(strategy):
+        cast(Any, strategy).load_state_dict(state)
+        return norm
+    if not isinstance(state, Mapping) or not all(hasattr(strategy, name) for name in state):
+        raise ValueError(
+            f"the checkpoint was written under another strategy than {type(strategy).__name__}: go on with "
+            "the same one, or start another model"
+        )
+    for name, value in state.items():
+        setattr(strategy, name, value)
+    return norm
+
+
+def _has_state_dict(strategy: object) -> bool:
+    return hasattr(strategy, "state_dict") and hasattr(strategy, "load_state_dict")
+
+
+def _packed(value: Any, held: dict[str, NDArray[Any]]) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.ndarray | np.generic):
+        name = f"{_STATE}{len(held)}"
+        held[name] = np.asarray(value)
+        if held[name].dtype.hasobject:
+            raise ValueError("a strategy's state holds an array of Python objects; it cannot be saved")
+        return {_ARRAY_KEY: name}
+    if isinstance(value, list | tuple):
+        return [_packed(entry, held) for entry in value]
+    if isinstance(value, Mapping) and all(isinstance(key, str) and key != _ARRAY_KEY for key in value):
+        return {key: _packed(entry, held) for key, entry in value.items()}
+    raise ValueError(
+        f"a strategy's state holds a {type(value).__name__}; it may hold mappings with string keys, lists, "
+        "NumPy arrays, numbers, strings, bools and None"
+    )
+
+
+def _unpacked(value: Any, archive: Mapping[str, NDArray[Any]]) -> Any:
+    if isinstance(value, list):
+        return [_unpacked(entry, archive) for entry in value]
+    if isinstance(value, dict):
+        if value.keys() == {_ARRAY_KEY}:
+            return archive[value[_ARRAY_KEY]]
+        return {key: _unpacked(entry, archive) for key, entry in value.items()}
+    return value

@@ -18,51 +18,38 @@ import math
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
-from shuffle_plugins.accounting import Sampling
+from scipy import special
+
+from shuffle_plugins.accounting import Sampling, zero_between
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import registry
 
 NormName = Literal["l1", "l2", "linf"]
 
-INDEPENDENT = frozenset({Sampling.POISSON, Sampling.CHECK_IN})
-"""Ways of sampling in which clients join on their own, so that the size of a cohort is random."""
-
 PASSES = frozenset({Sampling.SINGLE_PASS, Sampling.CHECK_IN, Sampling.EPOCH})
 """Ways of sampling in which T counts passes, each of which hears every client once."""
 
-_ORDERS: dict[NormName, float] = {"l1": 1.0, "l2": 2.0, "linf": math.inf}
+_ORDERS: dict[str, float] = {"l1": 1.0, "l2": 2.0, "linf": math.inf}
+_TINY = 1e-300  # in place of a δ that underflows, so that it has a logarithm
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ReportError:
-    """The error of one report, and its length.
-
-    Attributes:
-        variance: largest E‖R(x) - x‖² over the clients' ball.
-        bits: length of the report on the wire.
-    """
+    """The largest E‖R(x) - x‖² of a report over the clients' ball, and its bits on the wire."""
 
     variance: float
     bits: int
 
 
 def check_norm(norm: str) -> NormName:
-    """Return the norm's name.
-
-    Raises:
-        ValueError: unless it is l1, l2 or linf.
-    """
-    if norm not in get_args(NormName):
-        raise ValueError(f"norm must be one of {', '.join(get_args(NormName))}, got {norm!r}")
-    return cast("NormName", norm)
+    """Return the norm's name; a ValueError unless it is l1, l2 or linf."""
+    if norm not in _ORDERS:
+        raise ValueError(f"norm must be one of {', '.join(_ORDERS)}, got {norm!r}")
+    return cast(NormName, norm)
 
 
 def mechanism_norm(mechanism: str, *, dim: int) -> NormName:
-    """Norm of the ball in which the mechanism takes its inputs.
-
-    Raises:
-        ValueError: if there is no such mechanism, or it refuses the dimension.
-    """
+    """Norm of the ball in which the mechanism takes its inputs; a ValueError if a plan cannot take it."""
     if registry.kind_of(mechanism) is registry.Kind.CATEGORIES:
         raise ValueError(f"{mechanism} takes categories, not vectors")
     built = registry.get(mechanism, local_epsilon=1.0, dim=dim)
@@ -77,14 +64,9 @@ def enclosing_radius(*, radius: float, norm: NormName, within: NormName, dim: in
     r"""Radius of the smallest ball of norm ``within`` around a ball of norm ``norm``, both centred at 0.
 
     :math:`r \max(1, d^{1/q - 1/p})` for a p-ball in a q-ball.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
-    checks.radius(radius)
-    checks.dim(dim)
     p, q = _ORDERS[check_norm(norm)], _ORDERS[check_norm(within)]
-    return radius * math.pow(dim, max(0.0, 1 / q - 1 / p))
+    return checks.radius(radius) * math.pow(checks.dim(dim), max(0.0, 1 / q - 1 / p))
 
 
 def report_error(
@@ -94,13 +76,10 @@ def report_error(
 
     Args:
         mechanism: its registered name.
-        local_epsilon: ε0 of one report, in nats.
+        local_epsilon: ε0 of one report.
         dim: d, length of a client's vector.
-        radius: radius of the clients' ball.
-        norm: norm of the clients' ball.
-
-    Raises:
-        ValueError: if there is no such mechanism, or it refuses an argument.
+        radius: of the clients' ball.
+        norm: of the clients' ball.
     """
     own = mechanism_norm(mechanism, dim=dim)
     size = enclosing_radius(radius=radius, norm=norm, within=own, dim=dim)
@@ -122,6 +101,27 @@ def sampling_error(*, population: int, cohort: int, sampling: Sampling, spread: 
     """
     if cohort == population:
         return 0.0
-    if sampling in INDEPENDENT:
+    if sampling in (Sampling.POISSON, Sampling.CHECK_IN):
         return (1 - cohort / population) * spread**2 / cohort
     return (population - cohort) / (population - 1) * spread**2 / cohort
+
+
+def gaussian_mse(*, target_epsilon: float, delta: float, sensitivity: float, dim: int) -> float:
+    r"""Mean squared error d·σ² of the analytic Gaussian mechanism, exact to twelve digits.
+
+    σ is the least with :math:`Φ(\frac{Δ}{2σ} - \frac{εσ}{Δ}) - e^{ε} Φ(-\frac{Δ}{2σ} - \frac{εσ}{Δ}) \le δ`
+    (Balle and Wang 2018, Theorem 8), where Δ, ``sensitivity``, is the ℓ2 distance between the means of
+    neighbouring datasets.
+    """
+
+    def excess(log_ratio: float) -> float:
+        ratio = math.exp(log_ratio)  # σ/Δ
+        near, far = 0.5 / ratio - target_epsilon * ratio, -0.5 / ratio - target_epsilon * ratio
+        first, second = float(special.log_ndtr(near)), target_epsilon + float(special.log_ndtr(far))
+        spent = -math.exp(first) * math.expm1(min(second - first, 0.0))
+        return math.log(max(spent, _TINY) / delta)
+
+    widest = math.log(math.sqrt(2 * math.log(2.5 / delta)) / target_epsilon + 2)
+    narrowest = -0.5 * math.log(target_epsilon + 60 * (1 + math.log(1 / delta))) - 3
+    root = zero_between(excess, narrowest, widest + 1, xtol=1e-13)
+    return dim * (sensitivity * math.exp(root)) ** 2
