@@ -170,7 +170,7 @@ def test_messages_of_malicious_clients_are_set_aside_or_move_one_sign_each() -> 
     assert protocol.surplus(protocol.tally(flood)) == 4
     moved = (protocol.estimate(counted, reports=3) - protocol.estimate(before, reports=2)).abs()
     largest = 3 * protocol.planes.weights[0] / protocol.planes.thresholds[0].gain
-    assert 0 < float(moved.max()) <= largest
+    assert 0 < float(moved.max()) <= largest * (1 + 1e-9)
 
 
 def test_bits_are_bits_and_long_rows_are_brought_in() -> None:
