@@ -7,24 +7,25 @@ import numpy as np
 import pytest
 
 from shuffle_plugins.secure_aggregation.prio3 import (
-    FIELD64,
-    FIELD128,
     SEED_SIZE,
-    CountCircuit,
-    FullyLinearProof,
-    HistogramCircuit,
-    MultihotCountVecCircuit,
     Prio3Count,
     Prio3Histogram,
     Prio3MultihotCountVec,
     Prio3Sum,
     Prio3SumVec,
     Prio3SumVecWithMultiproof,
-    SumCircuit,
-    SumVecCircuit,
     VerificationError,
     best_chunk_length,
 )
+from shuffle_plugins.secure_aggregation.prio3.circuits import (
+    CountCircuit,
+    HistogramCircuit,
+    MultihotCountVecCircuit,
+    SumCircuit,
+    SumVecCircuit,
+)
+from shuffle_plugins.secure_aggregation.prio3.field import FIELD64, FIELD128
+from shuffle_plugins.secure_aggregation.prio3.prio3 import FullyLinearProof
 
 CONTEXT = b"round 7"
 KEY = secrets.token_bytes(32)
