@@ -8,19 +8,20 @@ from enum import StrEnum
 from typing import ClassVar
 
 from shuffle_plugins.accounting.composition.tags import sampled_composition, sampled_instance
-from shuffle_plugins.accounting.losses.bits import (
-    counted_instance,
-    counted_losses,
-    elsewhere_instance,
-    sampled_counts_losses,
-)
 from shuffle_plugins.accounting.losses.distribution import (
     PrivacyLossDistribution,
     Resolution,
     discounted,
     tighter,
 )
-from shuffle_plugins.accounting.pairs.bits import BitResponse, enough_noise
+from shuffle_plugins.accounting.pairs.bits import (
+    BitResponse,
+    counted_instance,
+    counted_losses,
+    elsewhere_instance,
+    enough_noise,
+    sampled_counts_losses,
+)
 from shuffle_plugins.accounting.rounds.round import Round, lower_families, lower_losses, upper_losses
 from shuffle_plugins.accounting.rounds.tags import Tag
 from shuffle_plugins.accounting.terms import Sampling
