@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message
 from flwr.supercore.task_identity import TaskIdentity
-from flwr_shuffle.client.limits import STATE_KEY, ClientRefused, ClientSettings, failed_share, stricter
+from flwr_shuffle.client.limits import ClientRefused, ClientSettings, failed_share, stricter
 from flwr_shuffle.client.mod import ShuffleMod
 from flwr_shuffle.messages import ClientRefusal, context_of, payload_of
 from mod_harness import GENEROUS, adding, ask, grid_of, instruction
@@ -208,13 +208,6 @@ def test_nodes_have_ledgers_of_their_own(tmp_path: Path) -> None:
             assert ledger.spent().reports == reports
 
 
-def test_nodes_without_a_file_have_counts_of_their_own() -> None:
-    grid = grid_of(TRAIN, num_nodes=2)
-    first, second = grid.get_node_ids()
-    ask(grid, MODEL, instruction(_spec(2.0)), node=second)
-    assert [STATE_KEY in grid.context(node).state for node in (first, second)] == [False, True]
-
-
 def test_the_report_is_paid_for_before_training(tmp_path: Path) -> None:
     """So a client that dies in training has counted the round."""
     path = tmp_path / "ledger.db"
@@ -325,13 +318,6 @@ def test_a_ledger_that_cannot_be_used_is_refused(content: bytes | None, tmp_path
     assert _answer(ShuffleMod(limits=GENEROUS), config, instruction(_spec(0.5))) == ClientRefusal.LEDGER
 
 
-def test_a_damaged_count_in_the_context_is_refused() -> None:
-    grid = grid_of(TRAIN)
-    assert not ask(grid, MODEL, instruction(_spec(1.0))).has_error()
-    del grid.context(2).state[STATE_KEY]["tokens"]  # type: ignore[union-attr]
-    assert ask(grid, MODEL, instruction(_spec(1.0))).has_error()
-
-
 class _Sealed:
     """A client that has pinned a mixer's key, and the keys of the other two parties."""
 
@@ -414,12 +400,6 @@ def test_an_analyzer_key_that_is_no_point_is_refused_before_it_costs_anything(
     assert not trained
     with ClientLedger(path) as ledger:
         assert ledger.spent().reports == 0
-
-
-def test_the_context_of_flower_is_not_written_when_a_file_is(tmp_path: Path) -> None:
-    grid = grid_of(TRAIN, node_config={"shuffle-ledger-file": str(tmp_path / "ledger.db")})
-    ask(grid, MODEL, instruction(_spec(1.0)))
-    assert STATE_KEY not in grid.context(2).state
 
 
 # -- what an operator pins of the round as a whole ----------------------------------------------------------
@@ -581,17 +561,6 @@ def test_a_reply_at_its_time_is_made_once(
     sent = list(payloads)
     _let_end()
     assert sent == [payload_of(answer)]
-
-
-@pytest.mark.parametrize("train", [_failing, _never])
-def test_late_training_is_a_failure(
-    train: Callable[[Message, Context], Message], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _END.clear()
-    answer, waited = _timed(train, monkeypatch, on_failure="error")
-    _let_end()
-    assert answer.error.reason == ClientRefusal.TRAINING_FAILED
-    assert waited == ["training", "training", "the time"]
 
 
 def test_training_whose_reply_has_left_ends_and_counts_as_failed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 import json
 import logging
 import os
-import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -242,25 +241,6 @@ def test_where_all_are_to_report_a_dummy_is_no_answer(run: MixedRun) -> None:
     assert (found.refusal, found.answered) == (Refusal.UNDER_MINIMUM, run.minimum - 1)
 
 
-def test_the_server_can_ask_for_more(run: MixedRun) -> None:
-    run.stage = run.new_stage(minimum=6)
-    assert run.round().refusal is None
-    run.dummies = {1}
-    found = run.round()
-    assert (found.refusal, found.answered) == (Refusal.UNDER_MINIMUM, 6)
-
-
-def test_errors_are_drop_outs(run: MixedRun) -> None:
-    run.stage.open(run.grid)
-    instruction = run.instruction()
-    replies = run.answers(instruction)
-    replies[0].content = RecordDict({"other": ConfigRecord({"x": 1})})  # no payload
-    replies[1] = Message(Error(code=0, reason="lost"), reply_to=replies[1])
-    found = run.collect(replies, instruction)
-    assert (len(found.participants), found.answered, found.unreadable) == (5, 4, 1)
-    assert encoded(found.reports) == sorted(run.sent[i] for i in (3, 4, 5, 6))
-
-
 def test_nonsense_that_a_client_sealed_is_dropped_and_does_not_count(run: MixedRun) -> None:
     """Neither among reports nor among clients that answered: who sends nonsense hides nobody."""
     run.changes = {1: {"report": os.urandom(SIZE)}}
@@ -308,13 +288,6 @@ def test_what_the_mixer_lacks_is_said_in_its_own_log_alone(
     mixer = run.grid.get_node_ids()[0]
     told = {value for m in run.grid.seen if m.metadata.src_node_id == mixer for value in held(m)}
     assert told == set(held_by(Unable(code=Refusal.MISCONFIGURED).to_content()))
-
-
-def test_a_mixer_that_breaks_later_refuses(run: MixedRun) -> None:
-    run.stage.open(run.grid)
-    sqlite3.connect(run.folder / "mixer.rounds").executescript("DROP TABLE spent")
-    instruction = run.instruction()
-    assert refusal_of(run, run.answers(instruction), instruction) is Refusal.MISCONFIGURED
 
 
 def test_a_client_asked_to_mix_says_no(run: MixedRun) -> None:
@@ -641,13 +614,6 @@ def test_an_answer_that_is_none_refuses_the_round(run: MixedRun, content: Record
 def test_arguments_out_of_range_are_refused(argument: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"must be|128 hexadecimal|64 digits"):
         MixNodeStage(**{"mixer_public_key": "ab" * 64, **argument})
-
-
-def test_an_app_takes_the_handlers_once() -> None:
-    app = ClientApp()
-    register_mix_node(app)
-    with pytest.raises(ValueError, match="registered"):
-        register_mix_node(app)
 
 
 class Signer:
