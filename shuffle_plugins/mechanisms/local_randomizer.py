@@ -7,7 +7,7 @@ from operator import methodcaller
 from typing import ClassVar
 
 from shuffle_plugins.accounting import Adversary, Blanket, Sampling, ShuffleRound
-from shuffle_plugins.core import Reports, Rows, checks
+from shuffle_plugins.core import Reports, Rows, checked_categories, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.private_sum import Norm as Norm
 from shuffle_plugins.mechanisms.private_sum import PrivacyParameter, PrivateSum, Reporter
@@ -27,7 +27,7 @@ class Mechanism(Reporter):
 
     The reports of a round, shuffled, are all that leaves the clients; ``sum`` and ``aggregate`` are
     post-processing of them. Vectors in a norm ball go to a :class:`LocalRandomizer`, categories to a
-    :class:`~shuffle_plugins.mechanisms.frequency.FrequencyOracle`.
+    :class:`~shuffle_plugins.mechanisms.local_randomizer.FrequencyOracle`.
 
     Args:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
@@ -328,3 +328,56 @@ class LocalRandomizer(Mechanism, PrivateSum):
     def clip_rows(self, rows: Rows, norms: Tensor) -> Tensor:
         """The rows in the ball, for :meth:`clip`; a mechanism that clips in another way overrides this."""
         return rows.dense() * self.clip_factors(norms).unsqueeze(1).to(rows.dtype)
+
+
+class FrequencyOracle(Mechanism):
+    """An unbiased ε0-LDP randomizer of one of K categories, batched over clients.
+
+    A client's datum x in {0, …, K - 1} stands for the unit vector e_x; ``sum`` estimates the counts,
+    ``aggregate`` the frequencies. Estimates are unbiased, so single entries may be negative.
+
+    Args:
+        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
+        dim: K, the number of categories, at least 2.
+    """
+
+    def __init__(self, *, local_epsilon: float, dim: int) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim)
+        if dim < 2:
+            raise ValueError(f"categories must be at least 2 for {self.name}, got dim={dim}")
+
+    @property
+    def domain(self) -> str:
+        """Categories 0, …, dim - 1."""
+        return "categories"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(local_epsilon={self.local_epsilon!r}, dim={self.dim})"
+
+    def variance(self, x: Tensor) -> Tensor:
+        """E‖R(x) - e_x‖² of each client's report, (clients,) float64, for categories x (clients,).
+
+        :attr:`worst_variance`, the same for every category, unless a mechanism says otherwise.
+        """
+        return torch.full((len(self.check_categories(x)),), self.worst_variance, dtype=torch.float64)
+
+    @abstractmethod
+    def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
+        """One report for each category, (clients,) int64 in [0, dim); every oracle implements it."""
+
+    def randomize(self, x: Tensor, *, randomness: Randomness | None = None) -> Reports:
+        """Report each client's category, (clients,) integers in [0, dim), once, at a cost of ε0 per client.
+
+        Raises:
+            TypeError: if x is not a tensor.
+            ValueError: if x is not a vector of integers, or names a category that does not exist.
+        """
+        return self.randomize_categories(self.check_categories(x), secure(randomness))
+
+    def randomize_sum(self, x: Tensor, *, randomness: Randomness | None = None) -> Tensor:
+        """A draw with the law of ``sum(randomize(x))``, (dim,), for a host that simulates all clients."""
+        return self.sum(self.randomize(x, randomness=randomness))
+
+    def check_categories(self, x: Tensor) -> Tensor:
+        """The categories as int64, (clients,), refused as by :meth:`randomize`."""
+        return checked_categories(x, categories=self.dim)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from typing_extensions import override
 
-from shuffle_plugins.accounting import Adversary, Round, Sampling
-from shuffle_plugins.core import ReportLayout, Reports, Rows
+from shuffle_plugins.accounting import Adversary, Round, Sampling, SeveralReportsRound, ShuffleRound
+from shuffle_plugins.core import Count, Ranged, ReportLayout, Reports, Rows
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.randomness import Randomness, secure
 
@@ -311,3 +311,56 @@ class PrivateSum(Summation):
         Raises:
             ValueError: if x is not a floating (clients, dim) batch.
         """
+
+
+@dataclass(frozen=True)
+class SeveralReports(Ranged):
+    """What all reports of a client cost together, for accountants and ledgers; it makes none.
+
+    Attributes:
+        mechanism: makes each report.
+        reports_per_client: s, how many a client that takes part sends.
+    """
+
+    mechanism: PrivateSum
+    reports_per_client: Count
+
+    @property
+    def name(self) -> str:
+        """That of the mechanism whose reports are put together."""
+        return self.mechanism.name
+
+    @property
+    def local_epsilon(self) -> float:
+        """ε0 of all reports together, s·ε0."""
+        return self.reports_per_client * self.mechanism.local_epsilon
+
+    @property
+    def local_delta(self) -> float:
+        """δ0 of all reports together, s·δ0."""
+        return self.reports_per_client * self.mechanism.local_delta
+
+    def round(
+        self,
+        *,
+        population: int,
+        cohort: float,
+        sampling: Sampling = Sampling.WITHOUT_REPLACEMENT,
+        adversary: Adversary = Adversary.MODEL_OBSERVER,
+    ) -> SeveralReportsRound:
+        """The round for an accountant, as :meth:`PrivateSum.round`; ``cohort`` counts clients.
+
+        Raises:
+            ValueError: if several reports of this mechanism are not accounted, or the numbers contradict
+                each other.
+        """
+        one = self.mechanism.round(
+            population=population, cohort=cohort, sampling=sampling, adversary=adversary
+        )
+        if type(one) is not ShuffleRound:
+            raise ValueError(
+                f"several reports per client are accounted for shuffled reports, and a round of "
+                f"{self.name!r} is a {type(one).__name__}: take a one-message mechanism with δ0 = 0, such as "
+                "'privunit-g' or 'laplace'"
+            )
+        return SeveralReportsRound.of(one, reports_per_client=self.reports_per_client)

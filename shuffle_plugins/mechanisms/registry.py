@@ -191,7 +191,7 @@ def _kinds(name: str) -> set[Kind]:
     entry = _entry(name)
     if entry.kind is not None:
         return {entry.kind}
-    from shuffle_plugins.mechanisms.frequency import FrequencyOracle
+    from shuffle_plugins.mechanisms.local_randomizer import FrequencyOracle
     from shuffle_plugins.mechanisms.private_sum import PrivateSum
 
     factory = _load(entry.factory)

@@ -44,7 +44,7 @@ from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
-from shuffle_plugins.mechanisms.signs.randomized_response import SignThresholds, random_signs
+from shuffle_plugins.mechanisms.sign_patterns import SignThresholds, random_signs
 from shuffle_plugins.randomness import Randomness, secure
 
 RANGE_REPORTS = "user-level-range"

@@ -8,7 +8,7 @@ from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
 from shuffle_plugins.auditing import LikelihoodRatio, audit_local, audit_round
 from shuffle_plugins.core import Field, Reports
 from shuffle_plugins.mechanisms import BinaryRandomizedResponse, PrivUnit, get
-from shuffle_plugins.mechanisms.signs.randomized_response import SignThresholds
+from shuffle_plugins.mechanisms.sign_patterns import SignThresholds
 from shuffle_plugins.randomness import Randomness, SeededRandomness
 
 

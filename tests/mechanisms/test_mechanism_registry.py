@@ -6,7 +6,7 @@ import pytest
 
 from shuffle_plugins import mechanisms
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.signs.binary_rr import BinaryRandomizedResponse
+from shuffle_plugins.mechanisms.signs import BinaryRandomizedResponse
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,7 @@ def test_register_refuses_malformed_names(name):
 
 
 def test_installed_packages_add_mechanisms(monkeypatch):
-    offer(monkeypatch, "third-party", "shuffle_plugins.mechanisms.signs.binary_rr:BinaryRandomizedResponse")
+    offer(monkeypatch, "third-party", "shuffle_plugins.mechanisms.signs:BinaryRandomizedResponse")
     assert "third-party" in mechanisms.available()
     assert "third-party" in mechanisms.available()
     assert mechanisms.get("third-party", local_epsilon=1.0, dim=1).bits_per_report == 1

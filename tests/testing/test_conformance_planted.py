@@ -18,8 +18,8 @@ from shuffle_plugins.mechanisms import (
     PrivUnit,
     get,
 )
-from shuffle_plugins.mechanisms.categories.k_rr import ideal_k_ary_response
-from shuffle_plugins.mechanisms.signs.randomized_response import SignThresholds
+from shuffle_plugins.mechanisms.oracles import ideal_k_ary_response
+from shuffle_plugins.mechanisms.sign_patterns import SignThresholds
 from shuffle_plugins.randomness import SecureRandomness
 from shuffle_plugins.testing import CHECKS, ConformanceError, Status, check_mechanism
 
@@ -85,15 +85,14 @@ def test_five_per_cent_too_much_epsilon(broken, dim, check):
 class Biased(BinaryRandomizedResponse):
     """Forgets three per cent of what a sign stands for."""
 
-    @property
-    def report_value(self):
-        return 0.97 * super().report_value
+    def sum(self, reports):
+        return 0.97 * super().sum(reports)
 
 
 class BiasedCap(PrivUnit):
     @property
-    def report_norm(self):
-        return 0.97 * super().report_norm
+    def scale(self):
+        return 0.97 * super().scale
 
 
 class BiasedSum(LInfCoordinate):
@@ -286,7 +285,7 @@ class TrustsReports(PrivUnit):
 
     def sum(self, reports):
         self.check_reports(reports)
-        return reports.fields[0].values.sum(dim=0).mul_(self.report_norm)
+        return reports.fields[0].values.sum(dim=0).mul_(self.scale)
 
 
 class TakesAnybodysReports(LInfCoordinate):

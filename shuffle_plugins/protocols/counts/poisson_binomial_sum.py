@@ -17,7 +17,7 @@ from shuffle_plugins.accounting import Adversary, PoissonBinomialRound, PrivacyT
 from shuffle_plugins.compressors import KashinFrame
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
 from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
-from shuffle_plugins.mechanisms.signs.randomized_response import SignThresholds
+from shuffle_plugins.mechanisms.sign_patterns import SignThresholds
 from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
 from shuffle_plugins.protocols.counts.calibration import MOST_BITS_EACH, fewest_bits, loudest_gain
 from shuffle_plugins.protocols.errors import TargetUnreachable

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from shuffle_plugins.accounting import largest_within
 from shuffle_plugins.accounting.published import clones
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms.noise.approximate_noise import noise_ratio
+from shuffle_plugins.mechanisms.noise import noise_ratio
 
 _LEAST, _PRECISION = 1e-4, 1e-6
 

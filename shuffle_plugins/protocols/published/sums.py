@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms.signs.bit_planes import budgets
-from shuffle_plugins.mechanisms.signs.randomized_response import Constants
+from shuffle_plugins.mechanisms.bit_planes import budgets
+from shuffle_plugins.mechanisms.sign_patterns import Constants
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

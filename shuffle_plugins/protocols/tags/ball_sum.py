@@ -11,8 +11,13 @@ from torch import Tensor
 from shuffle_plugins.compressors import KashinFrame, TightFrame
 from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.mechanisms import Norm, PrivacyParameter, PrivateSum
-from shuffle_plugins.mechanisms.signs.coefficients import check_expected, flat_lean, sound_level
-from shuffle_plugins.mechanisms.signs.representations import Frame, representation
+from shuffle_plugins.mechanisms.coefficients import (
+    Frame,
+    check_expected,
+    flat_lean,
+    representation,
+    sound_level,
+)
 from shuffle_plugins.protocols.shuffle_protocol import check_cohort, check_overhead, honest_population
 from shuffle_plugins.protocols.tags.plans import best_tag_plan, budget_of_noise
 from shuffle_plugins.protocols.tags.tagged_sum import TaggedSum

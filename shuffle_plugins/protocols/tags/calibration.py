@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from shuffle_plugins.accounting import PrivacyTarget
-from shuffle_plugins.mechanisms.signs.bit_planes import SampledPlan
+from shuffle_plugins.mechanisms.bit_planes import SampledPlan
 from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
 from shuffle_plugins.protocols.errors import TargetUnreachable
 from shuffle_plugins.protocols.shuffle_protocol import SummingProtocol, check_overhead, counted_on

@@ -18,13 +18,13 @@ from functools import lru_cache
 import numpy as np
 from scipy.optimize import brentq
 
-from shuffle_plugins.mechanisms.signs.bit_planes import (
+from shuffle_plugins.mechanisms.bit_planes import (
     MAX_LEVELS,
     SampledPlan,
     plane_weights,
     worst_excess,
 )
-from shuffle_plugins.mechanisms.signs.randomized_response import Constants
+from shuffle_plugins.mechanisms.sign_patterns import Constants
 
 _QUIETEST, _LOUDEST = 1e-8, 400.0  # ε0 of one message, where searches end
 _MOST_PLANES = 16

@@ -13,8 +13,8 @@ from typing_extensions import override
 from shuffle_plugins.accounting import Adversary, PrivacyTarget, Sampling, Tag, TaggedRound
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
 from shuffle_plugins.mechanisms import CountRange
-from shuffle_plugins.mechanisms.signs.bit_planes import NEXT_TO_NOTHING, BitPlanes, SampledPlan, plane_leans
-from shuffle_plugins.mechanisms.signs.randomized_response import SignThresholds
+from shuffle_plugins.mechanisms.bit_planes import NEXT_TO_NOTHING, BitPlanes, SampledPlan, plane_leans
+from shuffle_plugins.mechanisms.sign_patterns import SignThresholds
 from shuffle_plugins.protocols.shuffle_protocol import SummingProtocol, check_clips
 from shuffle_plugins.protocols.tags.calibration import calibrated_budget
 from shuffle_plugins.protocols.tags.plans import level_epsilons, tag_counts

@@ -21,7 +21,7 @@ from shuffle_plugins.accounting import (
     largest_within,
 )
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
-from shuffle_plugins.mechanisms.categories.mixture_oracle import flip_threshold
+from shuffle_plugins.mechanisms.oracles import flip_threshold
 from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
 from shuffle_plugins.protocols.errors import TargetUnreachable
 from shuffle_plugins.protocols.shuffle_protocol import check_clips, counted_on

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import special, stats
 
 from shuffle_plugins.accounting import BitEncoding
-from shuffle_plugins.mechanisms.categories.mixture_oracle import flip_threshold
+from shuffle_plugins.mechanisms.oracles import flip_threshold
 from shuffle_plugins.randomness import WHOLE
 
 # Relative, of binomial tails as SciPy computes them, and more of it for each bit; moved to the safe side.

@@ -18,7 +18,7 @@ from shuffle_plugins.accounting.pairs.counts import PairMixture, alike_pair, mir
 from shuffle_plugins.accounting.pairs.instances import product_atoms, read_coarsely, two_level_atoms
 from shuffle_plugins.accounting.pairs.slots import SlotPair, listed_outcomes
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.privunit.sphere import caps_at_angle
+from shuffle_plugins.mechanisms.sphere import caps_at_angle
 
 
 def channel_atoms(channel: np.ndarray) -> tuple[tuple[float, float, float], ...]:

@@ -17,7 +17,7 @@ from shuffle_plugins.compressors.kernels import (
 )
 from shuffle_plugins.compressors.kernels.signs import SignRule
 from shuffle_plugins.core import Rows
-from shuffle_plugins.mechanisms.signs.randomized_response import SignThresholds, random_signs
+from shuffle_plugins.mechanisms.sign_patterns import SignThresholds, random_signs
 from shuffle_plugins.randomness import Keystream, Randomness, SeededRandomness
 
 EPSILONS = [1e-4, 1.5, 50.0]

@@ -14,11 +14,14 @@ from shuffle_plugins.accounting import Blanket, RecordTypes, ShuffleAccountant, 
 from shuffle_plugins.accounting.pairs import others as others_module
 from shuffle_plugins.accounting.pairs.mixes import MixPair
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.categories.hadamard_response import ideal_hadamard_response
-from shuffle_plugins.mechanisms.categories.k_rr import ideal_k_ary_response as k_ary_blanket
-from shuffle_plugins.mechanisms.categories.local_hashing import ideal_local_hashing
-from shuffle_plugins.mechanisms.categories.subset_selection import ideal_subset_selection
-from shuffle_plugins.mechanisms.categories.unary_encoding import ideal_optimal_unary_encoding, ideal_rappor
+from shuffle_plugins.mechanisms.oracles import (
+    ideal_hadamard_response,
+    ideal_local_hashing,
+    ideal_optimal_unary_encoding,
+    ideal_rappor,
+    ideal_subset_selection,
+)
+from shuffle_plugins.mechanisms.oracles import ideal_k_ary_response as k_ary_blanket
 
 VIOLATION = 1e-12
 LEVELS = (0.4, 1.3, 3.0)

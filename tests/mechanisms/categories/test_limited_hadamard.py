@@ -9,7 +9,7 @@ from brute_force import hockey_stick, neighbours, shuffled_law
 
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.mechanisms import LimitedHadamard
-from shuffle_plugins.mechanisms.categories.limited_hadamard import binary_entropy, critical_randomness
+from shuffle_plugins.mechanisms.limited_hadamard import binary_entropy, critical_randomness
 from shuffle_plugins.randomness import SeededRandomness
 
 LIMITS = [(1.0, 0.7), (1.0, 0.4), (1.0, 0.0114), (0.3, 0.9), (2.0, 0.2), (1e-4, 0.5), (3.0, 1e-4)]

@@ -11,8 +11,8 @@ from scipy import stats
 
 from shuffle_plugins.core import Field, Reports
 from shuffle_plugins.mechanisms import KeyLaw, MultilevelHadamard, RecoverableResponse
-from shuffle_plugins.mechanisms.categories.limited_hadamard import binary_entropy
-from shuffle_plugins.mechanisms.categories.recoverable import key_reuse_entropy
+from shuffle_plugins.mechanisms.limited_hadamard import binary_entropy
+from shuffle_plugins.mechanisms.recoverable import key_reuse_entropy
 from shuffle_plugins.randomness import SeededRandomness
 
 LADDERS = [(1.0, 0.9), (1.0, 0.01), (2.0, 1.5, 1.0, 0.2), (50.0, 1e-4), (44.0, 43.5, 1e-9), (0.7,)]

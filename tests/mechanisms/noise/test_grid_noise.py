@@ -13,7 +13,8 @@ from thinning import first_fast
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms import blanket, get
-from shuffle_plugins.mechanisms.noise.additive_law import (
+from shuffle_plugins.mechanisms.noise import gaussian_delta, laplace_grid, noise_ratio, rounded_distance
+from shuffle_plugins.mechanisms.noise_law import (
     _whole_ball_information,
     discrete_laplace_blanket,
     discrete_laplace_information,
@@ -21,9 +22,6 @@ from shuffle_plugins.mechanisms.noise.additive_law import (
     gaussian_blanket,
     laplace_ball_information,
 )
-from shuffle_plugins.mechanisms.noise.approximate_noise import gaussian_delta, noise_ratio
-from shuffle_plugins.mechanisms.noise.discrete_gaussian import rounded_distance
-from shuffle_plugins.mechanisms.noise.discrete_laplace import laplace_grid
 from shuffle_plugins.randomness import Randomness, SeededRandomness
 
 NAMES = ["laplace", "discrete-laplace", "gaussian", "discrete-gaussian"]

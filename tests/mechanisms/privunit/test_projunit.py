@@ -9,8 +9,7 @@ from thinning import first_fast
 from shuffle_plugins.accounting.pairs.blanket import Form
 from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms import blanket, get
-from shuffle_plugins.mechanisms.privunit.folding import Folding
-from shuffle_plugins.mechanisms.privunit.projunit import along_square
+from shuffle_plugins.mechanisms.projunit import Folding, along_square
 from shuffle_plugins.randomness import SeededRandomness
 
 EPSILONS = [1e-4, 1.5, 50.0]
@@ -137,7 +136,7 @@ def test_the_second_moment_along_the_direction(epsilon, dim):
     vectors = mechanism.randomize(row, randomness=SeededRandomness(1)).fields[0].values.double()
     squares = vectors[:, 0].square()
     formula = along_square(local_epsilon=epsilon, dim=dim)
-    rare = mechanism.parameters.uniform_probability  # a uniform report may be too rare to be seen
+    rare = mechanism.parameters.plain_probability  # a uniform report may be too rare to be seen
     allowed = 5 * float(squares.std()) / 4000**0.5 + (rare if rare < 1e-3 else 0) + 1e-6
     assert float(squares.mean()) == pytest.approx(formula, abs=allowed)
 

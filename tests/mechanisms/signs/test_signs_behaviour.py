@@ -7,8 +7,8 @@ import torch
 
 from shuffle_plugins.core import Reports, Rows
 from shuffle_plugins.mechanisms import get
-from shuffle_plugins.mechanisms.signs.coefficients import balanced_level, sound_level
-from shuffle_plugins.mechanisms.signs.public_indices import PublicIndices
+from shuffle_plugins.mechanisms.coefficients import balanced_level, sound_level
+from shuffle_plugins.mechanisms.sign_patterns import PublicIndices
 from shuffle_plugins.randomness import SeededRandomness
 
 PUBLIC = [("l1-hadamard", {}), ("sqkr", {"signs": 3}), ("l2-block", {"signs": 3})]
@@ -136,7 +136,7 @@ def test_sound_level_is_sound_and_binds_only_in_large_dimensions():
 def test_a_vector_made_for_the_rotation_is_clipped_and_the_bias_told(name):
     rotation = {"local_epsilon": 3.0, "dim": 256, "frame": "rotation"}
     clipping, bound = get(name, **rotation), get(name, oversized="bound", **rotation)
-    made = clipping._representation.reconstruct(torch.eye(256, dtype=torch.float64)[3]).unsqueeze(0)
+    made = clipping._frame.reconstruct(torch.eye(256, dtype=torch.float64)[3]).unsqueeze(0)
     expected = 1 - clipping.level / 16
     assert float(clipping.clipping_bias(made).norm()) == pytest.approx(expected, rel=1e-9)
     assert float(clipping.variance(made)) <= clipping.worst_variance

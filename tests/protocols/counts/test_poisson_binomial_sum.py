@@ -11,7 +11,7 @@ import torch
 from shuffle_plugins.accounting import PrivacyTarget, ShuffleAccountant
 from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms import SumSpec, registry, spec_from_json
-from shuffle_plugins.mechanisms.signs.randomized_response import plus_thresholds
+from shuffle_plugins.mechanisms.sign_patterns import plus_thresholds
 from shuffle_plugins.protocols import BallSum, PoissonBinomialSum
 from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
 from shuffle_plugins.protocols.counts import poisson_binomial_sum as sums
