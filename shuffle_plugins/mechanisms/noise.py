@@ -272,11 +272,12 @@ def grid_blanket(*, local_epsilon: float, dim: int, bits: int = COARSE_BITS) -> 
 class DiscreteLaplace(GridNoise):
     r"""x/h rounded to whole numbers without bias, plus noise with P[k] ∝ :math:`e^{-|k|/T}`, per coordinate.
 
-    ε0 holds for the whole l1 ball and the rounding in it, exactly: see the module. Noise is drawn from its exact law (:mod:`~shuffle_plugins.mechanisms.discrete_sampling`), rounding from
-    thresholds out of 2**62. Fewer bits mean a coarser grid: the noise's variance is about :math:`e^{1/(2T)}`
-    times that of the Laplace mechanism, 2·(2r/ε0)², with T about :math:`2^{bits-1}/(28 + ε_0/2)`. Codes end
-    28·T·h beyond the ball; a coordinate is cut there with probability below e^-28, a bias below 1e-12 of the
-    noise's scale, which is not removed.
+    ε0 holds for the whole l1 ball and the rounding in it, exactly: see the module. Noise is drawn from its
+    exact law (:mod:`~shuffle_plugins.mechanisms.discrete_sampling`), rounding from thresholds out of 2**62.
+    Fewer bits mean a coarser grid: the noise's variance is about :math:`e^{1/(2T)}` times that of the Laplace
+    mechanism, 2·(2r/ε0)², with T about :math:`2^{bits-1}/(28 + ε_0/2)`. Codes end 28·T·h beyond the ball; a
+    coordinate is cut there with probability below e^-28, a bias below 1e-12 of the noise's scale, which is
+    not removed.
 
     Source: Ghosh, Roughgarden, Sundararajan 2009; Canonne, Kamath, Steinke 2020.
 
@@ -674,10 +675,10 @@ def gaussian_grid(*, local_epsilon: float, local_delta: float, dim: int, bits: i
 class DiscreteGaussian(ApproximateNoise):
     r"""x/h rounded to whole numbers without bias, plus noise with P[k] ∝ :math:`e^{-k^2/(2σ^2)}`.
 
-    (ε0, δ0) holds for the whole l2 ball and the rounding in it: see the module. Noise is drawn from its exact law (:mod:`~shuffle_plugins.mechanisms.discrete_sampling`), rounding from
-    thresholds out of 2**62; no float decides. Codes end 9.5σ beyond the ball; a coordinate is cut there with
-    probability below 1e-20, a bias below 1e-21·σ, which is not removed. Fewer bits mean a coarser grid and so
-    more noise.
+    (ε0, δ0) holds for the whole l2 ball and the rounding in it: see the module. Noise is drawn from its exact
+    law (:mod:`~shuffle_plugins.mechanisms.discrete_sampling`), rounding from thresholds out of 2**62; no
+    float decides. Codes end 9.5σ beyond the ball; a coordinate is cut there with probability below 1e-20, a
+    bias below 1e-21·σ, which is not removed. Fewer bits mean a coarser grid and so more noise.
 
     Source: Canonne, Kamath, Steinke 2020.
 

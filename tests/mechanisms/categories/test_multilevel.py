@@ -122,7 +122,7 @@ def test_bad_levels_and_keys_are_refused():
     levels = MultilevelHadamard(local_epsilons=(1.0, 0.5), dim=4)
     made = levels.randomize(torch.arange(4))
     for key in (made.keys[:3, 0], torch.full((4,), 2, dtype=torch.uint8), made.keys):
-        with pytest.raises(ValueError, match=r"key|bits|whole number"):
+        with pytest.raises(ValueError, match=r"key|category|categories"):
             levels.unlock(made.public, key)
     field = Field(torch.zeros(4, dtype=torch.uint8), 1)
     with pytest.raises(ValueError, match="these are reports of"):
@@ -224,9 +224,9 @@ def test_bad_keys_are_refused():
         with pytest.raises(ValueError, match="key of its own"):
             call(x, keys[:4])
         for bad in (torch.full((5,), 5), torch.full((5,), -1), torch.zeros(5), torch.zeros(5, 1).long()):
-            with pytest.raises(ValueError, match=r"report|field|value"):
+            with pytest.raises(ValueError, match="categor"):
                 call(x, bad)
-            with pytest.raises(ValueError, match=r"report|field|value"):
+            with pytest.raises(ValueError, match="categor"):
                 call(bad, keys)
     for dim in (0, 1, 2.0, True):
         with pytest.raises(ValueError, match=r"dim|categories"):
