@@ -19,7 +19,7 @@ from shuffle_plugins.mechanisms import (
     get,
 )
 from shuffle_plugins.mechanisms.oracles import ideal_k_ary_response
-from shuffle_plugins.mechanisms.sign_patterns import SignThresholds
+from shuffle_plugins.mechanisms.sign_patterns import cap_parameters
 from shuffle_plugins.randomness import SecureRandomness
 from shuffle_plugins.testing import CHECKS, ConformanceError, Status, check_mechanism
 
@@ -39,7 +39,7 @@ class Louder(BinaryRandomizedResponse):
 
     def __init__(self, **parameters):
         super().__init__(**parameters)
-        self._thresholds = SignThresholds.of(1.05 * self.local_epsilon)
+        self._cap = cap_parameters(local_epsilon=1.05 * self.local_epsilon, signs=1)
 
 
 class LouderInSecret(Louder):

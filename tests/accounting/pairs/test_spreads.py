@@ -288,7 +288,7 @@ def test_caps_of_any_three_directions_tell_no_more(epsilon: float) -> None:
     )
 
     def law(direction: Floats) -> Floats:
-        weights = np.where(direction @ points >= parameters.threshold, math.exp(epsilon), 1.0)
+        weights = np.where(direction @ points >= parameters.thresholds[0], math.exp(epsilon), 1.0)
         return np.asarray(weights / weights.sum())
 
     rng = np.random.default_rng(4)

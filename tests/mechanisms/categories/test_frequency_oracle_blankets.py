@@ -203,7 +203,6 @@ def test_all_datasets_are_below_the_worst_mix(name: str, population: int, cohort
             others=others,
             population=population,
             slots=cohort,
-            participation=1.0,
         )
         bound = mixed_bound(pair, factors)
         worst = np.zeros(len(factors))
