@@ -252,12 +252,13 @@ class DirectionRandomizer(LocalRandomizer):
     @override
     def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
         along, plain = self._draw(norms, randomness)
+        scale = torch.where(norms > 0, norms, 1.0).double().unsqueeze(1)
         vectors = torch.empty(x.num_rows, self.dim, dtype=torch.float32, device=x.device)
         step = rows_at_once(self.dim, device=x.device, entries=_CHUNK_VALUES)
         for start in range(0, x.num_rows, step):
             stop = min(start + step, x.num_rows)
-            directions = x.narrow(start, stop).directions(norms[start:stop]).dense()
-            directions.masked_fill_(plain[start:stop].unsqueeze(1), self.dim**-0.5)
+            directions = x.narrow(start, stop).dense().to(torch.float64, copy=True)
+            directions.div_(scale[start:stop]).masked_fill_(plain[start:stop].unsqueeze(1), self.dim**-0.5)
             directions.div_(torch.linalg.vector_norm(directions, dim=1, keepdim=True))
             normals = randomness.normal((stop - start, self.dim), dtype=torch.float64, device=x.device)
             vectors[start:stop] = self._turned(normals, directions, along[start:stop].unsqueeze(1))
