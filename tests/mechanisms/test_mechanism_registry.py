@@ -32,18 +32,6 @@ def test_listing_and_accounting_do_not_import_torch():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_get_builds_what_the_name_says():
-    built = mechanisms.get("privunit", local_epsilon=2.0, dim=30, radius=0.25)
-    assert isinstance(built, mechanisms.PrivUnit)
-    assert (built.local_epsilon, built.dim, built.radius, built.name) == (2.0, 30, 0.25, "privunit")
-
-
-@pytest.mark.parametrize("name", ["binary-rr", "linf-coordinate", "privunit"])
-def test_blanket_by_name_is_the_mechanisms_own(name):
-    own = mechanisms.get(name, local_epsilon=1.2, dim=1).blanket()
-    assert mechanisms.blanket(name, local_epsilon=1.2, dim=1) == own
-
-
 def test_unknown_names_and_options_are_refused():
     with pytest.raises(
         ValueError,

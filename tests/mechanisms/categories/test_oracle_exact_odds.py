@@ -43,15 +43,6 @@ def test_a_flip_keeps_to_local_epsilon_and_one_step_less_would_not(epsilon):
     assert low == 1 or Fraction(WHOLE - low + 1, low - 1) > exponential(epsilon)
 
 
-@pytest.mark.parametrize("epsilon", EPSILONS)
-def test_unary_thresholds_keep_to_local_epsilon(epsilon):
-    for name in ("rappor", "oue"):
-        mechanism = get(name, local_epsilon=epsilon, dim=4)
-        own, other = mechanism._own_threshold, mechanism._other_threshold
-        odds = Fraction(own * (WHOLE - other), other * (WHOLE - own))
-        assert 1 < odds <= exponential(epsilon)
-
-
 def test_too_many_categories_for_so_small_an_epsilon_are_refused():
     for build in (get, registry.blanket):
         with pytest.raises(ValueError, match="raise it, or use fewer categories"):

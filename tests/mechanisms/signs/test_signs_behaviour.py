@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from shuffle_plugins.core import Reports, Rows
+from shuffle_plugins.core import Reports
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.coefficients import balanced_level, sound_level
 from shuffle_plugins.mechanisms.sign_patterns import PublicIndices
@@ -173,21 +173,3 @@ def test_few_random_words_and_no_dense_ones(name, options):
     source = CountedRandomness(1)
     mechanism.randomize(torch.zeros(50, 2000), randomness=source)
     assert source.given <= 50 * 2 * 6 + 50 * 3
-
-
-def test_entries_are_gathered_across_blocks():
-    x = torch.randn(6, 9)
-    columns = torch.randint(0, 9, (6, 2, 4), generator=torch.Generator().manual_seed(2))
-    expected = x.gather(1, columns.flatten(1)).view(6, 2, 4)
-    assert torch.equal(Rows(x).gather(columns), expected)
-    assert torch.equal(Rows([x[:, :2], x[:, 2:7], x[:, 7:]]).gather(columns), expected)
-
-
-def test_one_level_is_sampled_bits():
-    options = {"local_epsilon": 3.0, "dim": 20, "samples": 2}
-    planes, bits = get("linf-bit-planes", levels=1, **options), get("sampled-bits", **options)
-    x = torch.linspace(-1, 1, 20).repeat(30, 1)
-    reports = [m.randomize(x, randomness=SeededRandomness(6)) for m in (planes, bits)]
-    for one, other in zip(*(r.fields for r in reports), strict=True):
-        assert torch.equal(one.values, other.values)
-    assert planes.worst_variance == bits.worst_variance
