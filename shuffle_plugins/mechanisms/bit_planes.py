@@ -1,16 +1,6 @@
-r"""Vectors of [-1, 1] as bit planes, sampled, flipped and decoded; and the mechanisms that send them.
+"""Vectors of [-1, 1] as bit planes, sampled, flipped and decoded; and the mechanisms that send them.
 
-A number x in [-1, 1] is :math:`x = \sum_{k<m} 2^{-k} σ_k + 2^{-(m-1)} w` with signs σ_k and a rest w in
-[-1, 1]. Each of the m levels is sent by itself: one coordinate out of each of s blocks, as a sign of gain
-:math:`g_k`. With :math:`W_k = 2^{-k}`, :math:`W_m = 2^{-(m-1)}` and :math:`A = \sum` (block length)², the
-worst variance over [-1, 1]^d is
-
-.. math:: A \sum_{k \le m} W_k^2 / g_k^2 - d \sum_{k<m} W_k^2,
-
-attained where the rest is 0. With budgets v_k per sign, :math:`g_k = \tanh(v_k/2)`, it is least where
-:math:`W_k^2 \cosh(v_k/2) / \sinh^3(v_k/2)` is the same for all levels. For small ε0 these are the budgets
-proportional to :math:`W_k^{2/3}` of Girgis's thesis (Section 3.5); for one number and a large ε0 they are
-several times better.
+Each level is a sign per sampled coordinate, of a gain that is best for it: ``docs/proofs/mechanisms.md``, 2.
 """
 
 from __future__ import annotations
@@ -194,7 +184,6 @@ def sampled_blanket(
     """Of one sign about a public place, or of several; those are bounded by what they tell together, too.
 
     Args:
-        local_epsilon: ε0 in nats.
         plan: how the vector is sampled.
         constants: looser ones flip the sign more often, which is bounded by the exact ones.
         records: of some records how large their numbers are, in (0, 1], and which share of them is so large;
@@ -565,9 +554,6 @@ class LInfBitPlanes(BitPlaneRandomizer):
     Clipping is coordinate by coordinate, the projection onto the ball.
 
     Args:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: d, length of a client's vector.
-        radius: r, largest absolute coordinate.
         levels: m, in [1, 32]; by default, with ``samples``, of least worst variance.
         samples: s, coordinates sent per level, in [1, d].
         constants: ``"exact"``, or ``"thesis"`` for the printed ones.
@@ -626,9 +612,6 @@ class SampledBits(LInfBitPlanes):
     probabilities and decoding, r(2b - 1) standing for b; Thm 3.3.1 takes s = ceil(ε0).
 
     Args:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: d, length of a client's vector.
-        radius: r, largest absolute coordinate.
         samples: s, in [1, d]; of least worst variance by default.
         constants: ``"exact"``, or ``"thesis"`` for the printed ones.
     """
@@ -677,9 +660,6 @@ class L2BitPlanes(CoefficientRandomizer, BitPlaneRandomizer):
     seed, close to one column of the frame, is sent as a shorter one.
 
     Args:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: d, length of a client's vector.
-        radius: r, largest l2 norm.
         levels: m, in [1, 32]; by default, with ``samples``, of least worst variance.
         samples: s, coefficients sent per level, in [1, D].
         frame: ``"rotation"`` or ``"kashin"``.

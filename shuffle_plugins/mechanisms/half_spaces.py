@@ -1,21 +1,7 @@
-r"""Gaussian vectors that lean towards the client's own direction in steps, and the law of a sum of many.
+"""Gaussian vectors that lean towards the client's own direction in steps, and the law of a sum of many.
 
-The plain law of :mod:`~shuffle_plugins.mechanisms.privunit` is N(0, I) here, and its sets are half-spaces.
-The mean of V is m·u with :math:`m = (1-c)\sum φ(s_j) / \sum q_j`, φ the normal density, and :math:`E‖V‖^2 =
-d + (1-c)\sum s_j φ(s_j) / \sum q_j`. PrivUnitG has one half-space, the blanket-mixed Gaussian mechanism has
-eight.
-
-**Why several half-spaces.** After shuffling many reports, ε follows from how much one report tells,
-:math:`I = \sup_{x, x', z} \sum (R_x - R_{x'})^2 / R_z`, and hardly from ε0. For a given mean of V this sum is
-least if the density rises linearly with the inner product of V and the client's direction, as that of a
-shifted normal law does to first order. Eight steps are nearly linear. The one step of PrivUnitG, which is
-best for a given ε0, tells up to π/2 times as much as a linear density. So at equal ε after shuffling this
-mechanism has less variance, and a larger ε0.
-
-Source: Takagi, Liew 2026, "Shuffling-aware optimization for private vector mean estimation" (arXiv
-2604.28032). Theirs is the aim, the least error for what is told after shuffling, and a blanket of Gaussian
-noise that is mixed with a Gaussian report about the record. The likelihoods of a Gaussian have no bound. The
-steps, which bound them by e^ε0, and their thresholds are this project's.
+The plain law of :mod:`~shuffle_plugins.mechanisms.privunit` is N(0, I) here, and its sets are half-spaces:
+one for PrivUnitG, eight for the blanket-mixed Gaussian mechanism (``docs/proofs/mechanisms.md``, section 4).
 """
 
 from __future__ import annotations
@@ -114,14 +100,11 @@ class HalfSpaceReports(DirectionRandomizer):
         return lengths <= longest
 
     def sum_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Tensor:
-        r"""A draw with the law of ``sum(randomize(x))``, (dim,), without one dense vector per client.
+        """A draw with the law of ``sum(randomize(x))``, (dim,), without one dense vector per client.
 
-        A chunk of b clients with unit directions U (b, d) and inner products α contributes
-        :math:`U^T α + \sum_i (I - u_i u_i^T) g_i`. The second term is N(0, bI - UᵀU), drawn as
-        :math:`\sqrt b\,(z - U^T M U z)`, z one normal vector, :math:`K = U U^T` and
-        :math:`M = (b(I + \sqrt{I - K/b}))^{-1}`. A chunk costs its Gram matrix, one normal vector and a
-        product of the rows with it; the rows are weighted and added up once, for all chunks
-        together. A GPU draws the reports themselves, which is faster there.
+        A chunk costs its Gram matrix, one normal vector and a product of the rows with it; the rows are
+        weighted and added up once, for all chunks together (``docs/proofs/mechanisms.md``, section 4). A GPU
+        draws the reports themselves, which is faster there.
         """
         if x.device.type != "cpu":
             return super().sum_rows(x, norms, randomness)
@@ -214,11 +197,6 @@ class PrivUnitG(HalfSpaceReports):
 
     Source: Asi, Feldman, Talwar 2022, "Optimal algorithms for mean estimation under local differential
     privacy", §3.
-
-    Args:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: length of a client's vector.
-        radius: radius of the l2 ball.
     """
 
     name: ClassVar[str] = "privunit-g"
@@ -420,13 +398,8 @@ class BlanketMixedGaussian(HalfSpaceReports):
     rounds of 10,000 of 60,000 clients, δ = 1e-5), its variance is 28, 17 and 7 per cent below PrivUnit's, and
     its ε0 0.47, 1.41 and 4.61. Without shuffling take PrivUnit.
 
-    Source: after Takagi, Liew 2026, arXiv 2604.28032; :mod:`~shuffle_plugins.mechanisms.half_spaces` says
-    what is theirs and what is not.
-
-    Args:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: length of a client's vector.
-        radius: radius of the l2 ball.
+    Source: after Takagi, Liew 2026, arXiv 2604.28032; what is theirs and
+    what is not is in ``docs/proofs/mechanisms.md``, section 4.
     """
 
     name: ClassVar[str] = "blanket-mixed-gaussian"

@@ -62,8 +62,6 @@ class LimitedHadamard(FrequencyOracle):
     = 0.0114 and K = 1000 this very mechanism has less error. The order is 1/q, not 1/q².
 
     Args:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: K, the number of categories, at least 2.
         randomness_bits: R, bits of private randomness for the answer, positive; as many as help by default.
     """
 
@@ -248,7 +246,6 @@ class MultilevelHadamard:
 
     Args:
         local_epsilons: ε_1 > … > ε_d in nats, each in [1e-9, 500].
-        dim: K, the number of categories, at least 2.
     """
 
     def __init__(self, *, local_epsilons: Sequence[float], dim: int) -> None:

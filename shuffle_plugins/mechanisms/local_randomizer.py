@@ -149,8 +149,8 @@ class LocalRandomizer(Mechanism, PrivateSum):
 
     Args:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: length of a client's vector.
-        radius: radius of the ball, in the mechanism's norm.
+        dim: d, length of a client's vector.
+        radius: r, radius of the ball, in the mechanism's norm.
     """
 
     privacy_parameter: ClassVar[PrivacyParameter] = "local_epsilon"

@@ -1,40 +1,9 @@
-r"""Vectors plus noise on every coordinate, on a public grid.
+"""Vectors plus noise on every coordinate, on a public grid (``docs/proofs/mechanisms.md``, section 6).
 
 A real number plus real noise, computed in floating point, shows the number in its low digits (Mironov 2012).
 So nothing here leaves a client but whole numbers, multiples of a public step h: a code in [0, 2·limit], the
 coordinate's multiple plus ``limit``. Multiples beyond ±limit are moved onto it, which is post-processing:
 privacy is untouched, and it happens to a coordinate with a probability that each mechanism states.
-
-**Laplace: ε0 with rounding.** A row x of the l1 ball is divided by h and rounded, coordinate by coordinate,
-to the multiple below or above, without bias; noise with P[k] ∝ :math:`e^{-|k|/T}` is added. For a code y, the
-probability :math:`P_x(y)` of one coordinate, as a function of z = x/h, is :math:`P(y - z)` at whole z and
-linear in between; neighbours differ by the factor :math:`e^{1/T}`. Away from 0 and towards y, |z| = k + f
-steps gain :math:`k/T + \ln(1 + f(e^{1/T} - 1)) \le |z|(e^{1/T} - 1)` of logarithm; away from y they lose
-:math:`k/T - \ln(1 - f(1 - e^{-1/T})) \le |z|/T`, by convexity in f. Coordinates are independent, so two rows
-of the ball differ by
-
-.. math:: |\log P_x(y) - \log P_{x'}(y)| \le (e^{1/T} - 1 + 1/T)\,r/h
-
-in any dimension, and the step is chosen to make that ε0. It is attained in the limit, by one row spread over
-many coordinates and one on an axis. The noise alone, without rounding, would spend 2r/(hT). Rounding the rows
-first and bounding the distance of the rounded rows would cost up to 2·dim steps more.
-
-In one dimension linear pieces have their extremes at whole multiples, so with r = q·h the ratio is exactly
-:math:`e^{2q/T}`; rounding costs nothing, and the blanket is the discrete Laplace one. Where x is not a
-multiple of h, its law is a mixture of two that are; hockey-stick divergences are jointly convex and the
-infimum over all laws is that over the multiples, so the blanket covers it.
-
-**Discrete Gaussian: (ε0, δ0) with rounding.** Round both of two records of the l2 ball with the same uniform
-numbers: coordinate j of the difference Δ becomes ⌊Δ_j⌋ or ⌈Δ_j⌉, independently, with mean Δ_j. Its squared
-length has mean at most :math:`‖Δ‖^2 + \min(d/4, \sqrt d\,‖Δ‖)`, and by Hoeffding's inequality, the ranges
-being at most 2|Δ_j| + 1, exceeds that by :math:`(2‖Δ‖ + \sqrt d)\sqrt{\ln(1/β)/2}` with probability at most
-β. Hockey-stick divergences are jointly convex, so noise that is (ε0, δ0 - β) for that distance makes the
-whole (ε0, δ0). A thousandth of δ0 goes to β. Never is the distance more than :math:`‖Δ‖ + \sqrt d`.
-
-A continuous Gaussian of variance σ² - 4 around whole numbers, followed by a discrete Gaussian of variance 4
-around its value, has the discrete Gaussian law of variance σ² up to a relative e^-76 per coordinate (Peikert
-2010, Theorem 3.1: 2 is far above the smoothing parameter). So the discrete mechanism is a post-processing of
-the continuous one with a σ hardly smaller, in any dimension, and takes its analytic calibration.
 """
 
 from __future__ import annotations
@@ -282,9 +251,6 @@ class DiscreteLaplace(GridNoise):
     Source: Ghosh, Roughgarden, Sundararajan 2009; Canonne, Kamath, Steinke 2020.
 
     Args:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: length of a client's vector.
-        radius: r, radius of the l1 ball.
         bits: bits per coordinate, in [8, 24].
     """
 
@@ -366,11 +332,6 @@ class Laplace(DiscreteLaplace):
     with the same variance up to 1e-4 and an exact ε0.
 
     Source: Dwork, McSherry, Nissim, Smith 2006.
-
-    Args:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: length of a client's vector.
-        radius: r, radius of the l1 ball.
     """
 
     name: ClassVar[str] = "laplace"
@@ -518,9 +479,6 @@ class Gaussian(ApproximateNoise):
     Source: Balle, Wang 2018, Theorem 8.
 
     Args:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: length of a client's vector.
-        radius: r, radius of the l2 ball.
         local_delta: δ0 of one report, in [1e-30, 0.1].
         bits: bits per coordinate, in [8, 24].
     """
@@ -683,9 +641,6 @@ class DiscreteGaussian(ApproximateNoise):
     Source: Canonne, Kamath, Steinke 2020.
 
     Args:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: length of a client's vector.
-        radius: r, radius of the l2 ball.
         local_delta: δ0 of one report, in [1e-30, 0.1].
         bits: bits per coordinate, in [6, 40]; by default the fewest that add no more than 1 % to the
             variance.

@@ -1,13 +1,9 @@
-r"""Frequency oracles: randomizers of a category whose reports support some categories, their own more often.
+"""Frequency oracles: randomizers of a category whose reports support some categories, their own more often.
 
-Category c is counted by the reports that support it: :math:`([y \in L_c] - b)/(a - b)` with a the probability
-that a report supports its own category and b that it supports another one, which makes :math:`E\|R(x) -
-e_x\|^2 = (a(1-a) + (K-1)\,b(1-b))/(a-b)^2` for every category. A mechanism is its likely sets :math:`L_c`
-and its sampler.
-
-Every report has just two likelihoods over the categories, in the ratio e^ε0, so a blanket report weighs 1 or
-e^ε0 for each record. Any two categories have the same law, so one pair of records is the worst at every ε.
-Masses are derived in ``docs/proofs/accounting.md``; ``ideal_…`` are blankets in real arithmetic.
+Category c is counted by the reports that support it: ([y ∈ L_c] - b)/(a - b) with a the probability that a
+report supports its own category and b that it supports another one. A mechanism is its likely sets L_c and
+its sampler. Every report has just two likelihoods, in the ratio e^ε0, and any two categories have the same
+law, so one pair of records is the worst at every ε. ``ideal_…`` are blankets in real arithmetic.
 """
 
 from __future__ import annotations
@@ -180,8 +176,8 @@ class MixtureOracle(SupportOracle):
 
     @property
     @abstractmethod
-    def _log_reports(self) -> float:
-        """Logarithm of N."""
+    def _count(self) -> int:
+        """N; a report that is one number below it is one of all there are."""
 
     @abstractmethod
     def _likely(self, reports: Reports, category: int) -> Tensor:
@@ -208,10 +204,14 @@ class MixtureOracle(SupportOracle):
         )
 
     @override
+    def outcomes(self) -> Reports | None:
+        return self.layout.reports(torch.arange(self._count)) if self._count <= MOST_OUTCOMES else None
+
+    @override
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
         likely = self._likely(reports, int(self.check_categories(x.reshape(1))[0]))
         uniform, more = math.log(self._mixture.noise), math.log1p(float(self._mixture.odds - 1))
-        return likely.double().mul_(more).add_(uniform - self._log_reports)
+        return likely.double().mul_(more).add_(uniform - math.log(self._count))
 
     def _truthful(self, x: Tensor, randomness: Randomness) -> Tensor:
         return self._mixture.truthful(len(x), randomness, x.device)
@@ -232,10 +232,6 @@ class KRandomizedResponse(MixtureOracle):
 
     The true category has odds e^ε0 over any other one: with probability :math:`γ = (e-1)/(e+K-1)` it is sent,
     else a uniform category of all K, in ceil(log2 K) bits. The best oracle where K is below about e^ε0.
-
-    Args:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: K, the number of categories, at least 2.
     """
 
     name: ClassVar[str] = "k-rr"
@@ -257,14 +253,10 @@ class KRandomizedResponse(MixtureOracle):
     def _supporters(self, reports: Reports) -> Tensor:
         return torch.bincount(self._named(reports), minlength=self.dim)
 
-    @override
-    def outcomes(self) -> Reports | None:
-        return self.layout.reports(torch.arange(self.dim)) if self.dim <= MOST_OUTCOMES else None
-
     @property
     @override
-    def _log_reports(self) -> float:
-        return math.log(self.dim)
+    def _count(self) -> int:
+        return self.dim
 
     @override
     def _likely(self, reports: Reports, category: int) -> Tensor:
@@ -297,10 +289,6 @@ class HadamardResponse(MixtureOracle):
     0, all ones, is not used. A report is a column y. The half of them where :math:`H_{x+1,y} = 1` has odds
     e^ε0 over the rest, :math:`E[H_{c+1,y}] = γ\,[c = x]` with :math:`γ = (e-1)/(e+1)`: all counts together
     are one transform of the histogram of reports.
-
-    Args:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: K, the number of categories, at least 2.
     """
 
     name: ClassVar[str] = "hadamard-response"
@@ -325,14 +313,10 @@ class HadamardResponse(MixtureOracle):
         ones = torch.ones(len(columns), dtype=torch.float64, device=columns.device)
         return (hadamard_scatter(columns, ones, dim=self.dim + 1)[1:] + len(columns)) / 2
 
-    @override
-    def outcomes(self) -> Reports | None:
-        return self.layout.reports(torch.arange(self._size)) if self._size <= MOST_OUTCOMES else None
-
     @property
     @override
-    def _log_reports(self) -> float:
-        return math.log(self._size)
+    def _count(self) -> int:
+        return self._size
 
     @override
     def _likely(self, reports: Reports, category: int) -> Tensor:
@@ -375,22 +359,12 @@ class LocalHashing(MixtureOracle):
     and sends its coefficients a with a value z in [0, g): with probability :math:`γ = (e-1)/(e+g-1)` the
     value h(x), else a uniform one. A report supports the categories whose hash is z.
 
-    *Why the hash is as good as a random function.* Privacy and error depend on which of the events
-    :math:`h(c) = z` occur together when z is uniform, so on the law of the differences z - h(c). For any
-    three categories these are uniform on :math:`Z_g^3`, whatever g. The first is uniform given a. The two
-    others are the first plus :math:`a·u` and :math:`a·v`, with u and v differences of binary vectors; these
-    are uniform together if u and v are independent modulo every prime that divides g. If they were not, three
-    distinct binary points would have weights λ1 + λ2 + λ3 = 0, not all 0, with Σ λ_i x_i = 0. In each
-    coordinate two of the points agree, say the first two; then λ3 times (third - first) is 0 there. So all
-    three agree in that coordinate, unless a weight is 0, and then the points of the other two weights are
-    equal. Either way two points coincide. Hence the blanket of :func:`ideal_local_hashing`, which asks for
-    three-wise independence, holds, and the variance is exact.
+    Three categories' hash values are as those of a random function (``docs/proofs/mechanisms.md``, section
+    3), so the blanket of :func:`ideal_local_hashing` holds, and the variance is exact.
 
     Summing takes clients x dim comparisons.
 
     Args:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: K, the number of categories, at least 2.
         buckets: g, range of the hash, in [2, 2**31]; the best one, about e^ε0 + 1, by default.
     """
 
@@ -441,16 +415,15 @@ class LocalHashing(MixtureOracle):
 
     @override
     def outcomes(self) -> Reports | None:
-        count = self._buckets ** (self._digits + 1)
-        if count > MOST_OUTCOMES:
+        if self._count > MOST_OUTCOMES:
             return None
         powers = self._buckets ** torch.arange(self._digits, -1, -1)
-        return self.layout.reports(torch.arange(count).unsqueeze(1) // powers % self._buckets)
+        return self.layout.reports(torch.arange(self._count).unsqueeze(1) // powers % self._buckets)
 
     @property
     @override
-    def _log_reports(self) -> float:
-        return (self._digits + 1) * math.log(self._buckets)
+    def _count(self) -> int:
+        return int(self._buckets ** (self._digits + 1))
 
     @override
     def _likely(self, reports: Reports, category: int) -> Tensor:
@@ -490,7 +463,6 @@ def ideal_subset_selection(*, local_epsilon: float, categories: int, size: int |
     """Subset selection: a set of ``size`` categories, likelier by e^ε0 if it has the true one.
 
     Args:
-        local_epsilon: ε0 in nats.
         categories: K ≥ 3.
         size: categories in a report, in [1, K − 1]; the best for estimation, about K/(e^ε0 + 1), by default.
     """
@@ -521,8 +493,6 @@ class SubsetSelection(MixtureOracle):
     flags, whichever is shorter.
 
     Args:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: K, the number of categories, at least 2.
         size: s, categories in a report, in [1, K/2]; the best one, about K/(e^ε0 + 1), by default. Larger
             sets take more bits and say less.
     """
@@ -571,18 +541,14 @@ class SubsetSelection(MixtureOracle):
             return _column_counts(self._flags(reports))
         return torch.bincount(self._elements(reports).reshape(-1), minlength=self.dim)
 
-    @override
-    def outcomes(self) -> Reports | None:
-        if self._rank_bits is None or math.comb(self.dim, self._size) > MOST_OUTCOMES:
-            return None
-        return self.layout.reports(torch.arange(math.comb(self.dim, self._size)))
-
     @property
     @override
-    def _log_reports(self) -> float:
-        if self._rank_bits is not None:
-            return math.log(math.comb(self.dim, self._size))
-        return _log_choices(self.dim, self._size)
+    def _count(self) -> int:
+        return math.comb(self.dim, self._size)
+
+    @override
+    def outcomes(self) -> Reports | None:
+        return None if self._rank_bits is None else super().outcomes()
 
     @override
     def _likely(self, reports: Reports, category: int) -> Tensor:
@@ -592,7 +558,7 @@ class SubsetSelection(MixtureOracle):
 
     def _elements(self, reports: Reports) -> Tensor:
         if self._rank_bits is not None:
-            (ranks,) = self.read_reports(reports, math.comb(self.dim, self._size))
+            (ranks,) = self.read_reports(reports, self._count)
             return unrank(ranks, things=self.dim, size=self._size)
         (elements,) = self.read_reports(reports, self.dim)
         if bool((elements[:, 1:] <= elements[:, :-1]).any()):
@@ -826,10 +792,6 @@ class Rappor(UnaryEncoding):
 
     Every bit is flipped with probability :math:`1/(e^{ε_0/2} + 1)`: a = 1 - b. Two categories differ in two
     bits, so a report's odds are at most the square of a bit's.
-
-    Args:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: K, the number of categories, at least 2.
     """
 
     name: ClassVar[str] = "rappor"
@@ -851,10 +813,6 @@ class OptimalUnaryEncoding(UnaryEncoding):
 
     Zeros are many and ones tell the most, so the true bit is left to a fair coin and the others are kept
     quiet.
-
-    Args:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: K, the number of categories, at least 2.
     """
 
     name: ClassVar[str] = "oue"

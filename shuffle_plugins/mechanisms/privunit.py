@@ -1,19 +1,6 @@
-r"""Randomizers that send a direction: the density of a report rises in steps towards the client's own.
+"""Randomizers that send a direction: the density of a report rises in steps towards the client's own.
 
-With u the client's direction, V is *plain* with probability c, whatever u is: uniform on the sphere
-(PrivUnit), or N(0, I) (PrivUnitG, blanket-mixed Gaussian). Else one of the sets :math:`\{v : \langle v, u
-\rangle \ge s_j\}` is drawn, with probabilities proportional to their plain measures :math:`q_j`, and V is
-plain conditioned on it. So the density of V over the plain law is a staircase in the inner product: it is c
-below all thresholds, and at each of them it rises by :math:`c(e^{ε_0}-1)/J`. With :math:`c = 1/(1 +
-(e^{ε_0}-1)\bar q)`, :math:`\bar q` the mean of the q's, its integral is one. It ends at :math:`c\,e^{ε_0}`,
-so ε0 is spent in full: unlike in the original no budget is split between a cap and its probability.
-
-**Optimal cap** (PrivUnit, J = 1, s the cap's measure). The mean of V is m·u with :math:`m(t) =
-(e^{ε_0}-1)φ(t)/(1+(e^{ε_0}-1)s(t))`, :math:`φ(t) = E[A; A \ge t]`. The variance of V/m is :math:`1/m^2 - 1`,
-so the best t maximises m. Since :math:`φ' = -t f` and :math:`s' = -f`, the derivative vanishes exactly where
-:math:`t = m(t)`, that is, at the root of :math:`h(t) = t(1/(e^{ε_0}-1) + s(t)) - φ(t)`. As :math:`h(0) < 0 <
-h(1)` and :math:`h'(t) = 1/(e^{ε_0}-1) + s(t) > 0`, the root is unique; it is positive, so s ≤ 1/2.
-(Optimality of the form within ε0-LDP: Asi, Feldman, Talwar 2022.)
+The law, the best cap, its blanket and the sum without reports: ``docs/proofs/mechanisms.md``, section 4.
 """
 
 from __future__ import annotations
@@ -338,9 +325,7 @@ class PrivUnit(DirectionRandomizer):
     Feldman, Talwar 2022, "Optimal algorithms for mean estimation under local differential privacy".
 
     Args:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: length of a client's vector; at 1 it is binary randomized response.
-        radius: radius of the l2 ball.
     """
 
     name: ClassVar[str] = "privunit"
@@ -403,32 +388,12 @@ class PrivUnit(DirectionRandomizer):
 def sum_of_units(
     x: Rows, norms: Tensor, *, along: Tensor, plain: Tensor, chunk: int, randomness: Randomness
 ) -> Tensor:
-    r"""The sum of PrivUnit's reports, drawn from its exact law without one dense vector per client.
+    """The sum of PrivUnit's reports, drawn from its exact law without one dense vector per client.
 
-    A chunk of b clients with unit directions u_i contributes :math:`\sum_i α_i u_i + \sum_i c_i h_i/‖h_i‖`
-    with :math:`h_i = g_i - \langle g_i, u_i \rangle u_i`, :math:`g_i \sim N(0, I_d)` independent and
-    :math:`c_i^2 = 1 - α_i^2`; a plain report has α_i = 0 and h_i = g_i. Let the columns of Q be an
-    orthonormal basis of the span of the u_i, of rank r, and :math:`t_i = \langle g_i, u_i \rangle`.
-
-    1. :math:`g_i = Q s_i + g_i^\perp` with :math:`s_i \sim N(0, I_r)` independent of :math:`g_i^\perp`, and
-       t_i is a function of s_i.
-    2. The Gram matrix of the :math:`g_i^\perp` is Wishart with d - r degrees of freedom. By Bartlett's
-       theorem it is :math:`LL^T`, L lower triangular with independent entries: χ with d - r, d - r - 1, …
-       degrees of freedom on the diagonal, N(0, 1) below. It needs d - r ≥ b.
-    3. Hence :math:`‖h_i‖^2 = ‖s_i‖^2 - t_i^2 + ‖L_i‖^2`, and all the weights :math:`a_i = c_i/‖h_i‖` are
-       known.
-    4. Given L, the vectors :math:`g_i^\perp` are L times a uniformly random orthonormal frame of the
-       complement, so :math:`\sum_i a_i g_i^\perp = ‖L^T a‖\,θ` with θ uniform on the unit sphere of the
-       complement: one normal vector of length d, projected off the span and scaled.
-    5. The remaining part lies in the span: :math:`\sum_i (α_i - a_i t_i) u_i + Q \sum_i a_i s_i`.
-
-    Q is never formed: with the eigendecomposition :math:`K = E Λ E^T` of the Gram matrix of the directions,
-    :math:`Q = U^T E Λ^{-1/2}` over the positive eigenvalues, so everything in the span is a combination of
-    the rows. A chunk costs its Gram matrix, one normal vector, and two products of the rows with a vector.
-
-    The normal vector and the sum are float64, and rounded to float32 once by the caller: a coordinate that no
-    row uses is a multiple of the normal vector, and rounding hides the grid of its values. Products of rows
-    with a vector carry the rounding of the rows' compute dtype.
+    Steps and proof: ``docs/proofs/mechanisms.md``, section 4. A chunk costs its Gram matrix, one normal
+    vector, and two products of the rows with a vector. The normal vector and the sum are float64, and rounded
+    to float32 once by the caller: a coordinate that no row uses is a multiple of the normal vector, and this
+    hides the grid of its values. Products of rows with a vector carry the rounding of the rows' dtype.
     """
     total = torch.zeros(x.dim, dtype=torch.float64, device=x.device)
     weights = torch.zeros(x.num_rows, dtype=x.compute_dtype, device=x.device)

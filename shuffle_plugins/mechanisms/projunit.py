@@ -1,19 +1,4 @@
-r"""ProjUnit: PrivUnit after a public random projection, a few thousand numbers per report.
-
-The projection takes one pass over the data: mix, then fold with a pattern of signs.
-
-A row of length d is multiplied by public signs, and every block of up to 1024 columns by an orthonormal
-Hadamard matrix, which spreads single large entries; then it is multiplied by public signs again, cut into B
-pieces of length k, and the pieces are added up with the signs of a row of a Hadamard matrix, the *pattern* b:
-
-.. math:: y_g = \sum_{c < B} H_{bc}\,w_{ck+g}, \qquad w = D_2 H_{1024} D_1 x.
-
-Let W_b be that map. Rows of a Hadamard matrix are orthogonal, so over a uniform pattern
-:math:`E[W_b^T W_b] = I`, exactly and whatever the public signs. Over these :math:`E‖y‖^2 = ‖x‖^2` and
-:math:`Var(‖y‖^2) = 2\sum_g \sum_{c \ne c'} E[w_{ck+g}^2 w_{c'k+g}^2]`, about 2‖x‖⁴/k for a row without
-structure, as for the subsampled Hadamard transform; but a row costs one pass and short transforms, all
-patterns share the public signs, and the sum of any number of reports is brought back by one transform.
-"""
+"""ProjUnit: PrivUnit after a public random projection (``docs/proofs/mechanisms.md``, section 5)."""
 
 from __future__ import annotations
 
@@ -228,9 +213,6 @@ class ProjUnit(LocalRandomizer):
     random projections".
 
     Args:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: d, length of a client's vector.
-        radius: radius of the l2 ball.
         projected_dim: k, in [2, dim]; 4096 or dim by default, whichever is less. At dim this is PrivUnit.
         slack: how much longer than the radius y may be, in standard deviations.
         seed: of the public signs; clients and analyzer use the same.

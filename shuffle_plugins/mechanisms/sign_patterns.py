@@ -1,15 +1,8 @@
-r"""Random signs of given expectation, one by one or as a pattern, and which numbers they speak of.
+"""Random signs of given expectation, one by one or as a pattern, and which numbers they speak of.
 
-A sign that is flipped with probability low/2**62 costs log((2**62 - low)/low). A pattern σ of s signs is
-sent as a pattern y with probability :math:`c\,e^{ε_0}` if y agrees with σ in at least t places (the *cap*),
-else c, where :math:`c = 1/(2^s + (e^{ε_0} - 1) N_t)` and :math:`N_t = \sum_{a \ge t} \binom{s}{a}`. By
-symmetry E[y] = g·σ with :math:`g = c\,(e^{ε_0} - 1) \binom{s-1}{t-1}`. For s = t = 1 this is binary
-randomized response, for t = s K-ary response over all patterns, and for large s PrivUnit's cap. Of all ε0-LDP
-randomizers of patterns with E[y] = gσ, those with the largest g are caps; t > s/2 always.
-
-A pattern and its opposite have disjoint caps, and no pair shares less, so in the blanket (e^ε0, 1) has mass
-c·N_t, (1, e^ε0) as much, and (1, 1) the rest. For other pairs mass moves from the first two to (e^ε0, e^ε0)
-and (1, 1), which lowers every hockey-stick divergence.
+A sign that is flipped with probability low/2**62 costs log((2**62 - low)/low). A pattern of s signs is sent
+as one that agrees with it in at least t places (the *cap*) e^ε0 times as likely as any other: see
+``docs/proofs/mechanisms.md``, section 1.
 """
 
 from __future__ import annotations

@@ -197,20 +197,11 @@ class LInfBlock(SignPatternRandomizer):
     :math:`e^{ε_0} > (3 - \sqrt2)/(\sqrt2 - 1)`, ε0 = 1.343, on if d is even; for large ε0 a block of s has
     1/s of the variance.
 
-    **Below the crossing** hardly anything is left to gain, whatever the mechanism. For a report y let u be
-    the direction of its estimate. The average of x over uniform corners given y is at most :math:`G =
-    \max_{u, S} (e^{ε_0}-1) E[\langle u, x\rangle 1_S] / (1 + (e^{ε_0}-1) P(S))` along u, over unit vectors u
-    and sets S of corners. Unbiasedness and Cauchy and Schwarz's inequality then give :math:`E\|R(x)\|^2 \ge
-    r^2 d^2/G^2` on average over corners, for every ε0-LDP unbiased mechanism of any number of bits. By
-    Khinchine's inequality :math:`E|\langle u, x\rangle| \le 1`, with equality for one coordinate, so as ε0
-    goes to 0 this is the variance of one coordinate.
+    Below the crossing hardly anything is left to gain (``docs/proofs/mechanisms.md``, section 1).
 
     Clipping is coordinate by coordinate, the projection onto the ball.
 
     Args:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: d, length of a client's vector.
-        radius: r, largest absolute coordinate.
         block: s, in [1, min(d, 20)]; of least variance by default.
         max_bits: most bits of a report; by default 15, or ceil(log2 d) + 1 if that is more.
     """
@@ -296,11 +287,6 @@ class LInfCoordinate(LInfBlock):
     Clipping is coordinate by coordinate, the projection onto the ball: scaling a whole row, as other
     mechanisms do, would let one large coordinate shrink all the others. The script behind the MNIST
     experiment of Girgis et al. 2021 clips this way.
-
-    Args:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: d, length of a client's vector.
-        radius: r, largest absolute coordinate.
     """
 
     name: ClassVar[str] = "linf-coordinate"
@@ -316,9 +302,7 @@ class BinaryRandomizedResponse(LInfCoordinate):
     and stands for :math:`\pm r (e+1)/(e-1)` (2RR, Algorithm 2.2.1 and Theorem 2.4.1 of Girgis's thesis).
 
     Args:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: 1.
-        radius: largest absolute value.
     """
 
     name: ClassVar[str] = "binary-rr"
@@ -352,9 +336,6 @@ class L1Hadamard(SignPatternRandomizer):
     p in [1, 2) do not grow with p; past p = 1 this mechanism loses the factor :math:`d^{2-2/p}`.
 
     Args:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: d, length of a client's vector.
-        radius: r, radius of the ball.
         p: the ball's norm, in [1, 2).
         public_seed: whole number from which all derive the indices: a report is one bit, which cannot be
             shuffled (:class:`SignPatternRandomizer`). Private indices by default.
@@ -466,9 +447,6 @@ class L2Block(CoefficientPatterns):
     zeros (:class:`~.KashinFrame`, ``stretch``).
 
     Args:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: d, length of a client's vector.
-        radius: r, largest l2 norm.
         signs: k, in [1, min(d, 20)].
         max_bits: most bits of a report; no limit by default.
         frame: ``"kashin"`` or ``"rotation"``.
@@ -573,9 +551,6 @@ class SQKR(CoefficientPatterns):
     and the pattern k. For ``frame="rotation"`` see ``l2-block``.
 
     Args:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: d, length of a client's vector.
-        radius: r, largest l2 norm.
         signs: k, in [1, min(d, 20)].
         frame: ``"kashin"`` or ``"rotation"``.
         seed: whole number that fixes frame or rotation; public, the same for all.

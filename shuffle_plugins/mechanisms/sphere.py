@@ -106,20 +106,7 @@ def caps_blanket(
 
     (e, 1) and (1, e) have mass c·s each, (1, 1) has c(1 - 2s).
 
-    *Proof.* A client at x, ‖x‖ ≤ radius, becomes the direction ±x/‖x‖ with probabilities (1 ± ‖x‖/radius)/2,
-    so its density is :math:`c(1 + (e-1) A_x(v))` with :math:`A_x(v) \in [0, 1]` the probability that the cap
-    of its random direction contains v; x = 0 reports the plain law, :math:`A_0 = s`. Always
-    :math:`\int A_x = s`. Every v lies outside the cap of some unit vector, so ω = c times the plain law,
-    and the two weights of a blanket report are :math:`1 + (e-1)A` and :math:`1 + (e-1)B`, with A, B in [0, 1]
-    of mean s.
-
-    Accounting needs :math:`E[f(const + \sum_i G_i)]`, f convex, :math:`G = r_0 - E r_1`, E ≥ 0. It does not
-    fall when one slot's (A, B) is moved (i) to the corners of the unit square at equal mean, with masses
-    :math:`w_{10} = w_{01} = s - w_{11}`; then (ii) by trading mass :math:`w_{11}` at (1, 1) and as much at
-    (0, 0) for :math:`w_{11}` at (1, 0) and at (0, 1): G is linear, so the means agree, and the two new values
-    of G enclose the two old ones. There is enough at (0, 0), as :math:`w_{00} = 1 - 2s + w_{11} \ge w_{11}`
-    by s ≤ 1/2. What is left is (1, 0): s, (0, 1): s, (0, 0): 1 - 2s: two disjoint caps. Antipodal points of
-    the boundary attain it, so overlapping caps, inner points and the random sign are all covered, at every ε.
+    Proof: ``docs/proofs/mechanisms.md``, section 4.
 
     A third record at a right angle to both leaves most of either cap at the blanket's density; of other
     three the instance that tells most is listed: x, x' and everybody else's z, at the same angle to both in
