@@ -385,7 +385,7 @@ class _Search:
         cells = sorted(cells, key=lambda cell: (-self._size(*cell), cell))
         self.expected = max(self.expected, len(cells))
         least: dict[Cell, PlanRow] = {}  # of the smallest error of a report
-        for name in sorted(names, key=self._promise):
+        for name in sorted(names, key=lambda each: (self._promise(each), each)):
             try:
                 floor = self._report(name, LARGEST_SEARCHED_LOCAL_EPSILON).variance
                 promising = [each for each in cells if each not in least or floor < _variance(least[each])]
@@ -424,7 +424,7 @@ class _Search:
 
     def _promise(self, mechanism: str) -> float:
         try:
-            return self._report(mechanism, 1.0).variance
+            return float(f"{self._report(mechanism, 1.0).variance:.9g}")
         except ValueError:
             return math.inf
 
