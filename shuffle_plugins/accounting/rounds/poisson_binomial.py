@@ -14,7 +14,7 @@ from shuffle_plugins.accounting.losses.distribution import (
 )
 from shuffle_plugins.accounting.numerics.binomial import TAIL
 from shuffle_plugins.accounting.pairs.bits import has_leaning_instance, leaning_instance
-from shuffle_plugins.accounting.pairs.gaussian_cover import (
+from shuffle_plugins.accounting.pairs.noise import (
     ScoreCover,
     gaussian_losses,
     participation_losses,

@@ -25,7 +25,7 @@ from shuffle_plugins.accounting import (
     narrowed,
     participation_losses,
 )
-from shuffle_plugins.accounting.pairs.gaussian_cover import (
+from shuffle_plugins.accounting.pairs.noise import (
     FEWEST_COMPARED,
     FEWEST_TRIALS,
     LONG_ROUNDOFF,

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shuffle_plugins.accounting.pairs.gaussian_cover import DRAWN_REACH
+from shuffle_plugins.accounting.pairs.noise import DRAWN_REACH
 from shuffle_plugins.randomness import Randomness, secure
 
 DISTANCE = 2.0**-52
