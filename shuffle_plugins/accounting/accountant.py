@@ -463,7 +463,6 @@ class ShuffleAccountant:
         found = [(self._cap(delta), _NO_AMPLIFICATION)]
         if self._method == "pld":
             found.append((self._by_losses(delta), name))
-            found.extend(self._without_losses(delta))
         if self._takes_orders or found[-1][0] == math.inf:
             try:
                 laws, steps = self._upper_laws()
@@ -472,11 +471,6 @@ class ShuffleAccountant:
             orders = RenyiComposition(laws, steps)
             found.append((self._replacement.epsilon(orders, delta), self._upper_name("rdp")))
         return min(found)
-
-    def _without_losses(self, delta: float) -> Iterator[tuple[float, str]]:
-        """Bounds that a single round has of its own."""
-        if self._steps == [1] and not self._replacement.distance:
-            yield from self._rounds[0].single_bounds(delta)
 
     def _by_losses(self, delta: float) -> float:
         """Certified ε by privacy losses; infinite if floats or one grid cannot hold them all."""

@@ -334,7 +334,7 @@ def blanket_pair(blanket: Blanket, *, population: int, slots: int, participation
     blanket's; one that is not of the blanket weighs nothing, and a client that sends none adds nothing.
     """
     if blanket.local_epsilon > _NOBODY_HIDES and slots > _NEVER_ALONE and not blanket.tail:
-        return _alone(blanket, participation=participation * slots / population)
+        return _alone(blanket.local_epsilon, share=slots / population, participation=participation)
     if blanket.high > 0 and blanket.local_epsilon > _MOST_SPREAD:
         blanket = _without_high(blanket)
     weak = blanket.weak - 1.0
@@ -354,15 +354,15 @@ def blanket_pair(blanket: Blanket, *, population: int, slots: int, participation
     )
 
 
-def _alone(blanket: Blanket, *, participation: float) -> SlotPair:
-    """A report that nobody hides: it is known whether it was sent, and it is one of binary response."""
-    gain, mass = math.expm1(blanket.local_epsilon), 1 / (math.exp(blanket.local_epsilon) + 1)
-    atoms = (
-        (gain, 0.0, participation * mass),
-        (0.0, gain, participation * mass),
-        (-1.0, -1.0, participation * (1 - 2 * mass)),
-        (0.0, 0.0, 1 - participation),
-    )
+def _alone(local_epsilon: float, *, share: float, participation: float) -> SlotPair:
+    """A report that nobody hides, of binary response: what it tells is known to be another's, or of none."""
+    mass = 1 / (math.exp(local_epsilon) + 1)
+    gain, rest = share * math.expm1(local_epsilon), -share
+    if participation < 1:  # who reports is known
+        gain, rest, mass = math.expm1(local_epsilon), -1.0, participation * mass
+    told = 2 * mass
+    silent = participation - told
+    atoms = ((gain, 0.0, mass), (0.0, gain, mass), (rest, rest, silent), (0.0, 0.0, 1 - participation))
     return SlotPair(population=1, slots=1, atoms=tuple(atom for atom in atoms if atom[2] > 0))
 
 

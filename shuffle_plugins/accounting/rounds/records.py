@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
@@ -263,17 +261,6 @@ class SampledRecordsRound(ShuffleRound):
             sampling=Sampling.WITHOUT_REPLACEMENT,
             adversary=Adversary.MODEL_OBSERVER,
         )
-
-    def single_bounds(self, delta: float) -> Iterator[tuple[float, str]]:
-        """Upper bounds on ε for a single round: those of the clients' round, lowered by the draw of a record.
-
-        There are none for s > 1.
-        """
-        if self.samples_per_client > 1 or not delta * self.records_per_client < 1:
-            return
-        for epsilon, name in self.clients.single_bounds(delta * self.records_per_client):
-            sampled = math.log1p(math.expm1(min(epsilon, 600.0)) / self.records_per_client)
-            yield sampled * (1 + 1e-12), name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

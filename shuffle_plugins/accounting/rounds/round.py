@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from functools import lru_cache
@@ -275,13 +274,6 @@ class Round(CohortDraw, ABC):
         distributions. If losses were rounded down, exchanging would round them up: override it then.
         """
         return lower_losses(self, family, resolution).reversed()
-
-    def single_bounds(self, delta: float) -> Iterator[tuple[float, str]]:
-        """Further upper bounds on ε, as (ε, name), for a history of exactly one such round.
-
-        They need no loss distribution.
-        """
-        return iter(())
 
     # -- checkpoints --------------------------------------------------------------------------------------
 
