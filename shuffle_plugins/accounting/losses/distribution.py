@@ -213,11 +213,7 @@ def _symmetric_outcomes(losses: Floats, deltas: Floats) -> tuple[Floats, Floats,
 
 
 def tighter(first: PrivacyLossDistribution, second: PrivacyLossDistribution) -> PrivacyLossDistribution:
-    """From above, the smaller of two profiles of one pair, point by point, with what each left out.
-
-    Raises:
-        ValueError: if one is not symmetric, or bounds from below.
-    """
+    """From above, the smaller of two profiles of one pair, point by point, with what each left out."""
     both = (first, second)
     missing = min(each.missing for each in both)
     if not all(each.symmetric and each.kind == "upper" for each in both):
@@ -273,10 +269,7 @@ def discounted(losses: PrivacyLossDistribution, distance: float) -> PrivacyLossD
 
 
 def _merged_tail(loss: Floats, p: Floats, q: Floats, distance: float) -> tuple[int, float, float] | None:
-    """The first outcome of the largest losses that are merged, and their P and Q mass, moved by a distance.
-
-    As few as leave the merged loss above all smaller ones; None if all outcomes are not enough.
-    """
+    """The first of the largest losses that are merged, and their P and Q mass, moved by a distance."""
     above_p = np.cumsum(p[::-1])[::-1] - distance
     above_q = np.cumsum(q[::-1])[::-1] + distance
     with np.errstate(over="ignore"):
@@ -364,11 +357,7 @@ def hockey_sticks(losses: Floats, q: Floats) -> Floats:
 
 
 def mirrored(outcomes: PositiveLosses) -> tuple[Floats, Floats]:
-    """P and Q masses of the symmetric pair with these outcomes, their mirror images, and the rest at no loss.
-
-    Raises:
-        ArithmeticError: if there is more mass than one, so that no pair has this profile.
-    """
+    """P and Q masses of the symmetric pair of these outcomes, mirror images, and the rest at no loss."""
     centre = 1.0 - outcomes.beyond - float((outcomes.p + outcomes.q).sum())
     if not centre >= -1e-9:
         raise ArithmeticError(f"no pair has the profile of these bounds: {centre:g} is left at no loss")
@@ -428,10 +417,7 @@ def _total_variation(outcomes: PositiveLosses) -> float:
 
 
 def _lowered(outcomes: PositiveLosses, amount: float) -> PositiveLosses:
-    """With ``amount`` less at E = 1, and right of it no more than convexity asks for.
-
-    An outcome at E of Q mass q holds q·(E − 1) of what there is at 1; the first ones give it up.
-    """
+    """With ``amount`` less at E = 1, and right of it no more than convexity asks for."""
     if amount <= 0:
         return outcomes
     x = np.expm1(outcomes.loss)
@@ -460,11 +446,7 @@ _NEGLIGIBLE = 1e-40  # chance that the other reports tell so much; no smaller on
 
 
 def profile_of(law: PrivacyLossDistribution) -> tuple[Floats, Floats]:
-    """Losses from 0 up, and δ there from above, of a symmetric distribution.
-
-    Raises:
-        ArithmeticError: if the distribution is not symmetric, or bounds from below.
-    """
+    """Losses from 0 up, and δ there from above, of a symmetric distribution."""
     if not law.symmetric or law.kind != "upper":
         raise ArithmeticError("a profile is made of a symmetric distribution that bounds from above")
     positive = law.loss > 0

@@ -304,12 +304,7 @@ def _profile(
 
 
 def _rare_bound(share: Share, losses: Floats, *, smoothing: float, enough: Floats | None) -> Floats:
-    """Upper bounds of a bucket at some losses.
-
-    Where Chernoff's bound is at most ``enough``, it is taken. A bucket of little probability is often one in
-    which nothing can be said: the bound is one at a loss, and so at all before it. Those take long. Hence
-    some losses far apart are looked at first.
-    """
+    """Upper bounds of a bucket at some losses."""
     found, left = np.ones(len(losses)), np.arange(len(losses))
     if enough is not None:
         log_bound = share.log_bound(losses) - math.log(max(share.mass, 1e-300))
@@ -419,13 +414,7 @@ class _Mixes(MixedShare):
 
 
 def _law(atoms: Atoms, growth: Floats, kept: float) -> Law:
-    """What a report adds, less its mean, if it is read against that share of its law: Lemma 10 of the proofs.
-
-    Args:
-        atoms: (R_x/R_z − 1, R_x'/R_z − 1, mass).
-        growth: E − 1, shape (rows,).
-        kept: the share.
-    """
+    """What a report adds, less its mean, if it is read against that share of its law (Lemma 10)."""
     u, v, mass = np.array(atoms).T
     values = ((u - v) - growth[:, None] * (v + (1 - kept))) / kept
     if kept == 1:
@@ -518,15 +507,7 @@ class _Spread(Share):
         return log_chernoff(shift, each=each, own=own) + scale
 
     def _terms(self, growth: Floats) -> tuple[Floats, BoundedTerms, BoundedTerms]:
-        """What n times the profile is bounded by: E[(x + all terms)₊].
-
-        Args:
-            growth: E − 1, shape (losses,).
-
-        Returns:
-            x = n·(1 − E), the terms of the other clients' reports, and the single term of the report that
-            takes the place of client 1's. All means are zero.
-        """
+        """What n times the profile is bounded by: E[(x + all terms)₊]."""
         pair, known, bucket = self.pair, self.pair.information_bound, self.bucket
         e, n = math.exp(pair.local_epsilon), pair.population
         factor = 1 + growth  # E

@@ -127,9 +127,6 @@ def checked_atoms(atoms: Iterable[tuple[float, float, float]], *, within: float)
     Args:
         atoms: triples (u, v, mass).
         within: how far masses may be from one, and means from zero, relative to the gains.
-
-    Raises:
-        ValueError: if they are not the law of two gains of mean zero.
     """
     found = tuple((float(u), float(v), float(mass)) for u, v, mass in atoms)
     if not all(map(math.isfinite, (x for atom in found for x in atom))):
@@ -678,11 +675,7 @@ class Blanket:
 
 
 def _corner_coordinate(weight: float, largest: float) -> float:
-    """Where in [0, 1] a weight lies between 1 and e^ε0, freed of rounding; nan outside.
-
-    A weight is 1 only if it is so close to it in units of one and of the range: what is small beside e^ε0 may
-    still tell a lot.
-    """
+    """Where in [0, 1] a weight lies between 1 and e^ε0, freed of rounding; nan outside."""
     above, fraction = weight - 1.0, (weight - 1.0) / (largest - 1.0)
     if not -1e-9 <= fraction <= 1 + 1e-9:
         return math.nan

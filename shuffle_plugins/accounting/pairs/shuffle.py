@@ -268,13 +268,7 @@ def _instance_of_an_epoch(draw: CohortDraw) -> CohortDraw:
 
 
 def _placed(draw: CohortDraw, build: Callable[..., Pair], *, upper: bool, few: bool = False) -> PairMixture:
-    """A pair under the sampling and before the adversary of a round.
-
-    ``build`` makes it of a ``population``, ``slots`` and their ``participation``.
-
-    Against a server that sees the cohort, the cohort is the population. A client who checks in to a secret
-    round of a pass, or comes in a secret batch of an epoch, hides among the whole population.
-    """
+    """A pair under the sampling and before the adversary of a round."""
     population, sampling = draw.population, draw.sampling
     if sampling is Sampling.POISSON or (sampling is Sampling.CHECK_IN and draw.sees_cohort):
         if draw.sees_cohort:
@@ -290,11 +284,7 @@ def _placed(draw: CohortDraw, build: Callable[..., Pair], *, upper: bool, few: b
 
 
 def _random_cohorts(draw: CohortDraw, build: Callable[..., Pair], *, upper: bool, few: bool) -> PairMixture:
-    """Poisson cohorts, against a server: the client took part, so the cohort is 1 + Bin(n − 1, γ) and public.
-
-    With full participation fewer clients are worse, so a bucket of cohort sizes is replaced by its smallest
-    size in an upper bound and by its largest in a lower one.
-    """
+    """Poisson cohorts, against a server: the client took part; the cohort is 1 + Bin(n − 1, γ), public."""
     first, last = window_ends(draw.population - 1, draw.sampling_rate)
     edges = _cohort_edges(draw, first=first, size=last - first + 1, upper=upper, few=few)
     sizes = 1 + first + (edges[:-1] if upper else edges[1:] - 1)
@@ -307,11 +297,7 @@ def _random_cohorts(draw: CohortDraw, build: Callable[..., Pair], *, upper: bool
 
 
 def _cohort_edges(draw: CohortDraw, *, first: int, size: int, upper: bool, few: bool) -> Cells:
-    """Where buckets of ``size`` cohort sizes begin and end: close around the mean, wide in the tails.
-
-    Sizes far above the mean are one bucket from above: they are rare, and little better than those before.
-    Those far below are rare but worse, which is felt in small cohorts. ``few`` halves the number of buckets.
-    """
+    """Where buckets of ``size`` cohort sizes begin and end: close around the mean, wide in the tails."""
     if size <= _FEW_SIZES:
         return np.arange(size + 1)
     mean = (draw.population - 1) * draw.sampling_rate - first
@@ -367,11 +353,7 @@ def _alone(local_epsilon: float, *, share: float, participation: float) -> SlotP
 
 
 def _without_high(blanket: Blanket) -> Blanket:
-    """Trade (e, e) reports, with (1, 1) and empty ones, for (e, 1) and (1, e) at equal mean.
-
-    Each trade is a mean-preserving spread (step ii of Claim 2). It is what is left where (e, e) reports are
-    so rare that spreading others over them and nothing loses its digits.
-    """
+    """Trade (e, e) reports, with (1, 1) and empty ones, for (e, 1) and (1, e) at equal mean."""
     e = math.exp(blanket.local_epsilon)
     paired = min(blanket.high, blanket.low)
     return replace(
@@ -428,12 +410,7 @@ def pair_losses(
 
 
 def _parts(mixture: PairMixture, *, kind: BoundKind, resolution: Resolution) -> list[Outcomes]:
-    """Each component's outcomes.
-
-    The outcomes of one of several components are put together as soon as they are listed, more finely than
-    those of all: a pass over millions of them costs far more than listing them. A component of little mass is
-    resolved no more finely than it matters to all.
-    """
+    """Each component's outcomes."""
     pairs = mixture.pairs
     cells = _FINER * STORED_CELLS[kind] * resolution.cells
     if len(pairs) == 1:
@@ -481,11 +458,7 @@ def outcomes_of(
     mass: float = 1.0,
     beside: Callable[[Floats], Floats] | None = None,
 ) -> Outcomes:
-    """A pair's outcomes; ``mass`` and ``beside`` as of :func:`others_losses`.
-
-    Raises:
-        ValueError: if an envelope over datasets is to be bounded from below.
-    """
+    """A pair's outcomes; ``mass`` and ``beside`` as of :func:`others_losses`."""
     if isinstance(pair, SlotPair):
         if kind == "lower":
             return (*slot_losses_from_below(pair), 0.0)
