@@ -12,9 +12,8 @@ from brute_force import shuffled_laws
 from thinning import first_fast
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.pairs import others as mixes
 from shuffle_plugins.accounting.pairs import others as others_module
-from shuffle_plugins.accounting.pairs.others import CommonBucket, MixPair, others_losses
+from shuffle_plugins.accounting.pairs.others import Bucket, MixPair, others_losses
 from shuffle_plugins.accounting.pairs.reports import RecordTypes
 
 VIOLATION = 1e-12
@@ -126,9 +125,8 @@ def test_sums_are_those_of_the_theorem(population: int, cohort: int) -> None:
         kept = u / (1 - types.common + types.common * u)
         seen = types.common * kept
         weight = n / (1 + (n - 1) * seen)
-        bucket = CommonBucket(mass=1.0, kept=kept, own=weight, others=weight * seen)
-        given = mixes._Mixes(pair=pair, mass=1.0, bucket=bucket)
-        found = given.bound(epsilons, share=1e-5)
+        bucket = Bucket(mass=1.0, kept=kept, own=weight, others=weight * seen)
+        found = pair.profile(bucket, epsilons, share=1e-5)
         for epsilon, bound in zip(epsilons[epsilons < math.log(pair.largest_ratio)], found, strict=False):
             direct = max(
                 claim_nine(

@@ -35,8 +35,8 @@ def largest_information(channel: Floats) -> float:
 
 
 def profile(pair: SpreadPair, factors: Floats) -> Floats:
-    shares, left_out = pair.shares()
-    return _profile(shares, np.log(factors), smoothing=1e-2) + left_out
+    buckets, left_out = pair.buckets()
+    return _profile(pair, buckets, np.log(factors), smoothing=1e-2) + left_out
 
 
 def lattice_sum(laws: list[tuple[int, int, int]]) -> tuple[Floats, Floats, float]:
