@@ -29,9 +29,8 @@ from shuffle_plugins.accounting import (
     pair_epsilon_interval,
 )
 from shuffle_plugins.accounting import calibrate as calibrations
-from shuffle_plugins.accounting.accountant import _digest
+from shuffle_plugins.accounting.accountant import _digest, _Instances
 from shuffle_plugins.accounting.composition.pld import LossComposition, Spectrum
-from shuffle_plugins.accounting.instances import Instances
 from shuffle_plugins.accounting.losses.distribution import FINE
 from shuffle_plugins.accounting.published.catalogue import published_bound
 
@@ -487,9 +486,9 @@ def test_an_epochs_cost_says_nothing_about_its_batches() -> None:
 
 def test_a_replaced_history_has_the_instances_of_its_own_rounds() -> None:
     bits = dataclasses.replace(ROUND, mechanism="binary-rr", blanket=Blanket.bit(1.0))
-    kept = Instances()
+    kept = _Instances()
     for history in ([ROUND], [ROUND, bits], [bits], [bits, bits], [ROUND, ROUND]):
-        assert kept._leading_names(history) == Instances()._leading_names(history)
+        assert kept._leading_names(history) == _Instances()._leading_names(history)
 
 
 def test_bounds_that_cross_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

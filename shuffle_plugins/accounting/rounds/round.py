@@ -209,7 +209,7 @@ class Round(CohortDraw, ABC):
 
     # -- the stand-in -------------------------------------------------------------------------------------
     # Some rounds are accounted through a similar round that is easier to compute, the stand-in (see
-    # accounting/replacement.py). `upper_losses` are then the stand-in's.
+    # accounting/accountant.py). `upper_losses` are then the stand-in's.
 
     @property
     def replacement_distance(self) -> float:
