@@ -256,7 +256,7 @@ def test_checkpoints_are_plain_and_exact(method: str) -> None:
         if type(value) in (tuple, dict):
             items = value.items() if isinstance(value, dict) else value
             return all(map(plain, items))
-        return type(value) in (str, int, float, bool)
+        return value is None or type(value) in (str, int, float, bool)
 
     assert plain(state)
     restored = ShuffleAccountant(method=method)
