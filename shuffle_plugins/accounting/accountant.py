@@ -454,7 +454,7 @@ class ShuffleAccountant:
             raise ValueError(
                 f"no ε at δ={delta:g}: the reports' own δ0 and cut tails add up to {own:.3g} for one client, "
                 f"and to {self._replacement.charge(0.0):.3g} with pure randomizers instead of (ε0, δ0) ones; "
-                "use a smaller δ0 (more noise), fewer rounds, or a larger δ"
+                f"use a smaller δ0 (more noise), fewer rounds, or a larger δ{self._remedies()}"
             )
         if tightest[0] == math.inf:
             raise ValueError(
@@ -463,6 +463,9 @@ class ShuffleAccountant:
                 "more coins or shares, more noise, fewer rounds, or a larger δ"
             )
         return tightest
+
+    def _remedies(self) -> str:
+        return "".join(f"; {each}" for each in dict.fromkeys(one.remedy for one in self._rounds) if each)
 
     def _certified(self, delta: float) -> tuple[float, str]:
         """The least certified ε and its bound's name; infinite if there is none."""

@@ -152,6 +152,11 @@ class Round(CohortDraw, ABC):
         return "what rounds of this kind release, which they do not say"
 
     @property
+    def remedy(self) -> str:
+        """What would give such a round a certified ε, where it has none."""
+        return ""
+
+    @property
     def secrecy(self) -> str:
         """How clients are sampled, what of it must stay secret, and whether their own coins must, too."""
         drawn = str(CohortDraw.secrecy.fget(self))  # type: ignore[attr-defined]

@@ -84,8 +84,6 @@ def test_laws_bracket_the_exact_profile(resolution, local_epsilon, population, c
         assert above - below <= scale * exact * (1 + multiple**2)
 
 
-
-
 def test_powers_of_a_transform_are_off_by_no_more_than_is_charged() -> None:
     law = np.exp(-(np.linspace(-4, 6, 300) ** 2))
     spectrum = np.fft.rfft(law / law.sum(), n=1_000)[:60]
