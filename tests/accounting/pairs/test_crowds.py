@@ -198,19 +198,6 @@ def test_never_above_the_blanket_nor_below_an_instance(
         assert interval.lower <= interval.upper <= upper(generic, 3, 1e-4) * (1 + 1e-3)
 
 
-@pytest.mark.slow
-def test_costs_rise_and_fall_as_they_should() -> None:
-    common = {"population": 20_000, "cohort": 2_000}
-    rising = [upper(sign_round(level, **common), 20, 1e-6) for level in (0.5, 1.0, 2.0, 4.0)]
-    assert rising == sorted(rising)
-    longer = [upper(sign_round(1.0, **common), steps, 1e-6) for steps in (1, 10, 100)]
-    assert longer == sorted(longer)
-    hidden = [upper(sign_round(1.0, population=n, cohort=2_000), 20, 1e-6) for n in (2_000, 8_000, 50_000)]
-    assert hidden == sorted(hidden, reverse=True)
-    alone = upper(sign_round(1.0, population=2_000, cohort=2_000), 20, 1e-6)
-    assert upper(sign_round(1.0, **common, adversary="server"), 20, 1e-6) == alone
-
-
 def test_epochs_and_check_ins_keep_the_blanket() -> None:
     for scheme in ("epoch", "check-in"):
         signs = sign_round(1.0, population=1_000, cohort=100, sampling=scheme)
