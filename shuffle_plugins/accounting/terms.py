@@ -125,7 +125,7 @@ def round_adversary(adversary: Adversary | str) -> Adversary:
     return found
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class CohortDraw:
     """How a round's cohort comes about, and who looks: fields as of ``Round``, which derives from it."""
 

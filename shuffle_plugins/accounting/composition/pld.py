@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -35,14 +36,15 @@ _CHEAP_GRID, _AFFORDABLE_GRID = (
 _MOST_GRID = 1 << 23  # points of the largest transform: its arrays take some hundred megabytes
 _MOST_CELLS = 1 << 22  # that one step's losses may span
 _FINEST_CELL = 1e-4  # of the span of one step's loss: finer grids of one step are not worth their size
-_RUNGS = 4  # of a ladder, to each doubling
+_RUNGS, _CLOSEST_RUNGS = 4, 2.0**-10  # of a ladder, to each doubling; of one, where laws change fast
 _UNIT_ROUNDOFF = 2.0**-53
 _RELATIVE_SLACK = 1e-10  # of a δ summed over outcomes: more than sums of so many positive numbers can be off
 _EPSILON_SLACK, _RELATIVE_EPSILON_SLACK = 1e-13, 1e-12  # what rounding of grid points can take off an ε
 _NO_FLOAT = -746.0  # log of what is zero as a float
 _LARGEST_EXPONENT = 700.0  # e to this power is a float
 _CHERNOFF_STRENGTHS = (81.0, 60.0, 40.0, 120.0, 25.0, 240.0, 12.0, 6.0)
-_NEGLIGIBLE_OUTSIDE = 1e-12  # tilted mass outside a window
+_NEGLIGIBLE_OUTSIDE, _SMALL_OUTSIDE = 1e-12, 1e-9  # tilted masses outside a window; the second, of large ones
+_LARGE_GRID = 1 << 19  # points of a window from which it is widened only for what matters
 _REFINEMENTS, _SETTLED = 4, 1e-5  # of ε by a window centred on it: how often, and the change that ends it
 _NEXT_TO_NOTHING = 1e-9  # of ε: closer than that to the largest losses together it is not looked for
 _MOST_PRODUCTS, _MOST_MULTIPLIED = 1_000_000, 20  # outcomes and steps up to which all products are listed
@@ -498,22 +500,42 @@ class LossComposition:
         return (tilt,) if -log_delta < most else (tilt, tilt / 4, tilt / 16, tilt / 64)
 
     def _solve_tilt(self, excess: Callable[[float], float]) -> float:
-        """The lowest rung that is high enough; at most 19 % too high, about a deviation at the centre."""
-        high = self._most_tilt
+        """The lowest rung that is high enough: about a deviation too high at the centre.
+
+        Where the law changes fast, as of losses that are rarely far larger than all others, rungs are closer.
+        """
+        most = self._most_tilt
         if excess(0.0) >= 0:
             return 0.0
-        if excess(high) <= 0:
-            return high
+        if excess(most) <= 0:
+            return most
         # Most answers are a few doublings above the inverse of the deviation.
-        octave = math.floor(math.log2(min(1.0 / self._deviation, high / 2)))
-        while excess(math.pow(2.0, octave)) > 0:
-            octave -= 1
-        while excess(min(math.pow(2.0, octave + 1), high)) <= 0:
-            octave += 1
-        rungs = (min(_rung(_RUNGS * octave + i), high) for i in range(1, _RUNGS))
-        return next((rung for rung in rungs if excess(rung) > 0), min(math.pow(2.0, octave + 1), high))
+        low = float(math.floor(math.log2(min(1.0 / self._deviation, most / 2))))
+        while excess(math.pow(2.0, low)) > 0:
+            low -= 1
+        while excess(min(math.pow(2.0, low + 1), most)) <= 0:
+            low += 1
+        high = low + 1
+        while high - low > 1 / _RUNGS or (high - low > _CLOSEST_RUNGS and self._jumps(low, high)):
+            middle = (low + high) / 2
+            low, high = (low, middle) if excess(min(math.pow(2.0, middle), most)) > 0 else (middle, high)
+        return min(math.pow(2.0, high), most)
+
+    def _jumps(self, low: float, high: float) -> bool:
+        below, above = (self._cumulant(min(math.pow(2.0, at), self._most_tilt)) for at in (low, high))
+        return above.variance > 2 * below.variance
 
     def _window(self, tilt: float) -> Window:
+        """The window at this tilt or, if it had too many points, at the next rung whose window has not.
+
+        Losses that are rarely far larger than all others widen the law at once where a tilt reaches them.
+        """
+        for lower in (tilt * 2.0 ** (-rungs / _RUNGS) for rungs in range(_RUNGS)):
+            with suppress(ArithmeticError):
+                return self._window_at(lower)
+        return self._window_at(0.0)
+
+    def _window_at(self, tilt: float) -> Window:
         if tilt in self._windows:
             return self._windows[tilt]
         cumulant, centre, variance = self._cumulant(tilt)
@@ -550,7 +572,11 @@ class LossComposition:
         reach = max(_SIGMAS * deviation, 64 * self._cell)
         while True:
             outside = sum(self._outside(tilt, cumulant, centre, sign * reach) for sign in (1.0, -1.0))
-            if outside < _NEGLIGIBLE_OUTSIDE or 2 * reach > _MOST_GRID * self._cell:
+            large = 2 * reach > _LARGE_GRID * self._cell
+            if (
+                outside < (_SMALL_OUTSIDE if large else _NEGLIGIBLE_OUTSIDE)
+                or 2 * reach > _MOST_GRID * self._cell
+            ):
                 return reach, outside
             reach *= 1.4
 

@@ -1,4 +1,4 @@
-"""The noise of sums: fair coins through the Gaussian that covers them, crowds' bits, and discrete Laplace.
+"""The noise of sums: fair coins through the Gaussian that covers them, and crowds' bits.
 
 Sums in the shuffle model get their noise from fair coins of many clients: Bin(M, ½). A channel that commutes
 with integer shifts takes a Gaussian to nearly that. So an integer query with binomial noise is, up to total
@@ -586,63 +586,3 @@ def _shift(laws: Iterator[_Law] | list[_Law], *, start: float) -> float:
             middle = math.sqrt(short * shift)
             short, shift = (short, middle) if law.within(middle) else (middle, shift)
     return shift if checked else math.inf
-
-
-_MOST_POINTS_LAPLACE = 1 << 11
-_MOST_LISTED_LAPLACE = 1 << 24  # outcomes of an instance
-_LAPLACE_ROUNDOFF = 1e-12
-_WRAPPED = 1e-11  # more than sums mod q can move: their range leaves out noise of probability 2**-40
-
-
-def laplace_profile(*, rate: float, shift: int) -> tuple[Floats, Floats]:
-    """Losses from 0 up, and δ there rounded up: of the discrete Laplace against itself ``shift`` steps away.
-
-    Where more than 2,048 losses occur, that many of them: between points of a profile its chord is above it.
-    """
-    places = shift // 2 + 1
-    j = np.unique(np.linspace(0, places - 1, min(places, _MOST_POINTS_LAPLACE)).astype(np.int64))[::-1]
-    losses: Floats = np.asarray(rate * (shift - 2 * j), dtype=np.float64)
-    values: Floats = -np.expm1(-rate * j.astype(np.float64))
-    if shift % 2:
-        # No loss is 0: there the chord between the losses ±a counts.
-        centre = values[0] + math.exp(-rate * (places - 1)) * math.tanh(rate / 2)
-        kept = slice(0 if places <= _MOST_POINTS_LAPLACE else 1, None)
-        losses, values = np.append(0.0, losses[kept]), np.append(centre, values[kept])
-    return losses * (1 + _LAPLACE_ROUNDOFF), values * (1 + _LAPLACE_ROUNDOFF)
-
-
-def laplace_losses(
-    *, rate: float, shift: int, sampling_rate: float, resolution: Resolution
-) -> PrivacyLossDistribution:
-    """From above, the privacy loss distribution of the discrete Laplace on a sample of fixed size.
-
-    Args:
-        rate: how fast the noise falls, in nats per step.
-        shift: how many steps two sums can be apart.
-        sampling_rate: γ in (0, 1].
-        resolution: how finely losses are resolved on their grid.
-    """
-    losses, deltas = laplace_profile(rate=rate, shift=shift)
-    return profile_losses(losses, deltas, resolution=resolution, sampling_rate=sampling_rate)
-
-
-def has_laplace_instance(*, shift: int) -> bool:
-    """Whether :func:`laplace_instance_losses` can list the outcomes."""
-    return 0 < shift <= _MOST_LISTED_LAPLACE
-
-
-def laplace_instance_losses(
-    *, rate: float, shift: int, sampling_rate: float, resolution: Resolution
-) -> PrivacyLossDistribution:
-    """From below: everybody else holds x', and the client x or x', ``shift`` steps apart.
-
-    P is the law of the sum when the client holds x and takes part with probability γ. Arguments as of
-    :func:`laplace_losses`, ``shift`` at least 1.
-    """
-    fall = -rate
-    outside = 1 / (1 + math.exp(fall))
-    inside = -math.expm1(fall) * outside * np.exp(fall * np.arange(1, shift))
-    moved = np.concatenate([[outside], inside, [outside * math.exp(fall * shift)]]) * (1 - _WRAPPED)
-    q = moved[::-1]
-    p = (1 - sampling_rate) * q + sampling_rate * moved
-    return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
