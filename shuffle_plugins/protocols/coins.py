@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy import special
-from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Adversary, PrivacyTarget, Sampling, SumRound
@@ -25,6 +24,7 @@ from shuffle_plugins.accounting.pairs.gaussian_cover import (
     log_ratio,
 )
 from shuffle_plugins.core import Count, Dim, Radius, Reports, Rows, checks
+from shuffle_plugins.core.lazy_torch import Tensor
 from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.draws import (
     COINS_AT_ONCE,

@@ -10,15 +10,14 @@ from functools import cached_property, lru_cache
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Adversary, PoissonBinomialRound, PrivacyTarget
 from shuffle_plugins.compressors import KashinFrame
 from shuffle_plugins.core import Dim, LocalEpsilon, Radius, Reports, Rows, checks, rows_at_once, whole_number
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
-from shuffle_plugins.mechanisms.signs.randomized_response import SignThresholds
+from shuffle_plugins.mechanisms.sign_patterns import SignThresholds
 from shuffle_plugins.protocols.lattices import compiled_kernels
 from shuffle_plugins.protocols.sums import (
     CountSum,

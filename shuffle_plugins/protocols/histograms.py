@@ -5,10 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from shuffle_plugins.core import Rows, checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.protocols.sums import _R, LabelledSum, Tally
 from shuffle_plugins.randomness import Randomness
 

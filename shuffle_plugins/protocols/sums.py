@@ -8,8 +8,6 @@ from abc import abstractmethod
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import (
@@ -26,6 +24,7 @@ from shuffle_plugins.accounting import (
     participation_losses,
 )
 from shuffle_plugins.core import FieldLayout, Ranged, ReportLayout, Reports, checks, whole_number
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms import Reporter, Summation
 
 _R = TypeVar("_R", bound=Round)

@@ -39,7 +39,7 @@ from shuffle_plugins.core import (
     rows_at_once,
 )
 from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
-from shuffle_plugins.mechanisms.signs.bit_planes import (
+from shuffle_plugins.mechanisms.bit_planes import (
     MAX_LEVELS,
     NEXT_TO_NOTHING,
     BitPlanes,
@@ -48,9 +48,14 @@ from shuffle_plugins.mechanisms.signs.bit_planes import (
     plane_weights,
     worst_excess,
 )
-from shuffle_plugins.mechanisms.signs.coefficients import check_expected, flat_lean, sound_level
-from shuffle_plugins.mechanisms.signs.randomized_response import Constants, SignThresholds
-from shuffle_plugins.mechanisms.signs.representations import Frame, representation
+from shuffle_plugins.mechanisms.coefficients import (
+    Frame,
+    check_expected,
+    flat_lean,
+    representation,
+    sound_level,
+)
+from shuffle_plugins.mechanisms.sign_patterns import Constants, SignThresholds
 from shuffle_plugins.protocols.sums import LabelledSum, Participants, Tally, check_clips, honest_population
 from shuffle_plugins.randomness import Randomness, secure
 

@@ -28,7 +28,7 @@ from shuffle_plugins.core import (
     rows_at_once,
 )
 from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
-from shuffle_plugins.mechanisms.categories.mixture_oracle import flip_threshold
+from shuffle_plugins.mechanisms.oracles import flip_threshold
 from shuffle_plugins.protocols.draws import DRAWN_DISTANCE, drawn_binomials
 from shuffle_plugins.protocols.histograms import HistogramProtocol
 from shuffle_plugins.protocols.sums import CountSum, Participants, check_clips, honest_population, unreachable

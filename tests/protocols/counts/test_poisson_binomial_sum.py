@@ -10,7 +10,7 @@ import torch
 
 from shuffle_plugins.accounting import PrivacyTarget, ShuffleAccountant
 from shuffle_plugins.core import Rows
-from shuffle_plugins.mechanisms.signs.randomized_response import plus_thresholds
+from shuffle_plugins.mechanisms.sign_patterns import plus_thresholds
 from shuffle_plugins.protocols import BallSum, PoissonBinomialSum
 from shuffle_plugins.protocols import counts as sums
 from shuffle_plugins.protocols.sums import least_noise_multiplier

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.core import Reports
-from shuffle_plugins.mechanisms.signs.bit_planes import SampledPlan, plane_value, plane_weights
+from shuffle_plugins.mechanisms.bit_planes import SampledPlan, plane_value, plane_weights
 from shuffle_plugins.protocols import BallSum, BinarySum, CubeSum, VectorSum, published
 from shuffle_plugins.protocols.tags import _level_epsilons
 from shuffle_plugins.randomness import SeededRandomness
