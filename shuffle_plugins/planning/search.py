@@ -93,8 +93,8 @@ def plan(
             passes and check-in T counts passes. Against a server every round is charged as if one client were
             in all of them.
         cohorts: candidates for k, or None to search; expected numbers where clients join on their own.
-        norm: of the clients' ball, ``"l1"``, ``"l2"`` or ``"linf"``: the mechanism's own by default, ℓ2 with several
-            mechanisms. A mechanism of another norm takes the smallest ball of its norm around it.
+        norm: of the clients' ball, ``"l1"``, ``"l2"`` or ``"linf"``: the mechanism's own by default, ℓ2 with
+            several mechanisms. A mechanism of another norm takes the smallest ball of its norm around it.
         tolerance: ``thrifty`` may exceed the least error by this share of it.
         whole_grid: try every combination of the grids, for a picture; by default of large grids only those of
             the best cohort, and of the best T.
