@@ -23,7 +23,6 @@ MAX_SCALE = 1 << 30
 MAX_SIGMA = 1 << 26
 """Largest σ that discrete Gaussian noise is sampled with."""
 
-_FARTHEST = 24  # in σ; beyond lies a probability below e^-280
 _CHUNK = 1 << 16  # values drawn at a time, which fit a cache
 _DIGITS = 63  # bits of the uniform draw that is compared
 _FLOAT_ERROR = 2.0**-48  # relative; bounds float64 here with room. Closer calls are decided in integers
@@ -32,20 +31,12 @@ _FLOAT_ERROR = 2.0**-48  # relative; bounds float64 here with room. Closer calls
 def bernoulli_exp(numerators: Tensor, *, denominator: int, randomness: Randomness) -> Tensor:
     r"""Draw one bool per entry, true with probability exactly :math:`e^{-numerator/denominator}`.
 
-    Args:
-        numerators: int64 (count,), zero or more.
-        denominator: at least 1.
-        randomness: one word per entry, and more where that leaves the answer open.
+    ``numerators`` are int64 (count,), zero or more, and the denominator at least 1.
     """
-    checks.whole("denominator", denominator)
-    if numerators.dtype != torch.int64 or (numerators.numel() and int(numerators.min()) < 0):
-        raise ValueError("numerators must be int64, zero or more")
     words = randomness.words(len(numerators), device=numerators.device).bitwise_and_((1 << _DIGITS) - 1)
-    exponents = numerators.double() / denominator
-    margin = torch.exp(-exponents).sub_(_uniform(words))
-    error = torch.exp(-exponents).mul_(exponents.add_(4)).mul_(_FLOAT_ERROR).add_(2.0 ** (1 - _DIGITS))
-    accepted = margin > 0
-    for i in (margin.abs_() <= error).nonzero().squeeze(1).tolist():
+    margin = (numerators.double() / -denominator).exp_().sub_(_uniform(words))
+    accepted = margin > 0  # e^-x is off by (x + 4)·e^-x times the relative error, so by 4 times that at most
+    for i in (margin.abs_() <= 5 * _FLOAT_ERROR).nonzero().squeeze(1).tolist():
         exponent = Fraction(int(numerators[i]), denominator)
         accepted[i] = _is_below_exp(int(words[i]), exponent=exponent, randomness=randomness)
     return accepted
@@ -56,16 +47,8 @@ def discrete_laplace(
 ) -> Tensor:
     r"""Independent k with P[k] ∝ :math:`e^{-|k|/scale}`, (count,) int64; exact.
 
-    The magnitude is :math:`\lfloor -scale \ln U \rfloor`; minus zero is drawn again.
-
-    Args:
-        count: how many numbers to draw.
-        scale: a ratio of integers, positive, at most 2**30.
-        randomness: about one word a value.
-        device: where the values are wanted.
-
-    Raises:
-        ValueError: if the scale is out of range.
+    The magnitude is :math:`\lfloor -scale \ln U \rfloor`; minus zero is drawn again. ``scale`` is positive
+    and at most 2**30.
     """
     if isinstance(scale, bool) or not isinstance(scale, (Fraction, int)) or not 0 < scale <= MAX_SCALE:
         raise ValueError(f"the scale must be a positive ratio of integers, at most 2**30, got {scale!r}")
@@ -75,12 +58,12 @@ def discrete_laplace(
         words = randomness.words(size, device=device)
         negative = words < 0
         words = words.bitwise_and_((1 << _DIGITS) - 1)
-        uniform = _uniform(words)
-        depth = uniform.log().neg_()
-        error = (depth + 1).mul_(_FLOAT_ERROR).add_(2.0**-_DIGITS / uniform).mul_(rounded_scale)
-        depth.mul_(rounded_scale)
-        magnitude = depth.to(torch.int64)
-        unclear = (depth - error).clamp_(min=0).to(torch.int64) != (depth + error).to(torch.int64)
+        depth = _uniform(words).log_()
+        deepest = -float(depth.min())
+        error = rounded_scale * ((deepest + 1) * _FLOAT_ERROR + 2.0**-_DIGITS * math.exp(deepest))
+        magnitude = depth.mul_(-rounded_scale).to(torch.int64)
+        fraction = depth.sub_(magnitude)
+        unclear = (fraction < error) | (fraction > 1 - error)
         for i in unclear.nonzero().squeeze(1).tolist():
             magnitude[i] = _floor_of_logarithm(int(words[i]), scale=exact_scale, randomness=randomness)
         kept = ~(negative & (magnitude == 0))
@@ -95,22 +78,13 @@ def discrete_gaussian(
     r"""Independent k with P[k] ∝ :math:`e^{-k^2/(2σ^2)}`, (count,) int64.
 
     A discrete Laplace k of scale σ is kept with probability :math:`e^{-(|k|-σ)^2/(2σ^2)}`. Values beyond 24σ,
-    of probability below e^-280, are never drawn; apart from that the law is exact.
-
-    Args:
-        count: how many numbers to draw.
-        sigma: σ, a whole number in [1, 2**26].
-        randomness: about three words a value.
-        device: where the values are wanted.
-
-    Raises:
-        ValueError: if σ is out of range.
+    of probability below e^-280, are never drawn; apart from that the law is exact. σ is at most 2**26.
     """
     checks.whole("sigma", sigma, at_most=MAX_SIGMA)
 
     def propose(size: int) -> Tensor:
         drawn = discrete_laplace(size, scale=sigma, randomness=randomness, device=device)
-        drawn = drawn[drawn.abs() <= _FARTHEST * sigma]
+        drawn = drawn[drawn.abs() <= 24 * sigma]
         distance = drawn.abs().sub_(sigma).square_()
         return drawn[bernoulli_exp(distance, denominator=2 * sigma * sigma, randomness=randomness)]
 
@@ -140,7 +114,7 @@ def _is_below_exp(word: int, *, exponent: Fraction, randomness: Randomness) -> b
         return True
     digits = _DIGITS
     while True:
-        with decimal.localcontext(_context(digits)):
+        with decimal.localcontext(decimal.Context(prec=digits // 3 + 60)):
             edge = (-_decimal(exponent)).exp() * (1 << digits)
             slack = decimal.Decimal(10) ** -10
             if word + 1 <= edge - slack:
@@ -154,7 +128,7 @@ def _floor_of_logarithm(word: int, *, scale: Fraction, randomness: Randomness) -
     """⌊-scale·ln U⌋ for a U whose first 63 digits are known."""
     digits = _DIGITS
     while True:
-        with decimal.localcontext(_context(digits)):
+        with decimal.localcontext(decimal.Context(prec=digits // 3 + 60)):
             factor, slack = _decimal(scale), decimal.Decimal(10) ** -(digits // 3 + 30)
             least = -factor * (decimal.Decimal(word + 1) / (1 << digits)).ln() - slack
             if word:
@@ -167,10 +141,6 @@ def _floor_of_logarithm(word: int, *, scale: Fraction, randomness: Randomness) -
 
 def _refined(word: int, digits: int, randomness: Randomness) -> tuple[int, int]:
     return (word << 64) | (int(randomness.words(1)[0]) & ((1 << 64) - 1)), digits + 64
-
-
-def _context(digits: int) -> decimal.Context:
-    return decimal.Context(prec=digits // 3 + 60)
 
 
 def _decimal(value: Fraction) -> decimal.Decimal:

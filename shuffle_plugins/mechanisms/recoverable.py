@@ -9,17 +9,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Annotated
 
-from shuffle_plugins.core import Field, checks
+from shuffle_plugins.core import Count, LocalEpsilon, Ranged, checked_categories, checks, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.categories.mixture_oracle import Mixture, whole_numbers
+from shuffle_plugins.mechanisms.oracles import Mixture
 from shuffle_plugins.randomness import Randomness, secure
 
-_SMALL = 1e-4  # below, the fraction loses digits to cancellation
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KeyLaw:
+@dataclass(frozen=True, kw_only=True)
+class KeyLaw(Ranged):
     r"""A key of ``size`` values, ``heavy`` of which have odds e^ε0 over the others.
 
     With s heavy values of N and :math:`t = s\,e^{ε_0} + N - s` the probabilities are :math:`e^{ε_0}/t` and
@@ -31,13 +30,12 @@ class KeyLaw:
         heavy: s, in [1, N - 1].
     """
 
-    local_epsilon: float
-    size: int
-    heavy: int
+    local_epsilon: LocalEpsilon
+    size: Annotated[int, whole_number(at_least=2, at_most=checks.MAX_DIM)]
+    heavy: Count
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "local_epsilon", checks.local_epsilon(self.local_epsilon))
-        checks.whole("size", self.size, at_least=2, at_most=checks.MAX_DIM)
+        super().__post_init__()
         checks.whole("heavy", self.heavy, at_most=self.size - 1)
 
     @classmethod
@@ -96,9 +94,6 @@ class RecoverableResponse:
     Args:
         local_epsilon: ε0 in nats, in [1e-9, 500].
         dim: K, the number of categories, at least 2.
-
-    Raises:
-        ValueError: if a parameter is out of range, or γ is below 2**-62.
     """
 
     def __init__(self, *, local_epsilon: float, dim: int) -> None:
@@ -127,9 +122,6 @@ class RecoverableResponse:
         """Log-probability of each key, float64, with γ as it is rounded.
 
         A report y has, for a client who holds x, the probability of the key (y - x) mod K.
-
-        Raises:
-            ValueError: if a key is no whole number in [0, dim).
         """
         heavy = self._numbers(keys) < self._law.heavy
         uniform = math.log(self._mixture.noise) - math.log(self.dim)
@@ -138,40 +130,25 @@ class RecoverableResponse:
     def draw_keys(
         self, clients: int, *, randomness: Randomness | None = None, device: torch.device | str = "cpu"
     ) -> Tensor:
-        """Fresh keys, int64 (clients,) in [0, dim), for as many categories.
-
-        Args:
-            clients: number of clients.
-            randomness: source of all random bits; a fresh :class:`SecureRandomness` by default.
-            device: where they are put.
-        """
+        """Fresh keys, int64 (clients,) in [0, dim), for as many categories."""
         randomness = secure(randomness)
-        heavy = randomness.bernoulli(torch.tensor(self._mixture.kept, device=device).expand(clients))
+        heavy = self._mixture.truthful(clients, randomness, device)
         likely = randomness.integers(self._law.heavy, clients, device=device)
         return torch.where(heavy, likely, randomness.integers(self.dim, clients, device=device))
 
     def hide(self, x: Tensor, keys: Tensor) -> Tensor:
         """(x + key) mod dim, int64 (clients,): what may be published.
 
-        Args:
-            x: (clients,) integers in [0, dim).
-            keys: of :meth:`draw_keys`, one for each client, never used before.
-
-        Raises:
-            ValueError: if the two differ in length, or hold a number that is no category.
+        Every category takes a key of :meth:`draw_keys` that was never used before.
         """
         return (self._numbers(x) + self._matching(keys, x)) % self.dim
 
     def recover(self, published: Tensor, keys: Tensor) -> Tensor:
-        """(published - key) mod dim, int64 (clients,): the categories themselves.
-
-        Raises:
-            ValueError: as :meth:`hide`.
-        """
+        """(published - key) mod dim, int64 (clients,): the categories themselves."""
         return (self._numbers(published) - self._matching(keys, published)) % self.dim
 
     def _numbers(self, values: Tensor) -> Tensor:
-        return whole_numbers(Field(values, (self.dim - 1).bit_length()), below=self.dim)
+        return checked_categories(values, categories=self.dim)
 
     def _matching(self, keys: Tensor, x: Tensor) -> Tensor:
         found = self._numbers(keys)
@@ -184,21 +161,14 @@ def key_reuse_entropy(*, local_epsilon: float, categories: int, samples: int) ->
     """Least entropy, in bits, of a key that hides T samples at ε0 each and recovers them (Theorem 7.6.1).
 
     T times that of one sample: nothing is saved by using randomness again, nor by sharing it among clients.
-
-    Args:
-        local_epsilon: ε0 in nats, for a change of any one sample.
-        categories: K, at least 2.
-        samples: T, at least 1.
     """
-    return (
-        checks.whole("samples", samples)
-        * KeyLaw.shortest(local_epsilon=local_epsilon, categories=categories).entropy_bits
-    )
+    one = KeyLaw.shortest(local_epsilon=local_epsilon, categories=categories).entropy_bits
+    return checks.whole("samples", samples) * one
 
 
 def _best_share(local_epsilon: float) -> float:
     """(e^ε(ε - 1) + 1)/(e^ε - 1)², which falls from 1/2; by its series where the fraction loses digits."""
-    if local_epsilon < _SMALL:
+    if local_epsilon < 1e-4:
         return 0.5 - local_epsilon / 6
     decay = math.exp(-local_epsilon)
     return decay * (local_epsilon - 1 + decay) / math.expm1(-local_epsilon) ** 2

@@ -1,26 +1,30 @@
-"""Hadamard response in one bit, also when little randomness is at hand."""
+"""Hadamard response in one bit, also with little randomness, and in layers for several analysts."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import pairwise
 from typing import ClassVar
 
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket, RecordTypes
 from shuffle_plugins.compressors import hadamard_scatter, hadamard_signs, padded_dim
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checked_categories, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.categories.hadamard_response import ideal_hadamard_response
-from shuffle_plugins.mechanisms.categories.mixture_oracle import Mixture, as_built, flip_threshold, odds_below
-from shuffle_plugins.mechanisms.frequency import FrequencyOracle
-from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES
-from shuffle_plugins.randomness import WHOLE, Randomness
-
-_NO_EDGE = 1 - 1e-6  # nearer to 1, the spread masses lose their digits
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES, FrequencyOracle
+from shuffle_plugins.mechanisms.oracles import (
+    Mixture,
+    as_built,
+    flip_threshold,
+    ideal_hadamard_response,
+    odds_below,
+)
+from shuffle_plugins.randomness import WHOLE, Randomness, secure
 
 
 def binary_entropy(probability: float) -> float:
@@ -58,12 +62,7 @@ class LimitedHadamard(FrequencyOracle):
     = 0.0114 and K = 1000 this very mechanism has less error. The order is 1/q, not 1/q².
 
     Args:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: K, the number of categories, at least 2.
         randomness_bits: R, bits of private randomness for the answer, positive; as many as help by default.
-
-    Raises:
-        ValueError: if a parameter is out of range, or R leaves no answer that tells anything.
     """
 
     name: ClassVar[str] = "limited-hadamard"
@@ -71,16 +70,11 @@ class LimitedHadamard(FrequencyOracle):
     def __init__(self, *, local_epsilon: float, dim: int, randomness_bits: float | None = None) -> None:
         super().__init__(local_epsilon=local_epsilon, dim=dim)
         self._size = padded_dim(dim + 1)
-        self._index_bits = (self._size - 1).bit_length()
-        critical = critical_randomness(self.local_epsilon)
-        given = (
-            critical
-            if randomness_bits is None
-            else checks.number("randomness_bits", randomness_bits, above=0)
-        )
-        self._limited = given < critical
-        if self._limited:
-            self._yes = math.floor(_smaller_probability(given) * WHOLE)
+        self._limited = randomness_bits is not None and checks.number(
+            "randomness_bits", randomness_bits, above=0
+        ) < critical_randomness(self.local_epsilon)
+        if randomness_bits is not None and self._limited:
+            self._yes = math.floor(_smaller_probability(randomness_bits) * WHOLE)
             self._no = math.ceil(self._yes / odds_below(self.local_epsilon))
         else:
             self._no = flip_threshold(self.local_epsilon)
@@ -105,9 +99,10 @@ class LimitedHadamard(FrequencyOracle):
         return self._yes / WHOLE
 
     @property
+    @override
     def layout(self) -> ReportLayout:
-        """The group's index, and the answer bit."""
-        return ReportLayout(self.name, self.dim, (FieldLayout(self._index_bits), FieldLayout(1)))
+        fields = FieldLayout((self._size - 1).bit_length()), FieldLayout(1)
+        return ReportLayout(self.name, self.dim, fields)
 
     @property
     def _gain(self) -> float:
@@ -138,22 +133,22 @@ class LimitedHadamard(FrequencyOracle):
 
     @override
     def sum(self, reports: Reports) -> Tensor:
-        groups, answers = self._parts(reports)
+        groups, answers = self.read_reports(reports, self._size, 2)
         offset = (WHOLE - self._yes - self._no) / WHOLE
         values = (2 * answers - 1).double().add_(offset).div_(self._gain)
         return hadamard_scatter(groups, values, dim=self.dim + 1)[1:]
 
+    @override
     def outcomes(self) -> Reports | None:
-        """Either answer of every group, up to 2**15 groups."""
         if 2 * self._size > MOST_OUTCOMES:
             return None
         every = torch.arange(2 * self._size)
         return self.layout.reports(every // 2, every % 2)
 
+    @override
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
-        """Log-probability of each report, had its client held category x; thresholds as they are rounded."""
         category = self.check_categories(x.reshape(1)).to(reports.fields[0].values.device)
-        groups, answers = self._parts(reports)
+        groups, answers = self.read_reports(reports, self._size, 2)
         ones = self._one_thresholds(category + 1, groups)
         drawn = torch.where(answers > 0, ones, WHOLE - ones)
         return drawn.double().div_(WHOLE).log_().sub_(math.log(self._size))
@@ -161,12 +156,8 @@ class LimitedHadamard(FrequencyOracle):
     def _one_thresholds(self, rows: Tensor, groups: Tensor) -> Tensor:
         return torch.where(hadamard_signs(rows, groups) > 0, self._yes, self._no)
 
-    def _parts(self, reports: Reports) -> tuple[Tensor, Tensor]:
-        groups, answers = self.read_reports(reports, self._size, 2)
-        return groups, answers
-
+    @override
     def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
-        """A group and a bit for each category."""
         groups = randomness.integers(self._size, len(x), device=x.device)
         return self.layout.reports(groups, randomness.bernoulli(self._one_thresholds(x + 1, groups)))
 
@@ -189,12 +180,7 @@ def _limited_blanket(*, local_epsilon: float, yes: int, no: int) -> Blanket:
     quarter each: all pairs have the same law. Under the blanket, of mass p + 1 - q, the answer 1 has
     probability p and weighs e^ε0 for who means yes; the answer 0 has 1 - q and weighs r = (1 - p)/(1 - q) <
     e^ε0 for who means no. The atoms (r, r) are spread over (1, 1) and (e^ε0, e^ε0) at equal mean: an upper
-    bound.
-
-    Args:
-        local_epsilon: ε0 in nats.
-        yes: q, probability of a 1 where the answer is yes, in units of 2**-62; at most half.
-        no: p, where it is no; at least q·e^-ε0.
+    bound. ``yes`` is q, at most half, and ``no`` p, both in units of 2**-62.
     """
     one, zero = no / WHOLE / 4, (WHOLE - yes) / WHOLE / 4
     excess = (yes - no) / (WHOLE - yes)
@@ -208,7 +194,7 @@ def _limited_blanket(*, local_epsilon: float, yes: int, no: int) -> Blanket:
         (excess, 0.0, zero),
         (0.0, 0.0, 0.5),
     )
-    if spread > _NO_EDGE:
+    if spread > 1 - 1e-6:  # nearer to 1, the spread masses lose their digits
         return replace(Blanket.generic(local_epsilon, exact=False), instances=(quarters,))
     return Blanket(
         local_epsilon=local_epsilon,
@@ -219,3 +205,118 @@ def _limited_blanket(*, local_epsilon: float, yes: int, no: int) -> Blanket:
         exact=False,
         instances=(quarters,),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class LayeredReports:
+    """What the clients of a round make.
+
+    Attributes:
+        public: reports of the last level; anybody may see them.
+        keys: uint8 (clients, levels): column j is the key that turns public reports into those of level j.
+            The last column is zero. A column gives away as much as the level it opens: send it to that
+            analyst alone.
+    """
+
+    public: Reports
+    keys: Tensor
+
+
+class MultilevelHadamard:
+    r"""Successive refinement of one-bit Hadamard response (Girgis's thesis, section 7.4, Theorem 7.4.1).
+
+    For :math:`ε_1 > \dots > ε_d` let :math:`z_j = 1/(e^{ε_j}+1)`. A client takes the report of ``levels[0]``,
+    a :class:`~.LimitedHadamard` at ε_1 whose answer :math:`Y^1` is
+    flipped with probability z_1, and flips the answer further by independent bits :math:`U^j \sim
+    \mathrm{Ber}(q_j)`, :math:`q_j = (z_j - z_{j-1})/(1 - 2z_{j-1})`: :math:`Y^j = Y^1 ⊕ U^2 ⊕ \dots ⊕ U^j` is
+    in all flipped with probability z_j, a report of ``levels[j - 1]``. :math:`Y^d` is public; the analyst of
+    level j gets the key :math:`L^j = U^{j+1} ⊕ \dots ⊕ U^d`, for :math:`Y^j = Y^d ⊕ L^j`. Each level's
+    mechanism sums, averages and accounts its reports.
+
+    What an analyst sees, (Y^d, L^j), is a function of Y^j and of noise that owes nothing to x: it costs ε_j.
+    Analysts who pool their keys learn the lowest Y^j among theirs and further noise: a coalition learns what
+    its most trusted member knows, and no more.
+
+    The noise is Σ H2(q_j) bits of randomness per client. A report for every analyst on its own would take Σ
+    H2(z_j), and cost Σ ε_j where they meet. q_j is a multiple of 2**-62, rounded up from where the level
+    before really is, so no level exceeds its ε; the flip that a level's estimator takes out differs by less
+    than 2**-61.
+
+    A key belongs to its report: put both in one order, or leave reports unshuffled.
+
+    Args:
+        local_epsilons: ε_1 > … > ε_d in nats, each in [1e-9, 500].
+    """
+
+    def __init__(self, *, local_epsilons: Sequence[float], dim: int) -> None:
+        if not local_epsilons:
+            raise ValueError("local_epsilons needs at least one level")
+        self._levels = tuple(LimitedHadamard(local_epsilon=epsilon, dim=dim) for epsilon in local_epsilons)
+        epsilons = [level.local_epsilon for level in self._levels]
+        if any(late >= early for early, late in pairwise(epsilons)):
+            raise ValueError(f"local_epsilons must fall from level to level, got {epsilons}")
+        self._steps, self._flips = _cascade(epsilons)
+
+    def __repr__(self) -> str:
+        epsilons = tuple(level.local_epsilon for level in self._levels)
+        return f"{type(self).__name__}(local_epsilons={epsilons!r}, dim={self.dim})"
+
+    @property
+    def levels(self) -> tuple[LimitedHadamard, ...]:
+        """The mechanism of each level, which reads its reports; from the most trusted one to the public."""
+        return self._levels
+
+    @property
+    def dim(self) -> int:
+        """K, the number of categories."""
+        return self._levels[0].dim
+
+    @property
+    def flip_probabilities(self) -> tuple[Fraction, ...]:
+        """Exact probability with which each level's answer is flipped, at least 1/(e^ε + 1)."""
+        return self._flips
+
+    @property
+    def randomness_bits(self) -> float:
+        """Σ H2(q_j): entropy of a client's noise, in bits."""
+        return math.fsum(binary_entropy(step / WHOLE) for step in self._steps)
+
+    @property
+    def separate_randomness_bits(self) -> float:
+        """Σ H2(z_j): what a report for every analyst on its own would take, in bits."""
+        return math.fsum(binary_entropy(float(flip)) for flip in self._flips)
+
+    def randomize(self, x: Tensor, *, randomness: Randomness | None = None) -> LayeredReports:
+        """Report each client's category, (clients,) integers in [0, dim), once for all levels."""
+        randomness = secure(randomness)
+        reports = self._levels[0].randomize(x, randomness=randomness)
+        steps = torch.tensor([*self._steps[1:], 0], device=x.device).expand(len(x), len(self._levels))
+        noise = randomness.bernoulli(steps).to(torch.uint8)
+        keys = noise.flip(1).cumsum(dim=1, dtype=torch.int64).flip(1).bitwise_and_(1).to(torch.uint8)
+        return LayeredReports(public=_flipped(reports, keys[:, 0]), keys=keys)
+
+    def unlock(self, public: Reports, key: Tensor) -> Reports:
+        """The reports of the level that a key (clients,), in their order, belongs to: Y^j = Y^d ⊕ L^j."""
+        self._levels[0].check_reports(public)
+        bits = checked_categories(key, categories=2)
+        if len(bits) != len(public):
+            raise ValueError(f"a key has a bit for each of {len(public)} reports, got {len(bits)}")
+        return _flipped(public, bits)
+
+
+def _flipped(reports: Reports, bits: Tensor) -> Reports:
+    groups, answers = (field.values for field in reports.fields)
+    return reports.layout.reports(groups, answers.to(torch.int64) ^ bits.to(answers.device))
+
+
+def _cascade(local_epsilons: Sequence[float]) -> tuple[tuple[int, ...], tuple[Fraction, ...]]:
+    """Thresholds of the steps, and the exact probability of a flip after each."""
+    steps, flips = [], []
+    flip = Fraction(0)
+    for epsilon in local_epsilons:
+        target = 1 / (odds_below(epsilon) + 1)
+        step = max(math.ceil(WHOLE * (target - flip) / (1 - 2 * flip)), 0)
+        flip += Fraction(step, WHOLE) * (1 - 2 * flip)
+        steps.append(step)
+        flips.append(flip)
+    return tuple(steps), tuple(flips)

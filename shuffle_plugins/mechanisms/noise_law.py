@@ -21,49 +21,22 @@ from scipy import special
 from shuffle_plugins.accounting import Atoms, Blanket, Floats, most_telling, read_coarsely
 from shuffle_plugins.core import checks
 
-_PLACES = 16  # between two records, of which everybody else's is tried at half
 _LINE_CELLS, _AXIS_CELLS = 4096, 48  # in which reports about a number, or on one of several axes, are read
 _CELLS_ACROSS = 800  # of records in an l1 ball, along the axis of everybody else's
-_SKETCHED = 20  # every so many of its lines are enough to see which of two is the smaller bound
 _IN_ORDER = np.tri(_CELLS_ACROSS + 1, dtype=np.bool_).T  # of two records the first is no further along it
-_FARTHER = (
-    1.0,
-    2.0,
-    3.0,
-    4.0,
-    5.0,
-    6.5,
-    8.0,
-)  # deviations by which rounding may take vectors out of the ball
 _CELLS = 1 << 13  # in which continuous weights are counted first
-_FEWEST_LEVELS, _MOST_LEVELS = 6, 96
-_TAIL_LEVELS = 0.01  # … and by factors of e of what remains of the record, for each
-_LOG_LEVELS = 0.2  # levels spread by the logarithm of the weight, relative to the others
-_EXCESS = 1e-3  # of the information, that spreading over levels may add
+_MOST_LEVELS = 96
 _LARGEST_LOG_WEIGHT = 150.0  # keeps products of weights in float64's range
-_INSTANCE_REACH = 8.5  # standard deviations beyond both records where Gaussian reports are told apart
-_LOG_HEAVIEST, _LEAST_REACH = 7.0, 1.0  # log of the largest weight there, unless that is nearer than this
-_MOST_LISTED_SIGMA = 1 << 17  # of a discrete Gaussian whose codes are listed one by one
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(
-    8
-)  # in a cell of at most a few tenths exact to the last digit
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)  # exact to the last digit in cells of a few tenths
 
 
 def laplace_blanket(local_epsilon: float) -> Blanket:
     r"""Laplace noise on an interval: x in [−1, 1] is released as x + Laplace(2/ε0).
 
     Under the blanket, of mass e^(−ε0/2), a weight has density e^(−ε0/2)·r^(−3/2)/4 on (1, e^ε0) and an atom
-    of mass e^(−ε0)/2 at e^ε0; the other weight is then 1.
-
-    Args:
-        local_epsilon: ε0 in nats: interval length over the scale of the noise.
+    of mass e^(−ε0)/2 at e^ε0; the other weight is then 1. ε0 is at most 150: beyond use Blanket.generic.
     """
-    checks.local_epsilon(local_epsilon)
-    if local_epsilon > _LARGEST_LOG_WEIGHT:
-        raise ValueError(
-            f"Laplace weights are in range up to ε0={_LARGEST_LOG_WEIGHT:g}, got {local_epsilon!r}; "
-            "use Blanket.generic"
-        )
+    checks.number("local_epsilon", local_epsilon, above=0, at_most=_LARGEST_LOG_WEIGHT)
     log_weights = np.linspace(0.0, local_epsilon, _CELLS + 1)
     # From weight a to b: ω mass e^(−ε0/2)/2·(a^(−1/2) − b^(−1/2)), record's e^(−ε0/2)/2·(b^(1/2) − a^(1/2)).
     gap = np.diff(log_weights) / 2
@@ -76,17 +49,10 @@ def laplace_blanket(local_epsilon: float) -> Blanket:
 def discrete_laplace_blanket(*, local_epsilon: float, steps: int) -> Blanket:
     r"""Two-sided geometric noise: x in {0, …, steps} is released as x + k with P[k] ∝ e^(−|k|·ε0/steps).
 
-    Args:
-        local_epsilon: ε0 in nats, between the two ends.
-        steps: largest record, at least 1.
+    ε0, between the two ends, is at most 150: beyond use Blanket.generic.
     """
-    checks.local_epsilon(local_epsilon)
     checks.whole("steps", steps)
-    if local_epsilon > _LARGEST_LOG_WEIGHT:
-        raise ValueError(
-            f"discrete Laplace weights are in range up to ε0={_LARGEST_LOG_WEIGHT:g}, got {local_epsilon!r}; "
-            "use Blanket.generic"
-        )
+    checks.number("local_epsilon", local_epsilon, above=0, at_most=_LARGEST_LOG_WEIGHT)
     rate = local_epsilon / steps
     scale = math.tanh(rate / 2)  # P[k = 0]
     last = math.exp(-local_epsilon) / (1 + math.exp(-rate))
@@ -117,13 +83,8 @@ def discrete_laplace_instances(*, rate: float, steps: int, axes: int) -> tuple[A
     coordinates records may also be half as far from 0 on axes: one on each of two and everybody else's at 0,
     opposite to one of them, or on a third; or both on one, and everybody else's on another. In large rounds
     these tell more; in small ones with a large ε0 those on a line do.
-
-    Args:
-        rate: how fast the noise falls, in nats per step.
-        steps: at least 1.
-        axes: how many there are, at least 1.
     """
-    places = sorted({round(steps * i / _PLACES) for i in range(_PLACES // 2 + 1)})
+    places = sorted({round(steps * i / 16) for i in range(9)})  # of everybody else
     edges = np.unique(np.round(np.linspace(0, steps, _LINE_CELLS + 1)).astype(np.int64))
     edges = np.unique(np.concatenate([edges, places]))
     ends = _line_masses(rate, edges, steps), _line_masses(rate, edges, 0)
@@ -173,12 +134,7 @@ def _line_masses(rate: float, edges: NDArray[np.int64], record: int) -> Floats:
 
 
 def discrete_laplace_information(*, local_epsilon: float, steps: int) -> float:
-    """The most that a report tells: of both ends, everybody else at one (section 8 of the proofs on noise).
-
-    Args:
-        local_epsilon: ε0 in nats, between the two ends.
-        steps: largest record, at least 1.
-    """
+    """The most that a report tells: of both ends, everybody else at one (proofs on noise, section 8)."""
     w = math.exp(-local_epsilon / steps)
     whole = 1 + w + w * w
     far = (1 + w * w) / whole * math.expm1(local_epsilon) + w / whole * math.expm1(-2 * local_epsilon)
@@ -189,20 +145,18 @@ def discrete_laplace_information(*, local_epsilon: float, steps: int) -> float:
 def laplace_ball_information(*, rate: float, radius: float, dim: int) -> float:
     """How much a report tells of vectors of an l1 ball, at most (section 8 of the proofs on noise).
 
-    Args:
-        rate: how fast the noise falls, in nats per step.
-        radius: of the ball, in steps. Coordinates between steps are rounded at random.
-        dim: at least 2.
+    ``rate`` is how fast the noise falls, in nats per step, and ``radius`` of the ball, in steps. Coordinates
+    between steps are rounded at random; dim is at least 2.
     """
     spread = min(radius, dim / 4)  # variance of the rounded vector's norm, at most
     candidates = []
-    for deviations in _FARTHER:
+    for deviations in (1.0, 2.0, 3.0, 4.0, 5.0, 6.5, 8.0):  # that rounding may take vectors out of the ball
         beyond = deviations * (math.sqrt(spread) + deviations / 3)
         tilt = max(math.log1p(beyond / spread), 2 * rate)
         log_rare = 2 * rate * (radius + beyond) - tilt * beyond + spread * (math.expm1(tilt) - tilt)
         # Of three vectors one may be rounded farther out; then a report tells no more than 2·e^(2·rate·norm).
         farthest, rare = rate * math.floor(radius + beyond), 6 * math.exp(log_rare)
-        candidates.append((_whole_ball_information(farthest, rate, every=_SKETCHED) + rare, farthest, rare))
+        candidates.append((_whole_ball_information(farthest, rate, every=20) + rare, farthest, rare))
     least = math.inf
     for at_least, farthest, rare in sorted(candidates):
         if at_least >= least:
@@ -214,10 +168,7 @@ def laplace_ball_information(*, rate: float, radius: float, dim: int) -> float:
 def _whole_ball_information(radius: float, rate: float, *, every: int = 1) -> float:
     """Of vectors of whole steps in a ball, its radius in nats: the largest bound of a grid's cells.
 
-    Args:
-        radius: of the ball, in nats.
-        rate: how fast the noise falls, in nats per step.
-        every: of the grid's lines. Above 1, what comes out is at most what all of them give.
+    ``every`` of the grid's lines: above 1, what comes out is at most what all of them give.
     """
     w = math.exp(-rate)
     rising, falling = (1 + w * w) / (1 + w + w * w), w / (1 + w + w * w)
@@ -247,9 +198,6 @@ def gaussian_blanket(*, sigma: float, radius: float, tail: float = 1e-18) -> Bla
         sigma: standard deviation of the noise, in the units of the record.
         radius: half the length of the interval.
         tail: the most mass that the cut may cost, in (0, 0.01].
-
-    Raises:
-        ValueError: if an argument is out of range, or the noise too small for weights to be represented.
     """
     checks.number("sigma", sigma, above=0)
     checks.number("radius", radius, above=0)
@@ -276,11 +224,7 @@ def gaussian_instance(*, sigma: float, radius: float) -> Atoms:
 
     Everybody else holds −radius: a third record tells most at one of the ends (section 4 of the proofs on
     noise). Reports are read in cells whose edges are halfway between whole numbers, so their masses are those
-    of rounded reports.
-
-    Args:
-        sigma: standard deviation of the noise, in steps of the grid.
-        radius: of the records, in steps.
+    of rounded reports. Sigma and radius are in steps of the grid.
     """
     return _gaussian_cells(sigma, ((radius, 1.0),))
 
@@ -290,16 +234,11 @@ def discrete_gaussian_instance(*, sigma: int, radius: float) -> Atoms:
     """As :func:`gaussian_instance`, of noise P[k] ∝ e^(−k²/(2·sigma²)) on records rounded without bias.
 
     Codes are listed. Where there are too many, noise of variance 4 added to a report makes it a Gaussian one
-    of variance sigma² + 4, up to a relative e^-76
-    (:mod:`~shuffle_plugins.mechanisms.noise.discrete_gaussian`).
-
-    Args:
-        sigma: of the noise, in steps of the grid.
-        radius: of the records, in steps.
+    of variance sigma² + 4, up to a relative e^-76 (:mod:`~shuffle_plugins.mechanisms.noise`).
     """
     below = math.floor(radius)
     records = ((float(below), below + 1 - radius), (below + 1.0, radius - below))
-    if sigma > _MOST_LISTED_SIGMA:
+    if sigma > 1 << 17:
         return _gaussian_cells(math.hypot(sigma, 2.0), records)
     edges = _code_edges(sigma, radius)
     far = math.ceil(radius + 13 * sigma)
@@ -331,10 +270,7 @@ def _gaussian_cells(sigma: float, records: tuple[tuple[float, float], ...]) -> A
 def _opposite(y: Floats, sigma: float, records: tuple[tuple[float, float], ...]) -> tuple[Floats, Floats]:
     """At y deviations from the middle: the density of z = −record, and how far that of x = record exceeds it.
 
-    Args:
-        y: places.
-        sigma: of the noise.
-        records: what a record is rounded to, with the probability of each.
+    ``records`` are what a record is rounded to, with the probability of each.
     """
     density = np.exp(-(y**2) / 2) / math.sqrt(2 * math.pi)
     parts = [(c / sigma, share * math.exp(-((c / sigma) ** 2) / 2)) for c, share in records]
@@ -350,7 +286,7 @@ def _code_edges(sigma: float, radius: float) -> Floats:
     They end where codes do, or earlier: beyond, reports are rare and would weigh too much.
     """
     a = max(radius / sigma, 1e-300)
-    beyond = min(max(_LOG_HEAVIEST / (2 * a) - a, _LEAST_REACH), _INSTANCE_REACH)
+    beyond = min(max(7.0 / (2 * a) - a, 1.0), 8.5)  # the heaviest weight is e^7, or there is no cell
     reach = radius + beyond * sigma
     return np.asarray(np.unique(np.floor(np.linspace(-reach, reach, _LINE_CELLS + 1))) + 0.5)
 
@@ -393,29 +329,24 @@ def _on_levels(
     log_crowding = np.cumsum(np.cbrt(record * np.diff(log_weights) ** 2))
     remaining = np.cumsum(record[::-1])[::-1] + last * weights[-1]
     tail_depth = np.log(remaining[0] / np.maximum(np.append(remaining[1:], last * weights[-1]), 1e-300))
-    crowding = (
-        crowding / crowding[-1] + _LOG_LEVELS * log_crowding / log_crowding[-1] + _TAIL_LEVELS * tail_depth
-    )
-    count = _FEWEST_LEVELS
+    crowding = crowding / crowding[-1] + 0.2 * log_crowding / log_crowding[-1] + 0.01 * tail_depth
+    count = 6
     while True:
         wanted = np.linspace(0.0, crowding[-1], count)[1:-1]
         knots = np.unique(np.concatenate([[0], np.searchsorted(crowding, wanted) + 1, [len(blanket)]]))
         w, r, s = (np.add.reduceat(column, knots[:-1]) for column in (blanket, record, second))
         below, above = weights[knots[:-1]], weights[knots[1:]]
         added = float(((below + above) * r - below * above * w - s).sum())
-        if added <= _EXCESS * information or count >= _MOST_LEVELS:
+        if added <= 1e-3 * information or count >= _MOST_LEVELS:
             break
         count += 2
     share = np.clip(r - below * w, 0.0, w * (above - below)) / (above - below)
     mass = np.append(w - share, last)
     mass[1:] += share
-    differing, edges = (
-        float(mass[-1]),
-        list(zip(weights[knots][1:-1].tolist(), mass[1:-1].tolist(), strict=True)),
-    )
+    edges = zip(weights[knots][1:-1].tolist(), mass[1:-1].tolist(), strict=True)
     return Blanket(
         local_epsilon=float(log_weights[-1]),
-        differing=differing,
+        differing=float(mass[-1]),
         low=low + 2 * float(mass[0]),
         edges=tuple((weight, m) for weight, m in edges if m > 0),
         tail=tail,

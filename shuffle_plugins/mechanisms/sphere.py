@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from shuffle_plugins.accounting import Atoms, InformationBound, most_telling, two_level_atoms
+from shuffle_plugins.accounting import Atoms, Blanket, InformationBound, most_telling, two_level_atoms
 from shuffle_plugins.randomness import WHOLE
 
 LOUDEST_TOLD = 30.0
@@ -29,18 +28,13 @@ ANGLES = np.linspace(0, math.pi, _CELLS + 1)
 """Ends of the cells in which angles between directions are tried."""
 
 _FIRST, _SECOND = np.triu_indices(_CELLS)  # of two angles, whose order does not matter
-_ANGLES = np.linspace(math.pi / 2, math.pi, 37)  # between two directions that are tried
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(400)  # caps of a million dimensions to nine digits
-
-_ROUNDING = 1e-12  # relative; far above what float64 is off by
 
 
 def plain_share(measure: float, *, local_epsilon: float) -> float:
-    """c = 1/(1 + (e^ε0 - 1)·measure): of reports that are e^ε0 times likelier on a set, the uniform ones.
+    """c = 1/(1 + (e^ε0 - 1)·measure): of reports that are e^ε0 times likelier on a set, the plain ones.
 
-    Args:
-        measure: of the set: a cap's share of the sphere, or the mean of several half-spaces' normal masses.
-        local_epsilon: ε0 in nats.
+    ``measure`` is the cap's share of the sphere, or the mean of several half-spaces' normal masses.
     """
     shrink = math.exp(-local_epsilon)
     return shrink / (shrink - math.expm1(-local_epsilon) * measure)
@@ -50,11 +44,12 @@ def plain_share_drawn(measure: float, *, local_epsilon: float) -> int:
     """:func:`plain_share` as it is drawn, times 2**62: rounded up, so that ε0 is never exceeded.
 
     For a small ε0 what is left, 1 - c, is tiny, and for a large one c is. The smaller one is rounded by a
-    share of itself, so that hardly any ε0 is lost at either end, as lower bounds take it for granted.
+    share of itself, far above what float64 is off by, so that hardly any ε0 is lost at either end, as lower
+    bounds take it for granted.
     """
     shrink, gain = math.exp(-local_epsilon), -math.expm1(-local_epsilon) * measure
-    plain = math.ceil(shrink / (shrink + gain) * (1 + _ROUNDING) * WHOLE)
-    informative = math.floor(gain / (shrink + gain) * (1 - _ROUNDING) * WHOLE)
+    plain = math.ceil(shrink / (shrink + gain) * (1 + 1e-12) * WHOLE)
+    informative = math.floor(gain / (shrink + gain) * (1 - 1e-12) * WHOLE)
     return min(plain, WHOLE - informative)
 
 
@@ -72,7 +67,9 @@ def cap_moment(threshold: float, *, dim: int) -> float:
     r"""E[A; A >= threshold] = :math:`\frac{Γ(d/2)}{2\sqrt{π}\,Γ((d+1)/2)} (1 - t^2)^{(d-1)/2}`."""
     if dim == 1:
         return 0.5
-    log_constant = -float(special.gammaln(0.5)) - _log_gamma_ratio(dim / 2)
+    # log Γ(x + 1/2) - log Γ(x), without the cancellation of two large logarithms
+    log_ratio = -math.log(float(special.poch(dim / 2 + 0.5, -0.5)))
+    log_constant = -float(special.gammaln(0.5)) - log_ratio
     return 0.5 * math.exp(log_constant + 0.5 * (dim - 1) * math.log1p(-threshold * threshold))
 
 
@@ -82,11 +79,6 @@ def caps_at_angle(threshold: float, *, angle: ArrayLike, dim: int) -> NDArray[np
     In their plane V has a uniform direction and a squared length of law Beta(1, (d−2)/2), so the measure is
     :math:`\frac1π \int_{angle/2}^{\arccos t} (1 - t^2/\cos^2 a)^{(d-2)/2} da`. A square root at the upper
     end is taken out by substitution.
-
-    Args:
-        threshold: t, in [0, 1].
-        angle: in [0, π], of any shape, which is that of the result.
-        dim: d.
     """
     last = math.acos(threshold)
     root = np.sqrt(np.maximum(last - np.asarray(angle) / 2, 0.0))
@@ -98,10 +90,7 @@ def caps_at_angle(threshold: float, *, angle: ArrayLike, dim: int) -> NDArray[np
 
 
 def half_spaces_at_angle(threshold: float, *, angle: ArrayLike) -> NDArray[np.float64]:
-    """As :func:`caps_at_angle`, for half-spaces of a standard normal V.
-
-    Its squared length in a plane is exponential.
-    """
+    """As :func:`caps_at_angle`, for half-spaces of a standard normal V, of exponential squared length."""
     half = np.asarray(angle) / 2
     widest = np.maximum(math.pi / 2 - half, 0.0)
     a = half[..., None] + widest[..., None] * (_NODES + 1) / 2
@@ -110,62 +99,61 @@ def half_spaces_at_angle(threshold: float, *, angle: ArrayLike) -> NDArray[np.fl
     return np.asarray(density @ _WEIGHTS * widest / 2 / math.pi)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Caps:
-    """A mechanism that reports a direction, by e^ε0 likelier within a cap about the record's own.
+def caps_blanket(
+    *, local_epsilon: float, measure: float, overlap: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+) -> Blanket:
+    r"""Blanket on the ball of reports by e^ε0 likelier within a cap, or half-space, about the record.
 
-    Attributes:
-        local_epsilon: ε0.
-        density: c, of a report outside of its cap, over the uniform law; for half-spaces over N(0, I).
-        measure: of a cap, at most 1/2.
+    (e, 1) and (1, e) have mass c·s each, (1, 1) has c(1 - 2s).
+
+    Proof: ``docs/proofs/mechanisms.md``, section 4.
+
+    A third record at a right angle to both leaves most of either cap at the blanket's density; of other
+    three the instance that tells most is listed: x, x' and everybody else's z, at the same angle to both in
+    their plane, on the other side. Then no report of a positive threshold is in all three caps, and x and x'
+    are at least as far from z as from each other's middle.
+
+    Args:
+        local_epsilon: ε0 in nats.
+        measure: s, of a cap, at most 1/2.
         overlap: measures of two caps whose centres are at each angle; they fall with the angle.
     """
-
-    local_epsilon: float
-    density: float
-    measure: float
-    overlap: Callable[[NDArray[np.float64]], NDArray[np.float64]]
-
-
-def three_caps(caps: Caps) -> Atoms:
-    """The instance of directions x, x' and everybody else's z, opposite to the two, that tells most.
-
-    z is at the same angle to x and to x', in their plane, on the other side. Then no report of a positive
-    threshold is in all three caps, and x and x' are at least as far from z as from each other's middle.
-    """
-    density, measure = caps.density, caps.measure
+    plain = plain_share(measure, local_epsilon=local_epsilon)
 
     def instance(together: float, other: float) -> Atoms:
         together = min(together, measure)
         other = min(other, measure / 2, measure - together)
-        alone = density * (measure - together - other)
+        alone = plain * (measure - together - other)
         shares: dict[tuple[int, ...], float] = {
             (1, 0, 0): alone,
             (0, 1, 0): alone,
-            (1, 1, 0): density * together,
-            (1, 0, 1): density * other,
-            (0, 1, 1): density * other,
-            (0, 0, 1): density * (measure - 2 * other),
+            (1, 1, 0): plain * together,
+            (1, 0, 1): plain * other,
+            (0, 1, 1): plain * other,
+            (0, 0, 1): plain * (measure - 2 * other),
         }
-        return two_level_atoms(local_epsilon=caps.local_epsilon, shares=shares)
+        return two_level_atoms(local_epsilon=local_epsilon, shares=shares)
 
-    overlaps = caps.overlap(_ANGLES).tolist(), caps.overlap(math.pi - _ANGLES / 2).tolist()
-    return most_telling(map(instance, *overlaps))
-
-
-def caps_information(caps: Caps) -> InformationBound:
-    """How much a report tells, at most (section 3d of the proofs of accounting)."""
-    measure = caps.measure
-    overlaps = caps.overlap(ANGLES)
-    low = np.maximum(overlaps - OVERLAP_ERROR * measure, 0.0)
-    high = np.minimum(overlaps + OVERLAP_ERROR * measure, measure)
-    saved = -math.expm1(-caps.local_epsilon)  # 1 − 1/e
-    most = most_information(square=measure, told=saved * low, both=low, saved=saved, thrice=saved * high)
-    return InformationBound.of_blanket(
-        local_epsilon=caps.local_epsilon,
-        information=caps.density * math.expm1(caps.local_epsilon) ** 2 * most,
-        mass=caps.density,
-    )
+    tried = np.linspace(math.pi / 2, math.pi, 37)  # angles between x and x'
+    instances = map(instance, overlap(tried).tolist(), overlap(math.pi - tried / 2).tolist())
+    error = OVERLAP_ERROR * measure
+    information = None
+    if local_epsilon <= LOUDEST_TOLD:
+        low = np.maximum(overlap(ANGLES) - error, 0.0)
+        high = np.minimum(overlap(ANGLES) + error, measure)
+        saved = -math.expm1(-local_epsilon)  # 1 − 1/e
+        most = most_information(square=measure, told=saved * low, both=low, saved=saved, thrice=saved * high)
+        information = InformationBound.of_blanket(
+            local_epsilon=local_epsilon, information=plain * math.expm1(local_epsilon) ** 2 * most, mass=plain
+        )
+    return Blanket(
+        local_epsilon=local_epsilon,
+        differing=plain * measure,
+        low=plain * (1 - 2 * measure),
+        outside=plain * max(measure - float(overlap(np.array(math.pi / 2))) - error, 0.0),
+        instances=(most_telling(instances),),
+        information_bound=information,
+    ).shared()
 
 
 def most_information(
@@ -178,11 +166,9 @@ def most_information(
 ) -> float:
     r"""An upper bound on E[(F - F')²(1 - ψ)] over all directions of records x, x' and everybody else's z.
 
-    V is a report without a record: uniform on the sphere, or N(0, I).
-
-    F, F' and ψ are functions of the inner products of V with x, x' and z: F and F' the same one. They do not
-    fall and have values in [0, 1]. The mean of a product of two then falls with the angle between their
-    directions.
+    F, F' and ψ are functions of the inner products of a plain report with x, x' and z: F and F' the same one.
+    They do not fall and have values in [0, 1]. The mean of a product of two then falls with the angle between
+    their directions (section 3d of the proofs of accounting).
 
     Args:
         square: E[F²].
@@ -206,8 +192,3 @@ def cap_coordinate(tail: NDArray[np.float64], *, dim: int) -> NDArray[np.float64
     squared: NDArray[np.float64] = special.betainccinv(0.5, (dim - 1) / 2, 2 * tail)
     root: NDArray[np.float64] = np.sqrt(squared.clip(0.0, 1.0))
     return root
-
-
-def _log_gamma_ratio(x: float) -> float:
-    """log Γ(x + 1/2) - log Γ(x), without the cancellation of two large logarithms."""
-    return -math.log(float(special.poch(x + 0.5, -0.5)))

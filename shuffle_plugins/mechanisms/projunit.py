@@ -1,10 +1,10 @@
-"""ProjUnit: PrivUnit after a public random projection, a few thousand numbers per report."""
+"""ProjUnit: PrivUnit after a public random projection (``docs/proofs/mechanisms.md``, section 5)."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -12,37 +12,115 @@ from scipy import special
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Atoms, Blanket, most_telling, read_coarsely
-from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports, Rows, checks
+from shuffle_plugins.compressors import hadamard_signs, hadamard_transform, padded_dim, public_signs
+from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
-from shuffle_plugins.mechanisms.privunit.folding import Folding, mixed_block
-from shuffle_plugins.mechanisms.privunit.privunit import PrivUnit, optimal_privunit, privunit_blanket
-from shuffle_plugins.mechanisms.privunit.sphere import caps_at_angle
+from shuffle_plugins.mechanisms.privunit import PrivUnit, optimal_privunit, privunit_blanket
+from shuffle_plugins.mechanisms.sphere import caps_at_angle
 from shuffle_plugins.randomness import Randomness
 
-DEFAULT_PROJECTED_DIM = 4096
 DEFAULT_SLACK = 3.0
-_SINGLE_PRECISION = 1 - 1e-6  # of folded rows
+
+
+def mixed_block(dim: int) -> int:
+    """How many columns of a row are mixed together before they are folded."""
+    return min(1 << (dim - 1).bit_length(), 1024)  # short enough for a cache
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Folding:
+    """The maps W_b of one public seed.
+
+    Attributes:
+        dim: d, length of a row.
+        size: k, length of a folded row; at ``dim`` nothing is folded and W is D_2.
+        seed: any whole number, public.
+        block: columns mixed together.
+        padded: length of a mixed row, a multiple of ``block``.
+        folds: B, pieces of a row.
+        patterns: how many patterns there are: the next power of two.
+    """
+
+    dim: int
+    size: int
+    seed: int
+    block: int = field(init=False)
+    padded: int = field(init=False)
+    folds: int = field(init=False)
+    patterns: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        block = 1 if self.size == self.dim else mixed_block(self.dim)
+        padded = -(-self.dim // block) * block
+        folds = -(-padded // self.size)
+        checks.whole("public seed", self.seed, at_least=-math.inf)
+        values = {"block": block, "padded": padded, "folds": folds, "patterns": padded_dim(folds)}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @cached_property
+    def before(self) -> Tensor:
+        """D_1, (dim,) int8."""
+        return public_signs("fold before", seed=self.seed, count=self.dim)
+
+    @cached_property
+    def after(self) -> Tensor:
+        """D_2, (folds·size,) int8."""
+        return public_signs("fold after", seed=self.seed, count=self.folds * self.size)
+
+    def project(self, x: Rows, patterns: Tensor, *, factors: Tensor) -> Tensor:
+        """factors[i]·W_b x_i, in the range of the dtype, for each client's pattern b, (clients, size)."""
+        device = x.device
+        wide = -(-self.folds * self.size // self.block) * self.block
+        signs = hadamard_signs(patterns.unsqueeze(1), torch.arange(self.folds, device=device))
+        folded = torch.empty(x.num_rows, self.size, dtype=x.compute_dtype, device=device)
+        careful = x.num_rows > 0 and float(factors.min()) < 1e-15  # far outside the ball
+        dtype = torch.float64 if careful else x.compute_dtype
+        before, after = self.before.to(device, dtype), self.after.to(device, dtype)
+        step = rows_at_once(wide, device=device)
+        work = torch.zeros(min(step, x.num_rows), wide, dtype=dtype, device=device)
+        for start in range(0, x.num_rows, step):
+            stop = min(start + step, x.num_rows)
+            rows = work[: stop - start]
+            rows[:, self.dim :] = 0
+            torch.mul(x.narrow(start, stop).dense(), before, out=rows[:, : self.dim])
+            if self.block > 1:
+                blocks = rows.view(-1, self.block)
+                hadamard_transform(blocks, out=blocks)
+            pieces = rows[:, : len(after)].mul_(after).view(-1, self.folds, self.size)
+            weights = signs[start:stop].to(dtype) * (factors[start:stop] * self.block**-0.5).unsqueeze(1)
+            folded[start:stop] = torch.bmm(weights.to(dtype).unsqueeze(1), pieces).squeeze(1)
+        return folded
+
+    def unfold(self, sums: Tensor) -> Tensor:
+        """The sum over patterns of W_bᵀ sums[b], (dim,), for sums (patterns, size)."""
+        pieces = hadamard_transform(sums.T.contiguous()).T[: self.folds]
+        return self._unmixed(pieces.reshape(1, -1)).squeeze(0)
+
+    def unfold_each(self, folded: Tensor, patterns: Tensor) -> Tensor:
+        """W_bᵀ y_i for each client's pattern b, (clients, dim), for folded rows (clients, size)."""
+        signs = hadamard_signs(patterns.unsqueeze(1), torch.arange(self.folds, device=folded.device))
+        pieces = signs.to(folded.dtype).unsqueeze(2) * folded.unsqueeze(1)
+        return self._unmixed(pieces.flatten(1))
+
+    def _unmixed(self, pieces: Tensor) -> Tensor:
+        mixed = pieces.mul(self.after.to(pieces.device))[:, : self.padded]
+        if self.block > 1:
+            blocks = mixed.reshape(-1, self.block)
+            mixed = hadamard_transform(blocks, normalized=True).view(len(mixed), -1)
+        return mixed[:, : self.dim] * self.before.to(pieces.device)
 
 
 def check_projected_dim(projected_dim: int | None, *, dim: int) -> int:
-    """Return how many numbers a row is folded to; 4096 by default, or ``dim`` where that is less.
-
-    Raises:
-        ValueError: unless it is a whole number in [2, dim], or 1 at dim 1.
-    """
-    checks.dim(dim)
+    """How many numbers a row is folded to; 4096 by default, or ``dim`` where that is less."""
     if projected_dim is None:
-        return min(dim, DEFAULT_PROJECTED_DIM)
+        return min(checks.dim(dim), 4096)
     return checks.whole("projected_dim", projected_dim, at_least=min(dim, 2), at_most=dim)
 
 
 def inflation(*, projected_dim: int, dim: int, slack: float) -> float:
-    """1 + slack/√(2k): how much larger than the ball of rows that of folded rows is; 1 without folding.
-
-    Raises:
-        ValueError: unless the slack is a number in [0, 100].
-    """
+    """1 + slack/√(2k): how much larger than the ball of rows that of folded rows is; 1 without folding."""
     checks.number("slack", slack, at_least=0, at_most=100)
     return 1.0 if projected_dim == dim else 1 + slack / math.sqrt(2 * projected_dim)
 
@@ -54,12 +132,12 @@ def along_square(*, local_epsilon: float, dim: int) -> float:
     With probability c it is that of the uniform law, 1/d. On the cap, :math:`A^2 \sim Beta(1/2, (d-1)/2)`
     gives :math:`E[A^2; A \ge t] = P[Beta(3/2, (d-1)/2) \ge t^2]/(2d)`.
     """
-    parameters = optimal_privunit(local_epsilon=local_epsilon, dim=dim)
+    law = optimal_privunit(local_epsilon=local_epsilon, dim=dim)
     if dim == 1:
         return 1.0
-    c, t = parameters.uniform_probability, parameters.threshold
+    c, (t,), (measure,) = law.plain_probability, law.thresholds, law.tails
     in_cap = float(special.betaincc(1.5, (dim - 1) / 2, t * t)) / (2 * dim)
-    return c / dim + (1 - c) * in_cap / parameters.cap_measure
+    return c / dim + (1 - c) * in_cap / measure
 
 
 @lru_cache(maxsize=256)
@@ -76,7 +154,7 @@ def projunit_blanket(
     own = privunit_blanket(local_epsilon=local_epsilon, dim=size)
     if size == dim:
         return own
-    lean = _SINGLE_PRECISION / inflation(projected_dim=size, dim=dim, slack=slack)
+    lean = (1 - 1e-6) / inflation(projected_dim=size, dim=dim, slack=slack)
     known = size > 1 and mixed_block(dim) <= dim
     instances = (_folded_instance(local_epsilon, size, lean),) if known else ()
     return replace(own, exact=False, outside=0.0, instances=instances)
@@ -89,9 +167,9 @@ def _folded_instance(local_epsilon: float, size: int, lean: float) -> Atoms:
     rows are opposite to each other; everybody else's is x', or at a right angle. Such rows exist where
     coordinates are mixed in blocks no longer than a row, as they undo the mixing of one block.
     """
-    parameters = optimal_privunit(local_epsilon=local_epsilon, dim=size)
-    measure, density = parameters.cap_measure, parameters.uniform_probability
-    shared = float(caps_at_angle(parameters.threshold, angle=math.pi / 2, dim=size))
+    law = optimal_privunit(local_epsilon=local_epsilon, dim=size)
+    (threshold,), (measure,), density = law.thresholds, law.tails, law.plain_probability
+    shared = float(caps_at_angle(threshold, angle=math.pi / 2, dim=size))
     weight = {s: 1 + math.expm1(local_epsilon) * (1 + s * lean) / 2 if s else 1.0 for s in (1, 0, -1)}
     candidates = []
     for parts in (
@@ -106,8 +184,7 @@ def _folded_instance(local_epsilon: float, size: int, lean: float) -> Atoms:
             (weight[s] / weight[t], weight[-s] / weight[t], density * area * weight[t])
             for (s, t), area in parts.items()
         ]
-        columns = (np.array(column) for column in zip(*atoms, strict=True))
-        first, second, mass = columns
+        first, second, mass = (np.array(column) for column in zip(*atoms, strict=True))
         candidates.append(read_coarsely(first - 1, second - 1, mass))
     return most_telling(candidates)
 
@@ -115,11 +192,10 @@ def _folded_instance(local_epsilon: float, size: int, lean: float) -> Atoms:
 class ProjUnit(LocalRandomizer):
     r"""PrivUnit of :math:`y = W_b x \in \mathbb{R}^k`, b drawn by the client and part of the report.
 
-    The projections W_b are those of :mod:`.folding`: public signs shared by all,
-    and a uniform pattern b of few bits. A report is (b, V), V PrivUnit's unit vector for y in the ball of
-    radius
-    :math:`ρ = radius\,(1 + slack/\sqrt{2k})`, and stands for :math:`W_b^T V ρ/m`. Since b is uniform and does
-    not depend on x, a report can be shuffled and costs what PrivUnit's does, ε0 exactly.
+    The projections W_b have public signs shared by all, and a uniform pattern b of few bits. A report is
+    (b, V), V PrivUnit's unit vector for y in the ball of radius :math:`ρ = radius\,(1 + slack/\sqrt{2k})`,
+    and stands for :math:`W_b^T V ρ/m`. Since b is uniform and does not depend on x, a report can be shuffled
+    and costs what PrivUnit's does, ε0 exactly.
 
     **Bias.** :math:`E[W_b^T W_b] = I`, so the estimate is unbiased as long as ‖W_b x‖ ≤ ρ. A longer y is
     shortened to ρ. The original normalises every y instead and is biased for all. Here ‖y‖ is nearly
@@ -137,9 +213,6 @@ class ProjUnit(LocalRandomizer):
     random projections".
 
     Args:
-        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: d, length of a client's vector.
-        radius: radius of the l2 ball.
         projected_dim: k, in [2, dim]; 4096 or dim by default, whichever is less. At dim this is PrivUnit.
         slack: how much longer than the radius y may be, in standard deviations.
         seed: of the public signs; clients and analyzer use the same.
@@ -164,11 +237,10 @@ class ProjUnit(LocalRandomizer):
         grown = inflation(projected_dim=size, dim=dim, slack=slack)
         self._slack = slack
         self._inner = PrivUnit(local_epsilon=self.local_epsilon, dim=size, radius=self.radius * grown)
-        self._pattern_bits = (self._folding.patterns - 1).bit_length()
         excess = along_square(local_epsilon=self.local_epsilon, dim=size)
         leaning = (size * excess - 1) / (size - 1) if size > 1 else 0.0
         spread = (1 - leaning) * dim / size + leaning * self._folding.folds
-        self._worst_variance = self._inner.report_norm**2 * spread
+        self._worst_variance = self._inner.scale**2 * spread
 
     @property
     def projected_dim(self) -> int:
@@ -181,12 +253,11 @@ class ProjUnit(LocalRandomizer):
         return self._inner.radius
 
     @property
+    @override
     def layout(self) -> ReportLayout:
-        """The pattern of public signs, and the folded vector in floats of 32 bits."""
+        pattern = FieldLayout((self._folding.patterns - 1).bit_length())
         return ReportLayout(
-            self.name,
-            self.dim,
-            (FieldLayout(self._pattern_bits), FieldLayout(32, self.projected_dim, floating=True)),
+            self.name, self.dim, (pattern, FieldLayout(32, self.projected_dim, floating=True))
         )
 
     @property
@@ -215,8 +286,8 @@ class ProjUnit(LocalRandomizer):
             means += folding.unfold_each(folded, chosen)
         return means / folding.patterns
 
+    @override
     def blanket(self) -> Blanket:
-        """PrivUnit's in k dimensions, as a bound; see ``projunit.projunit_blanket``."""
         return projunit_blanket(
             local_epsilon=self.local_epsilon,
             dim=self.dim,
@@ -227,14 +298,13 @@ class ProjUnit(LocalRandomizer):
     @override
     def sum(self, reports: Reports) -> Tensor:
         patterns, inner = self._split(reports)
-        self._inner.sum(inner)  # refuses what is not a unit vector
-        vectors = inner.fields[0].values
+        vectors = self._inner.check_vectors(inner)
         sums = torch.zeros(self._folding.patterns, self.projected_dim, device=vectors.device)
         sums.index_add_(0, patterns, vectors)
-        return self._folding.unfold(sums).mul_(self._inner.report_norm)
+        return self._folding.unfold(sums).mul_(self._inner.scale)
 
+    @override
     def outcomes(self) -> Reports | None:
-        """The two signs in one dimension."""
         listed = self._inner.outcomes() if self.dim == 1 else None
         if listed is None:
             return None
@@ -255,8 +325,8 @@ class ProjUnit(LocalRandomizer):
             found[here] = self._inner.log_likelihood(part, y)
         return found
 
+    @override
     def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
-        """A pattern for each row, and the unit vector for its projection."""
         patterns = randomness.integers(self._folding.patterns, x.num_rows, device=x.device)
         folded = self._folding.project(x, patterns, factors=self.clip_factors(norms))
         inner = self._inner.randomize(folded, randomness=randomness, clip=True)

@@ -1,16 +1,6 @@
-r"""The code shared by sampled mechanisms: vectors of [-1, 1] as bit planes, sampled, flipped, and decoded.
+"""Vectors of [-1, 1] as bit planes, sampled, flipped and decoded; and the mechanisms that send them.
 
-A number x in [-1, 1] is :math:`x = \sum_{k<m} 2^{-k} σ_k + 2^{-(m-1)} w` with signs σ_k and a rest w in
-[-1, 1]. Each of the m levels is sent by itself: one coordinate out of each of s blocks, as a sign of gain
-:math:`g_k`. With :math:`W_k = 2^{-k}`, :math:`W_m = 2^{-(m-1)}` and :math:`A = \sum` (block length)², the
-worst variance over [-1, 1]^d is
-
-.. math:: A \sum_{k \le m} W_k^2 / g_k^2 - d \sum_{k<m} W_k^2,
-
-attained where the rest is 0. With budgets v_k per sign, :math:`g_k = \tanh(v_k/2)`, it is least where
-:math:`W_k^2 \cosh(v_k/2) / \sinh^3(v_k/2)` is the same for all levels. For small ε0 these are the budgets
-proportional to :math:`W_k^{2/3}` of Girgis's thesis (Section 3.5); for one number and a large ε0 they are
-several times better.
+Each level is a sign per sampled coordinate, of a gain that is best for it: ``docs/proofs/mechanisms.md``, 2.
 """
 
 from __future__ import annotations
@@ -19,53 +9,52 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Atoms, Blanket, InformationBound, diluted, most_telling, product_atoms
+from shuffle_plugins.compressors import Rotation
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES
-from shuffle_plugins.mechanisms.signs.coordinate_blocks import CoordinateBlocks
-from shuffle_plugins.mechanisms.signs.randomized_response import (
+from shuffle_plugins.mechanisms.coefficients import (
+    CLIENTS,
+    FAILURE,
+    CoefficientRandomizer,
+    Coordinates,
+    Frame,
+    NumberRandomizer,
+    Oversized,
+    aligned_records,
+    flat_lean,
+)
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES, Norm
+from shuffle_plugins.mechanisms.sign_patterns import (
     LOUDEST_EXACT,
     Constants,
+    CoordinateBlocks,
     SignThresholds,
+    cap_blanket,
     plus_thresholds,
-    sign_blanket,
-    sign_log_likelihood,
     split_budget,
+    spread_information,
 )
-from shuffle_plugins.mechanisms.signs.sign_patterns import spread_information
-from shuffle_plugins.mechanisms.signs.unit_numbers import NumberRandomizer
-from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.randomness import PROBABILITY_BITS, WHOLE, Randomness
 
 MAX_LEVELS = 32
-_PATIENCE = 2  # levels without gain after which no more are tried
-_MOST_SIGNS = 16  # of a report, whose products are listed
+
 CERTAIN = ((1.0, 1.0),)
 """A record all of whose numbers are as large as can be."""
 
 NEXT_TO_NOTHING = 2.0**-10
 """Of the largest numbers, small ones of which all signs but the first are alike; far above rounding."""
 
-_ROUNDING = 1e-12
-_SINGLE = 1e-6  # more than the rounding of numbers in single precision
-_HALVINGS = 60  # of the bracket, to float64's digits
-_NEWTON_STEPS = 8  # to float64's digits
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SampledPlan:
-    """How a vector is sampled.
-
-    Attributes:
-        levels: m, bit planes.
-        samples: s, coordinates sent of each plane.
-    """
+    """How a vector is sampled: m = ``levels`` bit planes, s = ``samples`` coordinates of each."""
 
     levels: int
     samples: int
@@ -79,12 +68,9 @@ def plane_weights(levels: int) -> tuple[float, ...]:
 def budgets(
     levels: int, *, per_place: float | NDArray[np.float64], constants: Constants = Constants.EXACT
 ) -> NDArray[np.float64]:
-    """Budgets of one sign of each level, (levels,) or (levels, plans), which add up to ``per_place``.
+    """Budgets of one sign of each level, which add up to ``per_place`` = ε0/samples.
 
-    Args:
-        levels: m.
-        per_place: ε0 / samples, one value or one for each of several plans.
-        constants: the thesis's are proportional to W^(2/3).
+    Shape (levels,), or (levels, plans) for as many values. The thesis's are proportional to W^(2/3).
     """
     total = np.asarray(per_place, dtype=np.float64)
     weights = np.array(plane_weights(levels)).reshape(-1, *[1] * total.ndim)
@@ -93,7 +79,7 @@ def budgets(
         return printed
     log_squares = 2 * np.log(weights)
     low, high = log_squares.min() + _log_slope(total), _log_slope(total / levels)
-    for _ in range(_HALVINGS):
+    for _ in range(60):  # halvings, to float64's digits
         middle = (low + high) / 2
         too_much = _budget_of_log_slope(middle - log_squares).sum(axis=0) > total
         low, high = np.where(too_much, middle, low), np.where(too_much, high, middle)
@@ -117,7 +103,7 @@ def _budget_of_log_slope(log_slope: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     u = np.exp(np.minimum(log_slope - math.log(2), log_slope / 3))
     slope = np.exp(log_slope)
-    for _ in range(_NEWTON_STEPS):
+    for _ in range(8):  # to float64's digits
         u = u - (u * (u + 1) * (u + 2) - slope) / (3 * u * u + 6 * u + 2)
     budget: NDArray[np.float64] = np.log1p(2 / u)
     return budget
@@ -132,8 +118,6 @@ def best_plan(
     constants: Constants = Constants.EXACT,
 ) -> SampledPlan:
     """The plan of least worst variance; what is given is kept. Ties go to fewer bits."""
-    checks.local_epsilon(local_epsilon)
-    checks.dim(dim)
     if levels is not None:
         checks.whole("levels", levels, at_most=MAX_LEVELS)
     if samples is not None:
@@ -155,7 +139,7 @@ def _best_plan(
         since += 1
         if worst[at] < best * (1 - 1e-9):
             best, plan, since = float(worst[at]), SampledPlan(levels=m, samples=int(counts[at])), 0
-        if since == _PATIENCE:
+        if since == 2:  # levels without gain
             break
     return plan
 
@@ -200,19 +184,17 @@ def sampled_blanket(
     """Of one sign about a public place, or of several; those are bounded by what they tell together, too.
 
     Args:
-        local_epsilon: ε0 in nats.
         plan: how the vector is sampled.
         constants: looser ones flip the sign more often, which is bounded by the exact ones.
         records: of some records how large their numbers are, in (0, 1], and which share of them is so large;
             the others are 0. Their opposites are records too.
         square: the mean square of the numbers of a record, at most.
     """
-    one = plan.levels * plan.samples == 1
-    sign = sign_blanket(local_epsilon) if one else None
-    if sign is not None and records == CERTAIN and constants is Constants.EXACT:
-        return sign
-    instances = opposite_rows(local_epsilon, plan, constants, records=records)
-    if sign is not None:
+    if plan.levels * plan.samples == 1:
+        sign = cap_blanket(local_epsilon=local_epsilon, signs=1, exact=True)
+        if records == CERTAIN and constants is Constants.EXACT:
+            return sign
+        instances = opposite_rows(local_epsilon, plan, constants, records=records)
         bound = InformationBound.of_blanket(
             local_epsilon=local_epsilon,
             information=spread_information(local_epsilon=local_epsilon, signs=1, mean_square=square),
@@ -221,20 +203,15 @@ def sampled_blanket(
         return replace(
             sign, exact=False, instances=instances, information_bound=bound if square < 1 else None
         )
+    instances = opposite_rows(local_epsilon, plan, constants, records=records)
     several = replace(Blanket.generic(local_epsilon, exact=False), instances=instances).shared()
-    return replace(several, information_bound=signs_information(local_epsilon, plan, constants))
+    return replace(several, information_bound=_signs_information(local_epsilon, plan, constants))
 
 
-def signs_information(
+def _signs_information(
     local_epsilon: float, plan: SampledPlan, constants: Constants
 ) -> InformationBound | None:
-    """How much several signs, each flipped by itself, tell together: section 3d of the proofs.
-
-    Args:
-        local_epsilon: ε0 of a report.
-        plan: how rows are sampled.
-        constants: whose constants.
-    """
+    """How much several signs, each flipped by itself, tell together: section 3d of the proofs."""
     if local_epsilon > LOUDEST_EXACT:
         return None
     shares = budgets(plan.levels, per_place=local_epsilon / plan.samples, constants=constants)
@@ -243,8 +220,8 @@ def signs_information(
     product = math.fsum(math.log1p(4 * math.sinh(v / 2) ** 2) for v in spent)
     return InformationBound.of_blanket(
         local_epsilon=local_epsilon,
-        information=math.expm1(product) * (1 + _ROUNDING),
-        mass=math.exp(math.fsum(math.log(2) - math.log1p(math.exp(v)) for v in spent)) / (1 + _ROUNDING),
+        information=math.expm1(product) * (1 + 1e-12),  # of rounding
+        mass=math.exp(math.fsum(math.log(2) - math.log1p(math.exp(v)) for v in spent)) / (1 + 1e-12),
     )
 
 
@@ -258,16 +235,10 @@ def opposite_rows(
     """The instance of rows x and x' = −x, one of the records, that tells most, if it can be listed.
 
     A sign is read as whether it is that of x. Everybody else holds x', or x in some of the numbers, or fair
-    signs, whichever tells most.
-
-    Args:
-        local_epsilon: ε0 of a report.
-        plan: how rows are sampled.
-        constants: whose constants.
-        records: sizes of numbers, in (0, 1], and the share of them that are so large. Several signs have
-            records all of whose numbers are one size.
+    signs, whichever tells most. For ``records`` see :func:`sampled_blanket`; several signs have records all
+    of whose numbers are one size.
     """
-    if plan.levels * plan.samples > _MOST_SIGNS or local_epsilon > LOUDEST_EXACT:
+    if plan.levels * plan.samples > 16 or local_epsilon > LOUDEST_EXACT:
         return ()
     shares = budgets(plan.levels, per_place=local_epsilon / plan.samples, constants=constants)
     thresholds = split_budget(
@@ -293,7 +264,7 @@ def plane_leans(value: float, *, levels: int) -> tuple[float, ...]:
     """How large, at least, what each level sends of the numbers ±value is; of opposite signs."""
     sizes = [abs(plane_mean(value, level=k, levels=levels)) for k in range(levels)]
     if value < 1:  # numbers in single precision, of which the last level magnifies the rounding
-        sizes[-1] = max(sizes[-1] - _SINGLE * 2.0**levels, 0.0)
+        sizes[-1] = max(sizes[-1] - 1e-6 * 2.0**levels, 0.0)
     return tuple(sizes)
 
 
@@ -317,7 +288,7 @@ def plane_value(x: Tensor, *, level: int, levels: int) -> Tensor:
     return (scaled - whole if level == levels - 1 else whole.remainder_(2)) * 2 - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class BitPlanes:
     """m levels of s sampled coordinates each, every one a flipped sign.
 
@@ -328,9 +299,6 @@ class BitPlanes:
         constants: whose constants.
         blocks: the blocks that coordinates are drawn from.
         weights: weight of each level.
-
-    Raises:
-        ValueError: if there is not one pair of thresholds for each level, or an argument is out of range.
     """
 
     dim: int
@@ -350,11 +318,7 @@ class BitPlanes:
     def within(
         cls, local_epsilon: float, *, dim: int, plan: SampledPlan, constants: Constants = Constants.EXACT
     ) -> Self:
-        """Signs whose costs add up to at most ε0, shared out so that the worst variance is least.
-
-        Raises:
-            ValueError: if a sign's budget is below 1e-9, or an argument out of range.
-        """
+        """Signs whose costs add up to at most ε0, shared out so that the worst variance is least."""
         levels, samples = plan.levels, plan.samples
         shares = budgets(levels, per_place=local_epsilon / samples, constants=constants)
         thresholds = split_budget(local_epsilon, shares=shares.tolist(), repeats=samples, constants=constants)
@@ -364,11 +328,6 @@ class BitPlanes:
     def messages(self) -> int:
         """How many signs one report carries."""
         return self.plan.levels * self.plan.samples
-
-    @property
-    def bits(self) -> int:
-        """Bits per report: levels · samples · (ceil(log2 ceil(dim/samples)) + 1)."""
-        return self.messages * (self.blocks.index_bits + 1)
 
     @property
     def noises(self) -> tuple[float, ...]:
@@ -508,39 +467,35 @@ class BitPlanes:
 
     def outcomes(self) -> tuple[Tensor, Tensor] | None:
         """Places and bits (reports, levels, samples) of every report, if they are at most 2**16."""
-        choices = (self.blocks.lengths() * 2).tolist() * self.plan.levels
-        count = math.prod(choices)
-        if count > MOST_OUTCOMES:
+        every = self.blocks.outcomes(1 << self.messages, repeats=self.plan.levels, most=MOST_OUTCOMES)
+        if every is None:
             return None
-        rest = torch.arange(count)
-        digits = []
-        for choice in choices:
-            digits.append(rest % choice)
-            rest = rest // choice
-        drawn = torch.stack(digits, dim=1).view(count, self.plan.levels, self.plan.samples)
-        return drawn // 2, drawn % 2
+        shape = (len(every[1]), self.plan.levels, self.plan.samples)
+        bits = every[1].unsqueeze(1) >> torch.arange(self.messages) & 1
+        return every[0].view(shape), bits.view(shape)
 
     def log_likelihood(self, reports: Reports, values: Tensor) -> Tensor:
         """Log-probability of each report for one vector in [-1, 1], (reports,) float64."""
         columns, signs = self.parse(reports)
         at = values[columns]
-        total = torch.full((len(reports),), -self._log_places(), dtype=torch.float64, device=at.device)
+        places = self.plan.levels * float(self.blocks.lengths().double().log().sum())
+        total = torch.full((len(reports),), -places, dtype=torch.float64, device=at.device)
         for level, thresholds in enumerate(self.thresholds):
-            sent = self._sent(at, level)
-            total += sign_log_likelihood(signs[:, level], sent, thresholds=thresholds).sum(dim=1)
+            plus = plus_thresholds(self._sent(at, level), thresholds=thresholds)
+            drawn = torch.where(signs[:, level] > 0, plus, WHOLE - plus).double()
+            total += drawn.log_().sub_(PROBABILITY_BITS * math.log(2)).sum(dim=1)
         return total
-
-    def _log_places(self) -> float:
-        return self.plan.levels * float(self.blocks.lengths().double().log().sum())
 
 
 class BitPlaneRandomizer(NumberRandomizer):
-    """A randomizer that sends bit planes of sampled numbers of [-1, 1] that stand for a row.
+    """A randomizer that sends bit planes of sampled numbers of [-1, 1] that stand for a row."""
 
-    A subclass sets ``_planes`` when it is built.
-    """
-
-    _planes: BitPlanes
+    def _choose_planes(self, levels: int | None, samples: int | None, constants: Constants | str) -> None:
+        constants, size = Constants(constants), self._frame.size
+        plan = best_plan(
+            local_epsilon=self.local_epsilon, dim=size, levels=levels, samples=samples, constants=constants
+        )
+        self._planes = BitPlanes.within(self.local_epsilon, dim=size, plan=plan, constants=constants)
 
     @property
     def plan(self) -> SampledPlan:
@@ -553,28 +508,222 @@ class BitPlaneRandomizer(NumberRandomizer):
         return self._planes.constants
 
     @property
+    @override
     def layout(self) -> ReportLayout:
-        """The sampled places in their blocks, where blocks have more than one, and their signs."""
         return ReportLayout(self.name, self.dim, self._planes.layout)
 
     @override
     def sum(self, reports: Reports) -> Tensor:
         self.check_reports(reports)
-        return self._in_units(self._planes.sum(reports)).to(torch.float32)
+        return self._in_units(self._planes.sum(reports))
 
+    @override
     def outcomes(self) -> Reports | None:
-        """Every combination of places and signs, where they are at most 2**16."""
         every = self._planes.outcomes()
         return None if every is None else self.layout.reports(*self._planes.sent(*every))
 
+    @override
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
-        """Log-probability of each report, had its client held x (dim,); thresholds as they are rounded."""
         self.check_reports(reports)
         return self._planes.log_likelihood(reports, self._numbers_of(x))
 
+    @override
     def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
-        """Sampled bits of the numbers that stand for each row."""
         places = self._planes.draw(x.num_rows, randomness=randomness, device=x.device)
         numbers = self._sampled_numbers(x, norms, self._planes.columns(places))
         bits = self._planes.flip(numbers, randomness=randomness)
         return self.layout.reports(*self._planes.sent(places, bits))
+
+
+class LInfBitPlanes(BitPlaneRandomizer):
+    r"""R^ℓ∞_{v,m,s} of Girgis's thesis (Algorithms 3.5.1 and 3.5.2) with exact ε0.
+
+    A coordinate :math:`x/r = \sum_{k<m} 2^{-k} σ_k + 2^{-(m-1)} w` has m - 1 signs and a rest w in [-1, 1].
+    For each level a client draws one coordinate from each of s blocks and sends its place there and a sign of
+    mean :math:`g_k σ_k`, or :math:`g_m w` in the last; :math:`g_k = \tanh(v_k/2)`. The s signs of all levels
+    spend :math:`s \sum_k v_k \le ε_0` together, and only the m·s sampled entries of a row are read beyond its
+    norm. With b_i the length of coordinate i's block (d/s where s divides d),
+
+    .. math:: E\|R(x) - x\|^2 = r^2 \sum_{k<m} 4^{-k} \sum_i (b_i/g_k^2 - 1)
+              + r^2 4^{-(m-1)} \sum_i (b_i/g_m^2 - w_i^2).
+
+    Levels reduce what quantisation adds; where d is large beside ε0 they act as further samples. The thesis
+    counts what is not sampled as the low end of the range, which has up to four times the variance of
+    counting it as the centre, and its probabilities do not spend all of ε0 (``constants="thesis"``).
+
+    Clipping is coordinate by coordinate, the projection onto the ball.
+
+    Args:
+        levels: m, in [1, 32]; by default, with ``samples``, of least worst variance.
+        samples: s, coordinates sent per level, in [1, d].
+        constants: ``"exact"``, or ``"thesis"`` for the printed ones.
+    """
+
+    name: ClassVar[str] = "linf-bit-planes"
+    norm: ClassVar[Norm] = Norm.LINF
+
+    def __init__(
+        self,
+        *,
+        local_epsilon: float,
+        dim: int,
+        radius: float = 1.0,
+        levels: int | None = None,
+        samples: int | None = None,
+        constants: Constants | str = Constants.EXACT,
+    ) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
+        self._frame = Coordinates(dim)
+        self._choose_planes(levels, samples, constants)
+
+    @property
+    def worst_variance(self) -> float:
+        """Largest E‖R(x) - x‖² over the ball, attained; where the last level is 0, as at x = 0 for m = 1."""
+        return self.radius**2 * self._planes.worst_variance
+
+    def variance(self, x: Tensor | Rows) -> Tensor:
+        """E‖R(x) - x‖² of each row, (clients,) float64, exact; rows are read in chunks."""
+        rows = self.check_rows(x)
+        parts = [torch.zeros(0, dtype=torch.float64, device=rows.device)]
+        parts += [self._planes.variance(part / self.radius) for part in self._chunks(rows)]
+        return torch.cat(parts) * self.radius**2
+
+    def blanket(self) -> Blanket:
+        """That of one sign; several are bounded by the generic blanket."""
+        return sampled_blanket(local_epsilon=self.local_epsilon, plan=self.plan, constants=self.constants)
+
+
+class SampledBits(LInfBitPlanes):
+    r"""R^Bin_{v,s} of Girgis's thesis (Algorithms 3.3.1 and 3.3.2) with exact ε0, on [-r, r]^d.
+
+    A client draws one coordinate from each of s blocks and sends its place there and a sign of mean
+    :math:`\tanh(ε_0/2s) \, x_j/r`: s messages of ε0/s each. It is ``linf-bit-planes`` with one level, the
+    last, whose rounding to a bit and randomised response are one draw.
+
+    The thesis takes bits b in {0, 1}^d. They are the corners r(2b - 1) of this ball: take means of these, and
+    those of b are (mean/r + 1)/2, with a quarter of the variance. (Bits 0 and 1 put in as they are come out
+    unbiased too.) A mechanism of bits alone could be given no gradient and be put through none of the tests
+    that all vector mechanisms pass; and counting what is not sampled as 1/2, as happens here, has at worst
+    variance :math:`(d/4)(b\,\coth^2(ε_0/2s) - 1)`, b = d/s, where the thesis's 0 adds up to 3/4 d(b - 1).
+
+    .. math:: E\|R(x) - x\|^2 = r^2 \coth^2(ε_0/2s) \sum_i b_i - \|x\|^2.
+
+    By default s is the best for this, about ε0/2.18 for large d. ``constants="thesis"`` has the printed
+    probabilities and decoding, r(2b - 1) standing for b; Thm 3.3.1 takes s = ceil(ε0).
+
+    Args:
+        samples: s, in [1, d]; of least worst variance by default.
+        constants: ``"exact"``, or ``"thesis"`` for the printed ones.
+    """
+
+    name: ClassVar[str] = "sampled-bits"
+
+    def __init__(
+        self,
+        *,
+        local_epsilon: float,
+        dim: int,
+        radius: float = 1.0,
+        samples: int | None = None,
+        constants: Constants | str = Constants.EXACT,
+    ) -> None:
+        super().__init__(
+            local_epsilon=local_epsilon,
+            dim=dim,
+            radius=radius,
+            levels=1,
+            samples=samples,
+            constants=constants,
+        )
+
+
+class L2BitPlanes(CoefficientRandomizer, BitPlaneRandomizer):
+    r"""R^ℓ2_{v,m,s} of Girgis's thesis (Algorithms 3.6.1 and 3.6.2) with exact ε0.
+
+    A row x is represented by D coefficients w, public and linear (the randomised rotation
+    :math:`w = H\,\mathrm{diag}(±1)\,x/\sqrt D` of the zero-padded row, or a Kashin frame), which go through
+    ``linf-bit-planes`` on [-r_inf, r_inf]^D. Only sampled coefficients are computed. The server sums signs
+    and transforms back once.
+
+    **Bias.** A coefficient beyond r_inf is clipped, and only then is the estimate biased.
+    r_inf = level·r/√D, and ``oversized`` says how the level is chosen:
+
+    - ``"clip"`` (default): √(2 log(2Dn/β)). For vectors chosen before the seed, nothing is clipped in a round
+      of n = ``clients`` clients but with probability β = ``failure``. A vector made for the seed, a row of
+      the rotation, say, is clipped and biased whatever the level. Up to D = 47 or so, r_inf = r.
+    - ``"balance"``: less variance for a small bias in every round, for about n = ``clients`` clients.
+    - ``"bound"``: r_inf = r, unbiased for every vector, at D/level² times the variance.
+
+    :meth:`clipping_bias` is the bias of given rows, exactly; :meth:`variance` includes its square.
+    With ``frame="kashin"`` no coefficient is ever beyond the frame's level, about 2, so the estimate is
+    unbiased and varies far less; encoding takes several transforms of every row. Only a vector made from the
+    seed, close to one column of the frame, is sent as a shorter one.
+
+    Args:
+        levels: m, in [1, 32]; by default, with ``samples``, of least worst variance.
+        samples: s, coefficients sent per level, in [1, D].
+        frame: ``"rotation"`` or ``"kashin"``.
+        seed: whole number that fixes rotation or frame. It is public and all must use the same; draw a new
+            one where somebody might have chosen vectors for it.
+        level: r_inf·√D/r, instead of what follows; for a Kashin frame, that frame's own level.
+        oversized: ``"clip"``, ``"balance"`` or ``"bound"``; no matter with a Kashin frame.
+        clients: n, reports in a round; for the level alone.
+        failure: β, in (0, 1); for the level alone.
+        constants: ``"exact"``, or ``"thesis"`` for the printed ones: also 10·√(log(Dn/β)) for the level.
+    """
+
+    name: ClassVar[str] = "l2-bit-planes"
+
+    def __init__(
+        self,
+        *,
+        local_epsilon: float,
+        dim: int,
+        radius: float = 1.0,
+        levels: int | None = None,
+        samples: int | None = None,
+        frame: Frame | str = Frame.ROTATION,
+        seed: int = 0,
+        level: float | None = None,
+        oversized: Oversized | str = Oversized.CLIP,
+        clients: int = CLIENTS,
+        failure: float = FAILURE,
+        constants: Constants | str = Constants.EXACT,
+    ) -> None:
+        super().__init__(
+            local_epsilon=local_epsilon, dim=dim, radius=radius, frame=frame, seed=seed, level=level
+        )
+        self._choose_planes(levels, samples, constants)
+        noise = self._planes.worst_second_moment * self._frame.column_square / self._frame.size
+        thesis = self.constants is Constants.THESIS
+        self._choose_level(oversized, clients=clients, failure=failure, noise=noise, thesis=thesis)
+
+    def blanket(self) -> Blanket:
+        """A bound: no vector is extreme in all its coefficients. Some have many that are all of one size."""
+        records: tuple[tuple[float, float], ...] = ((flat_lean(self.level), 1.0),)
+        if isinstance(self._frame, Rotation):
+            records = aligned_records(level=self.level, dim=self.dim)
+        return sampled_blanket(
+            local_epsilon=self.local_epsilon,
+            plan=self.plan,
+            constants=self.constants,
+            records=records,
+            square=self._mean_square,
+        )
+
+    @property
+    def _worst_spread_variance(self) -> float:
+        if self._frame.isometric:
+            return self.coefficient_radius**2 * self._planes.worst_variance
+        return self.coefficient_radius**2 * self._frame.column_square * self._planes.worst_second_moment
+
+    def _spread_variance(self, coefficients: Tensor) -> Tensor:
+        if self._frame.isometric:
+            scaled = coefficients / self.coefficient_radius
+            return self.coefficient_radius**2 * self._planes.variance(scaled)
+        lengths = self._planes.blocks.lengths().tolist()
+        total = coefficients.new_zeros(len(coefficients))
+        for means, second_moments in self._planes.moments(coefficients / self.coefficient_radius):
+            total += second_moments.sum(dim=1) * self._frame.column_square
+            total -= self._blockwise_squares(means, lengths)
+        return total * self.coefficient_radius**2
