@@ -23,8 +23,8 @@ from .composition.renyi import renyi_divergence as renyi_divergence
 from .federated.accountant import ClientSpread as ClientSpread
 from .federated.accountant import FederatedAccountant as FederatedAccountant
 from .federated.accountant import FederatedSpending as FederatedSpending
-from .federated.participation import RecordedRound as RecordedRound
-from .federated.participation import distinct_participants as distinct_participants
+from .federated.cohorts import RecordedRound as RecordedRound
+from .federated.cohorts import distinct_participants as distinct_participants
 from .federated.rounds import FederatedRound as FederatedRound
 from .federated.rounds import RoundKind as RoundKind
 from .federated.rounds import as_tuples as as_tuples
