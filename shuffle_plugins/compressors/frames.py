@@ -29,7 +29,6 @@ from shuffle_plugins.core import Rows, checks, rows_at_once
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 
 _MARGIN = 1e-3  # share of a Kashin frame's level that covers rounding
-_CHUNK = 1 << 20  # coefficients handled at a time on a CPU
 _AIM, _SHARE, _QUICK_STEPS = 0.85, 1.75, 8
 
 
@@ -291,7 +290,8 @@ class KashinFrame(TightFrame):
         return rows
 
     def _chunks(self, rows: Rows) -> list[tuple[int, int]]:
-        step = rows_at_once(self.size, device=rows.device, entries=_CHUNK)
+        # Coefficients handled at a time on a CPU.
+        step = rows_at_once(self.size, device=rows.device, entries=1 << 20)
         return [(start, min(start + step, rows.num_rows)) for start in range(0, rows.num_rows, step)]
 
     def _represent(self, rows: Rows) -> tuple[Tensor, Tensor]:
