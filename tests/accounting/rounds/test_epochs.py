@@ -23,7 +23,7 @@ from shuffle_plugins.accounting import (
     calibrate_local_epsilon,
 )
 from shuffle_plugins.accounting.published import clones
-from shuffle_plugins.accounting.rounds.coins import SumRound
+from shuffle_plugins.accounting.rounds.sums import SumRound
 from shuffle_plugins.accounting.rounds.tags import Tag, TaggedRound
 from shuffle_plugins.mechanisms.oracles import (
     ideal_hadamard_response,

@@ -30,14 +30,7 @@ def sampled_composition(
     sampling_rate: float,
     resolution: Resolution,
 ) -> PrivacyLossDistribution:
-    """From above, the privacy loss distribution of independent shuffles of one sample of fixed size.
-
-    Args:
-        laws: symmetric, from above, one of each kind of shuffle.
-        counts: how many shuffles are of the kind.
-        sampling_rate: γ in (0, 1].
-        resolution: how finely losses are resolved on their grid.
-    """
+    """From above, the privacy loss distribution of independent shuffles of one sample of fixed size."""
     composition = LossComposition(laws, counts)
     missing = math.fsum(count * law.missing for law, count in zip(laws, counts, strict=True))
     deviation = math.sqrt(sum(count * law.deviation**2 for law, count in zip(laws, counts, strict=True)))
@@ -86,27 +79,20 @@ def sampled_instance(
     x', and the reverse if ``exchanged``. Composed losses are rounded down, so that one direction is no bound
     for the other.
 
-    Args:
-        laws: from below, one of each kind of shuffle, all of that instance.
-        counts: how many shuffles are of the kind.
-        sampling_rate: γ in (0, 1].
-        resolution: how finely losses are resolved on their grid.
-        exchanged: whether P and Q are exchanged.
-
-    Raises:
-        ArithmeticError: if no outcome is within floating-point range.
     """
     if exchanged:
         loss, q = LossComposition([law.reversed() for law in laws], counts, whole=True).outcomes()
         loss = np.minimum(loss, _LARGEST_LOSS)
-        seen = sampling_rate * q * np.exp(-loss) + (1 - sampling_rate) * q
+        with np.errstate(over="ignore"):
+            seen = sampling_rate * q * np.exp(-loss) + (1 - sampling_rate) * q
         if sampling_rate < 1:
             loss = -np.log1p(sampling_rate * np.expm1(-loss))
-        return finite_losses(loss, q, seen, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
-    loss, p = LossComposition(laws, counts, whole=True).outcomes()
-    q = p * np.exp(-loss)
-    seen = sampling_rate * p + (1 - sampling_rate) * q
-    loss = np.minimum(loss, _LARGEST_LOSS)
-    if sampling_rate < 1:  # where nothing is sampled, losses below -37 would be rounded to -inf
-        loss = np.log1p(sampling_rate * np.expm1(loss))
-    return finite_losses(loss, seen, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
+        p, q = q, seen
+    else:
+        loss, p = LossComposition(laws, counts, whole=True).outcomes()
+        q = p * np.exp(-loss)
+        p = sampling_rate * p + (1 - sampling_rate) * q
+        loss = np.minimum(loss, _LARGEST_LOSS)
+        if sampling_rate < 1:  # where nothing is sampled, losses below -37 would be rounded to -inf
+            loss = np.log1p(sampling_rate * np.expm1(loss))
+    return finite_losses(loss, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
