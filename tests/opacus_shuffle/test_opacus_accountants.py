@@ -330,7 +330,7 @@ def test_a_run_by_the_published_theorem_keeps_to_its_target_or_is_refused_before
     engine = private(randomizer="privunit", target_epsilon=2.0, target_delta=1e-5, num_steps=12)
     plan = engine.training_plan
     accountant = Girgis2021Accountant()
-    accountant.record(engine._optimizer.round, num_steps=12)
+    accountant.record(engine._optimizers[-1].round, num_steps=12)
     assert 0.98 * 2.0 < accountant.get_epsilon(1e-5) <= 2.0
     assert plan.epsilon == pytest.approx(accountant.get_epsilon(1e-5))
     for choice in (

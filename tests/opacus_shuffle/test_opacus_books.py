@@ -17,7 +17,7 @@ from opacus_shuffle import (
     ShufflePrivacyError,
     SubsampledShufflePLDAccountant,
     SubsampledShuffleRDPAccountant,
-    hooks,
+    accountants,
 )
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -381,7 +381,7 @@ def test_progress_is_logged_at_most_every_few_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(hooks.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(accountants.time, "monotonic", lambda: now[0])
     model = make_model()
     engine = PrivacyEngine(accountant="subsampled_shuffle_rdp")
     module, optimizer, loader = engine.make_private_with_epsilon(
@@ -395,7 +395,7 @@ def test_progress_is_logged_at_most_every_few_seconds(
         max_grad_norm=1.0,
     )
     optimizer.attach_step_hook(lambda _: now.__setitem__(0, now[0] + 6.0))
-    with caplog.at_level(logging.INFO, logger="opacus_shuffle.hooks"):
+    with caplog.at_level(logging.INFO, logger="opacus_shuffle.accountants"):
         train(module, optimizer, loader)
     assert [record.getMessage() for record in caplog.records] == [
         "step 3 of 5, after 12 s",

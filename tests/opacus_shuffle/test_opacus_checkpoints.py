@@ -242,3 +242,18 @@ def test_the_page_on_resuming_does_what_it_says(dataset: Any, make_model: Any, t
     assert len(resumed["engine"].accountant) == 10 * 5
     assert resumed["engine"].accountant.history == whole["engine"].accountant.history
     assert 0.99 * 2.93 < resumed["engine"].get_epsilon(1e-5) <= 2.93
+
+
+def test_a_history_older_than_what_its_run_has_recorded_since_is_refused(
+    make_private: Any, step: Any
+) -> None:
+    engine, module, optimizer, loader = make_private()
+    batches = iter(loader)
+    step(module, optimizer, next(batches))
+    older = engine.accountant.state_dict()
+    step(module, optimizer, next(batches))
+    later = PrivacyEngine(accountant="subsampled_shuffle_rdp")
+    with pytest.raises(ShufflePrivacyError, match="by the run that was saved"):
+        later.accountant.load_state_dict(older)
+    later.accountant.load_state_dict(engine.accountant.state_dict())
+    assert len(later.accountant) == 2

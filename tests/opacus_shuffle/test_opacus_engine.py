@@ -24,7 +24,7 @@ from opacus_shuffle import (
     ShuffleDPOptimizer,
     ShufflePrivacyError,
 )
-from opacus_shuffle.clipping import LayerLimits
+from opacus_shuffle.sums import ClippedBall
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.utils.data import (
@@ -364,7 +364,7 @@ def test_per_layer_clipping_fits_every_randomizers_ball_and_costs_what_flat_cost
 
 @pytest.mark.parametrize("norm", list(Norm))
 def test_clipped_layers_lie_in_the_ball_they_are_said_to(norm: Norm) -> None:
-    limits = LayerLimits(limits=(0.5, 2.0, 0.1), norm=norm)
+    limits = ClippedBall.of_layers([0.5, 2.0, 0.1], parameters=3, norm=norm)
     parts = [
         torch.randn(50, size, dtype=torch.float64) * 10**scale for size, scale in ((3, 1), (7, 0), (2, -2))
     ]
