@@ -36,8 +36,7 @@ from rich.table import Table
 from sklearn.datasets import load_digits
 
 from shuffle_plugins.accounting import Sampling, calibrate_local_epsilon
-from shuffle_plugins.protocols import FrequencyEstimation, HistogramSum, onto_simplex
-from shuffle_plugins.protocols.published import frequencies as published
+from shuffle_plugins.protocols import FrequencyEstimation, HistogramSum, onto_simplex, published
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

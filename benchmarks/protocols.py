@@ -47,9 +47,8 @@ from shuffle_plugins.protocols import (
     SplitSum,
     UnaryL1Sum,
     VectorSum,
+    published,
 )
-from shuffle_plugins.protocols.published import frequencies
-from shuffle_plugins.protocols.published import sums as published
 
 RESULTS = Path(__file__).parent / "results" / "protocols.json"
 ASKED = {"epsilon": 1.0, "delta": 1e-6}
@@ -483,7 +482,7 @@ def histograms() -> dict[str, Any]:
     ratios: dict[str, list[float]] = {}
     for clients in (10**4, 3 * 10**4, 10**5, 3 * 10**5, 10**6):
         asked = ASKED | {"cohort": clients}
-        central = frequencies.central_gaussian(categories=100, **asked)
+        central = published.central_gaussian(categories=100, **asked)
         rare = {
             encoding: CountedUnary.calibrated(length=100, encoding=encoding, **asked).variance(0.0)
             for encoding in ("symmetric", "optimal")

@@ -19,8 +19,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.protocols import VectorSum
-from shuffle_plugins.protocols.published import sums as published
+from shuffle_plugins.protocols import VectorSum, published
 from shuffle_plugins.randomness import SecureRandomness
 
 EPSILON, DELTA = 1.0, 1e-6

@@ -32,6 +32,7 @@ from flwr_shuffle import (
     SelfSampling,
     ShuffleMod,
     ShuffleStrategy,
+    Updates,
     drawn_record,
 )
 from mnist_idx import load_mnist
@@ -109,8 +110,7 @@ def run(data: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], setting: Setti
         clipping_norm=2**0.5 * setting.learning_rate,  # no gradient is longer than √2 times the features
         sampling=SelfSampling(rate) if setting.self_sampling else FixedSize(setting.cohort),
         population=clients,
-        records_per_client=each,
-        samples_per_client=setting.samples,
+        updates=Updates(records_per_client=each, samples_per_client=setting.samples),
         delta=setting.delta,
     )
     grid = InProcessGrid(client_app(features, labels, mod=ShuffleMod(limits=limits)), num_nodes=clients)

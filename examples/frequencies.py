@@ -27,7 +27,7 @@ from torch import Tensor
 
 from shuffle_plugins.accounting import NEIGHBOURING_RELATION, ShuffleAccountant
 from shuffle_plugins.protocols import FrequencyEstimation, Histogram, HistogramSum, Intervals
-from shuffle_plugins.protocols.published.frequencies import central_gaussian
+from shuffle_plugins.protocols.published import central_gaussian
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

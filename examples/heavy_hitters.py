@@ -33,7 +33,7 @@ from shuffle_plugins.protocols import (
     HistogramSum,
     PrefixQuestion,
 )
-from shuffle_plugins.protocols.published.frequencies import central_gaussian
+from shuffle_plugins.protocols.published import central_gaussian
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

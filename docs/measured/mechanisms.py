@@ -6,7 +6,7 @@ import math
 from functools import cache
 
 from measured.parts import Sentences, Tables, result, table
-from shuffle_plugins.cli.tables import times
+from shuffle_plugins.cli.output import times
 from shuffle_plugins.core import rounded
 from shuffle_plugins.planning import Choice, choices, report_error
 

@@ -8,7 +8,7 @@ from typing import Any
 from measured.parts import Sentences, Tables, result, table
 from measured.plans import scientific
 from shuffle_plugins.core import rounded
-from shuffle_plugins.protocols.shares.mixing import mixing_distance
+from shuffle_plugins.protocols.shares import mixing_distance
 
 PROTOCOLS = "docs/guides/protocols.md"
 FREQUENCIES = "docs/guides/frequencies.md"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from flwr.app import MetricRecord, RecordDict
 from torch import Tensor
 
-from shuffle_plugins.core import checks
+from flwr_shuffle.wire import text_of
+from shuffle_plugins.core import Count, Positive, Ranged, in_range
 from shuffle_plugins.mechanisms import MechanismSpec, Spec, SumSpec
 from shuffle_plugins.protocols import VectorSum
 
@@ -20,36 +21,25 @@ MOST_METRICS = 64
 FAILED_ROUNDS = "failed-rounds"
 """Name of a metric that clients know by themselves: the share of their rounds in which the app failed."""
 
-_LONGEST_NAME = 128
-_RANDOMIZER = "linf-block"
 
+@dataclass(frozen=True, kw_only=True)
+class Metric(Ranged):
+    """A number that a client measures, and the range that it is clipped to."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """A number that a client measures, and the range that it is clipped to.
-
-    Raises:
-        ValueError: if the name is not 1 to 128 printable characters, or low < high are not finite.
-    """
-
-    name: str
-    low: float
-    high: float
+    name: Annotated[str, text_of(128)]
+    low: Annotated[float, in_range()]
+    high: Annotated[float, in_range()]
 
     def __post_init__(self) -> None:
-        name, ends = self.name, (self.low, self.high)
-        if type(name) is not str or not 1 <= len(name) <= _LONGEST_NAME or not name.isprintable():
-            raise ValueError(f"a metric's name has 1 to {_LONGEST_NAME} printable characters, got {name!r}")
-        if any(type(end) not in (int, float) or not math.isfinite(end) for end in ends) or not (
-            self.low < self.high and math.isfinite(self.high - self.low)
-        ):
-            raise ValueError(f"the range of metric {name!r} is two finite numbers in order, got {ends!r}")
-        object.__setattr__(self, "low", float(self.low))
-        object.__setattr__(self, "high", float(self.high))
+        super().__post_init__()
+        if not (self.low < self.high and math.isfinite(self.high - self.low)):
+            raise ValueError(
+                f"the range of {self.name!r} is two finite numbers in order, got {self.low}, {self.high}"
+            )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrivateEvaluation:
+@dataclass(frozen=True, kw_only=True)
+class PrivateEvaluation(Ranged):
     """Ask clients for metrics of the model in private reports, that are charged like a round of training.
 
     Each client evaluates the model on its own data, clips every metric to its range, and sends one randomised
@@ -70,9 +60,6 @@ class PrivateEvaluation:
             :meth:`~shuffle_plugins.protocols.VectorSum.with_noise`.
         every: evaluate after every so many rounds.
 
-    Raises:
-        ValueError: if an argument is out of range.
-
     Example:
         >>> PrivateEvaluation(metrics={"accuracy": (0, 1), "loss": (0, 10)}, local_epsilon=1.0).names
         ('accuracy', 'loss')
@@ -80,18 +67,16 @@ class PrivateEvaluation:
 
     metrics: Mapping[str, tuple[float, float]]
     local_epsilon: float | None = None
-    noise_multiplier: float | None = None
-    every: int = 1
+    noise_multiplier: Positive | None = None
+    every: Count = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not isinstance(self.metrics, Mapping) or not 1 <= len(self.metrics) <= MOST_METRICS:
             raise ValueError(f"metrics are 1 to {MOST_METRICS} names with their ranges, got {self.metrics!r}")
-        checks.whole("every", self.every)
         if (self.local_epsilon is None) == (self.noise_multiplier is None):
             raise ValueError("give local_epsilon, or beside a sum noise_multiplier")
-        if self.noise_multiplier is not None:
-            checks.number("noise_multiplier", self.noise_multiplier, above=0)
-        else:
+        if self.noise_multiplier is None:
             self.spec(cohort=2).build(dim=len(self.ranges))
 
     @property
@@ -110,12 +95,9 @@ class PrivateEvaluation:
         Args:
             cohort: fewest clients that answer; a sum's noise is made by so many.
             honest_fraction: share of them that a sum's noise counts on.
-
-        Raises:
-            ValueError: if so few clients cannot make that noise.
         """
         if self.local_epsilon is not None:
-            return MechanismSpec(name=_RANDOMIZER, local_epsilon=self.local_epsilon, radius=1.0)
+            return MechanismSpec(name="linf-block", local_epsilon=self.local_epsilon, radius=1.0)
         assert self.noise_multiplier is not None
         metrics = len(self.metrics)
         return SumSpec(
@@ -136,9 +118,6 @@ def vector_of(metrics: Iterable[Metric], content: RecordDict, *, failed_share: f
         metrics: the metrics that the round asks for, in the order of the entries.
         content: what the app's evaluation returned.
         failed_share: the value of :data:`FAILED_ROUNDS`, which the app does not return.
-
-    Raises:
-        ValueError: if a metric is missing, is in several records, or is not one number.
     """
     values = []
     for metric in metrics:
@@ -160,27 +139,3 @@ def record_of(metrics: Iterable[Metric], mean: Tensor) -> MetricRecord:
             for metric, entry in zip(metrics, mean, strict=True)
         }
     )
-
-
-def to_json(metrics: Iterable[Metric]) -> str:
-    """The metrics as text; empty for none."""
-    listed = [[metric.name, metric.low, metric.high] for metric in metrics]
-    return json.dumps(listed) if listed else ""
-
-
-def from_json(text: str) -> tuple[Metric, ...]:
-    """Read what :func:`to_json` wrote.
-
-    Raises:
-        ValueError: if it is anything else.
-    """
-    if not text:
-        return ()
-    try:
-        listed = json.loads(text)
-        metrics = tuple(Metric(name=name, low=low, high=high) for name, low, high in listed)
-    except (TypeError, OverflowError, RecursionError) as error:
-        raise ValueError("not a list of metrics") from error
-    if not 1 <= len(metrics) <= MOST_METRICS or len({metric.name for metric in metrics}) < len(metrics):
-        raise ValueError(f"metrics are 1 to {MOST_METRICS} different ones")
-    return metrics

@@ -37,11 +37,7 @@ REVIEWED_APPS = "SHUFFLE_REVIEWED_APPS"
 
 
 def guarded(app: ClientApp) -> ClientApp:
-    """The app itself, if a :class:`ShuffleMod` is the first of its mods.
-
-    Raises:
-        LoadClientAppError: if it is not.
-    """
+    """The app itself, if a :class:`ShuffleMod` is the first of its mods."""
     from flwr_shuffle.client.mod import ShuffleMod  # takes seconds, in which Flower must hear of this process
 
     mods = getattr(app, "_mods", ())
@@ -54,11 +50,7 @@ def guarded(app: ClientApp) -> ClientApp:
 
 
 def check_reviewed(fab: bytes) -> None:
-    """Refuse an app that the operator has not reviewed, if there is a list.
-
-    Raises:
-        LoadClientAppError: if the list cannot be read, or does not have the SHA-256 of ``fab``.
-    """
+    """Refuse an app that the operator has not reviewed, if there is a list."""
     if (listed := os.environ.get(REVIEWED_APPS)) is None:
         return
     found = hashlib.sha256(fab).hexdigest()

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 # Flower gives the codes of errors no public address.
 from flwr.common.constant import ErrorCode
 
-from flwr_shuffle.clipping import PLAIN, UpdateTerms
-from flwr_shuffle.evaluation import Metric, from_json, to_json
-from flwr_shuffle.shared_terms import SharedTerms
+from flwr_shuffle.evaluation import MOST_METRICS, Metric
+from flwr_shuffle.updates import UpdateTerms
+from flwr_shuffle.wire import Wire, byte_string, text_of
 from shuffle_plugins.core import Count, Ranged, checks, in_range, whole_number
-from shuffle_plugins.mechanisms import Spec, spec_from_json
+from shuffle_plugins.mechanisms import CountRange, Spec
+from shuffle_plugins.secure_aggregation import ResidueLayout, SumTerms, VerifiedTerms
 from shuffle_plugins.shuffler import KEY_BYTES, TOKEN_BYTES, RoundContext
 
 RECORD_KEY = "shuffle"
@@ -29,47 +30,9 @@ PAYLOAD_KEY = "payload"
 DRAWN_KEY = "shuffle-record"
 """Key of the :class:`ConfigRecord` by which the mod tells the app which record it drew."""
 
-_PLACE = "place"
-
-INSTRUCTION_VERSION = 2
-"""Version of instructions. A client refuses an instruction of another version."""
-
-MAX_RUN = 128
-"""Longest name of a run, in characters."""
-
 _LARGEST = (1 << 63) - 1  # the largest whole number that a ConfigRecord holds
 _MOST_RECORDS = 10**6  # of a client; it trains once for each that it draws, and every order is drawn whole
-
 _REPORT, _DUMMY = b"\x01", b"\x00"
-_TYPES: dict[str, type] = {
-    "version": int,
-    "token": bytes,
-    "run": str,
-    "server-round": int,
-    "mechanism": str,
-    "participation": float,
-    "minimum": int,
-    "mixers": int,
-    "records-per-client": int,
-    "samples-per-client": int,
-}
-# Left out where they are empty: Flower cannot count the bytes of an empty value.
-_OPTIONAL: dict[str, type] = {"analyzer-key": bytes, "metrics": str, "update": str, "shared": bytes}
-
-
-def _run_name(name: str, value: object) -> str:
-    if type(value) is not str or not 1 <= len(value) <= MAX_RUN or not value.isprintable():
-        raise ValueError(f"{name} is a name of 1 to {MAX_RUN} printable characters, got {value!r}")
-    return value
-
-
-def _bytes_of(*lengths: int) -> Callable[[str, object], bytes]:
-    def check(name: str, value: object) -> bytes:
-        if type(value) is not bytes or len(value) not in lengths:
-            raise ValueError(f"{name} is {' or '.join(map(str, lengths))} bytes")
-        return value
-
-    return check
 
 
 class ClientRefusal(StrEnum):
@@ -173,19 +136,53 @@ class ClientRefusal(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Instruction(Ranged):
+class SharedTerms(Ranged):
+    """How a round's counts are shared between the server and aggregators.
+
+    Attributes:
+        check_seed: 32 random bytes, new for each round, from which the check of the sum is made. Clients and
+            the server know it; aggregators must not.
+        aggregators: :func:`digest_of` the aggregators' keys. The keys themselves are never sent: a client
+            seals to those that its operator has pinned.
+        clients: the most clients whose counts may be in the sum; it sets how many bits a share has.
+        verified: whether clients prove that their counts are within bounds.
+    """
+
+    check_seed: Annotated[bytes, byte_string(32)]
+    aggregators: Annotated[bytes, byte_string(32)]
+    clients: Annotated[int, whole_number(at_least=2, at_most=_LARGEST)]
+    verified: bool = False
+
+    def of_round(
+        self, context: RoundContext, *, counts: CountRange, aggregators: Sequence[bytes]
+    ) -> SumTerms:
+        """What all parties of the round must know alike, with the aggregators' keys in the server's order."""
+        largest, keys = counts.highest - counts.lowest, tuple(aggregators)
+        layout = ResidueLayout.of_sum(size=counts.size, largest=largest, clients=self.clients)
+        if self.verified:
+            return VerifiedTerms(context=context, layout=layout, aggregators=keys, largest=largest)
+        return SumTerms(context=context, layout=layout, aggregators=keys)
+
+
+def digest_of(aggregators: Sequence[bytes]) -> bytes:
+    """Digest of aggregators' public keys to seal to, 32 bytes; it depends on their order."""
+    return hashlib.sha256(b"flwr_shuffle aggregators\n" + b"".join(aggregators)).digest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instruction(Wire):
     """What a server asks of every client it invites to a round; all of them must get the same.
 
     Attributes:
         token: 16 random bytes, new for each attempt at a round.
-        run: name of the training run, 1 to 128 printable characters.
+        run: name of the training run.
         server_round: number of the round within the run, from 0.
         mechanism: the mechanism that makes a report of the update.
-        participation: probability in (0, 1] with which a client takes part. Otherwise it sends a dummy, or,
-            to a sum, a share of the zero vector.
-        analyzer_key: public X25519 key, 32 bytes, to which reports are sealed; empty for unsealed payloads.
-        minimum: fewest reports, at least 2, that are let through together. Sealed reports are bound to it, so
-            a mixer gives out no fewer.
+        participation: probability with which a client takes part. Otherwise it sends a dummy, or, to a sum, a
+            share of the zero vector.
+        analyzer_key: public X25519 key to which reports are sealed; empty for unsealed payloads.
+        minimum: fewest reports that are let through together. Sealed reports are bound to it, so a mixer
+            gives out no fewer.
         metrics: what is reported of an evaluation; empty in training, where the model's update is reported.
         update: how the update is weighed and clipped before it is randomised.
         mixers: how many mixers the cascade of a sealed round has.
@@ -193,20 +190,17 @@ class Instruction(Ranged):
         records_per_client: m, the records that each client has. If it is more than 1, the client draws some
             of them, trains on each by itself, and reports on each.
         samples_per_client: s, how many of its records a client draws; so many reports it sends.
-
-    Raises:
-        ValueError: if fields do not go together.
     """
 
-    token: Annotated[bytes, _bytes_of(TOKEN_BYTES)]
-    run: Annotated[str, _run_name]
+    token: Annotated[bytes, byte_string(TOKEN_BYTES)]
+    run: Annotated[str, text_of(128)]
     server_round: Annotated[int, whole_number(at_least=0, at_most=_LARGEST)]
     mechanism: Spec
     participation: Annotated[float, in_range(above=0, at_most=1)] = 1.0
-    analyzer_key: Annotated[bytes, _bytes_of(0, KEY_BYTES)] = b""
+    analyzer_key: Annotated[bytes, byte_string(0, KEY_BYTES)] = b""
     minimum: Annotated[int, whole_number(at_least=2, at_most=_LARGEST)] = 2
     metrics: tuple[Metric, ...] = ()
-    update: UpdateTerms = PLAIN
+    update: UpdateTerms = field(default_factory=UpdateTerms)
     mixers: Count = 1
     shared: SharedTerms | None = None
     records_per_client: Annotated[int, whole_number(at_most=_MOST_RECORDS)] = 1
@@ -216,6 +210,11 @@ class Instruction(Ranged):
         super().__post_init__()
         if not isinstance(self.mechanism, Spec):
             raise ValueError(f"mechanism must be a Spec, got {self.mechanism!r}")
+        if (
+            len({metric.name for metric in self.metrics}) < len(self.metrics)
+            or len(self.metrics) > MOST_METRICS
+        ):
+            raise ValueError(f"metrics are at most {MOST_METRICS} different ones")
         if self.mixers > 1 and not self.sealed:
             raise ValueError("a mix cascade takes sealed reports: there is an analyzer's key")
         if self.shared and self.sealed:
@@ -241,97 +240,27 @@ class Instruction(Ranged):
         """Whether clients that do not take part send dummies; to a sum they add zeros, with their noise."""
         return self.participation < 1 and not self.mechanism.must_be_summed
 
-    def to_record(self) -> ConfigRecord:
-        """The instruction as a record, to be sent under :data:`RECORD_KEY`."""
-        optional: dict[str, str | bytes] = {
-            "analyzer-key": self.analyzer_key,
-            "metrics": to_json(self.metrics),
-            "update": self.update.to_json(),
-            "shared": self.shared.to_bytes() if self.shared else b"",
-        }
-        return ConfigRecord(
-            {
-                "version": INSTRUCTION_VERSION,
-                "token": self.token,
-                "run": self.run,
-                "server-round": self.server_round,
-                "mechanism": self.mechanism.to_json(),
-                "participation": self.participation,
-                "minimum": self.minimum,
-                "mixers": self.mixers,
-                "records-per-client": self.records_per_client,
-                "samples-per-client": self.samples_per_client,
-                **{key: value for key, value in optional.items() if value},
-            }
-        )
-
-    @classmethod
-    def from_record(cls, record: ConfigRecord) -> Self:
-        """Read what :meth:`to_record` wrote.
-
-        Raises:
-            ValueError: if an entry is missing, unknown, out of range or of another type, or the record is of
-                another version.
-        """
-        values: dict[str, Any] = dict(record)
-        types = _TYPES | {key: kind for key, kind in _OPTIONAL.items() if values.get(key)}
-        if values.keys() != types.keys():
-            raise ValueError(f"an instruction has the entries {sorted(types)}, got {sorted(values)}")
-        for key, kind in types.items():
-            if type(values[key]) is not kind:
-                raise ValueError(f"entry {key!r} of an instruction is of type {kind.__name__}")
-        if values["version"] != INSTRUCTION_VERSION:
-            raise ValueError(
-                f"an instruction of version {values['version']}; this library knows {INSTRUCTION_VERSION}"
-            )
-        return cls(
-            token=values["token"],
-            run=values["run"],
-            server_round=values["server-round"],
-            mechanism=spec_from_json(values["mechanism"]),
-            participation=values["participation"],
-            analyzer_key=values.get("analyzer-key", b""),
-            minimum=values["minimum"],
-            metrics=from_json(values.get("metrics", "")),
-            update=UpdateTerms.from_json(values.get("update", "")),
-            mixers=values["mixers"],
-            shared=SharedTerms.from_bytes(values["shared"]) if "shared" in values else None,
-            records_per_client=values["records-per-client"],
-            samples_per_client=values["samples-per-client"],
-        )
-
     def report_dim(self, model_dim: int) -> int:
         """Length of the vector that is reported: the model's update and its bits, or the metrics."""
         return len(self.metrics) or model_dim + self.update.bits
 
 
 def instruction_of(message: Message) -> Instruction | None:
-    """The instruction in a message; None if it has no record under :data:`RECORD_KEY`.
-
-    Raises:
-        ValueError: if the record is not an instruction's.
+    """The instruction in a message; None without a record under :data:`RECORD_KEY`, ValueError for
+    another.
     """
     if not message.has_content() or RECORD_KEY not in message.content:
         return None
-    record = message.content[RECORD_KEY]
-    if not isinstance(record, ConfigRecord):
-        raise ValueError(f"the record {RECORD_KEY!r} of an instruction is a ConfigRecord")
-    return Instruction.from_record(record)
+    return Instruction.from_record(message.content[RECORD_KEY])
 
 
 def context_of(instruction: Instruction, *, dim: int) -> RoundContext:
     """What envelopes of this round are bound to: an envelope opens only under an equal context.
 
-    The fingerprint covers the whole instruction and the dimension. The fewest reports to be let through and
-    the reports of each client are beside it, as numbers that the mixer reads. If a server told one client to
-    take part more often than the others, that client's envelope would be refused.
-
-    Args:
-        instruction: as sent, or as received.
-        dim: length of the vector that is reported, :meth:`Instruction.report_dim`.
-
-    Raises:
-        ValueError: if the dimension is out of range.
+    The fingerprint covers the whole instruction and the dimension (:meth:`Instruction.report_dim`). The
+    fewest reports to be let through and the reports of each client are beside it, as numbers that the mixer
+    reads. If a server told one client to take part more often than the others, that client's envelope would
+    be refused.
     """
     asked = repr(sorted(instruction.to_record().items())).encode()
     fingerprint = instruction.mechanism.fingerprint(dim=dim)
@@ -346,15 +275,7 @@ def context_of(instruction: Instruction, *, dim: int) -> RoundContext:
 
 
 def plain_payload(report: bytes | None, *, size: int) -> bytes:
-    """An unsealed payload: a flag, then the report, or zeros for a dummy. Its length is ``size`` + 1.
-
-    Args:
-        report: ``size`` bytes, of all reports that a client sends; None for a dummy.
-        size: bytes of one report, :meth:`MechanismSpec.report_bytes`, times the reports of a client.
-
-    Raises:
-        ValueError: if the report is of another size.
-    """
+    """An unsealed payload of ``size`` + 1 bytes: a flag, then a client's reports, or zeros for a dummy."""
     if report is None:
         return _DUMMY + bytes(size)
     if len(report) != size:
@@ -363,17 +284,11 @@ def plain_payload(report: bytes | None, *, size: int) -> bytes:
 
 
 def read_plain_payload(payload: bytes, *, size: int) -> bytes | None:
-    """The report in an unsealed payload; None for a dummy.
-
-    Raises:
-        ValueError: if it is not what :func:`plain_payload` wrote for this size.
-    """
-    if len(payload) != size + 1 or payload[:1] not in (_REPORT, _DUMMY):
-        raise ValueError("not an unsealed payload of this round")
-    if payload[:1] == _REPORT:
+    """The reports in what :func:`plain_payload` wrote for this size; None for a dummy."""
+    if len(payload) == size + 1 and payload[:1] == _REPORT:
         return payload[1:]
-    if any(payload[1:]):
-        raise ValueError("not an unsealed payload of this round: a dummy is all zeros")
+    if payload != _DUMMY + bytes(size):
+        raise ValueError("not an unsealed payload of this round")
     return None
 
 
@@ -382,36 +297,49 @@ def reply(payload: bytes, *, to: Message) -> Message:
     return Message(RecordDict({RECORD_KEY: ConfigRecord({PAYLOAD_KEY: payload})}), reply_to=to)
 
 
+def payload_of(message: Message) -> bytes:
+    """The payload of a reply; ValueError if the message is an error, or has anything but one payload."""
+    if message.has_content() and list(message.content) == [RECORD_KEY]:
+        record = message.content[RECORD_KEY]
+        if isinstance(record, ConfigRecord) and list(record) == [PAYLOAD_KEY]:
+            payload = record[PAYLOAD_KEY]
+            if isinstance(payload, bytes) and payload:
+                return payload
+    raise ValueError("not a reply with one payload and nothing else")
+
+
+def refusal(reason: str, *, to: Message) -> Message:
+    """An error reply that says by a constant text which precondition failed."""
+    return Message(Error(code=ErrorCode.MOD_FAILED_PRECONDITION, reason=reason), reply_to=to)
+
+
 def with_record(message: Message, place: int) -> Message:
     """A copy of a message to an app, which says on which record to train; see :func:`drawn_record`."""
     asked = Message(RecordDict(), reply_to=message)
     asked.metadata.__dict__.update(message.metadata.__dict__)  # they have no public setter
     asked.content = copied(message.content)
-    asked.content[DRAWN_KEY] = ConfigRecord({_PLACE: place})
+    asked.content[DRAWN_KEY] = ConfigRecord({"place": place})
     return asked
 
 
 def drawn_record(message: Message) -> int:
-    """The place, from 0 to m − 1, of the record on which a client app is to train.
+    """The place, from 0 to m − 1, of the record on which a client app is to train on this message.
 
-    A strategy with ``records_per_client=m`` has every client draw some of its m records, uniformly, without
-    replacement and in secret. The mod calls the app once for each, and every call makes one report. What the
-    app returns may depend on that record alone and on the message: not on other records, nor on what it kept
-    of earlier calls. A client with fewer than m records returns the model as it is for the places that it
-    lacks, or raises, which counts as a failure of that record alone.
-
-    Args:
-        message: the train message that the app was called with.
+    A strategy with ``Updates(records_per_client=m)`` has every client draw some of its m records, uniformly,
+    without replacement and in secret. The mod calls the app once for each, and every call makes one report.
+    What the app returns may depend on that record alone and on the message: not on other records, nor on
+    what it kept of earlier calls. A client with fewer than m records returns the model as it is for the
+    places that it lacks, or raises, which counts as a failure of that record alone.
 
     Raises:
         ValueError: if the round's strategy draws no records, or the app's first mod is no ``ShuffleMod``.
     """
     record = message.content.get(DRAWN_KEY) if message.has_content() else None
-    place = record.get(_PLACE) if isinstance(record, ConfigRecord) else None
+    place = record.get("place") if isinstance(record, ConfigRecord) else None
     if type(place) is not int:
         raise ValueError(
-            "no record was drawn for this message: give ShuffleStrategy(records_per_client=…), and put "
-            "ShuffleMod() first among the app's mods"
+            "no record was drawn for this message: give ShuffleStrategy Updates(records_per_client=…), and "
+            "put ShuffleMod() first among the app's mods"
         )
     return place
 
@@ -422,25 +350,3 @@ def copied(content: RecordDict) -> RecordDict:
     for key, record in content.items():
         copies[key] = type(record)(dict(record.items()))  # type: ignore[arg-type]
     return RecordDict(copies)
-
-
-def payload_of(message: Message) -> bytes:
-    """The payload of a reply.
-
-    Raises:
-        ValueError: if the message is an error, or has anything but one payload.
-    """
-    if not message.has_content() or list(message.content) != [RECORD_KEY]:
-        raise ValueError("not a reply with one payload and nothing else")
-    record = message.content[RECORD_KEY]
-    if not isinstance(record, ConfigRecord) or list(record) != [PAYLOAD_KEY]:
-        raise ValueError("not a reply with one payload and nothing else")
-    payload = record[PAYLOAD_KEY]
-    if not isinstance(payload, bytes) or not payload:
-        raise ValueError("not a reply with one payload and nothing else")
-    return payload
-
-
-def refusal(reason: str, *, to: Message) -> Message:
-    """An error reply that says by a constant text which precondition failed."""
-    return Message(Error(code=ErrorCode.MOD_FAILED_PRECONDITION, reason=reason), reply_to=to)

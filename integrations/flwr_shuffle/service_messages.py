@@ -1,27 +1,34 @@
-"""What server and service nodes send each other: who a node is, and that it refuses.
+"""What a server and its service nodes send each other: who a node is, its work of a round, and a refusal.
 
 A *service node* is a SuperNode of another organisation that does one step of a round and is no client: a
-mix node or an aggregator. A server finds it by a challenge, since anybody can state a public key.
+mix node or an aggregator. Its answers are signed, for the very request that they answer.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Self
+from functools import cached_property
+from typing import Annotated, Any, Protocol, Self
 
 from flwr.app import ConfigRecord, RecordDict, UserConfigValue
 
-from shuffle_plugins.core import checks
+from flwr_shuffle.wire import Wire, byte_string
+from shuffle_plugins.core import Count, whole_number
+from shuffle_plugins.secure_aggregation import ResidueLayout, Residues, Sealed, SumTerms, VerifiedTerms
+from shuffle_plugins.secure_aggregation import statements as sum_statements
+from shuffle_plugins.secure_aggregation.prio3 import VERIFY_KEY_SIZE
 from shuffle_plugins.shuffler import (
     CHALLENGE_BYTES,
     KEY_BYTES,
     BatchRefused,
+    BatchRequest,
     BatchService,
+    MixedStatement,
     Refusal,
+    RoundContext,
     Statement,
     statements,
 )
@@ -32,18 +39,8 @@ SERVICE_KEY = "shuffle-mix"
 ROLE = "shuffle-role"
 """The key in ``node_config`` that makes a node a service node; its value is a :class:`Role`."""
 
-SERVICE_VERSION = 2
-"""Version of the messages between a server and its service nodes."""
-
 NO_HANDLER = re.compile(r"No \w+ function registered with name '(\w+)'")
 """How Flower says that an app has no function for a message."""
-
-_REFUSAL = "refusal"
-SIGNED: dict[str, type] = {"version": int, "token": bytes, "rejected": str, "signature": bytes}
-"""Entries of every signed answer to a request of a round."""
-
-_QUESTION: dict[str, type] = {"version": int, "challenge": bytes}
-_ROLE: dict[str, type] = {"version": int, "public-key": bytes, "minimum": int, "signature": bytes}
 
 
 class Role(StrEnum):
@@ -53,53 +50,75 @@ class Role(StrEnum):
     AGGREGATOR = "aggregator"
 
     @property
-    def action(self) -> str:
-        """Name of the query by which a node is asked whether it has this role."""
-        return _ACTIONS[self]
-
-    @property
-    def query(self) -> str:
-        """Type of the message that asks a node whether it has this role."""
-        return f"query.{self.action}"
-
-    @property
     def node(self) -> str:
         """What such a node is called in a log."""
-        return _NODES[self]
+        return "mix node" if self is Role.MIXER else "aggregator"
+
+    @property
+    def a_node(self) -> str:
+        """The same with its article."""
+        return f"a{'' if self is Role.MIXER else 'n'} {self.node}"
 
     @property
     def registered_by(self) -> str:
         """Name of the function by which a client app takes this role."""
-        return _REGISTERED_BY[self]
+        return f"register_{self.node.replace(' ', '_')}"
 
     @property
-    def article(self) -> str:
-        """The indefinite article of :attr:`node`."""
-        return "an" if self.node[0] in "aeiou" else "a"
+    def question(self) -> str:
+        """Type of the message that asks a node whether it has this role."""
+        return f"query.shuffle_{self}_role"
+
+    @property
+    def work(self) -> str:
+        """Type of the message by which a round's envelopes come to such a node."""
+        return f"query.shuffle_{self}_work"
 
 
-_ACTIONS = {Role.MIXER: "shuffle_role", Role.AGGREGATOR: "shuffle_aggregator_role"}
-_NODES = {Role.MIXER: "mix node", Role.AGGREGATOR: "aggregator"}
-_REGISTERED_BY = {Role.MIXER: "register_mix_node", Role.AGGREGATOR: "register_aggregator"}
+QUERIES = frozenset(kind for role in Role for kind in (role.question, role.work))
+"""Types of the messages that service nodes answer."""
 
 
-class WrongVersionError(ValueError):
-    """A message of server or service node is of another version; the text says which, and what to do."""
+def role_of(node_config: Mapping[str, UserConfigValue]) -> Role | None:
+    """What a node is by its own ``node_config``; None for a client."""
+    value = node_config.get(ROLE)
+    return Role(value) if isinstance(value, str) and value in set(Role) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRole:
+class ServiceMessage(Wire):
+    """A message whose content is its own record and nothing else."""
+
+    def to_content(self) -> RecordDict:
+        """The message as a content."""
+        return RecordDict({SERVICE_KEY: self.to_record()})
+
+    @classmethod
+    def from_content(cls, content: RecordDict) -> Self:
+        """Read what :meth:`to_content` wrote; errors as of :meth:`from_record`."""
+        if list(content) != [SERVICE_KEY]:
+            raise ValueError(f"the content is one ConfigRecord {SERVICE_KEY!r}")
+        return cls.from_record(content[SERVICE_KEY])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleQuestion(ServiceMessage):
+    """The question for a node's role: a challenge, since anybody can state a public key."""
+
+    challenge: Annotated[bytes, byte_string(CHALLENGE_BYTES)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRole(ServiceMessage):
     """What a service node says of itself.
 
     Attributes:
-        public_key: key to which clients seal, 32 bytes. The server never passes it on to clients.
+        public_key: key to which clients seal. The server never passes it on to clients.
         minimum: fewest reports that the node gives out, or adds up.
-        signature: made with the key that the server has pinned; it also covers the challenge and the node's
-            id.
+        signature: by the key that the server has pinned; also of the challenge and the node's id.
     """
 
-    public_key: bytes
-    minimum: int
+    public_key: Annotated[bytes, byte_string(KEY_BYTES)]
+    minimum: Annotated[int, whole_number(at_least=2)]
     signature: bytes
 
     @classmethod
@@ -113,196 +132,77 @@ class NodeRole:
 
     def holds(self, *, role: Role, challenge: bytes, run: str, node: int, verifying_key: bytes) -> bool:
         """Whether the owner of a key has signed this role, for this challenge and as this node."""
+        key, minimum = self.public_key, self.minimum
         said = statements.role_statement(
-            role=role,
-            challenge=challenge,
-            run=run,
-            node=node,
-            sealing_key=self.public_key,
-            minimum=self.minimum,
+            role=role, challenge=challenge, run=run, node=node, sealing_key=key, minimum=minimum
         )
         return said.holds(self.signature, verifying_key=verifying_key)
 
-    def to_content(self) -> RecordDict:
-        """The content of the reply to a role's query."""
-        return service_content(
-            {
-                "version": SERVICE_VERSION,
-                "public-key": self.public_key,
-                "minimum": self.minimum,
-                "signature": self.signature,
-            }
-        )
 
-    @classmethod
-    def from_content(cls, content: RecordDict) -> Self:
-        """Read what :meth:`to_content` wrote.
+@dataclass(frozen=True, kw_only=True)
+class Unable(ServiceMessage):
+    """The reply of a node that cannot sign."""
 
-        Raises:
-            WrongVersionError: if it is of another version.
-            ValueError: if it is anything else.
-        """
-        values = service_values(content, _ROLE)
-        if len(values["public-key"]) != KEY_BYTES:
-            raise ValueError(f"a key to seal to has {KEY_BYTES} bytes")
-        return cls(
-            public_key=values["public-key"],
-            minimum=checks.whole("minimum", values["minimum"], at_least=2),
-            signature=values["signature"],
-        )
-
-
-def role_of(node_config: Mapping[str, UserConfigValue]) -> Role | None:
-    """What a node is by its own ``node_config``; None for a client."""
-    value = node_config.get(ROLE)
-    return Role(value) if isinstance(value, str) and value in set(Role) else None
-
-
-def question_content(challenge: bytes) -> RecordDict:
-    """The content of a message that asks for a role: a challenge that only the role's owner can answer."""
-    return service_content({"version": SERVICE_VERSION, "challenge": challenge})
-
-
-def read_question(content: RecordDict) -> bytes:
-    """The challenge in what :func:`question_content` wrote.
-
-    Raises:
-        WrongVersionError: if it is of another version.
-        ValueError: if it is anything else.
-    """
-    challenge: bytes = service_values(content, _QUESTION)["challenge"]
-    if len(challenge) != CHALLENGE_BYTES:
-        raise ValueError(f"a challenge has {CHALLENGE_BYTES} bytes")
-    return challenge
-
-
-def refusal_content(code: Refusal) -> RecordDict:
-    """The content of the reply of a node that cannot sign: a code, and nothing else."""
-    return service_content({_REFUSAL: str(code)})
+    code: Refusal
 
 
 def refusal_in(content: RecordDict) -> Refusal | None:
-    """The code in what :func:`refusal_content` wrote; None if the content is something else.
-
-    Raises:
-        ValueError: if the code is unknown.
-    """
+    """The code of an :class:`Unable`; None if the content is something else."""
     record = content.get(SERVICE_KEY)
-    if not isinstance(record, ConfigRecord) or list(record) != [_REFUSAL]:
+    if not isinstance(record, ConfigRecord) or "code" not in record:
         return None
-    return Refusal(str(record[_REFUSAL]))
+    return Unable.from_content(content).code
 
 
-def envelopes_text(number: int) -> str:
-    """A number of envelopes, for a line of a log."""
-    return f"{number:,} envelope{'' if number == 1 else 's'}"
+class Request(Protocol):
+    """What is asked of a service node in a round."""
+
+    @property
+    def token(self) -> bytes:
+        """Of the round."""
+
+    @property
+    def count(self) -> int:
+        """How many envelopes the node is to work on."""
+
+    def declined(self, code: Refusal, rejected: Mapping[int, Refusal]) -> Statement:
+        """What the node signs if it gives nothing."""
 
 
-def positions_text(rejected: Mapping[int, Refusal]) -> str:
-    """The entry that says which envelopes of a request were dropped, and why."""
-    return json.dumps(sorted((position, str(code)) for position, code in rejected.items()))
+@dataclass(frozen=True, kw_only=True)
+class Answer(ServiceMessage):
+    """A service node's signed answer to a request of a round.
 
-
-def read_positions(text: str, *, envelopes: int) -> dict[int, Refusal]:
-    """Why a service node dropped envelopes, by their positions among so many.
-
-    Raises:
-        ValueError: if the text is anything else, or a position is out of range or there twice.
-    """
-    try:
-        pairs = json.loads(text)
-    except RecursionError as error:
-        raise ValueError("dropped envelopes are pairs of position and code") from error
-    if type(pairs) is not list or not all(type(pair) is list and len(pair) == 2 for pair in pairs):
-        raise ValueError("dropped envelopes are pairs of position and code")
-    if any(type(position) is not int or not 0 <= position < envelopes for position, _ in pairs):
-        raise ValueError("a dropped envelope that was not sent")
-    rejected = {position: Refusal(code) for position, code in pairs}
-    if len(rejected) < len(pairs):
-        raise ValueError("an envelope that was dropped twice")
-    return rejected
-
-
-def check_signed(said: Statement, signature: bytes, *, verifying_key: bytes) -> None:
-    """Check that a service node has signed a statement.
-
-    Raises:
-        BatchRefused: NOT_PROVEN, if it has not.
-    """
-    if not said.holds(signature, verifying_key=verifying_key):
-        raise BatchRefused(Refusal.NOT_PROVEN)
-
-
-def all_bytes(values: list[Any]) -> list[bytes]:
-    """The values of an entry that is a list of byte strings.
-
-    Raises:
-        ValueError: if one is anything else.
-    """
-    if not all(type(value) is bytes for value in values):
-        raise ValueError("ciphertexts are bytes")
-    return values
-
-
-def service_content(values: dict[str, Any]) -> RecordDict:
-    """The content of a message of these entries."""
-    return RecordDict({SERVICE_KEY: ConfigRecord(values)})
-
-
-def service_values(content: RecordDict, types: dict[str, type]) -> dict[str, Any]:
-    """The entries of a message, each of its type.
-
-    Raises:
-        WrongVersionError: if it is of another version.
-        ValueError: if it is anything else.
-    """
-    record = content.get(SERVICE_KEY)
-    if list(content) != [SERVICE_KEY] or not isinstance(record, ConfigRecord):
-        raise ValueError(f"the content is one ConfigRecord {SERVICE_KEY!r}")
-    if (version := record.get("version")) != SERVICE_VERSION and type(version) is int:
-        raise WrongVersionError(
-            f"version {version} of mixing; this library knows version {SERVICE_VERSION}: install the same "
-            "shuffle-plugins on the server and the mix node"
-        )
-    if record.keys() != types.keys() or any(type(record[key]) is not kind for key, kind in types.items()):
-        raise ValueError(f"the record has the entries {sorted(types)}, no others, each of its type")
-    return dict(record)
-
-
-def signed_entries(token: bytes, *, rejected: Mapping[int, Refusal], signature: bytes) -> dict[str, Any]:
-    """The entries :data:`SIGNED` of an answer to a request of a round."""
-    return {
-        "version": SERVICE_VERSION,
-        "token": token,
-        "rejected": positions_text(rejected),
-        "signature": signature,
-    }
-
-
-def declined_entries(refused: BatchRefused, *, token: bytes, signature: bytes) -> dict[str, Any]:
-    """The entries of a signed answer that there is nothing for a request."""
-    entries = signed_entries(token, rejected=refused.rejected, signature=signature)
-    return entries | {_REFUSAL: str(refused.code)}
-
-
-def signed_values(
-    content: RecordDict,
-    types: dict[str, type],
-    *,
-    token: bytes,
-    envelopes: int,
-    declined: Callable[[Refusal, Mapping[int, Refusal]], Statement],
-    verifying_key: bytes,
-) -> dict[str, Any]:
-    """The entries of a service node's answer to a request of a round, if it is no refusal.
-
-    Args:
-        content: of the reply.
-        types: entries of an answer that is no refusal, whose signature the caller checks.
+    Attributes:
         token: of the round.
-        envelopes: how many the request has.
-        declined: what the node signs if it refuses, by the code and the envelopes that it dropped.
-        verifying_key: the node's verifying key, as the server has pinned it.
+        rejected: which envelopes were dropped, by position, and why.
+        refusal: why there is nothing else; None if there is.
+        said: what a mixer has signed of a batch.
+        items: what came out of a mixer, or a part of it.
+        total: what the seeds add up to, or the shares of a verified sum.
+        shares: about proofs, in the order of the good envelopes.
+        signature: of all this and the request; of a batch it is in ``said``.
+    """
+
+    token: bytes
+    rejected: dict[int, Refusal] = field(default_factory=dict)
+    refusal: Refusal | None = None
+    said: MixedStatement | None = None
+    items: list[bytes] = field(default_factory=list)
+    total: bytes = b""
+    shares: list[bytes] = field(default_factory=list)
+    signature: bytes = b""
+
+
+def declined(refused: BatchRefused, *, request: Request, service: BatchService) -> Answer:
+    """The signed answer that there is nothing for a request."""
+    signature = service.sign(request.declined(refused.code, refused.rejected))
+    rejected = dict(refused.rejected)
+    return Answer(token=request.token, rejected=rejected, refusal=refused.code, signature=signature)
+
+
+def read_answer(content: RecordDict, *, request: Request, verifying_key: bytes) -> Answer:
+    """A service node's answer to a request, if it is no refusal. What else it holds the caller has to check.
 
     Raises:
         BatchRefused: with the node's own code and the envelopes it dropped; WRONG_ROUND for an answer to
@@ -311,13 +211,204 @@ def signed_values(
     """
     if refusal_in(content) is not None:
         raise BatchRefused(Refusal.NOT_PROVEN)
-    refuses = _REFUSAL in content.get(SERVICE_KEY, {})
-    values = service_values(content, SIGNED | {_REFUSAL: str} if refuses else types)
-    if values["token"] != token:
+    answer = Answer.from_content(content)
+    if answer.token != request.token:
         raise BatchRefused(Refusal.WRONG_ROUND)
-    if refuses:
-        code = Refusal(values[_REFUSAL])
-        rejected = read_positions(values["rejected"], envelopes=envelopes)
-        check_signed(declined(code, rejected), values["signature"], verifying_key=verifying_key)
-        raise BatchRefused(code, rejected)
-    return values
+    if not all(0 <= position < request.count for position in answer.rejected):
+        raise ValueError("a dropped envelope that was not sent")
+    if answer.refusal is not None:
+        said = request.declined(answer.refusal, answer.rejected)
+        if not said.holds(answer.signature, verifying_key=verifying_key):
+            raise BatchRefused(Refusal.NOT_PROVEN)
+        raise BatchRefused(answer.refusal, answer.rejected)
+    return answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixMessage(ServiceMessage):
+    """A piece of a batch on its way to a mix node, or the question for a part of what came out.
+
+    A batch travels in pieces; a small one in a single piece. The answer to the last piece holds what the
+    mixer has signed of the batch, and the first part of it.
+
+    Attributes:
+        request: the batch.
+        first: position of the first item among all, of the piece or of what is asked for.
+        items: the piece; empty to ask for a part of what came out.
+        most: how many items are asked for, or may come with the answer to the last piece.
+    """
+
+    request: BatchRequest
+    first: int
+    most: Count
+    items: list[bytes] = field(default_factory=list)
+
+    @property
+    def token(self) -> bytes:
+        """Of the round."""
+        return self.request.context.token
+
+    @property
+    def count(self) -> int:
+        """How many items the whole batch has."""
+        return self.request.count
+
+    @property
+    def last(self) -> bool:
+        """Whether this is the last piece, after which the batch is mixed."""
+        return bool(self.items) and self.first + len(self.items) == self.count
+
+    def declined(self, code: Refusal, rejected: Mapping[int, Refusal]) -> Statement:
+        """What the mixer signs if it gives nothing."""
+        return statements.refusal_statement(request=self.request.digest(), code=code, rejected=rejected)
+
+    def read(self, content: RecordDict) -> Answer:
+        """A mixer's answer: with ``said`` after the last piece, and with the items asked for.
+
+        Raises:
+            BatchRefused: as of :func:`read_answer`; NOT_PROVEN if the mixer did not sign it, for this very
+                request, or gives other items than those asked for.
+            ValueError: if it is anything else.
+        """
+        answer = read_answer(content, request=self, verifying_key=self.request.verifying_key)
+        if (answer.said is not None) != self.last:
+            raise ValueError("a mixer says what it has mixed after the last piece")
+        if answer.said is not None:
+            self.request.check_said(answer.said)
+        gives = min(self.most, answer.said.count) if answer.said else self.most if not self.items else 0
+        if len(answer.items) != gives:
+            raise BatchRefused(Refusal.NOT_PROVEN)
+        return answer
+
+
+class Step(StrEnum):
+    """What an aggregator is asked to do with a round's envelopes.
+
+    ``CHECK``: say which are not good. ``ADD``: add up the seeds of the good ones. ``ADD_ALL``: the same, if
+    all are good. ``VERIFY``: answer about the clients' range proofs. ``ADD_VERIFIED``: add up the shares of
+    clients whose proofs hold.
+    """
+
+    CHECK = "check"
+    ADD = "add"
+    ADD_ALL = "add-all"
+    VERIFY = "verify"
+    ADD_VERIFIED = "add-verified"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregateRequest(ServiceMessage):
+    """A round's sealed seeds, on their way to one aggregator.
+
+    Attributes:
+        step: what is asked for.
+        context, layout, aggregators: the round, its shares and its aggregators, as of :class:`SumTerms`.
+        largest: the largest count that clients prove; 0 without proofs.
+        minimum: fewest clients of which the server wants a sum, at least 2.
+        commitments: digests of the clients' shares, 32 bytes each.
+        envelopes: the clients' seeds, sealed to this aggregator, in the same order.
+        verify_key: for proofs to be verified; empty otherwise.
+        messages: of clients whose proofs hold, their verifier messages, in the same order.
+    """
+
+    step: Step
+    context: RoundContext
+    layout: ResidueLayout
+    aggregators: list[bytes]
+    largest: Annotated[int, whole_number(at_least=0)] = 0
+    minimum: Annotated[int, whole_number(at_least=2)]
+    commitments: list[bytes]
+    envelopes: list[bytes]
+    verify_key: Annotated[bytes, byte_string(0, VERIFY_KEY_SIZE)] = b""
+    messages: list[bytes] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.commitments) != len(self.envelopes):
+            raise ValueError("each envelope comes with the digest of a share")
+        if bool(self.largest) != (self.step in (Step.VERIFY, Step.ADD_VERIFIED)):
+            raise ValueError(f"the step {self.step} does not go with these terms")
+        if bool(self.verify_key) != (self.step is Step.VERIFY):
+            raise ValueError("proofs are verified with a key")
+        if len(self.messages) != (self.count if self.step is Step.ADD_VERIFIED else 0):
+            raise ValueError("each envelope of a verified sum comes with a verifier message")
+        _ = self.terms  # refuses aggregators that do not go together
+
+    @classmethod
+    def of(cls, terms: SumTerms, **fields: Any) -> Self:
+        """A request of the round with these terms."""
+        return cls(
+            context=terms.context,
+            layout=terms.layout,
+            aggregators=list(terms.aggregators),
+            largest=terms.largest if isinstance(terms, VerifiedTerms) else 0,
+            **fields,
+        )
+
+    @cached_property
+    def terms(self) -> SumTerms:
+        """The round."""
+        context, layout, aggregators = self.context, self.layout, tuple(self.aggregators)
+        if not self.largest:
+            return SumTerms(context=context, layout=layout, aggregators=aggregators)
+        return VerifiedTerms(context=context, layout=layout, aggregators=aggregators, largest=self.largest)
+
+    @property
+    def token(self) -> bytes:
+        """Of the round."""
+        return self.context.token
+
+    @property
+    def count(self) -> int:
+        """How many clients' envelopes there are."""
+        return len(self.envelopes)
+
+    @property
+    def sealed(self) -> list[Sealed]:
+        """What an aggregator takes of each client."""
+        return list(map(Sealed, self.commitments, self.envelopes))
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Digest of the request, 32 bytes, which the aggregator signs with its answer."""
+        return sum_statements.aggregation_digest(
+            step=self.step,
+            terms=self.terms,
+            minimum=self.minimum,
+            commitments=self.commitments,
+            envelopes=self.envelopes,
+            further=[self.verify_key, *self.messages] if self.largest else (),
+        )
+
+    def declined(self, code: Refusal, rejected: Mapping[int, Refusal]) -> Statement:
+        """What the aggregator signs if it gives nothing."""
+        return sum_statements.aggregation_refusal(request=self.digest, code=code, rejected=rejected)
+
+    def said(self, answer: Answer) -> Statement:
+        """What the aggregator signs of its answer."""
+        if self.step is Step.CHECK:
+            return sum_statements.checked_statement(request=self.digest, rejected=answer.rejected)
+        if self.step is Step.VERIFY:
+            return sum_statements.verified_statement(
+                request=self.digest, rejected=answer.rejected, verifier_shares=answer.shares
+            )
+        return sum_statements.sum_statement(request=self.digest, rejected=answer.rejected, total=answer.total)
+
+    def read(self, content: RecordDict, *, verifying_key: bytes) -> Answer:
+        """An aggregator's answer, with what the step asks for.
+
+        Raises:
+            BatchRefused: as of :func:`read_answer`; NOT_PROVEN if the aggregator did not sign it, for this
+                very request.
+            ValueError: if it is anything else.
+        """
+        answer = read_answer(content, request=self, verifying_key=verifying_key)
+        if not self.said(answer).holds(answer.signature, verifying_key=verifying_key):
+            raise BatchRefused(Refusal.NOT_PROVEN)
+        if self.step is Step.VERIFY and len(answer.shares) != self.count - len(answer.rejected):
+            raise ValueError("there is an answer about each good envelope")
+        if self.step is Step.ADD_VERIFIED and answer.rejected:
+            raise ValueError("all clients of a verified sum are added up, or none")
+        if self.step in (Step.ADD, Step.ADD_ALL):
+            Residues.from_bytes(answer.total, layout=self.layout)
+        return answer

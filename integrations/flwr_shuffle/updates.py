@@ -1,31 +1,46 @@
-"""A model's arrays as the one vector that is clipped, randomised and averaged, and back."""
+"""A client's update: the model's arrays as one vector, and what is done to it before it is randomised.
+
+What is randomised is in the ball that the mechanism protects, so nothing here changes ε or has to be
+accounted.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from io import BytesIO
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, RecordDict
 from numpy.typing import NDArray
 from torch import Tensor
 
-_KEPT_KINDS = "iub"
+from flwr_shuffle.wire import of_kind, text_of
+from shuffle_plugins.core import Count, Fraction, Positive, Ranged, adapted_norm, whole_number
+from shuffle_plugins.mechanisms import Norm, PrivateSum
+
+_log = logging.getLogger("flwr")
+
+_ORDERS = {Norm.L1: 1.0, Norm.L2: 2.0, Norm.LINF: math.inf}
+_BIT_SHARE = 0.3  # of the radius: a clearer bit leaves less of it to the update
 _STATISTICS = (
     "running_mean",
     "running_var",
     "num_batches_tracked",
-)  # as torch names those of BatchNorm and its kin
-_NUMPY = "numpy.ndarray"
+)  # torch's names of BatchNorm's and its kin's
 _LENGTHS = {b"\x93NUMPY\x01\x00": struct.Struct("<H"), b"\x93NUMPY\x02\x00": struct.Struct("<I")}
+_FEWEST_NUMBERS = 1000  # of a vector; of a shorter one a mark would take away more than 0.1 %
+_SURE = 6.0  # deviations; chance alone goes so far with probability below exp(-18), by Hoeffding's inequality
+_KEPT = 0.9  # weight of the rounds before, so that about ten rounds count
+_INSIDE = 1 - 2.0**-20  # of the radius, so that rounding leaves the mark within the clipping norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +74,6 @@ class Layout:
         Args:
             arrays: of the model.
             trained: names of the arrays that are trained; all of floating-point numbers if it is empty.
-
-        Raises:
-            ValueError: if an array is neither of floating-point numbers nor of integers or bools, none that
-                is trained has floating-point entries, or one that is to be trained has none.
         """
         named = frozenset(trained)
         places = []
@@ -99,9 +110,6 @@ class Layout:
 
         Arrays are found by name; they may have another order and precision. Others are not read, and may be
         missing.
-
-        Raises:
-            ValueError: if one is missing, or holds another shape, or no floating-point numbers.
         """
         wide = self.dtype == torch.float64
         vector: NDArray[np.floating] = np.empty(self.dim, dtype=np.float64 if wide else np.float32)
@@ -113,19 +121,11 @@ class Layout:
         return torch.from_numpy(vector)
 
     def delta(self, new: Mapping[str, Array], old: Mapping[str, Array]) -> Tensor:
-        """What training changed, (dim,): new minus old.
-
-        Raises:
-            ValueError: as :meth:`flatten`.
-        """
+        """What training changed, (dim,): new minus old."""
         return self.flatten(new).sub_(self.flatten(old))
 
     def shifted(self, arrays: Mapping[str, Array], mean: Tensor) -> ArrayRecord:
-        """The arrays moved by a vector (dim,); those that are not trained as they are.
-
-        Raises:
-            ValueError: if the arrays are not of this layout, or the vector has another length.
-        """
+        """The arrays moved by a vector (dim,); those that are not trained as they are."""
         if mean.shape != (self.dim,):
             raise ValueError(
                 f"this model has {self.dim} floating-point entries to train, got {tuple(mean.shape)}"
@@ -156,9 +156,6 @@ def trained_names(arrays: Mapping[str, Array], *, wanted: Callable[[str], bool] 
 
     They are those of floating-point numbers that are wanted (None for all) and are no running statistics. A
     running variance with noise is soon negative, and then every output of the model is NaN.
-
-    Raises:
-        ValueError: if there are none.
     """
     floats = [place.name for place in Layout.of(arrays).places if place.moves]
     left = running_statistics(floats)
@@ -179,7 +176,7 @@ def _dtype(name: str, declared: str) -> str:
         dtype = np.dtype(declared)
     except TypeError as error:
         raise ValueError(f"array {name!r} has an unknown type, {declared!r}") from error
-    if dtype.kind != "f" and dtype.kind not in _KEPT_KINDS:
+    if dtype.kind != "f" and dtype.kind not in "iub":
         raise ValueError(f"array {name!r} is of {declared}: only real numbers and integers can be trained")
     return str(dtype)
 
@@ -204,7 +201,7 @@ def _loaded(array: Array) -> NDArray[Any]:
     most layers. The headers of a model recur with every client and round, so parsed headers are kept.
     """
     data = array.data
-    if array.stype != _NUMPY or data[:8] not in _LENGTHS:
+    if array.stype != "numpy.ndarray" or data[:8] not in _LENGTHS:
         return array.numpy()
     length = _LENGTHS[data[:8]]
     if len(data) < 8 + length.size:
@@ -225,3 +222,198 @@ def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read(file)
     return shape, fortran, dtype
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantileClipping(Ranged):
+    """A clipping norm that follows a quantile of the clients' updates, at no ε.
+
+    It starts at ``clipping_norm`` (for a sum, at its ``radius``). Each client sends, as one more number of
+    its report, whether its update was within the round's norm; the mean of these bits estimates the share of
+    such clients, and the norm moves by exp(-learning_rate · (share - quantile)) (Andrew, Thakkar, McMahan,
+    Ramaswamy: Differentially Private Learning with Adaptive Clipping, 2021). The bit is one more coordinate
+        of
+    the vector in the ball: in an ℓ2 ball it leaves √(1 - 0.3²) = 95 % of the radius to the update, in an ℓ1
+    ball 70 %, in the ℓ∞ cube all. A sum's ``dim`` must be one more than the model's.
+
+    Args:
+        quantile: share of the clients whose updates the norm should not clip, in [0, 1].
+        learning_rate: how fast the norm moves, positive; a round changes it by exp(±learning_rate) at most.
+    """
+
+    quantile: Fraction = 0.5
+    learning_rate: Positive = 0.2
+
+    def moved(self, norm: float, *, share: float) -> float:
+        """The next round's norm, if this share of the clients was within this one's."""
+        return adapted_norm(norm, share=share, quantile=self.quantile, learning_rate=self.learning_rate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Updates(Ranged):
+    """What clients report on, and how they prepare it, for ``ShuffleStrategy(updates=…)``.
+
+    Args:
+        adaptive_clipping: lets the clipping norm follow a quantile of the updates' lengths.
+        max_examples: weighs each update by the client's number of examples divided by this public number, and
+            by 1 if the client has more. The weights stay on the clients; an update is weighed before it is
+            clipped. None weighs all clients alike.
+        trained: which of the model's floating-point arrays are trained, by their names; all unless set.
+            Clients must return these, and of all others the server's values stay. ``lambda name: "bn" not in
+            name`` is FedBN. Running statistics are never trained: with noise a variance is soon negative.
+        records_per_client: m, how many records each client has, if its reports are to be on single ones. In
+            every round a client draws ``samples_per_client`` of them in secret, trains on each by itself
+            (:func:`drawn_record` tells its app which), and sends a report on each. Every ε of the strategy
+            remains that of all of a client's records; ``accountant.records_epsilon`` has that of one. Sums
+            are refused.
+        samples_per_client: s, how many of its records a client reports on in a round. With more than 1 every
+            round is charged for ``minimum_reports`` clients, whose reports together are s·ε0-LDP.
+    """
+
+    adaptive_clipping: QuantileClipping | None = None
+    max_examples: Annotated[int, whole_number(at_most=(1 << 53) - 1)] | None = None
+    trained: Annotated[Callable[[str], bool], of_kind(Callable, "a function of an array's name")] | None = (
+        None
+    )
+    records_per_client: Count = 1
+    samples_per_client: Count = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.samples_per_client > self.records_per_client:
+            raise ValueError(
+                f"samples_per_client must be at most records_per_client, got {self.samples_per_client} of "
+                f"{self.records_per_client}: a client reports on a record at most once in a round"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateTerms(Ranged):
+    """How every client of a round prepares its update; a part of the instruction.
+
+    Attributes:
+        clipping_norm: the round's own clipping norm, in the mechanism's norm, with a bit beside the update
+            that says whether the update was within it. None clips to the mechanism's radius, without a bit.
+        max_examples: an update is multiplied by the client's number of examples divided by this, at most by
+            1. None weighs all clients alike.
+        examples_key: key of the number of examples in the app's metrics.
+        trained: names of the model's arrays that are trained; empty for all of floating-point numbers.
+    """
+
+    clipping_norm: Positive | None = None
+    max_examples: Annotated[int, whole_number(at_most=(1 << 53) - 1)] | None = None  # exact in a float
+    examples_key: Annotated[str, text_of(128)] = "num-examples"
+    trained: tuple[str, ...] = ()
+
+    @property
+    def bits(self) -> int:
+        """Numbers in a report beside the update: 1 with a clipping norm that adapts, 0 without."""
+        return int(self.clipping_norm is not None)
+
+    def weight(self, content: RecordDict) -> float:
+        """The factor of an update, from what training returned; ValueError without a number where one is
+        needed.
+        """
+        if self.max_examples is None:
+            return 1.0
+        key = self.examples_key
+        found = [record[key] for record in content.metric_records.values() if key in record]
+        if len(found) != 1 or isinstance(found[0], list) or not 0 <= found[0] < math.inf:
+            raise ValueError(f"training returned no single number as {key!r}, and max_examples needs it")
+        return min(1.0, float(found[0]) / self.max_examples)
+
+    def prepared(self, update: Tensor, mechanism: PrivateSum) -> Tensor:
+        """The vector (dim,) in the mechanism's ball for an update (dim - bits,); ValueError if not finite."""
+        if not bool(update.isfinite().all()):
+            raise ValueError("an update that is not finite")
+        if self.clipping_norm is None:
+            return update
+        norm = mechanism.norm
+        length = float(torch.linalg.vector_norm(update.double(), ord=_ORDERS[norm]))
+        room, height = _shares(norm)
+        within = length <= self.clipping_norm
+        most = max(length, self.clipping_norm)
+        scaled = update.double() * (room * mechanism.radius / most)
+        bit = scaled.new_tensor([height * mechanism.radius * (1 if within else -1)])
+        return torch.cat([scaled, bit]).to(update.dtype)
+
+    def mark(self, token: bytes, mechanism: PrivateSum) -> Tensor:
+        """What is reported in place of the update (dim - bits,) where the app failed; see :func:`mark_of`."""
+        radius = mechanism.radius if self.clipping_norm is None else self.clipping_norm
+        return mark_of(token, dim=mechanism.dim - self.bits, radius=radius, norm=mechanism.norm)
+
+    def read(self, mean: Tensor, mechanism: PrivateSum) -> tuple[Tensor, float | None]:
+        """The clipped updates' mean and the share within an adaptive norm, from that of the vectors
+        prepared.
+        """
+        if self.clipping_norm is None:
+            return mean, None
+        room, height = _shares(mechanism.norm)
+        bit = float(mean[-1]) / (height * mechanism.radius)
+        return mean[:-1] * (self.clipping_norm / (room * mechanism.radius)), min(max((1 + bit) / 2, 0.0), 1.0)
+
+    def at(self, norm: float) -> UpdateTerms:
+        """The same terms with another clipping norm."""
+        return replace(self, clipping_norm=norm)
+
+
+def _shares(norm: Norm) -> tuple[float, float]:
+    """Shares of the radius that the update and the bit may fill, so that both together stay in the ball."""
+    if norm == Norm.LINF:
+        return 1.0, 1.0
+    if norm == Norm.L1:
+        return 1 - _BIT_SHARE, _BIT_SHARE
+    return math.sqrt(1 - _BIT_SHARE**2), _BIT_SHARE
+
+
+def mark_of(token: bytes, *, dim: int, radius: float, norm: Norm) -> Tensor:
+    """What a client whose app failed reports in place of its update: (dim,), in the ball, alike for all.
+
+    Its signs are a hash of the round's token, so no training goes that way but by chance: the mean of a round
+    goes as far along it as clients failed. As a vector of the ball it is covered by ε0 as any update is.
+    Vectors of fewer than 1,000 numbers, and those of an l1 ball, where signs alone are lost in the noise,
+    have a mark of zeros, which tells nothing.
+    """
+    if dim < _FEWEST_NUMBERS or norm is Norm.L1:
+        return torch.zeros(dim)
+    drawn = hashlib.shake_256(b"flwr_shuffle mark\n" + token).digest(-(-dim // 8))
+    height = _INSIDE * radius / (math.sqrt(dim) if norm is Norm.L2 else 1)
+    signs = np.unpackbits(np.frombuffer(drawn, np.uint8), count=dim).astype(np.float32)
+    signs *= 2 * height
+    signs -= height
+    return torch.from_numpy(signs)
+
+
+class Failures:
+    """Reads from the means of a run's rounds which share of the reports are marks."""
+
+    def __init__(self) -> None:
+        self._along = self._most = self._variance = 0.0
+
+    def read(self, mean: Tensor, mark: Tensor) -> tuple[Tensor, float | None]:
+        """The mean without the mark, and the share of marks in the last ten rounds or so, with its noise.
+
+        The share is None if the mark tells nothing. What is left of the mean has no part along the mark, and
+        is d/(d - 1) times as long, so that it is unbiased over the signs of the mark. The log warns of a
+        share that noise does not explain: the signs are independent of what other clients report, so their
+        mean goes along the mark by chance alone.
+        """
+        if not mark.any():
+            return mean, None
+        mark = mark.to(torch.float64)
+        most = float(mark @ mark)
+        along = float(mean.double() @ mark)
+        rest = mean.double() - mark * (along / most)
+        self._along = _KEPT * self._along + along
+        self._most = _KEPT * self._most + most
+        self._variance = _KEPT**2 * self._variance + float(rest @ rest) * most / len(mark)
+        share, deviation = self._along / self._most, math.sqrt(self._variance) / self._most
+        if share > _SURE * deviation:
+            _log.warning(
+                "aggregate_train: about %.0f %% (± %.0f %%) of the reports of the last rounds are of clients "
+                "whose app failed: it raised an error, or returned numbers that are not finite, or not all "
+                "arrays that are trained (trained=… says which). Their own logs say why",
+                100 * share,
+                100 * deviation,
+            )
+        return (rest * (len(mark) / (len(mark) - 1))).to(mean.dtype), share

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from shuffle_plugins.accounting.numerics.search import largest_within
-from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.accounting.pairs.reports import Blanket
 from shuffle_plugins.accounting.rounds.records import SampledRecordsRound
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.target import PrivacyTarget

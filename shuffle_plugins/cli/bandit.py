@@ -1,27 +1,19 @@
-"""``shuffle-plugins bandit``: the batches of a private linear bandit, what they cost and what they tell."""
+"""``bandit``: the batches of a private linear bandit, what they cost and what they tell."""
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shuffle_plugins.cli import options, output
-from shuffle_plugins.core import rounded
+from shuffle_plugins.cli.output import up
 
 if TYPE_CHECKING:
     from shuffle_plugins.bandits import PrivacyModel
 
-
-class Trust(StrEnum):
-    """Who is trusted with rewards: a server, nobody, nobody but a shuffler, or everybody."""
-
-    CENTRAL = "central"
-    LOCAL = "local"
-    SHUFFLED = "shuffled"
-    NONE = "non-private"
+_TRUST = ("central", "local", "shuffled", "non-private")
 
 
 def bandit_command(
@@ -29,47 +21,44 @@ def bandit_command(
     *,
     actions: Annotated[
         str,
-        typer.Option(
-            "--actions",
-            metavar="FILE|K",
-            help="Features of the actions: a .npy or .csv file with a row for each, of norm at most 1; or "
-            "how many random ones to plan with.",
+        options.option(
+            "--actions FILE|K",
+            "Features of the actions: a .npy or .csv file with a row for each, of norm at most 1; or how "
+            "many random ones to plan with.",
         ),
     ],
-    horizon: Annotated[
-        int, options.whole_option("--horizon", "-t", metavar="T", help="Clients in all, each for one action.")
-    ],
+    horizon: Annotated[int, options.whole_option("--horizon -t T", "Clients in all, each for one action.")],
     model: Annotated[
-        Trust,
-        typer.Option(
-            "--model",
-            metavar="WHO",
-            help="Who is trusted with rewards: shuffled (a shuffler), central (the server), local (nobody) "
-            "or non-private.",
+        str,
+        options.choice_option(
+            "--model WHO",
+            "Who is trusted with rewards: shuffled (a shuffler), central (the server), local (nobody) or "
+            "non-private.",
+            _TRUST,
         ),
-    ] = Trust.SHUFFLED,
+    ] = "shuffled",
     epsilon: Annotated[
         float | None,
-        options.number_option(
-            "--epsilon", "-e", metavar="EPS", help="ε that a client may spend; ε0 of its report if local."
-        ),
+        options.number_option("--epsilon -e EPS", "ε that a client may spend; ε0 of its report if local."),
     ] = None,
     delta: Annotated[
-        float | None, options.number_option("--delta", "-d", metavar="DELTA", help="δ; needed if shuffled.")
+        float | None, options.number_option("--delta -d DELTA", "δ; needed if shuffled.")
     ] = None,
-    dim: Annotated[int, options.whole_option("--dim", metavar="D", help="Dimensions of random actions.")] = 2,
+    dim: Annotated[int, options.whole_option("--dim D", "Dimensions of random actions.")] = 2,
     mechanism: Annotated[
         str,
-        typer.Option(
-            "--mechanism", metavar="NAME", help="How clients randomise their rewards: laplace or binary-rr."
+        options.choice_option(
+            "--mechanism NAME",
+            "How clients randomise their rewards: laplace or binary-rr.",
+            ("laplace", "binary-rr"),
         ),
     ] = "laplace",
     bound: Annotated[
         str,
-        typer.Option(
-            "--bound",
-            metavar="NAME",
-            help="What finds ε0 if shuffled: certified (the accountant) or published (the closed form).",
+        options.choice_option(
+            "--bound NAME",
+            "What finds ε0 if shuffled: certified (the accountant) or published (the closed form).",
+            ("certified", "published"),
         ),
     ] = "certified",
     as_json: options.JsonOption = False,
@@ -81,9 +70,9 @@ def bandit_command(
     """
     from shuffle_plugins.bandits import Environment, LinearBandit
 
-    if model is not Trust.SHUFFLED:
-        unused = ("bound",) if model is Trust.LOCAL else ("bound", "mechanism")
-        options.refuse_given(context, unused, f"rewards are {model.value}")
+    if model != "shuffled":
+        unused = ("bound",) if model == "local" else ("bound", "mechanism")
+        options.refuse_given(context, unused, f"rewards are {model}")
     protected = _model(model, epsilon=epsilon, delta=delta, mechanism=mechanism, bound=bound)
     if actions.replace("_", "").replace(",", "").isdecimal():
         features = Environment.random(actions=options.read_whole(actions), dim=dim, seed=0).actions
@@ -91,15 +80,15 @@ def bandit_command(
         options.refuse_given(context, ("dim",), "the file holds the actions")
         features = _read(Path(actions))
     bandit = LinearBandit(actions=features, horizon=horizon, privacy=protected)
-    with output.progress("planning", as_json=as_json):
-        plan = bandit.plan()
+    output.progress("planning")
+    plan = bandit.plan()
     last = horizon - sum(batch.reports for batch in plan)
     spent = [batch.epsilon for batch in plan if batch.epsilon is not None]
     dearest = max(spent, key=lambda cost: cost.upper) if spent else None
     if as_json:
         output.print_json(
             {
-                "model": model.value,
+                "model": model,
                 "horizon": horizon,
                 "epsilon": None if dearest is None else dearest.upper,
                 "delta": None if dearest is None else dearest.delta,
@@ -118,21 +107,19 @@ def bandit_command(
             }
         )
         return
-    from shuffle_plugins.cli.tables import NOTHING, plain_table
-
-    table = plain_table(f"{len(features):,} actions in {features.shape[1]} dimensions, {horizon:,} clients")
-    for heading in ("batch", "clients", "actions", "ε0", "ε", "width"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for batch in plan:
-        table.add_row(
-            str(batch.number),
-            f"{batch.reports:,}",
-            str(batch.actions),
-            NOTHING if batch.local_epsilon is None else rounded(batch.local_epsilon, up=True),
-            NOTHING if batch.epsilon is None else rounded(batch.epsilon.upper, up=True),
-            rounded(batch.width, up=True),
-        )
-    output.show(table)
+    rows = [
+        {
+            "batch": str(batch.number),
+            "clients": f"{batch.reports:,}",
+            "actions": str(batch.actions),
+            "ε0": None if batch.local_epsilon is None else up(batch.local_epsilon),
+            "ε": None if batch.epsilon is None else up(batch.epsilon.upper),
+            "width": up(batch.width),
+        }
+        for batch in plan
+    ]
+    title = f"{len(features):,} actions in {features.shape[1]} dimensions, {horizon:,} clients"
+    output.show(output.table(rows, title=title))
     output.remark(
         "After a batch, actions whose estimated rewards lie more than 2 widths below the best one are "
         "dropped."
@@ -143,33 +130,27 @@ def bandit_command(
 
 
 def _model(
-    model: Trust, *, epsilon: float | None, delta: float | None, mechanism: str, bound: str
+    model: str, *, epsilon: float | None, delta: float | None, mechanism: str, bound: str
 ) -> PrivacyModel:
     from shuffle_plugins import bandits
 
-    if model is Trust.NONE:
+    if model == "non-private":
         if epsilon is not None or delta is not None:
             raise typer.BadParameter("without privacy there is no --epsilon and no --delta")
         return bandits.NonPrivate()
     if epsilon is None:
         raise typer.BadParameter("--epsilon is needed")
-    if (delta is None) == (model is Trust.SHUFFLED):
-        raise typer.BadParameter(
-            "--delta is needed if shuffled"
-            if delta is None
-            else f"{model.value} rewards cost no δ: leave out --delta"
-        )
-    if model is Trust.CENTRAL:
+    kind = bandits.RewardMechanism(mechanism)
+    if model == "shuffled":
+        if delta is None:
+            raise typer.BadParameter("--delta is needed if shuffled")
+        which = bandits.Bound(bound)
+        return bandits.ShuffledModel(epsilon=epsilon, delta=delta, mechanism=kind, bound=which)
+    if delta is not None:
+        raise typer.BadParameter(f"{model} rewards cost no δ: leave out --delta")
+    if model == "central":
         return bandits.CentralModel(epsilon=epsilon)
-    kind = bandits.RewardMechanism(mechanism) if mechanism in set(bandits.RewardMechanism) else None
-    if kind is None:
-        raise typer.BadParameter(f"{mechanism!r} is not one of {', '.join(bandits.RewardMechanism)}")
-    if model is Trust.LOCAL:
-        return bandits.LocalModel(local_epsilon=epsilon, mechanism=kind)
-    assert delta is not None
-    if bound not in set(bandits.Bound):
-        raise typer.BadParameter(f"{bound!r} is not one of {', '.join(bandits.Bound)}")
-    return bandits.ShuffledModel(epsilon=epsilon, delta=delta, mechanism=kind, bound=bandits.Bound(bound))
+    return bandits.LocalModel(local_epsilon=epsilon, mechanism=kind)
 
 
 def _read(path: Path) -> Any:

@@ -1,4 +1,4 @@
-"""``shuffle-plugins estimate``: private estimates from a file of values, one line for each client.
+"""``estimate``: private estimates from a file of values, one line for each client.
 
 The command does the work of all clients and of the shuffler, so whoever runs it has everybody's true values.
 What it prints is what a deployment would release, and is private if nothing else is shown. Each run draws new
@@ -11,17 +11,15 @@ import csv
 import hashlib
 import math
 from collections.abc import Sequence
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from shuffle_plugins import accounting
 from shuffle_plugins.cli import options, output
-from shuffle_plugins.cli.tables import plain_table
-from shuffle_plugins.core import rounded
+from shuffle_plugins.cli.output import down, up
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,48 +29,73 @@ _SEPARATE = (
     "Each run is a release of its own: running it again on the same values costs the same ε once more."
 )
 
-
-class FrequencyProtocol(StrEnum):
-    """Protocols that estimate how frequent categories are.
-
-    ``ONE_MESSAGE``: each client sends one randomised report, and reports are shuffled. ``COUNTED_UNARY``:
-    each client sends a bit for each category, each bit flipped at random, and only the sum of each bit is
-    seen. ``HISTOGRAM_SUM``: each client adds a few fair coins to each category, and only the sums are seen;
-    the coins of all clients together are the noise.
-    """
-
-    ONE_MESSAGE = "one-message"
-    COUNTED_UNARY = "counted-unary"
-    HISTOGRAM_SUM = "histogram-sum"
-
-
-_InputFile = Annotated[
-    Path,
-    typer.Option(
-        "--input",
-        metavar="FILE",
-        help="Text with one client's value on each line; or, with --column, CSV with a heading line.",
-    ),
-]
-_ColumnOption = Annotated[
-    str | None, typer.Option("--column", metavar="NAME", help="Column of a CSV file with a heading line.")
-]
 _CategoriesOption = Annotated[
     str | None,
-    typer.Option(
-        "--categories",
-        metavar="A,B,…",
-        help="All possible values. They are public, so they must not be taken from the data.",
+    options.option(
+        "--categories A,B,…",
+        "All possible values. They are public, so they must not be taken from the data.",
     ),
 ]
 _CategoriesFile = Annotated[
     Path | None,
-    typer.Option("--categories-file", metavar="FILE", help="The same, from a file with one on each line."),
+    options.option("--categories-file FILE", "The same, from a file with one on each line."),
 ]
-_OtherOption = Annotated[
-    str | None,
-    typer.Option("--other", metavar="NAME", help="Category that counts every value not listed."),
-]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Values:
+    """What clients hold: a category each."""
+
+    file: Annotated[
+        Path,
+        options.option(
+            "--input FILE",
+            "Text with one client's value on each line; or, with --column, CSV with a heading line.",
+        ),
+    ]
+    column: Annotated[
+        str | None, options.option("--column NAME", "Column of a CSV file with a heading line.")
+    ] = None
+    categories: _CategoriesOption = None
+    categories_file: _CategoriesFile = None
+    other: Annotated[
+        str | None, options.option("--other NAME", "Category that counts every value not listed.")
+    ] = None
+
+    def read(self) -> tuple[list[str], Tensor]:
+        """The public list of categories, and each client's as its position there."""
+        if (self.categories is None) == (self.categories_file is None):
+            raise typer.BadParameter(
+                "give the list of categories with --categories or --categories-file; it is public, so it "
+                "must not be taken from the data"
+            )
+        if self.categories_file is None:
+            names = _listed(self.categories or "", "--categories")
+        else:
+            names = _read_column(self.categories_file)
+            if len(set(names)) < len(names):
+                raise typer.BadParameter(
+                    f"a category stands in {self.categories_file} twice", param_hint="--categories-file"
+                )
+        if self.other is not None and self.other not in names:
+            names.append(self.other)
+        if len(names) < 2:
+            raise typer.BadParameter(f"at least two categories are needed, got {len(names)}")
+        places = {name: place for place, name in enumerate(names)}
+        rest = None if self.other is None else places[self.other]
+        held = []
+        for line, value in enumerate(_read_column(self.file, self.column), start=1):
+            if (place := places.get(value, rest)) is None:
+                table = "; if the file is CSV, name its column with --column" if "," in value else ""
+                raise typer.BadParameter(
+                    f"value {line} is {value!r}, which is none of the categories; add it to them, or count "
+                    f"such values with --other NAME{table}"
+                )
+            held.append(place)
+        import torch
+
+        return names, torch.tensor(held, dtype=torch.int64)
+
 
 estimate_command = typer.Typer(
     help="Private estimates from a file of values: frequencies, user-level means, several privacy levels, "
@@ -81,87 +104,70 @@ estimate_command = typer.Typer(
 
 
 @estimate_command.command("frequencies")
+@options.asks()
 def _frequencies(
     *,
-    file: _InputFile,
+    values: _Values,
     target_epsilon: Annotated[
-        float,
-        options.number_option("--epsilon", "--target-epsilon", metavar="EPS", help="ε to stay within."),
+        float, options.number_option("--epsilon --target-epsilon EPS", "ε to stay within.")
     ],
     delta: options.DeltaOption,
-    column: _ColumnOption = None,
-    categories: _CategoriesOption = None,
-    categories_file: _CategoriesFile = None,
-    other: _OtherOption = None,
     protocol: Annotated[
-        FrequencyProtocol,
-        typer.Option(
-            "--protocol",
-            metavar="NAME",
-            help="one-message (one shuffled report of few bits), counted-unary (a bit for each category, "
-            "flipped at random) or histogram-sum (noise from coins that all clients throw; least error for "
-            "large categories).",
+        str,
+        options.choice_option(
+            "--protocol NAME",
+            "one-message (one shuffled report of few bits), counted-unary (a bit for each category, flipped "
+            "at random; only the sum of each bit is seen) or histogram-sum (noise from coins that all "
+            "clients throw, only sums are seen; least error for large categories).",
+            ("one-message", "counted-unary", "histogram-sum"),
         ),
-    ] = FrequencyProtocol.ONE_MESSAGE,
+    ] = "one-message",
     confidence: Annotated[
-        float,
-        options.number_option(
-            "--confidence", metavar="C", help="Probability that all intervals hold together."
-        ),
+        float, options.number_option("--confidence C", "Probability that all intervals hold together.")
     ] = 0.95,
     as_json: options.JsonOption = False,
 ) -> None:
     """How many clients hold each category, with error bars; the estimate costs at most ε at δ."""
-    names = _category_names(categories, categories_file, other)
-    held = _held(_read_column(file, column), names=names, other=other)
+    names, held = values.read()
     from shuffle_plugins import protocols
 
     common: dict[str, Any] = {"cohort": len(held), "epsilon": target_epsilon, "delta": delta}
     built: protocols.FrequencyEstimation | protocols.CountedUnary | protocols.HistogramSum
-    with output.progress("calibrating", as_json=as_json):
-        if protocol is FrequencyProtocol.ONE_MESSAGE:
-            built = protocols.FrequencyEstimation.calibrated(categories=len(names), **common)
-            mechanism, local_epsilon = built.oracle, built.local_epsilon
-        elif protocol is FrequencyProtocol.COUNTED_UNARY:
-            built = protocols.CountedUnary.calibrated(length=len(names), **common)
-            mechanism, local_epsilon = built.name, built.local_epsilon
-        else:
-            built = protocols.HistogramSum.calibrated(categories=len(names), **common)
-            mechanism, local_epsilon = built.name, math.inf
-        accountant = accounting.ShuffleAccountant()
-        accountant.step(built.round())
-        spent = accountant.epsilon(delta)
+    output.progress("calibrating")
+    if protocol == "one-message":
+        built = protocols.FrequencyEstimation.calibrated(categories=len(names), **common)
+        mechanism, local_epsilon = built.oracle, built.local_epsilon
+    elif protocol == "counted-unary":
+        built = protocols.CountedUnary.calibrated(length=len(names), **common)
+        mechanism, local_epsilon = built.name, built.local_epsilon
+    else:
+        built = protocols.HistogramSum.calibrated(categories=len(names), **common)
+        mechanism, local_epsilon = built.name, math.inf
+    accountant = accounting.ShuffleAccountant()
+    accountant.step(built.round())
+    spent = accountant.epsilon(delta)
     if isinstance(built, protocols.FrequencyEstimation):
         histogram = built.estimate(built.collect(held))
     else:
         histogram = built.randomize_histogram(held)
     bars = built.intervals(histogram, confidence=confidence, simultaneous=True)
-    rows = [
-        {
-            "category": name,
-            "count": count,
-            "frequency": share,
-            "lower": low,
-            "upper": high,
-            "distribution": law,
-        }
-        for name, count, share, low, high, law in zip(
-            names,
-            histogram.counts.tolist(),
-            histogram.frequencies.tolist(),
-            bars.lower.tolist(),
-            bars.upper.tolist(),
-            histogram.distribution.tolist(),
-            strict=True,
-        )
-    ]
+    columns = {
+        "category": names,
+        "count": histogram.counts.tolist(),
+        "frequency": histogram.frequencies.tolist(),
+        "lower": bars.lower.tolist(),
+        "upper": bars.upper.tolist(),
+        "distribution": histogram.distribution.tolist(),
+    }
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    alone = math.isfinite(local_epsilon)
     output.warn(warnings := output.delta_warnings(delta, population=len(held)))
     if as_json:
         output.print_json(
             {
-                "protocol": str(protocol),
+                "protocol": protocol,
                 "mechanism": mechanism,
-                "local_epsilon": local_epsilon if math.isfinite(local_epsilon) else None,
+                "local_epsilon": local_epsilon if alone else None,
                 "clients": len(held),
                 "delta": delta,
                 "lower": spent.lower,
@@ -173,60 +179,50 @@ def _frequencies(
             }
         )
         return
-    alone = f"ε0 = {rounded(local_epsilon, up=True)}" if math.isfinite(local_epsilon) else "no guarantee"
     output.show(
-        f"[bold]ε ∈ \\[{rounded(spent.lower, up=False)}, {rounded(spent.upper, up=True)}][/] "
-        f"at δ = {delta:g}, "
+        f"[bold]ε ∈ \\[{down(spent.lower)}, {up(spent.upper)}][/] at δ = {delta:g}, "
         f"{spent.neighbouring_relation}, for {len(held):,} clients by {protocol} ({mechanism}); "
-        f"of a report before it is mixed: {alone}"
+        f"of a report before it is mixed: {f'ε0 = {up(local_epsilon)}' if alone else 'no guarantee'}"
     )
-    table = plain_table()
-    table.add_column("category")
-    for heading in ("count", "share", f"{confidence:.4g} interval of all together"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in sorted(rows, key=lambda row: -row["count"])[:_MOST_ROWS]:
-        interval = f"{row['lower']:.2%} to {row['upper']:.2%}"
-        table.add_row(escape(row["category"]), f"{row['count']:,.0f}", f"{row['distribution']:.2%}", interval)
-    output.show(table)
-    _remark_left_out(len(rows))
+    _show_rows(
+        [
+            {
+                "category": row["category"],
+                "count": f"{row['count']:,.0f}",
+                "share": f"{row['distribution']:.2%}",
+                f"{confidence:.4g} interval of all together": f"{row['lower']:.2%} to {row['upper']:.2%}",
+            }
+            for row in sorted(rows, key=lambda row: -row["count"])
+        ]
+    )
 
 
 @estimate_command.command("mean")
 def _mean(
     *,
-    file: _InputFile,
+    file: Annotated[Path, options.option("--input FILE", "CSV with a heading line.")],
     local_epsilon: options.LocalEpsilonOption,
     radius: options.RadiusOption,
     sigma: Annotated[
         float,
         options.number_option(
-            "--sigma",
-            metavar="S",
-            help="How far a client's samples scatter about their mean: at most as normal ones of standard "
+            "--sigma S",
+            "How far a client's samples scatter about their mean: at most as normal ones of standard "
             "deviation S (sub-Gaussian), in every direction.",
         ),
     ],
-    client: Annotated[
-        str, typer.Option("--client", metavar="NAME", help="Column that says whose sample a row is.")
-    ],
-    columns: Annotated[
-        str, typer.Option("--columns", metavar="A,B,…", help="Columns of numbers, the vector's entries.")
-    ],
+    client: Annotated[str, options.option("--client NAME", "Column that says whose sample a row is.")],
+    columns: Annotated[str, options.option("--columns A,B,…", "Columns of numbers, the vector's entries.")],
     samples: Annotated[
         int | None,
         options.whole_option(
-            "--samples",
-            metavar="M",
-            help="How many samples of each client to use, the first M; all by default.",
+            "--samples M", "How many samples of each client to use, the first M; all by default."
         ),
     ] = None,
     delta: Annotated[
-        float,
-        options.number_option("--delta", "-d", metavar="DELTA", help="δ of the guarantee after shuffling."),
+        float, options.number_option("--delta -d DELTA", "δ of the guarantee after shuffling.")
     ] = 1e-6,
-    mechanism: Annotated[
-        str, typer.Option("--mechanism", metavar="NAME", help="Randomizer of vectors.")
-    ] = "privunit",
+    mechanism: Annotated[str, options.option("--mechanism NAME", "Randomizer of vectors.")] = "privunit",
     as_json: options.JsonOption = False,
 ) -> None:
     """The mean over clients that hold several samples each; ε0 protects all samples of a client together.
@@ -237,7 +233,8 @@ def _mean(
 
     from shuffle_plugins.mechanisms import UserLevelMean, estimate_mean
 
-    vectors = _samples(file, client=client, columns=_listed(columns, "--columns"), samples=samples)
+    names = _listed(columns, "--columns")
+    vectors = _samples(file, client=client, columns=names, samples=samples)
     data = torch.tensor(vectors, dtype=torch.float64)
     clients, each, dim = data.shape
     plan = UserLevelMean(
@@ -262,7 +259,7 @@ def _mean(
     spent = accountant.epsilon(delta)
     error = math.sqrt(plan.mean_variance)
     found = estimate_mean(data, plan=plan)
-    mean = dict(zip(_listed(columns, "--columns"), found.mean.tolist(), strict=True))
+    mean = dict(zip(names, found.mean.tolist(), strict=True))
     output.warn(warnings := output.delta_warnings(delta, population=clients))
     if as_json:
         output.print_json(
@@ -283,17 +280,10 @@ def _mean(
         )
         return
     output.show(
-        f"[bold]ε0 = {rounded(found.local_epsilon, up=True)}[/] for all {each:,} samples of each of "
-        f"{clients:,} clients; after shuffling ε ≤ {rounded(spent.upper, up=True)} at δ = {delta:g}, "
-        f"{spent.neighbouring_relation}"
+        f"[bold]ε0 = {up(found.local_epsilon)}[/] for all {each:,} samples of each of {clients:,} clients; "
+        f"after shuffling ε ≤ {up(spent.upper)} at δ = {delta:g}, {spent.neighbouring_relation}"
     )
-    table = plain_table()
-    table.add_column("column")
-    table.add_column("mean", justify="right")
-    for name, value in list(mean.items())[:_MOST_ROWS]:
-        table.add_row(escape(name), f"{value:.6g}")
-    output.show(table)
-    _remark_left_out(len(mean))
+    _show_rows([{"column": name, "mean": f"{value:.6g}"} for name, value in mean.items()])
     output.remark(
         f"Noise: {error:.3g} (root mean square, of the whole vector), beside what clients differ by "
         f"themselves. With probability {found.failure_probability:.2g} at most, some client's mean lies "
@@ -302,37 +292,29 @@ def _mean(
 
 
 @estimate_command.command("refine")
+@options.asks()
 def _refine(
     *,
-    file: _InputFile,
+    values: _Values,
     levels: Annotated[
-        str,
-        typer.Option(
-            "--levels", metavar="EPS,…", help="ε0 of each level; everybody may see the smallest one."
-        ),
+        str, options.option("--levels EPS,…", "ε0 of each level; everybody may see the smallest one.")
     ],
-    column: _ColumnOption = None,
-    categories: _CategoriesOption = None,
-    categories_file: _CategoriesFile = None,
-    other: _OtherOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Frequencies at several privacy levels, from one public report of each client.
 
     Everybody can read the report at the smallest ε0; a key unlocks each larger one.
     """
-    names = _category_names(categories, categories_file, other)
-    held = _held(_read_column(file, column), names=names, other=other)
+    names, held = values.read()
     ladder = options.read_list(levels, options.read_number, "--levels")[::-1]
     from shuffle_plugins.mechanisms import MultilevelHadamard
 
     protocol = MultilevelHadamard(local_epsilons=ladder, dim=len(names))
     made = protocol.randomize(held)
-    rows: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     for place, level in enumerate(protocol.levels):
-        reports = protocol.unlock(made.public, made.keys[:, place])
-        estimate = level.aggregate(reports).tolist()
-        rows.append(
+        estimate = level.aggregate(protocol.unlock(made.public, made.keys[:, place])).tolist()
+        found.append(
             {
                 "local_epsilon": level.local_epsilon,
                 "who": "everybody" if place == len(ladder) - 1 else f"key {place + 1}",
@@ -340,54 +322,54 @@ def _refine(
                 "frequencies": dict(zip(names, estimate, strict=True)),
             }
         )
-    facts = {
-        "clients": len(held),
-        "neighbouring_relation": "replace-one",
-        "randomness_bits": protocol.randomness_bits,
-        "separate_randomness_bits": protocol.separate_randomness_bits,
-        "levels": rows,
-    }
     if as_json:
-        output.print_json(facts)
+        output.print_json(
+            {
+                "clients": len(held),
+                "neighbouring_relation": "replace-one",
+                "randomness_bits": protocol.randomness_bits,
+                "separate_randomness_bits": protocol.separate_randomness_bits,
+                "levels": found,
+            }
+        )
         return
     output.show(
         f"{len(held):,} clients, one report each: {protocol.randomness_bits:.3f} random bits a client, "
         f"{protocol.separate_randomness_bits:.3f} for a report to each level"
     )
-    table = plain_table()
-    table.add_column("category")
-    for row in rows:
-        table.add_column(f"{row['who']}, ε0 = {row['local_epsilon']:g}", justify="right", no_wrap=True)
-    for name in names[:_MOST_ROWS]:
-        table.add_row(escape(name), *(f"{row['frequencies'][name]:.2%}" for row in rows))
-    table.add_section()
-    table.add_row("error (ℓ2)", *(f"{row['error']:.2%}" for row in rows))
-    output.show(table)
-    _remark_left_out(len(names))
+    heading = {f"{each['who']}, ε0 = {each['local_epsilon']:g}": each for each in found}
+    errors = {word: f"{each['error']:.2%}" for word, each in heading.items()}
+    _show_rows(
+        [
+            {"category": name} | {word: f"{each['frequencies'][name]:.2%}" for word, each in heading.items()}
+            for name in names
+        ],
+        last={"category": "error (ℓ2)"} | errors,
+    )
     output.remark(
         "Reports stay in the clients' order, for the keys: no shuffling, ε0 is the whole guarantee."
     )
 
 
+def _show_rows(rows: Sequence[dict[str, str]], *, last: dict[str, str] | None = None) -> None:
+    """A table of the first rows, and how many more there are."""
+    shown = [*rows[:_MOST_ROWS], *([] if last is None else [last])]
+    output.show(output.table(shown, text={"category": "", "column": ""}))
+    if len(rows) > _MOST_ROWS:
+        output.remark(f"{len(rows) - _MOST_ROWS:,} more: --json prints all.")
+
+
 @estimate_command.command("hide")
+@options.asks()
 def _hide(
     *,
-    file: _InputFile,
+    values: _Values,
     local_epsilon: options.LocalEpsilonOption,
-    published: Annotated[
-        Path, typer.Option("--published", metavar="OUT", help="New file for what anybody may see.")
-    ],
-    keys: Annotated[
-        Path, typer.Option("--keys", metavar="KEYS", help="New file for the keys, which are secret.")
-    ],
-    column: _ColumnOption = None,
-    categories: _CategoriesOption = None,
-    categories_file: _CategoriesFile = None,
-    other: _OtherOption = None,
+    published: Annotated[Path, options.option("--published OUT", "New file for what anybody may see.")],
+    keys: Annotated[Path, options.option("--keys KEYS", "New file for the keys, which are secret.")],
 ) -> None:
     """Hide each client's category at ε0, so that its key, and nothing else, gives it back (`recover`)."""
-    names = _category_names(categories, categories_file, other)
-    held = _held(_read_column(file, column), names=names, other=other)
+    names, held = values.read()
     from shuffle_plugins.mechanisms import RecoverableResponse
 
     if published.absolute() == keys.absolute():
@@ -406,7 +388,7 @@ def _hide(
     published.write_text("".join(f"{name}\n" for name in shown), encoding="utf-8")
     law = response.key_law
     output.show(
-        f"{len(held):,} categories published at ε0 = {rounded(local_epsilon, up=True)} each; a key holds "
+        f"{len(held):,} categories published at ε0 = {up(local_epsilon)} each; a key holds "
         f"{law.entropy_bits:.3f} bits, {law.saving:.1%} less than the category itself"
     )
 
@@ -414,8 +396,8 @@ def _hide(
 @estimate_command.command("recover")
 def _recover(
     *,
-    published: Annotated[Path, typer.Option("--published", metavar="FILE", help="What `hide` published.")],
-    keys: Annotated[Path, typer.Option("--keys", metavar="KEYS", help="The keys that `hide` wrote.")],
+    published: Annotated[Path, options.option("--published FILE", "What `hide` published.")],
+    keys: Annotated[Path, options.option("--keys KEYS", "The keys that `hide` wrote.")],
     local_epsilon: options.LocalEpsilonOption,
     categories: _CategoriesOption = None,
     categories_file: _CategoriesFile = None,
@@ -425,9 +407,9 @@ def _recover(
 
     from shuffle_plugins.mechanisms import RecoverableResponse
 
-    names = _category_names(categories, categories_file, None)
-    shown = _held(_read_column(published, None), names=names, other=None)
-    made_for, *lines = _read_column(keys, None)
+    shown_values = _Values(file=published, categories=categories, categories_file=categories_file)
+    names, shown = shown_values.read()
+    made_for, *lines = _read_column(keys)
     if made_for != _made_for(names, local_epsilon):
         raise typer.BadParameter(
             f"the keys in {keys} are for another ε0, for other categories or for another order of them: give "
@@ -436,18 +418,12 @@ def _recover(
     secret = torch.tensor([options.read_whole(line) for line in lines])
     response = RecoverableResponse(local_epsilon=local_epsilon, dim=len(names))
     for value in response.recover(shown, secret).tolist():
-        print(names[value])
+        output.remark(names[value])
 
 
 def _made_for(names: Sequence[str], local_epsilon: float) -> str:
     """The first line of a file of keys, which give wrong categories back for other ones or another ε0."""
     return hashlib.sha256("\n".join([repr(local_epsilon), *names]).encode()).hexdigest()
-
-
-def _remark_left_out(rows: int) -> None:
-    """Say how many rows a printed table has left out, if any."""
-    if rows > _MOST_ROWS:
-        output.remark(f"{rows - _MOST_ROWS:,} more: --json prints all.")
 
 
 def _listed(text: str, option: str) -> list[str]:
@@ -459,46 +435,7 @@ def _listed(text: str, option: str) -> list[str]:
     return names
 
 
-def _category_names(text: str | None, file: Path | None, other: str | None) -> list[str]:
-    """The public list of categories, from ``--categories`` or its file, with ``--other``; at least two."""
-    if (text is None) == (file is None):
-        raise typer.BadParameter(
-            "give the list of categories with --categories or --categories-file; it is public, so it must "
-            "not be taken from the data"
-        )
-    if file is None:
-        names = _listed(text or "", "--categories")
-    else:
-        names = _read_column(file, None)
-        if len(set(names)) < len(names):
-            raise typer.BadParameter(f"a category stands in {file} twice", param_hint="--categories-file")
-    if other is not None and other not in names:
-        names.append(other)
-    if len(names) < 2:
-        raise typer.BadParameter(f"at least two categories are needed, got {len(names)}")
-    return names
-
-
-def _held(values: Sequence[str], *, names: Sequence[str], other: str | None) -> Tensor:
-    """Each client's category, as its position in ``names``; that of ``other`` for a value not in them."""
-    import torch
-
-    places = {name: place for place, name in enumerate(names)}
-    rest = None if other is None else places[other]
-    found = []
-    for line, value in enumerate(values, start=1):
-        place = places.get(value, rest)
-        if place is None:
-            table = "; if the file is CSV, name its column with --column" if "," in value else ""
-            raise typer.BadParameter(
-                f"value {line} is {value!r}, which is none of the categories; add it to them, or count such "
-                f"values with --other NAME{table}"
-            )
-        found.append(place)
-    return torch.tensor(found, dtype=torch.int64)
-
-
-def _read_column(file: Path, column: str | None) -> list[str]:
+def _read_column(file: Path, column: str | None = None) -> list[str]:
     """One column of a CSV file, or the lines of a text file, without spaces at either end."""
     if column is not None:
         return [row[0] for row in _read_columns(file, [column])]
@@ -530,10 +467,8 @@ def _read_columns(file: Path, columns: Sequence[str]) -> list[list[str]]:
                     + (", ".join(reader.fieldnames or ()) or "none")
                 )
             rows = [[(row[name] or "").strip() for name in columns] for row in reader]
-    except UnicodeDecodeError as error:
-        raise typer.BadParameter(f"{file} is not text in UTF-8: {error}") from error
-    except csv.Error as error:
-        raise typer.BadParameter(f"{file} is not CSV: {error}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise typer.BadParameter(f"{file} is not CSV in UTF-8: {error}") from error
     if not rows:
         raise typer.BadParameter(f"{file} holds no values below its first line")
     for number, row in enumerate(rows, start=1):
@@ -549,11 +484,8 @@ def _samples(
 ) -> list[list[list[float]]]:
     """The samples of a CSV file, grouped by client: (clients, samples, columns), as nested lists.
 
-    Args:
-        file: CSV with one sample in each row.
-        client: the column that says whose sample a row is.
-        columns: the columns of a sample's entries.
-        samples: how many samples of each client to use; None for all, which must then be equally many.
+    ``client`` is the column that says whose sample a row is. If ``samples`` is None all are used, and must be
+    equally many.
     """
     if not columns:
         raise typer.BadParameter("name at least one column", param_hint="--columns")

@@ -1,4 +1,4 @@
-"""``shuffle-plugins keys``: key pairs of mixers, aggregators and clients, and lists of enrolled clients."""
+"""``keys``: key pairs of mixers, aggregators and clients, and lists of enrolled clients."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ from typing import Annotated
 import typer
 
 from shuffle_plugins import shuffler
+from shuffle_plugins.cli import options, output
 
 _NewFile = Annotated[
     Path, typer.Argument(metavar="FILE", help="New file for the private key; never overwritten.")
 ]
 _StateOption = Annotated[
-    Path | None,
-    typer.Option("--state", metavar="FILE", help="New file for spent rounds; FILE.rounds by default."),
+    Path | None, options.option("--state FILE", "New file for spent rounds; FILE.rounds by default.")
 ]
-_KeyFile = Annotated[Path, typer.Argument(metavar="FILE", help="A private key of any party.")]
 _EnrolledFile = Annotated[
     Path, typer.Argument(metavar="ENROLLED", help="List of a mixer or aggregator; made if need be.")
 ]
 _PublicKey = Annotated[
     str, typer.Argument(metavar="KEY", help="A client's public key, 64 hexadecimal digits.")
 ]
-_NoteOption = Annotated[str, typer.Option("--note", help="Comment to stand beside the key.")]
 
 keys_command = typer.Typer(
     help="Keys of mix nodes, aggregators and clients. What is printed is public; what is written is not.",
@@ -39,7 +37,15 @@ def _mixer(file: _NewFile, state: _StateOption = None) -> None:
     Without the second, old rounds could be replayed: if it is lost, make new ones and give the new public key
     to the clients.
     """
-    _new_service(file, state)
+    key = shuffler.keys.generate_service_key()
+    rounds = state or shuffler.state_beside(file)
+    if file.absolute() == rounds.absolute():
+        raise shuffler.ShuffleError("the key and its spent rounds need a file each")
+    _check_new(file)
+    _check_new(rounds)
+    shuffler.SpentTokens.create(rounds, public_key=key.public.sealing)
+    shuffler.keys.write_private_key(file, key)
+    output.remark(key.public.hex())
 
 
 @keys_command.command("aggregator")
@@ -49,50 +55,36 @@ def _aggregator(file: _NewFile, state: _StateOption = None) -> None:
     Clients and the server pin the public key. The two files have the form of a mixer's, and belong together
     as those do; give no node the keys of another.
     """
-    _new_service(file, state)
-
-
-def _new_service(file: Path, state: Path | None) -> None:
-    key = shuffler.keys.generate_service_key()
-    rounds = state or shuffler.state_beside(file)
-    if file.absolute() == rounds.absolute():
-        raise shuffler.ShuffleError("the key and its spent rounds need a file each")
-    for path in (file, rounds):
-        if path.exists():
-            raise FileExistsError(f"{path} exists; a key, or what it has seen, is never overwritten")
-        _check_folder(path)
-    shuffler.SpentTokens.create(rounds, public_key=key.public.sealing)
-    shuffler.keys.write_private_key(file, key)
-    print(key.public.hex())
-
-
-def _check_folder(file: Path) -> None:
-    if not file.parent.is_dir():
-        raise FileNotFoundError(f"no folder {file.parent} to write {file.name} to: make it first")
+    _mixer(file, state)
 
 
 @keys_command.command("client")
 def _client(file: _NewFile) -> None:
     """Write a client's new signing key to a new FILE; print the public key to be enrolled."""
     key = shuffler.keys.generate_signing_key()
-    if file.exists():
-        raise FileExistsError(f"{file} exists; a key is never overwritten")
-    _check_folder(file)
+    _check_new(file)
     shuffler.keys.write_private_key(file, key)
-    print(shuffler.keys.public_key_hex(key))
+    output.remark(shuffler.keys.public_key_hex(key))
 
 
 @keys_command.command("public")
-def _public(file: _KeyFile) -> None:
+def _public(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A private key of any party.")],
+) -> None:
     """Print the public key that belongs to the private one in FILE, of a mixer, aggregator or client."""
     key = shuffler.keys.read_private_key(file)
-    print(
-        key.public.hex() if isinstance(key, shuffler.keys.ServiceKey) else shuffler.keys.public_key_hex(key)
-    )
+    if isinstance(key, shuffler.keys.ServiceKey):
+        output.remark(key.public.hex())
+    else:
+        output.remark(shuffler.keys.public_key_hex(key))
 
 
 @keys_command.command("enrol")
-def _enrol(enrolled: _EnrolledFile, key: _PublicKey, note: _NoteOption = "") -> None:
+def _enrol(
+    enrolled: _EnrolledFile,
+    key: _PublicKey,
+    note: Annotated[str, typer.Option("--note", help="Comment to stand beside the key.")] = "",
+) -> None:
     """Add KEY, a client's public key in hexadecimal, to a mixer's or aggregator's list, the file ENROLLED.
 
     The file is made if there is none. A mix node or aggregator reads it anew every round.
@@ -109,3 +101,14 @@ def _revoke(enrolled: _EnrolledFile, key: _PublicKey) -> None:
     the old one revoked.
     """
     shuffler.keys.revoke_client(enrolled, shuffler.keys.parse_public_key(key))
+
+
+def _check_new(file: Path) -> None:
+    if file.exists():
+        raise FileExistsError(f"{file} exists; a key, or what it has seen, is never overwritten")
+    _check_folder(file)
+
+
+def _check_folder(file: Path) -> None:
+    if not file.parent.is_dir():
+        raise FileNotFoundError(f"no folder {file.parent} to write {file.name} to: make it first")

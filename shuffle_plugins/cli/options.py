@@ -1,19 +1,34 @@
-"""The options that several commands share: their names, their help, and how their values are read."""
+"""The options that several commands share, how their values are read, and the question that they put."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from decimal import Decimal, InvalidOperation
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, cast, get_args, get_type_hints
 
 import typer
 
-from shuffle_plugins import accounting
+from shuffle_plugins import accounting, mechanisms
 
 GENERIC = "generic"
 """The value of ``--mechanism`` for bounds that hold for every randomizer of that ε0."""
+
+SAMPLINGS = {
+    "without-replacement": "k of n each round",
+    "poisson": "each with probability k/n",
+    "full": "everybody, every round; sampling earns nothing",
+    "single-pass": "one pass, in batches of k",
+    "check-in": "each picks its round of a pass in secret",
+    "epoch": "batches of a fresh, secret shuffle of everybody, as DataLoader(shuffle=True) has them",
+}
+ADVERSARIES = {
+    "model-observer": "reads the model, does not see who took part",
+    "server": "sees who took part, too; count only the rounds that one client takes part in",
+}
 
 
 def read_number(text: str | float) -> float:
@@ -25,7 +40,7 @@ def read_number(text: str | float) -> float:
 
 
 def read_whole(text: str | int) -> int:
-    """Read a whole number, which may be written as 1e6 or 1,000,000."""
+    """A whole number, which may be written as 1e6 or 1,000,000."""
     value = read_number(text)
     if not (math.isfinite(value) and value.is_integer()):
         raise typer.BadParameter(f"{text!r} is not a whole number")
@@ -41,158 +56,331 @@ def read_list(text: str, parse: Callable[[str], Any], option: str) -> list[Any]:
 
 
 def refuse_given(context: typer.Context, names: Iterable[str], because: str) -> None:
-    """Refuse options that were typed where they mean nothing.
-
-    Args:
-        context: of the command.
-        names: of its parameters.
-        because: why they mean nothing.
-    """
+    """Refuse parameters of the command that were typed where they mean nothing, and say why they do not."""
     for name in names:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise typer.BadParameter(f"{because}: leave out --{name.replace('_', '-')}")
 
 
-def _chosen(text: str, choices: Iterable[str]) -> str:
-    names = [str(choice) for choice in choices]
-    if text not in names:
-        raise typer.BadParameter(f"{text!r} is not one of {', '.join(names)}")
-    return text
+def option(spec: str, help: str, read: Callable[[Any], Any] | None = None) -> Any:
+    """An option of typer, ``spec`` its names and how help calls its value; a flag's has no such word."""
+    names = [word for word in spec.split() if word.startswith("-")]
+    value = " ".join(word for word in spec.split() if word not in names)
+    return typer.Option(*names, metavar=value, parser=read, help=help)
 
 
-def _sampling(text: str) -> str:
-    return _chosen(text, accounting.Sampling)
-
-
-def _adversary(text: str) -> str:
-    return _chosen(text, (accounting.Adversary.MODEL_OBSERVER, accounting.Adversary.SERVER))
-
-
-def _method(text: str) -> str:
-    return _chosen(text, get_args(accounting.Method))
-
-
-def number_option(*names: str, metavar: str, help: str) -> Any:
+def number_option(spec: str, help: str) -> Any:
     """An option whose value is a number."""
-    return typer.Option(*names, parser=read_number, metavar=metavar, help=help)
+    return option(spec, help, read_number)
 
 
-def whole_option(*names: str, metavar: str, help: str) -> Any:
+def whole_option(spec: str, help: str) -> Any:
     """An option whose value is a whole number."""
-    return typer.Option(*names, parser=read_whole, metavar=metavar, help=help)
+    return option(spec, help, read_whole)
 
 
-ROUNDS_HELP = (
-    "Rounds; under single-pass sampling and check-in, passes; under epoch, epochs; against a server, only "
-    "the rounds that one client takes part in."
-)
+def choice_option(spec: str, help: str, among: Collection[str]) -> Any:
+    """An option whose value is one of a few words."""
 
-_POPULATION = whole_option("--population", "-n", metavar="N", help="Clients in the population, n.")
-PopulationOption = Annotated[int, _POPULATION]
-AnyPopulationOption = Annotated[int | None, _POPULATION]
-_COHORT_HELP = (
-    "Reports shuffled together, k: the expected number under poisson sampling or check-in, the smallest "
-    "batch under single-pass, the batch under epoch. Required {}except under full, where it is N."
-)
-CohortOption = Annotated[
-    float | None, number_option("--cohort", "-k", metavar="K", help=_COHORT_HELP.format(""))
-]
-SolvableCohortOption = Annotated[
-    float | None,
-    number_option("--cohort", "-k", metavar="K", help=_COHORT_HELP.format("unless solved for, and ")),
-]
-RecordsOption = Annotated[
-    int,
-    whole_option(
-        "--records-per-client",
-        metavar="M",
-        help="Records that each client has, m. One that takes part draws --samples-per-client of them in "
-        "secret and reports on each; neighbours then differ in one record of one client.",
+    def read(text: str) -> str:
+        if text not in among:
+            raise typer.BadParameter(f"{text!r} is not one of {', '.join(among)}")
+        return text
+
+    return option(spec, help, read)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AskedNumber:
+    """A number of a question: an option of the command line, a slider of the page.
+
+    Attributes:
+        spec: as of :func:`option`.
+        symbol: how formulas call it.
+        label: what it is.
+        hint: more on it, in sentences; may be empty.
+        read: turns text into the number; raises ``typer.BadParameter``.
+        decades: powers of ten at the slider's ends. Other values may be typed.
+        start: where the slider is at first.
+    """
+
+    spec: str
+    symbol: str
+    label: str
+    hint: str = ""
+    read: Callable[[Any], Any]
+    decades: tuple[int, int]
+    start: str
+
+    def option(self) -> Any:
+        """The option."""
+        return option(self.spec, f"{self.label}, {self.symbol}. {self.hint}".strip(), self.read)
+
+
+NUMBERS = {
+    "population": AskedNumber(
+        spec="--population -n N",
+        symbol="n",
+        label="Clients in the population",
+        read=read_whole,
+        decades=(1, 9),
+        start="60000",
     ),
-]
-SamplesOption = Annotated[
-    int,
-    whole_option(
-        "--samples-per-client",
-        metavar="S",
-        help="Records that a client that takes part reports on, s; k·s reports are shuffled.",
+    "cohort": AskedNumber(
+        spec="--cohort -k K",
+        symbol="k",
+        label="Reports shuffled together",
+        hint="The expected number under poisson and check-in, the smallest batch under single-pass, the "
+        "batch under epoch; under full everybody's.",
+        read=read_number,
+        decades=(0, 9),
+        start="10000",
     ),
-]
-_LOCAL_EPSILON = number_option("--local-epsilon", "-e", metavar="EPS0", help="ε0 of one report.")
-LocalEpsilonOption = Annotated[float, _LOCAL_EPSILON]
-AnyLocalEpsilonOption = Annotated[float | None, _LOCAL_EPSILON]
-_ROUNDS = whole_option("--rounds", "-t", metavar="T", help=ROUNDS_HELP)
-RoundsOption = Annotated[int, _ROUNDS]
-AnyRoundsOption = Annotated[int | None, _ROUNDS]
-TargetOption = Annotated[float, number_option("--target-epsilon", metavar="EPS", help="ε to stay within.")]
-DeltaOption = Annotated[float, number_option("--delta", "-d", metavar="DELTA", help="Total δ in (0, 1).")]
-SamplingOption = Annotated[
-    str,
-    typer.Option(
-        "--sampling",
-        parser=_sampling,
-        metavar="SCHEME",
-        help="How the cohort is chosen: without-replacement, poisson, full (everybody in it; sampling "
-        "earns nothing), single-pass (batches of one pass over everybody), check-in (each client picks its "
-        "round of a pass in secret) or epoch (batches of a fresh, secret shuffle of everybody, as "
-        "DataLoader(shuffle=True) has them).",
+    "local-epsilon": AskedNumber(
+        spec="--local-epsilon -e EPS0",
+        symbol="ε0",
+        label="Local ε of one report",
+        read=read_number,
+        decades=(-2, 1),
+        start="1.5",
     ),
-]
-AdversaryOption = Annotated[
-    str,
-    typer.Option(
-        "--adversary",
-        parser=_adversary,
-        metavar="WHO",
-        help="Who watches: model-observer (reads the model, does not see who took part) or server (sees the "
-        "cohort too; --rounds then counts only the rounds that one client takes part in).",
+    "rounds": AskedNumber(
+        spec="--rounds -t T",
+        symbol="T",
+        label="Rounds",
+        hint="Passes under single-pass and check-in, epochs under epoch. Against a server, only the rounds "
+        "that one client takes part in.",
+        read=read_whole,
+        decades=(0, 6),
+        start="1200",
     ),
-]
-MechanismOption = Annotated[
-    str,
-    typer.Option(
-        "--mechanism",
-        metavar="NAME",
-        help="Randomizer whose own law to use: one that `mechanisms` lists, with its default options; "
-        "generic is the bound for all of them, whatever their options.",
+    "delta": AskedNumber(
+        spec="--delta -d DELTA",
+        symbol="δ",
+        label="Probability that ε does not hold",
+        read=read_number,
+        decades=(-12, -1),
+        start="1e-5",
     ),
-]
-LocalDeltaOption = Annotated[
-    float,
-    number_option(
-        "--local-delta",
-        metavar="DELTA0",
-        help="δ0 of one report, for (ε0, δ0)-LDP randomizers; only with the generic law.",
+    "dim": AskedNumber(
+        spec="--dim D",
+        symbol="d",
+        label="Length of a client's vector, or number of categories",
+        hint="Only for a mechanism with a law of its own; needed where that depends on it, as privunit's and "
+        "k-rr's do.",
+        read=read_whole,
+        decades=(0, 7),
+        start="1000",
     ),
-]
-DimOption = Annotated[
-    int | None,
-    whole_option(
-        "--dim",
-        metavar="D",
-        help="Length of a client's vector, or number of categories; needed where the mechanism's law depends "
-        "on it, as privunit's and k-rr's do.",
-    ),
-]
-VectorDimOption = Annotated[int, whole_option("--dim", metavar="D", help="Length of a client's vector.")]
-RadiusOption = Annotated[
-    float, number_option("--radius", metavar="R", help="Radius of the ball of the vectors.")
-]
+}
+"""The numbers of a question, by their options' names without dashes in front."""
+
+
+def _one_of_these(spec: str, what: str, among: dict[str, str]) -> Any:
+    told = ", ".join(f"{name} ({text})" for name, text in among.items())
+    return choice_option(spec, f"{what}: {told}.", among)
+
+
+PopulationOption = Annotated[int, NUMBERS["population"].option()]
+CohortOption = Annotated[float | None, NUMBERS["cohort"].option()]
+LocalEpsilonOption = Annotated[float, NUMBERS["local-epsilon"].option()]
+RoundsOption = Annotated[int, NUMBERS["rounds"].option()]
+DeltaOption = Annotated[float, NUMBERS["delta"].option()]
+DimOption = Annotated[int | None, NUMBERS["dim"].option()]
+VectorDimOption = Annotated[int, whole_option("--dim D", "Length of a client's vector.")]
+SamplingOption = Annotated[str, _one_of_these("--sampling SCHEME", "How the cohort is chosen", SAMPLINGS)]
+AdversaryOption = Annotated[str, _one_of_these("--adversary WHO", "Who watches", ADVERSARIES)]
 MethodOption = Annotated[
     Literal["pld", "rdp"],
-    typer.Option(
-        "--method",
-        parser=_method,
-        metavar="HOW",
-        help="How the certified interval composes: pld (tightest) or rdp.",
+    choice_option(
+        "--method HOW", "How the certified interval composes: pld (tightest) or rdp.", ("pld", "rdp")
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON, nothing else.")]
-PlotOption = Annotated[
-    Path | None, typer.Option("--plot", metavar="FILE", help="Draw ε against rounds (needs Matplotlib).")
-]
-TrialsOption = Annotated[int, whole_option("--trials", metavar="N", help="Simulated rounds per dataset.")]
-ConfidenceOption = Annotated[
-    float, number_option("--confidence", metavar="C", help="Confidence of the attack's bound.")
-]
+TargetOption = Annotated[float, number_option("--target-epsilon EPS", "ε to stay within.")]
+RadiusOption = Annotated[float, number_option("--radius R", "Radius of the ball of the vectors.")]
+JsonOption = Annotated[bool, option("--json", "Print JSON, nothing else.")]
+PlotOption = Annotated[Path | None, option("--plot FILE", "Draw a picture of it (needs Matplotlib).")]
+
+_PROBE_DIMS = (1, 2, 1_000)  # whether a blanket depends on the dimension is found by trying these
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """Rounds of one kind, and the δ at which they are asked about; its fields are options of commands.
+
+    A command that solves for ε0 or the number of rounds, or lists several, leaves them out at first.
+    """
+
+    population: PopulationOption
+    local_epsilon: LocalEpsilonOption
+    rounds: RoundsOption
+    delta: DeltaOption
+    cohort: CohortOption = None
+    sampling: SamplingOption = "without-replacement"
+    adversary: AdversaryOption = "model-observer"
+    method: MethodOption = "pld"
+    mechanism: Annotated[
+        str,
+        option(
+            "--mechanism NAME",
+            "Randomizer whose own law to use: one that `mechanisms` lists, with its default options; generic "
+            "is the bound for all of them, whatever their options.",
+        ),
+    ] = GENERIC
+    dim: DimOption = None
+    local_delta: Annotated[
+        float,
+        number_option(
+            "--local-delta DELTA0",
+            "δ0 of one report, for (ε0, δ0)-LDP randomizers; only with the generic law.",
+        ),
+    ] = 0.0
+    records_per_client: Annotated[
+        int,
+        whole_option(
+            "--records-per-client M",
+            "Records that each client has, m. One that takes part draws --samples-per-client of them in "
+            "secret and reports on each; neighbours then differ in one record of one client.",
+        ),
+    ] = 1
+    samples_per_client: Annotated[
+        int,
+        whole_option(
+            "--samples-per-client S",
+            "Records that a client that takes part reports on, s; k·s reports are shuffled.",
+        ),
+    ] = 1
+
+    def participants(self) -> tuple[int, float]:
+        """(n, k) to account for; under full participation both are n."""
+        if self.sampling != "full":
+            if self.cohort is None:
+                raise typer.BadParameter(f"--cohort is needed under {self.sampling} sampling")
+            return self.population, self.cohort
+        if self.cohort not in (None, self.population):
+            raise typer.BadParameter(
+                f"under full sampling everybody takes part, {self.population:,} clients and not "
+                f"{self.cohort:,.12g}: leave out --cohort; if the same few take part in every round, they "
+                "are the --population"
+            )
+        return self.population, self.population
+
+    def blanket_factory(self) -> Callable[[float], accounting.Blanket] | None:
+        """The mechanism's blanket as a function of ε0; None for the generic one."""
+        if self.mechanism == GENERIC:
+            if self.dim is not None:
+                raise typer.BadParameter("generic takes no --dim: leave it out, or name a --mechanism")
+            return None
+        if self.local_delta > 0:
+            raise typer.BadParameter("--local-delta is for --mechanism generic")
+        mechanisms.registry.check_known(self.mechanism, *mechanisms.ONE_MESSAGE)
+        return self._own_blanket
+
+    def _own_blanket(self, local_epsilon: float) -> accounting.Blanket:
+        name = self.mechanism
+        dims = _PROBE_DIMS if self.dim is None else (self.dim,)
+        own, *others = {mechanisms.blanket(name, local_epsilon=local_epsilon, dim=dim) for dim in dims}
+        if others:
+            raise typer.BadParameter(
+                f"--dim is needed: how much a report of {name} tells depends on the length of the vector or "
+                "the number of categories"
+            )
+        if own.local_epsilon != local_epsilon:
+            raise typer.BadParameter(
+                f"reports of {name} are (ε0, δ0)-LDP: use --mechanism generic with --local-delta"
+            )
+        return own
+
+    def blanket(self) -> accounting.Blanket | None:
+        """The mechanism's blanket at this ε0; None for the generic one."""
+        factory = self.blanket_factory()
+        return None if factory is None else factory(self.local_epsilon)
+
+    def round(self) -> accounting.ShuffleRound | accounting.SampledRecordsRound:
+        """One such round, for the accountant."""
+        population, cohort = self.participants()
+        clients = accounting.ShuffleRound(
+            local_epsilon=self.local_epsilon,
+            population=population,
+            cohort=cohort,
+            sampling=accounting.Sampling(self.sampling),
+            adversary=accounting.Adversary(self.adversary),
+            mechanism=self.mechanism,
+            blanket=self.blanket(),
+            local_delta=self.local_delta,
+            channel_fixed=True,
+        )
+        if self.records_per_client == self.samples_per_client == 1:
+            return clients
+        return accounting.SampledRecordsRound.of(
+            clients,
+            records_per_client=self.records_per_client,
+            samples_per_client=self.samples_per_client,
+        )
+
+    def compare(self) -> accounting.Comparison:
+        """The project's own bounds on these rounds; ``beside`` of the answer adds published ones."""
+        return accounting.compare(
+            shuffle_round=self.round(),
+            num_steps=self.rounds,
+            delta=self.delta,
+            method=self.method,
+            published=(),
+        )
+
+
+def asks(*, optional: Collection[str] = (), without: Collection[str] = ()) -> Callable[[Any], Any]:
+    """Give a command options for the fields of each of its parameters whose type is a dataclass.
+
+    Args:
+        optional: fields that may be left out, and are None then.
+        without: fields that the command does not ask for.
+
+    A parameter of the command's own takes the place of the field of the same name, and is part of the
+    dataclass too.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = dict(signature(command, eval_str=True).parameters)
+        asked = {name: own.pop(name).annotation for name in list(own) if is_dataclass(own[name].annotation)}
+        shared = {}
+        for kind in asked.values():
+            hints = get_type_hints(kind, include_extras=True)
+            for each in fields(kind):
+                hint, default = hints[each.name], each.default
+                if each.name in optional:
+                    hint, default = Annotated[get_args(hint)[0] | None, get_args(hint)[1]], None
+                if each.name not in {*without, *own}:
+                    shared[each.name] = Parameter(
+                        each.name,
+                        Parameter.KEYWORD_ONLY,
+                        default=Parameter.empty if default is MISSING else default,
+                        annotation=hint,
+                    )
+
+        def run(**given: Any) -> None:
+            made = {
+                name: kind(**{each.name: given[each.name] for each in fields(kind) if each.name in given})
+                for name, kind in asked.items()
+            }
+            command(**made, **{name: given[name] for name in own})
+
+        run.__doc__ = command.__doc__
+        mine = (each.replace(kind=Parameter.KEYWORD_ONLY) for each in own.values())
+        parameters = [*shared.values(), *mine]
+        cast(Any, run).__signature__ = Signature(parameters)
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        return run
+
+    return decorate
+
+
+def check_one_report(mechanism: str) -> None:
+    """Refuse a sum of many messages, and a name that no mechanism has."""
+    mechanisms.registry.check_known(mechanism, *mechanisms.ONE_MESSAGE)
+    if mechanisms.kind_of(mechanism) is mechanisms.Kind.SUMS:
+        raise ValueError(
+            f"{mechanism} is a sum of many messages per client; this command takes mechanisms with one "
+            "report per client (`shuffle-plugins mechanisms` lists them)"
+        )

@@ -1,28 +1,22 @@
-"""``shuffle-plugins plan``: the cohort, ε0 and number of rounds with the least error within (ε, δ)."""
+"""``plan`` and ``recipe``: the cohort, ε0 and rounds with the least error, and a training run's settings."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, fields, is_dataclass
+from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
 from shuffle_plugins import planning
 from shuffle_plugins.cli import options, output
-from shuffle_plugins.cli.plan_tables import (
-    footing,
-    headline,
-    legend,
-    plan_json,
-    plan_tables,
-    sum_plan_json,
-    sums_legend,
-    sums_table,
-)
-from shuffle_plugins.cli.questions import check_one_report
+from shuffle_plugins.cli.output import WIDE, down, times, up, width
 
-# planning.BEST_MECHANISM, the value of --mechanism for all of them, without loading the planner for --help.
-_BEST = "best"
+_BEST = "best"  # planning.BEST_MECHANISM, without loading the planner for --help
+_FEW_REPORTS = 10  # of a client in all rounds; more are worth a warning
 _FOR_TRAINING = (
     "This is the least error of averages. To train a model, ask `shuffle-plugins recipe`: it chooses "
     "clipping and the learning rate, too."
@@ -38,30 +32,25 @@ def plan_command(
     dim: options.VectorDimOption,
     mechanism: Annotated[
         str,
-        typer.Option(
-            "--mechanism",
-            metavar="NAME",
-            help="Randomizer; best compares all of them. Or a sum, vector-sum or poisson-binomial: then the "
+        options.option(
+            "--mechanism NAME",
+            "Randomizer; best compares all of them. Or a sum, vector-sum or poisson-binomial: then the "
             "server's drawing of clients is compared with clients that take part in secret.",
         ),
     ] = _BEST,
     rounds: Annotated[
         str | None,
-        typer.Option(
-            "--rounds",
-            "-t",
-            metavar="T,…",
-            help="Rounds, one number or several to choose from; searched unless given. Under single-pass "
-            "sampling and check-in, passes; under epoch, epochs. Of a sum 1 unless given.",
+        options.option(
+            "--rounds -t T,…",
+            "Rounds, one number or several to choose from; searched unless given. Under single-pass sampling "
+            "and check-in, passes; under epoch, epochs. Of a sum 1 unless given.",
         ),
     ] = None,
     cohort: Annotated[
         str | None,
-        typer.Option(
-            "--cohort",
-            "-k",
-            metavar="K,…",
-            help="Reports per round, one number or several to choose from; searched unless given. Of a sum, "
+        options.option(
+            "--cohort -k K,…",
+            "Reports per round, one number or several to choose from; searched unless given. Of a sum, "
             "clients whose data are in a round, all N unless given.",
         ),
     ] = None,
@@ -71,32 +60,24 @@ def plan_command(
     radius: options.RadiusOption = 1.0,
     norm: Annotated[
         str | None,
-        typer.Option(
-            "--norm",
-            metavar="NORM",
-            help="Norm of that ball, l1, l2 or linf: the mechanism's own unless given, l2 for best.",
+        options.option(
+            "--norm NORM",
+            "Norm of that ball, l1, l2 or linf: the mechanism's own unless given, l2 for best.",
         ),
     ] = None,
     spread: Annotated[
         float | None,
         options.number_option(
-            "--spread",
-            metavar="S",
-            help="Root mean square distance of the vectors from their mean; the worst case unless given.",
+            "--spread S",
+            "Root mean square distance of the vectors from their mean; the worst case unless given.",
         ),
     ] = None,
     tolerance: Annotated[
         float,
-        options.number_option(
-            "--tolerance",
-            metavar="SHARE",
-            help="Error to give away for less communication, as a share.",
-        ),
+        options.number_option("--tolerance SHARE", "Error to give away for less communication, as a share."),
     ] = 0.05,
     as_json: options.JsonOption = False,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw error and ε0 against k (Matplotlib).")
-    ] = None,
+    plot: options.PlotOption = None,
 ) -> None:
     """The cohort, ε0 and rounds with the least error of the averaged vectors within (ε, δ).
 
@@ -104,8 +85,18 @@ def plan_command(
     """
     output.check_picture(plot)
     steps = None if rounds is None else options.read_list(rounds, options.read_whole, "--rounds")
-    cohorts = None if cohort is None else options.read_list(cohort, options.read_whole, "--cohort")
-    vectors = None if norm is None else planning.check_norm(norm)
+    asked: dict[str, Any] = {
+        "target_epsilon": target_epsilon,
+        "delta": delta,
+        "population": population,
+        "dim": dim,
+        "mechanism": mechanism,
+        "cohorts": None if cohort is None else options.read_list(cohort, options.read_whole, "--cohort"),
+        "adversary": adversary,
+        "radius": radius,
+        "norm": None if norm is None else planning.check_norm(norm),
+        "spread": spread,
+    }
     warnings = output.delta_warnings(delta, population=population)
     if mechanism in planning.SUMS:
         if sampling != "without-replacement" or method != "pld" or plot is not None:
@@ -113,54 +104,33 @@ def plan_command(
                 "a sum is planned for all its ways of drawing clients, by pld, without a picture: leave out "
                 "--sampling, --method and --plot"
             )
-        with output.progress("planning", as_json=as_json):
-            sums = planning.plan_sums(
-                target_epsilon=target_epsilon,
-                delta=delta,
-                population=population,
-                dim=dim,
-                mechanism=mechanism,
-                num_steps=1 if steps is None else steps,
-                cohorts=cohorts,
-                adversary=adversary,
-                radius=radius,
-                norm="l2" if vectors is None else vectors,
-                spread=spread,
-            )
+        output.progress("planning")
+        sums = planning.plan_sums(**asked | {"norm": asked["norm"] or "l2"}, num_steps=steps or 1)
         output.warn(warnings)
         if as_json:
-            output.print_json(sum_plan_json(sums) | {"warnings": warnings})
-            return
-        output.show(sums_table(sums, width=output.width()), sums_legend(), footing(sums))
-        for text in sums.remarks():
-            output.remark(text)
+            output.print_json(_json(sums) | {"warnings": warnings})
+        else:
+            output.show(_sums_table(sums), output.legend(_SUMS_LEGEND), _footing(sums))
+            for text in sums.remarks():
+                output.remark(text)
         return
     if mechanism != _BEST:
-        check_one_report(mechanism)
-    with output.progress("planning", as_json=as_json, announced=_ANNOUNCED) as progress:
-        found = planning.plan(
-            target_epsilon=target_epsilon,
-            delta=delta,
-            population=population,
-            dim=dim,
-            mechanism=mechanism,
-            num_steps=steps,
-            cohorts=cohorts,
-            sampling=sampling,
-            adversary=adversary,
-            method=method,
-            radius=radius,
-            norm=vectors,
-            spread=spread,
-            tolerance=tolerance,
-            whole_grid=plot is not None,
-            progress=progress,
-        )
+        options.check_one_report(mechanism)
+    progress = output.progress("planning", announced=None if as_json else _ANNOUNCED)
+    found = planning.plan(
+        **asked,
+        num_steps=steps,
+        sampling=sampling,
+        method=method,
+        tolerance=tolerance,
+        whole_grid=plot is not None,
+        progress=progress,
+    )
     output.warn(warnings)
     if as_json:
-        output.print_json(plan_json(found) | {"warnings": warnings})
+        output.print_json(_json(found) | {"warnings": warnings})
     else:
-        output.show(headline(found), *plan_tables(found, width=output.width()), legend(found), footing(found))
+        output.show(_headline(found), *_plan_tables(found), _legend(found), _footing(found))
         for text in found.remarks():
             output.remark(text)
         if steps is None:
@@ -176,4 +146,235 @@ def plan_command(
         from shuffle_plugins.cli.plotting import plot_plan
 
         plot_plan(plan=found, path=plot)
-    output.picture_written(plot, as_json=as_json)
+        output.picture_written(plot, as_json=as_json)
+
+
+def _headline(plan: planning.Plan) -> str:
+    """The plan's best choice in one line, and what it asks of the clients in another if that is much."""
+    best = plan.best
+    said = (
+        f"[bold]{escape(best.mechanism)}: k = {best.cohort:,}, ε0 = {down(best.local_epsilon)}, "
+        f"T = {best.num_steps:,}[/] keeps the certified ε within {plan.target_epsilon:g} "
+        f"at δ = {plan.delta:g}"
+    )
+    each = round(best.num_reports / plan.population)
+    if each <= _FEW_REPORTS:
+        return said
+    return (
+        f"{said}\nThe least error, not the least effort: each of the {plan.population:,} clients sends some "
+        f"{each:,} reports. If that is too many, say what is possible with --cohort and --rounds, or take "
+        "another row below."
+    )
+
+
+def _plan_tables(plan: planning.Plan) -> Iterator[Table]:
+    """The choice beside its alternatives, then the error by cohort and by number of rounds."""
+    best = plan.best
+    shown: dict[str, planning.PlanRow | planning.Baseline] = {"best": best}
+    if plan.thrifty != best:
+        shown["thrifty"] = plan.thrifty
+    shown |= {other.name: other for other in plan.baselines}
+    rows = [
+        {
+            "": name,
+            "k": None if row.cohort is None else f"{row.cohort:,}",
+            "T": None if row.num_steps is None else f"{row.num_steps:,}",
+            "ε0": None if row.local_epsilon is None else down(row.local_epsilon),
+            "error": up(row.average_mse, 3),
+            "× best": times(row.average_mse / best.average_mse),
+        }
+        for name, row in shown.items()
+    ]
+    yield output.table(rows, text={"": ""}, title="what the target buys", styles=["bold"])
+    by_cohort = plan.curve()
+    if len(by_cohort) > 1:
+        title = f"{best.mechanism}, by cohort, T = {best.num_steps:,}"
+        yield _rows(title, by_cohort, best, changing="k")
+    by_rounds = sorted(
+        (row for row in plan.rows if (row.mechanism, row.cohort) == (best.mechanism, best.cohort)),
+        key=lambda row: row.num_steps,
+    )
+    if len(by_rounds) > 1:
+        title = f"{best.mechanism}, by number of rounds, k = {best.cohort:,}"
+        yield _rows(title, by_rounds, best, changing="T")
+
+
+def _rows(title: str, rows: Sequence[planning.PlanRow], best: planning.PlanRow, *, changing: str) -> Table:
+    wide = width() >= WIDE
+    cells = [
+        {
+            changing: f"{row.cohort if changing == 'k' else row.num_steps:,}",
+            "ε0": down(row.local_epsilon),
+            **_interval(row.epsilon),
+            "noise": up(row.noise_mse, 3),
+            "sampling": up(row.sampling_mse, 3),
+            "error": up(row.average_mse, 3),
+            "bits per client" if wide else "bits": up(row.bits_per_client, 3),
+            **({"bits in total": up(float(row.total_bits), 3)} if wide else {}),
+        }
+        for row in rows
+    ]
+    return output.table(cells, title=title, styles=["bold" if row == best else "" for row in rows])
+
+
+def _sums_table(plan: planning.SumPlan) -> Table:
+    """The ways to take sums, one a row."""
+    rows = [
+        {
+            "who draws": str(row.drawn_by),
+            "k": f"{row.cohort:,}",
+            "answer": f"{row.answering:,}",
+            "T": f"{row.num_steps:,}",
+            "charged": f"{row.charged_steps:,}",
+            "noise": up(row.noise_multiplier),
+            **_interval(row.epsilon),
+            "error": up(row.average_mse, 3),
+            "bits per client" if width() >= WIDE else "bits": up(row.bits_per_client, 3),
+        }
+        for row in plan.rows
+    ]
+    title = f"{plan.mechanism}, ε within {plan.target_epsilon:g} at δ = {plan.delta:g}"
+    styles = ["bold" if row == plan.best else "" for row in plan.rows]
+    return output.table(rows, text={"who draws": ""}, title=title, styles=styles)
+
+
+def _interval(found: Any) -> dict[str, str | None]:
+    """Cells of both ends; where columns are few of the upper one."""
+    lower = None if found.lower_bound == "none" else down(found.lower)
+    return ({"ε from": lower} if width() >= WIDE else {}) | {"ε up to": up(found.upper)}
+
+
+def _legend(plan: planning.Plan) -> Table:
+    return output.legend(
+        {
+            "k, T": "reports of a round, and rounds (under single-pass sampling, check-in and epoch, passes)",
+            "ε0": "of one report, the largest with which T rounds stay within the target",
+            "ε from, ε up to": "certified interval of the ε of all T rounds",
+            "noise, sampling": "mean squared error of one round's average: by the mechanism, by drawing k of "
+            "n",
+            "error": "mean squared error of the average of all rounds",
+            "× best": "error over that of the best row",
+            "bits per client, in total": "that a client of the population sends in all rounds, and all "
+            "clients",
+            "thrifty": f"least communication with an error at most {plan.tolerance:.0%} above the best",
+            "no shuffler": "all clients report to a server that sees who sent what",
+            "trusted curator": "a server that all trust adds the noise to the true average",
+        }
+    )
+
+
+_SUMS_LEGEND = {
+    "who draws": "those whose data are in a round: the server, the clients in secret by coins, or nobody",
+    "k, answer": "clients whose data are in a round, and clients who send something",
+    "T, charged": "rounds, and the rounds that ε counts",
+    "noise": "deviation of the noise of a round's sum, over the radius of the clients' ball",
+    "ε from, ε up to": "certified interval of the ε of the charged rounds",
+    "error": "mean squared error of the average of all rounds",
+    "bits per client": "that a client of the population sends in all rounds",
+}
+
+
+def _footing(plan: planning.Plan | planning.SumPlan) -> str:
+    """One line that says for which setting the tables' numbers hold."""
+    return (
+        f"{plan.neighbouring_relation} neighbours · adversary: {plan.adversary} · n = {plan.population:,} · "
+        f"d = {plan.dim:,} · vectors in an {plan.norm} ball of radius {plan.radius:g} · "
+        f"spread ≤ {plan.spread:g}"
+    )
+
+
+def _json(plan: planning.Plan | planning.SumPlan) -> dict[str, Any]:
+    values: dict[str, Any] = _plain(plan) | {
+        "neighbouring_relation": plan.neighbouring_relation,
+        "best": _plain(plan.best),
+        "remarks": list(plan.remarks()),
+    }
+    first = "mechanism"
+    if isinstance(plan, planning.Plan):
+        values["everybody"] = plan.everybody
+    else:
+        first = "drawn_by"
+        del values["sampling"]  # every row has its own
+    values["infeasible"] = [
+        {first: who, "cohort": cohort, "rounds": steps} for who, cohort, steps in plan.infeasible
+    ]
+    return values
+
+
+def _plain(value: Any) -> Any:
+    """In dict, list, str, int, float and bool, with the command line's word for T."""
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    if not is_dataclass(value):
+        return value
+    found: dict[str, Any] = {}
+    for name in (each.name for each in fields(value)):
+        if name == "epsilon":
+            found |= output.interval_json(getattr(value, name))
+        else:
+            found[re.sub("(num_)?steps", "rounds", name)] = _plain(getattr(value, name))
+    if isinstance(value, planning.PlanRow):
+        found |= {"round_mse": value.round_mse, "total_bits": value.total_bits}
+    return found
+
+
+def recipe_command(
+    *,
+    population: options.PopulationOption,
+    target_epsilon: options.TargetOption,
+    delta: options.DeltaOption,
+    dim: Annotated[int, options.whole_option("--dim D", "Trained parameters of the model.")],
+    model: Annotated[
+        str,
+        options.option(
+            "--model KIND",
+            "linear: a linear classifier on rows of length one, whose weights start from zero; or network.",
+        ),
+    ] = "linear",
+    mechanism: Annotated[
+        str,
+        options.option(
+            "--mechanism NAME",
+            "Randomizer of one report per record; best compares all of them. Or a sum, such as vector-sum, "
+            "if records may send many messages: far less noise.",
+        ),
+    ] = _BEST,
+    cohort: Annotated[
+        int | None, options.whole_option("--cohort -k K", "Records of a step; a tenth of N unless given.")
+    ] = None,
+    rounds: Annotated[int | None, options.whole_option("--rounds -t T", "Steps; 200 unless given.")] = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Settings of a training run for a target (ε, δ), without tuning on the data, and why.
+
+    Mechanism, records of a step, steps, noise, clipping and learning rate of stochastic gradient descent. ε
+    is for replace-one neighbours, against an observer of the model.
+    """
+    found = planning.training_recipe(
+        target_epsilon=target_epsilon,
+        delta=delta,
+        population=population,
+        dim=dim,
+        model=model,
+        mechanism=mechanism,
+        cohort=cohort,
+        num_steps=rounds,
+    )
+    warnings = output.delta_warnings(delta, population=population)
+    if (noisy := found.warning()) is not None:
+        warnings.append(noisy)
+    output.warn(warnings)
+    rows = [dict(zip(("name", "value", "reason"), row, strict=True)) for row in found.settings()]
+    if as_json:
+        values = asdict(found) | {
+            "epsilon": output.interval_json(found.epsilon),
+            "neighbouring_relation": found.neighbouring_relation,
+            "signal_to_noise_ratio": found.expected_noise.signal_to_noise_ratio,
+            "settings": rows,
+            "warnings": warnings,
+        }
+        del values["expected_noise"]
+        output.print_json(values)
+        return
+    cells = [{"setting": row["name"], "value": row["value"], "why": row["reason"]} for row in rows]
+    output.show(output.table(cells, text={"setting": "", "why": ""}, title=found.title))

@@ -10,7 +10,7 @@ from .client import Refused as Refused
 from .client import ReportRefused as ReportRefused
 from .client import is_client_ledger as is_client_ledger
 from .client import written as written
-from .errors import LedgerError as LedgerError
+from .database import LedgerError as LedgerError
 from .summary import ClientBudget as ClientBudget
 from .summary import ClientSpent as ClientSpent
 from .summary import ModelBudget as ModelBudget

@@ -20,19 +20,12 @@ from shuffle_plugins.accounting import (
     as_tuples,
     distinct_participants,
 )
-from shuffle_plugins.ledger.database import Database, Format, StrPath
-from shuffle_plugins.ledger.errors import LedgerError
-
-_IDENTITIES = """CREATE TABLE identities (
-    model TEXT PRIMARY KEY NOT NULL,
-    app TEXT NOT NULL,
-    layout TEXT NOT NULL
-) STRICT"""
+from shuffle_plugins.ledger.database import Database, Format, LedgerError, StrPath
 
 _FORMAT = Format(
     what="budget ledger",
     application_id=0x53504247,
-    version=2,
+    version=1,
     schema=(
         "CREATE TABLE about (neighbouring_relation TEXT NOT NULL) STRICT",
         f"INSERT INTO about VALUES ('{NEIGHBOURING_RELATION}')",
@@ -66,11 +59,13 @@ _FORMAT = Format(
             token BLOB NOT NULL,
             data BLOB NOT NULL
         ) STRICT""",
-        _IDENTITIES,
+        """CREATE TABLE identities (
+            model TEXT PRIMARY KEY NOT NULL,
+            app TEXT NOT NULL,
+            layout TEXT NOT NULL
+        ) STRICT""",
     ),
-    upgrades={1: (_IDENTITIES,)},
 )
-
 
 _ERA = "#"  # stands between the names of a run and of an era of it, where participation is counted
 
@@ -88,15 +83,12 @@ class RoundState(StrEnum):
     REFUSED = "refused"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class LedgerRound:
     """One round as it stands in the ledger.
 
     Attributes:
         token: bytes that name the round, unlike any other's.
-        run: name of its run.
-        server_round: its number in the run.
-        state: whether it is open, received, complete or refused.
         charged: what it is charged as; None if it was refused before anybody learnt anything.
         participants: how many clients answered; None if that is not known.
     """
@@ -114,14 +106,10 @@ class LedgerRound:
         return self.state is not RoundState.REFUSED
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """What was saved with the last completed round.
-
-    Attributes:
-        server_round: number of that round in its run.
-        token: random id of that round.
-        data: what was saved, as it was given.
+    """What was saved with the last completed round: its number, its token, and the bytes as they were
+    given.
     """
 
     server_round: int
@@ -130,16 +118,7 @@ class Checkpoint:
 
 
 class BudgetFile(Database):
-    """The file of a budget ledger, of any models.
-
-    Args:
-        path: the file.
-        create: whether to make it if it is not there.
-
-    Raises:
-        FileNotFoundError: if the file, or with ``create`` its folder, does not exist.
-        LedgerError: if it is no budget ledger, or of another version or neighbouring relation.
-    """
+    """The file of a budget ledger, of any models; errors as of :class:`Database`."""
 
     def __init__(self, path: StrPath, *, create: bool) -> None:
         super().__init__(path, format=_FORMAT, create=create)
@@ -170,19 +149,22 @@ class BudgetLedger(BudgetFile):
         path: the file; made if it is not there.
         model: whose budget it is. Models trained on the same people's data share one budget only if they
             share a name.
-
-    Every method raises LedgerError if the file cannot be read or written.
+        app: name of the app that the budget belongs to; by default the run's own, ``publisher/name``.
+        method: how upper bounds compose, as for :class:`~shuffle_plugins.accounting.FederatedAccountant`.
 
     Raises:
         FileNotFoundError: if its folder does not exist.
         LedgerError: if the file is no budget ledger, is of another version or neighbouring relation, is
-            damaged or locked.
+            damaged or locked; every method raises it, too.
     """
 
-    def __init__(self, path: StrPath, *, model: str) -> None:
+    def __init__(
+        self, path: StrPath, *, model: str = "model", app: str | None = None, method: Method = "pld"
+    ) -> None:
         if not isinstance(model, str) or not model:
             raise ValueError(f"model must be a name, got {model!r}")
-        self._model = model
+        self._model, self._app = model, app
+        self._method = FederatedAccountant(method=method).method
         super().__init__(path, create=True)
         with self.reading() as connection:
             self._last = _last_round(connection, model)
@@ -193,18 +175,18 @@ class BudgetLedger(BudgetFile):
         return self._model
 
     def claim(self, *, app: str, layout: str) -> None:
-        """Bind the model's budget to the app that trains it and to what the model looks like.
-
-        The first run binds it; a ledger of an older version, which did not know, is bound as it stands.
+        """Bind the model's budget, at the first run, to the app that trains it and to what the model looks
+        like.
 
         Args:
-            app: name of the app; empty if it has none, as a script in a simulation.
+            app: name of the run's app, unless the ledger was given one; empty for a script in a simulation.
             layout: a text that differs between models of different arrays.
 
         Raises:
             LedgerError: if the budget is bound to another app or layout: two projects that happen to use one
                 file and name would otherwise go on with each other's model.
         """
+        app = app if self._app is None else self._app
         with self.writing() as connection:
             found = connection.execute(
                 "SELECT app, layout FROM identities WHERE model = ?", (self._model,)
@@ -216,15 +198,14 @@ class BudgetLedger(BudgetFile):
             raise LedgerError(
                 f"{self.path} holds the budget of {self._model!r} as trained by {_app(found[0])}, and this "
                 f"run is of {_app(app)}. If it is the same model under a new name, go on with "
-                f"app={found[0]!r}; otherwise give this model a name of its own (model=…), or another ledger"
+                f"BudgetLedger(app={found[0]!r}); otherwise give this model a name of its own (model=…), or "
+                "another ledger"
             )
         if found[1] != layout:
             raise LedgerError(
                 f"{self.path} holds the budget of {self._model!r}, a model with other arrays than this one: "
                 "other names, shapes or types. Give this model a name of its own (model=…), or another ledger"
             )
-
-    # -- writing ----------------------------------------------------------------------------------------
 
     def begin(self, *, token: bytes, run: str, server_round: int, worst: FederatedRound) -> None:
         """Enter a round before anything is sent.
@@ -236,8 +217,8 @@ class BudgetLedger(BudgetFile):
             worst: the round at its costliest: with the fewest reports that are accepted.
 
         Raises:
-            LedgerError: if the token was used, another process has entered rounds of this model since this
-                one opened the file, or the file cannot be written.
+            LedgerError: if the token was used, or another process has entered rounds of this model since this
+                one opened the file.
         """
         if not isinstance(token, bytes) or not token:
             raise ValueError("a round's token is bytes")
@@ -265,7 +246,7 @@ class BudgetLedger(BudgetFile):
         """Enter what an open round cost, before anything computed from its reports is released.
 
         Args:
-            token: the bytes that name the round, as in :meth:`begin`.
+            token: of the round.
             actual: the round at the number of reports received.
             participants: names of the clients that answered; None if they are not known, and then everybody
                 is taken to have answered.
@@ -273,8 +254,7 @@ class BudgetLedger(BudgetFile):
                 are restarted get new ids.
 
         Raises:
-            LedgerError: if the round is not open, there are fewer participants than reports, or the file
-                cannot be written.
+            LedgerError: if the round is not open, or there are fewer participants than reports.
         """
         self._settle(token, RoundState.RECEIVED, actual, participants, era)
 
@@ -286,28 +266,17 @@ class BudgetLedger(BudgetFile):
         participants: Iterable[str] | None,
         era: str = "",
     ) -> None:
-        """Enter that nothing of an open round is released.
+        """Enter that nothing of an open round is released; arguments as of :meth:`receive`.
 
-        Args:
-            token: the bytes that name the round, as in :meth:`begin`.
-            actual: the round as the server saw it, which costs the same against the server as if it had been
-                released; None if the server learnt nothing from any report.
-            participants, era: as for :meth:`receive`.
-
-        Raises:
-            LedgerError: as :meth:`receive`.
+        ``actual`` is the round as the server saw it, which costs the same against the server as if it had
+        been released; None if the server learnt nothing from any report.
         """
         self._settle(token, RoundState.REFUSED, actual, participants, era)
 
     def complete(self, token: bytes, *, checkpoint: bytes | None) -> None:
-        """Enter that a received round was released, and save the model with it: both or neither.
+        """Enter that a received round was released, and save what to go on from: both or neither.
 
-        Args:
-            token: the bytes that name the round, as in :meth:`begin`.
-            checkpoint: what to go on from; replaces the model's last one. None keeps that.
-
-        Raises:
-            LedgerError: if the round was not received, or the file cannot be written.
+        ``checkpoint`` replaces the model's last one; None keeps that.
         """
         with self.writing() as connection:
             round_id, _, server_round = self._expect(connection, token, RoundState.RECEIVED)
@@ -361,17 +330,15 @@ class BudgetLedger(BudgetFile):
             raise LedgerError(f"round {found[2]} of run {found[1]} is {found[3]}, not {state}")
         return found[0], found[1], found[2]
 
-    # -- reading ----------------------------------------------------------------------------------------
-
     def rounds(self) -> list[LedgerRound]:
         """The model's rounds in the order they were begun."""
         with self.reading() as connection:
             return read_rounds(connection, self._model)
 
-    def accountant(self, *, method: Method = "pld") -> FederatedAccountant:
+    def accountant(self) -> FederatedAccountant:
         """An accountant of the model's rounds; those left open are charged at their worst, to everybody."""
         with self.reading() as connection:
-            return read_accountant(connection, self._model, method=method)
+            return read_accountant(connection, self._model, method=self._method)
 
     def last_checkpoint(self) -> Checkpoint | None:
         """What was saved with the last completed round that saved anything."""

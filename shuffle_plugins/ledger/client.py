@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from sqlite3 import Connection
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 
-from shuffle_plugins.core import checks
+from shuffle_plugins.core import Delta, Ranged, TargetEpsilon, checks, whole_number
 from shuffle_plugins.ledger.database import Database, Format, StrPath, application_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _ROUNDING = 1e-9  # relative, by which a sum of many ε0 may exceed a limit that
 _FORMAT = Format(
     what="client's ledger",
     application_id=0x5350434C,
-    version=2,
+    version=1,
     schema=(
         """CREATE TABLE reports (
             token BLOB PRIMARY KEY NOT NULL,
@@ -36,7 +36,6 @@ _FORMAT = Format(
             shuffled TEXT
         ) STRICT, WITHOUT ROWID""",
     ),
-    upgrades={1: ("ALTER TABLE reports ADD COLUMN shuffled TEXT",)},
 )
 
 
@@ -53,13 +52,10 @@ class Refused(StrEnum):
 
 
 class Charged(NamedTuple):
-    """What a client was charged for one report.
+    """What a client was charged for one report: its ε0 and δ0, and the round it was promised to be in, as
+    JSON.
 
-    Attributes:
-        shuffled: state of the round it was promised to be in, as JSON; None if nothing was promised, and then
-            it counts as a report that everybody sees.
-        local_epsilon: its ε0.
-        local_delta: its δ0.
+    If nothing was promised (None), it counts as a report that everybody sees.
     """
 
     shuffled: str | None
@@ -78,8 +74,13 @@ class ReportRefused(ValueError):
         self.code = code
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClientLimits:
+def _positive(name: str, value: object) -> float:
+    """A positive number, which may be infinite: ε0 of a client's share of a multi-message sum is."""
+    return math.inf if value == math.inf else checks.number(name, value, above=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientLimits(Ranged):
     """What a client agrees to spend; None is no limit.
 
     Attributes:
@@ -93,32 +94,17 @@ class ClientLimits:
             Nothing is taken from sampling, of which a server can tell a client what it likes, but for the
             client's own secret coin in a sum that hides shares.
         delta: δ of ``max_epsilon``, in (0, 1); the two go together.
-
-    Raises:
-        ValueError: if a limit is not a positive number, ``max_epsilon`` not finite or without ``delta``, an
-            infinite ``max_local_epsilon`` without both, ``max_rounds`` not an int of at least 0, or
-            ``min_reports`` not one of at least 2.
     """
 
-    max_local_epsilon: float | None = None
-    max_rounds: int | None = None
-    max_total_local_epsilon: float | None = None
-    min_reports: int | None = None
-    max_epsilon: float | None = None
-    delta: float | None = None
+    max_local_epsilon: Annotated[float, _positive] | None = None
+    max_rounds: Annotated[int, whole_number(at_least=0)] | None = None
+    max_total_local_epsilon: Annotated[float, _positive] | None = None
+    min_reports: Annotated[int, whole_number(at_least=2)] | None = None
+    max_epsilon: TargetEpsilon | None = None
+    delta: Delta | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_local_epsilon", "max_total_local_epsilon"):
-            if getattr(self, name) is not None:
-                _positive(name, getattr(self, name))
-        if self.max_epsilon is not None:
-            checks.number("max_epsilon", self.max_epsilon, above=0)
-        if self.max_rounds is not None:
-            checks.whole("max_rounds", self.max_rounds, at_least=0)
-        if self.min_reports is not None:
-            checks.whole("min_reports", self.min_reports, at_least=2)
-        if self.delta is not None:
-            checks.delta(self.delta)
+        super().__post_init__()
         if (self.max_epsilon is None) != (self.delta is None):
             raise ValueError("max_epsilon and delta go together: an ε holds at a δ")
         if self.agrees_to_sums_alone and self.max_epsilon is None:
@@ -142,15 +128,9 @@ class ClientLimits:
         return self.max_rounds is not None or (total is not None and total < math.inf)
 
     def check(self, *, charged: Charged, history: Mapping[Charged, int], summed: bool = False) -> None:
-        """Refuse a report that would exceed the limits. Sums may exceed theirs by rounding.
+        """Raise ReportRefused for a report beside this history that would exceed a limit, but for rounding.
 
-        Args:
-            charged: what the report would cost.
-            history: how often the client was charged for what so far.
-            summed: whether the report is seen by nobody before it is added to others'.
-
-        Raises:
-            ReportRefused: if the report would exceed a limit.
+        ``summed`` is whether the report is seen by nobody before it is added to others'.
         """
         local_epsilon, spent = charged.local_epsilon, ClientSpending.of(history)
         most = self.max_local_epsilon
@@ -179,7 +159,7 @@ class ClientLimits:
                 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ClientSpending:
     """What a client has spent: number of reports, Σ ε0 and Σ δ0, its guarantee if nobody is trusted."""
 
@@ -204,13 +184,6 @@ def epsilon_of(history: Mapping[Charged, int], *, delta: float) -> float:
     and sampling that a client cannot check is not counted. A client's own secret coin counts if ``shuffled``
     says so, as for a sum whose shares nobody sees. Replace-one neighbours. Infinite if there is no
     finite one at ``delta``.
-
-    Args:
-        history: how often the client was charged for what.
-        delta: δ in (0, 1).
-
-    Raises:
-        ValueError: if a round cannot be read, or ``delta`` is out of range.
     """
     return _epsilon(frozenset(history.items()), checks.delta(delta))
 
@@ -225,10 +198,8 @@ def _epsilon(history: frozenset[tuple[Charged, int]], delta: float) -> float:
 
 
 def accountant_of(history: Mapping[Charged, int]) -> ShuffleAccountant | None:
-    """The rounds of :func:`epsilon_of`; None if nothing was promised of a report that alone is not private.
-
-    Raises:
-        ValueError: if a round cannot be read.
+    """The rounds of :func:`epsilon_of`; None if nothing was promised of a report that alone is not
+    private.
     """
     from shuffle_plugins.accounting import Sampling, ShuffleAccountant, ShuffleRound
     from shuffle_plugins.core.checks import MAX_LOCAL_EPSILON
@@ -271,14 +242,8 @@ def written(shuffled: Round) -> str:
 class ClientLedger(Database):
     """A client's reports in a file: charged before they are made, so that a crash over-counts.
 
-    Several processes may use one file at a time; together they stay within the limits.
-
-    Args:
-        path: the file; made if it is not there.
-
-    Raises:
-        FileNotFoundError: if its folder does not exist.
-        LedgerError: if the file is no client's ledger, is damaged or locked.
+    Several processes may use one file at a time; together they stay within the limits. The file is made if it
+    is not there; errors are those of a :class:`BudgetLedger`.
     """
 
     def __init__(self, path: StrPath) -> None:
@@ -300,9 +265,8 @@ class ClientLedger(Database):
         """Charge one report. It is on the disk when this returns; make the report only then.
 
         Args:
-            run: name of the run that asks.
+            run, server_round: which round asks.
             token: random id of the round; each is charged once and then refused.
-            server_round: number of the round in its run.
             mechanism: name of the randomizer.
             local_epsilon: ε0 of the report in nats; infinity for a share of a multi-message sum.
             local_delta: δ0 of the report.
@@ -313,7 +277,6 @@ class ClientLedger(Database):
 
         Raises:
             ReportRefused: if the limits do not allow it; nothing is charged.
-            ValueError: if a value is out of range.
             LedgerError: if the file cannot be written.
         """
         epsilon = _positive("local_epsilon", local_epsilon)
@@ -344,18 +307,11 @@ def is_client_ledger(path: StrPath) -> bool:
 
 
 def read_reports(path: StrPath) -> dict[str, dict[Charged, int]]:
-    """How often a client was charged for what, by run in the order of their first report. Only reads.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        LedgerError: if it is no client's ledger.
-    """
+    """How often a client was charged for what, by run in the order of their first report. Only reads."""
     with Database(path, format=_FORMAT, create=False) as database, database.reading() as connection:
-        names = [name for _, name, *_ in connection.execute("PRAGMA table_info(reports)")]
-        column = "shuffled" if "shuffled" in names else "NULL"
         rows = connection.execute(
-            f"SELECT run, {column} AS promised, local_epsilon, local_delta, count(*) FROM reports "
-            "GROUP BY run, promised, local_epsilon, local_delta "
+            "SELECT run, shuffled, local_epsilon, local_delta, count(*) FROM reports "
+            "GROUP BY run, shuffled, local_epsilon, local_delta "
             "ORDER BY (SELECT min(charged) FROM reports AS first WHERE first.run = reports.run), run"
         ).fetchall()
     runs: dict[str, dict[Charged, int]] = {}
@@ -370,8 +326,3 @@ def _history(connection: Connection) -> dict[Charged, int]:
         "GROUP BY shuffled, local_epsilon, local_delta"
     )
     return {Charged(shuffled, epsilon, local_delta): count for shuffled, epsilon, local_delta, count in rows}
-
-
-def _positive(name: str, value: float) -> float:
-    """A positive number, which may be infinite: ε0 of a client's share of a multi-message sum is."""
-    return math.inf if value == math.inf else checks.number(name, value, above=0)

@@ -4,46 +4,36 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
-
-from shuffle_plugins.ledger.errors import LedgerError
 
 StrPath = str | os.PathLike[str]
 
 _PATIENCE_S = 30.0  # that one process waits for another's transaction; those take milliseconds
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Format:
-    """The format of one kind of ledger's files.
+class LedgerError(ValueError):
+    """The file is no ledger, is damaged or locked, or what is to be entered contradicts what is in it."""
 
-    Attributes:
-        what: the kind, in words.
-        application_id: SQLite's mark of the file's owner.
-        version: version of the schema.
-        schema: statements that make an empty file one.
-        upgrades: statements that make a file of an older version, the key, one of the next.
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """The one format of a kind of ledger: its name in words, SQLite's mark of the file's owner, and the
+    schema.
     """
 
     what: str
     application_id: int
     version: int
     schema: tuple[str, ...]
-    upgrades: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Database:
-    """One connection to a ledger's file.
-
-    Args:
-        path: path of the ledger's file.
-        format: the format that the file must have, or is given when it is made.
-        create: whether to make the file, which its owner alone can read, if it is not there, and to bring one
-            of an older version up to date; without it such a file is read as it is.
+    """One connection to a ledger's file, which its owner alone can read; with ``create`` it is made if not
+    there.
 
     Raises:
         FileNotFoundError: if the file, or with ``create`` its folder, does not exist.
@@ -84,9 +74,6 @@ class Database:
             self._create()
         elif mark != self._format.application_id:
             raise LedgerError(f"{self.path} is not a {self._format.what}; give another file")
-        elif version != self._format.version and version in self._format.upgrades:
-            if create:
-                self._upgrade()
         elif version != self._format.version:
             raise LedgerError(
                 f"{self.path} is a {self._format.what} of version {version}; this release reads version "
@@ -102,15 +89,6 @@ class Database:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {self._format.application_id}")
             connection.execute(f"PRAGMA user_version = {self._format.version}")
-
-    def _upgrade(self) -> None:
-        with self.writing() as connection:
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            while version in self._format.upgrades:  # unless somebody else was faster
-                for statement in self._format.upgrades[version]:
-                    connection.execute(statement)
-                version += 1
-            connection.execute(f"PRAGMA user_version = {version}")
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:

@@ -34,11 +34,10 @@ from shuffle_plugins.ledger.client import (
     is_client_ledger,
     read_reports,
 )
-from shuffle_plugins.ledger.database import StrPath
-from shuffle_plugins.ledger.errors import LedgerError
+from shuffle_plugins.ledger.database import LedgerError, StrPath
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Spent:
     """Rounds of a run, or of a model over all its runs, and what they cost.
 
@@ -53,7 +52,7 @@ class Spent:
     spending: FederatedSpending
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelBudget:
     """What one model cost.
 
@@ -69,12 +68,7 @@ class ModelBudget:
 
 
 def read_budget(path: StrPath, *, delta: float, model: str | None = None) -> list[ModelBudget]:
-    """The budgets in a file that others may be writing to.
-
-    Args:
-        path: a budget ledger; it is not made.
-        delta: δ in (0, 1) of every ε.
-        model: only this one; all of them by default.
+    """The budgets, of one model or all, in a file that others may be writing to.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -107,7 +101,7 @@ def read_budget(path: StrPath, *, delta: float, model: str | None = None) -> lis
     return budgets
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ClientSpent:
     """What a client has spent in a run, or in all of them.
 
@@ -121,7 +115,7 @@ class ClientSpent:
     epsilon: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ClientBudget:
     """What one client has spent, by run and in all."""
 
@@ -131,17 +125,7 @@ class ClientBudget:
 
 
 def read_client_budget(path: StrPath, *, delta: float) -> ClientBudget:
-    """What is in a client's ledger, which others may be writing to.
-
-    Args:
-        path: a client's ledger; it is not made.
-        delta: δ in (0, 1) of every ε.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        LedgerError: if it is no client's ledger.
-        ValueError: if ``delta`` is out of range.
-    """
+    """What is in a client's ledger, which others may be writing to; errors as of :func:`read_budget`."""
     runs = read_reports(path)
     everything: Counter[Charged] = Counter()
     for history in runs.values():
@@ -172,9 +156,7 @@ def read_statement(
         target_adversary: against whom the budget is; of a client's ledger it is always the server.
 
     Raises:
-        FileNotFoundError: if there is no such file.
-        LedgerError: if it is no ledger, has no rounds of ``model``, or has several models and none is named.
-        ValueError: if a number is out of range.
+        LedgerError: if there is no ledger, no round of ``model``, or several models and none is named.
     """
     if is_client_ledger(path):
         if model is not None:

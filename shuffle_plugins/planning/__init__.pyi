@@ -1,6 +1,9 @@
 from .choosing import Choice as Choice
 from .choosing import Domain as Domain
 from .choosing import choices as choices
+from .errors import NormName as NormName
+from .errors import check_norm as check_norm
+from .errors import report_error as report_error
 from .noise import ExpectedNoise as ExpectedNoise
 from .noise import expected_noise as expected_noise
 from .plans import Baseline as Baseline
@@ -12,7 +15,6 @@ from .plans import PlanRow as PlanRow
 from .recipes import ModelKind as ModelKind
 from .recipes import TrainingRecipe as TrainingRecipe
 from .recipes import training_recipe as training_recipe
-from .round_costs import MEASURED as MEASURED
 from .round_costs import PartyCost as PartyCost
 from .round_costs import Rates as Rates
 from .round_costs import mixed_round_costs as mixed_round_costs
@@ -25,6 +27,3 @@ from .sums import DrawnBy as DrawnBy
 from .sums import SumPlan as SumPlan
 from .sums import SumRow as SumRow
 from .sums import plan_sums as plan_sums
-from .variance import NormName as NormName
-from .variance import check_norm as check_norm
-from .variance import report_error as report_error

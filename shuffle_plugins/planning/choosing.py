@@ -9,21 +9,17 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.planning.variance import NormName, check_norm, enclosing_radius
+from shuffle_plugins.planning.errors import check_norm, enclosing_radius
 
 if TYPE_CHECKING:
     from shuffle_plugins.mechanisms import Mechanism
 
-CATEGORIES = "categories"
-
 Domain = Literal["l1", "l2", "linf", "categories"]
 
-_NO_VECTORS, _NO_CATEGORIES = "takes categories, not vectors", "takes vectors, not categories"
 _TIMED_VALUES, _MOST_TIMED = 1 << 21, 256  # numbers, and clients, in the batch that is timed: milliseconds
-_REPEATS = 3
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Choice:
     """What one report of a mechanism costs.
 
@@ -48,7 +44,7 @@ class Choice:
     summary: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Unavailable:
     """A mechanism that cannot answer the question, and why."""
 
@@ -77,9 +73,6 @@ def choices(
 
     Returns:
         The mechanisms that apply, and those that do not.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     if norm is not None and norm not in get_args(Domain):
         raise ValueError(f"norm must be one of {', '.join(get_args(Domain))}, got {norm!r}")
@@ -90,49 +83,36 @@ def choices(
     refused: list[Unavailable] = []
     for name in registry.available(*registry.ONE_MESSAGE):
         try:
-            found.append(
-                _choice(name, local_epsilon=local_epsilon, dim=dim, norm=norm, radius=radius, timed=timed)
-            )
+            mechanism = registry.get(name, local_epsilon=local_epsilon, dim=dim)
+            size = None
+            if (mechanism.domain == "categories") != (norm == "categories") and norm is not None:
+                of_categories = mechanism.domain == "categories"
+                raise ValueError(
+                    "takes categories, not vectors" if of_categories else "takes vectors, not categories"
+                )
+            if mechanism.domain != "categories":
+                own = check_norm(mechanism.domain)
+                given = own if norm is None else check_norm(norm)
+                size = enclosing_radius(radius=radius, norm=given, within=own, dim=dim)
+                if size != mechanism.radius:
+                    mechanism = registry.get(name, local_epsilon=local_epsilon, dim=dim, radius=size)
         except ValueError as error:
             refused.append(Unavailable(name=name, reason=str(error)))
+            continue
+        found.append(
+            Choice(
+                name=name,
+                domain=mechanism.domain,
+                local_delta=mechanism.local_delta,
+                radius=size,
+                variance=mechanism.worst_variance,
+                bits=mechanism.bits_per_report,
+                seconds=seconds_per_report(mechanism) if timed else None,
+                summary=registry.summary(name),
+            )
+        )
     found.sort(key=lambda choice: (choice.domain if norm is None else "", choice.variance))
     return tuple(found), tuple(refused)
-
-
-def _choice(
-    name: str, *, local_epsilon: float, dim: int, norm: Domain | None, radius: float, timed: bool
-) -> Choice:
-    if registry.kind_of(name) is registry.Kind.CATEGORIES and norm not in (None, CATEGORIES):
-        raise ValueError(_NO_VECTORS)
-    mechanism, own = _set_up(name, local_epsilon=local_epsilon, dim=dim, norm=norm, radius=radius)
-    return Choice(
-        name=name,
-        domain=mechanism.domain,
-        local_delta=mechanism.local_delta,
-        radius=own,
-        variance=mechanism.worst_variance,
-        bits=mechanism.bits_per_report,
-        seconds=seconds_per_report(mechanism) if timed else None,
-        summary=registry.summary(name),
-    )
-
-
-def _set_up(
-    name: str, *, local_epsilon: float, dim: int, norm: Domain | None, radius: float
-) -> tuple[Mechanism, float | None]:
-    mechanism = registry.get(name, local_epsilon=local_epsilon, dim=dim)
-    if mechanism.domain == CATEGORIES:
-        if norm not in (None, CATEGORIES):
-            raise ValueError(_NO_VECTORS)
-        return mechanism, None
-    if norm == CATEGORIES:
-        raise ValueError(_NO_CATEGORIES)
-    own = check_norm(mechanism.domain)
-    given: NormName = own if norm is None else check_norm(norm)
-    size = enclosing_radius(radius=radius, norm=given, within=own, dim=dim)
-    if size == mechanism.radius:
-        return mechanism, size
-    return registry.get(name, local_epsilon=local_epsilon, dim=dim, radius=size), size
 
 
 def seconds_per_report(mechanism: Mechanism) -> float:
@@ -151,4 +131,4 @@ def seconds_per_report(mechanism: Mechanism) -> float:
         randomize = partial(mechanism.randomize, rows, clip=True)
     else:
         raise TypeError(f"{mechanism!r} takes neither vectors nor categories")
-    return min(timeit.repeat(randomize, number=1, repeat=_REPEATS)) / clients
+    return min(timeit.repeat(randomize, number=1, repeat=3)) / clients

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.planning.variance import check_norm, enclosing_radius
+from shuffle_plugins.planning.errors import check_norm, enclosing_radius
 
 if TYPE_CHECKING:
     from shuffle_plugins.mechanisms import PrivateSum
@@ -24,7 +24,7 @@ learning rate, ended at 32 to 38 % of test accuracy at a ratio of 0.5, 61 to 67 
 _MANY_STEPS = 1000  # of a run whose number of steps is not known: a warning then needs no guess
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ExpectedNoise:
     """How the mean of one round's reports compares with its noise. Lengths are ℓ2, in units of the data.
 
@@ -51,21 +51,17 @@ class ExpectedNoise:
         return self.largest_signal / self.noise if self.noise else math.inf
 
     def signal_to_noise_ratio_over(self, num_steps: int) -> float:
-        """The ratio for the sum of the means of ``num_steps`` rounds: √num_steps times that of one round.
+        """The ratio for the sum of the means of T rounds: √T times that of one round.
 
         Signals add up; of independent noises the squares do.
-
-        Raises:
-            ValueError: unless ``num_steps`` is a whole number, at least 1.
         """
         return math.sqrt(checks.whole("num_steps", num_steps)) * self.signal_to_noise_ratio
 
     def warning(self, *, num_steps: int | None = None) -> str | None:
         """What is wrong with this noise and what would help; None if it leaves something to learn from.
 
-        Args:
-            num_steps: rounds of the whole run; None if unknown: the warning is then for what is too noisy
-                even for 1,000 rounds.
+        ``num_steps`` are the rounds of the whole run. If they are unknown, the warning is for what is too
+        noisy even for 1,000.
         """
         steps = _MANY_STEPS if num_steps is None else num_steps
         over = self.signal_to_noise_ratio_over(steps)
@@ -101,7 +97,7 @@ def expected_noise(mechanism: PrivateSum, *, cohort: float) -> ExpectedNoise:
 
     With V the variance that one report adds to the sum, the largest in the ball, the mean of k independent
     reports has noise :math:`\sqrt{V/k}` (root mean square ℓ2 length; first term of the error in
-    :mod:`shuffle_plugins.planning.variance`). For a local randomizer V is its ``worst_variance``; for a
+    :mod:`shuffle_plugins.planning.errors`). For a local randomizer V is its ``worst_variance``; for a
     multi-message sum its ``worst_variance`` over its ``cohort``.
 
     Assumes unbiased reports that are averaged with equal weights, all of them from the same mechanism, and
@@ -114,9 +110,6 @@ def expected_noise(mechanism: PrivateSum, *, cohort: float) -> ExpectedNoise:
             :func:`shuffle_plugins.mechanisms.registry.get` or ``MechanismSpec.build``), or a sum of vectors
             in an ℓ2 ball, ``VectorSum`` or ``BallSum``. No torch is used beyond what built it.
         cohort: k, reports in the mean; where clients join on their own, the expected number.
-
-    Raises:
-        ValueError: if ``cohort`` is not positive, or the mechanism takes no vectors in a norm ball.
     """
     from shuffle_plugins.mechanisms import PrivateSum  # loads torch, as building the mechanism has done
 

@@ -1,9 +1,10 @@
-"""What a planner answers with."""
+"""What a planner is asked, and what it answers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
 from shuffle_plugins.accounting import (
     LARGEST_SEARCHED_LOCAL_EPSILON,
@@ -13,7 +14,10 @@ from shuffle_plugins.accounting import (
     Method,
     Sampling,
 )
-from shuffle_plugins.planning.variance import NormName
+from shuffle_plugins.core import Delta, Dim, Radius, Ranged, TargetEpsilon, checks, one_of
+from shuffle_plugins.planning.errors import NormName, check_norm, enclosing_radius
+
+_Norm = Annotated[NormName, lambda _, value: check_norm(value)]
 
 
 class Edge(StrEnum):
@@ -25,7 +29,7 @@ class Edge(StrEnum):
     HIGHEST = "highest"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class PlanRow:
     """One way to spend the target (ε, δ): a mechanism, a cohort, a number of rounds and their largest ε0.
 
@@ -66,17 +70,9 @@ class PlanRow:
         return self.num_reports * self.bits_per_report
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """What the target (ε, δ) would buy by other means, to compare a plan with.
-
-    Attributes:
-        name: what the alternative is called.
-        average_mse: mean squared error of its estimate of the clients' mean.
-        cohort: reports per round; None where there are no reports.
-        num_steps: rounds; None where there are none.
-        local_epsilon: ε0 of a report; None where there are no reports.
-    """
+    """What the target (ε, δ) would buy by other means; None where there are no reports or rounds."""
 
     name: str
     average_mse: float
@@ -85,21 +81,16 @@ class Baseline:
     local_epsilon: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Dismissed:
-    """A mechanism that a plan left out.
-
-    Attributes:
-        mechanism: its registered name.
-        reason: why it was left out.
-    """
+    """A mechanism that a plan left out, and why."""
 
     mechanism: str
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlanQuestion:
+@dataclass(frozen=True, kw_only=True)
+class PlanQuestion(Ranged):
     """What a plan is for.
 
     Attributes:
@@ -107,27 +98,44 @@ class PlanQuestion:
         delta: δ of every ε.
         population: n, the number of clients.
         dim: d, length of a client's vector.
-        radius: radius of the clients' ball.
-        norm: norm of the clients' ball.
-        spread: S of :func:`~shuffle_plugins.planning.variance.sampling_error` that is assumed.
+        radius: of the ball that the clients' vectors lie in.
+        norm: of that ball.
+        spread: S, the root mean square ℓ2 distance of the clients' vectors from their mean (from zero where
+            clients join on their own); None for the ℓ2 radius of the ball, its worst case.
         sampling: how cohorts are chosen.
         adversary: against whom the guarantee holds.
         method: how the costs of rounds are composed.
     """
 
-    target_epsilon: float
-    delta: float
+    target_epsilon: TargetEpsilon
+    delta: Delta
     population: int
-    dim: int
-    radius: float
-    norm: NormName
-    spread: float
-    sampling: Sampling
-    adversary: Adversary
+    dim: Dim
+    radius: Radius
+    norm: _Norm
+    spread: float | None
+    sampling: Annotated[Sampling, one_of(Sampling)]
+    adversary: Annotated[Adversary, one_of(Adversary)]
     method: Method
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        spread = self.reach if self.spread is None else self.spread
+        checks.number("spread", spread, at_least=0, at_most=self.reach)
+        object.__setattr__(self, "spread", spread)
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+    @property
+    def reach(self) -> float:
+        """ℓ2 radius of the clients' ball."""
+        return enclosing_radius(radius=self.radius, norm=self.norm, within="l2", dim=self.dim)
+
+    @property
+    def neighbouring_relation(self) -> str:
+        """For which neighbouring datasets every ε of the plan holds: always ``"replace-one"``."""
+        return NEIGHBOURING_RELATION
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan(PlanQuestion):
     """The best way to spend (target ε, δ), and what was tried on the way; begins with the question's fields.
 
@@ -155,22 +163,12 @@ class Plan(PlanQuestion):
     infeasible: tuple[tuple[str, int, int], ...]
 
     @property
-    def neighbouring_relation(self) -> str:
-        """For which neighbouring datasets every ε of the plan holds: always ``"replace-one"``."""
-        return NEIGHBOURING_RELATION
-
-    @property
     def everybody(self) -> bool:
         """Whether the best cohort is the whole population."""
         return self.best.cohort == self.population
 
     def curve(self, *, mechanism: str | None = None, num_steps: int | None = None) -> tuple[PlanRow, ...]:
-        """Rows of one mechanism and one T by growing k.
-
-        Args:
-            mechanism: by default the best one.
-            num_steps: by default the best T.
-        """
+        """Rows of one mechanism and one T, by default the best ones, by growing k."""
         name = self.best.mechanism if mechanism is None else mechanism
         steps = self.best.num_steps if num_steps is None else num_steps
         chosen = (row for row in self.rows if (row.mechanism, row.num_steps) == (name, steps))
@@ -180,11 +178,9 @@ class Plan(PlanQuestion):
         """What a reader of the numbers should know, one sentence each."""
         best, thrifty = self.best, self.thrifty
         said = []
-        if self.cohort_edge is Edge.ONLY:
-            pass
-        elif self.everybody:
+        if self.everybody and self.cohort_edge is not Edge.ONLY:
             said.append("Everything fits with k = n: no smaller cohort has a smaller error.")
-        elif self.cohort_edge is not Edge.INTERIOR:
+        elif self.cohort_edge in (Edge.LOWEST, Edge.HIGHEST):
             said.append(
                 f"The best cohort is the {self.cohort_edge} one tried: the optimum may lie beyond k = "
                 f"{best.cohort:,}."

@@ -6,12 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from shuffle_plugins.accounting import NEIGHBOURING_RELATION, EpsilonInterval
 from shuffle_plugins.core import checks, rounded
 from shuffle_plugins.planning.noise import ExpectedNoise
+from shuffle_plugins.planning.plans import PlanRow
 from shuffle_plugins.planning.search import BEST_MECHANISM, plan
-from shuffle_plugins.planning.sums import SUMS, DrawnBy, plan_sums
+from shuffle_plugins.planning.sums import SUMS, DrawnBy, SumRow, plan_sums
 
 _ONE_IN = 10  # a cohort takes one record in so many
 _STEPS = 200
@@ -46,7 +48,7 @@ length one it is also that of the noise in each output of a linear model, in log
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainingRecipe:
     """Settings of a training run by stochastic gradient descent; ``print`` it.
 
@@ -108,14 +110,14 @@ class TrainingRecipe:
                 "a sum of clipped gradients, to which each client adds a few random bits; all bits together "
                 "are as noisy as what a trusted server would add"
             )
-            noise = ("noise_multiplier", rounded(self.noise_multiplier, up=True), "the least")
+            noise = "noise_multiplier", rounded(self.noise_multiplier, up=True), "the least"
         else:
             kind = (
                 "every record sends one noisy report; by default the randomizer with the least noise here. "
                 f"If nobody sees more than a sum of messages, {SUMS[0]} has less noise, far less with many "
                 "records"
             )
-            noise = ("local_epsilon", rounded(self.local_epsilon, up=False), "the largest")
+            noise = "local_epsilon", rounded(self.local_epsilon, up=False), "the largest"
         what, rows = "each weight", ""
         if self.model is ModelKind.LINEAR:
             what = "each output of the model on a row of length one"
@@ -204,58 +206,44 @@ def training_recipe(
             :data:`SUMS`.
         cohort: k, records of a step, up to ``population``; by default a tenth of it.
         num_steps: T, steps; by default 200.
-
-    Raises:
-        ValueError: if an argument is out of range, or nothing stays within the target.
     """
     kind = checks.choice(ModelKind, "model", model)
     checks.whole("population", population, at_least=2 * _ONE_IN)
     k = population // _ONE_IN if cohort is None else checks.whole("cohort", cohort, at_most=population)
     steps = _STEPS if num_steps is None else checks.num_steps(num_steps)
-    local_epsilon = noise_multiplier = None
+    asked: dict[str, Any] = {
+        "target_epsilon": target_epsilon,
+        "delta": delta,
+        "population": population,
+        "dim": dim,
+        "num_steps": steps,
+        "cohorts": [k],
+        "norm": "l2",
+    }
+    row: PlanRow | SumRow
     if isinstance(mechanism, str) and mechanism in SUMS:
-        rows = plan_sums(
-            target_epsilon=target_epsilon,
-            delta=delta,
-            population=population,
-            dim=dim,
-            mechanism=mechanism,
-            num_steps=steps,
-            cohorts=[k],
-        ).rows
         # Cohorts are drawn without replacement here; clients who join by coins of their own are not.
-        row = next((each for each in rows if each.drawn_by is not DrawnBy.CLIENTS), None)
-        if row is None:
+        ways = plan_sums(**asked, mechanism=mechanism).rows
+        drawn = [each for each in ways if each.drawn_by is not DrawnBy.CLIENTS]
+        if not drawn:
             raise ValueError(
                 f"no noise keeps these sums within ε={target_epsilon:g}, δ={delta:g}: use fewer steps, or a "
                 "larger ε or δ"
             )
-        name, epsilon, noise_mse, noise_multiplier = (
-            mechanism,
-            row.epsilon,
-            row.noise_mse,
-            row.noise_multiplier,
-        )
+        row, name, local_epsilon, noise_multiplier = drawn[0], mechanism, None, drawn[0].noise_multiplier
     else:
-        best = plan(
-            target_epsilon=target_epsilon,
-            delta=delta,
-            population=population,
-            dim=dim,
-            mechanism=_randomizers(mechanism),
-            num_steps=steps,
-            cohorts=[k],
-            norm="l2",
-        ).best
-        name, epsilon, noise_mse, local_epsilon = (
-            best.mechanism,
-            best.epsilon,
-            best.noise_mse,
-            best.local_epsilon,
-        )
+        names = _L2_MECHANISMS if mechanism == BEST_MECHANISM else mechanism
+        for each in (names,) if isinstance(names, str) else names:
+            if each not in _L2_MECHANISMS:
+                raise ValueError(
+                    f"no recipe for {each!r}: give one of {', '.join((*_L2_MECHANISMS, *SUMS))}, or "
+                    f"{BEST_MECHANISM!r} for the best with one report per record"
+                )
+        best = plan(**asked, mechanism=names).best
+        row, name, local_epsilon, noise_multiplier = best, best.mechanism, best.local_epsilon, None
     # noise_mse is the squared ℓ2 error of one step's mean, of vectors in the ball of radius one.
     noise = ExpectedNoise(
-        noise=_MAX_GRAD_NORM * math.sqrt(noise_mse),
+        noise=_MAX_GRAD_NORM * math.sqrt(row.noise_mse),
         largest_signal=_MAX_GRAD_NORM,
         dim=dim,
         cohort=k,
@@ -272,7 +260,7 @@ def training_recipe(
         mechanism=name,
         local_epsilon=local_epsilon,
         noise_multiplier=noise_multiplier,
-        epsilon=epsilon,
+        epsilon=row.epsilon,
         cohort=k,
         num_steps=steps,
         max_grad_norm=_MAX_GRAD_NORM,
@@ -280,17 +268,3 @@ def training_recipe(
         momentum=_MOMENTUM,
         expected_noise=noise,
     )
-
-
-def _randomizers(mechanism: str | Sequence[str]) -> Sequence[str]:
-    """Those to choose from; refuses what does not take vectors in an ℓ2 ball."""
-    if mechanism == BEST_MECHANISM:
-        return _L2_MECHANISMS
-    names = (mechanism,) if isinstance(mechanism, str) else tuple(mechanism)
-    for name in names:
-        if name not in _L2_MECHANISMS:
-            raise ValueError(
-                f"no recipe for {name!r}: give one of {', '.join((*_L2_MECHANISMS, *SUMS))}, or "
-                f"{BEST_MECHANISM!r} for the best with one report per record"
-            )
-    return names

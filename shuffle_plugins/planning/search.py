@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 
 from shuffle_plugins.accounting import (
     LARGEST_SEARCHED_LOCAL_EPSILON,
     LEAST_SEARCHED_LOCAL_EPSILON,
     Adversary,
+    Blanket,
     Method,
+    PrivacyTarget,
     Sampling,
+    ShuffleAccountant,
     ShuffleRound,
+    largest_within,
+    normal_guess,
+    zero_between,
 )
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.planning.baselines import gaussian_mse
-from shuffle_plugins.planning.combinations import Combinations, Progress
-from shuffle_plugins.planning.plans import Baseline, Dismissed, Edge, Plan, PlanQuestion, PlanRow
-from shuffle_plugins.planning.variance import (
+from shuffle_plugins.planning.errors import (
+    PASSES,
     NormName,
-    check_norm,
-    enclosing_radius,
+    ReportError,
+    gaussian_mse,
     mechanism_norm,
+    report_error,
+    sampling_error,
 )
+from shuffle_plugins.planning.plans import Baseline, Dismissed, Edge, Plan, PlanQuestion, PlanRow
 
 BEST_MECHANISM = "best"
 """Stands for every registered mechanism."""
@@ -32,7 +39,10 @@ BEST_MECHANISM = "best"
 MOST_SEARCHED_STEPS = 10_000
 """The most rounds that are tried where T is left open."""
 
-_COHORT_RATIO, _COHORT_DECADES = math.sqrt(10), 3  # first grid of cohorts: n, n/√10, … n/1000
+PRECISION = 2e-4
+"""Relative precision of the ε0 of a combination."""
+
+_COHORT_RATIO = math.sqrt(10)  # first grid of cohorts: n, n/√10, … n/1000
 _STEPS_RATIO = 10.0  # first grid of numbers of rounds
 _REFINEMENTS = 2  # how often the grids' steps are halved, in logarithms, around the best
 _MOST_ECONOMIES = 6  # combinations tried for less communication
@@ -41,8 +51,12 @@ _EQUAL = 1e-3  # relative difference of errors that the precision of ε0 cannot 
 _FEW_CELLS = 12  # combinations of k and T that are all tried
 _GUESSED = 2e-3  # relative precision of an error at a guessed ε0
 _SMALL_SHARE = 100  # the baseline of a small sample takes one client of so many
+_NEARBY = 0.01  # in log ε0, where a slope is taken
+_LEAST_SLOPE, _GREATEST_SLOPE = 0.2, 50.0  # d log ε / d log ε0 that is believed
 
 Cell = tuple[int, int]
+Progress = Callable[[int, int], None]
+"""Called with the combinations done and those expected so far."""
 
 
 def plan(
@@ -67,9 +81,10 @@ def plan(
     r"""Find the cohort k, level ε0 and number of rounds T whose average is nearest to the clients' mean.
 
     For every (k, T) the largest ε0 within the target is solved for. The error of the average of T rounds,
-    each with a fresh cohort, follows from the model in :mod:`shuffle_plugins.planning.variance`: it is
+    each with a fresh cohort, follows from the model in :mod:`shuffle_plugins.planning.errors`: it is
     :math:`(V(ε_0) + S²(n-k)/(n-1))/(kT)`, and where T counts passes, which hear everybody,
-    :math:`V(ε_0)/(nT)`. What is left open is searched on geometric grids, refined around the best.
+    :math:`V(ε_0)/(nT)`. What is left open is searched on geometric grids, refined around the best. Other
+    arguments are as of :class:`PlanQuestion`.
 
     Args:
         target_epsilon: central ε, replace-one.
@@ -87,8 +102,7 @@ def plan(
         radius: of the ball that the clients' vectors lie in.
         norm: of that ball, ``"l1"``, ``"l2"`` or ``"linf"``: the mechanism's own by default, ℓ2 with several
             mechanisms. A mechanism of another norm takes the smallest ball of its norm around it.
-        spread: S, the root mean square ℓ2 distance of the clients' vectors from their mean (from zero where
-            clients join on their own); by default the ℓ2 radius of the ball, its worst case.
+        spread: S, at most the ℓ2 radius of the ball, which it is by default.
         tolerance: ``thrifty`` may exceed the least error by this share of it.
         method: how rounds compose, ``"pld"`` or ``"rdp"``.
         whole_grid: try every combination of the grids, for a picture; by default of large grids only those of
@@ -99,66 +113,244 @@ def plan(
         ValueError: if an argument is out of range, or no combination stays within the target even at the
             smallest ε0.
     """
-    checks.target_epsilon(target_epsilon)
     checks.number("tolerance", tolerance, at_least=0)
     ShuffleRound(local_epsilon=1.0, population=population, cohort=population)
-    checks.dim(dim)
-    checks.radius(radius)
-    names = _names(mechanism)
+    names = (mechanism,) if isinstance(mechanism, str) else tuple(dict.fromkeys(mechanism))
+    if names == (BEST_MECHANISM,):
+        names = registry.available(*registry.ONE_MESSAGE)
+    if not names:
+        raise ValueError(f"name at least one mechanism, or {BEST_MECHANISM!r} for all of them")
+    for name in names:
+        registry.summary(name)
     if norm is None:
-        norm = mechanism_norm(names[0], dim=dim) if len(names) == 1 else "l2"
-    scheme = Sampling(sampling)
+        norm = mechanism_norm(names[0], dim=checks.dim(dim)) if len(names) == 1 else "l2"
     asked = PlanQuestion(
         target_epsilon=target_epsilon,
         delta=delta,
         population=population,
         dim=dim,
-        sampling=scheme,
-        adversary=Adversary(adversary),
+        sampling=sampling,  # type: ignore[arg-type]  # a name becomes the member
+        adversary=adversary,  # type: ignore[arg-type]
         radius=radius,
-        norm=check_norm(norm),
-        spread=_check_spread(spread, radius=radius, norm=norm, dim=dim),
+        norm=norm,
+        spread=spread,
         method=method,
     )
-    tried = Combinations(asked=asked, progress=progress)
-    ks = _cohort_grid(population, cohorts, scheme=scheme)
-    ts = _steps_grid(num_steps)
-    tried.check(ks, ts)
-    search = _Search(tried)
-
+    ks, ts = cohorts, (num_steps,) if isinstance(num_steps, int) else num_steps
+    if ks is None:  # from a thousandth of the population up; all of it under full participation
+        smaller = () if asked.sampling is Sampling.FULL else range(1, 7)
+        ks = {population, *(max(1, round(population / _COHORT_RATIO**j)) for j in smaller)}  # type: ignore[assignment]
+    if ts is None:
+        ts = [round(_STEPS_RATIO**j) for j in range(5)]
+    if not ks or not ts:
+        raise ValueError("cohorts and num_steps must name at least one each")
+    ks, ts = sorted(set(ks)), sorted(set(ts))
+    search = _Search(asked=asked, progress=progress)
+    search.check(ks, ts)
     dismissed = search.scan(names, ks, ts, strict=len(names) == 1, whole=whole_grid)
-    if not tried.rows and cohorts is None:
+    if not search.rows and cohorts is None:
         search.reach_down(names, min(ks), min(ts))
-    if not tried.rows:
+    if not search.rows:
         told = "; ".join(f"{each.mechanism}: {each.reason}" for each in dismissed)
         raise ValueError(
             f"nothing stays within ε={target_epsilon}, δ={delta}: use fewer rounds, a smaller cohort or a "
             "larger population" + (f" ({told})" if told else "")
         )
-    search.refine(cohorts=cohorts is None and len(ks) > 1, steps=num_steps is None)
+    search_cohorts, search_steps = cohorts is None and len(ks) > 1, num_steps is None
+    search.refine(cohorts=search_cohorts, steps=search_steps)
     best = search.best()
-    thrifty = search.economise(tolerance, cohorts=cohorts is None and len(ks) > 1, steps=num_steps is None)
+    thrifty = search.economise(tolerance, cohorts=search_cohorts, steps=search_steps)
     baselines = search.baselines(best, num_steps=min(ts))
-    rows = sorted(tried.rows.values(), key=lambda row: (row.mechanism, row.num_steps, row.cohort))
+    rows = sorted(search.rows.values(), key=lambda row: (row.mechanism, row.num_steps, row.cohort))
     return Plan(
         **asdict(asked),
         tolerance=tolerance,
         best=best,
         thrifty=thrifty,
-        cohort_edge=_edge(best.cohort, [row.cohort for row in rows]),
-        steps_edge=_edge(best.num_steps, [row.num_steps for row in rows]),
+        cohort_edge=_edge(best.cohort, {row.cohort for row in rows}),
+        steps_edge=_edge(best.num_steps, {row.num_steps for row in rows}),
         rows=tuple(rows),
         baselines=baselines,
         dismissed=dismissed,
-        infeasible=tuple(sorted(tried.infeasible)),
+        infeasible=tuple(sorted(search.infeasible)),
     )
 
 
-@dataclass(frozen=True)
-class _Search:
-    """The search: which combinations to try next, and which of those tried is the best."""
+def _edge(best: int, tried: set[int]) -> Edge:
+    if len(tried) == 1:
+        return Edge.ONLY
+    if best == min(tried):
+        return Edge.LOWEST
+    return Edge.HIGHEST if best == max(tried) else Edge.INTERIOR
 
-    tried: Combinations
+
+@dataclass(kw_only=True)
+class _Search:
+    """Combinations of mechanism, k and T solved so far, and which to try next."""
+
+    asked: PlanQuestion
+    progress: Progress | None
+    rows: dict[tuple[str, int, int], PlanRow] = field(default_factory=dict)
+    infeasible: set[tuple[str, int, int]] = field(default_factory=set)
+    expected: int = 0
+    _solved: list[PlanRow] = field(default_factory=list)
+    _accountants: dict[tuple[str, Blanket, int, int], ShuffleAccountant] = field(default_factory=dict)
+
+    # -- one combination ------------------------------------------------------------------------------------
+
+    def check(self, cohorts: Iterable[int], steps: Iterable[int]) -> None:
+        """Refuse what no round or accountant takes, before anything is solved."""
+        for cohort in cohorts:
+            shuffle_round = self._drawn(cohort)
+        accountant = ShuffleAccountant(method=self.asked.method)
+        for num_steps in steps:
+            accountant.step(shuffle_round, num_steps=num_steps)
+
+    def evaluate(self, mechanism: str, cohort: int, num_steps: int) -> PlanRow | None:
+        """The row of one combination; None if it exceeds the target at every ε0."""
+        key = (mechanism, cohort, num_steps)
+        if key not in self.rows and key not in self.infeasible:
+            row = self.solve(*key)
+            if row is None:
+                self.infeasible.add(key)
+            else:
+                self.rows[key] = row
+            if self.progress is not None:
+                done = len(self.rows) + len(self.infeasible)
+                self.progress(done, max(done, self.expected))
+        return self.rows.get(key)
+
+    def solve(self, mechanism: str, cohort: int, num_steps: int) -> PlanRow | None:
+        """The row of one combination, without entering it among those tried."""
+
+        def accountant(local_epsilon: float) -> ShuffleAccountant:
+            blanket = registry.blanket(mechanism, local_epsilon=local_epsilon, dim=self.asked.dim)
+            known = (mechanism, blanket, cohort, num_steps)
+            if known not in self._accountants:
+                self._accountants[known] = ShuffleAccountant(method=self.asked.method)
+                self._accountants[known].step(self._round(mechanism, blanket, cohort), num_steps=num_steps)
+            return self._accountants[known]
+
+        start, slope = self._guess(mechanism, cohort, num_steps)
+        level = largest_within(
+            lambda level: accountant(level).epsilon(self.asked.delta, lower=False).upper,
+            target=self.asked.target_epsilon,
+            start=start,
+            lowest=LEAST_SEARCHED_LOCAL_EPSILON,
+            highest=LARGEST_SEARCHED_LOCAL_EPSILON,
+            precision=PRECISION,
+            slope=slope,
+        )
+        if level is None:
+            return None
+        interval = accountant(level).epsilon(self.asked.delta)
+        if interval.upper > self.asked.target_epsilon:
+            raise ArithmeticError(f"ε0={level} was found to fit, yet costs {interval}; report it")
+        report, asked = self._report(mechanism, level), self.asked
+        noise = report.variance / cohort
+        sampled = sampling_error(
+            population=asked.population, cohort=cohort, sampling=asked.sampling, spread=asked.spread or 0.0
+        )
+        passes = asked.sampling in PASSES
+        num_reports = (asked.population if passes else cohort) * num_steps
+        row = PlanRow(
+            mechanism=mechanism,
+            cohort=cohort,
+            num_steps=num_steps,
+            local_epsilon=level,
+            epsilon=interval,
+            noise_mse=noise,
+            sampling_mse=sampled,
+            average_mse=report.variance / num_reports + (0.0 if passes else sampled / num_steps),
+            bits_per_report=report.bits,
+            num_reports=num_reports,
+            bits_per_client=num_reports * report.bits / asked.population,
+        )
+        self._solved.append(row)
+        return row
+
+    def _drawn(self, cohort: int) -> ShuffleRound:
+        return ShuffleRound(
+            local_epsilon=1.0,
+            population=self.asked.population,
+            cohort=cohort,
+            sampling=self.asked.sampling,
+            adversary=self.asked.adversary,
+            channel_fixed=True,
+        )
+
+    def _round(self, mechanism: str, blanket: Blanket, cohort: int) -> ShuffleRound:
+        drawn, level = self._drawn(cohort), blanket.local_epsilon
+        return replace(drawn, local_epsilon=level, mechanism=mechanism, blanket=blanket)
+
+    def _report(self, mechanism: str, local_epsilon: float) -> ReportError:
+        asked = self.asked
+        return report_error(
+            mechanism,
+            local_epsilon=local_epsilon,
+            dim=asked.dim,
+            radius=asked.radius,
+            norm=asked.norm,
+        )
+
+    def _size(self, cohort: int, num_steps: int) -> float:
+        """log of the quantity that ε0 depends on for the most part.
+
+        kT where sampling amplifies, T/k where it does not, T where the batches of an epoch hide one another.
+        """
+        power = -1
+        if self.asked.adversary is Adversary.MODEL_OBSERVER:
+            amplifies = {Sampling.WITHOUT_REPLACEMENT: 1, Sampling.POISSON: 1, Sampling.EPOCH: 0}
+            power = amplifies.get(self.asked.sampling, -1)
+        return round(math.log(num_steps) + power * math.log(cohort), 6)
+
+    def _guess(
+        self, mechanism: str, cohort: int, num_steps: int, *, like: PlanRow | None = None
+    ) -> tuple[float, float | None]:
+        """ε0, and by what power of it ε rises there, if the rounds' losses were normal.
+
+        Their composition then depends on the variance of all losses together: ε0 is such that it is that of
+        ``like``, by default the combination solved last of those nearest in size, of the same mechanism
+        if there is one.
+        """
+        asked, size = self.asked, self._size(cohort, num_steps)
+        solved = [row for row in self._solved if row.mechanism == mechanism] or self._solved
+        if not solved:
+            target = PrivacyTarget(epsilon=asked.target_epsilon, delta=asked.delta, num_steps=num_steps)
+            return normal_guess(target, self._drawn(cohort)), None
+        near = like or min(
+            reversed(solved), key=lambda row: abs(self._size(row.cohort, row.num_steps) - size)
+        )
+        wanted = self._log_variance(near.mechanism, near.cohort, near.num_steps, math.log(near.local_epsilon))
+        bottom, top = math.log(LEAST_SEARCHED_LOCAL_EPSILON), math.log(LARGEST_SEARCHED_LOCAL_EPSILON)
+
+        def excess(log_level: float) -> float:
+            return max(-1e3, self._log_variance(mechanism, cohort, num_steps, log_level) - wanted)
+
+        x = math.log(near.local_epsilon)
+        low, high = x, x
+        while low > bottom and excess(low) > 0:
+            low = max(bottom, low - 1)
+        while high < top and excess(high) < 0:
+            high = min(top, high + 1)
+        if not math.isfinite(wanted) or not excess(low) < 0 < excess(high):
+            return math.exp(low if excess(low) >= 0 else high), None
+        x = zero_between(excess, low, high, xtol=PRECISION / 4)
+        slope = (excess(x + _NEARBY) - excess(x - _NEARBY)) / (4 * _NEARBY)  # ε is as the square root
+        if not _LEAST_SLOPE < slope < math.inf:
+            return math.exp(x), None
+        spare = math.log(asked.target_epsilon / near.epsilon.upper) if near.epsilon.upper > 0 else 0.0
+        if spare < PRECISION * _GREATEST_SLOPE:
+            x += spare / slope - PRECISION / 2
+        return math.exp(min(max(x, bottom), top)), slope
+
+    def _log_variance(self, mechanism: str, cohort: int, num_steps: int, log_level: float) -> float:
+        """log of the variance of all losses of a combination together, were they small."""
+        blanket = registry.blanket(mechanism, local_epsilon=math.exp(log_level), dim=self.asked.dim)
+        variance = self._round(mechanism, blanket, cohort).dominating_pair().information
+        return math.log(num_steps * variance) if variance > 0 else -math.inf
+
+    # -- which to try next ----------------------------------------------------------------------------------
 
     def scan(
         self, names: Sequence[str], cohorts: Sequence[int], steps: Sequence[int], *, strict: bool, whole: bool
@@ -172,14 +364,13 @@ class _Search:
         cells = [(cohort, num_steps) for cohort in cohorts for num_steps in steps]
         if whole or len(cells) <= _FEW_CELLS:
             return self._scan(names, cells, strict=strict)
-        largest = max(cohorts)
-        self.tried.expected = len(cohorts) + len(steps) - 1
-        dismissed = self._scan(names, [(largest, num_steps) for num_steps in steps], strict=strict)
-        complained = {each.mechanism for each in dismissed}
-        kept = [name for name in names if name not in complained]
-        if not self.tried.rows:
+        tried = {(max(cohorts), num_steps) for num_steps in steps}
+        self.expected = len(cohorts) + len(steps) - 1
+        dismissed = self._scan(names, tried, strict=strict)
+        if not self.rows:
+            complained = {each.mechanism for each in dismissed}
+            kept = [name for name in names if name not in complained]
             return dismissed + self._scan(kept, cells, strict=strict)
-        tried: set[Cell] = {(largest, num_steps) for num_steps in steps}
         while True:
             best = self.best()
             across = {(cohort, best.num_steps) for cohort in cohorts}
@@ -187,94 +378,87 @@ class _Search:
             if not across - tried:
                 return dismissed
             tried |= across
-            self._scan([best.mechanism], list(across), strict=strict)
+            self._scan([best.mechanism], across, strict=strict)
 
-    def _scan(self, names: Sequence[str], cells: Sequence[Cell], *, strict: bool) -> tuple[Dismissed, ...]:
+    def _scan(self, names: Sequence[str], cells: Iterable[Cell], *, strict: bool) -> tuple[Dismissed, ...]:
         dismissed = []
-        cells = sorted(cells, key=lambda cell: -self.tried.size(*cell))
-        self.tried.expected = max(self.tried.expected, len(cells))
-        least: dict[Cell, PlanRow] = {}
+        cells = sorted(cells, key=lambda cell: (-self._size(*cell), cell))
+        self.expected = max(self.expected, len(cells))
+        least: dict[Cell, PlanRow] = {}  # of the smallest error of a report
         for name in sorted(names, key=self._promise):
             try:
-                floor = self.tried.report_error(name, LARGEST_SEARCHED_LOCAL_EPSILON).variance
-                promising = [
-                    cell for cell in cells if cell not in least or floor < _reports_variance(least[cell])
-                ]
+                floor = self._report(name, LARGEST_SEARCHED_LOCAL_EPSILON).variance
+                promising = [each for each in cells if each not in least or floor < _variance(least[each])]
                 unlike = [
-                    cell for cell in promising if cell not in least or self._may_beat(name, least[cell])
+                    each for each in promising if each not in least or self._may_beat(name, least[each])
                 ]
-                self.tried.expected = max(
-                    self.tried.expected, len(self.tried.rows) + len(self.tried.infeasible) + len(unlike)
-                )
+                done = len(self.rows) + len(self.infeasible)
+                self.expected = max(self.expected, done + len(unlike))
                 for cell in unlike:
-                    row = self.tried.evaluate(name, *cell)
-                    if row is not None and (
-                        cell not in least or _reports_variance(row) < _reports_variance(least[cell])
-                    ):
+                    row = self.evaluate(name, *cell)
+                    if row is not None and (cell not in least or _variance(row) < _variance(least[cell])):
                         least[cell] = row
             except ValueError as error:
                 if strict:
                     raise
-                self.tried.rows = {key: row for key, row in self.tried.rows.items() if key[0] != name}
+                self.rows = {key: row for key, row in self.rows.items() if key[0] != name}
                 dismissed.append(Dismissed(mechanism=name, reason=str(error)))
-            else:
-                if not unlike:
-                    reason = (
-                        "no smaller error than another mechanism's, by the variances of the losses"
-                        if promising
-                        else f"a larger error at ε0 = {LARGEST_SEARCHED_LOCAL_EPSILON:g} than another "
-                        "mechanism's here"
-                    )
-                    dismissed.append(Dismissed(mechanism=name, reason=reason))
+                continue
+            if not promising:
+                reason = (
+                    f"a larger error at ε0 = {LARGEST_SEARCHED_LOCAL_EPSILON:g} than another mechanism's here"
+                )
+                dismissed.append(Dismissed(mechanism=name, reason=reason))
+            elif not unlike:
+                reason = "no smaller error than another mechanism's, by the variances of the losses"
+                dismissed.append(Dismissed(mechanism=name, reason=reason))
         return tuple(dismissed)
 
     def _may_beat(self, mechanism: str, row: PlanRow) -> bool:
         """Whether, by the guessed ε0, the mechanism has a smaller error than this row's, or fewer bits."""
-        level, _ = self.tried.guess(mechanism, row.cohort, row.num_steps, like=row)
-        found = self.tried.report_error(mechanism, level)
-        rival = _reports_variance(row)
+        level, _ = self._guess(mechanism, row.cohort, row.num_steps, like=row)
+        found = self._report(mechanism, level)
         if found.bits < row.bits_per_report:
-            return found.variance <= rival * (1 + _GUESSED)
-        return found.variance < rival * (1 - _GUESSED)
+            return found.variance <= _variance(row) * (1 + _GUESSED)
+        return found.variance < _variance(row) * (1 - _GUESSED)
 
     def _promise(self, mechanism: str) -> float:
         try:
-            return self.tried.report_error(mechanism, 1.0).variance
+            return self._report(mechanism, 1.0).variance
         except ValueError:
             return math.inf
 
     def reach_down(self, names: Sequence[str], cohort: int, num_steps: int) -> None:
         """Try ever smaller cohorts until one stays within the target."""
-        while cohort > 1 and not self.tried.rows:
+        while cohort > 1 and not self.rows:
             cohort = max(1, int(cohort / _COHORT_RATIO))
             for name in names:
                 if self._promise(name) < math.inf:
-                    self.tried.evaluate(name, cohort, num_steps)
+                    self.evaluate(name, cohort, num_steps)
 
     def best(self) -> PlanRow:
         """The least error. Equals, as far as ε0 is solved for: fewer bits, fewer rounds, larger cohorts."""
-        least = min(row.average_mse for row in self.tried.rows.values())
-        equals = (row for row in self.tried.rows.values() if row.average_mse <= least * (1 + _EQUAL))
+        least = min(row.average_mse for row in self.rows.values())
+        equals = (row for row in self.rows.values() if row.average_mse <= least * (1 + _EQUAL))
         return min(equals, key=lambda row: (row.bits_per_report, row.num_steps, -row.cohort, row.average_mse))
 
     def refine(self, *, cohorts: bool, steps: bool) -> None:
         """Halve the grids' steps around the best; go on below the smallest cohort while it is the best."""
         cohort_ratio, steps_ratio = _COHORT_RATIO, _STEPS_RATIO
-        while cohorts and (best := self.best()).cohort > 1 and best.cohort == min(self._cohorts(best)):
-            self.tried.evaluate(best.mechanism, max(1, int(best.cohort / cohort_ratio)), best.num_steps)
+        while cohorts and (best := self.best()).cohort > 1:
+            if best.cohort > min(row.cohort for row in self._alike(best, num_steps=True)):
+                break
+            self.evaluate(best.mechanism, max(1, int(best.cohort / cohort_ratio)), best.num_steps)
         for _ in range(_REFINEMENTS):
             cohort_ratio, steps_ratio = math.sqrt(cohort_ratio), math.sqrt(steps_ratio)
             if cohorts:
                 best = self.best()
-                for cohort in _around(best.cohort, cohort_ratio, most=self.tried.asked.population):
-                    self.tried.evaluate(best.mechanism, cohort, best.num_steps)
+                for cohort in _around(best.cohort, cohort_ratio, most=self.asked.population):
+                    self.evaluate(best.mechanism, cohort, best.num_steps)
             if steps:
                 best = self.best()
                 for num_steps in _around(best.num_steps, steps_ratio, most=MOST_SEARCHED_STEPS):
-                    self.tried.evaluate(best.mechanism, best.cohort, num_steps)
-
-    def _cohorts(self, row: PlanRow) -> list[int]:
-        return [k for name, k, steps in self.tried.rows if (name, steps) == (row.mechanism, row.num_steps)]
+                    self.evaluate(best.mechanism, best.cohort, num_steps)
 
     def economise(self, tolerance: float, *, cohorts: bool, steps: bool) -> PlanRow:
         """The least communication within ``tolerance`` of the best, in fewer rounds of its cohort.
@@ -282,54 +466,57 @@ class _Search:
         Where only one T was tried, in smaller cohorts instead.
         """
         best = self.best()
-        limit = best.average_mse * (1 + tolerance)
-        one_t = len({num_steps for _, _, num_steps in self.tried.rows}) == 1
+        one_t = len({num_steps for _, _, num_steps in self.rows}) == 1
+
+        def least() -> PlanRow:
+            limit = best.average_mse * (1 + tolerance)
+            near = (row for row in self._alike(best, num_steps=one_t) if row.average_mse <= limit)
+            return min(near, key=lambda row: (row.total_bits, row.average_mse))
+
         for _ in range(_MOST_ECONOMIES):
-            alike = self._alike(best, num_steps=one_t)
-            least = _least_communication(alike, limit)
-            cheaper = [row for row in alike if row.num_reports < least.num_reports]
+            row = least()
+            cheaper = [
+                each for each in self._alike(best, num_steps=one_t) if each.num_reports < row.num_reports
+            ]
             if not (cohorts if one_t else steps) or not cheaper:
                 break
-            next_below = max(cheaper, key=lambda row: row.num_reports)
-            if least.num_reports < _FINE_ENOUGH * next_below.num_reports:
+            below = max(cheaper, key=lambda row: row.num_reports)
+            if row.num_reports < _FINE_ENOUGH * below.num_reports:
                 break
-            self.tried.evaluate(
-                best.mechanism,
-                round(math.sqrt(least.cohort * next_below.cohort)),
-                round(math.sqrt(least.num_steps * next_below.num_steps)),
-            )
-        thrifty = _least_communication(self._alike(best, num_steps=one_t), limit)
+            cohort, num_steps = row.cohort * below.cohort, row.num_steps * below.num_steps
+            self.evaluate(best.mechanism, round(math.sqrt(cohort)), round(math.sqrt(num_steps)))
+        thrifty = least()
         return thrifty if thrifty.total_bits < best.total_bits else best
 
     def _alike(self, best: PlanRow, *, num_steps: bool) -> list[PlanRow]:
         """Rows of the best one's mechanism, with its T if ``num_steps`` is true, else with its cohort."""
         return [
             row
-            for row in self.tried.rows.values()
+            for row in self.rows.values()
             if row.mechanism == best.mechanism
             and (row.num_steps == best.num_steps if num_steps else row.cohort == best.cohort)
         ]
 
-    # -- what else there is -----------------------------------------------------------------------------
+    # -- what else there is ---------------------------------------------------------------------------------
 
     def baselines(self, best: PlanRow, *, num_steps: int) -> tuple[Baseline, ...]:
         """What the target buys without a shuffler, from a small sample, and from a trusted curator."""
-        found = []
-        unshuffled = self.tried.asked.target_epsilon / num_steps
+        asked, found = self.asked, []
+        unshuffled = asked.target_epsilon / num_steps
         if LEAST_SEARCHED_LOCAL_EPSILON <= unshuffled <= LARGEST_SEARCHED_LOCAL_EPSILON:
-            report = self.tried.report_error(best.mechanism, unshuffled)
+            report = self._report(best.mechanism, unshuffled)
             found.append(
                 Baseline(
                     name="no shuffler, ε0 = ε/T",
-                    average_mse=report.variance / (self.tried.asked.population * num_steps),
-                    cohort=self.tried.asked.population,
+                    average_mse=report.variance / (asked.population * num_steps),
+                    cohort=asked.population,
                     num_steps=num_steps,
                     local_epsilon=unshuffled,
                 )
             )
-        small = max(1, self.tried.asked.population // _SMALL_SHARE)
-        if self.tried.asked.sampling is not Sampling.FULL and small < best.cohort:
-            row = self.tried.solve(best.mechanism, small, best.num_steps)
+        small = max(1, asked.population // _SMALL_SHARE)
+        if asked.sampling is not Sampling.FULL and small < best.cohort:
+            row = self.solve(best.mechanism, small, best.num_steps)
             if row is not None:
                 found.append(
                     Baseline(
@@ -340,82 +527,20 @@ class _Search:
                         local_epsilon=row.local_epsilon,
                     )
                 )
-        reach = enclosing_radius(
-            radius=self.tried.asked.radius, norm=self.tried.asked.norm, within="l2", dim=self.tried.asked.dim
+        curator = gaussian_mse(
+            target_epsilon=asked.target_epsilon,
+            delta=asked.delta,
+            sensitivity=2 * asked.reach / asked.population,
+            dim=asked.dim,
         )
-        found.append(
-            Baseline(
-                name="trusted curator, Gaussian",
-                average_mse=gaussian_mse(
-                    target_epsilon=self.tried.asked.target_epsilon,
-                    delta=self.tried.asked.delta,
-                    sensitivity=2 * reach / self.tried.asked.population,
-                    dim=self.tried.asked.dim,
-                ),
-            )
-        )
-        return tuple(found)
+        return (*found, Baseline(name="trusted curator, Gaussian", average_mse=curator))
 
 
-def _names(mechanism: str | Sequence[str]) -> tuple[str, ...]:
-    if mechanism == BEST_MECHANISM:
-        return registry.available(*registry.ONE_MESSAGE)
-    names = (mechanism,) if isinstance(mechanism, str) else tuple(dict.fromkeys(mechanism))
-    if not names:
-        raise ValueError(f"name at least one mechanism, or {BEST_MECHANISM!r} for all of them")
-    for name in names:
-        registry.summary(name)
-    return names
-
-
-def _check_spread(spread: float | None, *, radius: float, norm: NormName, dim: int) -> float:
-    reach = enclosing_radius(radius=radius, norm=norm, within="l2", dim=dim)
-    if spread is None:
-        return reach
-    return checks.number("spread", spread, at_least=0, at_most=reach)
-
-
-def _cohort_grid(population: int, cohorts: Sequence[int] | None, *, scheme: Sampling) -> tuple[int, ...]:
-    """From a thousandth of the population up; all of it under full participation."""
-    if cohorts is not None:
-        if len(cohorts) == 0:
-            raise ValueError("cohorts must name at least one")
-        return tuple(sorted(set(cohorts)))
-    if scheme is Sampling.FULL:
-        return (population,)
-    count = round(_COHORT_DECADES / math.log10(_COHORT_RATIO))
-    grid = {max(1, round(population / _COHORT_RATIO**j)) for j in range(count + 1)}
-    return tuple(sorted(grid))
-
-
-def _steps_grid(num_steps: int | Sequence[int] | None) -> tuple[int, ...]:
-    if num_steps is None:
-        count = round(math.log(MOST_SEARCHED_STEPS, _STEPS_RATIO))
-        return tuple(round(_STEPS_RATIO**j) for j in range(count + 1))
-    candidates = (num_steps,) if isinstance(num_steps, int) else tuple(num_steps)
-    if not candidates:
-        raise ValueError("num_steps must name at least one number of rounds")
-    return tuple(sorted(set(candidates)))
-
-
-def _reports_variance(row: PlanRow) -> float:
+def _variance(row: PlanRow) -> float:
     """Mean squared error of one report, from that of the average of the row's cohort."""
     return row.noise_mse * row.cohort
 
 
-def _least_communication(rows: Iterable[PlanRow], limit: float) -> PlanRow:
-    near = (row for row in rows if row.average_mse <= limit)
-    return min(near, key=lambda row: (row.total_bits, row.average_mse))
-
-
-def _around(value: int, ratio: float, *, most: int) -> set[int]:
+def _around(value: int, ratio: float, *, most: int) -> list[int]:
     near = {round(value / ratio), min(most, round(value * ratio))}
-    return {each for each in near if each >= 1 and each != value}
-
-
-def _edge(best: int, tried: Sequence[int]) -> Edge:
-    if len(set(tried)) == 1:
-        return Edge.ONLY
-    if best == min(tried):
-        return Edge.LOWEST
-    return Edge.HIGHEST if best == max(tried) else Edge.INTERIOR
+    return sorted(each for each in near if each >= 1 and each != value)

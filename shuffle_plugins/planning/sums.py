@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from itertools import product
 
 from scipy import special
 
 from shuffle_plugins.accounting import (
-    NEIGHBOURING_RELATION,
     Adversary,
     EpsilonInterval,
     PrivacyTarget,
@@ -17,8 +18,8 @@ from shuffle_plugins.accounting import (
     ShuffleAccountant,
 )
 from shuffle_plugins.core import checks, rounded
+from shuffle_plugins.planning.errors import NormName, sampling_error
 from shuffle_plugins.planning.plans import PlanQuestion
-from shuffle_plugins.planning.variance import NormName, check_norm, enclosing_radius, sampling_error
 
 SUMS = ("vector-sum", "poisson-binomial")
 """Sums that can be planned: those of vectors in an ℓ2 ball in which clients can take part in secret."""
@@ -40,7 +41,7 @@ class DrawnBy(StrEnum):
     """All n clients add their data in every round."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class SumRow:
     """One way to take the sums: a cohort, a number of rounds, and who draws the cohort.
 
@@ -76,7 +77,7 @@ class SumRow:
     bits_per_client: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class SumPlan(PlanQuestion):
     """Ways to take sums within a target (ε, δ); begins with the question's fields.
 
@@ -91,11 +92,6 @@ class SumPlan(PlanQuestion):
     infeasible: tuple[tuple[DrawnBy, int, int], ...]
 
     @property
-    def neighbouring_relation(self) -> str:
-        """For which neighbouring datasets every ε of the plan holds: always ``"replace-one"``."""
-        return NEIGHBOURING_RELATION
-
-    @property
     def best(self) -> SumRow:
         """The row of least error."""
         return min(self.rows, key=lambda row: (row.average_mse, row.bits_per_client))
@@ -103,8 +99,9 @@ class SumPlan(PlanQuestion):
     def remarks(self) -> tuple[str, ...]:
         """What a reader of the numbers should know, one sentence each."""
         said = []
+        ways = {(row.drawn_by, row.cohort, row.num_steps): row for row in self.rows}
         for row in self.rows:
-            drawn = self._drawn_like(row)
+            drawn = ways.get((DrawnBy.SERVER, row.cohort, row.num_steps))
             if row.drawn_by is DrawnBy.CLIENTS and drawn is not None:
                 said.append(
                     f"k = {row.cohort:,}, T = {row.num_steps:,}: drawn in secret, the noise multiplier is "
@@ -125,16 +122,6 @@ class SumPlan(PlanQuestion):
         if self.infeasible:
             said.append(f"{len(self.infeasible)} combinations exceed the target whatever the noise.")
         return tuple(said)
-
-    def _drawn_like(self, row: SumRow) -> SumRow | None:
-        """The row of the same cohort and rounds in which the server draws."""
-        alike = (
-            other
-            for other in self.rows
-            if other.drawn_by is DrawnBy.SERVER
-            and (other.cohort, other.num_steps) == (row.cohort, row.num_steps)
-        )
-        return next(alike, None)
 
 
 def plan_sums(
@@ -158,7 +145,7 @@ def plan_sums(
     its data with probability k/n by a secret coin of its own: sampling amplifies against everybody who sees
     the sum alone, the server included (``docs/proofs/sums.md``, "Secret participation").
 
-    The error is that of the average over T rounds, as in :mod:`shuffle_plugins.planning.variance`: with
+    The error is that of the average over T rounds, as in :mod:`shuffle_plugins.planning.errors`: with
     :math:`W` the variance of a round's sum it is :math:`(W/k² + \text{sampling})/T`. Where clients draw, the
     sum is divided by the expected number k.
 
@@ -174,41 +161,36 @@ def plan_sums(
         radius: of the ball that the clients' vectors lie in.
         norm: of that ball; sums take the smallest ℓ2 ball around it.
         spread: S, as for :func:`~shuffle_plugins.planning.plan`; by default the ball's ℓ2 radius.
-
-    Raises:
-        ValueError: if an argument is out of range, or nothing stays within the target.
     """
     if mechanism not in SUMS:
         raise ValueError(f"mechanism must be one of {', '.join(SUMS)} to plan sums, got {mechanism!r}")
-    checks.dim(dim)
-    checks.whole("population", population, at_least=2)
-    reach = enclosing_radius(radius=checks.radius(radius), norm=check_norm(norm), within="l2", dim=dim)
     asked = PlanQuestion(
-        target_epsilon=checks.target_epsilon(target_epsilon),
-        delta=checks.delta(delta),
-        population=population,
+        target_epsilon=target_epsilon,
+        delta=delta,
+        population=checks.whole("population", population, at_least=2),
         dim=dim,
         radius=radius,
         norm=norm,
-        spread=reach if spread is None else checks.number("spread", spread, at_least=0, at_most=reach),
+        spread=spread,
         sampling=Sampling.WITHOUT_REPLACEMENT,
-        adversary=Adversary(adversary),
+        adversary=adversary,  # type: ignore[arg-type]  # a name becomes the member
         method="pld",
     )
-    steps = (num_steps,) if isinstance(num_steps, int) else tuple(num_steps)
-    ks = _checked("cohorts", (population,) if cohorts is None else cohorts, at_least=2, at_most=population)
+    ks = (population,) if cohorts is None else cohorts
+    ks = sorted({checks.whole("cohorts", k, at_least=2, at_most=population) for k in ks})
+    ts = (num_steps,) if isinstance(num_steps, int) else num_steps
+    ts = sorted({checks.whole("num_steps", t) for t in ts})
+    if not ks or not ts:
+        raise ValueError("cohorts and num_steps must name at least one each")
     rows, infeasible, reasons = [], [], dict[str, None]()
-    for each_steps in _checked("num_steps", steps, at_least=1, at_most=None):
-        for cohort in ks:
-            ways = (DrawnBy.NOBODY,) if cohort == population else (DrawnBy.SERVER, DrawnBy.CLIENTS)
-            for drawn_by in ways:
-                try:
-                    rows.append(
-                        _row(asked, mechanism, reach, drawn_by=drawn_by, cohort=cohort, num_steps=each_steps)
-                    )
-                except _NoNoise as error:
-                    infeasible.append((drawn_by, cohort, each_steps))
-                    reasons[str(error)] = None
+    for each_steps, cohort in product(ts, ks):
+        ways = (DrawnBy.NOBODY,) if cohort == population else (DrawnBy.SERVER, DrawnBy.CLIENTS)
+        for drawn_by in ways:
+            try:
+                rows.append(_row(asked, mechanism, drawn_by=drawn_by, cohort=cohort, num_steps=each_steps))
+            except _NoNoise as error:
+                infeasible.append((drawn_by, cohort, each_steps))
+                reasons[str(error)] = None
     if not rows:
         raise ValueError(
             f"no noise keeps these sums within ε={target_epsilon:g}, δ={delta:g}: {'; '.join(reasons)}. Use "
@@ -221,25 +203,8 @@ class _NoNoise(Exception):
     """No noise keeps a sum within the target, and why; ``TargetUnreachable`` would load torch."""
 
 
-def _checked(name: str, values: Iterable[int], *, at_least: int, at_most: int | None) -> tuple[int, ...]:
-    """The candidates in order, each once."""
-    limits = {"at_least": at_least} if at_most is None else {"at_least": at_least, "at_most": at_most}
-    found = tuple(sorted({checks.whole(name, value, **limits) for value in values}))
-    if not found:
-        raise ValueError(f"{name} must name at least one")
-    return found
-
-
-def _row(
-    asked: PlanQuestion, mechanism: str, radius: float, *, drawn_by: DrawnBy, cohort: int, num_steps: int
-) -> SumRow:
-    """One way.
-
-    Raises:
-        _NoNoise: if no noise keeps it within the target.
-    """
-    # Loads torch.
-    from shuffle_plugins.protocols import PoissonBinomialSum, TargetUnreachable, VectorSum
+def _row(asked: PlanQuestion, mechanism: str, *, drawn_by: DrawnBy, cohort: int, num_steps: int) -> SumRow:
+    from shuffle_plugins.protocols import PoissonBinomialSum, TargetUnreachable, VectorSum  # load torch
 
     kind = VectorSum if mechanism == VectorSum.name else PoissonBinomialSum
     n, charged = asked.population, num_steps
@@ -259,7 +224,7 @@ def _row(
             delta=asked.delta,
             num_steps=charged,
             population=population,
-            radius=radius,
+            radius=asked.reach,
             participation=participation,
         )
     except TargetUnreachable as error:
@@ -272,11 +237,13 @@ def _row(
             break
         # The row is read for its noise multiplier. What that builds knows no target, and keeps to it, too.
         multiplier = multiplier * _MORE_NOISE if multiplier else 2 * each.noise_multiplier
-        built = kind.with_noise(dim=asked.dim, cohort=answering, noise_multiplier=multiplier, radius=radius)
+        built = kind.with_noise(
+            dim=asked.dim, cohort=answering, noise_multiplier=multiplier, radius=asked.reach
+        )
     accountant = ShuffleAccountant()
     accountant.step(each, num_steps=charged)
     noise = built.worst_variance / cohort**2
-    sampled = sampling_error(population=n, cohort=cohort, sampling=scheme, spread=asked.spread)
+    sampled = sampling_error(population=n, cohort=cohort, sampling=scheme, spread=asked.spread or 0.0)
     return SumRow(
         drawn_by=drawn_by,
         cohort=cohort,
@@ -296,16 +263,11 @@ def _row(
 def most_rounds(num_steps: int, *, share: float, clients: int) -> int:
     """Rounds of the client that is drawn most often: more have a probability of at most a thousandth.
 
-    Args:
-        num_steps: T, rounds, each with clients of its own, drawn fairly.
-        share: k/n, of the clients that are drawn each time.
-        clients: n. By a union bound over them, of binomial tails.
+    Each of T rounds draws a ``share`` of the clients afresh and fairly. By a union bound over the clients, of
+    binomial tails.
     """
-    low, high = 0, num_steps  # P(Bin(T, share) > T) is 0
-    while low < high:
-        middle = (low + high) // 2
-        if clients * float(special.bdtrc(middle, num_steps, share)) <= _UNLIKELY:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    return bisect_left(
+        range(num_steps),  # P(Bin(T, share) > T) is 0
+        True,
+        key=lambda most: clients * float(special.bdtrc(most, num_steps, share)) <= _UNLIKELY,
+    )

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.protocols.coins.coin_sum import CoinSum
-from shuffle_plugins.protocols.shuffle_protocol import ShuffleProtocol
-from shuffle_plugins.protocols.unary.unary_counts import UnaryCounts
+from shuffle_plugins.protocols.coins import CoinSum
+from shuffle_plugins.protocols.sums import ShuffleProtocol
+from shuffle_plugins.protocols.unary import UnaryCounts
 from shuffle_plugins.secure_aggregation.prio3 import best_chunk_length
 
 _MOST_LENGTH = (1 << 32) - 2  # libprio refuses 2**32 - 1
@@ -53,9 +53,6 @@ class DapTask:
         offset: what each client takes off each of its numbers before it shares them. Honest counts lie far
             from zero, so the range to prove is several times shorter with it. The collector passes the sums
             through :meth:`total`, which puts it back; a deployment knows nothing of it.
-
-    Raises:
-        ValueError: if the vectors are longer than a VDAF takes.
     """
 
     vdaf: Vdaf
@@ -110,11 +107,7 @@ class DapTask:
         return struct.pack(">IH", _CODES[self.vdaf], len(body)) + body
 
     def janus(self) -> dict[str, Any]:
-        """The fields of a janus task that the protocol decides, as its aggregator API reads them in JSON.
-
-        Raises:
-            ValueError: if janus does not run the VDAF.
-        """
+        """The fields of a janus task that the protocol decides, as its aggregator API reads them in JSON."""
         self._check_deployed("janus")
         return {
             "vdaf": {str(self.vdaf): {**self._janus_parameters(), "dp_strategy": _NO_NOISE}},
@@ -122,11 +115,7 @@ class DapTask:
         }
 
     def janus_yaml(self) -> str:
-        """The same for the task file of ``janus_cli provision-tasks``, in YAML.
-
-        Raises:
-            ValueError: if janus does not run the VDAF.
-        """
+        """The same for the task file of ``janus_cli provision-tasks``, in YAML."""
         self._check_deployed("janus")
         lines = [f"vdaf: !{self.vdaf}"]
         lines += [f"  {name}: {value}" for name, value in self._janus_parameters().items()]

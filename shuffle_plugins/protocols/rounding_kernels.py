@@ -2,7 +2,7 @@
 
 The inner loops are snippets of LLVM code on vectors of 16 numbers; numba compiles the loops around them, some
 seconds once per machine, and its cache keeps the code. Functions here check nothing,
-:mod:`~shuffle_plugins.protocols.rounding` does, and says what they compute.
+:mod:`~shuffle_plugins.protocols.lattices` does, and says what they compute.
 
 One file on purpose: numba's cache notices changes of the file that a function is in, and of no other.
 """

@@ -1,12 +1,12 @@
 from . import triton_chacha as triton_chacha
 from .chacha import COIN_BITS as COIN_BITS
+from .chacha import PROBABILITY_BITS as PROBABILITY_BITS
+from .chacha import WHOLE as WHOLE
 from .chacha import Cursor as Cursor
 from .chacha import Keystream as Keystream
-from .devices import runs_kernels as runs_kernels
+from .chacha import runs_kernels as runs_kernels
 from .sources import Randomness as Randomness
 from .sources import SecureRandomness as SecureRandomness
 from .sources import SeededRandomness as SeededRandomness
 from .sources import Size as Size
 from .sources import secure as secure
-from .thresholds import PROBABILITY_BITS as PROBABILITY_BITS
-from .thresholds import WHOLE as WHOLE

@@ -13,8 +13,7 @@ from typing import NoReturn
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.randomness.chacha import Cursor, Keystream
-from shuffle_plugins.randomness.thresholds import PROBABILITY_BITS
+from shuffle_plugins.randomness.chacha import PROBABILITY_BITS, Cursor, Keystream
 
 Size = int | tuple[int, ...]
 
@@ -192,11 +191,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def secure(randomness: Randomness | None) -> Randomness:
-    """The source that was passed, or a fresh :class:`SecureRandomness` for None.
-
-    Raises:
-        TypeError: if it is something else, such as a seed.
-    """
+    """The source that was passed, or a fresh :class:`SecureRandomness` for None."""
     if randomness is None:
         return SecureRandomness()
     if not isinstance(randomness, Randomness):

@@ -1,24 +1,215 @@
 """Additive secret sharing: split a client's counts into a share and seeds, and reconstruct the clients' sum.
 
 The *share* is the counts minus the expansions of random *seeds*, one seed for each aggregator. An expansion
-is the pseudorandom vector that a seed stands for.
+is the pseudorandom vector that a seed stands for. Shares, expansions and their sums are vectors of whole
+numbers mod 2^w with check words.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Annotated, Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from shuffle_plugins.secure_aggregation.check_words import check_words
-from shuffle_plugins.secure_aggregation.expansion import SEED_BYTES as SEED_BYTES
-from shuffle_plugins.secure_aggregation.expansion import Expansion
-from shuffle_plugins.secure_aggregation.residues import ResidueLayout, Residues
+from shuffle_plugins.core import Dim, Ranged, checks, pack_bits, unpack_bits, whole_number
+from shuffle_plugins.randomness import Keystream
+from shuffle_plugins.shuffler import KEY_BYTES, RoundContext, ShuffleError
+
+MOST_SUM_BITS = 44
+"""Largest w. A wrong sum passes its check with probability 2^-2(65 - w) at most: 2^-42 for the largest w."""
+
+CHECK_WORDS = 2
+"""Number of check words, numbers mod 2^64 that are sent with a vector and show whether a sum is right."""
+
+_WORD = np.dtype("<u8")
+
+Words = NDArray[np.unsignedinteger[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ResidueLayout(Ranged):
+    """The form of a vector mod 2^w with its check words.
+
+    Attributes:
+        size: entries of the vector, at least 1.
+        bits: w, in [1, :data:`MOST_SUM_BITS`].
+    """
+
+    size: Dim
+    bits: Annotated[int, whole_number(at_most=MOST_SUM_BITS)]
+
+    @classmethod
+    def of_sum(cls, *, size: int, largest: int, clients: int) -> Self:
+        """The layout with the fewest bits that hold the sum of so many clients' counts.
+
+        Args:
+            size: counts of one client.
+            largest: the largest count that one client may have; the smallest is 0.
+            clients: the most clients whose counts are added up.
+        """
+        most = checks.whole("largest", largest) * checks.whole("clients", clients)
+        if most.bit_length() > MOST_SUM_BITS:
+            raise ValueError(
+                f"sums of {clients:,} clients' counts of up to {largest:,} need {most.bit_length()} bits, "
+                f"more than {MOST_SUM_BITS}: invite fewer clients, or build the sum with fewer coins"
+            )
+        return cls(size, most.bit_length())
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The smallest unsigned type that holds w bits. Its own modulus is a multiple of 2^w."""
+        return np.dtype(f"<u{next(size for size in (1, 2, 4, 8) if 8 * size >= self.bits)}")
+
+    @property
+    def num_bytes(self) -> int:
+        """Length of :meth:`Residues.to_bytes`."""
+        return CHECK_WORDS * _WORD.itemsize + (self.size * self.bits + 7) // 8
+
+    def zero(self) -> Residues:
+        """The zero vector, with check words of zero."""
+        return Residues(self, np.zeros(self.size, self.dtype), np.zeros(CHECK_WORDS, _WORD))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Residues:
+    """A vector mod 2^w with its check words mod 2^64.
+
+    Attributes:
+        layout: its form.
+        counts: entries, unsigned (size,); equal mod 2^w to what they stand for.
+        checks: (:data:`CHECK_WORDS`,), uint64.
+    """
+
+    layout: ResidueLayout
+    counts: Words
+    checks: Words
+
+    @property
+    def reduced(self) -> NDArray[np.int64]:
+        """The entries in [0, 2^w), int64 (size,)."""
+        mask = self.layout.dtype.type((1 << self.layout.bits) - 1)
+        reduced: NDArray[np.int64] = (self.counts & mask).astype(np.int64)
+        return reduced
+
+    def add(self, other: Residues) -> None:
+        """Add another vector of the same layout to this one, in place."""
+        self._check(other)
+        np.add(self.counts, other.counts, out=self.counts)
+        np.add(self.checks, other.checks, out=self.checks)
+
+    def subtract(self, other: Residues) -> None:
+        """Subtract another vector of the same layout from this one, in place."""
+        self._check(other)
+        np.subtract(self.counts, other.counts, out=self.counts)
+        np.subtract(self.checks, other.checks, out=self.checks)
+
+    def to_bytes(self) -> bytes:
+        """The check words, then the entries at w bits each, most significant bit first."""
+        entries = pack_bits(torch.from_numpy(self.reduced), self.layout.bits)
+        return self.checks.tobytes() + entries.numpy().tobytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, layout: ResidueLayout) -> Self:
+        """Read what :meth:`to_bytes` wrote. All bytes of the right length are valid."""
+        if len(data) != layout.num_bytes:
+            raise ValueError(f"a share of this sum has {layout.num_bytes} bytes, got {len(data)}")
+        first = CHECK_WORDS * _WORD.itemsize
+        packed = torch.frombuffer(bytearray(data[first:]), dtype=torch.uint8)
+        counts = unpack_bits(packed, layout.bits, layout.size).numpy().astype(layout.dtype)
+        return cls(layout, counts, np.frombuffer(data[:first], _WORD).copy())
+
+    def _check(self, other: Residues) -> None:
+        if other.layout != self.layout:
+            raise ValueError(f"shares of {other.layout} and of {self.layout} do not add up")
+
+
+SEED_BYTES = 32
+"""Bytes of a seed: a key of the keystream."""
+
+_CHUNK = 1 << 17  # bytes; with the sum's own they stay in a cache
+_CHECK_BYTES = 8 * CHECK_WORDS
+_ZEROS = bytes(_CHECK_BYTES + _CHUNK)  # encrypted, they are the keystream
+
+
+class Expansion:
+    """The sum of the expansions of seeds.
+
+    A seed's expansion is the keystream of ChaCha20 under it (:class:`~shuffle_plugins.randomness.Keystream`,
+    nonce 0): first the check words, then an unsigned little-endian number of the layout's type for each
+    entry. Uniform numbers mod 2^8, 2^16, 2^32 or 2^64 are uniform mod 2^w.
+
+    Args:
+        layout: the form of the vectors.
+    """
+
+    def __init__(self, layout: ResidueLayout) -> None:
+        self._sum = layout.zero()
+        counts = self._sum.counts
+        step = _CHUNK // layout.dtype.itemsize
+        self._parts = [counts[start : start + step] for start in range(0, len(counts), step)]
+        # The cipher asks for room for a block more.
+        self._buffer = memoryview(bytearray(len(_ZEROS) + 64))
+        self._checks = np.frombuffer(self._buffer[:_CHECK_BYTES], self._sum.checks.dtype)
+        self._words = np.frombuffer(self._buffer[_CHECK_BYTES:], layout.dtype, count=step)
+
+    def add(self, *seeds: bytes) -> None:
+        """Add the expansions of some seeds; a few at once save trips of a long sum to memory."""
+        streams = [Keystream(seed).encryptor(0) for seed in seeds]
+        first, *others = self._parts
+        for stream in streams:
+            stream.update_into(_ZEROS[: _CHECK_BYTES + first.nbytes], self._buffer)
+            np.add(self._sum.checks, self._checks, out=self._sum.checks)
+            np.add(first, self._words[: len(first)], out=first)
+        for part in others:
+            zeros, words, buffer = (
+                _ZEROS[: part.nbytes],
+                self._words[: len(part)],
+                self._buffer[_CHECK_BYTES:],
+            )
+            for stream in streams:
+                stream.update_into(zeros, buffer)
+                np.add(part, words, out=part)
+
+    @property
+    def total(self) -> Residues:
+        """The sum so far; the expansion goes on adding to it."""
+        return self._sum
+
+
+def check_words(counts: NDArray[np.int64], *, seed: bytes) -> Words:
+    r"""Two random linear combinations of counts, mod 2^64.
+
+    The server compares the check words of a sum with the sum of the clients' check words. Somebody who does
+    not know the seed may change the counts of a sum and its words. With counts of w bits this stays unnoticed
+    with a probability of at most :math:`2^{-2(65 - w)}`. The reason: a difference :math:`e \ne 0` of counts,
+    with entries of absolute value below 2^w, has an entry that 2^w does not divide. So for a uniform r in
+    :math:`\mathbb Z_{2^{64}}^d` the product :math:`\langle r, e\rangle` is uniform on at least
+    :math:`2^{65 - w}` numbers (Cramer, Damgård, Escudero, Scholl, Xing 2018, "SPDZ2k", Lemma 1).
+
+    Args:
+        counts: (size,), each at least 0.
+        seed: the check seed, 32 bytes that the server and the clients of a round know, and the aggregators
+            do not.
+
+    Returns:
+        uint64 (2,). The check words of a sum of counts are the sum of their check words, mod 2^64.
+    """
+    found = np.zeros(CHECK_WORDS, np.dtype("<u8"))
+    unsigned = counts.astype(np.dtype("<u8"))
+    streams = [Keystream(seed, nonce=1 + word) for word in range(CHECK_WORDS)]
+    for start in range(0, len(unsigned), 1 << 15):
+        part = unsigned[start : start + (1 << 15)]
+        coefficients = [stream.words(start, len(part)).numpy().view(found.dtype) for stream in streams]
+        found += np.array([np.dot(row, part) for row in coefficients])
+    return found
 
 
 class CheckFailed(ValueError):
@@ -56,9 +247,6 @@ def share(counts: NDArray[np.int64], *, layout: ResidueLayout, aggregators: int,
         aggregators: how many there are, at least 1.
         check_seed: 32 bytes, the round's seed for
             :func:`~shuffle_plugins.secure_aggregation.check_words`.
-
-    Raises:
-        ValueError: if the counts have another shape, or one does not fit in the layout's bits.
     """
     seeds = [secrets.token_bytes(SEED_BYTES) for _ in range(aggregators)]
     return split(counts, layout=layout, seeds=seeds, check_seed=check_seed)
@@ -67,11 +255,7 @@ def share(counts: NDArray[np.int64], *, layout: ResidueLayout, aggregators: int,
 def split(
     counts: NDArray[np.int64], *, layout: ResidueLayout, seeds: Sequence[bytes], check_seed: bytes
 ) -> Shared:
-    """Split counts as :func:`share` does, with given seeds, which must be new and uniformly random.
-
-    Raises:
-        ValueError: as :func:`share`, or if there is no seed.
-    """
+    """Split counts as :func:`share` does, with given seeds, which must be new and uniformly random."""
     if counts.shape != (layout.size,):
         raise ValueError(f"counts are ({layout.size},), got {counts.shape}")
     if int(counts.min()) < 0 or int(counts.max()) >> layout.bits:
@@ -110,3 +294,53 @@ def reconstruct(
     if not hmac.compare_digest(expected.tobytes(), total.checks.tobytes()):
         raise CheckFailed
     return counts
+
+
+_TERMS = b"shuffle-plugins/1 secure sum"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SumTerms:
+    """The terms of one round of a secure sum: the round, the layout of the shares, and the aggregators.
+
+    A client's envelopes are bound to the terms: an aggregator can open them only if it was told the same.
+
+    Attributes:
+        context: the round; its fingerprint covers the mechanism and the check seed.
+        layout: how many numbers a share has, and their bits w. An aggregator has to know w: a sum with fewer
+            bits of each number would say something else than a sum mod 2^w.
+        aggregators: the aggregators' public keys for sealing, 32 bytes each, in the server's order; at least
+            one, and no key twice.
+    """
+
+    context: RoundContext
+    layout: ResidueLayout
+    aggregators: tuple[bytes, ...]
+
+    def __post_init__(self) -> None:
+        if not self.aggregators or any(
+            type(key) is not bytes or len(key) != KEY_BYTES for key in self.aggregators
+        ):
+            raise ShuffleError(
+                f"a shared sum needs at least one aggregator, each by a key of {KEY_BYTES} bytes"
+            )
+        if len(set(self.aggregators)) < len(self.aggregators):
+            raise ShuffleError("an aggregator is named twice: each must be another organisation's")
+
+    @property
+    def share_bytes(self) -> int:
+        """Number of bytes that a client sends to the server."""
+        return self.layout.num_bytes
+
+    @property
+    def secret_bytes(self) -> int:
+        """Number of bytes that a client seals to each aggregator, before sealing."""
+        return SEED_BYTES
+
+    def digest(self) -> bytes:
+        """A SHA-256 digest of all terms, 32 bytes: different terms have different digests."""
+        numbers = b"".join(
+            number.to_bytes(8, "little")
+            for number in (self.layout.size, self.layout.bits, len(self.aggregators))
+        )
+        return hashlib.sha256(_TERMS + self.context.digest() + numbers + b"".join(self.aggregators)).digest()

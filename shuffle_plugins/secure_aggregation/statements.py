@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from shuffle_plugins.secure_aggregation.terms import SumTerms
+from shuffle_plugins.secure_aggregation.sharing import SumTerms
 from shuffle_plugins.shuffler import Refusal, Statement
 from shuffle_plugins.shuffler.statements import encoded_number, positions, statement
 

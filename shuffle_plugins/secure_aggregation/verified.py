@@ -41,8 +41,7 @@ from shuffle_plugins.secure_aggregation.prio3 import (
     VerificationError,
     VerifyState,
 )
-from shuffle_plugins.secure_aggregation.sharing import CheckFailed
-from shuffle_plugins.secure_aggregation.terms import SumTerms
+from shuffle_plugins.secure_aggregation.sharing import CheckFailed, SumTerms
 from shuffle_plugins.shuffler import TOKEN_BYTES, BatchRefused, Refusal
 
 _Client = TypeVar("_Client", bound=Hashable)
@@ -58,10 +57,6 @@ class VerifiedTerms(SumTerms):
 
     Attributes:
         largest: the largest count that a client may have in any entry; the smallest is 0.
-
-    Raises:
-        ValueError: if the largest count is less than 1, or does not fit in the layout, or there are more
-            aggregators than Prio3 has room for.
     """
 
     largest: int
@@ -143,9 +138,6 @@ def share_with_proof(counts: NDArray[np.int64], *, terms: VerifiedTerms) -> Prov
     Args:
         counts: (terms.layout.size,), whole numbers from 0 to ``terms.largest``.
         terms: the round, as the server told the client.
-
-    Raises:
-        ValueError: if the counts have another shape, or one is out of range.
     """
     report = terms.prio3.shard(counts, context=terms.digest())
     public = report.nonce + report.public_share
@@ -262,11 +254,7 @@ class RoundVerifier(Generic[_Client]):
         self._added = 0
 
     def start(self, client: _Client, share: bytes) -> None:
-        """Begin to verify a client's share.
-
-        Raises:
-            VerificationError: if these bytes cannot come from a client that follows the protocol.
-        """
+        """Begin to verify a client's share."""
         self._started[client] = self._terms.started(share, aggregator=0, verify_key=self.verify_key)
 
     def decide(self, client: _Client, verifier_shares: Sequence[bytes]) -> bytes:

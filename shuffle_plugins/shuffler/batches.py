@@ -36,11 +36,7 @@ _BATCH = b"shuffle-plugins/4 mixed batch"
 
 
 def items_digest(items: Iterable[bytes], *, size: int) -> bytes:
-    """32 bytes that differ wherever items of one size, their number or their order differ.
-
-    Raises:
-        ShuffleError: if an item has another size.
-    """
+    """32 bytes that differ wherever items of one size, their number or their order differ."""
     digest, count = hashlib.sha256(_ITEMS + encoded_number(size)), 0
     for item in items:
         if len(item) != size:
@@ -79,11 +75,7 @@ class MixedStatement(Ranged):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read what :meth:`to_json` wrote.
-
-        Raises:
-            ValueError: if it is anything else.
-        """
+        """Read what :meth:`to_json` wrote; a ValueError if it is anything else."""
         try:
             return cls._of(json.loads(text))
         except (TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -172,11 +164,7 @@ class BatchRequest(Ranged):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read what :meth:`to_json` wrote.
-
-        Raises:
-            ValueError: if it is anything else.
-        """
+        """Read what :meth:`to_json` wrote; a ValueError if it is anything else."""
         try:
             values = json.loads(text)
             values["context"] = RoundContext(**_read(values["context"], "token", "fingerprint"))
@@ -226,11 +214,7 @@ class BatchRequest(Ranged):
         return self._statement(said, position=self.position)
 
     def check_previous(self) -> None:
-        """Check that the mixers before have signed their statements, for this round and cascade.
-
-        Raises:
-            BatchRefused: NOT_PROVEN if not.
-        """
+        """Check that the mixers before have signed their statements, for this round and cascade."""
         for place, said in enumerate(self.previous):
             by_it = self._statement(said, position=place)
             signed = by_it.holds(said.signature, verifying_key=self.mixers[place].verifying)

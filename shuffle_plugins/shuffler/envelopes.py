@@ -41,7 +41,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -74,38 +74,22 @@ _TICKET = b"shuffle-plugins/4 ticket"
 _SIGNED_TICKET = b"shuffle-plugins/4 ticket signed"
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """What a mixer sees in an envelope whose signature holds, or in a layer.
+class Opened(NamedTuple):
+    """What a mixer sees in an envelope or a ticket whose signature holds, or in a layer.
 
     Attributes:
         signer: the client's public signing key; empty in a layer of a later mixer, which does not name it.
         real: False for a dummy.
         inner: the report, sealed to the analyzer; before the last mixer, the next mixer's layer.
-        mark: what the layer of a later mixer is marked with.
-        masks: for the mixers after the first one, in order; the first one gets them with its layer.
+        mark: what the layer of a later mixer is marked with; in its ticket, masked.
+        masks: for the mixers after this one, in order, in the first layer and in tickets.
     """
 
     signer: bytes
-    real: bool
-    inner: bytes
+    real: bool = True
+    inner: bytes = b""
     mark: int = 0
     masks: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """What a later mixer sees in a ticket whose signature holds.
-
-    Attributes:
-        signer: the client's public signing key.
-        masked: the mark of its layer and the masks of all mixers before, together.
-        masks: for the mixers after this one, in order.
-    """
-
-    signer: bytes
-    masked: int
-    masks: tuple[int, ...]
 
 
 def envelope_size(size: int, *, mixers: int = 1, reports: int = 1) -> int:
@@ -248,19 +232,15 @@ class EnvelopeOpener:
         self._check_signature(signer, signature, _SIGNED, flag + cover[_COVER_BYTES:])
         return Opened(signer=signer, real=real, inner=inner, masks=read_marks(cover[_COVER_BYTES:start]))
 
-    def open_ticket(self, ticket: bytes) -> Ticket:
-        """Open one ticket, at a later mixer.
-
-        Raises:
-            BatchRefused: as by :meth:`open` of an envelope at the first mixer.
-        """
+    def open_ticket(self, ticket: bytes) -> Opened:
+        """Open one ticket, at a later mixer; errors as of :meth:`open` at the first."""
         text = self._decrypted(ticket, _TICKET)
         if len(text) != ticket_size(mixers=self.mixers, position=self.position) - _HPKE_BYTES:
             raise BatchRefused(Refusal.UNREADABLE)
         signer, signature, masked = text[:KEY_BYTES], text[KEY_BYTES:_NAMED_BYTES], text[_NAMED_BYTES:]
         self._check_signature(signer, signature, _SIGNED_TICKET, masked)
         first, *masks = read_marks(masked)
-        return Ticket(signer=signer, masked=first, masks=tuple(masks))
+        return Opened(signer=signer, mark=first, masks=tuple(masks))
 
     def _decrypted(self, ciphertext: bytes, label: bytes) -> bytes:
         info = _at(label, self._binding, self.position)
@@ -304,21 +284,13 @@ def open_reports(
 
 
 def check_several(context: RoundContext, *, mixers: int) -> None:
-    """Refuse a round of several reports per client in a mix cascade.
-
-    Raises:
-        ShuffleError: if it is one.
-    """
+    """Refuse a round of several reports per client in a mix cascade."""
     if context.reports > 1 and mixers > 1:
         raise ShuffleError("clients that send several reports each need a single mixer, not a mix cascade")
 
 
 def cascade_binding(*, context: RoundContext, analyzer_key: bytes, mixer_keys: Sequence[bytes]) -> bytes:
-    """32 bytes that differ wherever the round, the analyzer's key, a mixer or the mixers' order differs.
-
-    Raises:
-        ShuffleError: if a key is malformed, a mixer is there twice, or there are no mixers or too many.
-    """
+    """32 bytes that differ wherever the round, the analyzer's key, a mixer or the mixers' order differs."""
     for key in (analyzer_key, *mixer_keys):
         if not isinstance(key, bytes) or len(key) != KEY_BYTES:
             raise ShuffleError(f"a public key has {KEY_BYTES} bytes")
@@ -332,8 +304,7 @@ def _at(label: bytes, binding: bytes, position: int) -> bytes:
     return label + binding + position.to_bytes(1, "big")
 
 
-@dataclass(frozen=True, slots=True)
-class Marks:
+class Marks(NamedTuple):
     """What a client draws for a mix cascade; positions are those in it, from 0.
 
     Attributes:
@@ -350,13 +321,7 @@ class Marks:
 def draw_marks(
     mixers: int, *, modulus: int = _MODULUS, draw: Callable[[int], int] = secrets.randbelow
 ) -> Marks:
-    """Marks and masks of one client.
-
-    Args:
-        mixers: how many there are in the cascade.
-        modulus: marks are whole numbers below it.
-        draw: gives a uniform whole number below its argument; the operating system's entropy by default.
-    """
+    """Marks and masks of one client, whole numbers below the modulus, uniform by ``draw``."""
     marks = (0, *(draw(modulus) for _ in range(1, mixers)))
     masks = tuple(tuple(draw(modulus) for _ in range(holder + 1, mixers)) for holder in range(mixers))
     masked = [0]
@@ -377,11 +342,7 @@ def mark_bytes(*values: int) -> bytes:
 
 
 def read_marks(data: bytes) -> tuple[int, ...]:
-    """What :func:`mark_bytes` wrote.
-
-    Raises:
-        ValueError: if it has another length.
-    """
+    """What :func:`mark_bytes` wrote."""
     if len(data) % MARK_BYTES:
         raise ValueError(f"a mark has {MARK_BYTES} bytes")
     return tuple(

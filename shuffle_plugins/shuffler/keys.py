@@ -105,22 +105,14 @@ def public_key_hex(private_key: SealingKey | SigningKey) -> str:
 
 
 def parse_public_key(text: object) -> bytes:
-    """The 32 bytes of a public key written as 64 hexadecimal digits.
-
-    Raises:
-        ShuffleError: if it is anything else, spaces around it included.
-    """
+    """The 32 bytes of a public key written as 64 hexadecimal digits."""
     if not isinstance(text, str) or not _HEX.fullmatch(text):
         raise ShuffleError("a public key is a string of 64 hexadecimal digits; quote it in a configuration")
     return bytes.fromhex(text)
 
 
 def parse_mixer_public_key(text: object) -> ServicePublicKey:
-    """The public key of a mixer or an aggregator, written as 128 hexadecimal digits.
-
-    Raises:
-        ShuffleError: if it is anything else.
-    """
+    """The public key of a mixer or an aggregator, written as 128 hexadecimal digits."""
     if not isinstance(text, str) or not _HEX.fullmatch(text[:64]) or not _HEX.fullmatch(text[64:]):
         raise ShuffleError(
             "the public key of a mixer or an aggregator is a string of 128 hexadecimal digits, as "
@@ -130,11 +122,7 @@ def parse_mixer_public_key(text: object) -> ServicePublicKey:
 
 
 def parse_mix_cascade(text: object) -> tuple[ServicePublicKey, ...]:
-    """Public keys of mixers in the order in which they work: a list, or one text with commas between.
-
-    Raises:
-        ShuffleError: if there is none, or one is not 128 hexadecimal digits, or is there twice.
-    """
+    """Public keys of mixers in the order in which they work: a list, or one text with commas between."""
     parts = [part.strip() for part in text.split(",")] if isinstance(text, str) else text
     found = [parse_mixer_public_key(part) for part in (parts if isinstance(parts, list | tuple) else [parts])]
     if not found or len(set(found)) < len(found):
@@ -143,12 +131,7 @@ def parse_mix_cascade(text: object) -> tuple[ServicePublicKey, ...]:
 
 
 def write_private_key(path: Path | str, private_key: SealingKey | SigningKey | ServiceKey) -> None:
-    """Write a private key to a new file that only its owner may read (mode 0600).
-
-    Raises:
-        FileExistsError: if there is such a file; a key is never overwritten.
-        OSError: if it cannot be written.
-    """
+    """Write a private key to a new file that only its owner may read; a key is never overwritten."""
     parts: list[SealingKey | SigningKey] = (
         [private_key.sealing, private_key.signing] if isinstance(private_key, ServiceKey) else [private_key]
     )
@@ -161,12 +144,7 @@ def write_private_key(path: Path | str, private_key: SealingKey | SigningKey | S
 
 
 def read_sealing_key(path: Path | str) -> SealingKey:
-    """The analyzer's private key in a file.
-
-    Raises:
-        ShuffleError: if the file is missing, open to others than its owner, or holds anything else; so do the
-            other functions that read a key.
-    """
+    """The analyzer's private key in a file; a ShuffleError if others may read it, or it holds no key."""
     return _read_as(path, SealingKey, "a private sealing key (X25519)")  # type: ignore[type-abstract]
 
 
@@ -189,11 +167,7 @@ def read_private_key(path: Path | str) -> SealingKey | SigningKey | ServiceKey:
 
 
 def read_enrolled(path: Path | str) -> frozenset[bytes]:
-    """Public signing keys of the clients that may take part: one a line, ``#`` starts a comment.
-
-    Raises:
-        ShuffleError: if the file cannot be read, a line is no key, a key is there twice, or no key is there.
-    """
+    """Public signing keys of the clients that may take part: one a line, ``#`` starts a comment."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -216,16 +190,7 @@ def read_enrolled(path: Path | str) -> frozenset[bytes]:
 
 
 def enrol_client(path: Path | str, public_key: bytes, *, note: str = "") -> None:
-    """Add a client's public signing key to an enrolment file, which is made if it does not exist.
-
-    Args:
-        path: the mixer's enrolment file.
-        public_key: 32 bytes.
-        note: comment of one line beside the key.
-
-    Raises:
-        ShuffleError: if the key is there already, the note has several lines, or the file is no such file.
-    """
+    """Add a client's public signing key, with a comment, to an enrolment file; a new one if there is none."""
     if len(public_key) != KEY_BYTES:
         raise ShuffleError(f"a public key has {KEY_BYTES} bytes, got {len(public_key)}")
     if len(note.splitlines()) > 1:
@@ -241,15 +206,7 @@ def enrol_client(path: Path | str, public_key: bytes, *, note: str = "") -> None
 
 
 def revoke_client(path: Path | str, public_key: bytes) -> None:
-    """Take a client's public signing key off an enrolment file, from the next round on.
-
-    Args:
-        path: the mixer's or aggregator's enrolment file, which is replaced as a whole.
-        public_key: 32 bytes.
-
-    Raises:
-        ShuffleError: if the key is not there, or the file is no such file.
-    """
+    """Take a client's public signing key off an enrolment file, from the next round on."""
     if public_key not in read_enrolled(path):
         raise ShuffleError(f"this key is not enrolled in {path}")
     path = Path(path).resolve()  # of a link, the list that mixers read

@@ -33,9 +33,6 @@ class SpentTokens:
     Args:
         path: a file that :meth:`create` made.
         public_key: public key of the mixer that it belongs to.
-
-    Raises:
-        ShuffleError: if the file is missing, is something else, or belongs to another key.
     """
 
     def __init__(self, path: Path | str, *, public_key: bytes) -> None:
@@ -59,16 +56,7 @@ class SpentTokens:
 
     @classmethod
     def create(cls, path: Path | str, *, public_key: bytes) -> SpentTokens:
-        """Make the file of a new mixer key, readable by its owner alone.
-
-        Args:
-            path: path of the new file; must not exist.
-            public_key: the mixer's, 32 bytes.
-
-        Raises:
-            FileExistsError: if the path exists already.
-            ShuffleError: if the key has another length.
-        """
+        """Make the file of a new mixer key, at a path where there is none, readable by its owner alone."""
         if len(public_key) != KEY_BYTES:
             raise ShuffleError(f"a public key has {KEY_BYTES} bytes, got {len(public_key)}")
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -89,12 +77,7 @@ class SpentTokens:
         return found is not None
 
     def spend(self, token: bytes) -> None:
-        """Record a token; on disk when this returns.
-
-        Raises:
-            BatchRefused: REPLAYED, if it was spent before.
-            ShuffleError: if the file cannot be written.
-        """
+        """Record a token, on disk when this returns; BatchRefused (REPLAYED) if it was spent before."""
         with self._connection() as connection:
             try:
                 connection.execute("INSERT INTO spent VALUES (?)", (token,))
@@ -139,10 +122,6 @@ class BatchService:
 
     Attributes:
         role: what the service does, as it stands in its signed statement of who it is.
-
-    Raises:
-        ShuffleError: if nobody is enrolled, or the state file is missing or belongs to another key.
-        ValueError: if the minimum is less than 2.
     """
 
     role: ClassVar[str]

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from random import SystemRandom
 from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 
-from shuffle_plugins.core import Ranged, whole_number
-from shuffle_plugins.shuffler.errors import ShuffleError
+from typing_extensions import override
+
+from shuffle_plugins.core import Ranged, checks, whole_number
+from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
 
 if TYPE_CHECKING:
     from shuffle_plugins.core import Reports
@@ -75,11 +77,55 @@ class Shuffler(ABC):
 
         Args:
             reports: the reports, one from each client.
-
-        Raises:
-            BatchRefused: if there are fewer than :attr:`minimum`.
         """
         return self.shuffle(reports.split())
+
+
+class InMemoryShuffler(Shuffler):
+    """Shuffles in this process: for simulation, and for a server that clients trust to forget.
+
+    Args:
+        minimum: fewest clients' batches that are shuffled, at least 2.
+    """
+
+    trust = "Whoever runs this process sees each client's report and is trusted to forget whose it was."
+
+    def __init__(self, *, minimum: int = 2) -> None:
+        self._minimum = checks.whole("minimum", minimum, at_least=2)
+
+    @property
+    @override
+    def minimum(self) -> int:
+        return self._minimum
+
+    @override
+    def shuffle(self, batches: Sequence[Reports]) -> Reports:
+        if len(batches) < self._minimum:
+            raise BatchRefused(Refusal.UNDER_MINIMUM)
+        if len({len(batch) for batch in batches}) != 1 or len(batches[0]) == 0:
+            raise BatchRefused(Refusal.WRONG_SIZE)
+        from shuffle_plugins.core import Reports
+
+        try:
+            together = Reports.concat(batches)
+        except ValueError:
+            raise BatchRefused(Refusal.UNREADABLE) from None
+        return _permuted(together)
+
+    @override
+    def shuffle_reports(self, reports: Reports) -> Reports:
+        if len(reports) < self._minimum:
+            raise BatchRefused(Refusal.UNDER_MINIMUM)
+        return _permuted(reports)
+
+    def __repr__(self) -> str:
+        return f"InMemoryShuffler(minimum={self._minimum})"
+
+
+def _permuted(reports: Reports) -> Reports:
+    from shuffle_plugins.randomness import SecureRandomness
+
+    return reports.permute(SecureRandomness().permutation(len(reports)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import optimize
 
 from shuffle_plugins.accounting import Atoms
-from shuffle_plugins.accounting.pairs.mixes import MixPair
+from shuffle_plugins.accounting.pairs.others import MixPair
 
 Histogram = tuple[int, ...]
 Law = dict[Histogram, float]
@@ -72,10 +72,10 @@ def hockey_stick(first: Law, second: Law, epsilon: float) -> float:
 
 def mixed_bound(pair: MixPair, factors: np.ndarray) -> np.ndarray:
     """The bound of section 3c of the proofs at each E of ``factors``, which rise: all shares and mixes."""
-    draws = min(pair.slots, pair.population - 1)
+    draws = min(pair.slots, pair.population - 1) - pair.stands_in
     shares, left_out = pair.shares()
     growth = factors - 1
-    visible = pair.participation * pair.slots / pair.population
+    visible = pair.slots / pair.population
     total = np.full(len(factors), left_out)
 
     def seen_of(atoms: Atoms, kept: float) -> tuple[np.ndarray, np.ndarray]:
@@ -96,12 +96,15 @@ def mixed_bound(pair: MixPair, factors: np.ndarray) -> np.ndarray:
                 - pair.population * growth
             )
             mass = np.append(visible * own, 1 - visible)
+            if pair.stands_in:
+                rest, chances = seen_of(pair.others.shared, share.bucket.kept * pair.others.common)
+                value = np.vstack([value[:-1], share.bucket.others * rest - pair.population * growth])
+                mass = np.append(visible * own, (1 - visible) * chances)
             for (values, masses), count in zip(types, mix, strict=True):
-                lazy = np.concatenate([share.bucket.others * values, np.zeros((1, len(growth)))])
-                weights = np.append(pair.participation * masses, 1 - pair.participation)
+                lazy = share.bucket.others * values
                 for _ in range(count):
                     value = (value[:, None] + lazy[None]).reshape(-1, len(growth))
-                    mass = np.outer(mass, weights).ravel()
+                    mass = np.outer(mass, masses).ravel()
             worst = np.maximum(worst, mass @ np.maximum(value, 0.0))
         # Given the share, what the mix tells is (A − E·B)₊ of A, B ≥ 0, so it falls in E, and its bounds may.
         total += share.mass * np.minimum.accumulate(worst) / pair.population

@@ -3,6 +3,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from shuffle_plugins.accounting import (
     comparison,
 )
 from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS, PublishedBound
-from shuffle_plugins.cli import output, wrong_names
+from shuffle_plugins.cli import commands, output
 
 QUESTION = ["-n", "2000", "-k", "200", "-e", "1", "-t", "20", "-d", "1e-5"]
 
@@ -219,7 +220,7 @@ def test_compare_answers_every_pair_of_rounds_and_local_epsilon(run: Run) -> Non
     assert {key: found[1][key] for key in single} == single
     code, out, _ = run("compare", *asked)
     assert code == 0
-    assert "T = 20" in out
+    assert "T=20" in out
     assert out.count("crowd pair, PLD") == 2
 
 
@@ -505,23 +506,35 @@ def test_a_wrong_name_is_answered_by_the_right_one(run: Run, command: str, hint:
 
 def test_usual_names_elsewhere_point_at_options_that_exist() -> None:
     modules = Path(cli.__file__).parent.glob("*.py")
-    sources = [each.read_text() for each in modules if each.name != "wrong_names.py"]
-    options = set(re.findall(r'"(--[a-z-]+)["/]', "".join(sources)))
-    assert {name for names in wrong_names.ELSEWHERE.values() for name in names} <= options
+    sources = [each.read_text() for each in modules if each.name != "commands.py"]
+    options = set(re.findall(r'"(--[a-z-]+)["/ ]', "".join(sources)))
+    assert {name for names in commands.ELSEWHERE.values() for name in names} <= options
     with_another_meaning = {"--clients", "--epsilon", "--output", "--protocol"}  # options of some commands
-    assert {f"--{name}" for name in wrong_names.ELSEWHERE} & options <= with_another_meaning
+    assert {f"--{name}" for name in commands.ELSEWHERE} & options <= with_another_meaning
 
 
 def test_without_a_terminal_a_long_computation_is_announced_once(capsys: pytest.CaptureFixture[str]) -> None:
-    with output.progress("planning", announced="Planning") as progress:
-        progress(1, 1)
-        assert capsys.readouterr().err == ""
-        progress(1, 9)
-        progress(2, 9)
+    progress = output.progress("planning", announced="Planning")
+    progress(1, 1)
+    assert capsys.readouterr().err == ""
+    progress(1, 9)
+    progress(2, 9)
     assert capsys.readouterr() == ("", "Planning\n")
-    with output.progress("planning", announced="Planning", as_json=True) as progress:
-        progress(1, 9)
-    assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_is_told_after_a_while_that_a_command_works(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "_PATIENCE", 0.01)
+    output.working.begin()
+    time.sleep(0.1)
+    output.remark("answer")
+    assert capsys.readouterr() == ("answer\n", "")  # no terminal
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    output.working.begin()
+    time.sleep(0.1)
+    output.remark("answer")
+    assert capsys.readouterr() == ("answer\n", "\r\x1b[Kworking …\r\x1b[K")
 
 
 def test_the_long_options_are_the_documented_ones(run: Run) -> None:

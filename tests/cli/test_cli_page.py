@@ -19,7 +19,8 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     compare,
 )
-from shuffle_plugins.cli.page import answers, picture, rendering, server, settings, workers
+from shuffle_plugins.cli import options, output
+from shuffle_plugins.cli.page import answers, rendering, server, settings
 from shuffle_plugins.cli.page.settings import Setting
 from shuffle_plugins.planning import report_error
 
@@ -36,14 +37,14 @@ def test_the_interval_is_the_accountants() -> None:
     accountant = ShuffleAccountant()
     accountant.step(ROUND, num_steps=20)
     expected = accountant.epsilon(1e-5)
-    assert answers.certified(Setting.read(SMALL)).interval == expected
+    assert answers.bounds(Setting.read(SMALL)).interval == expected
     verdict = next(rendering.parts(SMALL))
-    assert verdict.name == "verdict"
-    assert picture.interval(expected.lower, expected.upper) in verdict.html
+    assert verdict.part == "verdict"
+    assert output.interval(expected) in verdict.html
 
 
 def test_published_bounds_are_those_of_a_comparison() -> None:
-    found = answers.with_published(Setting.read(SMALL), FEW_PUBLISHED)
+    found = answers.bounds(Setting.read(SMALL), FEW_PUBLISHED)
     assert found == compare(shuffle_round=ROUND, num_steps=20, delta=1e-5, published=FEW_PUBLISHED)
 
 
@@ -62,7 +63,7 @@ def test_the_command_and_the_python_shown_give_the_same_interval(
 ) -> None:
     setting = Setting.read(SMALL | changed)
     assert Setting.read(setting.query()) == setting
-    found = answers.certified(setting).interval
+    found = answers.bounds(setting).interval
     assert cli.main([*setting.arguments(), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert (printed["lower"], printed["upper"]) == (found.lower, found.upper)
@@ -90,7 +91,7 @@ def test_a_refusal_is_the_accountants_sentence_beside_its_field(
     changed: dict[str, str], field: str, sentence: str | None
 ) -> None:
     (refused,) = rendering.parts(SMALL | changed)
-    assert (refused.name, refused.field) == ("refused", field)
+    assert (refused.part, refused.field) == ("refused", field)
     shown = refused.html.replace("&#39;", "'")
     assert sentence is None or f">{sentence}" in shown
     if field == "cohort":
@@ -110,12 +111,8 @@ def test_a_curve_asks_the_accountant_at_every_place() -> None:
         found = compare(
             shuffle_round=ROUND, num_steps=int(each.place), delta=1e-5, published=FEW_PUBLISHED[:1]
         )
-        assert (each.lower, each.upper, each.local) == (
-            found.interval.lower,
-            found.interval.upper,
-            each.place,
-        )
-        assert each.published == tuple((b.name, b.epsilon) for b in found.bounds if b.name in FEW_PUBLISHED)
+        assert (each.found, each.local) == (found.interval, each.place)
+        assert each.published == {b.name: b.epsilon for b in found.bounds if b.name in FEW_PUBLISHED}
 
 
 def test_a_trusted_server_has_the_gaussian_mechanisms_epsilon() -> None:
@@ -133,9 +130,9 @@ def test_a_trusted_server_has_the_gaussian_mechanisms_epsilon() -> None:
 
 
 def test_sliders_start_where_they_can_stand_and_every_position_can_be_read() -> None:
-    for slider in settings.SLIDERS:
-        assert slider.start in slider.values
-        numbers = [slider.read(text) for text in slider.values]
+    for slider in options.NUMBERS.values():
+        assert slider.start in settings.slider_positions(slider)
+        numbers = [slider.read(text) for text in settings.slider_positions(slider)]
         assert numbers == sorted(set(numbers))
     assert set(mechanisms.available(*mechanisms.ONE_MESSAGE)) - set(settings.offered_mechanisms()) == {
         "gaussian",
@@ -170,7 +167,7 @@ def test_only_this_machine_and_the_page_itself_may_ask(client: TestClient) -> No
 def test_a_process_gives_the_parts_of_each_answer_one_by_one(monkeypatch, capsys) -> None:
     asked = [{"query": {"delta": "2"}}, {}, {"query": {"rounds": ""}}, {"query": {"rounds": "x"}}]
     monkeypatch.setattr(sys, "stdin", io.StringIO("".join(json.dumps(each) + "\n" for each in asked)))
-    workers.answer_lines()
+    rendering.answer_lines()
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [each and each["field"] for each in said] == ["delta", None, "rounds", "rounds"]
     assert said[1] is None

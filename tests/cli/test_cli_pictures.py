@@ -10,8 +10,8 @@ from rich.table import Table
 from thinning import first_fast
 
 from shuffle_plugins.accounting import Comparison, ShuffleRound, compare
+from shuffle_plugins.cli.output import bounds_table, rounds_tables
 from shuffle_plugins.cli.plotting import plot_comparisons, plot_plan
-from shuffle_plugins.cli.tables import bounds_table, rounds_tables
 from shuffle_plugins.core import rounded
 from shuffle_plugins.planning import plan
 
@@ -61,13 +61,14 @@ def test_a_picture_names_published_bounds_that_agree_once_and_leaves_out_far_one
 
 
 @first_fast("width", [60, 80, 110, 160])
-def test_tables_fit_their_width_and_lose_nothing(width: int) -> None:
+def test_tables_fit_their_width_and_lose_nothing(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
     answers = [small(10**power) for power in range(7)]
-    fitted = printed([bounds_table(answers[2], width=width)], width=width)
+    fitted = printed([bounds_table(answers[2])], width=width)
     for bound in answers[2].bounds:
         assert rounded(bound.epsilon, up=bound.kind == "upper") in fitted
         assert all(word in fitted for word in f"{bound.name} {bound.source}".split())
-    fitted = printed(rounds_tables(answers, width=width), width=width)
+    fitted = printed(rounds_tables(answers), width=width)
     for answer in answers:
         assert f"T={answer.num_steps:,}" in fitted.replace(" = ", "=")
         for bound in answer.bounds:

@@ -23,10 +23,10 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 from flwr.common.config import get_fused_config_from_dir, parse_config_args
 from flwr.serverapp.strategy import FedAvg
-from flwr_shuffle import ClientLimits, FixedSize, InProcessGrid, ShuffleMod, ShuffleStrategy
+from flwr_shuffle import ClientLimits, FixedSize, InProcessGrid, ShuffleMod, ShuffleStrategy, Updates
 from flwr_shuffle.client.limits import ClientSettings
 from flwr_shuffle.simulated_nodes import _folder_of
-from flwr_shuffle.stages.serving import service_of
+from flwr_shuffle.stages.nodes import service_of
 from opacus_shuffle import PrivacyEngine
 from page_readers import a_servers_ledger
 from reading import Names, Told, reads, types
@@ -297,7 +297,7 @@ def flower() -> Told:
     said = f"100 reports; ε ≤ {observer} against an observer, ≤ {server} against the server"
     assert f"aggregate_train: {said}" in (ROOT / FLOWER).read_text()
     assert Path("budget.db").exists()
-    assert ClientSettings.of(config).limits.max_rounds == 100
+    assert ClientSettings.of(config).max_rounds == 100
 
 
 @reads(FLOWER, "Which arrays are trained")
@@ -313,7 +313,9 @@ def flower_records() -> Told:
     names["rest_of_code"] = lambda here: moved_by_one(here["message"], here["context"])
     del names["drawn_record"]
     yield names
-    strategy = the_strategy_again(ShuffleStrategy, records_per_client=3, samples_per_client=2)
+    strategy = the_strategy_again(
+        ShuffleStrategy, updates=Updates(records_per_client=3, samples_per_client=2)
+    )
     result = strategy.start(InProcessGrid(app, num_nodes=4), a_model(), num_rounds=1)
     assert result.train_metrics_clientapp[1]["reports"] == 8
 

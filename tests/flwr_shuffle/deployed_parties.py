@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from flwr_shuffle.client.limits import NodeKey
 from flwr_shuffle.service_messages import ROLE, Role
-from flwr_shuffle.stages import mix_node, serving
 from processes import Deployment, Program, wait_for
 from typer.testing import CliRunner
 
@@ -82,20 +80,20 @@ class Parties:
             config = {
                 ROLE: Role.AGGREGATOR,
                 "shuffle-aggregator-key-file": str(self.secrets / f"{name}.key"),
-                serving.ENROLLED_FILE: str(self.secrets / "enrolled"),
-                serving.MIN_BATCH: 3,
+                "shuffle-enrolled-file": str(self.secrets / "enrolled"),
+                "shuffle-min-batch": 3,
             }
             self.deployment.start_supernode(name, node_config=config)
         for i in range(len(self.client_keys)):
             config = {
                 "partition-id": i,
                 "num-partitions": len(self.client_keys),
-                NodeKey.MAX_LOCAL_EPSILON: math.inf,
-                NodeKey.MAX_EPSILON: 1000.0,
-                NodeKey.DELTA: 1e-3,
-                NodeKey.LEDGER_FILE: str(self.secrets / f"client-{i}.db"),
-                NodeKey.AGGREGATOR_PUBLIC_KEYS: public,
-                NodeKey.SIGNING_KEY_FILE: str(self.secrets / f"client-{i}.key"),
+                "shuffle-max-local-epsilon": math.inf,
+                "shuffle-max-epsilon": 1000.0,
+                "shuffle-delta": 1e-3,
+                "shuffle-ledger-file": str(self.secrets / f"client-{i}.db"),
+                "shuffle-aggregator-public-keys": public,
+                "shuffle-signing-key-file": str(self.secrets / f"client-{i}.key"),
             }
             self.clients.append(self.deployment.start_supernode(f"client-{i}", node_config=config))
         return public
@@ -111,11 +109,11 @@ class Parties:
         config = {
             ROLE: Role.MIXER,
             "shuffle-mixer-key-file": str(self.secrets / f"{name}.key"),
-            serving.ENROLLED_FILE: str(self.secrets / "enrolled"),
-            serving.MIN_BATCH: 2,
+            "shuffle-enrolled-file": str(self.secrets / "enrolled"),
+            "shuffle-min-batch": 2,
         }
         if "," in self.mixer_public_key:
-            config[mix_node.CASCADE] = self.mixer_public_key
+            config["shuffle-mixer-public-key"] = self.mixer_public_key
         return self.deployment.start_supernode(name, node_config=config)
 
     def start_client(self, partition: int) -> Program:
@@ -123,11 +121,11 @@ class Parties:
         config = {
             "partition-id": partition,
             "num-partitions": len(self.client_keys),
-            NodeKey.MAX_LOCAL_EPSILON: 8.0,
-            NodeKey.MAX_ROUNDS: 1000,
-            NodeKey.LEDGER_FILE: str(self.secrets / f"client-{partition}.db"),
-            NodeKey.MIXER_PUBLIC_KEY: self.mixer_public_key,
-            NodeKey.SIGNING_KEY_FILE: str(self.secrets / f"client-{partition}.key"),
+            "shuffle-max-local-epsilon": 8.0,
+            "shuffle-max-rounds": 1000,
+            "shuffle-ledger-file": str(self.secrets / f"client-{partition}.db"),
+            "shuffle-mixer-public-key": self.mixer_public_key,
+            "shuffle-signing-key-file": str(self.secrets / f"client-{partition}.key"),
         }
         return self.deployment.start_supernode(f"client-{partition}", node_config=config)
 

@@ -33,16 +33,16 @@ from flwr_shuffle import (
     SharedSumStage,
     ShuffleMod,
     ShuffleStrategy,
+    Waiting,
     register_aggregator,
     register_mix_node,
 )
-from flwr_shuffle.client import mod, packing
-from flwr_shuffle.client.limits import NodeKey
+from flwr_shuffle.client import mod
 from flwr_shuffle.messages import instruction_of
 from flwr_shuffle.server import rounds
-from flwr_shuffle.server.checkpoints import ModelState
-from flwr_shuffle.service_messages import ROLE, SERVICE_KEY, Role
-from flwr_shuffle.stages import aggregator_node, mix_node, mix_stage, serving, shared_stage
+from flwr_shuffle.server.inner_strategy import ModelState
+from flwr_shuffle.service_messages import ROLE, SERVICE_KEY, AggregateRequest, Role
+from flwr_shuffle.stages import mix_stage, nodes, shared_stage
 
 from shuffle_plugins.accounting import Adversary, FederatedAccountant
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger
@@ -117,16 +117,16 @@ POINTS: dict[str, Point] = {
     "a client trains": Point("ms", Training, "train"),
     "a client tosses its coin": Point("m", mod, "_coin"),
     "a client tosses its coins": Point("s", VectorSum, "randomize"),
-    "a client seals": Point("m", packing, "seal"),
-    "a client draws its seeds": Point("s", packing, "share"),
-    "a client makes its proof": Point("v", packing, "share_with_proof"),
-    "a client seals a seed": Point("sv", packing, "seal_seed"),
+    "a client seals": Point("m", mod, "seal"),
+    "a client draws its seeds": Point("s", mod, "share"),
+    "a client makes its proof": Point("v", mod, "share_with_proof"),
+    "a client seals a seed": Point("sv", mod, "seal_seed"),
     "a client answers": Point("msv", mod, "reply"),
     "the server has the envelopes": Point("m", MixNodeStage, "collect"),
     "the server has the shares": Point("sv", SharedSumStage, "collect"),
     "the mixer opens an envelope": Point("m", EnvelopeOpener, "open"),
     "the mixer permutes": Point("m", ShuffledFile, "drain"),
-    "the mixer answers": Point("m", mix_node, "mixed_content"),
+    "the mixer answers": Point("m", nodes, "_mixed"),
     "the server begins to verify": Point("v", RoundVerifier, "start"),
     "an aggregator checks envelopes": Point("s", Aggregator, "check"),
     "an aggregator opens an envelope": Point("sv", SeedOpener, "open"),
@@ -136,11 +136,8 @@ POINTS: dict[str, Point] = {
     "an aggregator expands a seed": Point("s", Expansion, "add"),
     "an aggregator has its sum": Point("s", Aggregator, "add_up"),
     "an aggregator has its verified sum": Point("v", VerifyingAggregator, "add_verified"),
-    "an aggregator answers": Point("sv", aggregator_node, "answered_content"),
-    "the server reads who is good": Point("s", shared_stage, "read_checked"),
-    "the server reads a sum": Point("s", shared_stage, "read_sum"),
-    "the server reads verifier shares": Point("v", shared_stage, "read_verified"),
-    "the server reads a verified sum": Point("v", shared_stage, "read_verified_sum"),
+    "an aggregator answers": Point("sv", nodes, "_aggregated"),
+    "the server reads an answer": Point("sv", AggregateRequest, "read"),
     "the server puts the total together": Point("s", shared_stage, "reconstruct"),
     "the server has the verified total": Point("v", RoundVerifier, "total"),
     "the server estimates": Point("s", VectorSum, "estimate"),
@@ -247,23 +244,23 @@ def train(folder: Path, *, kind: str) -> None:
     role = Role.AGGREGATOR if shared else Role.MIXER
     nodes = AGGREGATORS if shared else 1
     public = [(folder / f"service-{i}.public").read_text() for i in range(nodes)]
-    pinned = NodeKey.AGGREGATOR_PUBLIC_KEYS if shared else NodeKey.MIXER_PUBLIC_KEY
+    pinned = "shuffle-aggregator-public-keys" if shared else "shuffle-mixer-public-key"
 
     def node_config(position: int) -> dict[str, Any]:
         if position >= CLIENTS:
             return {
                 ROLE: role,
                 f"shuffle-{role}-key-file": str(folder / f"service-{position - CLIENTS}.key"),
-                serving.ENROLLED_FILE: str(folder / "enrolled"),
-                serving.MIN_BATCH: 2,
+                "shuffle-enrolled-file": str(folder / "enrolled"),
+                "shuffle-min-batch": 2,
             }
         return {
-            NodeKey.MAX_LOCAL_EPSILON: math.inf if shared else 1.0,
-            **({NodeKey.MAX_EPSILON: 1e4, NodeKey.DELTA: 1e-3} if shared else {}),
-            NodeKey.MAX_ROUNDS: 1000,
-            NodeKey.LEDGER_FILE: str(folder / f"client-{position}.db"),
+            "shuffle-max-local-epsilon": math.inf if shared else 1.0,
+            **({"shuffle-max-epsilon": 1e4, "shuffle-delta": 1e-3} if shared else {}),
+            "shuffle-max-rounds": 1000,
+            "shuffle-ledger-file": str(folder / f"client-{position}.db"),
             pinned: ",".join(public),
-            NodeKey.SIGNING_KEY_FILE: str(folder / f"client-{position}.key"),
+            "shuffle-signing-key-file": str(folder / f"client-{position}.key"),
         }
 
     app = ClientApp(mods=[ShuffleMod()])
@@ -280,10 +277,10 @@ def train(folder: Path, *, kind: str) -> None:
         sampling=FixedSize(CLIENTS) if shared else SelfSampling(1.0),
         population=CLIENTS,
         shuffler=SharedSumStage(
-            aggregator_public_keys=public, discovery_timeout=1.0, verified=kind == "verified"
+            aggregator_public_keys=public, waiting=Waiting(discovery_timeout=1.0), verified=kind == "verified"
         )
         if shared
-        else MixNodeStage(mixer_public_key=public[0], discovery_timeout=1.0),
+        else MixNodeStage(mixer_public_key=public[0], waiting=Waiting(discovery_timeout=1.0)),
         ledger=folder / "budget.db",
         delta=DELTA,
     )

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr_shuffle.in_process import InProcessGrid
+from flwr_shuffle.grids import InProcessGrid, Waiting
 from flwr_shuffle.messages import RECORD_KEY, Instruction, context_of, instruction_of, reply
-from flwr_shuffle.stages.mix_node import register_mix_node
 from flwr_shuffle.stages.mix_stage import MixNodeStage
+from flwr_shuffle.stages.nodes import register_mix_node
 from flwr_shuffle.stages.stage import Anonymous, Replies
 
 from shuffle_plugins.core import Reports
@@ -91,8 +91,8 @@ class MixedRun:
 
     def new_stage(self, **options: Any) -> MixNodeStage:
         """The stage of a server that has pinned this run's mixer."""
-        chosen = {"discovery_timeout": 0.2, "poll_interval": 0.05, **options}
-        return MixNodeStage(mixer_public_key=self.row, **chosen)
+        waiting = Waiting(discovery_timeout=0.2, poll_interval=0.05)
+        return MixNodeStage(**{"mixer_public_key": self.row, "waiting": waiting, **options})
 
     @property
     def row(self) -> str:

@@ -11,7 +11,7 @@ import torch
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr_shuffle.client.mod import ShuffleMod
-from flwr_shuffle.in_process import InProcessGrid
+from flwr_shuffle.grids import InProcessGrid
 from flwr_shuffle.messages import (
     RECORD_KEY,
     Instruction,

@@ -17,6 +17,7 @@ from flwr_shuffle import (
     SharedSumStage,
     ShuffleMod,
     ShuffleStrategy,
+    Waiting,
     register_aggregator,
     register_mix_node,
 )
@@ -83,8 +84,8 @@ class SharedRun:
 
     def new_stage(self, **options: Any) -> SharedSumStage:
         """The stage of a server that has pinned this run's aggregators."""
-        chosen = {"discovery_timeout": 0.2, "poll_interval": 0.05, **options}
-        return SharedSumStage(**{"aggregator_public_keys": self.pinned, **chosen})
+        waiting = Waiting(discovery_timeout=0.2, poll_interval=0.05)
+        return SharedSumStage(**{"aggregator_public_keys": self.pinned, "waiting": waiting, **options})
 
     def config(self, position: int) -> dict[str, Any]:
         """What a node's operator wrote."""
@@ -114,7 +115,7 @@ class SharedRun:
             "sampling": FixedSize(self.clients),
             "population": self.clients,
             "delta": 1e-3,
-            "poll_interval": 0.01,
+            "waiting": Waiting(poll_interval=0.01),
             "shuffler": self.stage,
         }
         return ShuffleStrategy(FedAvg(fraction_evaluate=0.0), **(chosen | options))

@@ -10,7 +10,7 @@ import torch
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, Strategy
-from flwr_shuffle.in_process import InProcessGrid
+from flwr_shuffle.grids import InProcessGrid, Waiting
 from flwr_shuffle.messages import instruction_of, plain_payload, reply
 from flwr_shuffle.server.sampling import FixedSize
 from flwr_shuffle.server.strategy import ShuffleStrategy
@@ -96,6 +96,6 @@ def shuffled(inner: Strategy | None = None, **options: Any) -> ShuffleStrategy:
         "sampling": FixedSize(CLIENTS),
         "population": CLIENTS,
         "delta": 1e-6,
-        "poll_interval": 0.01,
+        "waiting": Waiting(poll_interval=0.01),
     }
     return ShuffleStrategy(inner or FedAvg(fraction_evaluate=0.0), **(chosen | options))

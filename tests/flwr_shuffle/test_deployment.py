@@ -25,6 +25,7 @@ pytest.importorskip("flwr")
 from deployed_parties import Killer, Parties
 from flwr.app import ConfigRecord
 from flwr_shuffle.messages import Instruction, context_of
+from flwr_shuffle.service_messages import Role
 from processes import Deployment, free_port, marked_pids, wait_for
 
 from shuffle_plugins.shuffler import EnvelopeOpener, Opened, SealingKey, envelope_size, open_reports
@@ -166,7 +167,7 @@ def _mixed(told: list[dict]) -> dict[int, list[bytes]]:
     for message in told:
         if message["type"] == "train" and message["direction"] == "sent":
             server_round = _instruction(message["records"]["shuffle"]).server_round
-        if message["type"] == "query.shuffle_mix" and message["direction"] == "received":
+        if message["type"] == Role.MIXER.work and message["direction"] == "received":
             reports = message["records"]["shuffle-mix"].get("items")
             if reports is not None:
                 mixed[server_round] = [_bytes(report) for report in reports]

@@ -12,9 +12,8 @@ import torch
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, Strategy
-from flwr_shuffle import ClientLimits, ClientRefusal, InProcessGrid, QuantileClipping, ShuffleMod
-from flwr_shuffle.clipping import UpdateTerms
-from flwr_shuffle.failures import mark_of
+from flwr_shuffle import ClientLimits, ClientRefusal, InProcessGrid, QuantileClipping, ShuffleMod, Updates
+from flwr_shuffle.updates import UpdateTerms, mark_of
 from mod_harness import adding, ask, grid_of, instruction, record
 from strategy_harness import CLIENTS, shuffled
 from torch import nn
@@ -62,7 +61,7 @@ def head(name: str) -> bool:
 
 @pytest.mark.parametrize("returned", [("head.w",), tuple(WIDE), ("body.w", "head.w")])
 def test_arrays_that_are_not_trained_stay_whatever_clients_return(returned: tuple[str, ...]) -> None:
-    strategy = shuffled(trained=head, **SUM)
+    strategy = shuffled(updates=Updates(trained=head), **SUM)
     result = strategy.start(grid(failing=0, returned=returned), record(WIDE), num_rounds=2)
     np.testing.assert_allclose(result.arrays["head.w"].numpy().mean(), 0.02, atol=0.007)
     for name in ("body.w", "body.n"):
@@ -76,7 +75,9 @@ def test_the_share_that_failed_is_told_and_leaves_the_model_alone(
 ) -> None:
     """A mark is 1 long. Along it the noise deviates by 0.5 / 20, and updates that are 0.35 long by 0.01."""
     with caplog.at_level(logging.WARNING, logger="flwr"):
-        result = shuffled(trained=head, **SUM).start(grid(failing=failing), record(WIDE), num_rounds=1)
+        result = shuffled(updates=Updates(trained=head), **SUM).start(
+            grid(failing=failing), record(WIDE), num_rounds=1
+        )
     assert result.train_metrics_clientapp[1]["failed"] == pytest.approx(failing / CLIENTS, abs=0.19)
     assert ("whose app failed: it raised an error" in caplog.text) == (failing > 0)
     expected = 0.01 * (CLIENTS - failing) / CLIENTS  # no client that failed moves anything
@@ -165,7 +166,7 @@ def test_running_statistics_stay_the_servers_and_the_log_says_so_once(
 )
 def test_nothing_to_train_is_refused_before_anything_is_sent(options: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        shuffled(**options).start(grid(failing=0), record(WIDE), num_rounds=1)
+        shuffled(updates=Updates(**options)).start(grid(failing=0), record(WIDE), num_rounds=1)
 
 
 def test_an_instruction_that_names_other_arrays_is_refused_by_clients() -> None:
@@ -179,7 +180,9 @@ def test_an_instruction_that_names_other_arrays_is_refused_by_clients() -> None:
 
 def test_clipping_that_adapts_goes_with_both() -> None:
     wider = VectorSum.with_noise(dim=DIM + 1, cohort=CLIENTS, noise_multiplier=0.5)
-    strategy = shuffled(trained=head, **(SUM | {"randomizer": wider}), adaptive_clipping=QuantileClipping())
+    strategy = shuffled(
+        updates=Updates(trained=head, adaptive_clipping=QuantileClipping()), **(SUM | {"randomizer": wider})
+    )
     result = strategy.start(grid(failing=5), record(WIDE), num_rounds=2)
     assert result.train_metrics_clientapp[2]["failed"] == pytest.approx(0.25, abs=0.19)
     assert strategy.clipping_norm < 1  # all were within it

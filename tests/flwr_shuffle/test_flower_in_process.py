@@ -7,7 +7,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from flwr_shuffle.in_process import InProcessGrid
+from flwr_shuffle.grids import InProcessGrid
 
 MODEL = ArrayRecord({"w": Array(np.zeros(3))})
 

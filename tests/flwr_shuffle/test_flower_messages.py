@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
-from flwr_shuffle.in_process import InProcessGrid
+from flwr_shuffle.grids import InProcessGrid
 from flwr_shuffle.messages import (
     PAYLOAD_KEY,
     RECORD_KEY,
@@ -43,67 +43,6 @@ def _with(**changes: Any) -> Instruction:
 def message() -> Message:
     InProcessGrid(app(adding({})), num_nodes=1)  # lets this process make messages
     return Message(RecordDict(), 5, "train")
-
-
-@pytest.mark.parametrize("asked", [ASKED, _with(analyzer_key=b""), _with(participation=1)])
-def test_an_instruction_comes_back(asked: Instruction) -> None:
-    assert Instruction.from_record(asked.to_record()) == asked
-
-
-def test_it_survives_flowers_own_serialisation() -> None:
-    record = ConfigRecord.inflate(ASKED.to_record().deflate())
-    assert Instruction.from_record(record) == ASKED
-
-
-def test_flower_can_count_its_bytes() -> None:
-    """Flower's own message_size_mod fails on an empty value."""
-    assert _with(analyzer_key=b"").to_record().count_bytes() > 0
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"token": bytes(15)},
-        {"token": None},
-        {"run": "a" * 129},
-        {"run": "a\nb"},
-        {"server-round": -1},
-        {"mechanism": "{}"},
-        {"participation": 0.0},
-        {"participation": float("nan")},
-        {"participation": 1},
-        {"analyzer-key": b"short"},
-        {"version": 1},
-        {"minimum": 1},
-        {"metrics": '[["loss", 1, 0]]'},
-        {"metrics": '[["loss", 0, 1], ["loss", 0, 1]]'},
-        {"extra": 1},
-    ],
-)
-def test_anything_else_is_no_instruction(change: dict[str, Any]) -> None:
-    values: dict[str, Any] = {**ASKED.to_record(), **change}
-    record = ConfigRecord({key: value for key, value in values.items() if value is not None})
-    with pytest.raises(ValueError, match=r".+"):
-        Instruction.from_record(record)
-
-
-@pytest.mark.parametrize("epsilon", ['"2.0"', "NaN", "Infinity", "1e999", "-1", "0", "null", "true"])
-def test_a_local_epsilon_that_is_none(epsilon: str) -> None:
-    record = ASKED.to_record()
-    record["mechanism"] = f'{{"local_epsilon":{epsilon},"name":"l2-block","options":{{}},"radius":1.0}}'
-    with pytest.raises(ValueError, match=r".+"):
-        Instruction.from_record(record)
-
-
-@pytest.mark.parametrize("key", list(ASKED.to_record()))
-def test_nothing_may_be_missing(key: str) -> None:
-    record = ASKED.to_record()
-    del record[key]
-    if key == "analyzer-key":
-        assert not Instruction.from_record(record).sealed
-        return
-    with pytest.raises(ValueError, match="entries"):
-        Instruction.from_record(record)
 
 
 def test_the_instruction_of_a_message(message: Message) -> None:

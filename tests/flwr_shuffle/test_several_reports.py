@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,13 @@ from flwr_shuffle import (
     ShuffleMod,
     ShuffleStrategy,
     SummingStage,
+    Updates,
+    Waiting,
     drawn_record,
     register_mix_node,
 )
 from flwr_shuffle.client import mod as mod_module
-from flwr_shuffle.client.ledger import STATE_KEY
+from flwr_shuffle.client.limits import STATE_KEY
 from flwr_shuffle.messages import ClientRefusal, Instruction, context_of, payload_of
 from flwr_shuffle.server.sampling import Invitation
 from mixing import operators_files
@@ -74,7 +77,9 @@ class World:
         )
         more = {} if not pieces else {"piece_bytes": pieces}
         self.stage = (
-            MixNodeStage(mixer_public_key=keys[0], discovery_timeout=5.0, poll_interval=0.05, **more)
+            MixNodeStage(
+                mixer_public_key=keys[0], waiting=Waiting(discovery_timeout=5.0, poll_interval=0.05), **more
+            )
             if self.mixed
             else None
         )
@@ -107,8 +112,7 @@ class World:
                 "delta": 1e-5,
                 "shuffler": self.stage,
                 "minimum_reports": 4,
-                "records_per_client": RECORDS,
-                "samples_per_client": SAMPLES,
+                "updates": Updates(records_per_client=RECORDS, samples_per_client=SAMPLES),
                 **changes,
             },
         )
@@ -157,7 +161,7 @@ def test_every_report_comes_out_once_and_apart_from_its_clients_others(tmp_path,
 
 def test_what_a_run_is_charged(tmp_path, monkeypatch):
     world = World(tmp_path, monkeypatch)
-    strategy = world.strategy(ledger=tmp_path / "budget.db", app="test")
+    strategy = world.strategy(ledger=BudgetLedger(tmp_path / "budget.db", app="test"))
     world.run(strategy, rounds=2)
     mechanism = get("privunit-g", local_epsilon=8.0, dim=DIM)
     clients = mechanism.round(population=5, cohort=4)  # 4 at least, and 6 of 8 were drawn
@@ -177,9 +181,8 @@ def test_what_a_run_is_charged(tmp_path, monkeypatch):
         strategy.accountant.records_epsilon(1e-5, records_per_client=SAMPLES - 1)
     assert BudgetLedger(tmp_path / "budget.db", model="model").accountant().spending(1e-5) == spent
     states = [world.grid.context(node).state for node in world.grid.get_node_ids()]
-    charged = [
-        charge for state in states if STATE_KEY in state for charge in state[STATE_KEY]["local-epsilons"]
-    ]
+    records = [state[STATE_KEY]["charged"] for state in states if STATE_KEY in state]
+    charged = [json.loads(charge)[1] for record in records for charge in record]
     assert charged == [SAMPLES * 8.0] * (2 * 6)  # six of the eight clients in each of two rounds
 
 
@@ -258,14 +261,14 @@ def test_what_cannot_be_accounted_is_refused(tmp_path, monkeypatch):
     world = World(tmp_path, monkeypatch)
     row = ",".join(generate_service_key().public.hex() for _ in range(2))
     for said, changes in {
-        "at most records_per_client, got 3 of 2": {"records_per_client": 2},
-        "samples_per_client must be a whole number": {"samples_per_client": 0},
         "does not take several reports": {"shuffler": MixNodeStage(mixer_public_key=row)},
-        "no bound is known for honest_fraction": {"sampling": SelfSampling(0.5), "honest_fraction": 0.9},
+        "no bound is known for honest_fraction": {"sampling": SelfSampling(0.5, honest_fraction=0.9)},
         "several reports of a client apart": {"shuffler": SummingStage()},
     }.items():
         with pytest.raises(ValueError, match=said):
             world.strategy(**changes)
+    with pytest.raises(ValueError, match="at most records_per_client, got 3 of 2"):
+        Updates(records_per_client=2, samples_per_client=3)
     with pytest.raises(ValueError, match="δ0 = 0"):
         world.run(world.strategy(randomizer="gaussian"))
     assert not world.places  # nobody was asked

@@ -13,8 +13,7 @@ from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.optim import bounds
 from shuffle_plugins.planning import choices, expected_noise, plan, report_error
-from shuffle_plugins.planning.baselines import gaussian_mse
-from shuffle_plugins.planning.variance import enclosing_radius, sampling_error
+from shuffle_plugins.planning.errors import enclosing_radius, gaussian_mse, sampling_error
 
 QUESTIONS = Questions()
 

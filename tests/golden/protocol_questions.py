@@ -23,9 +23,9 @@ from shuffle_plugins.protocols import (
     SplitSum,
     Tally,
     VectorSum,
+    published,
 )
-from shuffle_plugins.protocols.published import frequencies as published_frequencies
-from shuffle_plugins.protocols.published import sums as published
+from shuffle_plugins.protocols import published as published_frequencies
 from shuffle_plugins.randomness import SeededRandomness
 
 QUESTIONS = Questions()

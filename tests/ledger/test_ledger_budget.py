@@ -87,7 +87,8 @@ def test_the_ledgers_accountant_is_the_one_that_was_there(path: Path) -> None:
         ledger.begin(token=own, run="r", server_round=9, worst=drawn(50))
         ledger.refuse(own, actual=None, participants=None)
         assert ledger.accountant().spending(DELTA) == accountant.spending(DELTA)
-        rdp = ledger.accountant(method="rdp")
+    with BudgetLedger(path, model="m", method="rdp") as again:
+        rdp = again.accountant()
     assert rdp.method == "rdp"
     assert rdp.epsilon(DELTA, lower=False).upper > accountant.epsilon(DELTA, lower=False).upper
 

@@ -22,11 +22,10 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.planning import Edge, ExpectedNoise, Plan, PlanRow, expected_noise, plan
-from shuffle_plugins.planning import variance as error_model
-from shuffle_plugins.planning.baselines import gaussian_mse
-from shuffle_plugins.planning.combinations import PRECISION
+from shuffle_plugins.planning import errors as error_model
+from shuffle_plugins.planning.errors import enclosing_radius, gaussian_mse, report_error, sampling_error
 from shuffle_plugins.planning.noise import LEAST_RATIO
-from shuffle_plugins.planning.variance import enclosing_radius, report_error, sampling_error
+from shuffle_plugins.planning.search import PRECISION
 from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.randomness import SeededRandomness
 

@@ -3,6 +3,7 @@
 import math
 from fractions import Fraction
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,20 +11,35 @@ import torch
 from thinning import first_fast
 
 from shuffle_plugins.core import Rows
-from shuffle_plugins.protocols import VectorSum, rounding
+from shuffle_plugins.protocols import VectorSum, lattices
 from shuffle_plugins.protocols.lattices import FixedPoint
-from shuffle_plugins.protocols.rounding import BallRounding
 from shuffle_plugins.randomness import Keystream, SeededRandomness
 
 DRAW = Keystream(bytes(range(1, 33)))
 INSIDE = 1 - 1e-12
 
 
+class BallRounding:
+    """A lattice with a limit of its own on lengths, asked with given draws."""
+
+    def __init__(self, *, radius, levels, limit):
+        self.kind = type("Limited", (FixedPoint,), {"norm_bound": limit})
+        self.fields = {"radius": radius, "levels": levels}
+
+    def rows(self, rows, *, draw):
+        source = SimpleNamespace(keystream=lambda: draw)
+        return self.kind(dim=rows.dim, **self.fields).encode(rows, randomness=source)
+
+    def total(self, rows, *, draw):
+        source = SimpleNamespace(keystream=lambda: draw)
+        return self.kind(dim=rows.dim, **self.fields).encoded_sum(rows, randomness=source)
+
+
 @pytest.fixture(params=["compiled", "torch"])
 def path(request, monkeypatch):
     if request.param == "torch":
-        monkeypatch.setattr(rounding, "compiled_kernels", lambda: None)
-    elif rounding.compiled_kernels() is None:
+        monkeypatch.setattr(lattices, "compiled_kernels", lambda: None)
+    elif lattices.compiled_kernels() is None:
         pytest.skip("numba does not run here")
     return request.param
 
@@ -87,7 +103,7 @@ def test_every_entry_is_rounded_by_all_digits_of_its_draw(path, dtype, levels):
     ("radius", "levels"), [(1.0, 7), (0.5, 3000), pytest.param(2.0, 1 << 24, marks=pytest.mark.slow)]
 )
 def test_compiled_and_torch_round_alike(monkeypatch, dtype, radius, levels):
-    if rounding.compiled_kernels() is None:
+    if lattices.compiled_kernels() is None:
         pytest.skip("numba does not run here")
     generator = torch.Generator().manual_seed(1)
     wide = torch.randn(40, 1300, generator=generator).to(dtype)
@@ -96,7 +112,7 @@ def test_compiled_and_torch_round_alike(monkeypatch, dtype, radius, levels):
     rows = Rows([wide[:, :1], wide[:, 5:1290:2], wide[:, 100:612], wide[:, 20:20].clone()])
     rule = BallRounding(radius=radius, levels=levels, limit=1e12)
     compiled = rule.rows(rows, draw=DRAW), rule.total(rows, draw=DRAW)
-    monkeypatch.setattr(rounding, "compiled_kernels", lambda: None)
+    monkeypatch.setattr(lattices, "compiled_kernels", lambda: None)
     by_torch = rule.rows(rows, draw=DRAW), rule.total(rows, draw=DRAW)
     assert torch.equal(compiled[0], by_torch[0])
     assert torch.equal(compiled[1], by_torch[1])

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from shuffle_plugins.protocols.simplex import onto_simplex
+from shuffle_plugins.protocols.histograms import onto_simplex
 
 
 def by_bisection(values):

@@ -6,8 +6,9 @@ import struct
 import pytest
 import torch
 
-from shuffle_plugins.randomness import Keystream, devices
-from shuffle_plugins.randomness.devices import runs_kernels
+from shuffle_plugins.randomness import Keystream
+from shuffle_plugins.randomness import chacha as devices
+from shuffle_plugins.randomness.chacha import runs_kernels
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton is not installed"

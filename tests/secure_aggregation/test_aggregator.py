@@ -11,7 +11,6 @@ import pytest
 from sharing_parties import CHECK_SEED, SumParties, round_context
 
 from shuffle_plugins.secure_aggregation import (
-    Aggregator,
     ResidueLayout,
     Sealed,
     SumTerms,
@@ -19,7 +18,6 @@ from shuffle_plugins.secure_aggregation import (
     commitment,
     reconstruct,
     seal_seed,
-    sealed_seed_size,
     statements,
 )
 from shuffle_plugins.shuffler import BatchRefused, Refusal, ShuffleError
@@ -46,11 +44,6 @@ def test_a_round_of_two_aggregators(parties: SumParties) -> None:
         [shared.share for shared, _ in sent], sums, layout=parties.terms.layout, check_seed=CHECK_SEED
     )
     assert np.array_equal(total, parties.counts.sum(axis=0))
-
-
-def test_envelopes_are_of_one_size(parties: SumParties) -> None:
-    sizes = {len(each.envelope) for client in range(5) for each in parties.sent(client)[1]}
-    assert sizes == {sealed_seed_size()} == {176}
 
 
 def hostile(parties: SumParties) -> dict[str, tuple[Sealed, Refusal]]:
@@ -190,26 +183,6 @@ def test_memory_does_not_grow_with_the_number_of_clients(
     assert peaks[1] < peaks[0] + 300 * 200  # a vector has 200,000 bytes
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"aggregators": ()}, {"aggregators": (bytes(31),)}, {"aggregators": (bytes(32), bytes(32))}],
-)
-def test_terms_name_different_aggregators(parties: SumParties, change: dict[str, Any]) -> None:
-    with pytest.raises(ShuffleError, match=r"at least one aggregator|named twice"):
-        parties.terms_of(**change)
-
-
-def test_a_seed_is_sealed_to_a_named_aggregator_alone(parties: SumParties) -> None:
-    with pytest.raises(ShuffleError, match="that the terms name"):
-        seal_seed(
-            bytes(32),
-            terms=parties.terms,
-            share=b"",
-            aggregator_key=generate_service_key().public.sealing,
-            signing_key=parties.signing_keys[0],
-        )
-
-
 def test_statements_that_differ_in_anything_differ(parties: SumParties) -> None:
     request: dict[str, Any] = {
         "step": "add",
@@ -242,11 +215,3 @@ def test_statements_that_differ_in_anything_differ(parties: SumParties) -> None:
         for code in (Refusal.REPLAYED, Refusal.UNDER_MINIMUM)
     ]
     assert len({*digests, *said}) == len(digests) + len(said)
-
-
-def test_an_aggregator_starts_with_its_own_files(parties: SumParties) -> None:
-    with pytest.raises(ShuffleError, match="aggregator needs enrolled clients"):
-        parties.aggregator(enrolled=frozenset())
-    with pytest.raises(ShuffleError, match="another mixer's key"):
-        parties.aggregator(state=parties.folder / "rounds1")
-    assert Aggregator.role == "aggregator"

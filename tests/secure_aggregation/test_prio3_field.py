@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from shuffle_plugins.secure_aggregation.prio3 import FIELD64, FIELD128, expand_into_vector, xof
+from shuffle_plugins.secure_aggregation.prio3 import FIELD64, FIELD128, expand_into_vector, prio3
 
 FIELDS = pytest.mark.parametrize("field", [FIELD64, FIELD128], ids=lambda field: field.name)
 
@@ -74,7 +74,7 @@ def test_random_words_beyond_the_prime_are_skipped(field, monkeypatch):
     size, prime = field.encoded_size, field.modulus
     words = [5, prime, 7, 2 ** (8 * size) - 1, prime - 1, prime + 3, 9, 11]
     stream = io.BytesIO(b"".join(word.to_bytes(size, "little") for word in words))
-    monkeypatch.setattr(xof, "_stream", lambda seed, tag, binder: stream)
+    monkeypatch.setattr(prio3, "_stream", lambda seed, tag, binder: stream)
     vector = expand_into_vector(field, b"", tag=b"", binder=b"", length=4)
     assert field.to_integers(vector) == [5, 7, prime - 1, 9]
     assert stream.read() == (11).to_bytes(size, "little")

@@ -121,18 +121,3 @@ def test_bits_above_the_modulus_do_not_matter(
 def test_counts_that_do_not_fit_are_refused(counts: np.ndarray) -> None:
     with pytest.raises(ValueError, match=r"fit in 4 bits|counts are"):
         share(counts, layout=ResidueLayout(2, 4), aggregators=1, check_seed=SEED)
-
-
-def test_shares_of_another_form_are_refused() -> None:
-    layout = ResidueLayout(2, 4)
-    with pytest.raises(ValueError, match="without an aggregator"):
-        share(np.array([1, 2]), layout=layout, aggregators=0, check_seed=SEED)
-    with pytest.raises(ValueError, match="17 bytes, got 16"):
-        Residues.from_bytes(bytes(16), layout=layout)
-    with pytest.raises(ValueError, match="do not add up"):
-        layout.zero().add(ResidueLayout(2, 5).zero())
-    with pytest.raises(ValueError, match="key is 32 bytes"):
-        Expansion(layout).add(b"short")
-    for size, bits in ((0, 4), (2, 0), (2, MOST_SUM_BITS + 1)):
-        with pytest.raises(ValueError, match=r"dim|bits"):
-            ResidueLayout(size, bits)

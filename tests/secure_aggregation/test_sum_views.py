@@ -7,7 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from shuffle_plugins.secure_aggregation import ResidueLayout, expansion, split
+from shuffle_plugins.randomness import Keystream
+from shuffle_plugins.secure_aggregation import ResidueLayout, sharing, split
 
 CLIENTS, BITS = 3, 2
 WORDS = range(1 << BITS)
@@ -36,7 +37,12 @@ class TinyStream:
 
 @pytest.fixture(autouse=True)
 def tiny_keystream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expansion, "Keystream", TinyStream)
+    stream = sharing.Keystream
+
+    def tiny(seed: bytes, nonce: int = 0) -> TinyStream | Keystream:
+        return stream(seed, nonce=nonce) if nonce else TinyStream(seed)  # check words have other nonces
+
+    monkeypatch.setattr(sharing, "Keystream", tiny)
 
 
 def shared(count: int, masks: Iterable[tuple[int, int]]) -> tuple[int, int]:

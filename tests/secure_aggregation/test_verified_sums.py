@@ -248,16 +248,6 @@ def test_an_honest_client_does_not_send_what_is_out_of_bounds(parties: VerifiedP
             share_with_proof(np.full(parties.size, count), terms=parties.terms)
 
 
-def test_a_bound_that_the_layout_does_not_hold_is_refused(parties: VerifiedParties) -> None:
-    with pytest.raises(ValueError, match="largest"):
-        parties.terms_of(largest=1 << parties.terms.layout.bits)
-
-
-def test_more_aggregators_than_prio3_has_room_for_are_refused(parties: VerifiedParties) -> None:
-    with pytest.raises(ValueError, match="aggregators of a verified sum"):
-        parties.terms_of(aggregators=tuple(secrets.token_bytes(32) for _ in range(255)))
-
-
 def test_an_aggregator_answers_about_a_round_once(parties: VerifiedParties) -> None:
     """Two keys for one report would show something of it."""
     mine = [parties.honest(client)[1][0] for client in range(parties.clients)]

@@ -33,26 +33,12 @@ def test_private_keys_come_back_from_files_that_only_their_owner_reads(tmp_path:
         )
 
 
-def test_new_keys_differ() -> None:
-    assert len({keys.public_key_hex(keys.generate_sealing_key()) for _ in range(10)}) == 10
-    assert len({keys.public_key_hex(keys.generate_signing_key()) for _ in range(10)}) == 10
-
-
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o601, 0o644])
 def test_a_key_file_that_others_may_open_is_refused(tmp_path: Path, mode: int) -> None:
     keys.write_private_key(tmp_path / "key", keys.generate_signing_key())
     (tmp_path / "key").chmod(mode)
     with pytest.raises(ShuffleError, match="chmod 600"):
         keys.read_signing_key(tmp_path / "key")
-
-
-def test_a_key_of_the_other_kind_is_refused(tmp_path: Path) -> None:
-    keys.write_private_key(tmp_path / "sealing", keys.generate_sealing_key())
-    keys.write_private_key(tmp_path / "signing", keys.generate_signing_key())
-    with pytest.raises(ShuffleError, match="signing key"):
-        keys.read_signing_key(tmp_path / "sealing")
-    with pytest.raises(ShuffleError, match="sealing key"):
-        keys.read_sealing_key(tmp_path / "signing")
 
 
 @pytest.mark.parametrize(
@@ -82,14 +68,6 @@ def test_the_mixers_of_a_cascade_have_a_key_each() -> None:
     for row in ([], [first.hex(), second.hex(), first.hex()], f"{first.hex()},{first.hex()}"):
         with pytest.raises(ShuffleError, match="a key each: there is none, or the same one twice"):
             keys.parse_mix_cascade(row)
-
-
-def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
-    keys.write_private_key(tmp_path / "key", keys.generate_signing_key())
-    before = (tmp_path / "key").read_bytes()
-    with pytest.raises(FileExistsError):
-        keys.write_private_key(tmp_path / "key", keys.generate_signing_key())
-    assert (tmp_path / "key").read_bytes() == before
 
 
 def test_public_keys_are_64_hexadecimal_digits() -> None:

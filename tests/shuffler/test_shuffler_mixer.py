@@ -18,7 +18,6 @@ from shuffle_plugins.shuffler import (
     SpentTokens,
     envelope_size,
 )
-from shuffle_plugins.shuffler import envelopes as envelopes_module
 from shuffle_plugins.shuffler.keys import (
     generate_sealing_key,
     generate_service_key,
@@ -46,11 +45,6 @@ def dropped(row: Row, envelopes: list[bytes], *, bad: dict[int, Refusal], report
     said, found = row.mixed(envelopes)
     assert sorted(found) == sorted(reports)
     assert (said.answered, said.rejected) == (len(envelopes) - len(bad), bad)
-
-
-def test_reports_come_out_and_dummies_do_not(row: Row) -> None:
-    said, reports = row.mixed(row.envelopes(*REPORTS[:4], None, None))
-    assert (sorted(reports), said.answered) == (REPORTS[:4], 6)
 
 
 def test_order_of_arrival_is_forgotten(row: Row) -> None:
@@ -101,17 +95,6 @@ def test_a_batch_with_an_envelope_of_another_size_is_refused(row: Row) -> None:
         row.request(envelopes)
 
 
-@pytest.mark.parametrize("place", [0, 3, 5])
-@pytest.mark.parametrize("byte", [0, 40, 120, -1])
-def test_one_altered_envelope_is_dropped(row: Row, place: int, byte: int) -> None:
-    envelopes = row.envelopes(*REPORTS)
-    altered = bytearray(envelopes[place])
-    altered[byte] ^= 1
-    envelopes[place] = bytes(altered)
-    left = REPORTS[:place] + REPORTS[place + 1 :]
-    dropped(row, envelopes, bad={place: Refusal.UNREADABLE}, reports=left)
-
-
 def test_garbage_strangers_and_other_rounds_are_dropped_one_by_one(row: Row) -> None:
     other_round = Parties(clients=row.clients, mixer_key=row.mixer_key, analyzer=row.analyzer)
     envelopes = [
@@ -136,46 +119,11 @@ def test_good_envelopes_alone_count_for_the_minimum(row: Row) -> None:
     assert refused.value.rejected == dict.fromkeys(range(2, 11), Refusal.UNREADABLE)
 
 
-def test_who_is_not_enrolled_costs_no_signature_check(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
-    checked = []
-    original = envelopes_module.Ed25519PublicKey
-
-    class Counting:
-        @staticmethod
-        def from_public_bytes(key: bytes) -> object:
-            checked.append(key)
-            return original.from_public_bytes(key)
-
-    monkeypatch.setattr(envelopes_module, "Ed25519PublicKey", Counting)
-    strangers = [row.envelope(REPORTS[0], signing_key=generate_signing_key()) for _ in range(5)]
-    garbage = [os.urandom(envelope_size(SIZE)) for _ in range(5)]
-    assert row.mixed([*strangers, *row.envelopes(*REPORTS[:3]), *garbage])[0].answered == 3
-    assert set(checked) <= row.enrolled
-    assert len(checked) == 3
-
-
-def test_envelopes_for_another_mixer_are_unreadable(row: Row) -> None:
-    other = Parties(clients=row.clients, context=row.context, analyzer=row.analyzer)
-    with pytest.raises(BatchRefused) as refused:
-        row.mixed([other.envelope(report, client=i) for i, report in enumerate(REPORTS)])
-    assert refused.value.rejected == dict.fromkeys(range(6), Refusal.UNREADABLE)
-
-
 def test_a_round_is_mixed_once(row: Row) -> None:
     envelopes = row.envelopes(*REPORTS)
     row.mixed(envelopes)
     assert refusal(row, envelopes) is Refusal.REPLAYED
     assert refusal(row, envelopes[1:]) is Refusal.REPLAYED
-
-
-def test_old_envelopes_are_of_no_use_in_a_new_round(row: Row) -> None:
-    envelopes = row.envelopes(*REPORTS)
-    row.mixed(envelopes)
-    row.context = round_context()
-    with pytest.raises(BatchRefused) as refused:
-        row.mixed(envelopes)
-    assert refused.value.code is Refusal.UNDER_MINIMUM
-    assert set(refused.value.rejected.values()) == {Refusal.UNREADABLE}
 
 
 def test_a_refused_round_is_spent(row: Row) -> None:

@@ -24,7 +24,7 @@ from shuffle_plugins.accounting.published import clones, girgis23, shuffle_rdp
 from shuffle_plugins.bandits import Environment, LinearBandit, NonPrivate
 from shuffle_plugins.mechanisms import LimitedHadamard
 from shuffle_plugins.protocols import BinarySum
-from shuffle_plugins.protocols.published import sums as published_sums
+from shuffle_plugins.protocols import published as published_sums
 
 REPOSITORY = Path(__file__).parents[3]
 PAGE = REPOSITORY / "docs" / "reference" / "claims.md"

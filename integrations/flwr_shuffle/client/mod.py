@@ -10,52 +10,74 @@ from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import Thread
-from typing import Literal
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from flwr.app import Array, Context, Message, MessageType
 from flwr.clientapp.typing import ClientAppCallable
+from numpy.typing import NDArray
 from torch import Tensor
 
-from flwr_shuffle.aggregate_messages import AGGREGATE_QUERY
-from flwr_shuffle.client.ledger import charge, count_outcome, failed_share
 from flwr_shuffle.client.limits import (
     PREFIX,
     UNPROTECTED,
     ClientRefused,
     ClientSettings,
+    charge,
+    count_outcome,
+    failed_share,
     has_operator,
     open_types,
 )
-from flwr_shuffle.client.packing import Packing, packing
 from flwr_shuffle.evaluation import vector_of
 from flwr_shuffle.messages import (
     RECORD_KEY,
     ClientRefusal,
     Instruction,
+    context_of,
+    digest_of,
     instruction_of,
+    plain_payload,
     refusal,
     reply,
     with_record,
 )
-from flwr_shuffle.mix_messages import MIX_QUERY
-from flwr_shuffle.service_messages import ROLE, Role, refusal_content, role_of
+from flwr_shuffle.service_messages import QUERIES, ROLE, Role, Unable, role_of
 from flwr_shuffle.simulated_nodes import SimulatedConfig
 from flwr_shuffle.updates import Layout
+from flwr_shuffle.wire import of_kind
 from shuffle_plugins.accounting import Sampling
-from shuffle_plugins.core import Reports, checks
+from shuffle_plugins.core import Ranged, Reports, in_range
 from shuffle_plugins.ledger import ClientLimits, written
 from shuffle_plugins.mechanisms import PrivateSum, SeveralReports, Spec
 from shuffle_plugins.randomness import PROBABILITY_BITS, SecureRandomness
-from shuffle_plugins.shuffler import Refusal
+from shuffle_plugins.secure_aggregation import VerifiedTerms, seal_seed, share, share_with_proof
+from shuffle_plugins.shuffler import Refusal, ShuffleError, SigningKey, keys, seal
 
-OnFailure = Literal["hide", "error"]
 _LARGEST_PROMISE = 10**8  # reports; see _promised
-_SERVICE_QUERIES = frozenset([*(role.query for role in Role), MIX_QUERY, AGGREGATE_QUERY])
 _log = logging.getLogger("flwr")
 
 
-class ShuffleMod:
+Packing = Callable[[Reports | None], bytes]
+"""Makes a payload of a client's reports, or of None for a dummy; both payloads have the same length."""
+
+
+def _on_failure(name: str, value: object) -> object:
+    if value not in ("hide", "error"):
+        raise ValueError(f'{name} must be "hide" or "error", got {value!r}')
+    return value
+
+
+def _allowed(name: str, value: Any) -> frozenset[str]:
+    allowed = frozenset([value] if isinstance(value, str) else value)
+    if not allowed <= UNPROTECTED.keys():
+        raise ValueError(f"{name} names types of messages of {sorted(UNPROTECTED)}, got {sorted(allowed)}")
+    return allowed
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ShuffleMod(Ranged):
     """Replaces what training returns by one ε0-LDP report of the update, of fixed size.
 
     It must be the app's first mod, ``ClientApp(mods=[ShuffleMod(), …])``: the first is the outermost and sees
@@ -70,50 +92,10 @@ class ShuffleMod:
        update or zeros are added with the noise;
     5. packs either in a payload of the same length, sealed if the client has pinned a mixer's key.
 
-    If the server's strategy has ``records_per_client``, the mod draws some of the client's records, uniformly
-    and without replacement, calls the app once for each (:func:`drawn_record` tells the app which one), and
-    sends one report on each, all in one reply. The ledger is charged for all of them. Where one of these
-    calls fails, the report on that record alone is one of zeros.
-
-    An ``evaluate`` message with an instruction is answered the same way: the metrics that it names take the
-    place of the update, each clipped to the range that it states.
-
-    Every message without an instruction is refused: what an app answers to ``evaluate``, ``query``, and, made
-    with ``client_fn``, to ``get_parameters`` and ``get_properties``, would leave the client without
-    protection. The operator of a node can allow each of these by
-    ``shuffle-allow-evaluate``, ``shuffle-allow-query``, ``shuffle-allow-get-parameters`` and
-    ``shuffle-allow-get-properties``, set to ``true`` in its ``node_config``.
-
-    The client's limits come from the constructor and from its ``node_config``. On a SuperNode its operator's
-    must be complete; the constructor's alone do for a simulation. ``node_config`` may have
-
-    - ``shuffle-max-local-epsilon``: largest ε0 of one round, in nats. Needed.
-      ``inf`` agrees to multi-message sums, whose shares protect nobody before they are added up, and to
-      nothing else; it needs ``shuffle-max-epsilon``, as the server chooses the noise of a sum;
-    - ``shuffle-max-rounds`` and ``shuffle-max-total-local-epsilon``: limits over all rounds in the ledger.
-      One of them is needed;
-    - ``shuffle-max-epsilon`` and ``shuffle-delta``: largest certified ε of all its rounds at that δ, against
-      a server that knows when the client took part; computed by the client itself, from the fewest reports
-      that each round is promised to have. With a mixer's key pinned it is a limit over all rounds, too;
-    - ``shuffle-min-reports``: fewest reports that the client agrees to be shuffled among. A sealed report is
-      bound to the promised number, so a mixer gives out no fewer; in an unsealed round the client takes the
-      server's word;
-    - ``shuffle-max-local-delta``: largest δ0; 0 by default, which allows only mechanisms with δ0 = 0;
-    - ``shuffle-ledger-file``: SQLite file that counts over runs and restarts; needed beside any limit above.
-      If only the constructor has limits, as in a simulation, the count is kept in the run's context without
-      it, and a new run starts from zero;
-    - ``shuffle-reply-seconds``: every reply to a round leaves so long after the request, whether training was
-      short, long, or failed; training that is not done by then counts as failed, and is ended. Without it
-      the time of a reply tells how much data the client has. Refusals depend on no data, and leave at once;
-    - ``shuffle-mixer-public-key`` and ``shuffle-signing-key-file``: the mixer to seal to, and the client's
-      own key. With them unsealed rounds are refused. The mixers of a cascade are named in their order,
-      separated by commas; rounds with another number of mixers are refused.
-    - ``shuffle-aggregator-public-keys`` and ``shuffle-signing-key-file``: the aggregators that counts are
-      shared with, separated by commas, and the client's own key. With them rounds are refused in which
-      counts are not shared.
-
-    If both set a limit, the stricter one holds. Every round that is answered is charged, also if a dummy was
-    sent: to refuse only when a report was due would tell the server who had reported before.
+    An ``evaluate`` message with an instruction is answered the same way, with the metrics that it names in
+    place of the update. Every message without an instruction is refused, unless the node's operator allows
+    it. Limits come from here and from the client's ``node_config``, whose keys docs/guides/flower.md lists;
+    if both set one, the stricter holds. On a SuperNode its operator's must be complete.
 
     Args:
         limits: limits set by the app, for all clients.
@@ -129,43 +111,13 @@ class ShuffleMod:
             Flower's own entries, by the node's context. :class:`SimulatedNodes` makes aggregators and mix
             nodes of some nodes; any function of the context will do, and may set limits, without a ledger's
             file. It has no effect on a SuperNode either.
-
-    Raises:
-        ValueError: if an argument has another type or is out of range.
     """
 
-    def __init__(
-        self,
-        *,
-        limits: ClientLimits | None = None,
-        max_local_delta: float | None = None,
-        on_failure: OnFailure = "hide",
-        allow: Iterable[str] = (),
-        node_config: SimulatedConfig | None = None,
-    ) -> None:
-        if limits is not None and not isinstance(limits, ClientLimits):
-            raise ValueError(f"limits must be ClientLimits, got {limits!r}")
-        if on_failure not in ("hide", "error"):
-            raise ValueError(f'on_failure must be "hide" or "error", got {on_failure!r}')
-        allowed = frozenset([allow] if isinstance(allow, str) else allow)
-        if not allowed <= UNPROTECTED.keys():
-            raise ValueError(f"allow names types of messages of {sorted(UNPROTECTED)}, got {sorted(allowed)}")
-        self._allow = allowed
-        self._limits = limits
-        if max_local_delta is not None:
-            max_local_delta = checks.number("max_local_delta", max_local_delta, at_least=0, below=1)
-        self._max_local_delta = max_local_delta
-        self._on_failure = on_failure
-        if node_config is not None and not callable(node_config):
-            raise ValueError(f"node_config is a function of a node's context, got {node_config!r}")
-        self._node_config = node_config
-
-    def __repr__(self) -> str:
-        return (
-            f"ShuffleMod(limits={self._limits!r}, max_local_delta={self._max_local_delta!r}, "
-            f"on_failure={self._on_failure!r}, allow={sorted(self._allow)!r}, "
-            f"node_config={self._node_config!r})"
-        )
+    limits: Annotated[ClientLimits, of_kind(ClientLimits, "ClientLimits(…)")] | None = None
+    max_local_delta: Annotated[float, in_range(at_least=0, below=1)] | None = None
+    on_failure: Annotated[Literal["hide", "error"], _on_failure] = "hide"
+    allow: Annotated[Iterable[str], _allowed] = ()
+    node_config: Annotated[SimulatedConfig, of_kind(Callable, "a function of a node's context")] | None = None
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer a message; see the class."""
@@ -183,11 +135,12 @@ class ShuffleMod:
     def _configured(self, context: Context) -> Context:
         """The context with what the app says of a simulated node; the same one for a node of an operator."""
         configured = has_operator() or any(key.startswith(PREFIX) for key in context.node_config)
-        if self._node_config is None or configured:
+        if self.node_config is None or configured:
             return context
-        given = dict(self._node_config(context))
+        given = dict(self.node_config(context))
         if any(key.startswith(PREFIX) for key in given):  # or else the app's ``allow`` would not count
-            given = {str(UNPROTECTED[kind][0]): True for kind in self._allow} | given
+            allowed = {f"{PREFIX}allow-{kind.replace('_', '-')}": True for kind in self.allow}
+            given = allowed | given
         return replace(context, node_config={**context.node_config, **given})
 
     def _answer(
@@ -200,7 +153,7 @@ class ShuffleMod:
         by_app: bool,
     ) -> Message:
         if role_of(context.node_config) is not None:
-            if message.metadata.message_type in _SERVICE_QUERIES:
+            if message.metadata.message_type in QUERIES:
                 return call_next(message, context)
             _log.warning("%s", ClientRefusal.SERVICE_NODE)
             return refusal(str(ClientRefusal.SERVICE_NODE), to=message)
@@ -229,18 +182,18 @@ class ShuffleMod:
     def _unprotected(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """The app's own answer where the operator allows that; otherwise a refusal."""
         kind = message.metadata.message_type.partition(".")[0]
-        if message.metadata.message_type in _SERVICE_QUERIES:
+        if message.metadata.message_type in QUERIES:
             if ROLE in context.node_config:
                 known = " or ".join(repr(str(role)) for role in Role)
                 _log.error("shuffle: %s in node_config is %s, got %r", ROLE, known, context.node_config[ROLE])
-            return Message(refusal_content(Refusal.NOT_THIS_ROLE), reply_to=message)
+            return Message(Unable(code=Refusal.NOT_THIS_ROLE).to_content(), reply_to=message)
         try:
-            if kind in open_types(context.node_config, by_app=self._allow):
+            if kind in open_types(context.node_config, by_app=frozenset(self.allow)):
                 return call_next(message, context)
         except ClientRefused as refused:
             _log.warning("%s (%s)", refused, refused.__cause__)
             return refusal(str(refused.code), to=message)
-        code = UNPROTECTED[kind][1] if kind in UNPROTECTED else ClientRefusal.UNKNOWN_TYPE
+        code = UNPROTECTED.get(kind, ClientRefusal.UNKNOWN_TYPE)
         _log.warning("%s", code)
         return refusal(str(code), to=message)
 
@@ -250,7 +203,7 @@ class ShuffleMod:
         if instruction.sealed and instruction.mechanism.must_be_summed:
             raise ClientRefused(ClientRefusal.SEALED_SUM)
         settings = ClientSettings.of(
-            context.node_config, limits=self._limits, max_local_delta=self._max_local_delta, by_app=by_app
+            context.node_config, limits=self.limits, max_local_delta=self.max_local_delta, by_app=by_app
         )
         try:
             source = (
@@ -266,7 +219,7 @@ class ShuffleMod:
             size = instruction.mechanism.report_bytes(dim=dim)
         except Exception as error:  # a mechanism may come from any package
             raise ClientRefused(ClientRefusal.BAD_MECHANISM) from error
-        if mechanism.local_delta > settings.max_local_delta:
+        if mechanism.local_delta > (settings.max_local_delta or 0):
             raise ClientRefused(ClientRefusal.LOCAL_DELTA)
         if not instruction.metrics:
             mark = instruction.update.mark(instruction.token, mechanism)
@@ -299,7 +252,7 @@ class ShuffleMod:
                 raise
             except BaseException as error:  # SystemExit or a cancelled task: a missing reply would tell of it
                 failed = True
-                if self._on_failure == "error":
+                if self.on_failure == "error":
                     _log.exception("Training failed; the server is told no more than that.")
                     raise ClientRefused(ClientRefusal.TRAINING_FAILED) from error
                 _log.exception("The app failed; a report goes out that looks like any other.")
@@ -337,7 +290,7 @@ class ShuffleMod:
             if late:
                 _stop(thread)
                 _log.warning("Training was not done when the reply was due; it counts as failed.")
-            if self._on_failure == "error":
+            if self.on_failure == "error":
                 raise ClientRefused(ClientRefusal.TRAINING_FAILED)
             return instead or task.payload_of_nothing(), True
         if failures:
@@ -382,11 +335,7 @@ class _Task:
         return _coin(self.instruction.participation)
 
     def report(self, vector: Tensor, *, takes_part: bool) -> Reports:
-        """The report of a vector (dim,), or, to a sum, of zeros with its noise for who takes no part.
-
-        Raises:
-            ValueError: if the vector is not finite.
-        """
+        """The report of a vector (dim,), or, to a sum, of zeros with its noise for who takes no part."""
         vector = self.instruction.update.prepared(vector, self.mechanism)
         if self.mechanism.must_be_summed:
             vector = vector * takes_part  # the same work either way
@@ -411,11 +360,7 @@ class _Task:
 
 
 def _update(message: Message, instruction: Instruction) -> _Source:
-    """What training changed in the model's arrays, weighed as the instruction says.
-
-    Raises:
-        ValueError: if the message's model cannot be trained.
-    """
+    """What training changed in the model's arrays, weighed as the instruction says."""
     key, arrays = _model(message)
     layout = Layout.of(arrays, trained=instruction.update.trained)
     before = layout.flatten(arrays)
@@ -513,3 +458,105 @@ def _returned(answer: Message, key: str) -> Mapping[str, Array]:
     if len(records) != 1:
         raise ValueError(f"training returned {len(records)} ArrayRecords and none under {key!r}")
     return next(iter(records.values()))
+
+
+def packing(
+    settings: ClientSettings, instruction: Instruction, mechanism: PrivateSum, *, dim: int, size: int
+) -> Packing:
+    """How this client packs its report of a round, or a refusal if its pinned keys do not allow that.
+
+    What is returned refuses nothing more, so a round can be charged before it is used.
+    """
+    if instruction.shared is not None:
+        return _shared(settings, instruction, mechanism, dim=dim)
+    if instruction.sealed:
+        return _sealed(settings, instruction, dim=dim, size=size)
+    if settings.mixer_public_key:
+        raise ClientRefused(ClientRefusal.UNSEALED)
+    if settings.aggregator_public_keys:
+        raise ClientRefused(ClientRefusal.UNSHARED)
+    whole = size * instruction.samples_per_client
+    return lambda reports: plain_payload(_bytes(reports), size=whole)
+
+
+def _sealed(settings: ClientSettings, instruction: Instruction, *, dim: int, size: int) -> Packing:
+    if not settings.mixer_public_key:
+        raise ClientRefused(ClientRefusal.NO_MIXER_KEY)
+    if instruction.mixers != len(settings.mixer_public_key):
+        raise ClientRefused(ClientRefusal.OTHER_MIXERS)
+    signing_key, context = _signing_key(settings), context_of(instruction, dim=dim)
+
+    def pack(report: Reports | None) -> bytes:
+        return seal(
+            _bytes(report),
+            size=size,
+            context=context,
+            analyzer_key=instruction.analyzer_key,
+            mixer_key=settings.mixer_public_key,
+            signing_key=signing_key,
+        )
+
+    try:
+        pack(None)
+    except ShuffleError as error:
+        raise ClientRefused(ClientRefusal.BAD_ANALYZER_KEY) from error
+    return pack
+
+
+def _shared(
+    settings: ClientSettings, instruction: Instruction, mechanism: PrivateSum, *, dim: int
+) -> Packing:
+    """The client's share, then what is sealed to each aggregator. There are no dummies: None is all zeros."""
+    shared, pinned, counts = instruction.shared, settings.aggregator_public_keys, mechanism.counts
+    assert shared is not None
+    if not pinned:
+        raise ClientRefused(ClientRefusal.NO_AGGREGATORS)
+    if shared.aggregators != digest_of(pinned):
+        raise ClientRefused(ClientRefusal.OTHER_AGGREGATORS)
+    if counts is None or not mechanism.must_be_summed:  # who sits out must send noise, not a dummy
+        raise ClientRefused(ClientRefusal.NO_COUNTS)
+    signing_key = _signing_key(settings)
+    try:
+        terms = shared.of_round(context_of(instruction, dim=dim), counts=counts, aggregators=pinned)
+        if isinstance(terms, VerifiedTerms):
+            _ = terms.prio3  # refuses vectors that it has no proof for
+    except ValueError as error:
+        raise ClientRefused(ClientRefusal.BAD_INSTRUCTION) from error
+    try:
+        for key in pinned:  # of nothing: a share with its proof takes as long as the rest of a round
+            seal_seed(b"", terms=terms, share=b"", aggregator_key=key, signing_key=signing_key)
+    except ShuffleError as error:
+        raise ClientRefused(ClientRefusal.BAD_ANALYZER_KEY) from error
+
+    def pack(report: Reports | None) -> bytes:
+        mine: NDArray[np.int64] = (
+            np.zeros(counts.size, np.int64)
+            if report is None
+            else mechanism.total(report).cpu().numpy() - counts.lowest
+        )
+        if isinstance(terms, VerifiedTerms):
+            data, secrets = share_with_proof(mine, terms=terms)
+        else:
+            split = share(mine, layout=terms.layout, aggregators=len(pinned), check_seed=shared.check_seed)
+            data, secrets = split.share.to_bytes(), split.seeds
+        envelopes = (
+            seal_seed(secret, terms=terms, share=data, aggregator_key=key, signing_key=signing_key)
+            for secret, key in zip(secrets, pinned, strict=True)
+        )
+        return b"".join([data, *envelopes])
+
+    return pack
+
+
+def _bytes(reports: Reports | None) -> bytes | None:
+    """The reports one after another, each as it would be sent by itself."""
+    return None if reports is None else b"".join(reports.each_to_bytes())
+
+
+def _signing_key(settings: ClientSettings) -> SigningKey:
+    if settings.signing_key_file is None:
+        raise ClientRefused(ClientRefusal.BAD_SIGNING_KEY)
+    try:
+        return keys.read_signing_key(settings.signing_key_file)
+    except ShuffleError as error:
+        raise ClientRefused(ClientRefusal.BAD_SIGNING_KEY) from error

@@ -5,34 +5,37 @@ from __future__ import annotations
 import logging
 import math
 import secrets
+import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from flwr.app import ArrayRecord, Message, MessageType
+from flwr.proto.node_pb2 import NodeInfo  # Flower has no public address for what Grid.get_nodes returns
 from flwr.serverapp import Grid
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from torch import Tensor
 
-from flwr_shuffle.clipping import PLAIN, UpdateTerms
-from flwr_shuffle.evaluation import Metric, PrivateEvaluation
+from flwr_shuffle.evaluation import PrivateEvaluation
+from flwr_shuffle.grids import InProcessGrid, Waiting, innermost
 from flwr_shuffle.messages import RECORD_KEY, Instruction
-from flwr_shuffle.server.cohort import connected
-from flwr_shuffle.server.run_log import log_outlook, log_statistics
+from flwr_shuffle.server.inner_strategy import model_of
+from flwr_shuffle.server.report import log_outlook, log_statistics
 from flwr_shuffle.server.sampling import Invitation
 from flwr_shuffle.server.settings import Settings
 from flwr_shuffle.server.spending_record import SpendingRecord
-from flwr_shuffle.server.wrapped_strategy import model_of
 from flwr_shuffle.stages.grid import AnonymousReply, ShuffleGrid
-from flwr_shuffle.stages.stage import Anonymous, Needed, Total
-from flwr_shuffle.stages.valid_reports import valid_sum
-from flwr_shuffle.updates import Layout, running_statistics, trained_names
+from flwr_shuffle.stages.stage import Anonymous, Needed, Total, valid_sum
+from flwr_shuffle.updates import Layout, UpdateTerms, running_statistics, trained_names
 from shuffle_plugins.accounting import Adversary, FederatedRound
 from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.shuffler import TOKEN_BYTES
 
 _log = logging.getLogger("flwr")
 
+_MENTION_EVERY = 10.0  # seconds between two lines about progress
+_SIMULATION_SETTLES = 3.0  # seconds after which a simulation gets no more nodes
+_LONGEST_HEARTBEAT = 86_400.0  # seconds; a SuperNode's is half an hour at most, a simulated node's is ages
 _ENOUGH_ERRORS = 20  # with no participant in between; if each client took part with probability ½: 2**-20
 
 
@@ -40,33 +43,23 @@ class ClientsRefused(RuntimeError):
     """One client after another refused to take part, or failed; the text says why, as far as clients say."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SentRound:
     """A round that was sent.
 
     Attributes:
-        token: random id of this round.
-        server_round: its number, rounds of earlier runs of the model included.
-        arrays: the model that was sent.
-        arrays_key: key of the model's record.
-        layout: shapes and types of the model's arrays.
-        metrics: what clients were asked to measure; empty in training.
-        terms: how clients prepare their updates.
+        instruction: what clients were told; its number counts rounds of earlier runs of the model.
+        arrays, arrays_key, layout: the model that was sent, the key of its record, and its layout.
         invitation: how many clients it was sent to, and the mechanism of the reports.
-        participation: probability with which each of them takes part.
         worst: the highest cost that it can have.
         checked: the round that the budget was asked about.
     """
 
-    token: bytes
-    server_round: int
+    instruction: Instruction
     arrays: ArrayRecord
     arrays_key: str
     layout: Layout
-    metrics: tuple[Metric, ...]
-    terms: UpdateTerms
     invitation: Invitation
-    participation: float
     worst: FederatedRound
     checked: FederatedRound
 
@@ -76,17 +69,17 @@ class SentRound:
         How many took part of those who added to a sum is not known: the number expected stands for it.
         """
         summed = self.invitation.mechanism.must_be_summed
-        return total.sum / (total.reports * (self.participation if summed else 1.0))
+        return total.sum / (total.reports * (self.instruction.participation if summed else 1.0))
 
     @property
     def mark(self) -> Tensor:
         """What clients whose app failed reported in training, as :meth:`UpdateTerms.read` gives it back."""
-        return self.terms.mark(self.token, self.invitation.mechanism)
+        return self.instruction.update.mark(self.instruction.token, self.invitation.mechanism)
 
     @property
     def step(self) -> str:
         """Name of the Flower method that aggregates this round, for the log."""
-        return "aggregate_evaluate" if self.metrics else "aggregate_train"
+        return "aggregate_evaluate" if self.instruction.metrics else "aggregate_train"
 
 
 class Rounds:
@@ -94,10 +87,6 @@ class Rounds:
 
     Each is recorded twice: at its worst possible cost before it is sent, and at its actual cost before its
     sum is released.
-
-    Args:
-        settings: the run's settings.
-        record: where the rounds' costs are recorded.
     """
 
     def __init__(self, settings: Settings, *, record: SpendingRecord) -> None:
@@ -123,15 +112,6 @@ class Rounds:
         """How many clients are connected, and which of them are invited.
 
         None if fewer clients were drawn than a release needs.
-
-        Args:
-            grid: a :class:`ShuffleGrid` with the run's stage.
-            step: name of the Flower method in progress, for the log.
-
-        Raises:
-            ValueError: if ``grid`` is not the :class:`ShuffleGrid` that holds this run's stage.
-            TimeoutError: if too few clients connect in time: for the run's first round ``population``, for
-                later ones as many as a release needs.
         """
         settings = self._settings
         if not isinstance(grid, ShuffleGrid) or grid.stage is not settings.stage:
@@ -146,8 +126,7 @@ class Rounds:
             grid,
             needed=self._awaited,
             enough=settings.fewest_reports if self._seen else settings.population,
-            timeout=settings.connect_timeout,
-            poll_interval=settings.poll_interval,
+            waiting=settings.waiting,
         )
         self._awaited = min(self._awaited, len(candidates))  # who is gone is waited for once
         self._note_connected(candidates)
@@ -174,7 +153,7 @@ class Rounds:
         *,
         server_round: int,
         candidates: int,
-        terms: UpdateTerms = PLAIN,
+        terms: UpdateTerms | None = None,
         evaluation: PrivateEvaluation | None = None,
     ) -> None:
         """Ask the budget, put the instruction into the messages, and record the round before they are sent.
@@ -192,8 +171,9 @@ class Rounds:
         settings, invited = self._settings, len(messages)
         kind = MessageType.TRAIN if evaluation is None else MessageType.EVALUATE
         key, arrays = model_of(messages, kind=kind)
+        terms = UpdateTerms() if terms is None else terms
         if evaluation is None:
-            terms = replace(terms, trained=trained_names(arrays, wanted=settings.trained))
+            terms = replace(terms, trained=trained_names(arrays, wanted=settings.updates.trained))
             log_statistics(running_statistics(arrays), before=self._statistics)
             self._statistics = running_statistics(arrays)
         layout = Layout.of(arrays, trained=terms.trained)
@@ -204,9 +184,8 @@ class Rounds:
             mechanism=mechanism,
             candidates=candidates,
             invited=invited,
-            honest_fraction=settings.honest_fraction,
             hides_shares=settings.stage.hides_shares,
-            samples=settings.samples_per_client if evaluation is None else 1,
+            samples=settings.updates.samples_per_client if evaluation is None else 1,
             fewest=settings.fewest_reports,
         )
         minimum = settings.fewest_reports
@@ -229,7 +208,7 @@ class Rounds:
             update=terms,
             mixers=settings.stage.mixers,
             shared=shared,
-            records_per_client=settings.records_per_client if evaluation is None else 1,
+            records_per_client=settings.updates.records_per_client if evaluation is None else 1,
             samples_per_client=invitation.samples,
         )
         record = instruction.to_record()
@@ -237,15 +216,11 @@ class Rounds:
             message.content[RECORD_KEY] = record
         self._record.begin(instruction.token, run=instruction.run, server_round=server_round, worst=worst)
         self._sent = SentRound(
-            token=instruction.token,
-            server_round=server_round,
+            instruction=instruction,
             arrays=arrays,
             arrays_key=key,
             layout=layout,
-            metrics=metrics,
-            terms=terms,
             invitation=invitation,
-            participation=settings.sampling.participation,
             worst=worst,
             checked=checked,
         )
@@ -386,8 +361,8 @@ class Rounds:
         if self._errors.total() >= min(sent.invitation.candidates, _ENOUGH_ERRORS):
             reasons = "\n".join(f"  {count}: {text}" for text, count in self._errors.most_common())
             raise ClientsRefused(
-                f"of {self._errors.total()} clients asked last, up to round {sent.server_round}, not one "
-                f"took part:\n{reasons}"
+                f"of {self._errors.total()} clients asked last, up to round "
+                f"{sent.instruction.server_round}, not one took part:\n{reasons}"
             )
         answered = len(anonymous.participants)
         foreign = anonymous.unreadable if anonymous.foreign is None else anonymous.foreign
@@ -408,7 +383,7 @@ class Rounds:
 def _anonymous_reply(received: list[Message], sent: SentRound) -> AnonymousReply:
     if len(received) != 1 or not isinstance(received[0], AnonymousReply):
         raise ValueError("these replies were not shuffled: send the messages by the ShuffleGrid they are for")
-    if received[0].token != sent.token:
+    if received[0].token != sent.instruction.token:
         raise ValueError("this reply is to another round")
     return received[0]
 
@@ -421,3 +396,76 @@ def _summed(anonymous: Anonymous, mechanism: PrivateSum) -> Total | None:
         return anonymous.total
     assert anonymous.reports is not None
     return valid_sum(mechanism, anonymous.reports)
+
+
+def connected(
+    grid: Grid,
+    *,
+    needed: int,
+    enough: int,
+    waiting: Waiting,
+    settling: float = _SIMULATION_SETTLES,
+) -> list[int]:
+    """Wait until ``needed`` nodes are connected; their ids in ascending order.
+
+    If they are fewer after the ``connect_timeout``, and ``enough``, a warning says so and they are returned.
+
+    Progress is logged every ten seconds. A simulation has as many clients as it was started with: once their
+    number has not changed for ``settling`` seconds, no more are waited for. Its nodes are recognised by their
+    heartbeats, which in Flower's simulations are never due. An :class:`InProcessGrid` with fewer nodes than
+    are needed is not waited for at all.
+    """
+    inner, timeout = innermost(grid), waiting.connect_timeout
+    if isinstance(inner, InProcessGrid) and inner.num_nodes < needed:
+        nodes = sorted(set(grid.get_node_ids()))
+        raise TimeoutError(
+            f"{len(nodes)} clients are connected, {needed} are needed (population), and an "
+            f"InProcessGrid gets no more than it was made with. Make it with more, InProcessGrid(app, "
+            f"num_nodes={needed}), or ask for fewer with a smaller population and cohort"
+        )
+    begun = changed = time.monotonic()
+    mention = begun
+    before = -1
+    while len(nodes := sorted(set(grid.get_node_ids()))) < needed:
+        now = time.monotonic()
+        if len(nodes) != before:
+            before, changed = len(nodes), now
+        if nodes and now - changed >= min(settling, timeout) and is_simulation(grid.get_nodes()):
+            raise TimeoutError(
+                f"{len(nodes)} clients are connected, {needed} are needed (population), and a simulation "
+                "gets no more than it was started with. Start it with more, flwr run . --federation-config "
+                f"'num-supernodes={needed}' or run_simulation(num_supernodes={needed}), or ask for fewer "
+                "with a smaller population and cohort"
+            )
+        if now - begun >= timeout and len(nodes) >= enough:
+            _log.warning(
+                "%d clients are connected, %d are wanted, after the %g s of connect_timeout: the run goes on "
+                "with those there are, as long as they are %d. The fewer, the less they hide each other",
+                len(nodes),
+                needed,
+                timeout,
+                enough,
+            )
+            return nodes
+        if now - begun >= timeout:
+            raise TimeoutError(
+                f"{len(nodes)} clients are connected, {needed} are needed (population); start more, or "
+                f"wait longer than the {timeout:g} s of connect_timeout"
+            )
+        if now >= mention:
+            mention = now + _MENTION_EVERY
+            _log.info(
+                "Waiting for clients: %d of %d connected, %.0f of %g s (connect_timeout)",
+                len(nodes),
+                needed,
+                now - begun,
+                timeout,
+            )
+        time.sleep(waiting.poll_interval)
+    return nodes
+
+
+def is_simulation(nodes: Iterable[NodeInfo]) -> bool:
+    """Whether these are nodes of Flower's simulation, whose heartbeats are not due within a day."""
+    intervals = [node.heartbeat_interval for node in nodes]
+    return bool(intervals) and min(intervals) > _LONGEST_HEARTBEAT

@@ -6,20 +6,25 @@ import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Annotated
+
+from typing_extensions import override
 
 from shuffle_plugins.accounting import FederatedRound
-from shuffle_plugins.core import checks
+from shuffle_plugins.core import Ranged, in_range, whole_number
 from shuffle_plugins.mechanisms import PrivateSum, SeveralReports
 
 FEWEST_REPORTS = 2
 """Fewest reports of any round: one client's report cannot hide among others."""
 
+_Share = Annotated[float, in_range(above=0, at_most=1)]
+
 _KEPT = 0.8  # share of the expected reports without which a round is refused, unless the user says otherwise
 _DEVIATIONS = 4.0  # standard deviations from the mean: a draw is farther off once in 30,000 rounds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Invitation:
     """A round before anybody has answered.
 
@@ -27,7 +32,6 @@ class Invitation:
         mechanism: the mechanism that randomises the reports.
         candidates: how many clients were connected; the invited were drawn from them.
         invited: how many clients are asked for a report.
-        honest_fraction: share of the clients that can be counted on; see :class:`FederatedRound`.
         hides_shares: whether the server sees nothing of a sum's shares but their total.
         samples: how many reports each client that takes part sends.
         fewest: fewest clients whose reports are released. Where each sends several, every round is charged
@@ -38,7 +42,6 @@ class Invitation:
     mechanism: PrivateSum
     candidates: int
     invited: int
-    honest_fraction: float = 1.0
     hides_shares: bool = False
     samples: int = 1
     fewest: int = FEWEST_REPORTS
@@ -58,7 +61,15 @@ class Invitation:
 
 
 class ClientSampling(ABC):
-    """How the clients of a round are chosen, and what the round therefore costs."""
+    """How the clients of a round are chosen, and what the round therefore costs.
+
+    Attributes:
+        honest_fraction: share of the clients that follow the protocol and do not work together with the
+            adversary. The others may send anything: every ε is that of an honest client hidden among honest
+            ones. A sum has its own ``honest_fraction``, and this must be 1.
+    """
+
+    honest_fraction: float = 1.0
 
     @property
     def participation(self) -> float:
@@ -112,102 +123,89 @@ class ClientSampling(ABC):
         return _DEVIATIONS * math.sqrt(expected)
 
 
-class _ServerDraws(ClientSampling):
+class _ServerDraws(ClientSampling, Ranged):
     """The server sees who takes part: sampling amplifies only for who observes the model alone."""
 
+    @override
     def accounted(self, invitation: Invitation, *, answered: int, reports: int) -> FederatedRound:
-        """What a round cost; see :meth:`ClientSampling.accounted`."""
         _, reports = invitation.charged(answered=answered, clients=reports)
         return FederatedRound.drawn(
             invitation.sent,
             candidates=invitation.candidates,
             invited=invitation.invited,
             reports=reports,
-            honest_fraction=invitation.honest_fraction,
+            honest_fraction=self.honest_fraction,
         )
 
 
 @dataclass(frozen=True)
 class FixedSize(_ServerDraws):
-    """The server invites ``cohort`` of the connected clients, uniformly, or all if no more are left.
+    """The server invites ``cohort`` of the connected clients, uniformly, or all if no more are left."""
 
-    Raises:
-        ValueError: if the cohort is less than 2.
-    """
+    cohort: Annotated[int, whole_number(at_least=FEWEST_REPORTS)]
+    _: KW_ONLY
+    honest_fraction: _Share = field(default=1.0, repr=False)
 
-    cohort: int
-
-    def __post_init__(self) -> None:
-        checks.whole("cohort", self.cohort, at_least=FEWEST_REPORTS)
-
+    @override
     def draw(self, node_ids: Sequence[int]) -> list[int]:
-        """A uniform subset of ``cohort`` nodes; all nodes if they are fewer."""
         return random.SystemRandom().sample(node_ids, min(self.cohort, len(node_ids)))
 
+    @override
     def expected_reports(self, population: int) -> float:
-        """The size of the cohort, whatever the population."""
         return self.cohort
 
+    @override
     def _deviation(self, expected: float) -> float:
         return 0.0
 
 
 @dataclass(frozen=True)
 class Poisson(_ServerDraws):
-    """The server invites each connected client with probability ``rate``, independently.
+    """The server invites each connected client with probability ``rate``, independently."""
 
-    Raises:
-        ValueError: if the rate is not in (0, 1].
-    """
+    rate: _Share
+    _: KW_ONLY
+    honest_fraction: _Share = field(default=1.0, repr=False)
 
-    rate: float
-
-    def __post_init__(self) -> None:
-        checks.number("rate", self.rate, above=0, at_most=1)
-
+    @override
     def draw(self, node_ids: Sequence[int]) -> list[int]:
-        """Each node with probability ``rate``; this can be no node at all."""
         system = random.SystemRandom()
         drawn = [node for node in node_ids if system.random() < self.rate]
         system.shuffle(drawn)
         return drawn
 
+    @override
     def expected_reports(self, population: int) -> float:
-        """Expected number of reports of a round, rate · population."""
         return self.rate * population
 
 
 @dataclass(frozen=True)
-class SelfSampling(ClientSampling):
+class SelfSampling(ClientSampling, Ranged):
     """Every connected client is invited; each reports with probability ``rate`` by its own secret coin.
 
     The others send dummies that look the same. Behind a mix node not even the server knows who reported, so
     sampling amplifies against the server as well. To a multi-message sum the others add zeros, with their
     noise, so that nobody learns even how many took part; against the server that counts if the stage
-    hides shares (:attr:`ShuffleStage.hides_shares`).
+    hides shares (:attr:`ShuffleStage.hides_shares`)."""
 
-    Raises:
-        ValueError: if the rate is not in (0, 1].
-    """
-
-    rate: float
-
-    def __post_init__(self) -> None:
-        checks.number("rate", self.rate, above=0, at_most=1)
+    rate: _Share
+    _: KW_ONLY
+    honest_fraction: _Share = field(default=1.0, repr=False)
 
     @property
+    @override
     def participation(self) -> float:
-        """Probability with which an invited client reports: the rate."""
-        return float(self.rate)
+        return self.rate
 
+    @override
     def draw(self, node_ids: Sequence[int]) -> list[int]:
-        """Invite all nodes, in random order."""
         return random.SystemRandom().sample(node_ids, len(node_ids))
 
+    @override
     def expected_reports(self, population: int) -> float:
-        """Expected number of reports of a round, rate · population."""
         return self.rate * population
 
+    @override
     def accounted(self, invitation: Invitation, *, answered: int, reports: int) -> FederatedRound:
         """What a round cost: ``reports`` of those who answered, and nobody knows whose.
 
@@ -227,9 +225,10 @@ class SelfSampling(ClientSampling):
             answered=answered,
             reports=reports,
             rate=self.rate,
-            honest_fraction=invitation.honest_fraction,
+            honest_fraction=self.honest_fraction,
         )
 
+    @override
     def planned(self, invitation: Invitation, *, minimum: int) -> FederatedRound:
         """The round in which a fifth does not answer, and more of the rest report than in nearly any round.
 
@@ -243,6 +242,6 @@ class SelfSampling(ClientSampling):
         reports = math.ceil(expected + _DEVIATIONS * math.sqrt(expected * (1 - self.rate)))
         return self.accounted(invitation, answered=answered, reports=min(max(reports, minimum), answered))
 
+    @override
     def fewest_answers(self, *, invited: int, minimum: int) -> int:
-        """Four of five that were invited: reports hide among dummies."""
         return max(minimum, math.ceil(_KEPT * invited))

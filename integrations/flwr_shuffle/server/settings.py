@@ -2,50 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from flwr_shuffle.evaluation import PrivateEvaluation
+from flwr_shuffle.grids import Waiting
 from flwr_shuffle.server.sampling import FEWEST_REPORTS, ClientSampling, FixedSize, SelfSampling
-from flwr_shuffle.stages.in_memory import InMemoryStage, SummingStage
-from flwr_shuffle.stages.stage import ShuffleStage
+from flwr_shuffle.stages.stage import InMemoryStage, ShuffleStage, SummingStage
+from flwr_shuffle.updates import Updates
+from flwr_shuffle.wire import of_kind
 from shuffle_plugins.accounting import Adversary
-from shuffle_plugins.core import checks
+from shuffle_plugins.core import Delta, Positive, Ranged, checks, one_of, whole_number
 from shuffle_plugins.mechanisms import Kind, PrivateSum, Spec, SumSpec, available, summary
 from shuffle_plugins.mechanisms import MechanismSpec as MechanismSpec
 from shuffle_plugins.shuffler import InMemoryShuffler, Shuffler
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Checked settings of a run; the fields are those of :class:`ShuffleStrategy`.
+def _evaluation(name: str, value: object) -> object:
+    if not isinstance(value, PrivateEvaluation) and value not in (None, "raw"):
+        raise ValueError(f'{name} is a PrivateEvaluation, "raw" or None, got {value!r}')
+    return value
 
-    Raises:
-        ValueError: if a field is out of range, or they contradict each other.
-    """
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Ranged):
+    """Checked settings of a run; the fields are those of :class:`ShuffleStrategy`."""
 
     mechanism: Spec
-    sampling: ClientSampling
-    population: int
-    minimum_reports: int | None
-    honest_fraction: float
+    sampling: Annotated[
+        ClientSampling, of_kind(ClientSampling, "FixedSize, Poisson or SelfSampling, such as FixedSize(100)")
+    ]
+    population: Annotated[int, whole_number(at_least=FEWEST_REPORTS)]
+    minimum_reports: Annotated[int, whole_number(at_least=FEWEST_REPORTS)] | None
     stage: ShuffleStage
-    delta: float
-    max_epsilon: float | None
-    adversary: Adversary
-    connect_timeout: float
-    poll_interval: float
-    records_per_client: int = 1
-    samples_per_client: int = 1
-    trained: Callable[[str], bool] | None = None
+    delta: Delta
+    max_epsilon: Positive | None
+    adversary: Annotated[Adversary, one_of(Adversary)]
+    updates: Annotated[Updates, of_kind(Updates, "Updates(…)")]
+    waiting: Annotated[Waiting, of_kind(Waiting, "Waiting(…)")]
+    evaluation: Annotated[PrivateEvaluation | Literal["raw"] | None, _evaluation]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.sampling, ClientSampling):
-            raise ValueError(
-                "sampling must be FixedSize, Poisson or SelfSampling, such as FixedSize(100); got "
-                f"{self.sampling!r}"
-            )
-        most = checks.whole("population", self.population, at_least=FEWEST_REPORTS)
+        super().__post_init__()
+        most = self.population
         if isinstance(self.sampling, FixedSize):
             most = self.sampling.cohort
             if most > self.population:
@@ -53,25 +52,17 @@ class Settings:
                     f"a cohort of {most} cannot be drawn from a population of {self.population}; wait for "
                     "more clients (population) or draw fewer"
                 )
-        if self.minimum_reports is not None:
-            checks.whole("minimum_reports", self.minimum_reports, at_least=FEWEST_REPORTS, at_most=most)
-        share = checks.number("honest_fraction", self.honest_fraction, above=0, at_most=1)
-        checks.delta(self.delta)
-        if self.max_epsilon is not None:
-            checks.number("max_epsilon", self.max_epsilon, above=0)
-        object.__setattr__(self, "adversary", Adversary(self.adversary))
-        for name in ("connect_timeout", "poll_interval"):
-            seconds = getattr(self, name)
-            if type(seconds) not in (int, float) or not seconds > 0:  # may be infinite
-                raise ValueError(f"{name} is a positive number of seconds, got {seconds!r}")
-        if self.trained is not None and not callable(self.trained):
-            raise ValueError(f"trained is a function of an array's name, got {self.trained!r}")
+        if (self.minimum_reports or 0) > most:
+            raise ValueError(
+                f"minimum_reports is {self.minimum_reports}, and a round has at most {most} reports"
+            )
+        share = checks.number("honest_fraction", self.sampling.honest_fraction, above=0, at_most=1)
         self._check_records()
         if self.mechanism.cohort is not None:
             if share != 1:
                 raise ValueError(
                     "the noise of a sum is made for the honest clients among its own: leave honest_fraction "
-                    f"out here and build the sum with honest_fraction={share:g}"
+                    f"out of the sampling and build the sum with honest_fraction={share:g}"
                 )
             self._check_sum(self.mechanism.cohort)
         elif self.stage.adds_up:
@@ -85,28 +76,24 @@ class Settings:
                 f"{most} (minimum_reports={self.minimum_reports}): invite more clients, or "
                 "lower the stage's minimum"
             )
+        if isinstance(self.evaluation, PrivateEvaluation):
+            self.spec_of(self.evaluation)  # refuses before the run what the stage does not take
 
     def _check_records(self) -> None:
         """Refuse rounds of several records or reports per client that are not accounted."""
-        records = checks.whole("records_per_client", self.records_per_client)
-        if checks.whole("samples_per_client", self.samples_per_client) > records:
-            raise ValueError(
-                f"samples_per_client must be at most records_per_client, got {self.samples_per_client} of "
-                f"{records}: a client reports on a record at most once in a round"
-            )
-        if records > 1 and self.mechanism.must_be_summed:
+        if self.updates.records_per_client > 1 and self.mechanism.must_be_summed:
             raise ValueError(
                 "the draw of records is not accounted for sums, whose reports hide in each other: take a "
                 "one-message mechanism, or leave records_per_client out"
             )
-        if self.samples_per_client == 1:
+        if self.updates.samples_per_client == 1:
             return
         if not self.stage.takes_several:
             raise ValueError(
                 "this stage does not take several reports of a client apart: use a MixNodeStage with a "
                 "single mixer, a shuffler in this process, or samples_per_client=1"
             )
-        if isinstance(self.sampling, SelfSampling) and self.honest_fraction < 1:
+        if isinstance(self.sampling, SelfSampling) and self.sampling.honest_fraction < 1:
             raise ValueError(
                 "with samples_per_client > 1 and self-sampling no bound is known for honest_fraction < 1: "
                 "use FixedSize or Poisson, or samples_per_client=1"
@@ -151,11 +138,7 @@ class Settings:
             )
 
     def spec_of(self, evaluation: PrivateEvaluation) -> Spec:
-        """The mechanism of the reports of an evaluation beside this training.
-
-        Raises:
-            ValueError: if the stage does not take such reports, or nothing is known of such a sum.
-        """
+        """The mechanism of an evaluation's reports; ValueError if the stage does not take them."""
         if evaluation.local_epsilon is not None and self.mechanism.must_be_summed:
             raise ValueError(
                 "clients that agree to sums send no single reports of metrics: give "
@@ -184,12 +167,7 @@ class Settings:
 def mechanism_of(
     randomizer: str | MechanismSpec | PrivateSum, *, local_epsilon: float | None, clipping_norm: float | None
 ) -> Spec:
-    """The spec of the mechanism that a user named or gave.
-
-    Raises:
-        ValueError: if a name is unknown or lacks its numbers, or if numbers are given beside a mechanism that
-            has its own.
-    """
+    """The spec of the mechanism that a user named or gave."""
     if isinstance(randomizer, PrivateSum) and randomizer.must_be_summed:
         if local_epsilon is not None or clipping_norm is not None:
             raise ValueError("a sum has its own noise and radius; leave out both arguments")
@@ -216,11 +194,7 @@ def mechanism_of(
 
 
 def stage_of(shuffler: ShuffleStage | Shuffler | None, *, mechanism: Spec) -> ShuffleStage:
-    """The stage that a user gave, or one in this process: around the shuffler given, or as reports need it.
-
-    Raises:
-        ValueError: if ``shuffler`` is neither a stage nor a shuffler.
-    """
+    """The stage that a user gave, or one in this process, around the shuffler given or as reports need it."""
     if isinstance(shuffler, ShuffleStage):
         return shuffler
     if shuffler is not None:

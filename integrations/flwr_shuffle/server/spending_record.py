@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 
@@ -23,24 +24,13 @@ class SpendingRecord:
     A round that was begun and neither received nor refused stays charged at its highest possible cost.
 
     Args:
-        accountant: adds up the rounds of this process; with a ledger it takes over the ledger's rounds, too.
-        ledger: what outlives this process; None records in memory alone.
+        kept: where rounds are recorded: in a ledger, which outlives this process, or in an accountant alone.
         settings: the run's settings; the budget is in them.
-
-    Raises:
-        ValueError: if both know rounds, which could be the same.
     """
 
-    def __init__(
-        self, accountant: FederatedAccountant, *, ledger: BudgetLedger | None, settings: Settings
-    ) -> None:
-        if ledger is not None and accountant.num_rounds:
-            raise ValueError(
-                "the accountant knows rounds already, and so may the ledger: with a ledger give a fresh "
-                "accountant, or none"
-            )
-        self._accountant = accountant
-        self._ledger = ledger
+    def __init__(self, kept: BudgetLedger | FederatedAccountant, *, settings: Settings) -> None:
+        self._ledger = kept if isinstance(kept, BudgetLedger) else None
+        self._accountant = kept.accountant() if isinstance(kept, BudgetLedger) else kept
         self._settings = settings
         self._open: tuple[bytes, FederatedRound] | None = None
         self._era = ""
@@ -85,11 +75,7 @@ class SpendingRecord:
         return self._ledger is not None
 
     def claim(self, *, app: str, layout: str) -> None:
-        """Go on with the ledger's budget only if it is of this app and of a model with these arrays.
-
-        Raises:
-            LedgerError: if it is not.
-        """
+        """Go on with the ledger's budget only if it is of this app and of a model with these arrays."""
         if self._ledger is not None:
             self._ledger.claim(app=app, layout=layout)
 
@@ -100,8 +86,27 @@ class SpendingRecord:
         """
         self.settle()
         if self._ledger is not None:
-            found = self._ledger.accountant(method=self._accountant.method)
-            self._accountant.load_state_dict(found.state_dict())
+            self._accountant.load_state_dict(self._ledger.accountant().state_dict())
+        self.rename()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on with the rounds of a saved state of the accountant.
+
+        Raises:
+            ValueError: if it is none, the run has a ledger, or the state lacks a round that is recorded here:
+                what was spent would be forgotten.
+        """
+        if self._ledger is not None:
+            raise ValueError("the ledger records the rounds of this run; there is nothing to restore")
+        restored, known = FederatedAccountant(method=self._accountant.method), self.charged().history
+        restored.load_state_dict(state)
+        if restored.history[: len(known)] != known:
+            raise ValueError(
+                f"the state is older than this strategy: of the {len(known)} rounds recorded here it lacks "
+                "some, which would cost nothing any more. Load it into a new strategy, or a state saved later"
+            )
+        self._open = None
+        self._accountant.load_state_dict(state)
         self.rename()
 
     def rename(self) -> None:
@@ -114,11 +119,7 @@ class SpendingRecord:
         return None if self._ledger is None else self._ledger.last_checkpoint()
 
     def check_budget(self, federated_round: FederatedRound) -> None:
-        """Let one more such round pass if the budget allows it; without a budget any round passes.
-
-        Raises:
-            BudgetExhausted: if ε after it could be more than the budget.
-        """
+        """Raise BudgetExhausted if ε after one more such round could be more than a budget."""
         settings = self._settings
         if settings.max_epsilon is not None and self._accountant.would_exceed(
             federated_round,
@@ -165,11 +166,8 @@ class SpendingRecord:
         self._open = None
 
     def refuse(self, *, actual: FederatedRound | None, participants: Iterable[str] | None) -> None:
-        """Record that nothing of the round is released.
-
-        Args:
-            actual: what it cost all the same; None if nobody saw its reports shuffled.
-            participants: who took part, if that is known.
+        """Record that nothing of the round is released, and what it cost if reports were seen all the
+        same.
         """
         names = None if actual is None or participants is None else list(participants)
         if self._ledger is not None:

@@ -15,31 +15,32 @@ from flwr.serverapp.strategy import Result, Strategy
 # Flower has no public address for what its accountants answer.
 from flwr.supercore.privacy_accounting import PrivacySpent
 from torch import Tensor
+from typing_extensions import override
 
-from flwr_shuffle.clipping import QuantileClipping, UpdateTerms
 from flwr_shuffle.evaluation import PrivateEvaluation, record_of
-from flwr_shuffle.failures import Failures
-from flwr_shuffle.server.checkpoints import ModelState, restore_strategy, strategy_state
-from flwr_shuffle.server.rounds import Rounds, SentRound
-from flwr_shuffle.server.run_log import log_summary
-from flwr_shuffle.server.sampling import ClientSampling
-from flwr_shuffle.server.settings import Settings, mechanism_of, stage_of
-from flwr_shuffle.server.spending_record import SpendingRecord
-from flwr_shuffle.server.statement import statement_of
-from flwr_shuffle.server.wrapped_strategy import (
+from flwr_shuffle.grids import Waiting
+from flwr_shuffle.server.inner_strategy import (
+    ModelState,
     check_strategy,
     evaluation_messages,
     messages_of,
     needs_one_reply,
     own_start,
+    restore_strategy,
     starting,
+    strategy_state,
     synthetic_reply,
     typed_alike,
     weight_key,
 )
+from flwr_shuffle.server.report import log_summary, statement_of
+from flwr_shuffle.server.rounds import Rounds, SentRound
+from flwr_shuffle.server.sampling import ClientSampling
+from flwr_shuffle.server.settings import Settings, mechanism_of, stage_of
+from flwr_shuffle.server.spending_record import SpendingRecord
 from flwr_shuffle.stages.grid import ShuffleGrid
 from flwr_shuffle.stages.stage import ShuffleStage
-from flwr_shuffle.updates import Layout
+from flwr_shuffle.updates import Failures, Layout, Updates, UpdateTerms
 from shuffle_plugins.accounting import (
     Adversary,
     FederatedAccountant,
@@ -60,17 +61,13 @@ class ShuffleStrategy(Strategy):
     Wrap a strategy, put a ``ShuffleMod`` first among the client app's mods, and call :meth:`start` as usual.
     In each round the clients' updates are clipped to the mechanism's ball and randomised before they leave
     the client; the inner strategy gets one reply, the current model moved by the unbiased mean of the
-    shuffled reports, with weight 1. What a round costs is recorded before the inner strategy sees it.
+    shuffled reports, with weight 1. What a round costs is recorded before the inner strategy sees it, and a
+    round with too few reports is not released. docs/guides/flower.md is the manual.
 
     Every ε is certified, for replace-one neighbours, and says against which :class:`Adversary` it holds: who
     observes the models, for whom sampling amplifies; or the server, which knows who took part, and then it is
     the ε of the client that took part most often. Both assume that the shuffle works; the stage's ``trust``
     says who must be trusted for that. If nobody is trusted, a client's ε is the sum of its ε0.
-
-    A round with too few reports is not released: the model stays as it is. With a ledger, a run that was
-    killed goes on from its last completed round, with all that it spent. The momentum and the moments of
-    Flower's own strategies are restored, and the state of any strategy with ``state_dict`` and
-    ``load_state_dict``; another strategy starts without what it kept between rounds.
 
     Args:
         strategy: FedAvg, FedAvgM, FedProx, FedAdam, FedAdagrad, FedYogi or your own. It must send one message
@@ -87,56 +84,28 @@ class ShuffleStrategy(Strategy):
         sampling: who takes part: :class:`FixedSize`, :class:`Poisson` or :class:`SelfSampling`.
         population: fewest clients that must be connected for a round to start. Each round draws from all that
             are connected, and is accounted for with their number.
-        adaptive_clipping: lets the clipping norm follow a quantile of the clients' updates; it starts at
-            ``clipping_norm``. A sum's ``dim`` must then be one more than the model's.
-        records_per_client: m, how many records each client has, if its reports are to be on single ones; 1
-            for reports on all that a client has. In every round a client draws ``samples_per_client`` of its
-            records in secret, trains on each by itself (:func:`drawn_record` tells its app which), and sends
-            a report on each. Every ε here remains that of a client, for neighbours that differ in all of its
-            records; ``accountant.records_epsilon`` has that of one record. Sums are refused.
-        samples_per_client: s, how many of its records a client reports on in a round. With more than 1 every
-            round is charged for ``minimum_reports`` clients, whose reports together are s·ε0-LDP.
-        trained: which of the model's floating-point arrays are trained, by their names; all unless set.
-            Clients must return these, and of all others the server's values stay.
-            ``lambda name: "bn" not in name`` is FedBN, ``lambda name: name.startswith("head.")`` trains a
-            head alone. Running statistics (names that end in ``running_mean`` or ``running_var``) are never
-            trained: with noise a variance is soon negative.
-        max_examples: weighs each update by the client's number of examples divided by this public number, and
-            by 1 if the client has more. The weights stay on the clients; an update is weighed before it is
-            clipped. None weighs all clients alike.
-        shuffler: a stage, or a shuffler in this process; by default a stage in this process, which for a sum
-            is a :class:`SummingStage`.
         minimum_reports: fewest clients whose reports are released, at least 2 and the shuffler's own
             minimum; by default 80 % of what can be expected (:meth:`ClientSampling.default_minimum`), which
             a fifth of the clients dropping out misses in half of all rounds: see the guide. The
             budget is checked before anything is sent, as if the round had so few (if clients sample
             themselves: as if a fifth dropped out), and again before release if it cost more.
-        honest_fraction: share of the clients that follow the protocol and do not work together with the
-            adversary; 1 by default. The others may send anything: every ε is that of an honest client hidden
-            among honest ones. If clients sample themselves, dummies beyond what ``rate`` explains are never
-            counted. A sum has its own ``honest_fraction``.
-        accountant: adds up the rounds; a fresh one by default. With a ledger it must be fresh.
-        ledger: a budget ledger, or the path of one; None records in this process alone. A path is relative to
-            the server's working folder, which in a deployment is the SuperLink's; it is logged.
-        model: name of the model whose budget it is, if ``ledger`` is a path.
-        app: name of the app that the ledger's budget belongs to; by default the run's own,
-            ``publisher/name``. A run of another app, or of a model with other arrays, cannot use it.
+        updates: what clients report on, and how they prepare it.
+        shuffler: a stage, or a shuffler in this process; by default a stage in this process, which for a sum
+            is a :class:`SummingStage`.
         delta: δ of every ε, in (0, 1); at most 1 / population is usual.
         max_epsilon: ε that must not be exceeded; None sets no budget.
         budget_against: the adversary against whom ``max_epsilon`` must hold.
+        ledger: where rounds are recorded: a :class:`BudgetLedger`, or the path of one, whose model is then
+            ``"model"``; or an accountant, in this process alone, which is the default. With a ledger a run
+            that was killed goes on from its last completed round. A path is relative to the server's working
+            folder, which in a deployment is the SuperLink's; it is logged.
         evaluation: what clients are asked about a model. None, the default, asks nothing, whatever the inner
             strategy would. A :class:`PrivateEvaluation` asks clients, drawn anew by ``sampling``, for metrics
             as randomised reports, shuffled by the same stage and charged to the same budget; an evaluation
             that the budget does not allow is left out. ``"raw"`` sends what the inner strategy sends: the
             replies are NOT private, and come from clients whose operators allow them
             (``shuffle-allow-evaluate=true``).
-        connect_timeout: seconds to wait for ``population`` clients at the start of a round. Later than in the
-            run's first round, fewer will do after that time, down to ``minimum_reports``: clients may be gone
-            for good. Their number is what each round is accounted for.
-        poll_interval: seconds between two checks for them.
-
-    Raises:
-        ValueError: if arguments are out of range or contradict each other.
+        waiting: how long to wait for clients.
 
     Example:
         >>> from flwr.serverapp.strategy import FedAvg
@@ -158,24 +127,15 @@ class ShuffleStrategy(Strategy):
         clipping_norm: float | None = None,
         sampling: ClientSampling,
         population: int,
-        adaptive_clipping: QuantileClipping | None = None,
-        records_per_client: int = 1,
-        samples_per_client: int = 1,
-        trained: Callable[[str], bool] | None = None,
-        max_examples: int | None = None,
-        shuffler: ShuffleStage | Shuffler | None = None,
         minimum_reports: int | None = None,
-        honest_fraction: float = 1.0,
-        accountant: FederatedAccountant | None = None,
-        ledger: BudgetLedger | str | os.PathLike[str] | None = None,
-        model: str = "model",
-        app: str | None = None,
+        updates: Updates | None = None,
+        shuffler: ShuffleStage | Shuffler | None = None,
         delta: float,
         max_epsilon: float | None = None,
         budget_against: Adversary = Adversary.MODEL_OBSERVER,
+        ledger: BudgetLedger | FederatedAccountant | str | os.PathLike[str] | None = None,
         evaluation: PrivateEvaluation | Literal["raw"] | None = None,
-        connect_timeout: float = 600.0,
-        poll_interval: float = 1.0,
+        waiting: Waiting | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(strategy, Strategy):
@@ -183,41 +143,32 @@ class ShuffleStrategy(Strategy):
         check_strategy(strategy)
         self.strategy = strategy
         mechanism = mechanism_of(randomizer, local_epsilon=local_epsilon, clipping_norm=clipping_norm)
+        updates = Updates() if updates is None else updates
         self._settings = Settings(
             mechanism=mechanism,
             sampling=sampling,
             population=population,
             minimum_reports=minimum_reports,
-            honest_fraction=honest_fraction,
             stage=stage_of(shuffler, mechanism=mechanism),
             delta=delta,
             max_epsilon=max_epsilon,
             adversary=budget_against,
-            connect_timeout=connect_timeout,
-            poll_interval=poll_interval,
-            records_per_client=records_per_client,
-            samples_per_client=samples_per_client,
-            trained=trained,
+            updates=updates,
+            waiting=Waiting() if waiting is None else waiting,
+            evaluation=evaluation,
         )
-        if ledger is not None and not isinstance(ledger, BudgetLedger):
-            ledger = BudgetLedger(ledger, model=model)
-        if not isinstance(evaluation, PrivateEvaluation) and evaluation not in (None, "raw"):
-            raise ValueError(f'evaluation is a PrivateEvaluation, "raw" or None, got {evaluation!r}')
-        if isinstance(evaluation, PrivateEvaluation):
-            self._settings.spec_of(evaluation)  # refuses before the run what the stage does not take
-        self._evaluation = evaluation
-        self._app = app
-        self._record = SpendingRecord(
-            accountant or FederatedAccountant(), ledger=ledger, settings=self._settings
-        )
+        if ledger is None:
+            ledger = FederatedAccountant()
+        elif not isinstance(ledger, (BudgetLedger, FederatedAccountant)):
+            ledger = BudgetLedger(ledger)
+        self._record = SpendingRecord(ledger, settings=self._settings)
         self._rounds = Rounds(self._settings, record=self._record)
         self._failures = Failures()
         self._arrays: ArrayRecord | None = None
         self._done = 0
-        self._adaptive = adaptive_clipping
         self._terms = UpdateTerms(
-            clipping_norm=None if adaptive_clipping is None else float(mechanism.radius),
-            max_examples=max_examples,
+            clipping_norm=None if updates.adaptive_clipping is None else float(mechanism.radius),
+            max_examples=updates.max_examples,
             examples_key=weight_key(strategy),
         )
 
@@ -247,14 +198,7 @@ class ShuffleStrategy(Strategy):
         return self._record.accountant
 
     def spending(self, delta: float | None = None) -> FederatedSpending:
-        """What all rounds cost, against each adversary, with lower bounds.
-
-        Args:
-            delta: δ; the strategy's own by default.
-
-        Raises:
-            ValueError: if ``delta`` is out of range.
-        """
+        """What all rounds cost, against each adversary, with lower bounds; by default at the strategy's δ."""
         return self.accountant.spending(self._settings.delta if delta is None else delta)
 
     def statement(self, *, delta: float | None = None, unit: Unit = Unit.CLIENT) -> PrivacyStatement:
@@ -265,18 +209,9 @@ class ShuffleStrategy(Strategy):
         Args:
             delta: δ; the strategy's own by default.
             unit: what a client stands for; ``"user"`` if each is one person with all data of theirs.
-
-        Raises:
-            ValueError: if ``delta`` is out of range.
         """
-        return statement_of(
-            self._settings,
-            self._record,
-            delta=self._settings.delta if delta is None else delta,
-            unit=unit,
-            terms=self._terms,
-            evaluation=self._evaluation,
-        )
+        delta = self._settings.delta if delta is None else delta
+        return statement_of(self._settings, self._record, delta=delta, unit=unit, terms=self._terms)
 
     def get_epsilon(self, delta: float) -> float:
         """The certified ε against the adversary of the budget."""
@@ -300,13 +235,12 @@ class ShuffleStrategy(Strategy):
         """Go on with the rounds of :meth:`state_dict`.
 
         Raises:
-            ValueError: if it is not the state of an accountant, or the run has a ledger.
+            ValueError: if it is not the state of an accountant, is older than what this strategy has
+                recorded, or the run has a ledger.
         """
-        if self._record.durable:
-            raise ValueError("the ledger records the rounds of this run; there is nothing to restore")
-        self.accountant.load_state_dict(state)
-        self.accountant.rename()
+        self._record.restore(state)
 
+    @override
     def start(
         self,
         grid: Grid,
@@ -342,10 +276,7 @@ class ShuffleStrategy(Strategy):
         self._record.reload()
         self._arrays, self._done, self._failures = None, 0, Failures()  # of an earlier start() of this object
         self._rounds.start(num_rounds=num_rounds)
-        self._record.claim(
-            app=str(grid.run.fab_id) if self._app is None else self._app,
-            layout=Layout.of(initial_arrays).digest,
-        )
+        self._record.claim(app=str(grid.run.fab_id), layout=Layout.of(initial_arrays).digest)
         self._resume(initial_arrays)
         shuffled.open()
         done = self._done
@@ -386,6 +317,7 @@ class ShuffleStrategy(Strategy):
             evaluate_metrics_serverapp=_later(result.evaluate_metrics_serverapp, done),
         )
 
+    @override
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
@@ -404,6 +336,7 @@ class ShuffleStrategy(Strategy):
         self._rounds.begin(messages, server_round=server_round, candidates=candidates, terms=self._terms)
         return messages
 
+    @override
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
@@ -418,10 +351,11 @@ class ShuffleStrategy(Strategy):
         if received is None:
             return None, None
         sent, total = received
-        mean, share = sent.terms.read(sent.mean(total), sent.invitation.mechanism)
-        if share is not None and self._adaptive is not None:
-            norm = self._adaptive.moved(sent.terms.clipping_norm or 0.0, share=share)
-            self._terms = sent.terms.at(norm)
+        mean, share = sent.instruction.update.read(sent.mean(total), sent.invitation.mechanism)
+        adaptive = self._settings.updates.adaptive_clipping
+        if share is not None and adaptive is not None:
+            norm = adaptive.moved(sent.instruction.update.clipping_norm or 0.0, share=share)
+            self._terms = sent.instruction.update.at(norm)
             _log.info(
                 "aggregate_train: %.0f %% were within the clipping norm; it is now %.3g", 100 * share, norm
             )
@@ -432,12 +366,13 @@ class ShuffleStrategy(Strategy):
             metrics["failed"] = failed
         return arrays, metrics
 
+    @override
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """What clients are asked about the model, by ``evaluation``; called by Flower."""
         server_round += self._done
-        asked = self._evaluation
+        asked = self._settings.evaluation
         if asked == "raw":
             return list(self.strategy.configure_evaluate(server_round, arrays, config, grid))
         if asked is None or server_round % asked.every:
@@ -456,30 +391,31 @@ class ShuffleStrategy(Strategy):
             return []
         return messages
 
+    @override
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """What clients answered, put together; called by Flower.
 
         Of a :class:`PrivateEvaluation` the mean of each metric, with ``reports``, ``epsilon-observer`` and
         ``epsilon-server`` as in training; None if nothing is released.
         """
-        if self._evaluation == "raw":
+        if self._settings.evaluation == "raw":
             return self.strategy.aggregate_evaluate(server_round + self._done, replies)
-        if self._evaluation is None:
+        if self._settings.evaluation is None:
             return None
         received = self._rounds.receive(replies)
         if received is None:
             return None
         sent, total = received
-        self._record.complete(sent.token, checkpoint=None)
-        return self._with_spending(sent, record_of(sent.metrics, sent.mean(total)), total.reports)
+        self._record.complete(sent.instruction.token, checkpoint=None)
+        return self._with_spending(sent, record_of(sent.instruction.metrics, sent.mean(total)), total.reports)
 
+    @override
     def summary(self) -> None:
         """Log what protects the clients and what was spent, then the inner strategy's summary."""
         log_summary(
             self._settings,
             self._record,
             clipping_norm=self.clipping_norm,
-            evaluation=self._evaluation,
             one_reply=needs_one_reply(self.strategy),
         )
         self.strategy.summary()
@@ -499,7 +435,7 @@ class ShuffleStrategy(Strategy):
                 "(model=…) or another ledger"
             )
         norm = restore_strategy(self.strategy, state.strategy)
-        if norm is not None and self._adaptive is not None:
+        if norm is not None and self._settings.updates.adaptive_clipping is not None:
             self._terms = self._terms.at(norm)
         self._arrays = state.arrays
         self._done = checkpoint.server_round
@@ -508,16 +444,16 @@ class ShuffleStrategy(Strategy):
         """What the inner strategy makes of the mean, saved with what the next process needs."""
         moved = sent.layout.shifted(sent.arrays, mean)
         reply = synthetic_reply(self.strategy, moved, key=sent.arrays_key)
-        arrays, metrics = self.strategy.aggregate_train(sent.server_round, [reply])
+        arrays, metrics = self.strategy.aggregate_train(sent.instruction.server_round, [reply])
         if arrays is None:
-            self._record.complete(sent.token, checkpoint=None)
+            self._record.complete(sent.instruction.token, checkpoint=None)
             return None, metrics
         arrays = typed_alike(arrays, sent.arrays)
         checkpoint = None
         if self._record.durable:
             kept = strategy_state(self.strategy, clipping_norm=self._terms.clipping_norm)
             checkpoint = ModelState(arrays, kept).to_bytes()
-        self._record.complete(sent.token, checkpoint=checkpoint)
+        self._record.complete(sent.instruction.token, checkpoint=checkpoint)
         self._arrays = arrays
         return arrays, metrics
 

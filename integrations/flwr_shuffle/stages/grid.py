@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -14,10 +13,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.serverapp import Grid
 
+from flwr_shuffle.grids import WrappedGrid, arriving
 from flwr_shuffle.messages import RECORD_KEY, ClientRefusal, Instruction
 from flwr_shuffle.stages.stage import Anonymous, Replies, ShuffleStage
 from flwr_shuffle.updates import Layout
-from flwr_shuffle.wrapped_grid import WrappedGrid, arriving
 
 _log = logging.getLogger("flwr")
 _REFUSALS = frozenset(str(code) for code in ClientRefusal)
@@ -79,11 +78,7 @@ class ShuffleGrid(WrappedGrid):
         return self._stage
 
     def open(self) -> None:
-        """Let the stage find the nodes it needs; called before each round, as nodes come and go.
-
-        Raises:
-            RuntimeError: if one is not connected.
-        """
+        """Let the stage find the nodes it needs; called before each round, as nodes come and go."""
         self._stage.open(self._grid)
 
     def get_node_ids(self) -> list[int]:
@@ -111,12 +106,7 @@ class ShuffleGrid(WrappedGrid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Send and wait; replies to a shuffle instruction come back as one :class:`AnonymousReply`.
-
-        Raises:
-            ValueError: if some messages have an instruction and others do not, if their instructions or the
-                layouts of their models differ, or if a node is asked twice or is no client.
-        """
+        """Send and wait; replies to a shuffle instruction come back as one :class:`AnonymousReply`."""
         sent = list(messages)
         if not any(_is_shuffled(message) for message in sent):
             return super().send_and_receive(sent, timeout=timeout)
@@ -134,19 +124,14 @@ class ShuffleGrid(WrappedGrid):
                 return reply
             return self._stage.take(reply, instruction=instruction, dim=dim)
 
-        received = _Received.of(map(taken, arriving(self._grid, sent, timeout=timeout)), sent=sent)
-        received.log()
+        replies = _received(map(taken, arriving(self._grid, sent, timeout=timeout)), sent=sent)
         self._serving |= {
-            reply.metadata.src_node_id
-            for reply in received.replies
-            if _errors([reply])[ClientRefusal.SERVICE_NODE]
+            reply.metadata.src_node_id for reply in replies if _errors([reply])[ClientRefusal.SERVICE_NODE]
         }
         anonymous = self._stage.collect(
-            Replies(
-                messages=received.replies, instruction=instruction, dim=dim, grid=self._grid, timeout=timeout
-            )
+            Replies(messages=replies, instruction=instruction, dim=dim, grid=self._grid, timeout=timeout)
         )
-        return [AnonymousReply(anonymous, token=instruction.token, errors=_errors(received.replies))]
+        return [AnonymousReply(anonymous, token=instruction.token, errors=_errors(replies))]
 
 
 def _is_shuffled(message: Message) -> bool:
@@ -177,70 +162,50 @@ def _common(messages: Sequence[Message]) -> tuple[Instruction, int]:
     return instruction, instruction.report_dim(layouts.pop().dim)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Received:
-    """What came back from a round's clients, sorted by who can have sent it.
+def _received(replies: Iterable[Message], *, sent: Sequence[Message]) -> list[Message]:
+    """At most one reply from each invited node: what it answered, or its error. The log says what else came.
 
     A client that does not answer has dropped out. If it stopped sending heartbeats or its answer expired, the
     SuperLink answers in its place, with an error under the SuperLink's node id; only the message that the
     error replies to says which client it was. Messages that no invited client can have sent are ignored: if
     they made a round fail, anybody could stop a run.
-
-    Attributes:
-        replies: at most one from each invited node: what it answered, or its error.
-        lost: clients in whose place the SuperLink answered with an error.
-        silent: clients from which nothing came in time.
-        ignored: messages left out, because no invited node sent them or the node had answered already.
     """
-
-    replies: list[Message]
-    lost: int
-    silent: int
-    ignored: int
-
-    @classmethod
-    def of(cls, replies: Iterable[Message], *, sent: Sequence[Message]) -> _Received:
-        coming = iter(replies)
-        first_come = list(islice(coming, 1))  # messages have ids of their own once they are sent
-        asked = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
-        if len(asked) < len(sent):  # a grid that sends copies leaves these messages without ids of their own
-            asked = {}
-        invited = {message.metadata.dst_node_id for message in sent}
-        answers: dict[int, Message] = {}
-        lost: set[int] = set()
-        ignored = 0
-        for reply in chain(first_come, coming):
-            sender = reply.metadata.src_node_id
-            node = asked.get(reply.metadata.reply_to_message_id) if asked else sender
-            first = node not in answers or (answers[node].has_error() and not reply.has_error())
-            if node in invited and sender == node and first:
-                answers[node] = reply
-            elif node in invited and sender == SUPERLINK_NODE_ID and reply.has_error():
-                lost.add(node)
-            else:
-                ignored += 1
-        gone = lost - answers.keys()
-        return cls(
-            replies=list(answers.values()),
-            lost=len(gone),
-            silent=len(invited - answers.keys() - gone),
-            ignored=ignored,
+    coming = iter(replies)
+    first_come = list(islice(coming, 1))  # messages have ids of their own once they are sent
+    asked = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
+    if len(asked) < len(sent):  # a grid that sends copies leaves these messages without ids of their own
+        asked = {}
+    invited = {message.metadata.dst_node_id for message in sent}
+    answers: dict[int, Message] = {}
+    lost: set[int] = set()
+    ignored = 0
+    for reply in chain(first_come, coming):
+        sender = reply.metadata.src_node_id
+        node = asked.get(reply.metadata.reply_to_message_id) if asked else sender
+        first = node not in answers or (answers[node].has_error() and not reply.has_error())
+        if node in invited and sender == node and first:
+            answers[node] = reply
+        elif node in invited and sender == SUPERLINK_NODE_ID and reply.has_error():
+            lost.add(node)
+        else:
+            ignored += 1
+    lost -= answers.keys()
+    silent = len(invited) - len(answers) - len(lost)
+    if lost or silent:
+        _log.warning(
+            "%d of %d clients dropped out: the SuperLink lost %d, and %d did not answer in time",
+            len(lost) + silent,
+            len(invited),
+            len(lost),
+            silent,
         )
-
-    def log(self) -> None:
-        """Say how many clients dropped out, and how."""
-        invited = len(self.replies) + self.lost + self.silent
-        if self.lost or self.silent:
-            _log.warning(
-                "%d of %d clients dropped out: the SuperLink lost %d, and %d did not answer in time",
-                self.lost + self.silent,
-                invited,
-                self.lost,
-                self.silent,
-            )
-        if self.ignored:
-            _log.warning("%d messages were ignored: no invited client sent them", self.ignored)
-        _log_errors(self.replies, invited=invited)
+    if ignored:
+        _log.warning("%d messages were ignored: no invited client sent them", ignored)
+    if errors := _errors(list(answers.values())):
+        _log.warning("%d of %d clients answered with an error", errors.total(), len(invited))
+        for reason, count in errors.most_common(5):
+            _log.warning("\t%d: %s", count, reason)
+    return list(answers.values())
 
 
 def _errors(replies: Sequence[Message]) -> Counter[str]:
@@ -252,12 +217,3 @@ def _errors(replies: Sequence[Message]) -> Counter[str]:
         else _OTHER_ERROR
         for error in errors
     )
-
-
-def _log_errors(replies: Sequence[Message], *, invited: int) -> None:
-    errors = _errors(replies)
-    if not errors:
-        return
-    _log.warning("%d of %d clients answered with an error", errors.total(), invited)
-    for reason, count in errors.most_common(5):
-        _log.warning("\t%d: %s", count, reason)

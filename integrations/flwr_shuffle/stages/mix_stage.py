@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from functools import partial
 
-from flwr.app import Message
 from flwr.serverapp import Grid
 from typing_extensions import override
 
+from flwr_shuffle.grids import Waiting
 from flwr_shuffle.messages import context_of
-from flwr_shuffle.mix_messages import MIX_QUERY, MixMessage, read_mixed
-from flwr_shuffle.service_messages import Role
-from flwr_shuffle.stages.service_nodes import (
-    Found,
-    Offenders,
-    ServiceNodes,
-    Waiting,
-    payload_or_nothing,
-    read_or_lost,
-)
-from flwr_shuffle.stages.stage import Anonymous, Replies, ShuffleStage
-from flwr_shuffle.stages.valid_reports import readable_reports
+from flwr_shuffle.service_messages import Answer, MixMessage, Role
+from flwr_shuffle.stages.service_nodes import ServiceStage, payload_or_nothing
+from flwr_shuffle.stages.stage import Anonymous, Replies, readable_reports
 from shuffle_plugins.core import checks
 from shuffle_plugins.shuffler import (
     BatchRefused,
@@ -40,7 +30,7 @@ from shuffle_plugins.shuffler import (
 _log = logging.getLogger("flwr")
 
 
-class MixNodeStage(ShuffleStage):
+class MixNodeStage(ServiceStage):
     """Sends a round's envelopes to the mix node, or through several, and opens the reports that come back.
 
     Clients seal their reports twice: the inner layer to this server, the outer layer to the mixer, whose key
@@ -57,19 +47,15 @@ class MixNodeStage(ShuffleStage):
             larger, that one applies.
         analyzer_private_key: the key that opens the shuffled reports. By default a new one is made; give one
             only if another process must read the reports too.
-        discovery_timeout: seconds to look for the mix node.
-        answer_timeout: seconds to wait for nodes to say whether they are the mixer.
-        mix_timeout: seconds to wait for a batch, where the round's own timeout is not shorter.
-        poll_interval: seconds between two looks for new nodes.
         exclude_after: a node that answered this many rounds in a row, and never with a good envelope, is not
             invited any more; None never excludes a node. A round counts only if other nodes' envelopes were
             good.
         piece_bytes: a batch larger than this is sent in several messages (pieces) of about this many bytes;
             32 MiB by default.
-
-    Raises:
-        ValueError: if an argument is out of range.
+        waiting: how long to wait for the mix nodes.
     """
+
+    role = Role.MIXER
 
     def __init__(
         self,
@@ -77,25 +63,14 @@ class MixNodeStage(ShuffleStage):
         mixer_public_key: str | Sequence[str],
         minimum: int = 2,
         analyzer_private_key: SealingKey | None = None,
-        discovery_timeout: float = 300.0,
-        answer_timeout: float = 60.0,
-        mix_timeout: float = 600.0,
-        poll_interval: float = 1.0,
         exclude_after: int | None = 3,
         piece_bytes: int = 1 << 25,
+        waiting: Waiting | None = None,
     ) -> None:
-        waiting = Waiting(
-            discovery_timeout=discovery_timeout,
-            answer_timeout=answer_timeout,
-            work_timeout=mix_timeout,
-            poll_interval=poll_interval,
-        )
-        self._offenders = Offenders(exclude_after=exclude_after)
-        self._minimum = checks.whole("minimum", minimum, at_least=2)
-        self._piece_bytes = checks.whole("piece_bytes", piece_bytes)
         cascade = keys.parse_mix_cascade(mixer_public_key)
+        super().__init__(cascade, minimum=minimum, exclude_after=exclude_after, waiting=waiting)
+        self._piece_bytes = checks.whole("piece_bytes", piece_bytes)
         self._private_key = analyzer_private_key or keys.generate_sealing_key()
-        self._nodes = ServiceNodes(Role.MIXER, pinned=cascade, waiting=waiting)
         self._mixed_before = False
         # Before any batch was mixed, one was refused as when parties list the mixers in different orders.
         self._wrong_order = False
@@ -115,11 +90,6 @@ class MixNodeStage(ShuffleStage):
 
     @property
     @override
-    def minimum(self) -> int:
-        return max([self._minimum, *(found.role.minimum for found in self._nodes.found)])
-
-    @property
-    @override
     def analyzer_key(self) -> bytes:
         return keys.public_key_bytes(self._private_key)
 
@@ -133,11 +103,6 @@ class MixNodeStage(ShuffleStage):
     def takes_several(self) -> bool:
         return self.mixers == 1
 
-    @property
-    @override
-    def excluded_nodes(self) -> frozenset[int]:
-        return self._nodes.claimed | self._offenders.nodes
-
     @override
     def open(self, grid: Grid) -> None:
         if self._wrong_order:
@@ -147,7 +112,7 @@ class MixNodeStage(ShuffleStage):
                 "the keys as shuffle-mixer-public-key does in the node_config of every mixer and client. If "
                 "they are the same, see the mixers' own logs"
             )
-        self._nodes.open(grid)
+        super().open(grid)
 
     @override
     def collect(self, replies: Replies) -> Anonymous:
@@ -231,43 +196,29 @@ class MixNodeStage(ShuffleStage):
     ) -> tuple[list[bytes], MixedStatement]:
         """Have one mixer mix some items. Returns what it gives back, and what it has signed about that."""
         number, most = (max(1, self._piece_bytes // size) for size in (request.size, request.output_size))
-        said, first = None, 0
+        said, first, taken = None, 0, list[bytes]()
+        while said is None:
+            piece = MixMessage(request=request, first=first, items=items[first : first + number], most=most)
+            answer = self._answer(piece, node=node, replies=replies)
+            said, taken = answer.said, list(answer.items)
+            first += number
+        while left := said.count - len(taken):
+            wanted = MixMessage(request=request, first=len(taken), most=min(most, left))
+            taken += self._answer(wanted, node=node, replies=replies).items
         try:
-            while said is None:
-                piece = MixMessage(
-                    request=request, first=first, items=items[first : first + number], most=most
-                )
-                said, taken = self._answer(piece, node=node, replies=replies)
-                first += number
-            while left := said.count - len(taken):
-                wanted = MixMessage(request=request, first=len(taken), most=min(most, left))
-                taken += self._answer(wanted, node=node, replies=replies)[1]
-            read_or_lost(taken, partial(request.check_outputs, said=said))
-        except BatchRefused as refused:
-            if refused.code in (Refusal.NO_ANSWER, Refusal.NOT_PROVEN):
-                self._nodes.forget()  # and look for the nodes again
-            if refused.code is Refusal.NOT_PROVEN:
-                _log.error("shuffle: node %d: %s", node, refused)
-            raise
+            request.check_outputs(taken, said=said)
+        except ValueError as error:
+            self._nodes.forget()
+            _log.error("shuffle: node %d: %s", node, error)
+            raise error if isinstance(error, BatchRefused) else BatchRefused(Refusal.NO_ANSWER) from None
         return taken, said
 
-    def _answer(
-        self, asked: MixMessage, *, node: int, replies: Replies
-    ) -> tuple[MixedStatement | None, list[bytes]]:
+    def _answer(self, asked: MixMessage, *, node: int, replies: Replies) -> Answer:
         """Send a message to a mix node, and read its answer."""
-        message = Message(asked.to_content(), node, MIX_QUERY)
-        answers = self._nodes.ask(replies.grid, [message], timeout=replies.timeout)
-        if not answers or answers[0].has_error():
-            raise BatchRefused(Refusal.NO_ANSWER)
-        return read_or_lost(answers[0].content, partial(read_mixed, message=asked))
-
-    def _opened(self, grid: Grid) -> tuple[Found, ...]:
-        """The mix nodes, in order. If one is not found the round is refused, and the run goes on."""
-        try:
-            return self._nodes.open(grid)
-        except RuntimeError as error:
-            _log.error("shuffle: %s", error)
-            raise BatchRefused(Refusal.NOT_THIS_ROLE) from None
+        answer = self._asked(replies, {node: asked}, lambda _, content: asked.read(content))[node]
+        if isinstance(answer, BatchRefused):
+            raise answer
+        return answer
 
 
 def _split(envelopes: Sequence[bytes], *, sizes: Sequence[int]) -> list[list[bytes]]:

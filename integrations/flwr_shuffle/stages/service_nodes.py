@@ -1,8 +1,8 @@
-"""The server's side of service nodes: it finds them by pinned keys, and notes nodes that send bad envelopes.
+"""The server's side of service nodes: it finds them by pinned keys, asks them, and notes who sends bad
+envelopes.
 
-A *service node* is a SuperNode that serves a round instead of training: a mix node or an aggregator. Its
-*role* says which. The server pins the public key of each, and accepts a node only if it proves that it holds
-the key.
+The server pins the public key of each mix node or aggregator, and accepts a node only if it proves that it
+holds the key.
 """
 
 from __future__ import annotations
@@ -13,57 +13,34 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
+from typing_extensions import override
 
+from flwr_shuffle.grids import Waiting
 from flwr_shuffle.messages import payload_of
 from flwr_shuffle.service_messages import (
     NO_HANDLER,
+    Answer,
     NodeRole,
     Role,
-    WrongVersionError,
-    envelopes_text,
-    question_content,
+    RoleQuestion,
+    ServiceMessage,
     refusal_in,
 )
+from flwr_shuffle.stages.stage import Replies, ShuffleStage
+from flwr_shuffle.wire import WrongVersionError
 from shuffle_plugins.core import checks
 from shuffle_plugins.shuffler import CHALLENGE_BYTES, BatchRefused, Refusal, ServicePublicKey
 
-_Content = TypeVar("_Content")
 _Read = TypeVar("_Read")
 
 _log = logging.getLogger("flwr")
 
 _LONGEST_PAUSE = 8.0  # seconds; the pause between two looks for nodes doubles each time, up to this
 _NAMED = 10  # how many nodes a line of the log names
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """How long a server waits for its service nodes, in seconds; each more than 0.
-
-    Attributes:
-        discovery_timeout: how long to look for the nodes.
-        answer_timeout: how long a node may take to say whether it has the role.
-        work_timeout: how long a node may take for a round's work; if the round's own timeout is shorter, that
-            one applies.
-        poll_interval: pause between two looks for new nodes.
-
-    Raises:
-        ValueError: if one is not positive.
-    """
-
-    discovery_timeout: float
-    answer_timeout: float
-    work_timeout: float
-    poll_interval: float
-
-    def __post_init__(self) -> None:
-        for name in self.__slots__:
-            if not (seconds := getattr(self, name)) > 0:
-                raise ValueError(f"{name} must be positive, got {seconds!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +62,6 @@ class ServiceNodes:
     A node that says that it has the role, without a proof, is named in the log and is not used as a client. A
     node that was restarted has a new id in Flower, and the old id counts as connected for a while. So if two
     nodes have proven that they hold the same key, both are asked again, and the one that answers is taken.
-
-    Args:
-        role: what the nodes do.
-        pinned: their public keys, in the order in which :meth:`open` returns the nodes.
-        waiting: how long to wait for them.
     """
 
     def __init__(self, role: Role, *, pinned: Sequence[ServicePublicKey], waiting: Waiting) -> None:
@@ -121,12 +93,7 @@ class ServiceNodes:
         self._asked.clear()
 
     def open(self, grid: Grid) -> tuple[Found, ...]:
-        """Find the nodes. Each node is asked only once, so this is fast if no node has joined since.
-
-        Raises:
-            RuntimeError: if one is not found in time, if two nodes prove that they hold the same key, or if
-                the client app, which all nodes run, has no handlers for the role.
-        """
+        """Find the nodes. Each node is asked only once, so this is fast if no node has joined since."""
         deadline = time.monotonic() + self._waiting.discovery_timeout
         pause = self._waiting.poll_interval
         while True:
@@ -150,16 +117,6 @@ class ServiceNodes:
             self._asked = {node: found for node, found in self._asked.items() if node not in self._claimed}
             time.sleep(pause)
             pause = min(2 * pause, max(_LONGEST_PAUSE, self._waiting.poll_interval))
-
-    def ask(self, grid: Grid, messages: Sequence[Message], *, timeout: float | None) -> list[Message]:
-        """Send a message to each of some nodes, and wait for their replies.
-
-        Returns:
-            Their replies in any order, errors included. A node that does not answer in time has none.
-        """
-        longest = self._waiting.work_timeout
-        seconds = longest if timeout is None else min(timeout, longest)
-        return list(grid.send_and_receive(messages, timeout=seconds))
 
     def _holders(self, connected: Iterable[int]) -> dict[int, list[int]]:
         """For each pinned key, by its position: the connected nodes that have proven that they hold it."""
@@ -204,7 +161,10 @@ class ServiceNodes:
             return {}
         challenges = {node: secrets.token_bytes(CHALLENGE_BYTES) for node in nodes}
         run = str(grid.run.run_id)
-        questions = [Message(question_content(challenges[node]), node, self._role.query) for node in nodes]
+        questions = [
+            Message(RoleQuestion(challenge=challenges[node]).to_content(), node, self._role.question)
+            for node in nodes
+        ]
         found: dict[int, tuple[int, NodeRole] | None] = {}
         replies = list(grid.send_and_receive(questions, timeout=self._waiting.answer_timeout))
         # A single node may lie, and must not end a run: all that are connected were asked now, and say so.
@@ -237,11 +197,10 @@ class ServiceNodes:
                     found[node] = (position, role)
             if found[node] is None:
                 _log.warning(
-                    "shuffle: node %d says that it is %s %s and has not proven to be %s: ignored. If it is "
+                    "shuffle: node %d says that it is %s and has not proven to be %s: ignored. If it is "
                     "yours, compare its public key (shuffle-plugins keys public FILE)",
                     node,
-                    self._role.article,
-                    self._role.node,
+                    self._role.a_node,
                     "the pinned one" if len(self._pinned) == 1 else "a pinned one",
                 )
         return found
@@ -249,14 +208,10 @@ class ServiceNodes:
     def _is_unregistered(self, reply: Message) -> bool:
         """Whether a node's app has no function that answers which role it has."""
         found = NO_HANDLER.search(reply.error.reason or "") if reply.has_error() else None
-        return found is not None and found[1] == self._role.action
+        return found is not None and f"query.{found[1]}" == self._role.question
 
     def _read(self, content: RecordDict, node: int) -> NodeRole | None:
-        """The role that a node claims; None for a client.
-
-        Raises:
-            BatchRefused: if the node is configured for the role but cannot work; the log says so.
-        """
+        """The role that a node claims; None for a client."""
         try:
             code = refusal_in(content)
             if code in (Refusal.MISCONFIGURED, Refusal.WRONG_VERSION):
@@ -267,10 +222,9 @@ class ServiceNodes:
             return None if code is not None else NodeRole.from_content(content)
         except WrongVersionError as error:
             _log.warning(
-                "shuffle: node %d says that it is %s %s of %s",
+                "shuffle: node %d says that it is %s of %s",
                 node,
-                self._role.article,
-                self._role.node,
+                self._role.a_node,
                 error,
             )
             raise BatchRefused(Refusal.WRONG_VERSION) from None
@@ -286,9 +240,6 @@ class Offenders:
     Args:
         exclude_after: how many rounds in a row a node may answer without a good envelope, while other nodes'
             envelopes were good, until it is excluded; None never excludes a node.
-
-    Raises:
-        ValueError: if ``exclude_after`` is not a whole number of at least 1.
     """
 
     def __init__(self, *, exclude_after: int | None) -> None:
@@ -319,13 +270,7 @@ class Offenders:
             by_code[code].append(node)
         for code, those in by_code.items():
             nodes_text = "node" if len(those) == 1 else "nodes"
-            _log.warning(
-                "shuffle: %s dropped (%s), of %s %s",
-                envelopes_text(len(those)),
-                code,
-                nodes_text,
-                named(those),
-            )
+            _log.warning("shuffle: envelopes dropped (%s), of %s %s", code, nodes_text, named(those))
         good = [node for node in nodes if node not in found]
         if not good or self._exclude_after is None:
             return  # if nobody's envelope was good, the fault may lie elsewhere
@@ -348,20 +293,99 @@ def named(nodes: Iterable[int]) -> str:
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
-def read_or_lost(content: _Content, read: Callable[[_Content], _Read]) -> _Read:
-    """Read a service node's answer. One that cannot be read is treated as lost.
+class ServiceStage(ShuffleStage):
+    """A stage whose work is done by nodes of other organisations.
 
-    It may have held a batch or a sum that somebody else can read, so its round still has to be charged.
-
-    Raises:
-        BatchRefused: NO_ANSWER if it cannot be read; or the refusal that the answer holds.
+    Args:
+        pinned: their public keys, in the order in which they are asked.
+        minimum: fewest reports that are given out, or added up, together. A node's own minimum applies if it
+            is larger.
+        exclude_after: see :class:`Offenders`.
+        waiting: how long to wait for the nodes.
     """
-    try:
-        return read(content)
-    except BatchRefused:
-        raise
-    except ValueError:
-        raise BatchRefused(Refusal.NO_ANSWER) from None
+
+    role: ClassVar[Role]
+
+    def __init__(
+        self,
+        pinned: Sequence[ServicePublicKey],
+        *,
+        minimum: int,
+        exclude_after: int | None,
+        waiting: Waiting | None,
+    ) -> None:
+        self._waiting = waiting or Waiting()
+        self._nodes = ServiceNodes(self.role, pinned=pinned, waiting=self._waiting)
+        self._minimum = checks.whole("minimum", minimum, at_least=2)
+        self._offenders = Offenders(exclude_after=exclude_after)
+
+    @property
+    @override
+    def minimum(self) -> int:
+        return max([self._minimum, *(found.role.minimum for found in self._nodes.found)])
+
+    @property
+    @override
+    def excluded_nodes(self) -> frozenset[int]:
+        return self._nodes.claimed | self._offenders.nodes
+
+    @override
+    def open(self, grid: Grid) -> None:
+        self._nodes.open(grid)
+
+    def _opened(self, grid: Grid) -> tuple[Found, ...]:
+        """The nodes, in order. If one is not found the round is refused, and the run goes on."""
+        try:
+            return self._nodes.open(grid)
+        except RuntimeError as error:
+            _log.error("shuffle: %s", error)
+            raise BatchRefused(Refusal.NOT_THIS_ROLE) from None
+
+    def _asked(
+        self,
+        replies: Replies,
+        requests: Mapping[int, ServiceMessage],
+        read: Callable[[int, RecordDict], Answer],
+    ) -> dict[int, Answer | BatchRefused]:
+        """What some nodes answer.
+
+        An answer that is lost, or cannot be read, may have held a batch or a sum that somebody else can
+        read, so its round still has to be charged: NO_ANSWER.
+
+        Args:
+            replies: of the round.
+            requests: what each node is asked, by its id.
+            read: reads the answer of a node.
+        """
+        seconds = self._waiting.work_timeout
+        if replies.timeout is not None:
+            seconds = min(seconds, replies.timeout)
+        messages = [Message(request.to_content(), node, self.role.work) for node, request in requests.items()]
+        received = {
+            reply.metadata.src_node_id: reply
+            for reply in replies.grid.send_and_receive(messages, timeout=seconds)
+        }
+        found: dict[int, Answer | BatchRefused] = {}
+        for node in requests:
+            reply = received.get(node)
+            try:
+                if reply is None or reply.has_error():
+                    raise BatchRefused(Refusal.NO_ANSWER)
+                found[node] = read(node, reply.content)
+            except BatchRefused as refused:
+                found[node] = refused
+            except ValueError:
+                found[node] = BatchRefused(Refusal.NO_ANSWER)
+            answer = found[node]
+            if answer.rejected:
+                _log.warning(
+                    "shuffle: %s %d dropped %d envelopes", self.role.node, node, len(answer.rejected)
+                )
+            if isinstance(answer, BatchRefused):
+                _log.error("shuffle: %s %d: %s", self.role.node, node, answer)
+                if answer.code in (Refusal.NO_ANSWER, Refusal.NOT_PROVEN):
+                    self._nodes.forget()  # and look for the nodes again
+        return found
 
 
 def payload_or_nothing(reply: Message) -> bytes:

@@ -1,20 +1,25 @@
-"""The interface of a stage: what takes a round's replies and gives back reports without names or order."""
+"""Stages: what takes a round's replies and gives back reports without names or order, or their sum alone."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence, Sized
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
+import torch
 from flwr.app import Message
 from flwr.serverapp import Grid
 from torch import Tensor
+from typing_extensions import override
 
-from flwr_shuffle.messages import Instruction
-from flwr_shuffle.shared_terms import SharedTerms
+from flwr_shuffle.messages import Instruction, SharedTerms, payload_of, read_plain_payload
 from shuffle_plugins.core import ReportLayout, Reports
 from shuffle_plugins.mechanisms import PrivateSum
-from shuffle_plugins.shuffler import Refusal
+from shuffle_plugins.shuffler import BatchRefused, InMemoryShuffler, Refusal, Shuffler
+
+_Items = TypeVar("_Items", bound=Sized)
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,28 +118,10 @@ class Replies:
         """How many clients have sent at least so many reports; any left over are not counted as one."""
         return reports // self.instruction.samples_per_client
 
-    def anonymous(
-        self,
-        reports: Reports | None,
-        *,
-        answered: int,
-        unreadable: int,
-        foreign: int | None = None,
-        refusal: Refusal | None = None,
-        total: Total | None = None,
-    ) -> Anonymous:
+    def anonymous(self, reports: Reports | None, *, answered: int, **fields: Any) -> Anonymous:
         """What a stage gives back of these replies; the arguments are the fields of :class:`Anonymous`."""
-        return Anonymous(
-            reports=reports,
-            answered=answered,
-            participants=tuple(
-                str(node) for node in sorted(each.metadata.src_node_id for each in self.answers)
-            ),
-            unreadable=unreadable,
-            foreign=foreign,
-            refusal=refusal,
-            total=total,
-        )
+        nodes = sorted(each.metadata.src_node_id for each in self.answers)
+        return Anonymous(reports=reports, answered=answered, participants=tuple(map(str, nodes)), **fields)
 
 
 class ShuffleStage(ABC):
@@ -183,9 +170,6 @@ class ShuffleStage(ABC):
         Args:
             mechanism: makes the round's reports.
             clients: how many are invited.
-
-        Raises:
-            ValueError: if the stage cannot add up reports of this mechanism, or of so many clients.
         """
         del mechanism, clients
         return None
@@ -204,11 +188,7 @@ class ShuffleStage(ABC):
         return frozenset()
 
     def open(self, grid: Grid) -> None:
-        """Find the nodes that the stage needs, if it needs any; cheap when they are known already.
-
-        Raises:
-            RuntimeError: if one is not connected; the text says what to start.
-        """
+        """Find the nodes that the stage needs, if it needs any; cheap when they are known already."""
         del grid
 
     @property
@@ -238,3 +218,148 @@ class ShuffleStage(ABC):
     @abstractmethod
     def collect(self, replies: Replies) -> Anonymous:
         """Shuffle one round's replies, and give back their reports or their sum, or why there are none."""
+
+
+class InMemoryStage(ShuffleStage):
+    """A shuffler in the server's own process, which must be trusted to forget whose report is whose.
+
+    It is right for simulations, and for servers that clients trust. Otherwise use a :class:`MixNodeStage`.
+
+    Args:
+        shuffler: what shuffles the reports.
+    """
+
+    def __init__(self, shuffler: Shuffler) -> None:
+        if not isinstance(shuffler, Shuffler):
+            raise ValueError(f"shuffler must be a Shuffler, got {shuffler!r}")
+        self._shuffler = shuffler
+
+    @property
+    @override
+    def trust(self) -> str:
+        return self._shuffler.trust
+
+    @property
+    @override
+    def minimum(self) -> int:
+        return self._shuffler.minimum
+
+    @property
+    @override
+    def takes_several(self) -> bool:
+        return not self.adds_up
+
+    @override
+    def collect(self, replies: Replies) -> Anonymous:
+        layout, encoded = replies.layout, list[bytes]()
+        each, several = layout.report_bytes, replies.instruction.samples_per_client
+        dummies = unreadable = 0
+        for reply in replies.answers:
+            try:
+                sent = read_plain_payload(payload_of(reply), size=each * several)
+            except ValueError:
+                unreadable += 1
+                continue
+            if sent is not None:
+                encoded += [sent[place * each : (place + 1) * each] for place in range(several)]
+            elif replies.instruction.has_dummies:
+                dummies += 1
+        reports = readable_reports(encoded, layout=layout)
+        count = replies.clients(0 if reports is None else len(reports))
+        answered, unreadable = count + dummies, unreadable + replies.clients(len(encoded)) - count
+        try:
+            enough = count >= max(self.minimum, self.needed.reports)
+            if reports is None or not enough or answered < self.needed.answered:
+                raise BatchRefused(Refusal.UNDER_MINIMUM)
+            reports = self._shuffler.shuffle_reports(reports)
+        except BatchRefused as refused:
+            return replies.anonymous(None, answered=answered, unreadable=unreadable, refusal=refused.code)
+        return replies.anonymous(reports, answered=answered, unreadable=unreadable)
+
+
+class SummingStage(InMemoryStage):
+    """Adds up reports in the server's own process and gives back nothing but their sum.
+
+    It is for reports that must be summed, such as those of a ``VectorSum``. The sum is all that the shuffled
+    messages of such a protocol say. A single report may not protect its client at all, so this process must
+    be trusted with the reports until they are added up.
+
+    Args:
+        minimum: fewest reports that are added up, at least 2. The strategy requires as many as the protocol's
+            noise was calibrated for.
+    """
+
+    def __init__(self, *, minimum: int = 2) -> None:
+        super().__init__(InMemoryShuffler(minimum=minimum))
+
+    @property
+    @override
+    def trust(self) -> str:
+        return "this server process adds up the clients' reports and must be trusted with each of them"
+
+    @property
+    @override
+    def adds_up(self) -> bool:
+        return True
+
+    @override
+    def collect(self, replies: Replies) -> Anonymous:
+        shuffled = super().collect(replies)
+        if shuffled.reports is None:
+            return shuffled
+        total = valid_sum(replies.instruction.mechanism.build(dim=replies.dim), shuffled.reports)
+        left_out = len(shuffled.reports) - total.reports
+        enough = total.reports >= max(self.minimum, self.needed.reports)
+        return replace(
+            shuffled,
+            reports=None,
+            answered=shuffled.answered - left_out,
+            unreadable=shuffled.unreadable + left_out,
+            total=total if enough else None,
+            refusal=None if enough else Refusal.UNDER_MINIMUM,
+        )
+
+
+def readable_reports(encoded: Sequence[bytes], *, layout: ReportLayout) -> Reports | None:
+    """The reports among messages of one report each, in their order; None if there is none.
+
+    A report bears the mechanism's name, the dimension and the layout of its parts. A message that differs in
+    any of them, in length or in its checksum is left out.
+    """
+    header, size = layout.header(1), layout.report_bytes
+    alike = [data for data in encoded if len(data) == size and data.startswith(header)]
+    parts = [reports for reports, _ in _by_halves(Reports.from_each, alike, lambda all, i, j: all[i:j])]
+    return Reports.concat(parts) if parts else None
+
+
+def valid_sum(mechanism: PrivateSum, reports: Reports) -> Total:
+    """The mechanism's sum over those reports that it accepts, and how many those are.
+
+    A client can send well-formed bytes that the mechanism never makes, and then the mechanism refuses the
+    whole sum. Such reports are found by trying each half of the reports, and each half of a half, so a few
+    forgeries among many reports cost only a few more sums. The totals of the good groups are added up, and
+    the estimate is made once, from all of them: adding estimates up would leave rounding errors that depend
+    on how the reports were grouped.
+    """
+    found: list[tuple[Tensor, int]] = list(_by_halves(mechanism.total, reports, Reports.narrow))
+    count = sum(size for _, size in found)
+    if count == 0:
+        return Total(sum=torch.zeros(mechanism.dim), reports=0)
+    first, *others = (total for total, _ in found)
+    return Total(sum=mechanism.estimate(sum(others, start=first), reports=count), reports=count)
+
+
+def _by_halves(
+    make: Callable[[_Items], _Made], items: _Items, cut: Callable[[_Items, int, int], _Items]
+) -> Iterator[tuple[_Made, int]]:
+    """``make(items)`` and the number of items; if that raises ValueError, the same of each half, and so on.
+
+    A single item that ``make`` refuses is left out. ``cut(items, i, j)`` gives the items from i up to j.
+    """
+    size = len(items)
+    try:
+        yield make(items), size
+    except ValueError:
+        if size > 1:
+            yield from _by_halves(make, cut(items, 0, size // 2), cut)
+            yield from _by_halves(make, cut(items, size // 2, size), cut)

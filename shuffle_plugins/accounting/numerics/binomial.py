@@ -7,14 +7,16 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import gammaln
 
-from shuffle_plugins.accounting.numerics.grid import Cells, Floats, tally
+from shuffle_plugins.accounting.numerics.grid import Cells, Floats
 
 TAIL = 1e-30
 LOG_TAIL = math.log(2 / TAIL)
 MOST_LISTED = 1 << 20
 """Counts of a window up to which each is listed; sums over wider ones are integrals."""
 _GAUSS_POINTS = 8
+_SERIES_FROM = 32.0
 
 
 def bernstein_reach(variance: npt.ArrayLike) -> Floats:
@@ -64,59 +66,17 @@ def binomial_between(trials: int, probability: float, *, edges: Cells) -> Floats
     if last - first < MOST_LISTED:
         _, mass = binomial_window(trials, probability)
         return np.asarray(np.add.reduceat(mass, edges[:-1] - first), dtype=np.float64)
-    mass, _ = _integrated(trials, probability, edges.astype(np.float64))
+    mass = _integrated(trials, probability, edges.astype(np.float64))
     return np.asarray(mass / mass.sum(), dtype=np.float64)
 
 
-def binomial_groups(
-    trials: int, probability: float, *, first: int, step: int, groups: int
-) -> tuple[Floats, Floats]:
-    """Masses of groups of ``step`` counts each, and Σ mass·(count − first of its group); shape (groups,).
+def _integrated(trials: int, probability: float, edges: Floats) -> Floats:
+    """Masses between edges, of a window of millions of counts.
 
-    Args:
-        trials, probability: of the binomial law.
-        first: of the first group, at most the window's first count.
-        step: counts in a group.
-        groups: so many that no count of the window is left out.
-    """
-    low, high = window_ends(trials, probability)
-    if low < high <= low + step and first <= low and high < first + step * groups:
-        group, offset = divmod(low - first, step)
-        if offset + high - low < step:  # all counts that matter are in one group: their mean is known
-            total, moment = np.zeros(groups), np.zeros(groups)
-            total[group], moment[group] = 1.0, trials * probability - (first + group * step)
-            return total, moment
-    if high - low < MOST_LISTED:
-        start, mass = binomial_window(trials, probability)
-        place = start - first + np.arange(len(mass))
-        at = place // step
-        return tally(at, mass, groups), tally(at, mass * (place - at * step), groups)
-    edges = first + step * np.arange(groups + 1, dtype=np.float64)
-    mass, moment = _integrated(trials, probability, edges)
-    return mass / mass.sum(), moment / mass.sum()
-
-
-def fair_groups(trials: int, *, step: int, groups: int) -> tuple[float, Floats, Floats]:
-    """Of an even number of fair coins: the mass of half of them heads, and those of groups of more heads.
-
-    Returns:
-        That mass; masses of groups of ``step`` counts each, from one head more on; and
-        Σ mass·(count − first of its group); shape (groups,) each.
-    """
-    half = trials // 2
-    edges = half + 1 + step * np.arange(groups + 1, dtype=np.float64)
-    return float(np.exp(_log_masses(np.array([float(half)]), trials, 0.5))[0]), *_integrated(
-        trials, 0.5, edges
-    )
-
-
-def _integrated(trials: int, probability: float, edges: Floats) -> tuple[Floats, Floats]:
-    """Masses between edges and their moments about each lower edge, of a window of millions of counts.
-
-    A mass function so wide is a smooth function f of the count. The sum of g over a group's counts is the
-    integral of g − g″/24 from half a count below the first to half a count above the last (the midpoint
-    rule), for g = f and for g = count·f; and that is by Gauss's rule over pieces of an eighth of a deviation
-    (docs/proofs/accounting.md, section 5).
+    A mass function so wide is a smooth function f of the count. The sum of f over a group's counts is the
+    integral of f − f″/24 from half a count below the first to half a count above the last (the midpoint
+    rule); and that is by Gauss's rule over pieces of an eighth of a deviation (docs/proofs/accounting.md,
+    section 5).
     """
     deviation = math.sqrt(trials * probability * (1 - probability))
     pieces = max(1, math.ceil(float(np.diff(edges).max()) / deviation * 8))
@@ -124,26 +84,60 @@ def _integrated(trials: int, probability: float, edges: Floats) -> tuple[Floats,
     starts = edges[:-1, None] + width * np.arange(pieces) - 0.5
     places, weights = np.polynomial.legendre.leggauss(_GAUSS_POINTS)
     counts = starts[:, :, None] + width[:, :, None] * (places + 1) / 2
-    mass = np.exp(_log_masses(counts, trials, probability)) * (width[:, :, None] * weights / 2)
-    far = (counts - trials * probability) / deviation  # f′ is −far·f/deviation, f″ (far² − 1)·f/deviation²
+    mass = np.exp(log_probability(successes=counts, trials=trials, success=probability))
+    mass *= width[:, :, None] * weights / 2
+    far = (counts - trials * probability) / deviation  # f″ is (far² − 1)·f/deviation²
     mass *= 1 - (far**2 - 1) / (24 * deviation**2)
-    moment = mass * (counts - edges[:-1, None, None] + far / (12 * deviation))
-    return mass.sum(axis=(1, 2)), moment.sum(axis=(1, 2))
+    return np.asarray(mass.sum(axis=(1, 2)), dtype=np.float64)
 
 
-def _log_masses(counts: Floats, trials: int, probability: float) -> Floats:
-    """log P[Bin(trials, probability) = count] of counts near the mean of millions (Loader 2000)."""
-    mean = trials * probability
-    excess = counts - mean
-    deviance = mean * _relative_deviance(excess / mean)
-    deviance += (trials - mean) * _relative_deviance(-excess / (trials - mean))
-    failures = trials - counts
-    corrections = 1 / (12 * trials) - 1 / (12 * counts) - 1 / (12 * failures)
-    root = 0.5 * (math.log(trials / (2 * math.pi)) - np.log(counts) - np.log(failures))
-    return np.asarray(root + corrections - deviance, dtype=np.float64)
+def log_probability(*, successes: Floats, trials: npt.ArrayLike, success: float) -> Floats:
+    """log P[Bin(k, p) = h] for h in [0, k] and p in (0, 1), with absolute error near 1e-12.
+
+    Counts and trials broadcast against each other.
+
+    The plain ``gammaln`` form cancels numbers of size k·log k and is off by more than 1e-6 at k = 1e9;
+    Loader's form sums two deviances and Stirling's corrections, all of them small.
+    """
+    trials = np.asarray(trials, dtype=np.float64)
+    failures = trials - successes
+    inside = (successes > 0) & (failures > 0)
+    h, f = np.where(inside, successes, 1.0), np.where(inside, failures, 1.0)
+    excess = successes - trials * success
+    deviance = _deviance(excess, trials * success) + _deviance(-excess, trials * (1 - success))
+    corrections = _stirling_error(np.maximum(trials, 1.0)) - _stirling_error(h) - _stirling_error(f)
+    # at an end (h = 0 or k) the guarded values above are not used
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_root = 0.5 * np.log(trials / (2 * math.pi * h * f))
+    ends = np.where(successes == 0, trials * math.log1p(-success), trials * math.log(success))
+    return np.where(inside, corrections - deviance + log_root, ends)
 
 
-def _relative_deviance(x: Floats) -> Floats:
-    """(1 + x)·log(1 + x) − x, as a series where that would lose digits."""
-    series = x * x * (1 / 2 - x * (1 / 6 - x * (1 / 12 - x * (1 / 20 - x * (1 / 30 - x / 42)))))
-    return np.where(np.abs(x) < 1e-2, series, (1 + x) * np.log1p(x) - x)
+def log_sum(logs: Floats) -> float:
+    """log Σ e^x over all entries x, accurate where it is small; SciPy's takes many times as long."""
+    place = int(logs.argmax())
+    largest = float(logs[place])
+    if not math.isfinite(largest):
+        return largest
+    others = np.exp(logs - largest)
+    others[place] = 0.0
+    return largest + math.log1p(float(others.sum()))
+
+
+def _deviance(excess: Floats, mean: Floats) -> Floats:
+    """x·log(x/μ) − x + μ at x = μ + excess, as a series where that would lose digits; not used at x = 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        x = excess / mean
+        series = x * x * (1 / 2 - x * (1 / 6 - x * (1 / 12 - x * (1 / 20 - x * (1 / 30 - x / 42)))))
+        return np.asarray(mean * np.where(np.abs(x) < 1e-2, series, (1 + x) * np.log1p(x) - x))
+
+
+def _stirling_error(n: Floats) -> Floats:
+    """log n! − log(√(2πn)·(n/e)^n) for n ≥ 1."""
+    inverse = 1 / np.asarray(n)
+    square = inverse * inverse
+    found = np.asarray(inverse * (1 / 12 - square * (1 / 360 - square * (1 / 1260 - square / 1680))))
+    few = np.asarray(n < _SERIES_FROM)
+    m = n[few]
+    found[few] = gammaln(m + 1) - (m + 0.5) * np.log(m) + m - 0.5 * math.log(2 * math.pi)
+    return found

@@ -5,11 +5,14 @@ n_i draws of it, for every c > 0
 
     E[(x + S)₊] = 1/(2πi) · ∫ Π M_i(s)^{n_i} e^{s·x} / s² ds        along Re s = c.
 
-The sum that stands for the integral (:mod:`~shuffle_plugins.accounting.numerics.hinge`) is made of
-exponentials of linear functions of the n_i, so it is defined for all real n_i. It is computed at the corners
-of a few cells of mixes; within a cell it is at most the largest value at the corners and a bound of second
-order. Cells that may hold the largest value are divided until that bound is next to nothing. Proof:
-``docs/proofs/accounting.md``, section 3c, "All mixes at once".
+A Gaussian added to S ends the integral, whatever the lattice of the values; the trapezoidal sum in its place
+is above it; what is left off and what is rounded is bounded and added. The contour passes near the saddle
+point, so the relative error does not depend on how small the answer is (``docs/proofs/noise.md``, Claim 3).
+
+The sum is made of exponentials of linear functions of the n_i, so it is defined for all real n_i. It is
+computed at the corners of a few cells of mixes; within a cell it is at most the largest value at the corners
+and a bound of second order. Cells that may hold the largest value are divided until that bound is next to
+nothing (``docs/proofs/accounting.md``, section 3c, "All mixes at once").
 """
 
 from __future__ import annotations
@@ -21,9 +24,9 @@ from functools import cached_property, lru_cache
 from itertools import combinations, combinations_with_replacement, product
 
 import numpy as np
+import numpy.typing as npt
 
 from shuffle_plugins.accounting.numerics.grid import Cells, Floats
-from shuffle_plugins.accounting.numerics.hinge import moments_less_one
 
 Law = tuple[Floats, Floats]
 """Values, shape (rows, atoms), and masses, shape (atoms,)."""
@@ -60,25 +63,68 @@ MOST_EACH = 256  # draws of two types, up to which every mix may be computed
 _EACH_FROM = 3  # halvings after which it is, as a product of matrices
 
 
+def expected_positive_part(
+    *, values: Floats, masses: Floats, trials: int, shift: Floats, share: float
+) -> Floats:
+    """Upper bounds on E[(shift + S)₊], S a sum of ``trials`` draws of one law, shape (rows,).
+
+    Args:
+        values: what a draw can be, shape (rows, atoms).
+        masses: their probabilities, shape (atoms,), the same in every row. What they lack of one is a draw
+            of zero.
+        trials: N ≥ 1.
+        shift: x, shape (rows,).
+        share: as of :meth:`MixedSums.largest`.
+    """
+    result = np.maximum(shift, 0.0)
+    rows, sums, unit = _of_one_law(values, masses, trials, shift)
+    if len(rows):
+        result[rows] = sums.largest(share) * unit
+    return result
+
+
+def log_positive_part_bound(*, values: Floats, masses: Floats, trials: int, shift: Floats) -> Floats:
+    """Chernoff bounds on the logarithm of the same."""
+    with np.errstate(divide="ignore"):
+        result = np.log(np.maximum(shift, 0.0))
+    rows, sums, unit = _of_one_law(values, masses, trials, shift)
+    if len(rows):
+        result[rows] = sums.log_bound() + math.log(unit)
+    return result
+
+
+def _of_one_law(values: Floats, masses: Floats, trials: int, shift: Floats) -> tuple[Cells, MixedSums, float]:
+    """Rows that leave something to compute, and their sums in a unit that floats bear.
+
+    Elsewhere (x + S)₊ is x₊, as S is zero or cannot exceed −x.
+    """
+    largest = np.maximum(values.max(axis=1, initial=0.0), 0.0)
+    rows = np.flatnonzero(np.any(values != 0, axis=1) & (shift + trials * largest > 0))
+    unit = float(np.abs(values[rows]).max(initial=0.0)) or 1.0
+    return (
+        rows,
+        MixedSums(shift=shift[rows] / unit, types=[(values[rows] / unit, masses)], trials=trials),
+        unit,
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class MixedSums:
-    """Sums x + own + Σ n_i draws of type i, Σ n_i = trials; every law has mean zero.
+    """Sums x + own + Σ n_i draws of type i, Σ n_i = trials.
+
+    What a law's masses lack of one is a draw of zero.
 
     Attributes:
         shift: x, shape (rows,).
         types: up to three laws.
-        own: one further law, drawn once.
         trials: N.
-        participation: probability that a draw of a type is made; otherwise it is zero.
-        own_participation: the same of the one further draw.
+        own: one further law, drawn once, if there is one.
     """
 
     shift: Floats
     types: list[Law]
-    own: Law
     trials: int
-    participation: float
-    own_participation: float
+    own: Law | None = None
 
     def largest(self, share: float) -> Floats:
         """For each row one upper bound on the expected positive parts of all mixes, shape (rows,).
@@ -121,12 +167,8 @@ class MixedSums:
 
     @cached_property
     def packed(self) -> Law:
-        """All laws, the own one last: values, (laws, rows, atoms), and masses, (laws, atoms).
-
-        What the masses of a law lack of one is the probability of a draw of zero.
-        """
-        laws = [*((values, self.participation * masses) for values, masses in self.types)]
-        laws.append((self.own[0], self.own_participation * self.own[1]))
+        """All laws, the own one last: values, (laws, rows, atoms), and masses, (laws, atoms)."""
+        laws = [*self.types, self.own or (np.zeros((len(self.shift), 1)), np.ones(1))]
         atoms = max(len(masses) for _, masses in laws)
         values = np.zeros((len(laws), len(self.shift), atoms))
         weights = np.zeros((len(laws), atoms))
@@ -632,7 +674,7 @@ def _log_moments(
     scale = np.empty((*shape[:3], 1))
     for law, weights in enumerate(masses):
         atoms = np.flatnonzero(weights)
-        excess[law], scale[law, :, :, 0] = moments_less_one(
+        excess[law], scale[law, :, :, 0] = _moments_less_one(
             values[law][:, atoms], weights[atoms], tilt=tilt, step=step, starts=starts, stride=stride
         )
     excess = excess.reshape(*shape[:2], -1)[:, :, : len(places)]
@@ -645,3 +687,48 @@ def _log_moments(
         squared = np.maximum((1 + real[near_zero]) ** 2 + imaginary[near_zero] ** 2, 1e-300)
         log_modulus[near_zero] = np.maximum(0.5 * np.log(squared), _LEAST_LOG)
     return log_modulus, np.arctan2(imaginary, 1 + real), 32 * _ROUNDOFF * wrong * np.exp(-log_modulus)
+
+
+def _moments_less_one(
+    values: Floats, masses: Floats, *, tilt: Floats, step: Floats, starts: Cells, stride: int
+) -> tuple[npt.NDArray[np.complex128], Floats]:
+    """M − 1 of a law along a contour, and what its rounding errors are a small multiple of.
+
+    e^{sG} − 1 at s = tilt + i·step·(a + b) is X + Y + X·Y of the same at tilt + i·step·a and at i·step·b, so
+    that few sines are needed and nothing cancels in M − 1.
+
+    Args:
+        values: shape (rows, atoms).
+        masses: shape (atoms,).
+        tilt: real part of s, shape (rows,).
+        step: shape (rows,).
+        starts: a, the first place of each block, shape (blocks,).
+        stride: places of a block, b = 0, …, stride − 1.
+
+    Returns:
+        M − 1, shape (rows, blocks, stride), and the scale of its rounding error over the unit roundoff, shape
+        (rows, blocks).
+    """
+    weights, value = masses[:, None], values[:, :, None]
+    coarse, fine = step[:, None, None] * starts, step[:, None, None] * np.arange(stride)
+    tilted = tilt[:, None, None] * value
+    x = _complex_expm1(tilted, value * coarse) * weights
+    y = _complex_expm1(0.0, value * fine)
+    excess = np.matmul(x.transpose(0, 2, 1), y)
+    excess += x.sum(axis=1)[:, :, None]
+    excess += (weights * y).sum(axis=1)[:, None, :]
+    size = np.abs(value)
+    scale = 3 * np.abs(x) + weights * np.exp(tilted) * (size * coarse + np.abs(tilted))
+    scale += weights * np.minimum(size * fine[:, :, -1:], 2.0)
+    return excess, np.asarray(scale.sum(axis=1), dtype=np.float64)
+
+
+def _complex_expm1(real: npt.ArrayLike, imaginary: Floats) -> npt.NDArray[np.complex128]:
+    """e^(real + i·imaginary) − 1, accurate where it is small."""
+    half = imaginary / 2
+    sine, cosine = np.sin(half), np.cos(half)
+    growth = np.expm1(real)
+    result = np.empty(imaginary.shape, dtype=np.complex128)
+    result.real = growth - 2 * (1 + growth) * sine**2
+    result.imag = 2 * (1 + growth) * sine * cosine
+    return result

@@ -1,34 +1,34 @@
-r"""Randomised bits that are only counted: the pair of binary randomized response.
+r"""Randomised bits that are only counted, everybody taking part.
 
-A round of binary randomized response is a count of ones. Counting exactly gives ε lower than the blanket's,
-by the factor :math:`\sqrt{(e+1)/(2e)}` when rounds are large. No single dataset is the worst one at every ε,
-so the pair is an envelope over a few dozen groups of datasets. Proof: ``docs/proofs/accounting.md``, Claim 3.
-
-The same holds of bits whose ones and zeros are kept with different probabilities, as in optimal unary
-encoding; there P and Q are not mirror images, and the envelope has two sides (``docs/proofs/tags.md``).
+No single dataset is the worst one at every ε, so the pair is an envelope over a few dozen groups of datasets.
+Where ones and zeros are kept with different probabilities, as in optimal unary encoding, P and Q are not
+mirror images, and the envelope has two sides. Proofs: ``docs/proofs/accounting.md``, Claim 3, and
+``docs/proofs/tags.md``.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
 from numpy import fft
 from scipy.special import expit
 
-from shuffle_plugins.accounting.numerics.binomial import LOG_TAIL, TAIL, bernstein_reach
-from shuffle_plugins.accounting.numerics.grid import Floats, tally, transform_size
-from shuffle_plugins.accounting.numerics.profiles import (
+from shuffle_plugins.accounting.losses.distribution import (
     PositiveLosses,
+    PrivacyLossDistribution,
+    Resolution,
+    finite_losses,
     hockey_sticks,
     hull_outcomes,
-    mirrored,
+    profile_losses,
 )
-
-MOST_COUNTED = 20.0
-"""Beyond this ε0 a bit of noise is too rare to count; the blanket is as good."""
+from shuffle_plugins.accounting.numerics.binomial import TAIL, bernstein_reach, binomial_window
+from shuffle_plugins.accounting.numerics.grid import Floats, tally, transform_size
 
 _CELLS = 64  # grid cells per standard deviation of the loss
 _MOST_POINTS = 20_000  # grid points up to the largest loss
@@ -37,67 +37,6 @@ _TAILS_CUT = 3 * TAIL  # left out by windows of counts
 _FADED = -42.0  # log of a negligible Fourier coefficient
 _MOST_TRANSFORM = 1 << 22  # points for the law of one count
 _ENOUGH_NOISE = 8.0  # times that of the bits of least variance
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BitPair:
-    """The envelope of binary randomized response over all datasets; symmetric in P and Q.
-
-    Attributes:
-        local_epsilon: ε0.
-        population: n, which bounds how far the rest of the clients can differ from those who make the noise.
-        others: k − 1, reports in the count beside the last one.
-        participation: γ, probability that the last report is the differing client's.
-        buckets: how many groups of datasets to bound together; each costs a relative 1/(2·buckets) of ε.
-        spare: how many more reports there may be, which then hide nobody.
-    """
-
-    local_epsilon: float
-    population: int
-    others: int
-    participation: float
-    buckets: int = 64
-    spare: int = 0
-
-    @property
-    def slots(self) -> int:
-        """Number of reports in the count."""
-        return self.others + 1
-
-    @property
-    def one_sided(self) -> bool:
-        """False: exchanging P and Q changes nothing."""
-        return False
-
-    @property
-    def largest_ratio(self) -> float:
-        """A bound on the ratio of the masses of P and Q at every outcome."""
-        return 1.0 + self.participation * math.expm1(self.local_epsilon)
-
-    @property
-    def information(self) -> float:
-        """Variance of the privacy loss when it is small."""
-        bit = BitResponse.symmetric(self.local_epsilon)
-        noise = max(self.others, 1) * bit.one * bit.zero
-        return (self.participation * (bit.one - bit.zero)) ** 2 / noise
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UnevenBitPair:
-    """The envelope over all datasets of counted bits that are not flipped evenly, everybody taking part.
-
-    P is the law of the count if the differing client holds a one, Q if it holds a zero. See
-    :class:`BitResponse` for what the bits are.
-
-    Attributes:
-        response: probabilities of a one.
-        others: reports in the count beside the differing client's.
-        buckets: how many groups of datasets to bound together.
-    """
-
-    response: BitResponse
-    others: int
-    buckets: int = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,39 +73,53 @@ class BitResponse:
         return BitResponse(one=self.not_zero, zero=self.not_one, not_one=self.zero, not_zero=self.one)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BitPair:
+    """The envelope over all datasets of counted bits: P if the differing client holds a one, Q if a zero.
+
+    Attributes:
+        response: probabilities of a one.
+        others: reports in the count beside the differing client's.
+        buckets: how many groups of datasets to bound together; each costs a relative 1/(2·buckets) of ε.
+    """
+
+    response: BitResponse
+    others: int
+    buckets: int = 64
+
+    @property
+    def slots(self) -> int:
+        """Number of reports in the count."""
+        return self.others + 1
+
+    @property
+    def one_sided(self) -> bool:
+        """Whether exchanging P and Q changes anything."""
+        return self.response != self.response.flipped
+
+    @property
+    def largest_ratio(self) -> float:
+        """A bound on the ratio of the masses of P and Q at every outcome."""
+        bit = self.response
+        return max(bit.one / bit.zero, bit.not_zero / bit.not_one)
+
+    @property
+    def information(self) -> float:
+        """Variance of the privacy loss when it is small."""
+        bit = self.response
+        noise = min(bit.one * bit.not_one, bit.zero * bit.not_zero)
+        return (bit.one - bit.zero) ** 2 / (max(self.others, 1) * noise)
+
+
 @dataclass(frozen=True, slots=True)
 class _Datasets:
-    """Who makes the noise, and what the rest would report; one dataset a row, all arrays (rows,)."""
+    """Who makes the noise; one dataset a row, all arrays (rows,)."""
 
     zeros: Floats
     ones: Floats
-    rest_one: Floats  # probability of a one
-    rest_zero: Floats
-
-
-def bit_outcomes(pair: BitPair) -> tuple[Floats, Floats, float]:
-    """As :func:`bit_losses`, without the losses."""
-    return bit_losses(pair)[1:]
 
 
 def bit_losses(pair: BitPair) -> tuple[Floats, Floats, Floats, float]:
-    """Losses, P and Q masses of an upper law of the pair, one outcome per point of a grid of losses.
-
-    Returns:
-        Three arrays (outcomes,), and a bound on the P mass that tails of counts leave out of them.
-    """
-    if pair.participation == 0:
-        return np.zeros(1), np.ones(1), np.ones(1), 0.0
-    response = BitResponse.symmetric(pair.local_epsilon)
-    losses, sticks = _profiles(
-        _datasets(pair, response), response, participation=pair.participation, information=pair.information
-    )
-    outcomes = hull_outcomes(losses, sticks.max(axis=0))
-    loss = np.concatenate([-outcomes.loss[::-1], [0.0], outcomes.loss])
-    return (loss, *mirrored(outcomes), _TAILS_CUT * pair.largest_ratio)
-
-
-def uneven_outcomes(pair: UnevenBitPair) -> tuple[Floats, Floats, Floats, float]:
     """Losses, P and Q masses of an upper law of the pair, and a bound on the P or Q mass left out of it.
 
     The profile is convex in E on both sides of 1. Left of 1 it is that of the exchanged pair, which is the
@@ -175,31 +128,31 @@ def uneven_outcomes(pair: UnevenBitPair) -> tuple[Floats, Floats, Floats, float]
     Raises:
         ArithmeticError: if there is more mass than one, so that no pair has this profile.
     """
-    up = _uneven_side(pair.response, *_uneven_datasets(pair))
-    down = _uneven_side(pair.response.flipped, *reversed(_uneven_datasets(pair)))
+    up = down = _side(pair.response, *_buckets(pair))
+    if pair.one_sided:
+        down = _side(pair.response.flipped, *reversed(_buckets(pair)))
     p = np.concatenate([down.q[::-1], [0.0], up.p])
     q = np.concatenate([down.p[::-1], [0.0], up.q])
-    most = max(float(p.sum()) + up.beyond, float(q.sum()) + down.beyond)
+    in_p = float(p.sum()) + up.beyond
+    in_q = float(q.sum()) + down.beyond if pair.one_sided else in_p
+    most = max(in_p, in_q)
     if not most <= 1 + 1e-9:
         raise ArithmeticError(f"no pair has the profile of these bounds: they have a mass of {most:g}")
     middle = len(down.loss)
     p[middle] = q[middle] = max(1.0 - most, 0.0)
     loss = np.concatenate([-down.loss[::-1], [0.0], up.loss])
-    ratio = max(pair.response.one / pair.response.zero, pair.response.not_zero / pair.response.not_one)
-    missing = max(1.0 - float(p.sum()), 1.0 - float(q.sum()), 0.0)
-    return loss, p, q, missing + _TAILS_CUT * ratio
+    missing = max(up.beyond + (most - in_p), down.beyond + (most - in_q))
+    return loss, p, q, missing + _TAILS_CUT * pair.largest_ratio
 
 
-def _uneven_side(response: BitResponse, ones: Floats, zeros: Floats) -> PositiveLosses:
-    even = np.full(len(ones), 0.5)  # nobody is left to report but the differing client
-    datasets = _Datasets(zeros=zeros, ones=ones, rest_one=even, rest_zero=even)
+def _side(response: BitResponse, ones: Floats, zeros: Floats) -> PositiveLosses:
     variance = ones * response.one * response.not_one + zeros * response.zero * response.not_zero
     information = (response.one - response.zero) ** 2 / max(float(variance.min()), response.zero)
-    losses, sticks = _profiles(datasets, response, participation=1.0, information=information)
+    losses, sticks = _profiles(_Datasets(zeros=zeros, ones=ones), response, information=information)
     return hull_outcomes(losses, sticks.max(axis=0))
 
 
-def _uneven_datasets(pair: UnevenBitPair) -> tuple[Floats, Floats]:
+def _buckets(pair: BitPair) -> tuple[Floats, Floats]:
     """How many ones and zeros make the noise in each bucket of datasets.
 
     Buckets are fine while the bits of larger variance are few. From where these alone make several times the
@@ -221,31 +174,8 @@ def enough_noise(bit: BitResponse, others: int) -> float:
     return min(float(others + 1), math.ceil(_ENOUGH_NOISE * (others + 1) * lighter / heavier) + 1)
 
 
-def _datasets(pair: BitPair, response: BitResponse) -> _Datasets:
-    """Buckets of datasets, symmetric under exchanging ones and zeros, at the ends of what the rest may be."""
-    others = pair.others
-    half = np.unique(np.floor(np.linspace(0, (others + 1) / 2, pair.buckets // 2 + 1)))
-    edges = np.unique(np.concatenate([half, others + 1 - half]))
-    low, high = edges[:-1], edges[1:] - 1  # ones among the others, inclusive
-    one, zero = response.one, response.zero
-    rest = pair.population - 1 - others
-    if rest - pair.spare <= 0 or pair.participation >= 1:
-        even = np.full(len(low), 0.5)
-        return _Datasets(zeros=others - high, ones=low, rest_one=even, rest_zero=even)
-    # Sampling makes the others resemble the population, but for a probability of 1e-30 (Hoeffding 1963).
-    least = (pair.population - 1) * likely_share(low, others, upper=False) - high - pair.spare
-    most = (pair.population - 1) * likely_share(high, others, upper=True) - low
-    share = np.concatenate([least / rest, most / (rest - pair.spare)]).clip(0.0, 1.0)
-    return _Datasets(
-        zeros=np.tile(others - high, 2),
-        ones=np.tile(low, 2),
-        rest_one=zero + (one - zero) * share,
-        rest_zero=one - (one - zero) * share,
-    )
-
-
-def likely_share(count: Floats, trials: int, *, upper: bool) -> Floats:
-    """The furthest share y of ones with trials·KL(count/trials ‖ y) at most the logarithm of the tail."""
+def likely_share(count: Floats, trials: int, *, upper: bool, tail: float = TAIL) -> Floats:
+    """The furthest share y of ones with trials·KL(count/trials ‖ y) at most log(2/tail)."""
     if trials == 0:
         return np.full(len(count), 1.0 if upper else 0.0)
     seen = count / trials
@@ -255,22 +185,17 @@ def likely_share(count: Floats, trials: int, *, upper: bool) -> Floats:
         with np.errstate(divide="ignore", invalid="ignore"):
             divergence = np.where(seen > 0, seen * np.log(seen / middle), 0.0)
             divergence += np.where(seen < 1, (1 - seen) * np.log((1 - seen) / (1 - middle)), 0.0)
-        likely = trials * divergence <= LOG_TAIL
+        likely = trials * divergence <= math.log(2 / tail)
         inside, outside = np.where(likely, middle, inside), np.where(likely, outside, middle)
     return outside
 
 
-def _profiles(
-    datasets: _Datasets, bit: BitResponse, *, participation: float, information: float
-) -> tuple[Floats, Floats]:
+def _profiles(datasets: _Datasets, bit: BitResponse, *, information: float) -> tuple[Floats, Floats]:
     """A grid of losses from 0 up, and every dataset's Σ (P − E·Q)₊ at E = e^loss, shape (rows, points)."""
-    one, zero = bit.one, bit.zero
-    gamma = participation
     noise, whole = _noise(datasets, bit)
     before, at = noise[:, :-1], noise[:, 1:]
-    q = at * (gamma * bit.not_zero + (1 - gamma) * datasets.rest_zero)[:, None]
-    q += before * (gamma * zero + (1 - gamma) * datasets.rest_one)[:, None]
-    gain = gamma * (one - zero) * (before - at)
+    q = at * bit.not_zero + before * bit.zero
+    gain = (bit.one - bit.zero) * (before - at)
     rows, columns = np.nonzero(whole & (gain > 0) & (q > 0) & (gain + q > TAIL * TAIL))
     q, gain = q[rows, columns], gain[rows, columns]
     loss = np.log1p(gain / q)
@@ -384,3 +309,363 @@ def _fill(
         value = np.maximum(tilted_law[rows, np.where(inside, place, 0)], 0.0)
         value = np.where(inside, value * np.exp(normaliser[rows] - tilt[rows] * at), 0.0)
     law[rows, columns] = value
+
+
+_BUCKETS = 256
+_FEW_SHARES = (0.0, 0.003, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.22, 0.3, 0.4)
+_SAMPLED_EDGES = np.array([*_FEW_SHARES, 0.5, *(1 - share for share in reversed(_FEW_SHARES))])
+"""Of buckets of datasets on a sample, as shares of the clients: fine where few or nearly all hold a bit."""
+_LEVELS = ((1e-5, 1), (1e-11, 2), (TAIL, 4))
+"""But for which probability a sample resembles the rest of the clients, and one in how many edges is used."""
+_WEIGHTS = np.array([0, 1 / 160, 1 / 80, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9])
+_WEIGHTS = np.append(
+    _WEIGHTS, [1.05, 1.25, 1.6, 2.2]
+)  # fine near 0, where the client that stands in hides nothing
+_FINE_WEIGHTS = np.arange(641) / 160
+_MUCH_NOISE = 10.0  # variance of a count, from which fine buckets take long and gain 2 %
+_PARTS, _STRIPS = 32, 8
+_HARMONIC = sum(1 / strip for strip in range(1, _STRIPS))
+_NEAR = 1e-12  # of a side, so that rounding loses no corner
+_RARE = 1e-24  # probability of a count that is left out
+_LARGEST_LOSS = 100.0  # of a grid; beyond it the bound on δ is flat
+_GROWTH = 0.02  # of the distance of losses, relative to the loss
+_MOST_COUNTS, _MOST_COUNTS_ELSEWHERE = 128, 32  # of two bits and of the third one's
+_MOST_TERMS = 1 << 30  # of the convolution of a crowd's count with a client's own
+_LEAST_BIAS = 2.0**-50  # of which biases are multiples, so that floats hold the probabilities exactly
+
+
+@lru_cache(maxsize=64)
+def counted_losses(response: BitResponse, *, others: int, resolution: Resolution) -> PrivacyLossDistribution:
+    """From above, of one count when the differing client holds a one (P) or a zero (Q), for every dataset.
+
+    Args:
+        response: how each bit is randomised.
+        others: clients beside the differing one.
+        resolution: how finely losses are resolved on their grid.
+
+    Raises:
+        ArithmeticError: if the count is too large to compute.
+    """
+    loss, p, q, missing = bit_losses(BitPair(response=response, others=others, buckets=_BUCKETS))
+    return finite_losses(loss, p, q, missing=missing, kind="upper", resolution=resolution, symmetric=False)
+
+
+@lru_cache(maxsize=64)
+def sampled_counts_losses(
+    response: BitResponse, *, population: int, cohort: int, resolution: Resolution
+) -> PrivacyLossDistribution:
+    """From above, of all counts of a sample whose clients hold at most one bit each, for every dataset.
+
+    ``docs/proofs/tags.md``, Claim 8: the largest of a few thousand datasets, of which each is a pair of two
+    counts and of what others tell of the client that stands in if the differing one is not drawn.
+
+    Args:
+        response: how each bit is randomised.
+        population, cohort: n and k, k < n.
+        resolution: how finely losses are resolved on their grid.
+    """
+    gamma = cohort / population
+    noise = (cohort - 1) * min(response.one * response.not_one, response.zero * response.not_zero)
+    gain = gamma * (response.one - response.zero)
+    cell = 2 * gain / math.sqrt(max(noise, gain)) / resolution.cells
+    top = min(
+        math.log1p(gamma * (response.one / response.zero * response.not_zero / response.not_one - 1)),
+        _LARGEST_LOSS,
+    )
+    losses = [0.0]
+    while losses[-1] < top:
+        losses.append(losses[-1] + max(cell, _GROWTH * losses[-1]))
+    grid = np.array(losses)
+    delta, unlike = np.zeros(len(grid)), 1.0
+    even = response.one == response.not_zero
+    much = enough_noise(response, cohort - 1) * response.one * response.not_one > _MUCH_NOISE
+    coarser = 1 if not much else 2 if even else 4
+    for tail, every in _LEVELS:
+        crowds = _crowds(response, population=population, others=cohort - 1, tail=tail, every=every * coarser)
+        delta += unlike * _largest_hockey_sticks(crowds, cohort=cohort, gamma=gamma, grid=grid)
+        # Left out: rare counts of each bit.
+        delta += (_PARTS + 2) * max(crowd.left_out for crowd in crowds)
+        delta += _RARE * max(len(crowd.zero) for crowd in crowds) ** 2
+        # The two bits on both sides; and on one side the further bits of a part or more of the rest, of which
+        # there are _PARTS/(1 − γ) at most, over the share of the rest that holds further bits.
+        unlike = min(1.0, (2 + _PARTS / (1 - gamma) * _STRIPS * _HARMONIC / 2) * tail)
+    # Left out: crowds that do not resemble the rest at all, and tails of the windows.
+    return profile_losses(grid, delta * (1 + 1e-9) + unlike + 100 * TAIL, resolution=resolution)
+
+
+def _largest_hockey_sticks(crowds: list[_Crowd], *, cohort: int, gamma: float, grid: Floats) -> Floats:
+    """The largest H_E at E = e^loss of these datasets, for the losses of the grid."""
+    told: dict[int, Floats] = {}
+    worst = np.zeros(len(grid))
+    for held, wanted in product(crowds, crowds):
+        if held.least_count + wanted.least_count > cohort - 1:
+            continue
+        p, q, neither = (
+            np.multiply.outer(first, second).ravel()
+            for first, second in (
+                (held.one, wanted.zero),
+                (held.zero, wanted.one),
+                (held.zero, wanted.zero),
+            )
+        )
+        larger = p - q >= _RARE
+        p, q, neither = p[larger], q[larger], neither[larger]
+        for strip, x, y in _corners(held, wanted):
+            if strip not in told:
+                told[strip] = _told(crowds, further=strip / _STRIPS)
+            base = gamma * q + (1 - gamma) * (x * p + y * q + (1 - x - y) * _WEIGHTS[:, None] * neither)
+            np.maximum(worst, told[strip] @ _hockey_sticks(gamma * (p - q), base, grid), out=worst)
+    return worst
+
+
+@dataclass(frozen=True, slots=True)
+class _Crowd:
+    """One bit's count over those who are drawn in any case, and who of the rest may hold the bit.
+
+    Attributes:
+        zero, one: laws of the count with one more client, who does not hold the bit or does.
+        least_count: how many of the crowd hold the bit, at least.
+        least, most: share of the rest that hold it.
+        left_out: mass of the rarest counts.
+    """
+
+    zero: Floats
+    one: Floats
+    least_count: float
+    least: float
+    most: float
+    left_out: float
+
+    @property
+    def told(self) -> tuple[Floats, Floats]:
+        """The likelihood that the last client holds the bit, over that it does not, and its law if not."""
+        seen = self.zero > 0
+        return self.one[seen] / self.zero[seen], self.zero[seen]
+
+
+def _crowds(response: BitResponse, *, population: int, others: int, tail: float, every: int) -> list[_Crowd]:
+    """Buckets of datasets, by how many of the others that are drawn in any case hold a bit.
+
+    Those who are drawn resemble the rest, but for the probability ``tail``. The buckets are from one
+    in ``every`` edges to the next.
+    """
+    edges = np.append(_SAMPLED_EDGES[::every] * enough_noise(response, others), others + 1.0)
+    edges = np.unique(np.floor(edges))
+    low, high = edges[:-1], edges[1:] - 1
+    rest = population - 1 - others
+    least = ((population - 1) * likely_share(low, others, upper=False, tail=tail) - high) / rest
+    most = ((population - 1) * likely_share(high, others, upper=True, tail=tail) - low) / rest
+    found = []
+    for ones, zeros, first, last in zip(low, others - high, least.clip(0, 1), most.clip(0, 1), strict=True):
+        _, of_ones = binomial_window(int(ones), response.one)
+        _, of_zeros = binomial_window(int(zeros), response.zero)
+        count = np.convolve(of_ones, of_zeros)
+        zero = np.convolve(count, [response.not_zero, response.zero])
+        one = np.convolve(count, [response.not_one, response.one])
+        kept = np.maximum(zero, one) >= _RARE
+        found.append(
+            _Crowd(
+                zero=zero[kept],
+                one=one[kept],
+                least_count=float(ones),
+                least=float(first),
+                most=float(last),
+                left_out=float(np.maximum(zero, one)[~kept].sum()),
+            )
+        )
+    return found
+
+
+def _corners(held: _Crowd, wanted: _Crowd) -> set[tuple[int, float, float]]:
+    """Shares of the rest that hold either bit, at whose mixtures all possible ones are, strip by strip.
+
+    Each with the number of its strip: that many of ``_STRIPS`` parts of the rest hold neither, at least.
+    """
+    sides = ((held.least, held.most), (wanted.least, wanted.most))
+    neither = [k / _STRIPS for k in range(_STRIPS + 1)]
+    found = [*product(*sides)]
+    found += [(x, 1 - share - x) for x in sides[0] for share in neither]
+    found += [(1 - share - y, y) for y in sides[1] for share in neither]
+    corners = set()
+    for x, y in found:
+        if (
+            sides[0][0] - _NEAR <= x <= sides[0][1] + _NEAR
+            and sides[1][0] - _NEAR <= y <= sides[1][1] + _NEAR
+        ):
+            place = (1 - x - y) * _STRIPS
+            first, last = math.floor(place - _NEAR), math.floor(place + _NEAR)
+            corners |= {(strip, x, y) for strip in (first, last) if 0 <= strip < _STRIPS}
+    return corners
+
+
+def _told(crowds: list[_Crowd], *, further: float) -> Floats:
+    """What further bits tell of the client that stands in: the law of a weight, its masses on ``_WEIGHTS``.
+
+    The weight is Σ g_i·ρ_i over the bits, g_i the share of those with further bits that hold bit i. The
+    shares are cut into ``_PARTS`` parts: whatever they are, some partition of them costs as much.
+
+    Args:
+        crowds: buckets of datasets.
+        further: share of the rest that hold further bits, at least.
+    """
+    sums: list[list[Floats]] = [[np.eye(1, len(_FINE_WEIGHTS))[0]], *([] for _ in range(_PARTS))]
+    for size in range(_PARTS, 0, -1):
+        # So large a share is only held where many of the crowd hold the bit, too.
+        share = size / _PARTS
+        part = _lowest(
+            [
+                _spread(share * values, mass, _FINE_WEIGHTS)
+                for values, mass in (
+                    crowd.told for crowd in crowds if crowd.most >= further * (share - 1 / _PARTS)
+                )
+            ]
+        )
+        for total in range(_PARTS - size + 1):
+            for before in sums[total]:
+                law = np.convolve(before, part)
+                law[len(_FINE_WEIGHTS) - 1] += law[len(_FINE_WEIGHTS) :].sum()
+                sums[total + size] = [_lowest([*sums[total + size], law[: len(_FINE_WEIGHTS)]])]
+    return _spread(_FINE_WEIGHTS, sums[-1][0], _WEIGHTS)
+
+
+def _lowest(laws: list[Floats]) -> Floats:
+    """A law on ``_FINE_WEIGHTS`` with the mean of a falling convex function at least that of all these."""
+    below = np.max([law[:-1].cumsum().cumsum() for law in laws], axis=0)  # Σ (t − weight)₊ at every t
+    return np.diff(np.diff(below, prepend=0.0), prepend=0.0, append=1.0)
+
+
+def _spread(values: Floats, mass: Floats, places: Floats) -> Floats:
+    """The masses put on ``places`` at equal mean: falling convex functions of the values only gain by it."""
+    inside = np.minimum(values, places[-1])
+    place = np.clip(np.searchsorted(places, inside, side="right") - 1, 0, len(places) - 2)
+    share = (inside - places[place]) / (places[place + 1] - places[place])
+    return tally(place, (1 - share) * mass, len(places)) + tally(place + 1, share * mass, len(places))
+
+
+def _hockey_sticks(gain: Floats, q: Floats, losses: Floats) -> Floats:
+    """Σ (gain − (E − 1)·Q)₊ at E = e^loss for each row of Q, shape (rows, losses)."""
+    rows, points = len(q), len(losses)
+    with np.errstate(divide="ignore"):
+        place = np.searchsorted(losses, np.log1p(gain / q)) + (points + 1) * np.arange(rows)[:, None]
+    above = [
+        tally(place.ravel(), mass.ravel(), rows * (points + 1)).reshape(rows, -1)[:, ::-1].cumsum(axis=1)
+        for mass in (np.broadcast_to(gain, q.shape), q)
+    ]
+    beyond, rest = (each[:, ::-1][:, 1:] for each in above)
+    return np.asarray(np.maximum(beyond - np.expm1(losses) * rest, 0.0), dtype=np.float64)
+
+
+def counted_instance(
+    response: BitResponse, *, others: int, resolution: Resolution, held: bool = False
+) -> PrivacyLossDistribution:
+    """From below, of one count when nobody else holds a one, or everybody else.
+
+    Args:
+        response, others, resolution: as of :func:`counted_losses`.
+        held: whether everybody else holds a one.
+
+    Raises:
+        ArithmeticError: if no outcome is within floating-point range.
+    """
+    first, noise = binomial_window(others, response.one if held else response.zero)
+    before, at = np.append(0.0, noise), np.append(noise, 0.0)
+    p = response.not_one * at + response.one * before
+    q = response.not_zero * at + response.zero * before
+    # A count at an edge may come from more or less noise than the window has: it is likelier than it seems.
+    known = slice(int(first > 0), len(noise) + int(first + len(noise) > others))
+    return finite_losses(
+        None, p[known], q[known], missing=0.0, kind="lower", resolution=resolution, symmetric=False
+    )
+
+
+def elsewhere_instance(
+    response: BitResponse, *, population: int, cohort: int, resolution: Resolution
+) -> PrivacyLossDistribution:
+    """From below, of a sample where all others hold a bit that is neither the client's old nor its new one.
+
+    If the client is not drawn, one of the others stands in for it. Neighbouring counts are seen as one where
+    there are many of them.
+
+    Args:
+        response, population, cohort, resolution: as of :func:`sampled_counts_losses`.
+    """
+    gamma = cohort / population
+    zero, one = _merged(response, ones=0, zeros=cohort - 1, most=_MOST_COUNTS)
+    without, standing = _merged(response, ones=cohort - 1, zeros=0, most=_MOST_COUNTS_ELSEWHERE)
+    drawn = np.multiply.outer(gamma * without, np.multiply.outer(one, zero))
+    rest = np.multiply.outer((1 - gamma) * standing, np.multiply.outer(zero, zero))
+    p, q = drawn + rest, drawn.swapaxes(1, 2) + rest
+    return finite_losses(
+        None, p.ravel(), q.ravel(), missing=0.0, kind="lower", resolution=resolution, symmetric=True
+    )
+
+
+def _merged(response: BitResponse, *, ones: int, zeros: int, most: int) -> tuple[Floats, Floats]:
+    """Laws of a count of so many ones and zeros with one more zero, and with one more one.
+
+    Neighbouring counts are added up until at most ``most`` are left.
+    """
+    (low, of_ones), (first, of_zeros) = (
+        binomial_window(ones, response.one),
+        binomial_window(zeros, response.zero),
+    )
+    count = np.convolve(of_ones, of_zeros)
+    # A count at an edge may come from more or less noise than the window has: it is likelier than it seems.
+    known = slice(int(low + first > 0), len(count) + int(low + first + len(count) > ones + zeros))
+    laws = [
+        np.convolve(count, flips)[known]
+        for flips in ([response.not_zero, response.zero], [response.not_one, response.one])
+    ]
+    edges = np.arange(0, len(laws[0]), -(-len(laws[0]) // most))
+    zero, one = (np.add.reduceat(law, edges) for law in laws)
+    return zero, one
+
+
+def has_leaning_instance(*, others: int, own: int) -> bool:
+    """Whether :func:`leaning_instance` can list the outcomes."""
+    return _reach(others) * _reach(own) <= _MOST_TERMS
+
+
+def leaning_instance(
+    *, bias: float, others: int, own: int, opposite: bool, resolution: Resolution
+) -> PrivacyLossDistribution:
+    """From below, of one count to which the differing client adds bits that lean to one (P), or do not (Q).
+
+    Bits are ones with probability ½ + bias under P. Under Q the client's are like everybody else's, ½ − bias
+    if ``opposite`` is true, otherwise ½. P and Q are each within 2e-30 of the true law in total variation;
+    it is left to the caller to take that off (``discounted``).
+
+    Args:
+        bias: in (0, ½); rounded down, as a larger one can be made smaller: by flipping every bit of the count
+            with one probability, which scales everybody's bias and keeps a fair bit fair.
+        others: bits of all others.
+        own: bits of the client.
+        opposite: whether everybody else leans to zero.
+        resolution: how finely losses are resolved on their grid.
+
+    Raises:
+        ArithmeticError: if no outcome is within floating-point range.
+    """
+    bias = math.floor(bias / _LEAST_BIAS) * _LEAST_BIAS
+    rest = 0.5 - bias if opposite else 0.5
+    _, crowd = binomial_window(others, rest)
+    (high, ones), (low, zeros) = binomial_window(own, 0.5 + bias), binomial_window(own, rest)
+    first, last = min(high, low), max(high + len(ones), low + len(zeros))
+
+    def seen(start: int, mass: Floats) -> Floats:
+        return np.convolve(crowd, np.pad(mass, (start - first, last - start - len(mass))))
+
+    return finite_losses(
+        None,
+        seen(high, ones),
+        seen(low, zeros),
+        missing=0.0,
+        kind="lower",
+        resolution=resolution,
+        symmetric=False,
+    )
+
+
+def _reach(bits: int) -> float:
+    """Counts of so many bits that are listed, at most."""
+    return min(bits, 2 * float(bernstein_reach(bits / 4))) + 1

@@ -35,10 +35,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from typing_extensions import override
 
+from shuffle_plugins.accounting.losses.distribution import hull_outcomes, joined, profile_points
 from shuffle_plugins.accounting.numerics.grid import Floats
-from shuffle_plugins.accounting.numerics.mixed_sums import MOST_EACH, MixedSums
-from shuffle_plugins.accounting.numerics.profiles import hull_outcomes, joined, profile_points
+from shuffle_plugins.accounting.numerics.mixed_sums import MOST_EACH, Law, MixedSums
+from shuffle_plugins.accounting.numerics.normal_sums import BoundedTerms, log_chernoff, positive_part_bound
+from shuffle_plugins.accounting.pairs.reports import Atoms, InformationBound, RecordTypes, information
 
 _FINEST = 1.5e-3  # tolerance; what is finer takes longer and gains next to nothing
 _COMMON = 0.02  # probability of a bucket of shares from which every point of the profile is computed
@@ -56,8 +59,7 @@ _SMALL = 0.1  # deviation of the loss over the largest loss, up to which √info
 _NO_END = 5.0  # deviations of the loss; no profile ends before
 _UNIFORM_REACH = 12.0  # deviations of the loss that points cover evenly
 _LOG_NEGLIGIBLE = math.log(1e-40)  # of a δ at which a profile may end
-_REACH = 72.0  # −log of the probability of the shares that are left out
-_FIRST_SHARE, _SHARE_GROWTH = 1.0, 4.0  # buckets of 1 − u, in units of its mean
+_SHARES = (0.6, 1.5, 3.0, 6.0, 14.0, 72.0)  # ends of buckets of 1 − u, in units of its mean
 _NO_MATTER = 2e-4  # relative change of the others' laws within a bucket that needs no finer one
 _WIDEST = 0.01  # of a bucket, nevertheless
 
@@ -196,11 +198,8 @@ def common_buckets(*, population: int, common: float) -> tuple[list[CommonBucket
     """Buckets of u where all records have so much in common, and the probability of those left out."""
     n, rest = population, 1 - common
     unit = 1 / max(n * common, 1.0)
-    first = max(_FIRST_SHARE, min(_NO_MATTER / max(rest, _NO_MATTER), _WIDEST) / unit)
-    steps = [0.0]
-    while steps[-1] < _REACH:
-        steps.append(first * _SHARE_GROWTH ** (len(steps) - 1))
-    ends = [min(step * unit, 0.999) for step in steps]
+    first = min(_NO_MATTER / max(rest, _NO_MATTER), _WIDEST)
+    ends = [0.0, *(min(max(share * unit, first), 0.999) for share in _SHARES)]
 
     def below(gap: float) -> float:
         return (1 - gap) * math.exp((n - 1) * math.log1p(-common * gap))
@@ -334,3 +333,219 @@ def _last_loss(pair: OthersPair, shares: list[Share]) -> float:
     bounds = np.max([share.log_bound(losses) for share in shares], axis=0)
     ended = np.flatnonzero(bounds < _LOG_NEGLIGIBLE)
     return float(losses[ended[0]]) if len(ended) else end
+
+
+_SMOOTHING = 0.4  # reports whose variance smooths a sum, at least
+_LEAST_GAIN = 0.998  # of the variance, for which it is worth the time
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MixPair(OthersPair):
+    """The envelope, over all datasets, of a round whose clients share a randomizer; symmetric in P and Q.
+
+    Attributes:
+        others: types that cover the records of all clients; thinned under Poisson sampling.
+    """
+
+    others: RecordTypes
+
+    @property
+    def information(self) -> float:
+        """Variance of the privacy loss when it is small."""
+        return self.slots * self.others.information / self.population**2
+
+    @property
+    def common_reports(self) -> float:
+        """That of what covers all of the types."""
+        return self.slots * self.others.common
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether a report that may be in client 0's place is read against what all types have in common.
+
+        That is less than one more report of any type, if most clients report.
+        """
+        hidden = 1 - self.slots / self.population
+        return 0 < hidden * information(self.others.shared) < self.others.information * self.others.common
+
+    def helps(self, other: float) -> bool:
+        """Whether it is expected to be clearly smaller than a pair whose ``information`` is ``other``."""
+        # What client 1's own report costs, and smoothing.
+        extra = self.others.excess / self.population + _SMOOTHING / self.slots
+        return self.information * (1 + extra) < _LEAST_GAIN * other
+
+    def shares(self) -> tuple[list[Share], float]:
+        """Buckets of u, each by its worst end, and the probability of those left out."""
+        buckets, left_out = common_buckets(population=self.population, common=self.others.common)
+        return [_Mixes(pair=self, mass=each.mass, bucket=each) for each in buckets], left_out
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Mixes(MixedShare):
+    """Given a bucket of u.
+
+    Attributes:
+        bucket: the bucket.
+    """
+
+    pair: MixPair
+    bucket: CommonBucket
+
+    @property
+    def unit(self) -> float:
+        """The population, n: sums are n times the profile."""
+        return float(self.pair.population)
+
+    def sums(self, growth: Floats) -> MixedSums:
+        """Those of the theorem."""
+        pair, bucket, others = self.pair, self.bucket, self.pair.others
+        types = [_law(each, growth, bucket.kept) for each in others.types]
+        values, masses = _law(others.shared, growth, 1.0)
+        visible, trials = pair.slots / pair.population, min(pair.slots, pair.population - 1)
+        own = bucket.own * values, visible * masses
+        if pair.stands_in:
+            values, masses = _law(others.shared, growth, bucket.kept * others.common)
+            own = (
+                np.column_stack([own[0], bucket.others * values]),
+                np.append(own[1], (1 - visible) * masses),
+            )
+            trials -= 1
+        return MixedSums(
+            shift=-pair.population * growth,
+            types=[(bucket.others * values, masses) for values, masses in types],
+            own=own,
+            trials=trials,
+        )
+
+
+def _law(atoms: Atoms, growth: Floats, kept: float) -> Law:
+    """What a report adds, less its mean, if it is read against that share of its law: Lemma 10 of the proofs.
+
+    Args:
+        atoms: (R_x/R_z − 1, R_x'/R_z − 1, mass).
+        growth: E − 1, shape (rows,).
+        kept: the share.
+    """
+    u, v, mass = np.array(atoms).T
+    values = ((u - v) - growth[:, None] * (v + (1 - kept))) / kept
+    if kept == 1:
+        return values, mass
+    return np.column_stack([values, growth]), np.append(kept * mass, 1 - kept)
+
+
+# All three only decide whether this bound is computed (SpreadPair.helps). It is valid whatever they are.
+_LOUDEST = 30.0  # the largest ε0 at which it is tried; above it no round has enough reports
+_LEAST_GAIN_OF_SPREAD = 0.97  # it is computed if its variance is below this share of the other pair's
+# A sum that is not quite normal adds a share of this pair's variance to it, which is taken to be _EXTRA/√s.
+# Here s = k·I/(e^ε0 − 1)² is the sum's variance over the square of its largest term; it grows with k. The
+# real share is rather larger: then the bound is computed in vain.
+_EXTRA = 0.5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpreadPair(OthersPair):
+    """The round of a randomizer of which only ε0 and an :class:`InformationBound` are known.
+
+    Its profile is an upper bound for all records of all clients, and for all randomizers within these bounds.
+    It also holds with x and x' exchanged, so it serves for P against Q and for Q against P.
+
+    Attributes:
+        information_bound: upper bounds on what one report can tell.
+        participation: probability with which the report in a slot is seen. Under Poisson sampling this is
+            γ, and ``slots`` is n; otherwise it is 1, and ``slots`` is k.
+    """
+
+    information_bound: InformationBound
+    participation: float
+
+    @property
+    def information(self) -> float:
+        """Variance of the round's privacy loss where losses are small: k·I/n² with k reports expected."""
+        return self.slots * self.participation * self.information_bound.information / self.population**2
+
+    def helps(self, other: float) -> bool:
+        """Whether this pair's bound is expected to be clearly smaller than that of another pair.
+
+        This is an estimate that saves time; it has no influence on what is proved.
+
+        Args:
+            other: ``information`` of another pair of the same round: the variance of its privacy loss.
+
+        Returns:
+            True if this pair's variance, with an allowance for sums that are not normal, is at least 3 per
+            cent smaller. False if ε0 is above 30, or if there are so few reports that the allowance is large.
+        """
+        if self.local_epsilon > _LOUDEST:
+            return False
+        reports = self.slots * self.participation
+        steady = reports * self.information_bound.information / math.expm1(self.local_epsilon) ** 2
+        return self.information * (1 + _EXTRA / math.sqrt(steady)) < _LEAST_GAIN_OF_SPREAD * other
+
+    def shares(self) -> tuple[list[Share], float]:
+        """Bounds on the profile for each bucket of u, valid for every u in the bucket.
+
+        u is a random number in [0, 1] that the proof lets the adversary know. The smaller it is, the less
+        the other clients' reports hide that of client 1.
+
+        Returns:
+            The buckets, and the probability that u is in none of them.
+        """
+        buckets, left_out = common_buckets(population=self.population, common=self.information_bound.common)
+        return [_Spread(pair=self, mass=each.mass, bucket=each) for each in buckets], left_out
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Spread(Share):
+    """Upper bounds on the profile of a :class:`SpreadPair`, given that u is in one bucket.
+
+    Attributes:
+        bucket: the bucket, with the weights of the reports at its worst end.
+    """
+
+    pair: SpreadPair
+    bucket: CommonBucket
+
+    @override
+    def bound(self, losses: Floats, *, share: float) -> Floats:
+        shift, each, own = self._terms(np.expm1(losses))
+        found = positive_part_bound(shift, each=each, own=own) / self.pair.population
+        return self.at_most(found, losses)
+
+    @override
+    def log_bound(self, losses: Floats) -> Floats:
+        shift, each, own = self._terms(np.expm1(losses))
+        scale = math.log(max(self.mass, 1e-300) / self.pair.population)
+        return log_chernoff(shift, each=each, own=own) + scale
+
+    def _terms(self, growth: Floats) -> tuple[Floats, BoundedTerms, BoundedTerms]:
+        """What n times the profile is bounded by: E[(x + all terms)₊].
+
+        Args:
+            growth: E − 1, shape (losses,).
+
+        Returns:
+            x = n·(1 − E), the terms of the other clients' reports, and the single term of the report that
+            takes the place of client 1's. All means are zero.
+        """
+        pair, known, bucket = self.pair, self.pair.information_bound, self.bucket
+        e, n = math.exp(pair.local_epsilon), pair.population
+        factor = 1 + growth  # E
+        # With r = R_x and r' = R_x': r − E·r' + (E − 1)·R_z = E·(r̃ − r'), r̃ a mixture of r and R_z. So the
+        # variance of (r − E·r')/R_z under R_z is at most E²·I.
+        spread = known.information * factor**2
+        each = BoundedTerms(
+            count=min(pair.slots, n - 1),
+            variance=pair.participation * bucket.others**2 * ((spread + growth**2) / bucket.kept - growth**2),
+            above=bucket.others * (np.maximum(e - factor, 0.0) / bucket.kept + growth),
+            below=bucket.others * np.maximum((factor * e - 1) / bucket.kept - growth, 0.0),
+        )
+        top = known.heaviest  # r/w and r'/w lie in [top/e, top]
+        above = np.maximum(top - factor * top / e + growth, 1e-300)
+        below = np.maximum(factor * top - top / e - growth, 1e-300)
+        own = BoundedTerms(
+            count=1,
+            variance=pair.participation * pair.slots / n * bucket.own**2 * above * below,
+            above=bucket.own * above,
+            below=bucket.own * below,
+        )
+        return -n * growth, each, own

@@ -1,35 +1,50 @@
-"""The pairs of a shuffled round: its reports' blanket under its sampling and before its adversary."""
+"""A shuffled round under its sampling and before its adversary: its pairs, and their privacy losses.
+
+Three kinds of evidence bound a round from above, each by a pair: what any report hides, its blanket
+(:class:`~shuffle_plugins.accounting.pairs.slots.SlotPair`); what the others' own records hide, by types
+(:class:`~shuffle_plugins.accounting.pairs.others.MixPair`); and how much one report can tell at most
+(:class:`~shuffle_plugins.accounting.pairs.others.SpreadPair`). Datasets in which all others hold one record
+bound it from below. Proofs: ``docs/proofs/accounting.md``, sections 1 to 4.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_between, binomial_window, window_ends
-from shuffle_plugins.accounting.numerics.grid import Cells
-from shuffle_plugins.accounting.pairs.bits import MOST_COUNTED, BitPair
-from shuffle_plugins.accounting.pairs.blanket import Blanket, Form
-from shuffle_plugins.accounting.pairs.counts import (
-    Pair,
-    PairMixture,
-    alike_pair,
-    blanket_pair,
-    mirror_pair,
-    slot_pair,
-    third_record_pair,
+from shuffle_plugins.accounting.losses.distribution import (
+    COARSE,
+    FINE,
+    LOSS_ERROR,
+    STORED_CELLS,
+    BoundKind,
+    PrivacyLossDistribution,
+    Resolution,
+    condense,
+    deviation_of,
+    finite_losses,
 )
-from shuffle_plugins.accounting.pairs.crowd import CrowdLaws, CrowdPair
-from shuffle_plugins.accounting.pairs.instances import Atoms, two_level_atoms
-from shuffle_plugins.accounting.pairs.mixes import MixPair
-from shuffle_plugins.accounting.pairs.others import OthersPair
-from shuffle_plugins.accounting.pairs.record_types import RecordTypes
-from shuffle_plugins.accounting.pairs.slots import LARGEST_WEIGHT
-from shuffle_plugins.accounting.pairs.spread import SpreadPair
+from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_between, window_ends
+from shuffle_plugins.accounting.numerics.grid import Cells, Floats
+from shuffle_plugins.accounting.pairs.bits import BitPair, BitResponse, bit_losses
+from shuffle_plugins.accounting.pairs.others import MixPair, OthersPair, SpreadPair, others_losses
+from shuffle_plugins.accounting.pairs.reports import Atoms, Blanket, Form, RecordTypes, two_level_atoms
+from shuffle_plugins.accounting.pairs.slots import (
+    SlotPair,
+    readable_information,
+    slot_losses,
+    slot_losses_from_below,
+)
 from shuffle_plugins.accounting.terms import CohortDraw, Sampling
+
+Outcomes = tuple[Floats, Floats, Floats, float]
+"""Losses, P and Q masses, and a bound on the P mass of outcomes left out."""
+
+Pair = SlotPair | BitPair | OthersPair
 
 _INNER_PLACES = (-4.0, -3.0, -2.25, -1.5, -0.75, 0.0, 0.75, 1.5, 2.25, 3.5)
 _PLACES = (
@@ -41,19 +56,55 @@ _PLACES = (
 _FEW_SIZES = 24  # of a cohort, each of which is accounted by itself
 _LOWER_PLACES = (-8.5, -7.5, -6.5, -5.5, -4.5, -3.5, 4.75, 6.5)
 """Further ones where a bucket counts as its largest size: there the smallest cohorts tell most."""
-_BIT_BUCKETS = (
-    (30_000, 256),
-    (3_000_000, 128),
-)  # groups of datasets up to so many reports: a fraction of a second
-_FEWEST_BIT_BUCKETS = 64
-_MOST_BIT_COUNTS = 350_000  # buckets times √reports
-_TAIL_BIT_BUCKETS, _BIT_TAIL = 8, 1e-7  # sizes of less probability than this need fewer groups
-_MOST_BIT_COHORTS = 96
-_MOST_COUNTED_REPORTS = 2e9  # counting more takes too long
-_FEWEST_ACTIVE = 0.1  # expected blanket reports for each record: with fewer, little is won over the blanket
-_MOST_SLOTTED = 30.0  # ε0 above which a slot's weights differ by too many orders of magnitude to be summed
+_MOST_SPREAD = 30.0  # ε0 above which reports of weights (e, e) are too rare to keep their digits in a sum
+_NOBODY_HIDES = 60.0  # ε0 above which not one blanket report of 10^12 is to be expected
+_NEVER_ALONE = 40  # reports, up to which all outcomes of a round are listed, whatever ε0
+_LOST_MASS = 1e-9  # more than rounding can take off all masses together: then outcomes are missing
+_FINER = 3  # cells of a component's outcomes to one of the whole law's
+_COMPONENTS = 48  # one of so many of equal mass is resolved finely
+_FEWEST_COMMON = 0.2  # reports expected of what all have in common; below, the blanket is as good
+_BIT_BUCKETS = 256  # groups of datasets: a fraction of a second
 _MANY_BLANKETS, _CLEARLY_LESS = 3e3, 0.97  # blanket reports, and a ratio of variances
-_BIT_COHORT_WIDTH = 0.004  # relative, of a bucket of random cohorts
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairMixture:
+    """A pair whose component is public: the components' pairs, side by side, with their masses.
+
+    Attributes:
+        masses: probability of each component; their sum may fall short of one by ``dropped``.
+        pairs: one pair per component.
+        dropped: mass of the components left out, charged to δ by upper bounds and lost by lower ones.
+    """
+
+    masses: tuple[float, ...]
+    pairs: tuple[Pair, ...]
+    dropped: float = 0.0
+
+    @classmethod
+    def single(cls, pair: Pair) -> PairMixture:
+        """A mixture whose only component is this pair."""
+        return cls(masses=(1.0,), pairs=(pair,))
+
+    @property
+    def information(self) -> float:
+        """Mean of the components' information."""
+        return math.fsum(m * pair.information for m, pair in zip(self.masses, self.pairs, strict=True))
+
+    @property
+    def readable_information(self) -> float:
+        """What of it lower bounds read; instances are ordered by it."""
+        return math.fsum(
+            m * readable_information(pair)
+            for m, pair in zip(self.masses, self.pairs, strict=True)
+            if isinstance(pair, SlotPair)
+        )
+
+    def share_of(self, *kinds: type) -> float:
+        """Probability of the components of some kinds."""
+        return math.fsum(
+            mass for mass, pair in zip(self.masses, self.pairs, strict=True) if isinstance(pair, kinds)
+        )
 
 
 def upper_pair(blanket: Blanket, draw: CohortDraw) -> PairMixture:
@@ -78,35 +129,17 @@ def upper_pairs(
     if fixed and (spread := _spread_pairs(blanket, draw)):
         plain = replace(blanket, information_bound=None)
         return *upper_pairs(plain, draw, mechanism=mechanism, channel_fixed=True), spread
-    slotted = blanket.high > 0 and blanket.local_epsilon <= _MOST_SLOTTED
-    slots = [_placed(draw, partial(slot_pair, blanket), upper=True)] if slotted else []
-    pairs = (upper_pair(blanket, draw), *slots)
-    if fixed and (mixes := _mixes(blanket, draw, mechanism=mechanism)):
-        return _beside_blanket(mixes, *pairs)
-    if slotted or not fixed or blanket.local_epsilon > MOST_COUNTED:
-        return pairs
-    if blanket.form is Form.BIT and draw.cohort <= _MOST_COUNTED_REPORTS:
-        return (*pairs, _bit_pair(blanket.local_epsilon, draw))
-    if blanket.form is Form.SIGN and draw.cohort * blanket.differing >= _FEWEST_ACTIVE:
-        signs = _placed(draw, partial(_sign_pair, blanket), upper=True)
-        return _beside_blanket(signs, *pairs)
-    return pairs
-
-
-def _beside_blanket(others: PairMixture, *blanket: PairMixture) -> tuple[PairMixture, ...]:
-    """All pairs, or the first alone if it is the smaller one everywhere but for rounding.
-
-    It is where many blanket reports are expected: by Lemma 10 the blanket's pair then gains at most what
-    these may fall short of their mean.
-    """
-    for pair in others.pairs:
-        if not isinstance(pair, OthersPair):
-            return *blanket, others
-        if pair.population * math.exp(-pair.local_epsilon) < _MANY_BLANKETS:
-            return *blanket, others
-    if others.information > _CLEARLY_LESS * blanket[-1].information:
-        return *blanket, others
-    return (others,)
+    common = upper_pair(blanket, draw)
+    others = _mixes(blanket, draw, mechanism=mechanism) if fixed else None
+    if others is None:
+        return (common,)
+    # Where many blanket reports are expected, these fall short of their mean by little, and only by as much
+    # can the blanket's pair be the smaller one anywhere (Lemma 10).
+    alone = others.information <= _CLEARLY_LESS * common.information and all(
+        isinstance(pair, OthersPair) and pair.population * math.exp(-pair.local_epsilon) >= _MANY_BLANKETS
+        for pair in others.pairs
+    )
+    return (others,) if alone else (common, others)
 
 
 def mixed(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> bool:
@@ -123,9 +156,9 @@ def _mixes(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> PairMixture
         others = RecordTypes.generic(blanket.local_epsilon)
     if others is None:
         return None
-    found = _placed(draw, partial(_mix_pair, blanket, others), upper=True, few=True)
-    helped = (mass for mass, pair in zip(found.masses, found.pairs, strict=True) if isinstance(pair, MixPair))
-    return found if math.fsum(helped) > 0.5 else None
+    three = len(others.types) > 2  # mixes of which take longer
+    found = _placed(draw, partial(_mix_pair, blanket, others), upper=True, few=three)
+    return found if found.share_of(MixPair, BitPair) > 0.5 else None
 
 
 def _spread_pairs(blanket: Blanket, draw: CohortDraw) -> PairMixture | None:
@@ -141,36 +174,36 @@ def _spread_pairs(blanket: Blanket, draw: CohortDraw) -> PairMixture | None:
         )
         common = blanket_pair(blanket, participation=participation, **place)
         known = [common.information]
-        if blanket.form is Form.SIGN:
-            known.append(_sign_pair(blanket, participation=participation, **place).information)
         if blanket.others:
             types = MixPair(
                 local_epsilon=blanket.local_epsilon,
-                others=blanket.others,
-                participation=participation,
+                others=blanket.others.thinned(participation),
                 **place,
             )
             known.append(types.information)
         return spread if spread.helps(min(known)) else common
 
     found = _placed(draw, build, upper=True, few=True)
-    helped = (
-        mass for mass, pair in zip(found.masses, found.pairs, strict=True) if isinstance(pair, SpreadPair)
-    )
-    return found if math.fsum(helped) > 0.5 else None
+    return found if found.share_of(SpreadPair) > 0.5 else None
 
 
 def _mix_pair(
     blanket: Blanket, others: RecordTypes, *, population: int, slots: int, participation: float
 ) -> Pair:
-    """The pair of mixes, or the blanket's for cohorts of so few that it is as good."""
+    """The pair of mixes, the blanket's where it is as good, or that of a small count to which all report."""
+    counted = blanket.form is Form.BIT and slots == population and participation == 1
+    if counted and population * others.common < _MANY_BLANKETS:
+        bit = BitResponse.symmetric(blanket.local_epsilon)
+        return BitPair(response=bit, others=slots - 1, buckets=_BIT_BUCKETS)
     common = blanket_pair(blanket, population=population, slots=slots, participation=participation)
+    loud = blanket.local_epsilon > _NOBODY_HIDES
+    if loud or slots * participation * others.common < _FEWEST_COMMON:
+        return common
     mixes = MixPair(
         local_epsilon=blanket.local_epsilon,
-        others=others,
+        others=others.thinned(participation),
         population=population,
         slots=slots,
-        participation=participation,
     )
     return mixes if mixes.helps(common.information) else common
 
@@ -192,49 +225,39 @@ def lower_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> dict[s
     if draw.sampling is Sampling.EPOCH:
         # An instance of one input per record for the whole epoch, so that the order tells nothing.
         draw = _instance_of_an_epoch(draw)
+    return {
+        name: _placed(draw, partial(alike_pair, atoms), upper=False)
+        for name, atoms in alike_atoms(blanket, mechanism=mechanism).items()
+    }
+
+
+def alike_atoms(blanket: Blanket, *, mechanism: str) -> dict[str, Atoms]:
+    """What one report tells in datasets in which all others are alike, by the names of :func:`lower_pairs`.
+
+    Reports are read as "for x", "for x'" or neither. If the others hold a third record, it makes the first
+    two no likelier than the blanket does, in K-ary randomized response 1/(e + K − 1) each; or they hold x'.
+    """
     local_epsilon = blanket.local_epsilon
     generic = mechanism == "generic"
     if generic:
         blanket = Blanket.generic(local_epsilon)
     outside = 1 / (math.exp(local_epsilon) + 2) if generic else blanket.outside
-    found: dict[str, PairMixture] = {}
+    found: dict[str, Atoms] = {}
     if outside > 0:
-        third = partial(third_record_pair, local_epsilon=local_epsilon, outside=outside)
         name = "3-RR instance" if generic else f"{mechanism} instance, third record"
-        found[name] = _placed(draw, third, upper=False)
+        found[name] = two_level_atoms(
+            local_epsilon=local_epsilon, shares={(1, 0, 0): outside, (0, 1, 0): outside}
+        )
     if blanket.exact:
-        name = "binary-RR" if generic else mechanism
-        found[f"{name} instance"] = _placed(draw, partial(mirror_pair, blanket), upper=False)
-    for number, atoms in enumerate(filter(_in_range, blanket.instances)):
+        differing = blanket.differing
+        name = f"{'binary-RR' if generic else mechanism} instance"
+        found[name] = two_level_atoms(
+            local_epsilon=local_epsilon, shares={(1, 0, 0): differing, (0, 1, 1): differing}
+        )
+    for number, atoms in enumerate(blanket.instances):
         name = f"{mechanism} instance, all others alike" + (f" ({number + 1})" if number else "")
-        found[name] = _placed(draw, partial(alike_pair, atoms), upper=False)
+        found[name] = atoms
     return found
-
-
-def alike_atoms(blanket: Blanket, *, mechanism: str) -> tuple[Atoms, ...]:
-    """What one report tells in the instances of :func:`lower_pairs`: in all of them others are alike.
-
-    Args:
-        blanket: privacy blanket of the reports.
-        mechanism: name of the randomizer; ``"generic"`` is the worst case of all.
-    """
-    local_epsilon = blanket.local_epsilon
-    if mechanism == "generic":
-        blanket = Blanket.generic(local_epsilon)
-    outside = 1 / (math.exp(local_epsilon) + 2) if mechanism == "generic" else blanket.outside
-    found = list(blanket.instances)
-    if outside > 0:
-        third: dict[tuple[int, ...], float] = {(1, 0, 0): outside, (0, 1, 0): outside}
-        found.append(two_level_atoms(local_epsilon=local_epsilon, shares=third))
-    if blanket.exact:
-        mirror: dict[tuple[int, ...], float] = {(1, 0, 0): blanket.differing, (0, 1, 1): blanket.differing}
-        found.append(two_level_atoms(local_epsilon=local_epsilon, shares=mirror))
-    return tuple(filter(_in_range, found))
-
-
-def _in_range(atoms: Atoms) -> bool:
-    """Whether a slot can add what these reports tell: at an ε0 above 161 some tell more."""
-    return all(max(u, v) <= LARGEST_WEIGHT for u, v, _ in atoms)
 
 
 def _instance_of_an_epoch(draw: CohortDraw) -> CohortDraw:
@@ -303,73 +326,172 @@ def _cohort_edges(draw: CohortDraw, *, first: int, size: int, upper: bool, few: 
     return np.unique(np.concatenate([[0], inner, [size]]))
 
 
-def _sign_pair(blanket: Blanket, *, population: int, slots: int, participation: float) -> Pair:
-    """The crowd pair, or the blanket's for cohorts of so few blanket reports that little is lost."""
-    if slots * participation * blanket.differing < _FEWEST_ACTIVE:
-        return blanket_pair(blanket, population=population, slots=slots, participation=participation)
-    return CrowdPair(
-        local_epsilon=blanket.local_epsilon,
+def blanket_pair(blanket: Blanket, *, population: int, slots: int, participation: float) -> SlotPair:
+    """The pair that dominates ``slots`` clients who each report with probability ``participation``.
+
+    ``slots`` = k, ``participation`` = 1 is k-of-n sampling (k = n: everybody takes part); ``slots`` = n,
+    ``participation`` = γ is Poisson sampling. A report weighs its likelihoods under both records over the
+    blanket's; one that is not of the blanket weighs nothing, and a client that sends none adds nothing.
+    """
+    if blanket.local_epsilon > _NOBODY_HIDES and slots > _NEVER_ALONE and not blanket.tail:
+        return _alone(blanket, participation=participation * slots / population)
+    if blanket.high > 0 and blanket.local_epsilon > _MOST_SPREAD:
+        blanket = _without_high(blanket)
+    weak = blanket.weak - 1.0
+    strong, gain = weak + blanket.difference, math.expm1(blanket.local_epsilon)
+    one_record = [(strong, weak, blanket.differing), *((r - 1.0, 0.0, mass) for r, mass in blanket.edges)]
+    atoms = [(u, v, participation * mass) for u, v, mass in one_record]
+    atoms += [(v, u, mass) for u, v, mass in atoms]
+    atoms.append((gain, gain, participation * blanket.high))
+    atoms.append((-1.0, -1.0, participation * max(0.0, 1.0 - blanket.mass)))
+    rest = 1.0 - math.fsum(mass for _, _, mass in atoms)
+    atoms.append((0.0, 0.0, max(rest, 0.0)))
+    return SlotPair(
         population=population,
         slots=slots,
-        laws=CrowdLaws.sign(blanket.local_epsilon, participation=participation),
+        atoms=tuple(atom for atom in atoms if atom[2] > 0),
+        lost=participation * blanket.tail,
     )
 
 
-def _bit_pair(local_epsilon: float, draw: CohortDraw) -> PairMixture:
-    """Counts of bits. The number of bits is always public."""
-    population = draw.population
+def _alone(blanket: Blanket, *, participation: float) -> SlotPair:
+    """A report that nobody hides: it is known whether it was sent, and it is one of binary response."""
+    gain, mass = math.expm1(blanket.local_epsilon), 1 / (math.exp(blanket.local_epsilon) + 1)
+    atoms = (
+        (gain, 0.0, participation * mass),
+        (0.0, gain, participation * mass),
+        (-1.0, -1.0, participation * (1 - 2 * mass)),
+        (0.0, 0.0, 1 - participation),
+    )
+    return SlotPair(population=1, slots=1, atoms=tuple(atom for atom in atoms if atom[2] > 0))
 
-    if draw.sees_cohort or draw.sampling is not Sampling.POISSON:
 
-        def counted(population: int, slots: int, participation: float) -> BitPair:
-            return BitPair(
-                local_epsilon=local_epsilon,
-                population=population,
-                others=slots - 1,
-                participation=slots / population,
-                buckets=_bit_buckets(slots),
-            )
+def _without_high(blanket: Blanket) -> Blanket:
+    """Trade (e, e) reports, with (1, 1) and empty ones, for (e, 1) and (1, e) at equal mean.
 
-        return _lightened(_placed(draw, counted, upper=True))
-    # A bucket of cohort sizes gets its least noise and its largest participation: both can only cost more.
-    first, law = binomial_window(population, draw.sampling_rate)
-    width = max(1, int(_BIT_COHORT_WIDTH * draw.cohort), -(-len(law) // _MOST_BIT_COHORTS))
-    starts = np.arange(0, len(law), width)
-    least = first + starts
-    most = first + np.minimum(starts + width, len(law)) - 1
-    masses = tuple(float(mass) for mass in np.add.reduceat(law, starts))
-    return PairMixture(
-        masses=masses,
-        pairs=tuple(
-            BitPair(
-                local_epsilon=local_epsilon,
-                population=population,
-                others=max(int(low) - 1, 0),
-                participation=int(high) / population,
-                buckets=min(_bit_buckets(int(high)), _FEWEST_BIT_BUCKETS)
-                if mass > _BIT_TAIL
-                else _TAIL_BIT_BUCKETS,
-                spare=int(high) - max(int(low), 1) if high > 0 else 0,
-            )
-            for low, high, mass in zip(least, most, masses, strict=True)
-        ),
-        dropped=TAIL,
+    Each trade is a mean-preserving spread (step ii of Claim 2). It is what is left where (e, e) reports are
+    so rare that spreading others over them and nothing loses its digits.
+    """
+    e = math.exp(blanket.local_epsilon)
+    paired = min(blanket.high, blanket.low)
+    return replace(
+        blanket,
+        differing=blanket.differing + paired + (blanket.high - paired) * e / (e + 1),
+        low=blanket.low - paired,
+        high=0.0,
+        outside=0.0,
+        exact=False,
     )
 
 
-def _lightened(mixture: PairMixture) -> PairMixture:
-    """The same with fewer groups of datasets where there are many components, and fewest in rare ones."""
-    if len(mixture.pairs) == 1:
-        return mixture
-    limits = (_FEWEST_BIT_BUCKETS if mass > _BIT_TAIL else _TAIL_BIT_BUCKETS for mass in mixture.masses)
-    pairs = (
-        replace(pair, buckets=min(pair.buckets, limit)) if isinstance(pair, BitPair) else pair
-        for pair, limit in zip(mixture.pairs, limits, strict=True)
+def alike_pair(atoms: Atoms, *, population: int, slots: int, participation: float) -> SlotPair:
+    """Exact pair when all other clients hold one record, which gives a report these gains. A lower bound."""
+    present = tuple((u, v, participation * mass) for u, v, mass in atoms)
+    absent = ((0.0, 0.0, 1.0 - participation),) if participation < 1 else ()
+    return SlotPair(population=population, slots=slots, atoms=(*present, *absent))
+
+
+def pair_losses(
+    mixture: PairMixture, *, kind: BoundKind, resolution: Resolution = FINE
+) -> PrivacyLossDistribution:
+    """The privacy loss law of a pair.
+
+    Args:
+        mixture: the pair whose losses are computed.
+        kind: bound it from above or from below.
+        resolution: how finely losses are resolved on their grid.
+    """
+    parts = _parts(mixture, kind=kind, resolution=resolution)
+    loss = np.concatenate([part[0] for part in parts])
+    p = np.concatenate([mass * part[1] for mass, part in zip(mixture.masses, parts, strict=True)])
+    q = np.concatenate([mass * part[2] for mass, part in zip(mixture.masses, parts, strict=True)])
+    left_out = math.fsum(mass * part[3] for mass, part in zip(mixture.masses, parts, strict=True))
+    ratio_bound = max(pair.largest_ratio for pair in mixture.pairs)
+    missing = ratio_bound * mixture.dropped + left_out
+    keep = (p > 0) & (q > 0)
+    certain = float(p[~keep].sum()) if kind == "upper" else 0.0
+    loss, p, q = loss[keep], p[keep], q[keep]
+    if kind == "upper" and not p.sum() + certain + missing > 1 - _LOST_MASS:
+        raise ArithmeticError(f"the outcomes of {mixture} do not make up a probability law")
+    if len(p) == 0:
+        raise ArithmeticError(f"no outcome of {mixture} is within floating-point range")
+    return finite_losses(
+        loss,
+        p,
+        q,
+        missing=missing + certain,
+        kind=kind,
+        resolution=resolution,
+        symmetric=not any(pair.one_sided for pair in mixture.pairs),
+        loss_error=LOSS_ERROR * float(np.abs(loss).max()),
     )
-    return replace(mixture, pairs=tuple(pairs))
 
 
-def _bit_buckets(reports: int) -> int:
-    """As many groups of datasets as take a fraction of a second: a group lists some dozen √reports counts."""
-    most = max(_TAIL_BIT_BUCKETS, int(_MOST_BIT_COUNTS / math.sqrt(max(reports, 1))))
-    return min(next((few for limit, few in _BIT_BUCKETS if reports <= limit), _FEWEST_BIT_BUCKETS), most)
+def _parts(mixture: PairMixture, *, kind: BoundKind, resolution: Resolution) -> list[Outcomes]:
+    """Each component's outcomes.
+
+    The outcomes of one of several components are put together as soon as they are listed, more finely than
+    those of all: a pass over millions of them costs far more than listing them. A component of little mass is
+    resolved no more finely than it matters to all.
+    """
+    pairs = mixture.pairs
+    cells = _FINER * STORED_CELLS[kind] * resolution.cells
+    if len(pairs) == 1:
+        return [outcomes_of(pairs[0], kind=kind, tolerance=resolution.tolerance)]
+    tolerance = max(resolution.tolerance, FINE.tolerance)  # the choice of components is coarser than that
+    most = max(len(pairs), _COMPONENTS)
+    parts: dict[int, Outcomes] = {}
+    # The likeliest come first: what is next to nothing beside them need not be resolved.
+    for i in sorted(range(len(pairs)), key=lambda i: -mixture.masses[i]):
+        mass, pair = mixture.masses[i], pairs[i]
+        allowed = tolerance / max(most * mass, tolerance / max(tolerance, COARSE.tolerance))
+        if isinstance(pair, MixPair):  # each takes a tenth of a second at this tolerance
+            allowed = max(allowed, COARSE.tolerance)
+        beside = None
+        if isinstance(pair, OthersPair):
+            beside = partial(_profile_of, [(mixture.masses[j], *part[:3]) for j, part in parts.items()])
+        loss, p, q, left_out = outcomes_of(
+            pair, kind=kind, tolerance=max(tolerance, allowed), mass=mass, beside=beside
+        )
+        keep = (p > 0) & (q > 0)
+        certain = float(p[~keep].sum()) if kind == "upper" else 0.0
+        loss, p, q = loss[keep], p[keep], q[keep]
+        if len(p):
+            loss, p, q = condense(loss, p, q, cell=deviation_of(loss, p) / cells, kind=kind)
+        parts[i] = loss, p, q, left_out + certain
+    return [parts[i] for i in range(len(pairs))]
+
+
+def _profile_of(parts: list[tuple[float, Floats, Floats, Floats]], losses: Floats) -> Floats:
+    """About Σ mass·(P − E·Q)₊ over some components (mass, losses, P masses, Q masses) at E = e^loss."""
+    total = np.zeros(len(losses))
+    for mass, loss, p, q in parts:
+        above = np.searchsorted(loss, losses, side="right")
+        above_p = np.append(np.cumsum(p[::-1])[::-1], 0.0)
+        above_q = np.append(np.cumsum(q[::-1])[::-1], 0.0)
+        total += mass * np.maximum(above_p[above] - np.exp(losses) * above_q[above], 0.0)
+    return total
+
+
+def outcomes_of(
+    pair: Pair,
+    *,
+    kind: BoundKind,
+    tolerance: float,
+    mass: float = 1.0,
+    beside: Callable[[Floats], Floats] | None = None,
+) -> Outcomes:
+    """A pair's outcomes; ``mass`` and ``beside`` as of :func:`others_losses`.
+
+    Raises:
+        ValueError: if an envelope over datasets is to be bounded from below.
+    """
+    if isinstance(pair, SlotPair):
+        if kind == "lower":
+            return (*slot_losses_from_below(pair), 0.0)
+        return slot_losses(pair, tolerance=tolerance)
+    if kind == "lower":
+        raise ValueError("envelopes over what others hold are bounded from above only")
+    if isinstance(pair, BitPair):
+        return bit_losses(pair)
+    return others_losses(pair, tolerance=tolerance, mass=mass, beside=beside)

@@ -9,20 +9,26 @@ not depend on the number of slots. Proofs: ``docs/proofs/noise.md``, section 1.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
+from numpy import fft
 
-from shuffle_plugins.accounting.numerics.grid import Floats
-from shuffle_plugins.accounting.numerics.hinge import expected_positive_part, log_positive_part_bound
-from shuffle_plugins.accounting.numerics.profiles import (
+from shuffle_plugins.accounting.losses.distribution import (
     PositiveLosses,
     hull_outcomes,
     joined,
     loss_of,
     profile_points,
 )
+from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window, window_ends
+from shuffle_plugins.accounting.numerics.grid import Cells, Floats, tally, transform_size
+from shuffle_plugins.accounting.numerics.mixed_sums import expected_positive_part, log_positive_part_bound
+from shuffle_plugins.accounting.numerics.search import zero_between
+from shuffle_plugins.accounting.pairs.reports import Atoms
 
 LARGEST_WEIGHT = 1e70
 """What a slot may add, at most."""
@@ -30,13 +36,12 @@ LARGEST_WEIGHT = 1e70
 _MASS_TOLERANCE = 1e-9
 _LARGEST_LOSS = math.log(LARGEST_WEIGHT)
 _LOG_NEGLIGIBLE = math.log(1e-40)  # of a δ at which a profile may end
-_FEW_OUTCOMES = 30_000  # of all slots together, up to which each is listed
-_FEW_STEPS = 1_000_000  # partial outcomes on the way to them
+_FEW_OUTCOMES = 50_000  # of all slots together, up to which each is listed
+_MOST_UNLIKELY = 600.0  # −log of the probability that all slots hold the commonest atom: a float
 _SCOUTS = 32  # rough values of the profile, by which its points are placed
 _SCOUTS_SHARE = 0.01  # of variance by which rough values are smoothed
 _UNIFORM_REACH = 12.0  # standard deviations of the loss that points cover evenly
 _RARE = 1e-4  # expected number of draws that may be treated one at a time
-_COMMON = 30.0  # how much it matters, at the deltas that people ask for
 _OUTLYING = 20.0  # … if they are so many standard deviations of the rest away
 
 
@@ -69,8 +74,6 @@ class SlotPair:
             raise ValueError("atoms must be triples (u, v, mass) of finite numbers")
         if any(mass < 0 or min(u, v) < -1 - _MASS_TOLERANCE for u, v, mass in self.atoms):
             raise ValueError("an atom needs a mass that is not negative, and u, v of at least -1")
-        if max((max(u, v) for u, v, _ in self.atoms), default=0.0) > LARGEST_WEIGHT:
-            raise ValueError(f"weights above {LARGEST_WEIGHT:g} are out of range: cut them, and charge lost")
         total = math.fsum(mass for _, _, mass in self.atoms)
         if abs(total - 1) > _MASS_TOLERANCE:
             raise ValueError(f"the masses of a slot's atoms must sum to 1, got {total!r}")
@@ -89,16 +92,8 @@ class SlotPair:
     @property
     def information(self) -> float:
         """Variance of the privacy loss when it is small; which of two pairs tells more."""
-        return self.slots * math.fsum(m * (u - v) ** 2 for u, v, m in self.atoms) / self.population**2
-
-    @property
-    def readable_information(self) -> float:
-        """:attr:`information`, less a guess at what is lost where only one sum of scores is read.
-
-        That sum does not tell how P and Q change together, which matters where few reports speak for anybody.
-        """
-        common = math.fsum(m * (u + v) ** 2 for u, v, m in self.atoms) / 4
-        return self.information / (1 + _COMMON * self.slots * common / self.population**2)
+        told = math.fsum(m * (u - v) * (u - v) for u, v, m in self.atoms)
+        return self.slots * told / self.population**2
 
     @property
     def one_sided(self) -> bool:
@@ -107,11 +102,6 @@ class SlotPair:
         for u, v, mass in self.atoms:
             law[u, v] = law.get((u, v), 0.0) + mass
         return any(abs(mass - law.get((v, u), 0.0)) > 1e-12 * mass for (u, v), mass in law.items())
-
-
-def slot_outcomes(pair: SlotPair, *, tolerance: float) -> tuple[Floats, Floats, float]:
-    """As :func:`slot_losses`, without the losses."""
-    return slot_losses(pair, tolerance=tolerance)[1:]
 
 
 def slot_losses(pair: SlotPair, *, tolerance: float) -> tuple[Floats, Floats, Floats, float]:
@@ -147,38 +137,62 @@ def slot_losses(pair: SlotPair, *, tolerance: float) -> tuple[Floats, Floats, Fl
     )
 
 
+Atom = tuple[float, float, float]
+"""u, v, and their mass."""
+
+
+def _commonest(pair: SlotPair) -> tuple[Atom, list[Atom], int]:
+    """The atom of most mass, the others, and how many of these are drawn at most, but for 1e-30."""
+    commonest, *others = sorted((atom for atom in pair.atoms if atom[2] > 0), key=lambda atom: -atom[2])
+    # Under P one slot has another law, that of client 1; all others have that of the atoms.
+    rest = min(math.fsum(mass for _, _, mass in others), 1.0)
+    return commonest, others, min(window_ends(pair.slots - 1, rest)[1] + 1, pair.slots)
+
+
 def few_outcomes(pair: SlotPair) -> bool:
     """Whether :func:`listed_outcomes` takes little time."""
-    kinds = len(pair.atoms)
-    # As many multisets are built on the way as there are of one kind more.
-    return math.comb(pair.slots + kinds - 1, pair.slots) <= _FEW_OUTCOMES and (
-        math.comb(pair.slots + kinds, pair.slots) <= _FEW_STEPS
-    )
+    (_, _, mass), others, most = _commonest(pair)
+    if -pair.slots * math.log(mass) > _MOST_UNLIKELY:
+        return False
+    # As many multisets are built as there are of one kind more.
+    return math.comb(most + len(others), most) <= _FEW_OUTCOMES
 
 
-def listed_outcomes(pair: SlotPair) -> tuple[Floats, Floats, Floats, float]:
+def listed_outcomes(pair: SlotPair, *, common: float = 0.0) -> tuple[Floats, Floats, Floats, float]:
     """The pair itself, outcome by outcome: one for every multiset of atoms.
 
+    Args:
+        pair: of few outcomes.
+        common: added to the densities of P and of Q.
+
     Returns:
-        Losses, P masses and Q masses, shape (outcomes,) each, and the P mass that the pair leaves out.
+        Losses, P masses and Q masses, shape (outcomes,) each, and a bound on the P mass left out.
     """
-    u, v, mass = (np.array(column) for column in zip(*pair.atoms, strict=True))
-    kinds = len(mass)
+    (base_u, base_v, base), others, most = _commonest(pair)
+    n, slots, kinds = pair.population, pair.slots, len(others)
+    u, v, mass = np.array(others).reshape(-1, 3).T
     last, run = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
-    weight, sum_u, sum_v, apart = np.ones(1), np.zeros(1), np.zeros(1), np.zeros(1)
-    for drawn in range(1, pair.slots + 1):
-        # Atoms are drawn in order; N!/Π counts! grows by drawn/run with each.
-        parent = np.repeat(np.arange(len(last)), kinds - last)
-        first = np.cumsum(kinds - last) - (kinds - last)
-        atom = np.arange(len(parent)) - first[parent] + last[parent]
-        run = np.where(atom == last[parent], run[parent] + 1, 1)
-        weight = weight[parent] * mass[atom] * (drawn / run)
-        sum_u, sum_v, last = sum_u[parent] + u[atom], sum_v[parent] + v[atom], atom
-        apart = apart[parent] + (u - v)[atom]
-    p = weight * np.maximum(pair.population + sum_u, 0.0) / pair.population
-    q = weight * np.maximum(pair.population + sum_v, 0.0) / pair.population
-    loss = loss_of(p, q, weight * apart / pair.population)
-    return loss, p, q, pair.slots * pair.lost / pair.population
+    weight, sum_u, sum_v, apart = np.array([base**slots]), np.zeros(1), np.zeros(1), np.zeros(1)
+    levels = []
+    for drawn in range(most + 1):
+        if drawn:
+            # Atoms are drawn in order; N!/Π counts! grows with each by the slots that are left, over its run.
+            parent = np.repeat(np.arange(len(last)), kinds - last)
+            first = np.cumsum(kinds - last) - (kinds - last)
+            atom = np.arange(len(parent)) - first[parent] + last[parent]
+            run = np.where(atom == last[parent], run[parent] + 1, 1)
+            weight = weight[parent] * (mass / base)[atom] * ((slots - drawn + 1) / run)
+            # Likelihoods, which are not negative, keep the digits that sums of gains would lose.
+            sum_u, sum_v, last = sum_u[parent] + (1 + u)[atom], sum_v[parent] + (1 + v)[atom], atom
+            apart = apart[parent] + (u - v)[atom]
+        left = slots - drawn
+        p, q = (
+            weight * ((n - slots + left * (1 + gain) + total) / n + common)
+            for gain, total in ((base_u, sum_u), (base_v, sum_v))
+        )
+        levels.append((p, q, weight * (apart + left * (base_u - base_v)) / n))
+    p, q, gain = (np.concatenate(columns) for columns in zip(*levels, strict=True))
+    return loss_of(p, q, gain), p, q, slots * pair.lost / n + (TAIL if most < slots else 0.0)
 
 
 def _speaking_for_first(
@@ -299,3 +313,543 @@ class _Profile:
             )
             part[row, jump] = np.minimum(part[row, jump], np.exp(np.minimum(chernoff, 700.0)))
         return np.asarray(self._slots * (self._mass[self._jumps] * part).sum(axis=1), dtype=np.float64)
+
+
+_WASTED = 3e-4  # share of the variance of the loss that rounding scores may lose
+_HIGHEST_SCORES = np.unique(np.round(np.geomspace(1, 4096, 160))).astype(np.int64)
+_LONGEST = 1 << 19  # of a transform; beyond, slots are summed in blocks
+_LOG_TAIL = 70.0  # −log of the mass of T that is left out at either end
+_LOG_UNHEARD = 50.0  # −log of the least size of a frequency that is summed
+_LOG_ALIASED = 46.0  # −log of the mass that a transform may fold over
+_MOST_LOST, _MOST_GAINED = 1e-6, 1e-9  # of the mass of a law from below; beyond it is not resolved
+_REACH = 4.5  # deviations around its mean of which a tilted law tells every digit that matters
+_LARGEST_TILT = 700.0  # of a score, so that its weight is a float
+_ROUNDOFF = 128 * 2.0**-53  # of a transform, relative to its largest value
+_BLOCK_CELLS = 8  # to a deviation of a block's score
+_MOST_TILTS = 64
+_MOST_CLEAR = 1500.0  # expected clear reports, up to which they are counted
+_COMMON = 30.0  # how much it matters, at the deltas that people ask for, that P and Q change together
+_LEAST_REST = 0.25  # probability of the reports that are not clear: it is a difference
+_CLEAR_ROUNDOFF = 2.0**-50
+
+
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """Independent slots of one law. The masses may fall short of one: the rest has no gain and score 0."""
+
+    population: int
+    count: int
+    u: Floats
+    v: Floats
+    mass: Floats
+
+
+def slot_losses_from_below(pair: SlotPair) -> tuple[Floats, Floats, Floats]:
+    """A finite pair that ``pair`` dominates: losses, rounded towards 0, and masses under P and under Q.
+
+    Masses may fall short of one; what is left out leaks nothing. Where few reports tell nearly all, these are
+    counted. Otherwise, and where scores are not resolved, as a few likelihoods are so large that the masses
+    of their sums do not add up to one, the sum of all scores is read.
+
+    Raises:
+        ArithmeticError: if scores are not resolved, and no class of few reports tells much.
+    """
+    if few_outcomes(pair):
+        return listed_outcomes(pair, common=_CLEAR_ROUNDOFF)[:3]
+    classes, told = _clearest(pair)
+    if classes and (told or max(max(u, v) for u, v, _ in pair.atoms) > LARGEST_WEIGHT):
+        return _counted(pair, classes)
+    try:
+        return _sum_of_scores(pair)
+    except ArithmeticError:
+        if not classes:
+            raise
+        return _counted(pair, classes)
+
+
+def readable_information(pair: SlotPair) -> float:
+    """A pair's ``information``, less a guess at what is lost where only one sum of scores is read.
+
+    That sum does not tell how P and Q change together, which matters where few reports speak for anybody.
+    """
+    if few_outcomes(pair) or _clearest(pair)[1]:
+        return pair.information
+    common = math.fsum(m * (u + v) * (u + v) for u, v, m in pair.atoms) / 4
+    return pair.information / (1 + _COMMON * pair.slots * common / pair.population**2)
+
+
+_Class = tuple[float, float, float]
+"""Mass and mean weights of some reports."""
+
+
+def _counted(pair: SlotPair, classes: tuple[_Class, _Class]) -> tuple[Floats, Floats, Floats]:
+    """From below: reports are read as clear for P, clear for Q, or neither, and these are counted."""
+    (mass_p, first_p, second_p), (mass_q, first_q, second_q) = classes
+    rest = 1 - mass_p - mass_q
+    # What is likely about neither record, rounded up: the more so, the less the pair tells.
+    unclear_u, unclear_v = (
+        max(1 - (mass_p * for_p + mass_q * for_q) / rest, 0.0) + _CLEAR_ROUNDOFF
+        for for_p, for_q in ((first_p, first_q), (second_p, second_q))
+    )
+    start, law = binomial_window(pair.slots, mass_p)
+    masses, counts_p, counts_q = [], [], []
+    for count, chance in zip(range(start, start + len(law)), law.tolist(), strict=True):
+        first, beside = binomial_window(pair.slots - count, min(mass_q / (1 - mass_p), 1.0))
+        masses.append(chance * beside)
+        counts_p.append(np.full(len(beside), float(count)))
+        counts_q.append(first + np.arange(len(beside), dtype=np.float64))
+    weight, for_p, for_q = (np.concatenate(column) for column in (masses, counts_p, counts_q))
+    others = pair.slots - for_p - for_q
+    p, q = (
+        weight * (pair.population - others + others * unclear + for_p * of_p + for_q * of_q) / pair.population
+        for unclear, of_p, of_q in ((unclear_u, first_p, first_q), (unclear_v, second_p, second_q))
+    )
+    apart = for_p * (first_p - second_p) + for_q * (first_q - second_q) + others * (unclear_u - unclear_v)
+    return loss_of(p, q, weight * apart / pair.population), p, q
+
+
+def _clear_class(u: Floats, v: Floats, mass: Floats, least: float, *, sign: int) -> _Class:
+    """The slots with ±(u − v) of ``least`` or more."""
+    inside = sign * (u - v) >= least
+    total = math.fsum(mass[inside])
+    if total == 0:
+        return 0.0, 0.0, 0.0
+    return total, math.fsum((mass * u)[inside]) / total, math.fsum((mass * v)[inside]) / total
+
+
+@lru_cache(maxsize=256)
+def _clearest(pair: SlotPair) -> tuple[tuple[_Class, _Class] | None, bool]:
+    """Few reports that are clear for P or for Q, by which the counts tell most; and if that is nearly all."""
+    u, v, mass = (np.array(column) for column in zip(*(a for a in pair.atoms if a[2] > 0), strict=True))
+    found, most = None, 0.0
+    for least in np.unique(np.abs(u - v)).tolist():
+        if least == 0:
+            continue
+        for_p, for_q = (_clear_class(u, v, mass, least, sign=sign) for sign in (1, -1))
+        clear = for_p[0] + for_q[0]
+        if clear > 1 - _LEAST_REST or pair.slots * clear > _MOST_CLEAR:
+            continue
+        common = [-(for_p[0] * for_p[i] + for_q[0] * for_q[i]) / (1 - clear) for i in (1, 2)]
+        told = math.fsum(
+            share * (first - second) * (first - second) for share, first, second in (for_p, for_q)
+        )
+        told += (1 - clear) * (common[0] - common[1]) ** 2
+        if told > most:
+            found, most = (for_p, for_q), told
+    return found, most >= (1 - _WASTED) * math.fsum(mass * (u - v) * (u - v))
+
+
+def _sum_of_scores(pair: SlotPair) -> tuple[Floats, Floats, Floats]:
+    """From below: reports are read as scores, and only their sum is kept.
+
+    Raises:
+        ArithmeticError: if masses do not add up to one.
+    """
+    u, v, mass = (np.array(column) for column in zip(*(a for a in pair.atoms if a[2] > 0), strict=True))
+    # What rounding added to the means would be added to the mass of P and Q.
+    total = mass.sum()
+    slots = _Slots(pair.population, pair.slots, u - (mass @ u) / total, v - (mass @ v) / total, mass)
+    while True:
+        scores = _scores(slots)
+        if scores is not None:
+            break
+        slots = _in_blocks(slots)
+    law = _law_of_sum(slots, scores)
+    p, q = (np.maximum(law.mass + gain / pair.population, 0.0) for gain in (law.gain_u, law.gain_v))
+    for total in (float(p.sum()), float(q.sum())):
+        if not 1 - _MOST_LOST <= total <= 1 + _MOST_GAINED:
+            raise ArithmeticError(f"the law of {pair} is not resolved: its masses add up to {total}")
+    losses = loss_of(p, q, (law.gain_u - law.gain_v) / pair.population)
+    excess = max(math.fsum(p), math.fsum(q), 1.0)
+    return losses, p / excess, q / excess
+
+
+def bundle_losses_from_below(
+    *, atoms: Atoms, slots: int, changed: int, participation: float
+) -> tuple[Floats, Floats, Floats]:
+    """Of a round in which several reports are client 1's, and everybody else's are about one record z.
+
+    P is the law of the sum of scores if client 1's reports are about x, with probability γ, and about z
+    otherwise; Q the same with x'. Losses are rounded down, so the pair with x and x' exchanged has to be
+    asked for by itself.
+
+    Args:
+        atoms: triples (u, v, mass) of one report, of mean zero.
+        slots: all reports, of which client 1's are ``changed`` if it takes part.
+        changed: s, in [1, slots], all of them about x or all about x'.
+        participation: γ in (0, 1].
+
+    Returns:
+        As :func:`slot_losses_from_below`.
+
+    Raises:
+        ArithmeticError: as there, or if there are so many reports that the transform would be too long.
+    """
+    u, v, mass = (np.array(column) for column in zip(*(a for a in atoms if a[2] > 0), strict=True))
+    total = mass.sum()
+    law = _Slots(slots, slots, u - (mass @ u) / total, v - (mass @ v) / total, mass)
+    scores = _scores(law, shortest=True)
+    if scores is None:
+        raise ArithmeticError(f"the law of a sum of {slots} scores is too long to be listed")
+    tallied = _tallied(law, scores)
+    given = {f.name: getattr(tallied, f.name) for f in fields(_Tallied)}
+    bundle = _Bundle(**given, several=changed, participation=participation)
+    _, loss, p, q = (np.concatenate(columns) for columns in zip(*bundle.parts(), strict=True))
+    for mass_of in (float(p.sum()), float(q.sum())):
+        if not 1 - _MOST_LOST <= mass_of <= 1 + _MOST_GAINED:
+            raise ArithmeticError(
+                f"the law of {slots} reports is not resolved: its masses add up to {mass_of}"
+            )
+    return loss, p, q
+
+
+def _scores(slots: _Slots, *, shortest: bool = False) -> Cells | None:
+    """Whole numbers nearly proportional to u − v; None if the transform of their sum would be too long.
+
+    With ``shortest``, coarser ones if only these fit.
+    """
+    difference = slots.u - slots.v
+    top = float(np.abs(difference).max())
+    if top == 0:
+        return np.zeros(len(difference), dtype=np.int64)
+    energy = float(slots.mass @ difference**2)
+    found: Cells | None = None
+    too_long = False
+    for highest in _HIGHEST_SCORES:
+        score = np.rint(difference * (highest / top))
+        mean = float(slots.mass @ score)
+        variance = float(slots.mass @ (score - mean) ** 2)
+        variance += max(1.0 - float(slots.mass.sum()), 0.0) * mean**2
+        if variance <= 0:
+            continue
+        deviation = math.sqrt(slots.count * variance)
+        too_long = 2 * (_REACH + math.sqrt(2 * _LOG_ALIASED)) * deviation > _LONGEST
+        if too_long and shortest:
+            return found
+        found = np.asarray(score, dtype=np.int64)
+        together = float(slots.mass @ (difference * score))
+        if together**2 >= (1 - _WASTED) * variance * energy:
+            break
+    return None if too_long else found
+
+
+def _in_blocks(slots: _Slots) -> _Slots:
+    """Blocks of slots, each summed up by the score of its own; a few slots that fill no block are left out.
+
+    The reports are put into blocks at random, which anybody who sees them can do.
+    """
+    blocks = math.isqrt(slots.count)
+    inner = _Slots(slots.population, slots.count // blocks, slots.u, slots.v, slots.mass)
+    scores = _scores(inner)
+    if scores is None:
+        inner = _in_blocks(inner)
+        scores = _scores(inner)
+        assert scores is not None
+    law = _law_of_sum(inner, scores)
+    mean = float((law.mass * law.place).sum())
+    deviation = math.sqrt(float((law.mass * (law.place - mean) ** 2).sum()))
+    cell = np.floor((law.place - mean) * (_BLOCK_CELLS / deviation) + 0.5).astype(np.int64)
+    cell -= cell.min()
+    size = int(cell.max()) + 1
+    mass, u, v = (tally(cell, column, size) for column in (law.mass, law.gain_u, law.gain_v))
+    keep = mass > 0
+    mass, u, v = mass[keep], u[keep] / mass[keep], v[keep] / mass[keep]
+    mass /= max(float(mass.sum()), 1.0)
+    return _Slots(slots.population, blocks, u - mass @ u, v - mass @ v, mass)
+
+
+@dataclass(frozen=True, slots=True)
+class _SumLaw:
+    """The law of a sum of scores, and what it tells.
+
+    Attributes:
+        place: values of the sum, increasing.
+        mass: their probabilities, rounded down.
+        gain_u, gain_v: E[Σu; T] and E[Σv; T]. Their difference is rounded towards 0.
+    """
+
+    place: Floats
+    mass: Floats
+    gain_u: Floats
+    gain_v: Floats
+
+
+def _law_of_sum(slots: _Slots, scores: Cells) -> _SumLaw:
+    parts = list(_tallied(slots, scores).parts())
+    return _SumLaw(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def _tallied(slots: _Slots, scores: Cells) -> _Tallied:
+    size = int(scores.max() - scores.min()) + 1
+    first = int(scores.min())
+    return _Tallied(
+        count=slots.count,
+        score=np.arange(first, first + size, dtype=np.float64),
+        mass=tally(scores - first, slots.mass, size),
+        u=tally(scores - first, slots.mass * slots.u, size),
+        v=tally(scores - first, slots.mass * slots.v, size),
+        rest=max(1.0 - math.fsum(slots.mass), 0.0),
+    ).trimmed()
+
+
+@dataclass(frozen=True, slots=True)
+class _Tallied:
+    """Scores with their masses, and with their masses times u and v; ``rest`` is more mass at score 0."""
+
+    count: int
+    score: Floats
+    mass: Floats
+    u: Floats
+    v: Floats
+    rest: float
+
+    def trimmed(self) -> _Tallied:
+        keep = self.mass > 0
+        score, mass, u, v = self.score[keep], self.mass[keep], self.u[keep], self.v[keep]
+        if self.rest > 0:
+            score, mass = np.append(score, 0.0), np.append(mass, self.rest)
+            u, v = np.append(u, 0.0), np.append(v, 0.0)
+        return _Tallied(self.count, score, mass, u, v, 0.0)
+
+    @property
+    def changed(self) -> int:
+        """How many of the scores are client 1's."""
+        return 1
+
+    @property
+    def log_weight(self) -> float:
+        """Log of how much likelier a round may be under P or Q than under everybody else's record."""
+        return 0.0  # times so little as one report of many
+
+    # -- the tilted law: weights e^(θg), normalised ---------------------------------------------------------
+
+    def cumulant(self, tilt: float) -> float:
+        """Log of the moment generating function of the sum T of all scores at the tilt θ: log E e^(θT)."""
+        exponent = tilt * self.score
+        top = float(exponent.max())
+        total = math.fsum(self.mass)
+        if max(top, -float(exponent.min())) < 1:
+            # Every digit counts: it is multiplied by as many as 10^12 reports.
+            return self.count * math.log1p(math.fsum(self.mass * np.expm1(exponent)) / total)
+        return self.count * (top + math.log(float(self.mass @ np.exp(exponent - top)) / total))
+
+    def tilted(self, tilt: float) -> tuple[Floats, float, float]:
+        """Masses of the scores, mean and deviation of T."""
+        exponent = tilt * self.score
+        weight = self.mass * np.exp(exponent - exponent.max())
+        weight /= weight.sum()
+        mean = float(weight @ self.score)
+        variance = float(weight @ (self.score - mean) ** 2)
+        return weight, self.count * mean, math.sqrt(self.count * variance)
+
+    @property
+    def most_tilt(self) -> float:
+        return _LARGEST_TILT / max(float(np.abs(self.score).max()), 1.0)
+
+    def tilt_where(self, reached: Callable[[float], float], sign: int) -> float:
+        """The tilt of that sign where a function that rises with its size is zero, or the largest."""
+        most = self.most_tilt
+        if reached(sign * most) <= 0:
+            return sign * most
+        return sign * zero_between(lambda size: reached(sign * size), 0.0, most, xtol=1e-12, rtol=1e-6)
+
+    def end(self, tilt: float, *, sign: int, log_tail: float) -> float:
+        """A value that T, tilted, passes with a probability of at most e^-log_tail (Chernoff)."""
+        base = self.cumulant(tilt)
+
+        def decay(more: float) -> float:
+            mean = self.tilted(tilt + more)[1]
+            return more * mean - (self.cumulant(tilt + more) - base) - log_tail
+
+        return self.tilted(tilt + self.tilt_where(decay, sign))[1]
+
+    def parts(self) -> Iterator[tuple[Floats, Floats, Floats, Floats]]:
+        """The law of T piece by piece, in the order of its places: the columns of :meth:`_piece`."""
+        lowest, highest = (
+            max(
+                math.floor(self.end(0.0, sign=-1, log_tail=_LOG_TAIL + self.log_weight)),
+                int(self.count * self.score.min()),
+            ),
+            min(
+                math.ceil(self.end(0.0, sign=1, log_tail=_LOG_TAIL + self.log_weight)),
+                int(self.count * self.score.max()),
+            ),
+        )
+        _, mean, deviation = self.tilted(0.0)
+        left, right = math.ceil(mean - _REACH * deviation), math.floor(mean + _REACH * deviation)
+        left, right = max(min(left, math.floor(mean)), lowest), min(max(right, math.ceil(mean)), highest)
+        below = list(self._outwards(left - 1, lowest, sign=-1))
+        yield from reversed(below)
+        yield self._piece(0.0, left, right)
+        yield from self._outwards(right + 1, highest, sign=1)
+
+    def _outwards(
+        self, start: int, last: int, *, sign: int
+    ) -> Iterator[tuple[Floats, Floats, Floats, Floats]]:
+        for _ in range(_MOST_TILTS):
+            if sign * (last - start) < 0:
+                return
+
+            def starts(tilt: float, start: int = start) -> float:
+                _, mean, deviation = self.tilted(tilt)
+                return sign * (mean - start) - _REACH * deviation
+
+            tilt = self.tilt_where(starts, sign)
+            _, mean, deviation = self.tilted(tilt)
+            reach = math.floor(sign * mean + _REACH * deviation)
+            stop = sign * min(max(reach, sign * start), sign * last)
+            yield self._piece(tilt, min(start, stop), max(start, stop))
+            start = stop + sign
+
+    def _piece(self, tilt: float, left: int, right: int) -> tuple[Floats, Floats, Floats, Floats]:
+        """Four columns of the places from ``left`` to ``right``: places first, then what the class keeps.
+
+        Here that is masses and the two gains, exact but for rounding, from the transform of the tilted law.
+        """
+        found, count = self._transform(tilt, left, right), self.count
+        mass, mass_top = found.law(1.0, count)
+        gain_u, u_top = found.law(count * found.first_u, count - 1)
+        gain_v, v_top = found.law(count * found.first_v, count - 1)
+        place = np.arange(left, right + 1, dtype=np.float64)
+        aliased = math.exp(-_LOG_ALIASED)
+        error = _ROUNDOFF * mass_top + 2 * aliased
+        gain_error = _ROUNDOFF * (u_top + v_top) + 2 * aliased * self.count
+        # The loss is rounded towards 0, then both masses are lowered alike.
+        half = np.maximum(np.abs(gain_u - gain_v) - gain_error, 0.0) / 2 * np.sign(gain_u - gain_v)
+        middle = (gain_u + gain_v) / 2
+        kept = np.clip((mass - error) / (mass + error), 0.0, 1.0)
+        kept = np.where(mass > 4 * error, kept, 0.0)
+        untilt = np.exp(self.cumulant(tilt) - tilt * place) * kept
+        raised = mass + error
+        return place, raised * untilt, (middle + half) * untilt, (middle - half) * untilt
+
+    def _transform(self, tilt: float, left: int, right: int) -> _Transform:
+        weight, _, _ = self.tilted(tilt)
+        log_aliased = _LOG_ALIASED + self.log_weight
+        low = min(math.floor(self.end(tilt, sign=-1, log_tail=log_aliased)), left)
+        high = max(math.ceil(self.end(tilt, sign=1, log_tail=log_aliased)), right)
+        length = transform_size(high - low + 1)
+        # Few frequencies matter; they are found roughly, and then computed with all digits.
+        rough = np.zeros(length)
+        np.add.at(rough, self.score.astype(np.int64) % length, weight)
+        with np.errstate(divide="ignore"):
+            decay = -max(self.count - self.changed, 1) * np.log(np.abs(fft.rfft(rough)))
+        every = self.count == self.changed > 1  # then nobody else's scores fade any
+        heard = np.nonzero((decay < _LOG_UNHEARD + self.log_weight) | every)[0]
+        angle = (2 * math.pi / length) * heard
+        real, imaginary = np.zeros(len(angle)), np.zeros(len(angle))
+        first_u, first_v = np.zeros(len(angle), dtype=complex), np.zeros(len(angle), dtype=complex)
+        share = weight / self.mass
+        for score, w, u, v in zip(self.score, weight, self.u * share, self.v * share, strict=True):
+            versine, sine = 2 * np.sin(angle * (score / 2)) ** 2, np.sin(angle * score)
+            real -= w * versine
+            imaginary += w * sine
+            first_u += u * (1 - versine - 1j * sine)
+            first_v += v * (1 - versine - 1j * sine)
+        with np.errstate(divide="ignore"):
+            modulus = 0.5 * np.log1p(np.maximum(2 * real + real**2 + imaginary**2, -1.0))
+        return _Transform(
+            first=low,
+            inside=slice(left - low, right - low + 1),
+            length=length,
+            heard=heard,
+            one=1 + real - 1j * imaginary,
+            modulus=modulus,
+            phase=np.arctan2(imaginary, 1 + real),
+            first_u=first_u,
+            first_v=first_v,
+        )
+
+
+Waves = npt.NDArray[np.complex128]
+
+
+@dataclass(frozen=True, slots=True)
+class _Transform:
+    """Of the tilted law of one score, at the frequencies that matter.
+
+    Attributes:
+        first: the least value of the sum in its window.
+        inside: the part of the window that is asked for.
+        length: of the window.
+        heard: which frequencies these are.
+        one: of the masses. ``modulus`` is the log of its size, ``phase`` its angle with the sign changed.
+        first_u, first_v: of the masses times u, and times v.
+    """
+
+    first: int
+    inside: slice
+    length: int
+    heard: Cells
+    one: Waves
+    modulus: Floats
+    phase: Floats
+    first_u: Waves
+    first_v: Waves
+
+    def law(self, first: Waves | float, times: int) -> tuple[Floats, float]:
+        """Of ``first`` times the masses' transform to so high a power; and its largest size anywhere."""
+        kernel = np.zeros(self.length // 2 + 1, dtype=complex)
+        angle = (2 * math.pi / self.length) * self.heard
+        turned = np.exp(1j * (angle * self.first - times * self.phase))
+        kernel[self.heard] = first * turned * (np.exp(times * self.modulus) if times else 1.0)
+        found = np.asarray(fft.irfft(kernel, n=self.length), dtype=np.float64)
+        return found[self.inside], float(np.abs(found).max())
+
+
+@dataclass(frozen=True, slots=True)
+class _Bundle(_Tallied):
+    """Scores of which several are client 1's. Pieces hold places, losses (rounded down), P and Q masses."""
+
+    several: int
+    participation: float
+
+    @property
+    def changed(self) -> int:
+        """How many of the scores are client 1's."""
+        return self.several
+
+    @property
+    def log_weight(self) -> float:
+        """Log of how much likelier a round may be under P or Q than under everybody else's record."""
+        return self.several * math.log1p(
+            max(float((column / self.mass).max()) for column in (self.u, self.v))
+        )
+
+    def _piece(self, tilt: float, left: int, right: int) -> tuple[Floats, Floats, Floats, Floats]:
+        """Places, losses (rounded down), and the masses under P and Q."""
+        found, rest = self._transform(tilt, left, right), self.count - self.several
+        x, other, several = found.one + found.first_u, found.one + found.first_v, self.several
+        roundoff = _ROUNDOFF + 8 * several * 2.0**-53
+        aliased = 2 * math.exp(-_LOG_ALIASED)
+
+        def apart(first: Waves, one: Waves, two: Waves) -> tuple[Floats, float]:
+            """γ times the difference of the laws with ``several`` scores of one kind, and of another."""
+            gain, top = found.law(first * _powers(one, two, several), rest)
+            return self.participation * gain, self.participation * (roundoff * top + aliased)
+
+        mass, top = found.law(1.0, self.count)
+        gain_u, error_u = apart(found.first_u, x, found.one)
+        gain_v, error_v = apart(found.first_v, other, found.one)
+        difference, error = apart(found.first_u - found.first_v, x, other)
+        error_u, error_v = (each + roundoff * top + aliased for each in (error_u, error_v))
+        p, q = mass + gain_u - error_u, mass + gain_v
+        least = difference - error
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = 1 + least / np.where(least > 0, q + error_v, q - error_v)
+        keep = (p > 0) & (q > error_v) & (ratio > 0)
+        place = np.arange(left, right + 1, dtype=np.float64)
+        place, p, least, q = place[keep], p[keep], least[keep], q[keep]
+        loss = np.log1p(least / np.where(least > 0, q + error_v, q - error_v))
+        p = p * np.exp(self.cumulant(tilt) - tilt * place)
+        return place, loss, p, p * np.exp(-loss)
+
+
+def _powers(one: Waves, two: Waves, count: int) -> Waves:
+    """The sum of one^i·two^(count − 1 − i) over i = 0 … count − 1: (one^count − two^count)/(one − two)."""
+    total, ones, twos = np.ones_like(one), one, two
+    for digit in bin(count)[3:]:
+        total, ones, twos = total * (ones + twos), ones * ones, twos * twos
+        if digit == "1":
+            total, ones, twos = total * one + twos, ones * one, twos * two
+    return total

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import gammaln
 
-from shuffle_plugins.accounting.numerics.log_binomial import log_sum
+from shuffle_plugins.accounting.numerics.binomial import log_sum
 from shuffle_plugins.accounting.numerics.orders import Vector
 from shuffle_plugins.accounting.published.subsampled_rdp import subsampled_rdp_lower_bound
 from shuffle_plugins.core import checks

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import gammaln
 
-from shuffle_plugins.accounting.numerics.log_binomial import log_probability, log_sum
+from shuffle_plugins.accounting.numerics.binomial import log_probability, log_sum
 from shuffle_plugins.accounting.numerics.orders import Vector, whole_orders
 from shuffle_plugins.core import checks
 

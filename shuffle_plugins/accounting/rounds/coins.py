@@ -6,15 +6,17 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from shuffle_plugins.accounting.losses.coins import (
+from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution
+from shuffle_plugins.accounting.pairs.gaussian_cover import (
+    DRAWN_REACH,
+    GaussianCover,
     binomial_losses,
+    gaussian_cover,
     gaussian_losses,
     has_binomial_instance,
+    log_ratio,
     participation_losses,
 )
-from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution
-from shuffle_plugins.accounting.pairs.fair_coins import DRAWN_REACH
-from shuffle_plugins.accounting.pairs.gaussian_cover import GaussianCover, gaussian_cover, log_ratio
 from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.accounting.terms import Sampling
 from shuffle_plugins.core import checks
@@ -46,7 +48,7 @@ class SumRound(Round):
         coin_distance: bound on the total variation between the coins really tossed for one coordinate and
             fair ones.
         coin_ratio: bound on abs(log(P/P')) between the mass P of a number of heads really tossed for one
-            coordinate and the mass P' that fair coins have. It holds up to ``fair_coins.DRAWN_REACH``
+            coordinate and the mass P' that fair coins have. It holds up to ``gaussian_cover.DRAWN_REACH``
             deviations of each client's coins, or of each of up to 512 parts of everybody's; beyond it P is
             zero. None if none is known; then a large ε has no certificate.
 

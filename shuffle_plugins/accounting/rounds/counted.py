@@ -8,22 +8,28 @@ from enum import StrEnum
 from typing import ClassVar
 
 from shuffle_plugins.accounting.composition.tags import sampled_composition, sampled_instance
-from shuffle_plugins.accounting.losses.bits import counted_instance, counted_losses, sampled_counts_losses
 from shuffle_plugins.accounting.losses.distribution import (
     PrivacyLossDistribution,
     Resolution,
     discounted,
     tighter,
 )
-from shuffle_plugins.accounting.pairs.bits import BitResponse, enough_noise
+from shuffle_plugins.accounting.pairs.bits import (
+    BitResponse,
+    counted_instance,
+    counted_losses,
+    elsewhere_instance,
+    enough_noise,
+    sampled_counts_losses,
+)
 from shuffle_plugins.accounting.rounds.round import Round, lower_families, lower_losses, upper_losses
 from shuffle_plugins.accounting.rounds.tags import Tag
 from shuffle_plugins.accounting.terms import Sampling
 from shuffle_plugins.core import checks
 
 _LOUDEST_UNEVEN = 40.0  # ε0 of a bit; beyond it a zero is never flipped in practice, and nobody is hidden
-_LITTLE_NOISE = 100.0  # variance of a count; with more, a sample's counts are as good as hidden all at once
-_INSTANCE = "counted bits instance"
+_FEW_FLIPS = 60.0  # times γ²: of zeros of a count, up to which the others' own bit tells more (measured)
+_INSTANCE, _ELSEWHERE = "counted bits instance", "counted bits held elsewhere instance"
 
 
 class BitEncoding(StrEnum):
@@ -39,6 +45,10 @@ class BitEncoding(StrEnum):
         """The probabilities of a one."""
         make = BitResponse.symmetric if self is BitEncoding.SYMMETRIC else BitResponse.optimal
         return make(bit_epsilon)
+
+
+_LITTLE_NOISE = {BitEncoding.SYMMETRIC: 100.0, BitEncoding.OPTIMAL: 200.0}
+"""Variance of a count; with more, a sample's counts are as good as hidden all at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,7 +169,12 @@ class CountedRound(Round):
         found = sampled_composition(laws, counts, sampling_rate=self.sampling_rate, resolution=resolution)
         bit = self.response
         noise = enough_noise(bit, self.reports) * bit.one * bit.not_one
-        if self.sampling_rate < 1 and self.ones == 1 and self.honest is None and noise <= _LITTLE_NOISE:
+        if (
+            self.sampling_rate < 1
+            and self.ones == 1
+            and self.honest is None
+            and noise <= _LITTLE_NOISE[self.encoding]
+        ):
             drawn = sampled_counts_losses(
                 self.response, population=self.population, cohort=self.cohort, resolution=resolution
             )
@@ -168,21 +183,33 @@ class CountedRound(Round):
 
     @property
     def lower_families(self) -> tuple[str, ...]:
-        """One dataset, if its round can be listed.
+        """One dataset, the one that tells more, if its round can be listed.
 
         Everybody else holds x', which differs from the client's x in all the bits that it can. In the optimal
         encoding, if everybody takes part and there are bits enough, nobody else holds any of the bits in
-        which x and x' differ.
+        which x and x' differ. On a sample everybody else then holds one bit that neither x nor x' has; in the
+        symmetric encoding, too, where few zeros are flipped.
         """
         symmetric = self.encoding is BitEncoding.SYMMETRIC
+        elsewhere = self.sampling_rate < 1 and self.ones == 1 and self.length >= 3 and self.honest is None
+        few = self.cohort * self.response.zero <= _FEW_FLIPS * self.sampling_rate**2
+        if elsewhere and (few or not symmetric):
+            return (_ELSEWHERE,)
         return (_INSTANCE,) if symmetric or self.length >= 2 * self.ones else ()
 
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
         """The privacy losses of that dataset and its neighbour."""
+        if family == _ELSEWHERE:
+            found = elsewhere_instance(
+                self.response, population=self.population, cohort=self.cohort, resolution=resolution
+            )
+            return discounted(found, self.distance)
         return self._dataset(resolution, exchanged=False)
 
     def reversed_lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
         """The privacy losses of the neighbour and that dataset."""
+        if family == _ELSEWHERE:  # two bits exchanged
+            return self.lower_losses(family, resolution)
         return self._dataset(resolution, exchanged=True)
 
     def _dataset(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:

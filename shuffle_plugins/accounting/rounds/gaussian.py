@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution, tighter
-from shuffle_plugins.accounting.losses.gaussian_reports import (
+from shuffle_plugins.accounting.numerics.grid import Floats
+from shuffle_plugins.accounting.pairs.gaussian_reports import (
     gaussian_instance_losses,
     gaussian_report_losses,
     gaussian_round_profile,
 )
-from shuffle_plugins.accounting.numerics.grid import Floats
-from shuffle_plugins.accounting.pairs.counts import PairMixture
+from shuffle_plugins.accounting.pairs.shuffle import PairMixture
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import Sampling
 from shuffle_plugins.core import checks

@@ -1,18 +1,88 @@
-"""Rounds whose output is a sum of the cohort's integers plus discrete Laplace noise."""
+r"""Privacy losses of sums with discrete Laplace noise.
+
+Let the noise be P[k] ∝ t^|k|, t = e^{-a}, and two sums g steps apart. Their log-likelihood ratio at k is
+a·(|k − g| − |k|): g·a left of 0, falling by 2a a step, −g·a right of g. At the losses a·(g − 2j) that
+occur, the privacy profile is P(k ≤ j) − e^{a(g−2j)}·P(k ≤ j − g) = 1 − t^j, and between them it is linear in
+E = e^ε. Sums that are closer than g cost less at every ε, as the noise is log-concave.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution
-from shuffle_plugins.accounting.losses.laplace import (
-    has_laplace_instance,
-    laplace_instance_losses,
-    laplace_losses,
+import numpy as np
+
+from shuffle_plugins.accounting.losses.distribution import (
+    PrivacyLossDistribution,
+    Resolution,
+    finite_losses,
+    profile_losses,
 )
+from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.core import checks
+
+_MOST_POINTS = 1 << 11
+_MOST_LISTED = 1 << 24  # outcomes of an instance
+_ROUNDOFF = 1e-12
+_WRAPPED = 1e-11  # more than sums mod q can move: their range leaves out noise of probability 2**-40
+
+
+def laplace_profile(*, rate: float, shift: int) -> tuple[Floats, Floats]:
+    """Losses from 0 up, and δ there rounded up: of the discrete Laplace against itself ``shift`` steps away.
+
+    Where more than 2,048 losses occur, that many of them: between points of a profile its chord is above it.
+    """
+    places = shift // 2 + 1
+    j = np.unique(np.linspace(0, places - 1, min(places, _MOST_POINTS)).astype(np.int64))[::-1]
+    losses: Floats = np.asarray(rate * (shift - 2 * j), dtype=np.float64)
+    values: Floats = -np.expm1(-rate * j.astype(np.float64))
+    if shift % 2:
+        # No loss is 0: there the chord between the losses ±a counts.
+        centre = values[0] + math.exp(-rate * (places - 1)) * math.tanh(rate / 2)
+        kept = slice(0 if places <= _MOST_POINTS else 1, None)
+        losses, values = np.append(0.0, losses[kept]), np.append(centre, values[kept])
+    return losses * (1 + _ROUNDOFF), values * (1 + _ROUNDOFF)
+
+
+def laplace_losses(
+    *, rate: float, shift: int, sampling_rate: float, resolution: Resolution
+) -> PrivacyLossDistribution:
+    """From above, the privacy loss distribution of the discrete Laplace on a sample of fixed size.
+
+    Args:
+        rate: how fast the noise falls, in nats per step.
+        shift: how many steps two sums can be apart.
+        sampling_rate: γ in (0, 1].
+        resolution: how finely losses are resolved on their grid.
+    """
+    losses, deltas = laplace_profile(rate=rate, shift=shift)
+    return profile_losses(losses, deltas, resolution=resolution, sampling_rate=sampling_rate)
+
+
+def has_laplace_instance(*, shift: int) -> bool:
+    """Whether :func:`laplace_instance_losses` can list the outcomes."""
+    return 0 < shift <= _MOST_LISTED
+
+
+def laplace_instance_losses(
+    *, rate: float, shift: int, sampling_rate: float, resolution: Resolution
+) -> PrivacyLossDistribution:
+    """From below: everybody else holds x', and the client x or x', ``shift`` steps apart.
+
+    P is the law of the sum when the client holds x and takes part with probability γ. Arguments as of
+    :func:`laplace_losses`, ``shift`` at least 1.
+    """
+    fall = -rate
+    outside = 1 / (1 + math.exp(fall))
+    inside = -math.expm1(fall) * outside * np.exp(fall * np.arange(1, shift))
+    moved = np.concatenate([[outside], inside, [outside * math.exp(fall * shift)]]) * (1 - _WRAPPED)
+    q = moved[::-1]
+    p = (1 - sampling_rate) * q + sampling_rate * moved
+    return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
+
 
 _LARGEST_EPSILON = 500.0  # as of a local randomizer: above it e^ε0 leaves a float no room
 _INSTANCE = "discrete Laplace instance"

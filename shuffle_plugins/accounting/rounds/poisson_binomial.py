@@ -7,15 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from shuffle_plugins.accounting.composition.tags import sampled_instance
-from shuffle_plugins.accounting.losses.bits import has_leaning_instance, leaning_instance
-from shuffle_plugins.accounting.losses.coins import gaussian_losses, participation_losses
 from shuffle_plugins.accounting.losses.distribution import (
     PrivacyLossDistribution,
     Resolution,
     discounted,
 )
 from shuffle_plugins.accounting.numerics.binomial import TAIL
-from shuffle_plugins.accounting.pairs.bit_scores import ScoreCover, score_cover
+from shuffle_plugins.accounting.pairs.bits import has_leaning_instance, leaning_instance
+from shuffle_plugins.accounting.pairs.gaussian_cover import (
+    ScoreCover,
+    gaussian_losses,
+    participation_losses,
+    score_cover,
+)
 from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.accounting.terms import Sampling
 from shuffle_plugins.core import checks

@@ -16,13 +16,17 @@ from shuffle_plugins.accounting.losses.distribution import (
     Resolution,
     tighter,
 )
-from shuffle_plugins.accounting.losses.shuffle import pair_losses
-from shuffle_plugins.accounting.pairs.blanket import Blanket, Form
 from shuffle_plugins.accounting.pairs.clones import binary_pair
-from shuffle_plugins.accounting.pairs.counts import CountPair, PairMixture
-from shuffle_plugins.accounting.pairs.mixes import MixPair
-from shuffle_plugins.accounting.pairs.shuffle import lower_pairs, mixed, upper_pair, upper_pairs
-from shuffle_plugins.accounting.pairs.spread import SpreadPair
+from shuffle_plugins.accounting.pairs.reports import Blanket, Form
+from shuffle_plugins.accounting.pairs.shuffle import (
+    PairMixture,
+    lower_pairs,
+    mixed,
+    pair_losses,
+    upper_pair,
+    upper_pairs,
+)
+from shuffle_plugins.accounting.pairs.slots import SlotPair
 from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.accounting.terms import Adversary, Sampling
 from shuffle_plugins.core import checks
@@ -31,8 +35,7 @@ _GRIDLESS = "stronger clones, numerical"
 _PAIR_NAMES = {
     Form.CORNERS: "blanket pair",
     Form.CLONES: "clones pair",
-    Form.BIT: "counted bits",
-    Form.SIGN: "crowd pair",
+    Form.BIT: "blanket pair",
 }
 
 
@@ -229,17 +232,16 @@ class ShuffleRound(Round):
         return self._pair_losses("upper", resolution)
 
     def upper_losses_from_below(self, resolution: Resolution) -> PrivacyLossDistribution | None:
-        """The same pairs from below; None if one is an envelope, or not made of counts."""
-        if not all(isinstance(pair, CountPair) for pair in self._pairs()):
+        """The same pairs from below; None if one is an envelope over datasets."""
+        if not all(isinstance(pair, SlotPair) for pair in self._pairs()):
             return None
         return self._pair_losses("lower", resolution)
 
     @property
     def resolves_alone(self) -> bool:
-        """Whether the blanket's pair has two counts, not three, and others are over what others hold."""
-        pairs = (pair for pair in self._pairs() if not isinstance(pair, (MixPair, SpreadPair)))
-        counts = (*self.dominating_pair().pairs, *pairs)
-        return all(isinstance(pair, CountPair) and pair.passive in (0.0, 1.0) for pair in counts)
+        """Whether no blanket report may speak for both records, or partly for one: tabulated in no time."""
+        blanket = self.effective_blanket
+        return not (blanket.high or blanket.edges or blanket.tail)
 
     @property
     def takes_long(self) -> bool:

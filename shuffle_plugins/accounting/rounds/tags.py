@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 
 from shuffle_plugins.accounting.composition.tags import sampled_composition, sampled_instance
 from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution, tighter
-from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.accounting.pairs.instances import product_atoms
+from shuffle_plugins.accounting.pairs.reports import Blanket, product_atoms
 from shuffle_plugins.accounting.rounds.round import Round, lower_families, lower_losses, upper_losses
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import Sampling

@@ -1,7 +1,39 @@
-"""The page of ``shuffle-plugins app``: sliders for rounds, and what the accountant says of them.
+"""``app``: a page on this machine where ε moves with its parameters. None of it imports torch.
 
-``settings`` reads a setting from a query and writes it as a command line or as Python. ``answers`` asks the
-accountant. ``picture`` draws ε as an SVG. ``rendering`` puts answers into the templates beside it, one part
-after the other, ``workers`` does all this in processes that can be ended, and ``server``
-sends what they say to a browser on this machine. None of them imports torch.
+``settings`` reads a setting from a query and writes it as a command line or as Python; ``answers`` asks the
+accountant and puts what it says into the templates beside it, one part after the other; ``server`` computes
+them in processes that can be ended, and sends them to a browser on this machine.
 """
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from shuffle_plugins.cli import options
+
+_PORT = 8484  # links to a setting work as long as the port is the same
+
+
+def app_command(
+    *,
+    port: Annotated[
+        int,
+        options.whole_option("--port PORT", "Port of 127.0.0.1 to serve the page at; 0 for any free one."),
+    ] = _PORT,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")
+    ] = True,
+) -> None:
+    """A page in your browser, served by this machine alone, where ε moves with sliders for n, k, ε0, T and δ.
+
+    It needs the extra `app`. Nothing is fetched from elsewhere, and nobody else can connect.
+    """
+    from shuffle_plugins.cli.output import working
+    from shuffle_plugins.cli.page.server import serve
+
+    if not 0 <= port < 1 << 16:
+        raise typer.BadParameter(f"a port is a whole number in [0, 65535], got {port}", param_hint="--port")
+    working.end()
+    serve(port=port, browser=browser)

@@ -4,33 +4,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import typer
 
 from shuffle_plugins import accounting, mechanisms, planning
-from shuffle_plugins.cli import options
+from shuffle_plugins.cli.options import GENERIC, Question
 from shuffle_plugins.cli.page.settings import RefusedSetting, Setting
-from shuffle_plugins.cli.questions import AskedRounds
 
 # A curve reaches so far on both sides of the setting, as factors; its points lie at those steps of each ten.
 _REACH = {"population": 100.0, "cohort": 100.0, "local-epsilon": 10.0, "rounds": 100.0}
 _STEPS = {"population": (1, 3), "cohort": (1, 3), "local-epsilon": (1, 2, 5), "rounds": (1, 3)}
 _LARGEST = {"local-epsilon": 20.0, "rounds": 1e6}  # beyond, only the setting itself is a point
-_GAUSSIAN_SAMPLINGS = ("without-replacement", "full")
 # Of more reports the numerical clone bounds add up so many terms that they take minutes and gigabytes.
 _MOST_PUBLISHED = 10**10
 
 
-def certified(setting: Setting) -> accounting.Comparison:
-    """The accountant's own bounds.
+def asks_published(setting: Setting) -> bool:
+    """Whether published bounds take seconds, so that a page can wait for them."""
+    return setting.participants()[1] <= _MOST_PUBLISHED
+
+
+def bounds(setting: Setting, published: Sequence[str] = ()) -> accounting.Comparison:
+    """The accountant's own bounds, and published ones of these names, where :func:`asks_published`.
 
     Raises:
         RefusedSetting: in the accountant's words, if the setting is out of range.
     """
+    asked = replace(setting, over="rounds")
     try:
-        return _certified(setting.asked, setting.local_epsilon, setting.num_steps, setting.delta)
+        _bounds(asked, ())
+        return _bounds(asked, tuple(published) if asks_published(setting) else ())
     except typer.BadParameter as error:
         raise RefusedSetting(error.message) from error
     except ValueError as error:
@@ -39,43 +44,10 @@ def certified(setting: Setting) -> accounting.Comparison:
         raise RefusedSetting(f"out of numerical reach: {error}") from error
 
 
-def asks_published(setting: Setting) -> bool:
-    """Whether published bounds take seconds, so that a page can wait for them."""
-    return setting.asked.participants()[1] <= _MOST_PUBLISHED
-
-
-def with_published(setting: Setting, names: Sequence[str]) -> accounting.Comparison:
-    """The accountant's own bounds, and published ones of these names, where :func:`asks_published`.
-
-    Raises:
-        RefusedSetting: as :func:`certified`.
-    """
-    own = certified(setting)
-    if not asks_published(setting):
-        return own
-    return _with_published(
-        setting.asked, setting.local_epsilon, setting.num_steps, setting.delta, tuple(names)
-    )
-
-
 # A slider that is moved back finds its answers there: a curve's points do not move with the setting.
-@lru_cache(maxsize=4096)
-def _certified(
-    asked: AskedRounds, local_epsilon: float, num_steps: int, delta: float
-) -> accounting.Comparison:
-    return asked.compare(local_epsilon=local_epsilon, num_steps=num_steps, delta=delta)
-
-
-@lru_cache(maxsize=4096)
-def _with_published(
-    asked: AskedRounds, local_epsilon: float, num_steps: int, delta: float, names: tuple[str, ...]
-) -> accounting.Comparison:
-    known = (
-        _with_published(asked, local_epsilon, num_steps, delta, names[:-1])
-        if len(names) > 1
-        else _certified(asked, local_epsilon, num_steps, delta)
-    )
-    return known.beside(names)
+@lru_cache(maxsize=8192)
+def _bounds(asked: Question, published: tuple[str, ...]) -> accounting.Comparison:
+    return _bounds(asked, published[:-1]).beside(published) if published else asked.compare()
 
 
 def places(setting: Setting) -> tuple[float, ...]:
@@ -86,18 +58,18 @@ def places(setting: Setting) -> tuple[float, ...]:
     own, reach = setting.place, _REACH[setting.over]
     most = min(own * reach, _LARGEST.get(setting.over, math.inf))
     if setting.over == "cohort":
-        most = min(most, setting.asked.population)
+        most = min(most, setting.population)
     least = own / reach
     if setting.over in ("cohort", "rounds"):
         least = max(least, 1.0)
     if setting.over == "population":
-        least = max(least, setting.asked.cohort or 2.0)
+        least = max(least, setting.cohort or 2.0)
     found = {
         float(f"{step}e{power}")
         for power in range(math.floor(math.log10(least)), math.ceil(math.log10(max(most, least))) + 1)
         for step in _STEPS[setting.over]
     }
-    ends = {most} if setting.over == "cohort" and own < most == setting.asked.population else set()
+    ends = {most} if setting.over == "cohort" and own < most == setting.population else set()
     near = sorted((found | ends) - {own}, key=lambda place: abs(math.log(place / own)))
     return (own, *(place for place in near if least <= place <= most))
 
@@ -108,31 +80,29 @@ class Point:
 
     Attributes:
         place: the value of what the picture runs over.
-        lower, upper: the certified interval; ``lower`` is 0 if no lower bound is known.
+        found: the certified interval.
         local: what one client's reports cost if nobody is trusted, ε0·T.
-        published: (name, ε) of published bounds that hold there.
+        published: ε of published bounds that hold there, by name.
     """
 
     place: float
-    lower: float
-    upper: float
+    found: accounting.EpsilonInterval
     local: float
-    published: tuple[tuple[str, float], ...] = ()
+    published: dict[str, float]
 
 
 def point(setting: Setting, place: float, *, published: Sequence[str] = ()) -> Point | None:
     """ε with the picture's field at ``place``; None if the accountant refuses that."""
     there = setting.at(place)
     try:
-        found = with_published(there, published) if published else certified(there)
+        answer = bounds(there, published)
     except RefusedSetting:
         return None
     return Point(
         place=place,
-        lower=found.interval.lower,
-        upper=found.interval.upper,
-        local=there.local_epsilon * there.num_steps,
-        published=tuple((each.name, each.epsilon) for each in found.bounds if each.name in published),
+        found=answer.interval,
+        local=there.local_epsilon * there.rounds,
+        published={each.name: each.epsilon for each in answer.bounds if each.name in published},
     )
 
 
@@ -167,25 +137,24 @@ def equally_noisy_gaussian(setting: Setting) -> CentralGaussian | str:
     with V the largest variance of a report in the unit ball; the server's noise has k·V/d in each of the d
     coordinates. Neighbours are replace-one, so that a record moves the sum by twice the clipping norm.
     """
-    asked = setting.asked
-    if asked.mechanism == options.GENERIC or asked.dim is None:
+    if setting.mechanism == GENERIC or setting.dim is None:
         return "choose a mechanism for vectors: what noise the generic randomizer makes is not known"
-    if mechanisms.kind_of(asked.mechanism) is mechanisms.Kind.CATEGORIES:
-        return f"{asked.mechanism} takes categories, not vectors"
-    if asked.sampling not in _GAUSSIAN_SAMPLINGS:
+    if mechanisms.kind_of(setting.mechanism) is mechanisms.Kind.CATEGORIES:
+        return f"{setting.mechanism} takes categories, not vectors"
+    if setting.sampling not in ("without-replacement", "full"):
         return "compared only where k of n are drawn, or everybody takes part"
-    population, cohort = asked.participants()
+    population, cohort = setting.participants()
     try:
         report = planning.report_error(
-            asked.mechanism, local_epsilon=setting.local_epsilon, dim=asked.dim, radius=1.0, norm="l2"
+            setting.mechanism, local_epsilon=setting.local_epsilon, dim=setting.dim, radius=1.0, norm="l2"
         )
-        multiplier = math.sqrt(cohort * report.variance / asked.dim)
+        multiplier = math.sqrt(cohort * report.variance / setting.dim)
         law = accounting.gaussian_losses(
             noise_multiplier=multiplier / 2,
-            sampling_rate=1.0 if asked.adversary == "server" else cohort / population,
+            sampling_rate=1.0 if setting.adversary == "server" else cohort / population,
             resolution=accounting.FINE,
         )
-        epsilon = accounting.LossComposition([law], [setting.num_steps]).epsilon(setting.delta)
+        epsilon = accounting.LossComposition([law], [setting.rounds]).epsilon(setting.delta)
     except (ValueError, ArithmeticError) as error:
         return str(error)
     return CentralGaussian(epsilon=epsilon, noise_multiplier=multiplier)

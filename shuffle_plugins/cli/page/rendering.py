@@ -3,47 +3,50 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from shuffle_plugins import __version__, accounting
-from shuffle_plugins.cli import options
-from shuffle_plugins.cli.page import answers, picture, settings
+from shuffle_plugins.cli import output
+from shuffle_plugins.cli.options import ADVERSARIES, GENERIC, NUMBERS, SAMPLINGS
+from shuffle_plugins.cli.page import answers, settings
+from shuffle_plugins.cli.page.answers import Point
 from shuffle_plugins.cli.page.settings import RefusedSetting, Setting
-from shuffle_plugins.cli.questions import warnings
-from shuffle_plugins.cli.tables import times
-from shuffle_plugins.core import rounded
 
 # Published bounds that take seconds come last.
 _SLOW = ("clones, RDP", "stronger clones, RDP")
-_QUICK = tuple(name for name in accounting.ALL_PUBLISHED if name not in _SLOW)
-_LEAST_WIDTH, _USUAL_WIDTH, _LARGEST_WIDTH = 280.0, 640.0, 1000.0
+_LEAST_WIDTH, _USUAL_WIDTH, _LARGEST_WIDTH = 280.0, 640.0, 1000.0  # of the picture, in pixels
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62.0, 30.0, 16.0, 48.0  # of its frame
+_TALLEST = 30.0  # bounds above this multiple of the certified ε are cut off: they would flatten the rest
+_MARGIN = 1.25  # factor between the outermost ε and the frame
+_MOST_TICKS = 7
+NO_MORE = "null\n"
+"""The line after the last part of an answer."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """What the page is sent in one piece.
 
     Attributes:
-        name: id of the element that it belongs into; ``refused`` if there is no answer.
+        part: id of the element that it belongs into; ``refused`` if there is no answer.
         html: its new content.
         field: the field that a refusal is about; None if it is about several.
         done: whether nothing more will come for this element.
     """
 
-    name: str
+    part: str
     html: str
     field: str | None = None
     done: bool = True
 
     def line(self) -> str:
         """The part as a line of JSON."""
-        about = {"part": self.name, "html": self.html, "field": self.field, "done": self.done}
-        return json.dumps(about, ensure_ascii=False) + "\n"
+        return json.dumps(self._asdict(), ensure_ascii=False) + "\n"
 
 
 @cache
@@ -55,27 +58,26 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters["up"] = lambda value, digits=4: rounded(value, up=True, digits=digits)
-    found.filters["down"] = lambda value, digits=4: rounded(value, up=False, digits=digits)
-    found.filters["times"] = times
-    found.filters["short"] = picture.short
+    filters = {"up": output.up, "down": output.down, "times": output.times, "short": short}
+    found.filters |= filters | {"positions": settings.slider_positions}
     return found
+
+
+def _html(template: str, **values: Any) -> str:
+    return _templates().get_template(template).render(**values)
 
 
 def page(query: Mapping[str, str]) -> str:
     """The whole page, its fields filled from the query; answers come later."""
-    return (
-        _templates()
-        .get_template("page.html")
-        .render(
-            version=__version__,
-            sliders=settings.SLIDERS,
-            samplings=settings.SAMPLINGS,
-            adversaries=settings.ADVERSARIES,
-            mechanisms=settings.offered_mechanisms(),
-            over={each.name: each for each in settings.SLIDERS if each.name in settings.OVER},
-            query=query,
-        )
+    return _html(
+        "page.html",
+        version=__version__,
+        numbers=NUMBERS,
+        samplings=SAMPLINGS,
+        adversaries=ADVERSARIES,
+        mechanisms=settings.offered_mechanisms(),
+        over=settings.OVER,
+        query=query,
     )
 
 
@@ -86,80 +88,168 @@ def parts(query: Mapping[str, str]) -> Iterator[Part]:
     """
     try:
         setting = Setting.read(query)
-        width = _width(query.get("width", ""))
-        answer = answers.certified(setting)
+        answer = answers.bounds(setting)
     except RefusedSetting as refused:
         yield refused_part(refused.sentence, field=refused.field)
         return
-    known = _known(setting, answer)
-    yield Part(name="verdict", html=_html("verdict.html", **known))
-    yield Part(name="facts", html=_html("facts.html", **known))
-    yield Part(name="code", html=_html("code.html", setting=setting))
-    few = accounting.FEW_PUBLISHED if answers.asks_published(setting) else ()
-    yield Part(
-        name="bounds",
-        html=_bounds(setting, answers.with_published(setting, few), more=bool(few)),
-        done=not few,
-    )
-    yield from _plots(setting, published=few, width=width)
-    if few:
-        quick = answers.with_published(setting, _QUICK)
-        yield Part(name="bounds", html=_bounds(setting, quick, more=True), done=False)
-        every = answers.with_published(setting, (*_QUICK, *_SLOW))
-        yield Part(name="bounds", html=_bounds(setting, every, more=False))
-
-
-def refused_part(sentence: str, *, field: str | None = None) -> Part:
-    """That there is no answer, and why."""
-    return Part(name="refused", html=_html("refused.html", sentence=sentence), field=field)
-
-
-def _plots(setting: Setting, *, published: Sequence[str], width: float) -> Iterator[Part]:
-    of = next(each for each in settings.SLIDERS if each.name == setting.over)
-    expected = (2 if published else 1) * len(answers.places(setting))
-    for count, points in enumerate(answers.curve(setting, published=published), start=1):
-        drawn = picture.draw(points, own=setting.place, symbol=of.symbol, width=width)
-        html = _html("plot.html", picture=drawn, points=points, of=of, delta=setting.delta)
-        yield Part(name="plot", html=html, done=count == expected)
-
-
-def _width(text: str) -> float:
-    try:
-        return min(max(float(text), _LEAST_WIDTH), _LARGEST_WIDTH)
-    except ValueError:
-        return _USUAL_WIDTH
-
-
-def _html(template: str, **values: Any) -> str:
-    return _templates().get_template(template).render(**values)
-
-
-def _known(setting: Setting, answer: accounting.Comparison) -> dict[str, Any]:
-    """What is said of the certified interval."""
     asked, found = answer.shuffle_round, answer.interval
-    local = asked.local_epsilon * setting.num_steps
-    return {
-        "interval": picture.interval(found.lower, found.upper),
+    local = asked.local_epsilon * setting.rounds
+    known = {
+        "interval": output.interval(found),
         "found": found,
         "delta": settings.as_typed(found.delta),
         "asked": asked,
         "local": local,
         "times": local / found.upper if found.upper > 0 else None,
         "gaussian": answers.equally_noisy_gaussian(setting),
-        "generic": setting.asked.mechanism == options.GENERIC,
-        "warnings": warnings(answer),
+        "generic": setting.mechanism == GENERIC,
+        "warnings": output.delta_warnings(found.delta, population=asked.population),
     }
+    yield Part("verdict", _html("verdict.html", **known))
+    yield Part("facts", _html("facts.html", **known))
+    yield Part("code", _html("code.html", setting=setting))
+    few = accounting.FEW_PUBLISHED if answers.asks_published(setting) else ()
+    quick = tuple(name for name in accounting.ALL_PUBLISHED if name not in _SLOW)
+    yield _bounds(setting, few, more=bool(few))
+    expected = (2 if few else 1) * len(answers.places(setting))
+    for count, points in enumerate(answers.curve(setting, published=few), start=1):
+        yield Part("plot", _plot(setting, points, query.get("width", "")), done=count == expected)
+    if few:
+        yield _bounds(setting, quick, more=True)
+        yield _bounds(setting, (*quick, *_SLOW), more=False)
 
 
-def _bounds(setting: Setting, answer: accounting.Comparison, *, more: bool) -> str:
-    published = set(accounting.ALL_PUBLISHED)
-    return _html(
+def refused_part(sentence: str, *, field: str | None = None) -> Part:
+    """That there is no answer, and why."""
+    return Part("refused", _html("refused.html", sentence=sentence), field=field)
+
+
+def _bounds(setting: Setting, names: Sequence[str], *, more: bool) -> Part:
+    answer = answers.bounds(setting, names)
+    published = [each for each in answer.bounds if each.name in accounting.ALL_PUBLISHED]
+    html = _html(
         "bounds.html",
         answer=answer,
-        own=[each for each in answer.bounds if each.name not in published],
-        published=[each for each in answer.bounds if each.name in published],
+        own=[each for each in answer.bounds if each not in published],
+        published=published,
         missing=answer.out_of_range,
         certified=answer.interval.upper,
         more=more,
         waits=not answers.asks_published(setting),
     )
+    return Part("bounds", html, done=not more)
+
+
+def _plot(setting: Setting, points: Sequence[Point], width: str) -> str:
+    try:
+        wide = min(max(float(width), _LEAST_WIDTH), _LARGEST_WIDTH)
+    except ValueError:
+        wide = _USUAL_WIDTH
+    of = NUMBERS[setting.over]
+    drawn = draw(points, own=setting.place, symbol=of.symbol, width=wide)
+    return _html("plot.html", picture=drawn, points=points, of=of)
+
+
+# -- the picture: ε over one field, on two logarithmic axes, in pixels from the upper left corner -----------
+
+
+def draw(points: Sequence[Point], *, own: float, symbol: str, width: float) -> dict[str, Any] | None:
+    """What ``plot.html`` draws of points in order of place; None if none of them has an ε above zero.
+
+    ``own`` is the place of the setting, ``symbol`` that of what the picture runs over.
+    """
+    shown = [each for each in points if 0 < each.found.upper < math.inf]
+    if not shown:
+        return None
+    height = min(max(0.62 * width, 260.0), 420.0)
+    frame = {"left": _LEFT, "right": width - _RIGHT, "top": _TOP, "bottom": height - _BOTTOM}
+    highest = max(each.found.upper for each in shown)
+    lowest = min(each.found.lower if each.found.lower > 0 else each.found.upper for each in shown)
+    others = [value for each in shown for value in (each.local, *each.published.values())]
+    ceiling = _MARGIN * max([highest, *(value for value in others if value <= _TALLEST * highest)])
+    across = _Axis(shown[0].place, shown[-1].place, start=frame["left"], end=frame["right"])
+    up = _Axis(lowest / _MARGIN, ceiling, start=frame["bottom"], end=frame["top"])
+
+    def path(pairs: Iterable[tuple[float, float]]) -> str:
+        spots = [f"{across.at(place):.1f} {up.at(value):.1f}" for place, value in pairs if value > 0]
+        return f"M{' L'.join(spots)}" if spots else ""
+
+    lines = {
+        name: ("published", [(each.place, each.published.get(name, 0.0)) for each in shown])
+        for name in dict.fromkeys(name for each in shown for name in each.published)
+    }
+    uppers = [(each.place, each.found.upper) for each in shown]
+    lowers = [(each.place, each.found.lower) for each in shown]
+    lines["local, ε0·T"] = ("local", [(each.place, each.local) for each in shown])
+    lines["certified from above"] = ("upper", uppers)
+    lines["certified from below"] = ("lower", lowers)
+    known = [i for i, each in enumerate(shown) if each.found.lower > 0]
+    around = [*(uppers[i] for i in known), *(lowers[i] for i in reversed(known))]
+    return {
+        "width": width,
+        "height": height,
+        **frame,
+        "across": across.ticks(),
+        "up": up.ticks(),
+        "band": f"{path(around)} Z" if len(known) > 1 else "",
+        "lines": [
+            {"name": name, "style": style, "path": path(pairs)} for name, (style, pairs) in lines.items()
+        ],
+        "dots": [
+            {
+                "x": round(across.at(each.place), 1),
+                "y": round(up.at(each.found.upper), 1),
+                "text": f"{symbol} = {short(each.place)}: {output.interval(each.found)}",
+                "own": each.place == own,
+            }
+            for each in shown
+        ],
+    }
+
+
+def short(value: float) -> str:
+    """A number beside an axis: 0.01, 1,200, 1e6."""
+    if value >= 1e5 or value < 1e-3:
+        text = f"{value:.4g}" if value < 1e5 or value >= 1e6 else f"{value:,.6g}"
+        return text.replace("e+0", "e").replace("e+", "e").replace("e-0", "e-")
+    return f"{value:,.6g}"
+
+
+class _Axis:
+    """A logarithmic axis between two values, from one pixel to another."""
+
+    def __init__(self, low: float, high: float, *, start: float, end: float) -> None:
+        if low == high:
+            low, high = low / 2, high * 2
+        self._low, self._high = math.log10(low), math.log10(high)
+        self._start, self._end = start, end
+
+    def at(self, value: float) -> float:
+        share = (math.log10(value) - self._low) / (self._high - self._low)
+        return self._start + share * (self._end - self._start)
+
+    def ticks(self) -> list[dict[str, Any]]:
+        """At powers of ten, fewer if they are many, and at others between them if they are few."""
+        span = self._high - self._low
+        every = max(1, math.ceil(span / _MOST_TICKS))
+        steps = range(1, 10) if span < 0.5 else (1, 2, 5) if span < 3 else (1,)
+        decades = range(math.floor(self._low), math.ceil(self._high) + 1)
+        values = (float(f"{step}e{power}") for power in decades if power % every == 0 for step in steps)
+        inside = (v for v in values if self._low - 1e-9 <= math.log10(v) <= self._high + 1e-9)
+        return [{"at": round(self.at(value), 1), "label": short(value)} for value in inside]
+
+
+def answer_lines() -> None:
+    """Answer the lines of JSON on stdin: one with a query begins its answer, each is worth one part."""
+    found: Iterator[Part] = iter(())
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if "query" in asked:
+            found = parts(asked["query"])
+        part = next(found, None)
+        sys.stdout.write(NO_MORE if part is None else part.line())
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    answer_lines()

@@ -5,13 +5,13 @@ from .circuits import SumCircuit as SumCircuit
 from .circuits import SumVecCircuit as SumVecCircuit
 from .circuits import ValidityCircuit as ValidityCircuit
 from .circuits import best_chunk_length as best_chunk_length
-from .errors import VerificationError as VerificationError
 from .field import FIELD64 as FIELD64
 from .field import FIELD128 as FIELD128
 from .field import PrimeField as PrimeField
-from .flp import FullyLinearProof as FullyLinearProof
 from .prio3 import NONCE_SIZE as NONCE_SIZE
+from .prio3 import SEED_SIZE as SEED_SIZE
 from .prio3 import VERIFY_KEY_SIZE as VERIFY_KEY_SIZE
+from .prio3 import FullyLinearProof as FullyLinearProof
 from .prio3 import Prio3 as Prio3
 from .prio3 import Prio3Count as Prio3Count
 from .prio3 import Prio3Histogram as Prio3Histogram
@@ -20,7 +20,7 @@ from .prio3 import Prio3Sum as Prio3Sum
 from .prio3 import Prio3SumVec as Prio3SumVec
 from .prio3 import Prio3SumVecWithMultiproof as Prio3SumVecWithMultiproof
 from .prio3 import Report as Report
+from .prio3 import VerificationError as VerificationError
 from .prio3 import VerifyState as VerifyState
-from .xof import SEED_SIZE as SEED_SIZE
-from .xof import derive_seed as derive_seed
-from .xof import expand_into_vector as expand_into_vector
+from .prio3 import derive_seed as derive_seed
+from .prio3 import expand_into_vector as expand_into_vector

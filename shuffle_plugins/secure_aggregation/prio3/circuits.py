@@ -50,11 +50,7 @@ class ValidityCircuit(ABC, Generic[Measurement, AggregateResult]):
 
     @abstractmethod
     def encode(self, measurement: Measurement) -> FieldVector:
-        """A measurement as field elements.
-
-        Raises:
-            ValueError: If it is not a permitted measurement.
-        """
+        """A measurement as field elements."""
 
     @abstractmethod
     def fill_wires(
@@ -84,11 +80,7 @@ class ValidityCircuit(ABC, Generic[Measurement, AggregateResult]):
 
     @abstractmethod
     def decode(self, total: FieldVector, num_measurements: int) -> AggregateResult:
-        """The sum over clients.
-
-        Raises:
-            ValueError: If the total cannot be one of so many permitted measurements.
-        """
+        """The sum over clients."""
 
     def _constant(self, value: int, shares: int) -> FieldVector:
         """One element: a share of a public constant, of so many equal shares."""

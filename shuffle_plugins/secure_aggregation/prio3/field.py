@@ -66,11 +66,7 @@ class PrimeField:
         return out
 
     def to_words(self, vector: FieldVector) -> NDArray[np.int64]:
-        """The elements as 64-bit integers.
-
-        Raises:
-            ValueError: If one is 2**63 or more.
-        """
+        """The elements as 64-bit integers."""
         words = vector.reshape(-1, self.limbs)
         if words[:, 1:].any() or (words[:, 0] >> 63).any():
             raise ValueError("an element does not fit into 63 bits")
@@ -81,11 +77,7 @@ class PrimeField:
         return vector.astype("<u8", copy=False).tobytes()
 
     def decode(self, encoded: bytes, *, count: int) -> FieldVector:
-        """The vector of ``count`` elements that :meth:`encode` encoded.
-
-        Raises:
-            ValueError: If the length is another, or an element is not below the prime.
-        """
+        """The vector of ``count`` elements that :meth:`encode` encoded."""
         if len(encoded) != count * self.encoded_size:
             raise ValueError(
                 f"{count} elements of {self.name} take {count * self.encoded_size} bytes, not {len(encoded)}"
@@ -172,11 +164,7 @@ class PrimeField:
         return out
 
     def evaluation_weights(self, point: int, length: int) -> FieldVector:
-        """What to weigh the values of a polynomial at the roots of unity with for its value at ``point``.
-
-        Raises:
-            ValueError: If the point is one of the roots of unity.
-        """
+        """What to weigh the values of a polynomial at the roots of unity with for its value at ``point``."""
         prime = self.modulus
         above = (pow(point, length, prime) - 1) % prime
         if not above:

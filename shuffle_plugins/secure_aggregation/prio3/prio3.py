@@ -1,7 +1,11 @@
-"""Prio3: measurements shared among aggregators, with a proof that they are valid.
+"""Prio3: sums of secret-shared vectors with fully linear proofs that each satisfies a validity circuit.
 
-Source: draft-irtf-cfrg-vdaf-20, section 7 (wire version 18). Steps and messages have the draft's names.
-Whatever is sent is ``bytes``, in the draft's encoding. docs/guides/range-proofs.md says what a proof shows.
+Source: draft-irtf-cfrg-vdaf-20, sections 6.2.1 (XofTurboShake128; RFC 9861) and 7 (wire version 18). Steps
+and messages have the draft's names, and what is sent is ``bytes`` in its encoding. The client proves,
+aggregators query their shares of vector and proof, and who has all answers decides. A proof holds a
+polynomial that takes the gadget's outputs at roots of unity. The answers are its values and those of the
+wires at one random point, where they must fit; a random value in each wire hides the vector (Boneh et al.
+2019, "Zero-Knowledge Proofs on Secret-Shared Data via Fully Linear PCPs", Theorem 4.3).
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hmac import compare_digest
-from typing import Generic, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,10 +29,152 @@ from shuffle_plugins.secure_aggregation.prio3.circuits import (
     SumVecCircuit,
     ValidityCircuit,
 )
-from shuffle_plugins.secure_aggregation.prio3.errors import VerificationError
 from shuffle_plugins.secure_aggregation.prio3.field import FIELD64, FIELD128, FieldVector, PrimeField
-from shuffle_plugins.secure_aggregation.prio3.flp import FullyLinearProof
-from shuffle_plugins.secure_aggregation.prio3.xof import SEED_SIZE, derive_seed, expand_into_vector
+
+SEED_SIZE = 32
+"""Bytes of a seed."""
+
+
+class _Stream(Protocol):
+    def read(self, length: int) -> bytes: ...
+
+
+def _turboshake128() -> Any:
+    try:
+        from Crypto.Hash import TurboSHAKE128
+    except ImportError as error:
+        raise ImportError(
+            "Prio3 needs pycryptodome 3.20 or later: pip install 'shuffle-plugins[secure-aggregation]'"
+        ) from error
+    return TurboSHAKE128
+
+
+def _stream(seed: bytes, tag: bytes, binder: bytes) -> _Stream:
+    stream = _turboshake128().new(domain=1)
+    stream.update(len(tag).to_bytes(2, "little") + tag + len(seed).to_bytes(1, "little") + seed)
+    stream.update(binder)
+    result: _Stream = stream
+    return result
+
+
+def derive_seed(seed: bytes, *, tag: bytes, binder: bytes) -> bytes:
+    """A new seed of :data:`SEED_SIZE` bytes."""
+    return _stream(seed, tag, binder).read(SEED_SIZE)
+
+
+def expand_into_vector(
+    field: PrimeField, seed: bytes, *, tag: bytes, binder: bytes, length: int
+) -> FieldVector:
+    """``length`` uniform field elements; random words that are not below the prime are skipped."""
+    stream = _stream(seed, tag, binder)
+    vector = field.zeros(0)
+    while missing := length - len(vector):
+        words = np.frombuffer(stream.read(missing * field.encoded_size), dtype="<u8").astype(np.uint64)
+        drawn = words.reshape(-1, field.limbs) if field.limbs > 1 else words
+        valid = field.valid(drawn)
+        drawn = drawn if valid.all() else drawn[valid]
+        vector = np.concatenate([vector, drawn]) if len(vector) else drawn
+    return vector
+
+
+class VerificationError(ValueError):
+    """A report whose proof is refused: nobody may add any share of it to a sum."""
+
+
+@dataclass(frozen=True)
+class FullyLinearProof:
+    """The proof system of one validity circuit."""
+
+    valid: ValidityCircuit[Any, Any]
+
+    @property
+    def field(self) -> PrimeField:
+        """The field in which the circuit computes and the proof is made."""
+        return self.valid.field
+
+    @property
+    def prove_randomness_length(self) -> int:
+        """Random elements that a proof takes."""
+        return self.valid.arity
+
+    @property
+    def query_randomness_length(self) -> int:
+        """Random elements that a query takes."""
+        outputs = self.valid.evaluation_length
+        return 1 + (outputs if outputs > 1 else 0)
+
+    @property
+    def proof_length(self) -> int:
+        """Elements of a proof: one for each wire, and the values of a polynomial of twice a wire's degree."""
+        return self.valid.arity + 2 * self.valid.wire_length - 1
+
+    @property
+    def verifier_length(self) -> int:
+        """Elements of a verifier: the circuit's output, each wire's value, and the gadget's."""
+        return 1 + self.valid.arity + 1
+
+    def prove(
+        self, encoded: FieldVector, prove_randomness: FieldVector, joint_randomness: FieldVector
+    ) -> FieldVector:
+        """The proof, ``proof_length`` elements, that an encoded measurement is valid."""
+        length = self.valid.wire_length
+        wires = self._wires(encoded, prove_randomness, joint_randomness, shares=1)
+        polynomial = self.field.sum_of_products(self.valid.factors(wires, length), length)
+        return np.concatenate([prove_randomness, polynomial[:-1]])
+
+    def query(
+        self,
+        encoded: FieldVector,
+        proof: FieldVector,
+        query_randomness: FieldVector,
+        joint_randomness: FieldVector,
+        *,
+        shares: int,
+    ) -> FieldVector:
+        """A share of the verifier, ``verifier_length`` elements, from shares of measurement and proof."""
+        field, valid, length = self.field, self.valid, self.valid.wire_length
+        wires = self._wires(encoded, proof[: valid.arity], joint_randomness, shares=shares)
+        polynomial = self._completed(proof[valid.arity :])
+        called = np.ascontiguousarray(polynomial[2 : 2 * valid.calls + 1 : 2])
+        output = valid.outputs(encoded, called, shares)
+        if valid.evaluation_length > 1:
+            output = field.weigh_rows(output, query_randomness[:-1])
+        point = field.to_integers(query_randomness[-1:])[0]
+        return np.concatenate(
+            [
+                output,
+                field.weigh_rows(wires, field.evaluation_weights(point, length)),
+                field.weigh_rows(polynomial, field.evaluation_weights(point, 2 * length)),
+            ]
+        )
+
+    def decide(self, verifier: FieldVector) -> bool:
+        """Whether the verifier, the sum of all its shares, is that of a valid measurement."""
+        output, wires, gadget = verifier[:1], verifier[1:-1], verifier[-1:]
+        factors = self.valid.factors(wires, 1)
+        products = self.field.multiply(factors[::2].copy(), factors[1::2].copy())
+        return not output.any() and [self.field.total(products)] == self.field.to_integers(gadget)
+
+    def _wires(
+        self, encoded: FieldVector, seeds: FieldVector, joint_randomness: FieldVector, *, shares: int
+    ) -> FieldVector:
+        wires = self.field.zeros(self.valid.arity * self.valid.wire_length)
+        wires[:: self.valid.wire_length] = seeds
+        self.valid.fill_wires(encoded, joint_randomness, shares, wires)
+        return wires
+
+    def _completed(self, values: FieldVector) -> FieldVector:
+        """The values of a polynomial at all n roots of unity, its last coefficient being 0, from all but one.
+
+        That coefficient is, but for a factor, the sum of value k times root**k.
+        """
+        field, n = self.field, len(values) + 1
+        root, powers = field.root(n), [1]
+        for _ in range(n - 2):
+            powers.append(powers[-1] * root % field.modulus)
+        partial = field.total(field.multiply(values, field.from_integers(powers)))
+        return np.concatenate([values, field.from_integers([-partial * root])])
+
 
 NONCE_SIZE = 16
 """Bytes of a report's nonce."""
@@ -163,9 +309,6 @@ class Prio3(Generic[Measurement, AggregateResult]):
             context: The application and the round, at most 65,527 bytes.
             nonce: :data:`NONCE_SIZE` bytes that nobody could foresee; by default fresh ones.
             rand: ``rand_size`` secret random bytes; by default fresh ones.
-
-        Raises:
-            ValueError: If the measurement is not valid, or an argument has a wrong size.
         """
         nonce = secrets.token_bytes(NONCE_SIZE) if nonce is None else _sized("nonce", nonce, NONCE_SIZE)
         rand = secrets.token_bytes(self.rand_size) if rand is None else _sized("rand", rand, self.rand_size)
@@ -234,9 +377,6 @@ class Prio3(Generic[Measurement, AggregateResult]):
 
         Returns:
             What to keep, and the verifier share to send.
-
-        Raises:
-            VerificationError: If a message is not of the right form.
         """
         _sized("verify_key", verify_key, VERIFY_KEY_SIZE)
         received = self._received(context, aggregator, nonce, public_share, input_share)

@@ -15,15 +15,13 @@ from scipy import stats
 from thinning import first_fast
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting.losses.distribution import PositiveLosses
 from shuffle_plugins.accounting.numerics.binomial import LOG_TAIL
-from shuffle_plugins.accounting.numerics.profiles import PositiveLosses
 from shuffle_plugins.accounting.pairs import bits
 from shuffle_plugins.accounting.pairs.bits import (
     BitPair,
     BitResponse,
-    UnevenBitPair,
-    bit_outcomes,
-    uneven_outcomes,
+    bit_losses,
 )
 
 VIOLATION = 1e-12
@@ -142,10 +140,8 @@ def test_inputs_between_the_ends_leak_less() -> None:
 @first_fast("cohort", [10**4, 10**6, 10**7], fast=2)
 def test_large_rounds_approach_the_gaussian_limit(cohort: int) -> None:
     local_epsilon = 1.0
-    pair = BitPair(
-        local_epsilon=local_epsilon, population=cohort, others=cohort - 1, participation=1.0, buckets=256
-    )
-    p, q, missing = bit_outcomes(pair)
+    pair = BitPair(response=BitResponse.symmetric(local_epsilon), others=cohort - 1, buckets=256)
+    _, p, q, missing = bit_losses(pair)
     mu = math.sqrt(pair.information)
     assert missing < 1e-20
     assert math.isclose(p.sum(), 1.0, abs_tol=1e-9)
@@ -185,7 +181,7 @@ def test_the_interval_is_two_per_cent_wide(
         channel_fixed=True,
     )
     assert interval.upper < accountant_of(blanket, steps).epsilon(delta, lower=False).upper
-    assert interval.upper_bound == "counted bits, PLD"
+    assert interval.upper_bound == "crowd pair, PLD"
 
 
 @pytest.mark.parametrize("scheme", ["without-replacement", "poisson"])
@@ -262,10 +258,7 @@ def test_shares_end_where_what_is_seen_of_them_is_too_rare(trials: int) -> None:
 @pytest.mark.parametrize(("zeros", "ones"), [(0, 100_000), (100_000, 0), (40, 30), (0, 1)])
 @pytest.mark.parametrize("response", [BitResponse.symmetric(6.0), BitResponse.optimal(2.0).flipped])
 def test_noise_is_the_law_of_all_bits_far_out_too(zeros: int, ones: int, response: BitResponse) -> None:
-    even = np.full(1, 0.5)
-    datasets = bits._Datasets(
-        zeros=np.array([float(zeros)]), ones=np.array([float(ones)]), rest_one=even, rest_zero=even
-    )
+    datasets = bits._Datasets(zeros=np.array([float(zeros)]), ones=np.array([float(ones)]))
     (law,), (known,) = bits._noise(datasets, response)
     first = math.floor((zeros * response.zero + ones * response.one) * (1 - 1e-12))
     counts = first + np.arange(len(law))
@@ -281,20 +274,20 @@ def test_noise_is_the_law_of_all_bits_far_out_too(zeros: int, ones: int, respons
 
 
 def test_bounds_of_more_mass_than_one_are_no_pair(monkeypatch: pytest.MonkeyPatch) -> None:
-    pair = UnevenBitPair(response=BitResponse.optimal(1.0), others=5)
-    assert uneven_outcomes(pair)[1].sum() == pytest.approx(1)
+    pair = BitPair(response=BitResponse.optimal(1.0), others=5)
+    assert bit_losses(pair)[1].sum() == pytest.approx(1)
     much = PositiveLosses(loss=np.array([1.0]), p=np.array([1.2]), q=np.array([0.4]), beyond=0.0)
-    monkeypatch.setattr(bits, "_uneven_side", lambda *_: much)
+    monkeypatch.setattr(bits, "_side", lambda *_: much)
     with pytest.raises(ArithmeticError, match=r"a mass of 1\.6"):
-        uneven_outcomes(pair)
+        bit_losses(pair)
 
 
 def test_counts_that_cannot_be_computed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    pair = BitPair(local_epsilon=1.0, population=9, others=8, participation=1.0)
+    pair = BitPair(response=BitResponse.symmetric(1.0), others=8)
     nowhere = SimpleNamespace(irfft=lambda law, n, axis: np.full((len(law), n), np.nan))
     monkeypatch.setattr(bits, "fft", nowhere)
     with pytest.raises(ArithmeticError, match="left floating-point range"):
-        bit_outcomes(pair)
+        bit_losses(pair)
     monkeypatch.setattr(bits, "_MOST_TRANSFORM", 16)
     with pytest.raises(ArithmeticError, match="use a smaller cohort"):
-        bit_outcomes(pair)
+        bit_losses(pair)

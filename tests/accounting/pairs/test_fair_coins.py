@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from shuffle_plugins.accounting.pairs.fair_coins import DRAWN_REACH, LONG_ROUNDOFF, REACH, masses, upper_half
+from shuffle_plugins.accounting.pairs.gaussian_cover import (
+    DRAWN_REACH,
+    LONG_ROUNDOFF,
+    REACH,
+    masses,
+    upper_half,
+)
 from shuffle_plugins.protocols import heads
-from shuffle_plugins.protocols.coins.sampling import _GUARD_BITS, DISTANCE, RATIO, _upper_masses, alias_table
+from shuffle_plugins.protocols.draws import _GUARD_BITS, DISTANCE, RATIO, _upper_masses, alias_table
 from shuffle_plugins.randomness import Randomness
 
 mpmath = pytest.importorskip("mpmath")

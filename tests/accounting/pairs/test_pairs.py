@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import math
@@ -19,15 +18,12 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     pair_losses,
 )
-from shuffle_plugins.accounting.losses import shuffle
 from shuffle_plugins.accounting.losses.distribution import BoundKind, profile_losses
-from shuffle_plugins.accounting.losses.shuffle import outcomes_of
-from shuffle_plugins.accounting.pairs.bits import BitPair
-from shuffle_plugins.accounting.pairs.blanket import Form
-from shuffle_plugins.accounting.pairs.counts import CountPair, PairMixture, mirror_pair, third_record_pair
-from shuffle_plugins.accounting.pairs.mixes import MixPair
-from shuffle_plugins.accounting.pairs.record_types import RecordTypes
-from shuffle_plugins.accounting.pairs.spread import InformationBound
+from shuffle_plugins.accounting.pairs import shuffle
+from shuffle_plugins.accounting.pairs.bits import BitPair, BitResponse
+from shuffle_plugins.accounting.pairs.others import MixPair
+from shuffle_plugins.accounting.pairs.reports import Form, InformationBound, RecordTypes
+from shuffle_plugins.accounting.pairs.shuffle import PairMixture, blanket_pair, outcomes_of
 
 VIOLATION = 1e-12
 
@@ -290,10 +286,8 @@ def test_one_sign_of_very_many_clients_is_accounted(local_epsilon: float) -> Non
 
 def test_pairs_over_all_datasets_have_no_law_from_below() -> None:
     """They are above every round's profile: as a lower end they would claim too much."""
-    bits = BitPair(local_epsilon=1.0, population=20, others=19, participation=1.0)
-    mixes = MixPair(
-        local_epsilon=1.0, population=20, slots=20, participation=1.0, others=RecordTypes.generic(1.0)
-    )
+    bits = BitPair(response=BitResponse.symmetric(1.0), others=19)
+    mixes = MixPair(local_epsilon=1.0, population=20, slots=20, others=RecordTypes.generic(1.0))
     for pair in (bits, mixes):
         with pytest.raises(ValueError, match="bounded from above only"):
             outcomes_of(pair, kind="lower", tolerance=1e-2)
@@ -310,13 +304,12 @@ def test_an_edge_lies_inside_of_the_range_of_weights(weight: float) -> None:
         blanket(weight)
 
 
-@pytest.mark.parametrize("form", [Form.BIT, Form.SIGN])
 @pytest.mark.parametrize(
     "more", [{"low": 0.1}, {"high": 0.1 / math.e}, {"tail": 0.1}, {"edges": ((1.5, 0.04),)}], ids=str
 )
-def test_bits_and_signs_have_differing_reports_only(form: Form, more: dict[str, object]) -> None:
+def test_bits_have_differing_reports_only(more: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="has differing reports only"):
-        Blanket(local_epsilon=1.0, differing=0.9 / (math.e + 1), form=form, **more)
+        Blanket(local_epsilon=1.0, differing=0.9 / (math.e + 1), form=Form.BIT, **more)
 
 
 def test_what_a_report_tells_is_known_of_pure_reports_only() -> None:
@@ -337,15 +330,14 @@ def test_a_tail_is_not_all_of_a_report() -> None:
         Blanket(local_epsilon=1.0, differing=0.0, tail=1.0)
 
 
-def test_types_of_others_and_third_records_are_of_pure_reports_with_corners() -> None:
+def test_types_of_others_and_third_records_are_of_pure_reports() -> None:
     types, share = RecordTypes.generic(1.0), 1 / (math.e + 1)
     assert dataclasses.replace(Blanket.generic(1.0), others=types).others == types
     for blanket in (
-        Blanket.bit(1.0),
         Blanket.clones(1.0),
         Blanket(local_epsilon=1.0, differing=0.9 * share, tail=0.1),
     ):
-        with pytest.raises(ValueError, match="only pure reports with a blanket of corners"):
+        with pytest.raises(ValueError, match="only pure reports have types"):
             dataclasses.replace(blanket, others=types)
     with pytest.raises(ValueError, match="further apart than"):
         dataclasses.replace(Blanket.generic(0.9), others=types)
@@ -453,53 +445,10 @@ def test_outcomes_that_went_missing_are_noticed(
         pair_losses(mixture, kind=kind)
 
 
-def test_more_signs_than_active_slots_leave_the_range_of_a_density() -> None:
-    pair = CountPair(population=2, slots=2, active=0.5, passive=0.5, sign_gain=2.0, passive_weight=1.0)
-    one = np.ones(1)
-    nodes = shuffle._ActiveNodes(one, one, one.astype(np.int64), one, one)
-    passive = shuffle._Nodes(0 * one[:, None], one[:, None])
-    for signs, fit in ((1.0, True), (3.0, False)):
-        shown = shuffle._Nodes(np.array([[signs]]), one[:, None])
-        with contextlib.nullcontext() if fit else pytest.raises(ArithmeticError, match="range of a density"):
-            shuffle._right_half(pair, nodes, passive, shown)
-
-
-def test_groups_of_counts_without_mass_have_a_place_all_the_same() -> None:
-    nodes, mass = shuffle._passive_groups(
-        np.array([3.0]), np.array([[0.5, 0.0]]), np.array([[0.2, 0.0]]), step=2, kind="lower"
-    )
-    assert nodes.tolist() == [[2.6, 1.0]]
-    assert mass.tolist() == [[0.5, 0.0]]
-
-
-def test_a_pair_of_one_side_has_no_slots() -> None:
-    pair = mirror_pair(Blanket.generic(1.0), population=9, slots=9, participation=1.0)
-    assert pair.one_sided
-    with pytest.raises(ValueError, match="no symmetric slots"):
-        pair.as_slots()
-
-
-@pytest.mark.parametrize("local_epsilon", [0.02, 0.03, 0.08, 1.0, 8.0])
-def test_reports_of_everybody_else_are_passive_with_a_probability(local_epsilon: float) -> None:
-    """Under binary response all that are not active: one, and not a rounding error more."""
-    pair = mirror_pair(Blanket.generic(local_epsilon), population=9, slots=9, participation=1.0)
-    assert 1 - 1e-15 <= pair.passive <= 1
-
-
-@pytest.mark.parametrize("outside", [0.0, -0.1, 1.01, math.nan])
-def test_a_third_record_is_outside_of_both_with_a_mass_that_can_be(outside: float) -> None:
-    """As shares of 1/(e^ε0 + 1), the most that can be."""
-    most = 1 / (math.e + 1)
-    place = {"local_epsilon": 1.0, "population": 5, "slots": 5, "participation": 1.0}
-    assert third_record_pair(outside=most, **place).passive_weight == pytest.approx(0, abs=1e-15)
-    with pytest.raises(ValueError, match="the mass outside of a third record"):
-        third_record_pair(outside=outside * most, **place)
-
-
 def test_a_mixture_has_a_mass_for_each_pair() -> None:
-    pair = mirror_pair(Blanket.generic(1.0), population=9, slots=9, participation=1.0)
+    pair = blanket_pair(Blanket.generic(1.0), population=9, slots=9, participation=1.0)
     mixture = PairMixture(masses=(0.5, 0.5), pairs=(pair, pair))
-    assert mixture.readable_information == mixture.information == pair.information
+    assert mixture.information == pair.information
     fewer = PairMixture(masses=(0.5, 0.5), pairs=(pair,))
     for name in ("information", "readable_information"):
         with pytest.raises(ValueError, match="shorter"):

@@ -10,11 +10,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from shuffle_plugins.accounting import Blanket, pair_losses
-from shuffle_plugins.accounting.composition.pld import LossComposition
+from shuffle_plugins.accounting import binary_pair
 from shuffle_plugins.accounting.pairs import slots as slot_sums
-from shuffle_plugins.accounting.pairs.counts import CountPair, PairMixture, blanket_pair
-from shuffle_plugins.accounting.pairs.slots import SlotPair, slot_outcomes
+from shuffle_plugins.accounting.pairs.slots import SlotPair, slot_losses
 
 TOLERANCE = 5e-4
 
@@ -81,7 +79,7 @@ GRID = np.concatenate([np.linspace(-4, 4, 33), np.linspace(-0.3, 0.3, 25)])
 @settings(max_examples=60, deadline=None)
 @given(pair=symmetric_pairs())
 def test_few_outcomes_are_enumerated_exactly(pair):
-    p, q, missing = slot_outcomes(pair, tolerance=TOLERANCE)
+    _, p, q, missing = slot_losses(pair, tolerance=TOLERANCE)
     assert missing == 0.0
     np.testing.assert_allclose(sticks(p, q, GRID), sticks(*enumerated(pair), GRID), rtol=1e-12, atol=1e-14)
 
@@ -93,7 +91,7 @@ def test_the_contour_is_never_below_enumeration(pair):
     assume(pair.information > 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slot_sums, "_FEW_OUTCOMES", 0)
-        p, q, missing = slot_outcomes(pair, tolerance=TOLERANCE)
+        _, p, q, missing = slot_losses(pair, tolerance=TOLERANCE)
     exact = sticks(*enumerated(pair), GRID)
     assert np.all(sticks(p, q, GRID) + missing >= exact * (1 - 1e-12) - 1e-15)
     assert np.all(sticks(q, p, GRID) + missing >= exact * (1 - 1e-12) - 1e-15)
@@ -106,7 +104,7 @@ def test_a_pair_that_is_not_symmetric_is_bounded_both_ways(swap, monkeypatch):
     assert pair.one_sided
     exact_p, exact_q = enumerated(pair)
     monkeypatch.setattr(slot_sums, "_FEW_OUTCOMES", 0)
-    p, q, missing = slot_outcomes(pair, tolerance=TOLERANCE)
+    _, p, q, missing = slot_losses(pair, tolerance=TOLERANCE)
     for found, exact in (
         (sticks(p, q, GRID), sticks(exact_p, exact_q, GRID)),
         (sticks(q, p, GRID), sticks(exact_q, exact_p, GRID)),
@@ -123,36 +121,30 @@ def test_within_tolerance_of_enumeration(monkeypatch):
     atoms += [(-1.0, -1.0, null), (0.0, 0.0, 1 - null - math.fsum(m for *_, m in atoms))]
     pair = SlotPair(population=40, slots=24, atoms=tuple(atoms))
     monkeypatch.setattr(slot_sums, "_FEW_OUTCOMES", 10**6)
-    exact = slot_outcomes(pair, tolerance=TOLERANCE)
+    exact = slot_losses(pair, tolerance=TOLERANCE)[1:]
     monkeypatch.setattr(slot_sums, "_FEW_OUTCOMES", 0)
-    found = slot_outcomes(pair, tolerance=TOLERANCE)
+    found = slot_losses(pair, tolerance=TOLERANCE)[1:]
     assert len(exact[0]) > 50 * len(found[0])
     for delta in (1e-2, 1e-4, 1e-6, 1e-8, 1e-10):
         assert 1.0 <= epsilon_of(found, delta) / epsilon_of(exact, delta) <= 1.001
 
 
-@pytest.mark.parametrize(
-    ("local_epsilon", "population", "slots"),
-    [(1.0, 300, 300), (2.0, 10**4, 10**3), (0.1, 10**6, 10**6), (4.0, 10**6, 10**4), (8.0, 10**8, 10**8)],
-)
-def test_corners_agree_with_counting(local_epsilon, population, slots):
-    found = slot_outcomes(
-        corner_slots(local_epsilon, population=population, slots=slots), tolerance=TOLERANCE
-    )
-    counted = blanket_pair(
-        Blanket.generic(local_epsilon), population=population, slots=slots, participation=1.0
-    )
-    assert isinstance(counted, CountPair)
-    below = LossComposition([pair_losses(PairMixture.single(counted), kind="lower")], [1])
+@pytest.mark.parametrize(("local_epsilon", "reports"), [(1.0, 300), (2.0, 10**4), (0.1, 10**6), (8.0, 10**8)])
+def test_corners_agree_with_counts_of_clones(local_epsilon, reports, monkeypatch):
+    """An evaluation that lists the counts of the same pair, bucket by bucket."""
+    monkeypatch.setattr(slot_sums, "_FEW_OUTCOMES", 0)
+    pair = corner_slots(local_epsilon, population=reports, slots=reports)
+    found = slot_losses(pair, tolerance=TOLERANCE)[1:]
+    counted = binary_pair(local_epsilon=local_epsilon, cohort=reports)
     assert len(found[0]) < 3000
     for delta in (1e-4, 1e-7, 1e-10, 1e-14, 1e-25):
-        epsilon = below.epsilon(delta)
-        assert (1 - 1e-9) * epsilon <= epsilon_of(found, delta) <= 1.002 * epsilon + 1e-9
+        least, most = counted.epsilon(delta)
+        assert (1 - 1e-9) * least <= epsilon_of(found, delta) <= 1.002 * most + 1e-9
 
 
 def test_small_losses_have_the_variance_of_the_pair():
     pair = corner_slots(2.0, population=10**9, slots=10**8)
-    p, q, missing = slot_outcomes(pair, tolerance=TOLERANCE)
+    _, p, q, missing = slot_losses(pair, tolerance=TOLERANCE)
     keep = p > 0
     variance = (p[keep] * np.log(p[keep] / q[keep]) ** 2).sum()
     assert missing < 1e-39
@@ -165,9 +157,9 @@ def test_rare_reports_of_huge_weight_keep_their_place(monkeypatch):
     null = math.fsum(u * mass for u, _, mass in atoms)
     law = (*atoms, (-1.0, -1.0, null), (0.0, 0.0, 1 - null - math.fsum(m for *_, m in atoms)))
     pair = SlotPair(population=15, slots=12, atoms=law)
-    exact = slot_outcomes(pair, tolerance=TOLERANCE)
+    exact = slot_losses(pair, tolerance=TOLERANCE)[1:]
     monkeypatch.setattr(slot_sums, "_FEW_OUTCOMES", 0)
-    found = slot_outcomes(pair, tolerance=TOLERANCE)
+    found = slot_losses(pair, tolerance=TOLERANCE)[1:]
     for delta in (1e-3, 1e-5, 1e-7, 1e-9):
         assert 1.0 <= epsilon_of(found, delta) / epsilon_of(exact, delta) <= 1.08
 
@@ -177,16 +169,16 @@ def test_lost_mass_is_missing():
     atoms = ((1.0, 0.0, 0.2), (0.0, 1.0, 0.2), (-1.0, -1.0, 0.2 + cut), (0.0, 0.0, 0.4 - cut))
     pair = SlotPair(population=50, slots=30, atoms=atoms, lost=cut)
     whole = SlotPair(population=50, slots=30, atoms=(*atoms[:2], (-1.0, -1.0, 0.2), (0.0, 0.0, 0.4)))
-    p, q, missing = slot_outcomes(pair, tolerance=TOLERANCE)
+    _, p, q, missing = slot_losses(pair, tolerance=TOLERANCE)
     assert missing == pytest.approx(30 * cut / 50, rel=1e-9)
     assert p.sum() + missing == pytest.approx(1.0, abs=1e-9)
-    full_p, full_q, _ = slot_outcomes(whole, tolerance=TOLERANCE)
+    _, full_p, full_q, _ = slot_losses(whole, tolerance=TOLERANCE)
     assert np.all(sticks(p, q, GRID) + missing >= sticks(full_p, full_q, GRID) - 1e-12)
 
 
 def test_a_pair_without_information_has_one_outcome():
     pair = SlotPair(population=10**6, slots=10**6, atoms=((1.0, 1.0, 0.5), (-1.0, -1.0, 0.5)))
-    p, q, missing = slot_outcomes(pair, tolerance=TOLERANCE)
+    _, p, q, missing = slot_losses(pair, tolerance=TOLERANCE)
     np.testing.assert_allclose(p, q)
     assert p.sum() == pytest.approx(1.0)
     assert missing == 0.0
@@ -226,7 +218,6 @@ def test_a_quotient_of_a_bound_is_rounded_up(monkeypatch):
         ({"atoms": ((1.0, 0.0, 0.5), (0.0, 1.0, 0.5))}, "must have mean"),
         ({"atoms": ((1.0, 0.0, 0.5), (-1.5, 0.0, 0.5))}, "at least -1"),
         ({"atoms": ((math.inf, 0.0, 0.5), (0.0, 0.0, 0.5))}, "finite"),
-        ({"atoms": ((1e80, 0.0, 0.0), (0.0, 0.0, 1.0))}, "out of range"),
         ({"lost": 0.5}, "must have mean"),
         ({"lost": -0.1}, "lost must be"),
     ],
@@ -240,4 +231,4 @@ def test_laws_that_are_none_are_refused(changed, message):
 
 def test_tolerance_is_checked():
     with pytest.raises(ValueError, match="tolerance"):
-        slot_outcomes(corner_slots(1.0, population=10, slots=10), tolerance=0.0)
+        slot_losses(corner_slots(1.0, population=10, slots=10), tolerance=0.0)

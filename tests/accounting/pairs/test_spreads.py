@@ -19,8 +19,7 @@ from shuffle_plugins import mechanisms
 from shuffle_plugins.accounting import InformationBound, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.normal_sums import BoundedTerms, log_chernoff, positive_part_bound
-from shuffle_plugins.accounting.pairs.others import _profile, others_losses
-from shuffle_plugins.accounting.pairs.spread import SpreadPair
+from shuffle_plugins.accounting.pairs.others import SpreadPair, _profile, others_losses
 from shuffle_plugins.mechanisms.privunit.privunit import optimal_privunit, privunit_blanket
 from shuffle_plugins.mechanisms.signs.sign_patterns import cap_parameters, spread_information
 

@@ -10,8 +10,7 @@ from brute_force import extreme_channel, hockey_stick, neighbours, shuffled_law
 from scipy import special, stats
 from thinning import first_fast
 
-from shuffle_plugins.accounting.pairs.clones import ClonePair, binary_pair
-from shuffle_plugins.accounting.pairs.few_clones import log_excess, log_few
+from shuffle_plugins.accounting.pairs.clones import ClonePair, binary_pair, log_excess, log_few
 from shuffle_plugins.accounting.published import clones, shuffle_rdp
 
 TABLE = [  # ε0, n, δ, ε of the 2021 pair, ε of the binary pair

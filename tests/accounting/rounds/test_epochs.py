@@ -297,7 +297,7 @@ def test_counted_bits_of_batches_are_accounted_as_reports() -> None:
     assert 0 < hidden.lower < hidden.upper
     batch = epoch(adversary="server", channel_fixed=True, **bits)
     known = accountant_of((batch, 20)).epsilon(1e-5)
-    assert known.upper_bound == "counted bits, PLD"
+    assert known.upper_bound == "crowd pair, PLD"
 
 
 def test_the_delta_of_reports_is_charged_for_everybody() -> None:

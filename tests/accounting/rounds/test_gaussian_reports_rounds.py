@@ -19,8 +19,8 @@ from shuffle_plugins.accounting import (
     ShuffleAccountant,
     ShuffleRound,
 )
-from shuffle_plugins.accounting.losses import gaussian_reports
 from shuffle_plugins.accounting.losses.distribution import COARSE, SINGLE
+from shuffle_plugins.accounting.pairs import gaussian_reports
 from shuffle_plugins.mechanisms import registry
 
 _MECHANISMS = ("gaussian", "discrete-gaussian")

@@ -10,16 +10,16 @@ from scipy import stats
 from thinning import first_fast
 
 from shuffle_plugins.accounting import PoissonBinomialRound, Round, Sampling, ShuffleAccountant
-from shuffle_plugins.accounting.losses.bits import _reach, has_leaning_instance, leaning_instance
-from shuffle_plugins.accounting.losses.coins import gaussian_profile
 from shuffle_plugins.accounting.losses.distribution import COARSE, FINE, SINGLE
 from shuffle_plugins.accounting.numerics.binomial import binomial_window, window_ends
-from shuffle_plugins.accounting.pairs.bit_scores import (
+from shuffle_plugins.accounting.pairs.bits import _reach, has_leaning_instance, leaning_instance
+from shuffle_plugins.accounting.pairs.gaussian_cover import (
     CUT_TAIL,
     _binomial,
     _fewest_coins,
     _Law,
     _shift,
+    gaussian_profile,
     score_cover,
 )
 

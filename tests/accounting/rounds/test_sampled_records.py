@@ -27,9 +27,9 @@ from shuffle_plugins.accounting import (
     compare,
 )
 from shuffle_plugins.accounting.losses.distribution import FINE
-from shuffle_plugins.accounting.losses.records import profile_of
-from shuffle_plugins.accounting.losses.slots import bundle_losses_from_below
-from shuffle_plugins.accounting.pairs.instances import two_level_atoms
+from shuffle_plugins.accounting.pairs.reports import two_level_atoms
+from shuffle_plugins.accounting.pairs.slots import bundle_losses_from_below
+from shuffle_plugins.accounting.rounds.records import profile_of
 from shuffle_plugins.auditing import audit_round
 from shuffle_plugins.mechanisms import get
 

@@ -13,20 +13,18 @@ from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound, SumRound
-from shuffle_plugins.accounting.losses.coins import (
-    binomial_losses,
-    gaussian_losses,
-    gaussian_profile,
-    participation_losses,
-)
 from shuffle_plugins.accounting.losses.distribution import COARSE, FINE
 from shuffle_plugins.accounting.pairs.gaussian_cover import (
     _cell_mass,
     _left_out,
     _three_points,
+    binomial_losses,
     covering_deviation,
     gaussian_cover,
+    gaussian_losses,
+    gaussian_profile,
     log_ratio,
+    participation_losses,
 )
 
 

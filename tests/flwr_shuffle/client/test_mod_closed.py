@@ -14,7 +14,6 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr_shuffle import InProcessGrid, register_mix_node
 from flwr_shuffle.client.mod import ShuffleMod
 from flwr_shuffle.messages import ClientRefusal
-from flwr_shuffle.mix_messages import MIX_QUERY
 from flwr_shuffle.service_messages import Role, refusal_in
 from mod_harness import GENEROUS, adding, app, instruction, question, record
 
@@ -167,7 +166,7 @@ def test_a_legacy_client_does_not_hand_out_its_weights(kind: str) -> None:
     assert not answer(ShuffleMod(allow=[kind])).has_error()
 
 
-@pytest.mark.parametrize("query", [Role.MIXER.query, MIX_QUERY])
+@pytest.mark.parametrize("query", [Role.MIXER.question, Role.MIXER.work])
 @pytest.mark.parametrize("registered", [True, False])
 def test_a_client_says_no_more_than_that_it_is_not_the_mixer(query: str, registered: bool) -> None:
     client_app = ClientApp(mods=[ShuffleMod(limits=GENEROUS)])

@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message
 from flwr.supercore.task_identity import TaskIdentity
-from flwr_shuffle.client.ledger import STATE_KEY, failed_share
-from flwr_shuffle.client.limits import ClientRefused, ClientSettings, stricter
+from flwr_shuffle.client.limits import STATE_KEY, ClientRefused, ClientSettings, failed_share, stricter
 from flwr_shuffle.client.mod import ShuffleMod
 from flwr_shuffle.messages import ClientRefusal, context_of, payload_of
 from mod_harness import GENEROUS, adding, ask, grid_of, instruction
@@ -312,7 +311,7 @@ def test_a_node_config_that_makes_no_sense_is_refused(config: dict[str, Any]) ->
 
 def test_other_keys_are_somebody_elses(counted: dict[str, Any]) -> None:
     settings = ClientSettings.of({"partition-id": 3, "data": "x", "shuffle-max-local-epsilon": 1} | counted)
-    assert settings.limits == ClientLimits(max_local_epsilon=1.0, max_rounds=1000)
+    assert (settings.max_local_epsilon, settings.max_rounds) == (1.0, 1000)
     with pytest.raises(ClientRefused):
         ClientSettings.of({"partition-id": 3})
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
-from flwr_shuffle.server.checkpoints import ModelState, restore_strategy, strategy_state
+from flwr_shuffle.server.inner_strategy import ModelState, restore_strategy, strategy_state
 from strategy_harness import MODEL, grid_of, numpy_of, record, shuffled
 
 from shuffle_plugins.ledger import BudgetLedger
@@ -168,4 +168,5 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     other = ArrayRecord({"w": Array(np.zeros(9))})
     with pytest.raises(ValueError, match="a name of its own"):
         shuffled(ledger=path).start(grid_of(), other, num_rounds=2)
-    assert shuffled(ledger=path, model="second").start(grid_of(), other, num_rounds=1).train_metrics_clientapp
+    second = shuffled(ledger=BudgetLedger(path, model="second"))
+    assert second.start(grid_of(), other, num_rounds=1).train_metrics_clientapp

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import FixedSize, InMemoryStage, InProcessGrid, ShuffleGrid
-from flwr_shuffle.server import checkpoints, rounds, strategy
+from flwr_shuffle.server import inner_strategy, rounds, strategy
 from flwr_shuffle.updates import Layout
 from strategy_harness import MODEL, grid_of, honest_payload, record, shuffled
 from thinning import first_fast
@@ -53,7 +53,7 @@ POINTS = [
     (Layout, "shifted"),
     (FedAvg, "aggregate_train"),
     (strategy, "strategy_state"),
-    (checkpoints.ModelState, "to_bytes"),
+    (inner_strategy.ModelState, "to_bytes"),
     (BudgetLedger, "complete"),
     (FederatedAccountant, "epsilon"),
 ]

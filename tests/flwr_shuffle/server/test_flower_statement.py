@@ -15,6 +15,7 @@ from flwr_shuffle import (
     SharedSumStage,
     ShuffleStrategy,
     SummingStage,
+    Updates,
 )
 from strategy_harness import CLIENTS, DIM, MODEL, grid_of, honest_payload, record, shuffled
 
@@ -68,8 +69,11 @@ def test_rounds_are_stated_also_while_one_is_under_way(tmp_path: Any) -> None:
 @pytest.mark.parametrize("rate", [None, 0.5])
 def test_a_mix_node_is_trusted_not_to_help_the_server(rate: float | None) -> None:
     stage = MixNodeStage(mixer_public_key=[generate_service_key().public.hex() for _ in range(2)])
-    sampling = FixedSize(10) if rate is None else SelfSampling(rate)
-    found = private(shuffler=stage, sampling=sampling, honest_fraction=0.8).statement()
+    share = 0.8
+    sampling = (
+        FixedSize(10, honest_fraction=share) if rate is None else SelfSampling(rate, honest_fraction=share)
+    )
+    found = private(shuffler=stage, sampling=sampling).statement()
     first, mixer, submitter, honest = found.trust
     assert submitter.startswith("whoever submits the app")
     assert first == stage.trust
@@ -126,7 +130,9 @@ def test_what_clients_are_asked_beside_training_is_said() -> None:
     assert access(raw, "evaluation") is Cover.NOT_COVERED
     assert "NOT private" in raw.warnings[0]
     asked = PrivateEvaluation(metrics={"accuracy": (0, 1)}, local_epsilon=1.0)
-    noisy = private(evaluation=asked, max_examples=600, adaptive_clipping=QuantileClipping()).statement()
+    noisy = private(
+        evaluation=asked, updates=Updates(max_examples=600, adaptive_clipping=QuantileClipping())
+    ).statement()
     assert access(noisy, "evaluation") is access(noisy, "numbers of examples") is Cover.COVERED
     assert "moves with a private bit" in noisy.clipping
     assert access(noisy, "other runs") is access(noisy, "data of the server's own") is Cover.UNKNOWN

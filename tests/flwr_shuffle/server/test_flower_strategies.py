@@ -12,9 +12,9 @@ from flwr.app import ConfigRecord, MetricRecord
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import FedAvg, FedXgbBagging, Krum, Result, Strategy
-from flwr_shuffle import FixedSize, ShuffleGrid
-from flwr_shuffle.in_process import InProcessGrid
-from flwr_shuffle.server.cohort import connected, is_simulation
+from flwr_shuffle import FixedSize, ShuffleGrid, Waiting
+from flwr_shuffle.grids import InProcessGrid
+from flwr_shuffle.server.rounds import connected, is_simulation
 from strategy_harness import CLIENTS, MODEL, client_app, grid_of, numpy_of, record, shuffled
 
 from shuffle_plugins.accounting import FederatedAccountant, FederatedRound
@@ -278,8 +278,7 @@ def test_a_simulation_with_too_few_nodes_ends_at_once_and_says_how_to_set_them()
             Nodes([2], heartbeat=SIMULATED),
             needed=20,
             enough=20,
-            timeout=3600,
-            poll_interval=0.01,
+            waiting=Waiting(poll_interval=0.01),
             settling=0.05,
         )
 
@@ -296,17 +295,18 @@ def test_an_in_process_grid_with_too_few_nodes_is_refused_at_once():
 
 def test_a_simulation_whose_nodes_are_still_registering_is_waited_for():
     grid = Nodes([0, 0, 0, 2, 5, 20], heartbeat=SIMULATED)
-    assert len(connected(grid, needed=20, enough=20, timeout=3600, poll_interval=0.001, settling=30)) == 20
+    found = connected(grid, needed=20, enough=20, waiting=Waiting(poll_interval=0.001), settling=30)
+    assert len(found) == 20
 
 
 def test_supernodes_are_waited_for_as_long_as_the_user_says(caplog):
     grid = Nodes([2], heartbeat=SUPERNODE)
-    begun = time.monotonic()
+    begun, waiting = time.monotonic(), Waiting(connect_timeout=0.3, poll_interval=0.01)
     with (
         caplog.at_level(logging.INFO, logger="flwr"),
         pytest.raises(TimeoutError, match=r"wait longer than the 0.3 s of connect_timeout"),
     ):
-        connected(grid, needed=20, enough=20, timeout=0.3, poll_interval=0.01, settling=0.01)
+        connected(grid, needed=20, enough=20, waiting=waiting, settling=0.01)
     assert time.monotonic() - begun >= 0.3
     assert "2 of 20 connected" in caplog.text
 
@@ -316,7 +316,10 @@ def test_a_client_that_is_gone_for_good_is_waited_for_once(left, caplog):
     """With a population of all clients a dead node ended the run, although the rest were enough."""
     grid = Nodes([20, *[left] * 40], heartbeat=SUPERNODE)
     strategy = shuffled(
-        sampling=FixedSize(20), population=20, minimum_reports=16, connect_timeout=0.3, poll_interval=0.01
+        sampling=FixedSize(20),
+        population=20,
+        minimum_reports=16,
+        waiting=Waiting(connect_timeout=0.3, poll_interval=0.01),
     )
     if left < 16:
         with pytest.raises(TimeoutError, match="15 clients are connected"):
@@ -348,7 +351,7 @@ def test_nodes_of_flowers_own_simulation_are_recognised():
 
 
 def test_a_strategy_in_a_simulation_of_two_stops_in_seconds():
-    strategy = shuffled(sampling=FixedSize(10), population=CLIENTS, connect_timeout=0.2)
+    strategy = shuffled(sampling=FixedSize(10), population=CLIENTS, waiting=Waiting(connect_timeout=0.2))
     with pytest.raises(TimeoutError, match="num-supernodes=20"):
         strategy.start(Nodes([2], heartbeat=SIMULATED), record(FLOATS), num_rounds=1)
 

@@ -25,6 +25,7 @@ from flwr_shuffle import (
     SelfSampling,
     ShuffleGrid,
     ShuffleMod,
+    Waiting,
     WrongRecipients,
 )
 from flwr_shuffle.messages import plain_payload
@@ -165,7 +166,7 @@ def test_messages_are_a_list():
 # -- cohorts ------------------------------------------------------------------------------------------------
 
 
-class Waiting(Own):
+class Impatient(Own):
     def configure_train(self, server_round, arrays, config, grid):
         while len(list(grid.get_node_ids())) < 1000:
             pass
@@ -185,7 +186,7 @@ class Doubling(Own):
         lambda: FedAvg(min_available_nodes=CLIENTS + 1),
         lambda: FedAvg(min_train_nodes=CLIENTS + 1),
         lambda: FedAvg(fraction_train=0.0),
-        Waiting,
+        Impatient,
         Doubling,
     ],
     ids=["half", "waits for more", "wants more", "none", "waits", "twice"],
@@ -244,7 +245,7 @@ def test_the_draw_and_the_books_are_of_one_look(tmp_path):
 def test_too_few_clients_end_in_words():
     grid = Connecting(client_app(), [9])
     with pytest.raises(TimeoutError, match="9 clients are connected, 20 are needed"):
-        shuffled(connect_timeout=0.05).start(grid, record(MODEL), num_rounds=1)
+        shuffled(waiting=Waiting(connect_timeout=0.05)).start(grid, record(MODEL), num_rounds=1)
 
 
 def test_a_mix_node_is_never_drawn():
@@ -495,7 +496,7 @@ def test_the_cost_is_on_disk_before_the_inner_strategy_sees_the_round(tmp_path):
             sent.append(reader.rounds()[-1].state)
         return honest_payload(message, context)
 
-    strategy = shuffled(Watching(fraction_evaluate=0.0), ledger=tmp_path / "ledger", model="m")
+    strategy = shuffled(Watching(fraction_evaluate=0.0), ledger=BudgetLedger(tmp_path / "ledger", model="m"))
     strategy.start(grid_of(payload), record(MODEL), num_rounds=2)
     assert set(sent) == {RoundState.OPEN}
     assert seen == [
@@ -521,10 +522,10 @@ def test_another_project_does_not_go_on_with_the_first_ones_model(tmp_path, monk
         shuffled(ledger="budget.db").start(Named("bank/loans"), record(MODEL), num_rounds=2)
     with pytest.raises(LedgerError, match="other arrays"):
         shuffled(ledger="budget.db").start(Named("clinic/digits"), record(FLOATS), num_rounds=2)
-    apart = shuffled(ledger="budget.db", model="loans")
+    apart = shuffled(ledger=BudgetLedger("budget.db", model="loans"))
     apart.start(Named("bank/loans"), record(MODEL), num_rounds=1)
     assert apart.accountant.num_rounds == 1
-    renamed = shuffled(ledger="budget.db", app="clinic/digits")
+    renamed = shuffled(ledger=BudgetLedger("budget.db", app="clinic/digits"))
     renamed.start(Named("clinic/figures"), record(MODEL), num_rounds=3)
     assert renamed.accountant.num_rounds == 3
 
@@ -554,7 +555,7 @@ def test_poisson_rounds_are_charged_by_who_was_invited(tmp_path):
 
 def test_clients_that_sample_themselves_hide_from_the_server_too(tmp_path):
     def payload(message, context):  # 8, 9, 10 and 11 reports: coins would make four equal counts now and then
-        reporting = context.node_config["partition-id"] < 7 + message.content["shuffle"]["server-round"]
+        reporting = context.node_config["partition-id"] < 7 + message.content["shuffle"]["server_round"]
         message.content["shuffle"]["participation"] = 1.0
         made = honest_payload(message, context)
         return made if reporting else bytes(len(made))
@@ -610,13 +611,12 @@ def test_dishonest_clients_hide_nobody():
 
     told = {}
     for share in (1.0, 0.5):
-        for sampling in (FixedSize(10), SelfSampling(0.5)):
+        for sampling in (FixedSize(10, honest_fraction=share), SelfSampling(0.5, honest_fraction=share)):
             strategy = shuffled(
                 sampling=sampling,
                 minimum_reports=2,
                 local_epsilon=2.0,
                 randomizer="linf-block",
-                honest_fraction=share,
             )
             payload = honest_payload if isinstance(sampling, FixedSize) else every_second_reports
             strategy.start(grid_of(payload), record(MODEL), num_rounds=1)
@@ -703,7 +703,8 @@ def test_a_round_that_came_to_no_end_is_charged():
         ({"max_epsilon": float("nan")}, "max_epsilon"),
         ({"local_epsilon": None}, "local_epsilon and clipping_norm"),
         ({"randomizer": MechanismSpec(name="laplace", local_epsilon=1.0)}, "leave out both"),
-        ({"honest_fraction": 1.1}, "honest_fraction"),
+        ({"waiting": 3.0}, "waiting must be Waiting"),
+        ({"updates": {}}, "updates must be Updates"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(options, match):
@@ -711,17 +712,42 @@ def test_settings_that_cannot_be_are_refused(options, match):
         shuffled(**options)
 
 
-def test_a_ledger_takes_a_fresh_accountant(tmp_path):
-    used = shuffled()
-    used.start(grid_of(), record(MODEL), num_rounds=1)
-    with pytest.raises(ValueError, match="fresh"):
-        shuffled(accountant=used.accountant, ledger=tmp_path / "ledger")
-    assert (
-        shuffled(accountant=FederatedAccountant(method="rdp"), ledger=tmp_path / "x").accountant.method
-        == "rdp"
-    )
+def test_shares_and_seconds_out_of_range_are_refused():
+    with pytest.raises(ValueError, match="honest_fraction"):
+        FixedSize(10, honest_fraction=1.1)
+    for name, value in {"work_timeout": 0, "answer_timeout": -1.0, "poll_interval": float("nan")}.items():
+        with pytest.raises(ValueError, match=f"{name} is a positive number of seconds"):
+            Waiting(**{name: value})
+
+
+def test_the_rounds_are_those_of_the_accountant_or_the_ledger_given(tmp_path):
+    accountant = FederatedAccountant(method="rdp")
+    assert shuffled(ledger=accountant).accountant is accountant
+    assert shuffled(ledger=BudgetLedger(tmp_path / "x", method="rdp")).accountant.method == "rdp"
+
+
+def test_a_state_older_than_what_is_recorded_is_refused(tmp_path):
+    strategy = shuffled()
+    states = [strategy.state_dict()]
+    for rounds in (1, 2):
+        strategy.start(grid_of(), record(MODEL), num_rounds=1)
+        states.append(strategy.state_dict())
+        assert strategy.accountant.num_rounds == rounds
+    for older in states[:2]:
+        with pytest.raises(ValueError, match="older than this strategy"):
+            strategy.load_state_dict(older)
+    assert strategy.accountant.num_rounds == 2
+    strategy.load_state_dict(states[2])
+    other = shuffled(local_epsilon=300.0)
+    other.start(grid_of(), record(MODEL), num_rounds=1)
+    with pytest.raises(ValueError, match="older"):  # of another run: its rounds would be forgotten
+        other.load_state_dict(states[2])
+    grid = ShuffleGrid(grid_of(), stage=strategy.settings.stage)
+    strategy.configure_train(1, record(MODEL), _config(), grid)
+    with pytest.raises(ValueError, match="older"):  # without the round under way
+        strategy.load_state_dict(states[2])
     with pytest.raises(ValueError, match="ledger"):
-        shuffled(ledger=tmp_path / "y").load_state_dict(used.state_dict())
+        shuffled(ledger=tmp_path / "y").load_state_dict(states[2])
 
 
 def test_an_app_without_the_mod_ends_the_run_and_says_so(caplog):

@@ -9,10 +9,10 @@ from flwr.app import Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr_shuffle import InMemoryStage, Replies, ShuffleMod, ShuffleStage
-from flwr_shuffle.in_process import InProcessGrid
+from flwr_shuffle.grids import InProcessGrid
 from flwr_shuffle.messages import RECORD_KEY, ClientRefusal, Instruction, plain_payload
 from flwr_shuffle.stages.grid import AnonymousReply, ShuffleGrid
-from flwr_shuffle.stages.valid_reports import readable_reports, valid_sum
+from flwr_shuffle.stages.stage import readable_reports, valid_sum
 from mod_harness import GENEROUS
 from scipy.stats import chisquare
 from strategy_harness import DIM, MODEL, grid_of, honest_payload, plain_app, record, train

@@ -31,6 +31,8 @@ from flwr_shuffle import (
     ShuffleMod,
     ShuffleStrategy,
     SummingStage,
+    Updates,
+    Waiting,
 )
 from flwr_shuffle.messages import (
     Instruction,
@@ -40,7 +42,7 @@ from flwr_shuffle.messages import (
     read_plain_payload,
     reply,
 )
-from flwr_shuffle.stages.valid_reports import valid_sum
+from flwr_shuffle.stages.stage import valid_sum
 from flwr_shuffle.updates import Layout
 from strategy_harness import CLIENTS, DIM, MODEL, client_app, honest_payload, numpy_of, record, train, update
 
@@ -67,7 +69,7 @@ def strategy_of(**options: Any) -> ShuffleStrategy:
         "sampling": FixedSize(CLIENTS),
         "population": CLIENTS,
         "delta": DELTA,
-        "poll_interval": 0.01,
+        "waiting": Waiting(poll_interval=0.01),
     }
     return ShuffleStrategy(FedAvg(fraction_evaluate=0.0), **(chosen | options))
 
@@ -428,7 +430,7 @@ def test_zeros_are_added_exactly() -> None:
     strategy = self_sampled(
         0.01,
         randomizer=VectorSum.with_noise(dim=DIM + 1, cohort=16, noise_multiplier=2.5, overhead=0.3),
-        adaptive_clipping=QuantileClipping(quantile=0.5, learning_rate=0.2),
+        updates=Updates(adaptive_clipping=QuantileClipping()),
     )
     assert moves(strategy, agreed_app(), rounds=1).shape == (1, DIM)
 

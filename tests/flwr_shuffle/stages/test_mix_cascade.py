@@ -7,20 +7,26 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from flwr_shuffle import ClientRefusal, FixedSize, InProcessGrid, MixNodeStage, ShuffleMod, ShuffleStrategy
+from flwr_shuffle import (
+    ClientRefusal,
+    FixedSize,
+    InProcessGrid,
+    MixNodeStage,
+    ShuffleMod,
+    ShuffleStrategy,
+    Waiting,
+)
 from flwr_shuffle.messages import Instruction, payload_of
-from flwr_shuffle.mix_messages import MIX_QUERY
-from flwr_shuffle.service_messages import SERVICE_KEY
-from flwr_shuffle.stages.mix_node import register_mix_node
+from flwr_shuffle.service_messages import SERVICE_KEY, Answer, Role
+from flwr_shuffle.stages.nodes import register_mix_node
 from mixing import SIZE, SPEC, MixedRun, encoded, operators_files
 
 from shuffle_plugins.shuffler import (
@@ -61,7 +67,7 @@ def in_pieces(run: MixedRun) -> MixedRun:
 def steps(run: MixedRun) -> list[tuple[int, str]]:
     """Which mixer was sent a piece, or asked for one, in order."""
     places = {node: place for place, node in enumerate(run.nodes)}
-    asked = [message for message in run.grid.seen if message.metadata.message_type == MIX_QUERY]
+    asked = [message for message in run.grid.seen if message.metadata.message_type == Role.MIXER.work]
     return [
         (places[message.metadata.dst_node_id], "put" if "items" in message.content[SERVICE_KEY] else "take")
         for message in asked
@@ -152,7 +158,9 @@ def test_a_client_that_seals_nonsense_inside_is_dropped_by_the_second(
 
 def test_a_row_in_another_order_than_the_clients_pinned_is_refused(two: MixedRun) -> None:
     keys = [key.public.hex() for key in two.mixer_keys][::-1]
-    two.stage = MixNodeStage(mixer_public_key=keys, discovery_timeout=0.2, poll_interval=0.05)
+    two.stage = MixNodeStage(
+        mixer_public_key=keys, waiting=Waiting(discovery_timeout=0.2, poll_interval=0.05)
+    )
     found = two.round()
     assert (found.reports, found.refusal) == (None, Refusal.MISCONFIGURED)
     with pytest.raises(RuntimeError, match=r"same mixers in the same order\. mixer_public_key of the server"):
@@ -333,7 +341,7 @@ def test_a_client_that_lies_in_its_ticket_ends_the_round(
 
     def lying(mixers: int) -> Any:
         drawn = original(mixers)
-        return replace(drawn, masked=(0, drawn.masked[1] ^ 1)) if next(turns) == 3 else drawn
+        return drawn._replace(masked=(0, drawn.masked[1] ^ 1)) if next(turns) == 3 else drawn
 
     turns = itertools.count()
     monkeypatch.setattr(envelopes_module, "draw_marks", lying)
@@ -390,7 +398,7 @@ def test_a_mixer_that_is_gone_between_two_pieces_ends_the_round(two: MixedRun, m
 
     def receive(replies: list[Message]) -> list[Message]:
         from_it = {two.nodes[mixer]} & {reply.metadata.src_node_id for reply in replies}
-        if from_it and MIX_QUERY in {reply.metadata.message_type for reply in replies}:
+        if from_it and Role.MIXER.work in {reply.metadata.message_type for reply in replies}:
             return replies if next(answers) != turn else []
         return replies
 
@@ -429,15 +437,9 @@ def test_refusals_of_a_piece_are_signed(two: MixedRun) -> None:
         for reply in replies:
             values = reply.content.get(SERVICE_KEY, {})
             if "said" in values:
-                token = values["token"]
-                forged = {
-                    "version": values["version"],
-                    "token": token,
-                    "rejected": "[]",
-                    "refusal": str(Refusal.UNDER_MINIMUM),
-                    "signature": bytes(64),
-                }
-                reply.content = RecordDict({SERVICE_KEY: ConfigRecord(forged)})
+                refusal, signature = Refusal.UNDER_MINIMUM, bytes(64)
+                forged = Answer(token=values["token"], refusal=refusal, signature=signature)
+                reply.content = forged.to_content()
         return replies
 
     two.grid.receive = receive
@@ -492,7 +494,9 @@ def zeros() -> ArrayRecord:
 
 def test_a_run_learns_behind_two_mixers(tmp_path: Path) -> None:
     grid, keys = rowed_grid(tmp_path)
-    stage = MixNodeStage(mixer_public_key=keys, discovery_timeout=5.0, poll_interval=0.05, piece_bytes=1000)
+    stage = MixNodeStage(
+        mixer_public_key=keys, waiting=Waiting(discovery_timeout=5.0, poll_interval=0.05), piece_bytes=1000
+    )
     result = rowed_strategy(stage).start(grid, zeros(), num_rounds=4)
     found = result.arrays["w"].numpy()
     assert np.linalg.norm(found - GOAL) < 0.3  # of 0.79
@@ -506,7 +510,9 @@ def test_a_batch_beyond_a_mixers_limit_is_refused(
     limits = BatchLimits(most_reports=CLIENTS - 1) if where == "register_mix_node" else None
     own = {"shuffle-batch-reports": CLIENTS - 1} if where == "node_config" else {}
     grid, keys = rowed_grid(tmp_path, limits=limits, own=own)
-    stage = MixNodeStage(mixer_public_key=keys, discovery_timeout=5.0, poll_interval=0.05, piece_bytes=1000)
+    stage = MixNodeStage(
+        mixer_public_key=keys, waiting=Waiting(discovery_timeout=5.0, poll_interval=0.05), piece_bytes=1000
+    )
     with caplog.at_level(logging.WARNING, logger="flwr"):
         result = rowed_strategy(stage).start(grid, zeros(), num_rounds=1)
     assert "(too-large)" in caplog.text
@@ -520,7 +526,9 @@ def test_clients_refuse_rounds_of_another_number_of_mixers(
 ) -> None:
     """Before they are charged, by a constant text."""
     grid, keys = rowed_grid(tmp_path, pinned_by_clients=clients)
-    stage = MixNodeStage(mixer_public_key=keys[:server], discovery_timeout=5.0, poll_interval=0.05)
+    stage = MixNodeStage(
+        mixer_public_key=keys[:server], waiting=Waiting(discovery_timeout=5.0, poll_interval=0.05)
+    )
     with caplog.at_level(logging.WARNING, logger="flwr"), pytest.raises(Exception, match="another number of"):
         rowed_strategy(stage).start(grid, zeros(), num_rounds=1)
     assert str(ClientRefusal.OTHER_MIXERS) in caplog.text

@@ -16,6 +16,7 @@ from flwr_shuffle import (
     SelfSampling,
     ShuffleMod,
     ShuffleStrategy,
+    Waiting,
     register_mix_node,
 )
 from flwr_shuffle.client import mod as mod_module
@@ -92,7 +93,8 @@ def strategy_of(grid: WatchedGrid, sampling: FixedSize | SelfSampling, **changes
             "sampling": sampling,
             "population": CLIENTS,
             "shuffler": MixNodeStage(
-                mixer_public_key=grid.mixer_public_key, discovery_timeout=5.0, poll_interval=0.05
+                mixer_public_key=grid.mixer_public_key,
+                waiting=Waiting(discovery_timeout=5.0, poll_interval=0.05),
             ),
             "minimum_reports": 2,
             "delta": 1e-5,

@@ -4,28 +4,27 @@ import os
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr_shuffle.in_process import InProcessGrid
+from flwr_shuffle import Waiting
+from flwr_shuffle.grids import InProcessGrid
 from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, payload_of
-from flwr_shuffle.mix_messages import MixMessage, mixed_content, read_mixed, refused_content
 from flwr_shuffle.service_messages import (
     SERVICE_KEY,
+    Answer,
+    MixMessage,
     NodeRole,
     Role,
-    WrongVersionError,
-    question_content,
-    read_question,
-    refusal_content,
+    Unable,
+    declined,
     refusal_in,
 )
-from flwr_shuffle.stages.mix_node import register_mix_node
 from flwr_shuffle.stages.mix_stage import MixNodeStage
+from flwr_shuffle.stages.nodes import register_mix_node
 from flwr_shuffle.stages.stage import Anonymous
 from mixing import SIZE, SPEC, MixedRun, encoded
 
@@ -78,7 +77,11 @@ def test_the_mix_node_is_found_and_is_no_client(run: MixedRun) -> None:
 
 def held(message: Message) -> list[bytes]:
     """Every value in a message, as bytes."""
-    entries = [entry for record in message.content.values() for entry in record.values()]
+    return held_by(message.content)
+
+
+def held_by(content: RecordDict) -> list[bytes]:
+    entries = [entry for record in content.values() for entry in record.values()]
     values = [value for entry in entries for value in (entry if isinstance(entry, list) else [entry])]
     return [value if isinstance(value, bytes) else str(value).encode() for value in values]
 
@@ -98,7 +101,7 @@ def test_nothing_the_server_sees_ties_a_report_to_a_client(run: MixedRun) -> Non
     for node in run.grid.get_node_ids()[1:]:
         said = [held(message) for message in run.grid.seen if message.metadata.src_node_id == node]
         role, (payload,) = said
-        assert role == [str(Refusal.NOT_THIS_ROLE).encode()]
+        assert role == held_by(Unable(code=Refusal.NOT_THIS_ROLE).to_content())
         assert len(payload) == envelope_size(SIZE)
         for known in [*run.sent.values(), *mixed, *map(public_key_bytes, run.signing_keys.values())]:
             assert not any(known[i : i + 8] in payload for i in range(len(known) - 7))
@@ -135,7 +138,7 @@ def test_a_tampered_envelope_is_dropped_and_its_node_is_named(
     replies = run.answers(instruction)
     replies[3] = altered(replies[3], byte=byte)
     dropped(run, replies, instruction, places={3})
-    assert f"1 envelope dropped (unreadable), of node {run.nodes[4]}" in caplog.text
+    assert f"envelopes dropped (unreadable), of node {run.nodes[4]}" in caplog.text
 
 
 def test_strangers_and_wrong_keys_are_dropped(run: MixedRun, caplog: pytest.LogCaptureFixture) -> None:
@@ -304,7 +307,7 @@ def test_what_the_mixer_lacks_is_said_in_its_own_log_alone(
     assert "this mix node cannot work" in caplog.text
     mixer = run.grid.get_node_ids()[0]
     told = {value for m in run.grid.seen if m.metadata.src_node_id == mixer for value in held(m)}
-    assert told == {str(Refusal.MISCONFIGURED).encode()}
+    assert told == set(held_by(Unable(code=Refusal.MISCONFIGURED).to_content()))
 
 
 def test_a_mixer_that_breaks_later_refuses(run: MixedRun) -> None:
@@ -316,14 +319,14 @@ def test_a_mixer_that_breaks_later_refuses(run: MixedRun) -> None:
 
 def test_a_client_asked_to_mix_says_no(run: MixedRun) -> None:
     node = run.grid.get_node_ids()[1]
-    (reply,) = run.grid.send_and_receive([Message(PUT.to_content(), node, "query.shuffle_mix")])
+    (reply,) = run.grid.send_and_receive([Message(PUT.to_content(), node, Role.MIXER.work)])
     assert refusal_in(reply.content) is Refusal.NOT_THIS_ROLE
 
 
 @pytest.mark.parametrize("content", [RecordDict(), RecordDict({SERVICE_KEY: ConfigRecord({"token": b"x"})})])
 def test_a_request_that_is_none_is_refused(run: MixedRun, content: RecordDict) -> None:
     node = run.grid.get_node_ids()[0]
-    (reply,) = run.grid.send_and_receive([Message(content, node, "query.shuffle_mix")])
+    (reply,) = run.grid.send_and_receive([Message(content, node, Role.MIXER.work)])
     assert refusal_in(reply.content) is Refusal.UNREADABLE
 
 
@@ -353,7 +356,7 @@ def test_of_several_mix_nodes_the_pinned_one_mixes(run: MixedRun, caplog: pytest
     assert f"mix node {second}, public key {other.public.hex()}" in caplog.text
     assert f"node {first} says that it is a mix node and has not proven" in caplog.text
     with pytest.raises(RuntimeError, match="no mix node"):
-        MixNodeStage(mixer_public_key="ab" * 64, discovery_timeout=0.1).open(grid)
+        MixNodeStage(mixer_public_key="ab" * 64, waiting=Waiting(discovery_timeout=0.1)).open(grid)
 
 
 def test_two_nodes_with_the_mixers_keys_stop_the_run_and_are_named(run: MixedRun) -> None:
@@ -404,7 +407,7 @@ def test_an_impostor_does_not_become_the_mix_node(
     run.grid.receive = list
     assert run.round().refusal is None
     asked = [
-        m for m in run.grid.seen if m.metadata.message_type == "query.shuffle_mix" and m.metadata.dst_node_id
+        m for m in run.grid.seen if m.metadata.message_type == Role.MIXER.work and m.metadata.dst_node_id
     ]
     assert impostor not in {m.metadata.dst_node_id for m in asked}
     assert f"node {impostor} says that it is a mix node" in caplog.text
@@ -428,6 +431,10 @@ def test_an_old_proof_is_none(run: MixedRun) -> None:
     assert len(old) >= 2
 
 
+def with_entries(content: RecordDict, **entries: Any) -> RecordDict:
+    return RecordDict({SERVICE_KEY: ConfigRecord({**content[SERVICE_KEY], **entries})})
+
+
 def with_said(content: RecordDict, **entries: Any) -> RecordDict:
     """A batch of which somebody says what the mixer has not signed."""
     return with_entries(content, said=json.dumps(json.loads(str(content[SERVICE_KEY]["said"])) | entries))
@@ -444,8 +451,8 @@ def with_said(content: RecordDict, **entries: Any) -> RecordDict:
         lambda run, content: with_said(content, outputs=bytes(32).hex()),
         lambda run, content: with_said(content, signature=bytes(64).hex()),
         lambda run, content: with_said(content, signature=generate_signing_key().sign(b"x").hex()),
-        lambda run, content: refusal_content(Refusal.UNDER_MINIMUM),
-        lambda run, content: refusal_content(Refusal.MISCONFIGURED),
+        lambda run, content: Unable(code=Refusal.UNDER_MINIMUM).to_content(),
+        lambda run, content: Unable(code=Refusal.MISCONFIGURED).to_content(),
     ],
     ids=[
         "items",
@@ -486,7 +493,7 @@ def test_a_signed_batch_of_other_envelopes_of_the_round_is_refused(run: MixedRun
 
     def fewer(messages: list[Message]) -> list[Message]:
         for message in messages:
-            if message.metadata.message_type == "query.shuffle_mix":
+            if message.metadata.message_type == Role.MIXER.work:
                 asked = MixMessage.from_content(message.content)
                 items = asked.items[1:]
                 inputs = items_digest(items, size=asked.request.size)
@@ -511,26 +518,26 @@ def test_a_mix_node_of_an_older_version_is_named(run: MixedRun, caplog: pytest.L
     run.grid.receive = old
     with pytest.raises(RuntimeError, match="no mix node"):
         run.stage.open(run.grid)
-    assert f"node {mixer} says that it is a mix node of version 1 of mixing" in caplog.text
+    assert f"node {mixer} says that it is a mix node of version 1 of messages" in caplog.text
     assert "install the same shuffle-plugins" in caplog.text
 
 
 def test_a_server_of_an_older_version_is_told_so(run: MixedRun, caplog: pytest.LogCaptureFixture) -> None:
     old = RecordDict({SERVICE_KEY: ConfigRecord({"version": 1, "run": "r", "envelopes": [b"x"]})})
-    (reply,) = run.grid.send_and_receive([Message(old, run.nodes[0], "query.shuffle_mix")])
+    (reply,) = run.grid.send_and_receive([Message(old, run.nodes[0], Role.MIXER.work)])
     assert refusal_in(reply.content) is Refusal.WRONG_VERSION
-    assert "the server speaks version 1 of mixing" in caplog.text
+    assert "the server speaks version 1 of messages" in caplog.text
 
 
 def test_a_mixer_that_does_not_answer_is_looked_for_again(run: MixedRun) -> None:
     run.stage.open(run.grid)
-    run.grid.relay = lambda messages: [m for m in messages if m.metadata.message_type != "query.shuffle_mix"]
+    run.grid.relay = lambda messages: [m for m in messages if m.metadata.message_type != Role.MIXER.work]
     instruction = run.instruction()
     assert refusal_of(run, run.answers(instruction), instruction) is Refusal.NO_ANSWER
     run.grid.relay = list
     asked = len(run.grid.seen)
     assert run.round().refusal is None
-    assert any(m.metadata.message_type == "query.shuffle_role" for m in run.grid.seen[asked:])
+    assert any(m.metadata.message_type == Role.MIXER.question for m in run.grid.seen[asked:])
     assert len(run.stage.excluded_nodes) == 1
 
 
@@ -548,7 +555,7 @@ def test_a_mix_node_whose_first_answer_is_an_error_is_asked_again(run: MixedRun)
         failures.extend(questions)
         return [Message(Error(code=0, reason="process died"), reply_to=question) for question in questions]
 
-    stage = run.new_stage(poll_interval=0.01, discovery_timeout=20)
+    stage = run.new_stage(waiting=Waiting(poll_interval=0.01, discovery_timeout=20))
     run.grid.relay, run.grid.receive = asked, failing
     stage.open(run.grid)
     assert len(failures) == 2 * len(questions)
@@ -566,7 +573,7 @@ def test_a_mix_node_that_was_started_anew_takes_over(tmp_path: Path) -> None:
     run.grid.relay = lambda messages: [m for m in messages if m.metadata.dst_node_id != first]
     assert run.round().refusal is None
     assert run.stage.excluded_nodes == {first, second}
-    asked = [m for m in run.grid.seen if m.metadata.message_type == "query.shuffle_mix"]
+    asked = [m for m in run.grid.seen if m.metadata.message_type == Role.MIXER.work]
     assert {m.metadata.dst_node_id for m in asked} >= {first, second}
     run.connected = range(1, 8)
     assert run.round().refusal is None
@@ -594,7 +601,7 @@ def test_an_answer_to_another_round_is_no_answer(run: MixedRun) -> None:
 
     def late(replies: list[Message]) -> list[Message]:
         for reply in replies:
-            if reply.metadata.message_type == "query.shuffle_mix":
+            if reply.metadata.message_type == Role.MIXER.work:
                 reply.content = stale
         return replies
 
@@ -607,8 +614,8 @@ def test_an_answer_to_another_round_is_no_answer(run: MixedRun) -> None:
     "content",
     [
         RecordDict(),
-        RecordDict({SERVICE_KEY: ConfigRecord({"refusal": "because"})}),
-        RecordDict({SERVICE_KEY: ConfigRecord({"version": 2, "token": bytes(16), "items": [1, 2, 3]})}),
+        RecordDict({SERVICE_KEY: ConfigRecord({"code": "because"})}),
+        RecordDict({SERVICE_KEY: ConfigRecord({"version": 3, "token": bytes(16), "items": [1, 2, 3]})}),
     ],
 )
 def test_an_answer_that_is_none_refuses_the_round(run: MixedRun, content: RecordDict) -> None:
@@ -628,9 +635,6 @@ def test_an_answer_that_is_none_refuses_the_round(run: MixedRun, content: Record
         {"mixer_public_key": "short"},
         {"mixer_public_key": "ab" * 32},
         {"exclude_after": 0},
-        {"mix_timeout": 0},
-        {"answer_timeout": -1.0},
-        {"poll_interval": float("nan")},
     ],
     ids=lambda argument: next(iter(argument)),
 )
@@ -681,97 +685,35 @@ def said_of(request: BatchRequest, **changes: Any) -> MixedStatement:
 
 
 SAID = said_of(REQUEST)
-CONTENTS = {
-    "put": PUT.to_content(),
-    "take": TAKE.to_content(),
-    "question": question_content(bytes(32)),
-    "role": NodeRole.signed(MIXER, challenge=bytes(32), run="7", node=5).to_content(),
-    "batch": mixed_content(PUT, said=SAID, items=ITEMS),
-    "part": mixed_content(TAKE, items=ITEMS),
-    "done": mixed_content(replace(PUT, items=PUT.items[:2])),
-    "refused": refused_content(REFUSED, message=PUT, mixer=MIXER),
+TOKEN = REQUEST.context.token
+ANSWERS = {
+    "batch": Answer(token=TOKEN, said=SAID, items=ITEMS),
+    "refused": declined(REFUSED, request=PUT, service=MIXER),
 }
 
 
-def answered(
-    content: RecordDict, *, message: MixMessage = PUT, **changes: Any
-) -> tuple[MixedStatement | None, list[bytes]]:
-    return read_mixed(content, message=replace(message, request=replace(message.request, **changes)))
+def read(answer: Answer, *, message: MixMessage = PUT, **changes: Any) -> Answer:
+    """What a server with another request makes of an answer."""
+    return replace(message, request=replace(message.request, **changes)).read(answer.to_content())
 
 
-READERS: dict[str, Callable[[RecordDict], Any]] = {
-    "put": MixMessage.from_content,
-    "take": MixMessage.from_content,
-    "question": read_question,
-    "role": NodeRole.from_content,
-    "batch": answered,
-    "part": partial(answered, message=TAKE),
-    "done": partial(answered, message=replace(PUT, items=PUT.items[:2])),
-    "refused": answered,
-}
+def test_answers_are_read() -> None:
+    assert read(ANSWERS["batch"]) == ANSWERS["batch"]
+    part, done = Answer(token=TOKEN, items=ITEMS), Answer(token=TOKEN)
+    assert read(part, message=TAKE) == part
+    assert read(done, message=replace(PUT, items=PUT.items[:2])) == done
+    with pytest.raises(BatchRefused) as refused:
+        read(ANSWERS["refused"])
+    assert (refused.value.code, refused.value.rejected) == (REFUSED.code, REFUSED.rejected)
 
 
-def with_entries(content: RecordDict, **entries: Any) -> RecordDict:
-    values = {key: value for key, value in {**content[SERVICE_KEY], **entries}.items() if value is not None}
-    return RecordDict({SERVICE_KEY: ConfigRecord(values)})
-
-
-@pytest.mark.parametrize(
-    ("kind", "key"), [(kind, key) for kind, content in CONTENTS.items() for key in content[SERVICE_KEY]]
-)
-def test_an_entry_missing_or_of_another_type_is_refused(kind: str, key: str) -> None:
-    value = CONTENTS[kind][SERVICE_KEY][key]
-    others = [other for other in ("text", 7.5, 7, b"x", [1]) if type(other) is not type(value)]
-    for wrong in [None, *others]:
-        if key == "refusal" and wrong is None:
-            continue  # then it is a batch, without the batch's entries
-        if (kind, key, wrong) == ("put", "items", None):
-            continue  # then it asks for what came out
-        with pytest.raises(ValueError, match=r"each of its type|version 7"):
-            READERS[kind](with_entries(CONTENTS[kind], **{key: wrong}))
-
-
-@pytest.mark.parametrize("kind", CONTENTS)
-def test_messages_hold_nothing_else(kind: str) -> None:
-    content, read = CONTENTS[kind], READERS[kind]
-    with pytest.raises(ValueError, match="no others"):
-        read(with_entries(content, extra=1))
-    with pytest.raises(ValueError, match="one ConfigRecord"):
-        read(RecordDict({SERVICE_KEY: content[SERVICE_KEY], "more": ConfigRecord({})}))
-
-
-@pytest.mark.parametrize(
-    ("kind", "entries"),
-    [
-        ("put", {"version": 1}),
-        ("put", {"items": [1]}),
-        ("put", {"request": "{}"}),
-        ("put", {"request": REQUEST.to_json().replace('"minimum": 2', '"minimum": 1')}),
-        ("take", {"most": 0}),
-        ("role", {"version": 1}),
-        ("batch", {"version": 3}),
-        ("question", {"challenge": bytes(31)}),
-        ("role", {"public-key": bytes(31)}),
-        ("role", {"minimum": 0}),
-        ("batch", {"items": ["a"]}),
-        ("batch", {"said": "{}"}),
-        ("refused", {"rejected": "{}"}),
-        ("refused", {"rejected": "[[0]]"}),
-        ("refused", {"rejected": '[[4, "unreadable"]]'}),
-        ("refused", {"rejected": '[[-1, "unreadable"]]'}),
-        ("refused", {"rejected": '[[true, "unreadable"]]'}),
-        ("refused", {"rejected": '[[1, "unreadable"], [1, "duplicate"]]'}),
-        ("refused", {"rejected": '[[1, "because"]]'}),
-        ("refused", {"rejected": "no json"}),
-        ("refused", {"rejected": "[" * 100_000}),
-    ],
-)
-def test_values_out_of_range_are_refused(kind: str, entries: dict[str, Any]) -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"version|least|in \[2|bytes|dropped|Refusal|Expecting|not a request|not the statement",
-    ):
-        READERS[kind](with_entries(CONTENTS[kind], **entries))
+def test_a_role_is_signed_for_one_question_of_one_node() -> None:
+    role = NodeRole.signed(MIXER, challenge=bytes(32), run="7", node=5)
+    verifying_key = Signer.key.public.verifying
+    told = {"role": Role.MIXER, "challenge": bytes(32), "run": "7", "node": 5, "verifying_key": verifying_key}
+    assert role.holds(**told)
+    for change in ({"challenge": bytes(31) + b"x"}, {"run": "8"}, {"node": 6}, {"verifying_key": bytes(32)}):
+        assert not role.holds(**{**told, **change})
 
 
 @pytest.mark.parametrize(
@@ -785,41 +727,17 @@ def test_values_out_of_range_are_refused(kind: str, entries: dict[str, Any]) -> 
 )
 def test_counts_that_do_not_add_up_are_refused_even_if_signed(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="as many good and bad"):
-        answered(mixed_content(PUT, said=said_of(REQUEST, **change), items=ITEMS))
+        read(Answer(token=TOKEN, said=said_of(REQUEST, **change), items=ITEMS))
 
 
-def test_contents_come_back() -> None:
-    for message in (PUT, TAKE):
-        assert MixMessage.from_content(message.to_content()) == message
-    assert read_question(CONTENTS["question"]) == bytes(32)
-    role = NodeRole.from_content(CONTENTS["role"])
-    assert (role.public_key, role.minimum) == (Signer.key.public.sealing, 3)
-    told = {
-        "role": Role.MIXER,
-        "challenge": bytes(32),
-        "run": "7",
-        "node": 5,
-        "verifying_key": Signer.key.public.verifying,
-    }
-    assert role.holds(**told)
-    for change in ({"challenge": bytes(31) + b"x"}, {"run": "8"}, {"node": 6}, {"verifying_key": bytes(32)}):
-        assert not role.holds(**{**told, **change})
-    assert [READERS[kind](CONTENTS[kind]) for kind in ("batch", "part", "done")] == [
-        (SAID, ITEMS),
-        (None, ITEMS),
-        (None, []),
-    ]
-    with pytest.raises(BatchRefused) as refused:
-        answered(CONTENTS["refused"])
-    assert (refused.value.code, refused.value.rejected) == (REFUSED.code, REFUSED.rejected)
-    for code in Refusal:
-        assert refusal_in(refusal_content(code)) is code
-    assert refusal_in(CONTENTS["batch"]) is None
-    with pytest.raises(ValueError, match="not a valid Refusal"):
-        refusal_in(RecordDict({SERVICE_KEY: ConfigRecord({"refusal": "because"})}))
+@pytest.mark.parametrize("position", [4, -1])
+def test_an_envelope_that_was_not_sent_is_not_dropped(position: int) -> None:
+    refused = BatchRefused(Refusal.UNDER_MINIMUM, {position: Refusal.UNREADABLE})
+    with pytest.raises(ValueError, match="that was not sent"):
+        read(declined(refused, request=PUT, service=MIXER))
 
 
-@pytest.mark.parametrize("kind", ["batch", "refused"])
+@pytest.mark.parametrize("kind", ANSWERS)
 @pytest.mark.parametrize(
     "change",
     [
@@ -834,22 +752,16 @@ def test_contents_come_back() -> None:
 )
 def test_an_answer_is_bound_to_its_request_and_its_mixer(kind: str, change: dict[str, Any]) -> None:
     with pytest.raises(BatchRefused) as refused:
-        answered(CONTENTS[kind], **change)
-    other_round = change.get("context", REQUEST.context).token != REQUEST.context.token
+        read(ANSWERS[kind], **change)
+    other_round = change.get("context", REQUEST.context).token != TOKEN
     assert refused.value.code is (Refusal.WRONG_ROUND if other_round else Refusal.NOT_PROVEN)
 
 
 @pytest.mark.parametrize("items", [[bytes(50)], [bytes(50)] * 3])
 def test_as_many_items_come_as_were_asked_for(items: list[bytes]) -> None:
-    content = with_entries(CONTENTS["part"], items=items)
     with pytest.raises(BatchRefused) as refused:
-        answered(content, message=TAKE)
+        read(Answer(token=TOKEN, items=items), message=TAKE)
     assert refused.value.code is Refusal.NOT_PROVEN
-
-
-def test_another_version_is_named_with_what_to_do() -> None:
-    with pytest.raises(WrongVersionError, match="version 1 of mixing; this library knows version 2: install"):
-        MixMessage.from_content(RecordDict({SERVICE_KEY: ConfigRecord({"version": 1, "run": "r"})}))
 
 
 def test_the_mix_node_keeps_nothing_in_the_runs_state(run: MixedRun) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import secrets
-import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,9 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr_shuffle.aggregate_messages import AGGREGATE_QUERY, AggregateRequest, Step
-from flwr_shuffle.client import packing
+from flwr_shuffle.client import mod
 from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, Instruction, context_of, payload_of
-from flwr_shuffle.service_messages import SERVICE_KEY, refusal_in
-from flwr_shuffle.shared_terms import SharedTerms
+from flwr_shuffle.service_messages import SERVICE_KEY, AggregateRequest, Answer, Role, Step, refusal_in
 from flwr_shuffle.stages.stage import Anonymous
 from sharing_run import DIM, MODEL, SUM, SharedRun, update_of
 
@@ -115,13 +114,13 @@ def test_a_client_makes_one_proof_and_none_for_a_round_that_it_refuses(
     run: VerifiedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[int] = []
-    honest = packing.share_with_proof
+    honest = mod.share_with_proof
 
     def recorded(counts: np.ndarray, **kwargs: Any) -> Any:
         made.append(len(counts))
         return honest(counts, **kwargs)
 
-    monkeypatch.setattr(packing, "share_with_proof", recorded)
+    monkeypatch.setattr(mod, "share_with_proof", recorded)
     instruction = run.instruction()
     run.answers(instruction)
     assert len(made) == run.clients
@@ -237,9 +236,9 @@ def asked(run: VerifiedRun, step: Step) -> list[Message]:
     return [
         message
         for message in run.grid.seen
-        if message.metadata.message_type == AGGREGATE_QUERY
+        if message.metadata.message_type == Role.AGGREGATOR.work
         and message.has_content()
-        and message.content.get(SERVICE_KEY, {}).get("step") == step
+        and message.content.get(SERVICE_KEY, {}).get("step") == json.dumps(step)
     ]
 
 
@@ -249,48 +248,45 @@ def test_an_aggregator_answers_each_step_of_a_round_once(run: VerifiedRun) -> No
     for step in (Step.VERIFY, Step.ADD_VERIFIED):
         [first, _] = asked(run, step)
         request = AggregateRequest.from_content(first.content)
-        changed = AggregateRequest(
-            step=step,
-            terms=request.terms,
-            minimum=2,
+        changed = replace(
+            request,
             commitments=request.commitments[1:],
             envelopes=request.envelopes[1:],
             verify_key=secrets.token_bytes(32) if request.verify_key else b"",
             messages=request.messages[1:],
         )
         for again in (request, changed):
-            message = Message(again.to_content(), run.nodes[0], AGGREGATE_QUERY)
+            message = Message(again.to_content(), run.nodes[0], Role.AGGREGATOR.work)
             [reply] = run.grid.send_and_receive([message])
-            assert reply.content[SERVICE_KEY]["refusal"] == Refusal.REPLAYED
+            assert Answer.from_content(reply.content).refusal is Refusal.REPLAYED
 
 
 def test_requests_that_are_no_requests_spend_nothing(run: VerifiedRun) -> None:
     """A key or messages of a wrong length, a bound that does not fit, or none."""
     run.round()
     wrong: dict[Step, list[dict[str, Any]]] = {
-        Step.VERIFY: [{"verify-key": b"short"}, {"largest": 0}, {"largest": 1 << 62}, {"messages": [b""]}],
+        Step.VERIFY: [{"verify_key": b"short"}, {"largest": 0}, {"largest": 1 << 62}, {"messages": [b""]}],
         Step.ADD_VERIFIED: [{"messages": [b"x"]}, {"largest": -1}],
     }
+    spent = (run.folder / "aggregator0.rounds").read_bytes()
     for step, changes in wrong.items():
         values = dict(asked(run, step)[0].content[SERVICE_KEY])
-        for change in [*changes, None]:
-            altered = {**values, **(change or {}), "token": secrets.token_bytes(16)}
-            if change is None:
-                del altered["largest"]
-            content = RecordDict({SERVICE_KEY: ConfigRecord(altered)})
-            [reply] = run.grid.send_and_receive([Message(content, run.nodes[0], AGGREGATE_QUERY)])
+        told = json.loads(values["context"]) | {"token": secrets.token_hex(16)}
+        for change in changes:
+            content = RecordDict(
+                {SERVICE_KEY: ConfigRecord({**values, "context": json.dumps(told), **change})}
+            )
+            [reply] = run.grid.send_and_receive([Message(content, run.nodes[0], Role.AGGREGATOR.work)])
             assert refusal_in(reply.content) is Refusal.UNREADABLE
-            with sqlite3.connect(run.folder / "aggregator0.rounds") as state:
-                found = state.execute("SELECT * FROM spent WHERE token = ?", (altered["token"],))
-                assert found.fetchall() == []
+    assert (run.folder / "aggregator0.rounds").read_bytes() == spent
 
 
 def test_clients_are_told_nothing_of_the_verification_key(run: VerifiedRun) -> None:
     run.round()
     [first, second] = asked(run, Step.VERIFY)
-    key = first.content[SERVICE_KEY]["verify-key"]
+    key = first.content[SERVICE_KEY]["verify_key"]
     assert len(key) == 32
-    assert second.content[SERVICE_KEY]["verify-key"] == key
+    assert second.content[SERVICE_KEY]["verify_key"] == key
     trained = [message for message in run.grid.seen if message.metadata.message_type == "train"]
     assert trained
     assert not any(key.hex() in repr(m.content) or repr(key)[2:-1] in repr(m.content) for m in trained)
@@ -301,14 +297,14 @@ def test_the_server_sees_no_seed_and_no_count(
 ) -> None:
     """All bytes that pass the grid, searched for what clients seal, and for counts in usual forms."""
     sealed: list[bytes] = []
-    honest = packing.share_with_proof
+    honest = mod.share_with_proof
 
     def recorded(counts: np.ndarray, **kwargs: Any) -> Any:
         made = honest(counts, **kwargs)
         sealed.extend(made.secrets)
         return made
 
-    monkeypatch.setattr(packing, "share_with_proof", recorded)
+    monkeypatch.setattr(mod, "share_with_proof", recorded)
     assert run.round().count == 6
     passed = b"".join(
         each
@@ -339,9 +335,3 @@ def test_a_lost_aggregator_ends_the_round_without_a_sum(run: VerifiedRun) -> Non
     found = run.collect(replies, instruction)
     assert found.total is None
     assert found.refusal is Refusal.NOT_AGREED
-
-
-def test_terms_of_verified_rounds_survive_the_wire() -> None:
-    for verified in (False, True):
-        terms = SharedTerms(check_seed=bytes(32), aggregators=bytes(32), clients=9, verified=verified)
-        assert SharedTerms.from_bytes(terms.to_bytes()) == terms

@@ -12,7 +12,7 @@ from thinning import first_fast
 
 from shuffle_plugins.accounting import Blanket, RecordTypes, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.pairs import others as others_module
-from shuffle_plugins.accounting.pairs.mixes import MixPair
+from shuffle_plugins.accounting.pairs.others import MixPair
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.categories.hadamard_response import ideal_hadamard_response
 from shuffle_plugins.mechanisms.categories.k_rr import ideal_k_ary_response as k_ary_blanket

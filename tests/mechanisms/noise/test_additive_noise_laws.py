@@ -11,10 +11,9 @@ from brute_force import hockey_stick, neighbours, shuffled_law
 from scipy import optimize, stats
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant
-from shuffle_plugins.accounting.losses.slots import slot_losses_from_below
-from shuffle_plugins.accounting.pairs.counts import alike_pair
-from shuffle_plugins.accounting.pairs.instances import information
-from shuffle_plugins.accounting.pairs.slots import SlotPair, slot_outcomes
+from shuffle_plugins.accounting.pairs.reports import information
+from shuffle_plugins.accounting.pairs.shuffle import alike_pair
+from shuffle_plugins.accounting.pairs.slots import SlotPair, slot_losses, slot_losses_from_below
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.noise.additive_law import (
     discrete_gaussian_instance,
@@ -51,12 +50,12 @@ def slots_of(blanket: Blanket, *, clients: int) -> SlotPair:
 
 
 def delta_at(blanket: Blanket, *, clients: int, epsilon: float) -> float:
-    p, q, missing = slot_outcomes(slots_of(blanket, clients=clients), tolerance=5e-4)
+    _, p, q, missing = slot_losses(slots_of(blanket, clients=clients), tolerance=5e-4)
     return float(np.maximum(p - math.exp(epsilon) * q, 0).sum()) + missing
 
 
 def epsilon_at(blanket: Blanket, *, clients: int, delta: float) -> float:
-    p, q, missing = slot_outcomes(slots_of(blanket, clients=clients), tolerance=5e-4)
+    _, p, q, missing = slot_losses(slots_of(blanket, clients=clients), tolerance=5e-4)
 
     def excess(epsilon: float) -> float:
         return float(np.maximum(p - math.exp(epsilon) * q, 0).sum()) + missing - delta

@@ -6,7 +6,7 @@ import pytest
 import torch
 from thinning import first_fast
 
-from shuffle_plugins.accounting.pairs.blanket import Form
+from shuffle_plugins.accounting.pairs.reports import Form
 from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms import blanket, get
 from shuffle_plugins.mechanisms.privunit.folding import Folding

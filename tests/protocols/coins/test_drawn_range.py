@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from shuffle_plugins.protocols.coins import sampling
-from shuffle_plugins.protocols.coins.sampling import COINS_AT_ONCE, alias_table, drawn_range, heads
+from shuffle_plugins.protocols import draws as sampling
+from shuffle_plugins.protocols.draws import COINS_AT_ONCE, alias_table, drawn_range, heads
 
 
 class Constant:

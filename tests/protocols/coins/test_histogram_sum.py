@@ -9,8 +9,7 @@ from scipy.stats import binom
 
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.core import Field, Reports
-from shuffle_plugins.protocols import HistogramSum
-from shuffle_plugins.protocols.published import frequencies as published
+from shuffle_plugins.protocols import HistogramSum, published
 from shuffle_plugins.randomness import SeededRandomness
 from shuffle_plugins.shuffler import InMemoryShuffler
 
@@ -65,40 +64,6 @@ def test_a_larger_overhead_never_makes_a_target_unreachable(categories):
         assert accounted(protocol.round()).epsilon(1e-6, lower=False).upper <= 1.0
         messages.append(protocol.messages_per_client)
     assert messages == sorted(messages, reverse=True)
-
-
-@pytest.mark.slow
-def test_calibration_over_sampled_sums_with_dishonest_clients():
-    protocol = HistogramSum.calibrated(
-        categories=20,
-        cohort=1_000,
-        epsilon=1.0,
-        delta=1e-6,
-        num_steps=10,
-        population=20_000,
-        honest_fraction=0.8,
-    )
-    accountant = accounted(protocol.round(population=20_000), num_steps=10)
-    assert accountant.epsilon(1e-6, lower=False).upper <= 1.0
-    assert protocol.round().trials == 800 * protocol.coins
-
-
-def test_messages_counts_and_estimates_agree():
-    protocol = HistogramSum(categories=4, cohort=30, levels=3, coins=5)
-    x = torch.arange(30) % 3
-    counts = protocol.randomize(x, randomness=SeededRandomness(1))
-    messages = protocol.messages(counts)
-    assert all(len(each) == protocol.messages_per_client for each in messages)
-    shuffled = InMemoryShuffler(minimum=30).shuffle(messages)
-    seen = protocol.tally(shuffled)
-    assert torch.equal(seen.ones, protocol.total(counts))
-    assert torch.equal(seen.bits, torch.full((4,), 30 * protocol.messages_per_coordinate))
-    histogram = protocol.estimate(seen)
-    assert torch.equal(histogram.counts, protocol.estimate(protocol.total(counts), reports=30).counts)
-    exact = torch.tensor([10.0, 10.0, 10.0, 0.0])
-    assert float((histogram.counts - exact).abs().max()) < 6 * math.sqrt(protocol.noise_variance)
-    assert protocol.bits_per_message == 3
-    assert protocol.bits_per_report == 4 * 4
 
 
 @pytest.mark.parametrize("whole", [True, False])

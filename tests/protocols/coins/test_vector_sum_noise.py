@@ -10,7 +10,7 @@ from thinning import first_fast
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.accounting.pairs.gaussian_cover import covering_deviation, gaussian_cover
 from shuffle_plugins.protocols import VectorSum
-from shuffle_plugins.protocols.coins.calibration import close_trials, fewest_coins
+from shuffle_plugins.protocols.coins import _close_trials, _fewest_coins
 from shuffle_plugins.protocols.lattices import FixedPoint
 
 
@@ -34,13 +34,13 @@ def test_more_noise_never_gets_fewer_coins_or_less_of_a_gaussian(
 ) -> None:
     before, less = 0, 0.0
     for noise in (start * 1.0007**step for start in (0.2, 0.673, 10.0) for step in range(30)):
-        levels, coins = fewest_coins(
+        levels, coins = _fewest_coins(
             noise,
             lattice=lambda levels: FixedPoint(dim=dim, levels=levels),
             cohort=cohort,
             honest=cohort,
             overhead=overhead,
-            trials=close_trials(1e-13 / dim),
+            trials=_close_trials(1e-13 / dim),
             steady=True,
         )
         lattice = FixedPoint(dim=dim, levels=levels)

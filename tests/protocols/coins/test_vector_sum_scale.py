@@ -7,8 +7,7 @@ import sys
 import pytest
 import torch
 
-from shuffle_plugins.protocols import VectorSum
-from shuffle_plugins.protocols.published import sums as published
+from shuffle_plugins.protocols import VectorSum, published
 from shuffle_plugins.randomness import SeededRandomness
 
 ANALYTIC_GAUSSIAN = 4.2247

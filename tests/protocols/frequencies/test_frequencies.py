@@ -12,9 +12,8 @@ from thinning import first_fast
 from shuffle_plugins.accounting import Sampling, ShuffleAccountant
 from shuffle_plugins.core import Field, Reports
 from shuffle_plugins.mechanisms import KRandomizedResponse
-from shuffle_plugins.protocols import FrequencyEstimation
-from shuffle_plugins.protocols.frequencies.support import MOST_REFUSED, frequency_oracles
-from shuffle_plugins.protocols.published import frequencies as published
+from shuffle_plugins.protocols import FrequencyEstimation, published
+from shuffle_plugins.protocols.frequencies import MOST_REFUSED, frequency_oracles
 from shuffle_plugins.randomness import SeededRandomness
 from shuffle_plugins.shuffler import BatchRefused, InMemoryShuffler
 

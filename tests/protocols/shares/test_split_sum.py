@@ -13,10 +13,8 @@ from thinning import first_fast
 from shuffle_plugins.accounting import Adversary, LaplaceRound, Round, ShuffleAccountant
 from shuffle_plugins.core import Field, Reports
 from shuffle_plugins.protocols import ScalarSum, SplitSum
-from shuffle_plugins.protocols.shares.mixing import mixing_distance
-from shuffle_plugins.protocols.shares.noise import PolyaNoise
+from shuffle_plugins.protocols.shares import PolyaNoise, mixing_distance
 from shuffle_plugins.randomness import SeededRandomness
-from shuffle_plugins.shuffler import InMemoryShuffler
 
 
 def law_of_shares(numbers, shares, modulus):
@@ -202,26 +200,6 @@ def test_all_that_is_seen_stays_within_what_is_certified():
         )
         assert bound.lower <= worst * (1 + 1e-9) <= bound.upper * (1 + 1e-9)
         assert bound.upper - worst < 1e-3
-
-
-def test_messages_through_the_shuffler_add_up_to_the_estimate():
-    protocol = SplitSum.calibrated(cohort=40, epsilon=2.0, delta=1e-5, upper=3.0)
-    x = torch.rand(40, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 3
-    shares = protocol.randomize(x, randomness=SeededRandomness(5))
-    assert shares.fields[0].values.shape == (40, protocol.messages_per_client)
-    shuffled = InMemoryShuffler(minimum=2).shuffle(protocol.messages(shares))
-    assert shuffled.bits_per_report == protocol.bits_per_message
-    estimate = float(protocol.estimate(protocol.total(shuffled)))
-    assert estimate == float(protocol.estimate(protocol.total(shares)))
-    parts = protocol.total(shares.narrow(0, 11)) + protocol.total(shares.narrow(11, 40))
-    assert estimate == float(protocol.estimate(parts))
-    drawn = [
-        float(protocol.randomize_sum(x, randomness=SeededRandomness(seed))) - float(x.sum())
-        for seed in range(1500)
-    ]
-    assert abs(np.mean(drawn)) < 5 * math.sqrt(protocol.worst_variance / len(drawn))
-    assert protocol.noise_variance * 0.85 < np.var(drawn) < protocol.worst_variance * 1.2
-    assert abs(estimate - float(x.sum())) < 12 * math.sqrt(protocol.worst_variance)
 
 
 def test_shares_are_uniform_and_the_extremes_do_not_wrap():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -14,10 +13,8 @@ from torch import Tensor
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.core import Reports
 from shuffle_plugins.mechanisms.signs.bit_planes import SampledPlan, plane_value, plane_weights
-from shuffle_plugins.protocols import BallSum, BinarySum, CubeSum, VectorSum
-from shuffle_plugins.protocols.published import sums as published
-from shuffle_plugins.protocols.tags.plans import level_epsilons
-from shuffle_plugins.protocols.tags.tagged_sum import TaggedSum
+from shuffle_plugins.protocols import BallSum, BinarySum, CubeSum, VectorSum, published
+from shuffle_plugins.protocols.tags import _level_epsilons
 from shuffle_plugins.randomness import SeededRandomness
 from shuffle_plugins.shuffler import InMemoryShuffler
 
@@ -33,38 +30,7 @@ def cube(clients: int, dim: int) -> Tensor:
     return drawn * 4 - 2
 
 
-def ball(clients: int, dim: int) -> Tensor:
-    rows = torch.randn(clients, dim, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    return 2 * rows / rows.norm(dim=1, keepdim=True)
-
-
-SUMS: list[tuple[TaggedSum, Callable[[int, int], Tensor]]] = [
-    (BinarySum(dim=5, cohort=40, budget=6.0, samples=2), binary),
-    (CubeSum(dim=5, cohort=40, budget=12.0, samples=3, levels=3, radius=2.0), cube),
-    (CubeSum(dim=4, cohort=40, budget=8.0, samples=4, levels=2, radius=2.0), cube),
-    (BallSum(dim=6, cohort=40, budget=20.0, samples=5, levels=2, radius=2.0), ball),
-    (BallSum(dim=6, cohort=40, budget=20.0, samples=8, radius=2.0, frame="rotation"), ball),
-]
-
-
 # ---- what it computes --------------------------------------------------------------------------------------
-
-
-@first_fast(("protocol", "data"), SUMS)
-def test_estimates_are_unbiased_and_vary_as_predicted(
-    protocol: TaggedSum, data: Callable[[int, int], Tensor]
-) -> None:
-    x, source = data(protocol.cohort, protocol.dim), SeededRandomness(5)
-    repeats = 800
-    errors = torch.stack(
-        [protocol.randomize_sum(x, randomness=source) - x.sum(dim=0) for _ in range(repeats)]
-    )
-    each = errors.square().sum(dim=1)
-    spread = errors.std(dim=0) / math.sqrt(repeats)
-    assert float((errors.mean(dim=0).abs() / spread).max()) < 4.5
-    noise = float(each.std()) / math.sqrt(repeats)
-    assert float(each.mean()) < protocol.worst_variance + 4 * noise
-    assert float(each.mean()) > 0.5 * protocol.worst_variance
 
 
 @pytest.mark.slow
@@ -93,28 +59,10 @@ def test_the_variance_of_a_cube_is_attained() -> None:
     assert float(each.mean()) == pytest.approx(protocol.worst_variance, abs=5 * float(each.std()) / 28)
 
 
-@pytest.mark.parametrize(("protocol", "data"), SUMS)
-def test_through_the_shuffler_message_by_message(
-    protocol: TaggedSum, data: Callable[[int, int], Tensor]
-) -> None:
-    sent = protocol.randomize(data(protocol.cohort, protocol.dim), randomness=SeededRandomness(8))
-    batches = protocol.messages(sent)
-    assert {len(batch) for batch in batches} == {protocol.messages_per_client}
-    assert {batch.bits_per_report for batch in batches} == {protocol.bits_per_message}
-    shuffled = Reports.from_bytes(InMemoryShuffler().shuffle(batches).to_bytes())
-    assert not torch.equal(shuffled.fields[0].values, Reports.concat(batches).fields[0].values)
-    counted = protocol.tally(shuffled)
-    assert (counted.foreign, protocol.surplus(counted)) == (0, 0)
-    assert int(counted.bits.sum()) == protocol.cohort * protocol.tags
-    again = protocol.share(data(protocol.cohort, protocol.dim), randomness=SeededRandomness(8))
-    assert torch.equal(2 * counted.ones - counted.bits, again)
-    assert torch.equal(protocol.estimate(counted), protocol.estimate(again, reports=protocol.cohort))
-
-
 def test_chunks_of_clients_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     protocol, x = CubeSum(dim=4, cohort=40, budget=1600.0, samples=4), cube(40, 4)
     whole = protocol.share(x.sign())
-    monkeypatch.setattr("shuffle_plugins.protocols.tags.tagged_sum._ENTRIES_AT_ONCE", 12)
+    monkeypatch.setattr("shuffle_plugins.protocols.tags._ENTRIES_AT_ONCE", 12)
     assert torch.equal(protocol.share(x.sign()), whole)  # so loud that nothing is flipped
     assert torch.equal(whole, x.sign().sum(dim=0).long())
 
@@ -140,7 +88,7 @@ def test_planes_share_the_budget_so_that_shuffled_variance_is_least() -> None:
         strengths = [math.sinh(v / 2) ** 2 for v in epsilons]
         return sum(strengths) * sum(w * w / u for w, u in zip(weights, strengths, strict=True))
 
-    ours = level_epsilons(plan, budget=0.9)
+    ours = _level_epsilons(plan, 0.9)
     printed = [w ** (2 / 3) for w in weights]
     assert told_and_lost(ours) == pytest.approx(1.0)
     assert told_and_lost(tuple(0.3 * share / sum(printed) for share in printed)) > 1.08
@@ -220,57 +168,13 @@ def test_fewer_samples_cost_as_predicted() -> None:
     assert 1 < some.worst_variance / whole.worst_variance < 2.2
 
 
-@pytest.mark.slow
-def test_steps_of_a_sample_and_dishonest_clients_are_calibrated_for() -> None:
-    protocol = CubeSum.calibrated(
-        dim=20,
-        cohort=500,
-        epsilon=EPSILON,
-        delta=DELTA,
-        honest_fraction=0.8,
-        num_steps=50,
-        population=10_000,
-    )
-    accountant = ShuffleAccountant()
-    accountant.step(protocol.round(population=10_000), num_steps=50)
-    assert 0.995 * EPSILON < accountant.epsilon(DELTA).upper <= EPSILON
-    assert protocol.round().honest == 400
-
-
-def test_fewer_clients_than_planned_cost_more() -> None:
-    protocol = CubeSum(dim=20, cohort=500, budget=10.0, samples=20)
-
-    def spent(cohort: int) -> float:
-        accountant = ShuffleAccountant()
-        accountant.step(protocol.round(cohort=cohort))
-        return accountant.epsilon(DELTA, lower=False).upper
-
-    assert spent(400) > 1.05 * spent(500)
-
-
-def test_who_dropped_out_of_a_binary_sum_is_not_counted() -> None:
-    protocol = BinarySum(dim=3, cohort=40, budget=20.0, samples=2)
-    sent = protocol.messages(protocol.randomize(torch.ones(40, 3), randomness=SeededRandomness(0)))
-    here = protocol.tally(Reports.concat(sent[:10]))
-    assert torch.equal(protocol.estimate(here), protocol.estimate(here, reports=10))
-    assert not torch.equal(protocol.estimate(here), protocol.estimate(here, reports=40))
-    with pytest.raises(ValueError, match="whole number of clients"):
-        protocol.estimate(protocol.tally(Reports.concat([*sent[:10], sent[10].narrow(0, 1)])))
-    with pytest.raises(ValueError, match="pass reports="):
-        protocol.estimate(2 * here.ones - here.bits)
-    with pytest.raises(ValueError, match=r"a total is \(3,\)"):
-        protocol.estimate(here.ones[:2], reports=10)
-
-
 # ---- bad input ---------------------------------------------------------------------------------------------
 
 
 def test_messages_of_malicious_clients_are_set_aside_or_move_one_sign_each() -> None:
     protocol = CubeSum(dim=5, cohort=3, budget=12.0, samples=2, levels=2)  # blocks of 3 and 2, 4 tags
     honest = protocol.messages(protocol.randomize(torch.zeros(3, 5)))
-    bad = protocol.message_layout.reports(
-        torch.tensor([1, 1, 1, 0]), torch.tensor([2, 3, 0, 3]), torch.ones(4, dtype=torch.int64)
-    )
+    bad = protocol.message_layout.reports(torch.tensor([10, 12, 1, 15]), torch.ones(4, dtype=torch.int64))
     before = protocol.tally(Reports.concat(honest[:2]))
     counted = protocol.tally(InMemoryShuffler().shuffle([*honest[:2], bad]))
     assert counted.foreign == 3
@@ -283,14 +187,9 @@ def test_messages_of_malicious_clients_are_set_aside_or_move_one_sign_each() -> 
     assert 0 < float(moved.max()) <= largest
 
 
-def test_wrong_batches_are_refused_and_long_rows_brought_in() -> None:
+def test_bits_are_bits_and_long_rows_are_brought_in() -> None:
     with pytest.raises(ValueError, match="neither 0 nor 1"):
-        SUMS[0][0].randomize(torch.full((40, 5), 0.5))
-    for protocol, _ in SUMS:
-        with pytest.raises(ValueError, match="dimension"):
-            protocol.randomize(torch.zeros(40, 7))
-        with pytest.raises(ValueError, match="rows"):
-            protocol.randomize_sum(torch.zeros(39, protocol.dim))
+        BinarySum(dim=5, cohort=40, budget=6.0, samples=2).randomize(torch.full((40, 5), 0.5))
     loud = CubeSum(dim=1, cohort=2, budget=200.0, samples=1, radius=0.5)
     assert torch.allclose(loud.randomize_sum(torch.tensor([[40.0], [3.0]])), torch.tensor([1.0]))
     ball_sum = BallSum(dim=1, cohort=2, budget=200.0, samples=1, frame="rotation", radius=0.5)

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
-from flwr_shuffle.mix_messages import MIX_QUERY, MixMessage, read_mixed
-from flwr_shuffle.service_messages import SERVICE_KEY, Role, question_content, refusal_in
+from flwr_shuffle.service_messages import SERVICE_KEY, MixMessage, Role, RoleQuestion, refusal_in
 
 from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.shuffler import (
@@ -135,7 +134,7 @@ def attack(
     contents["not a request"] = RecordDict({SERVICE_KEY: ConfigRecord({"envelopes": [b"x"]})})
     outcomes: dict = {}
     for name, content in contents.items():
-        answer = next(iter(grid.send_and_receive([Message(content, mixer, MIX_QUERY)], timeout=60)))
+        answer = next(iter(grid.send_and_receive([Message(content, mixer, Role.MIXER.work)], timeout=60)))
         if answer.has_error():
             outcomes[name] = f"error: {answer.error.reason}"
         elif code := refusal_in(answer.content):
@@ -143,20 +142,23 @@ def attack(
         else:
             asked = requests[name]
             try:
-                said, items = read_mixed(answer.content, message=asked)
+                found = asked.read(answer.content)
             except BatchRefused as refused:
                 outcomes[name] = str(refused.code)
                 continue
-            opened = open_reports(items, context=asked.request.context, analyzer_private_key=analyzer)
+            opened = open_reports(found.items, context=asked.request.context, analyzer_private_key=analyzer)
             order = [reports.index(report) for report in opened]
-            rejected = {position: str(code) for position, code in said.rejected.items()}
+            rejected = {position: str(code) for position, code in found.said.rejected.items()}
             outcomes[name] = {"order": order, "rejected": rejected}
     return outcomes
 
 
 def _mixer(grid: Grid) -> int:
     for answer in grid.send_and_receive(
-        [Message(question_content(bytes(32)), node, Role.MIXER.query) for node in grid.get_node_ids()],
+        [
+            Message(RoleQuestion(challenge=bytes(32)).to_content(), node, Role.MIXER.question)
+            for node in grid.get_node_ids()
+        ],
         timeout=60,
     ):
         if answer.has_content() and refusal_in(answer.content) is None:

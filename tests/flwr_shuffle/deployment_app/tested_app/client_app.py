@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 
-import flwr_shuffle.client.packing
-import flwr_shuffle.stages.aggregator_node
-import flwr_shuffle.stages.mix_node
+import flwr_shuffle.client.mod
+import flwr_shuffle.stages.nodes as nodes
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr_shuffle import ShuffleMod, register_aggregator, register_mix_node
-from flwr_shuffle.aggregate_messages import Step, answered_content
 from flwr_shuffle.messages import instruction_of
-from flwr_shuffle.mix_messages import mixed_content
+from flwr_shuffle.service_messages import Step
 
 from shuffle_plugins.secure_aggregation import share, share_with_proof
 from tested_app.hostile import hostile_mod
@@ -24,17 +22,19 @@ register_mix_node(app)
 register_aggregator(app)
 
 
-def _paused_batch(*arguments, **options):
+def _paused_batch(*of, mixed=nodes._mixed):
     """The mixer has written the round down and mixed it; its answer is not out."""
+    answer = mixed(*of)
     pause("mixed")
-    return mixed_content(*arguments, **options)
+    return answer
 
 
-def _paused_sum(answer, *, request, aggregator):
+def _paused_sum(aggregator, request, aggregated=nodes._aggregated):
     """An aggregator has written the round down, and checked proofs or added up; its answer is not out."""
+    answer = aggregated(aggregator, request)
     if request.step is not Step.CHECK:
         pause("verified" if request.step is Step.VERIFY else "summed")
-    return answered_content(answer, request=request, aggregator=aggregator)
+    return answer
 
 
 def _noted_share(counts, **options):
@@ -52,10 +52,10 @@ def _noted_proof(counts, **options):
     return share_with_proof(counts, **options)
 
 
-flwr_shuffle.stages.mix_node.mixed_content = _paused_batch
-flwr_shuffle.stages.aggregator_node.answered_content = _paused_sum
-flwr_shuffle.client.packing.share = _noted_share
-flwr_shuffle.client.packing.share_with_proof = _noted_proof
+nodes._mixed = _paused_batch
+nodes._aggregated = _paused_sum
+flwr_shuffle.client.mod.share = _noted_share
+flwr_shuffle.client.mod.share_with_proof = _noted_proof
 
 
 @app.train()

@@ -11,8 +11,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, instruction_of
-from flwr_shuffle.mix_messages import MixMessage, mixed_content
-from flwr_shuffle.service_messages import NodeRole, refusal_content
+from flwr_shuffle.service_messages import Answer, MixMessage, NodeRole, Role, Unable
 
 from shuffle_plugins.shuffler import MixedStatement, Refusal, envelope_size, items_digest
 from shuffle_plugins.shuffler.keys import generate_signing_key, parse_mixer_public_key
@@ -24,9 +23,9 @@ DIM = 40
 def hostile_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """What a hostile node answers; all others answer as they are."""
     match context.node_config.get("hostile"), message.metadata.message_type:
-        case "impostor", "query.shuffle_role":
+        case "impostor", Role.MIXER.question:
             content = _claim(str(context.node_config["public-key"]))
-        case "impostor", "query.shuffle_mix":
+        case "impostor", Role.MIXER.work:
             add_line("impostor-was-asked", "1")
             content = _forged_batch(message)
         case "garbage", "train":
@@ -35,7 +34,7 @@ def hostile_mod(message: Message, context: Context, call_next: ClientAppCallable
             reason = f"No query function registered with name '{kind.partition('.')[2]}'"  # Flower's own text
             return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message)
         case "garbage" | "impostor", _:
-            content = refusal_content(Refusal.NOT_THIS_ROLE)
+            content = Unable(code=Refusal.NOT_THIS_ROLE).to_content()
         case _:
             return call_next(message, context)
     return Message(content, reply_to=message)
@@ -57,7 +56,7 @@ def _forged_batch(message: Message) -> RecordDict:
         outputs=items_digest(items, size=asked.request.output_size),
         signature=generate_signing_key().sign(b"me"),
     )
-    return mixed_content(asked, said=said, items=items)
+    return Answer(token=asked.token, said=said, items=items).to_content()
 
 
 def _garbage(message: Message) -> RecordDict:

@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
-from flwr_shuffle import FixedSize, MixNodeStage, SelfSampling, SharedSumStage, ShuffleStrategy
+from flwr_shuffle import FixedSize, MixNodeStage, SelfSampling, SharedSumStage, ShuffleStrategy, Waiting
 from flwr_shuffle.stages.stage import Anonymous, Replies
 
 from shuffle_plugins.accounting import Adversary
@@ -83,7 +83,7 @@ def main(grid: Grid, context: Context) -> None:
         population=int(config["population"]),
         ledger=str(config["ledger-file"]) or None,
         delta=DELTA,
-        poll_interval=0.3,
+        waiting=Waiting(poll_interval=0.3),
     )
 
     def released(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
@@ -127,8 +127,7 @@ def _summed(config) -> dict[str, Any]:
     """What a strategy needs to have counts added up."""
     stage = SharedSumStage(
         aggregator_public_keys=str(config["aggregator-public-keys"]).split(","),
-        poll_interval=0.3,
-        answer_timeout=20,
+        waiting=Waiting(poll_interval=0.3, answer_timeout=20),
         verified=bool(config["verified"]),
     )
     return {"randomizer": SUM, "sampling": FixedSize(int(config["population"])), "shuffler": stage}

@@ -1,0 +1,149 @@
+"""``mechanisms`` and ``round-costs``: error and bits of a report, and what a round costs every party."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, cast
+
+import typer
+
+from shuffle_plugins import mechanisms, planning
+from shuffle_plugins.cli import options, output
+
+# How the title of a picture calls what clients hold.
+_HELD = {"l1": "ℓ1 ball", "l2": "ℓ2 ball", "linf": "ℓ∞ ball", "categories": "categories"}
+
+
+def mechanisms_command(
+    dim: options.DimOption = None,
+    local_epsilon: Annotated[float | None, options.NUMBERS["local-epsilon"].option()] = None,
+    norm: Annotated[
+        str | None,
+        options.option(
+            "--norm NORM",
+            "What clients hold: vectors in an l1, l2 or linf ball, or categories. Each mechanism's own "
+            "unless given.",
+        ),
+    ] = None,
+    radius: options.RadiusOption = 1.0,
+    timed: Annotated[
+        bool, options.option("--time", "Measure the time of a report too; some ten seconds.")
+    ] = False,
+    as_json: options.JsonOption = False,
+    plot: options.PlotOption = None,
+) -> None:
+    """The randomizers by name; with --dim and --local-epsilon also their error and bits.
+
+    Those of other installed packages (entry point group shuffle_plugins.mechanisms) are listed too: in place
+    of a summary stands the package's name, as "from my-package".
+    """
+    if (dim is None) != (local_epsilon is None):
+        raise typer.BadParameter("give --dim and --local-epsilon together, or neither")
+    if dim is None or local_epsilon is None:
+        if norm is not None or plot is not None or radius != 1 or timed:
+            raise typer.BadParameter("--norm, --radius, --time and --plot need --dim and --local-epsilon")
+        names = mechanisms.available(*mechanisms.ONE_MESSAGE)
+        if as_json:
+            entries = [{"name": name, "summary": mechanisms.summary(name)} for name in names]
+            return output.print_json(entries)
+        rows = [{"name": name, "what it is": mechanisms.summary(name)} for name in names]
+        return output.show(output.table(rows, text={"name": "bold", "what it is": ""}))
+    output.check_picture(plot)
+    found, refused = planning.choices(
+        local_epsilon=local_epsilon,
+        dim=dim,
+        norm=cast("planning.Domain | None", norm),
+        radius=radius,
+        timed=timed,
+    )
+    if as_json:
+        output.print_json([*map(asdict, found), *map(asdict, refused)])
+    else:
+        least = min((choice.variance for choice in found), default=0.0)
+        cells = []
+        for choice in found:
+            of_delta = f" (δ0 = {choice.local_delta:g})" if choice.local_delta else ""
+            row: dict[str, str | None] = {
+                "name": f"{choice.name}{of_delta}",
+                "takes": choice.domain,
+                "mean squared error": output.up(choice.variance),
+            }
+            if norm is not None:  # all answer the same question, so that their errors compare
+                row["× least"] = output.times(choice.variance / least) if least > 0 else None
+            row["bits"] = f"{choice.bits:,}"
+            if timed:
+                row["µs"] = None if choice.seconds is None else f"{choice.seconds * 1e6:.3g}"
+            if output.width() >= output.WIDE:
+                row["what it is"] = choice.summary
+            cells.append(row)
+        output.show(output.table(cells, text={"name": "bold", "takes": "", "what it is": "dim"}))
+        output.left_out((each.name, each.reason) for each in refused)
+    if plot is not None:
+        from shuffle_plugins.cli.plotting import plot_choices
+
+        panels: dict[str, list[planning.Choice]] = {}
+        for each in found:
+            title = f"{_HELD[norm or each.domain]}, dim = {dim:,}, ε0 = {local_epsilon:g}"
+            panels.setdefault(title, []).append(each)
+        plot_choices(panels=panels, path=plot)
+        output.picture_written(plot, as_json=as_json)
+    return None
+
+
+def round_costs_command(
+    context: typer.Context,
+    *,
+    clients: Annotated[str, options.option("--clients -k K,…", "Clients of a round, one number or several.")],
+    dim: Annotated[int | None, options.whole_option("--dim D", "Counts of a client in a shared sum.")] = None,
+    largest: Annotated[
+        int,
+        options.whole_option(
+            "--largest C", "Largest count of a client: highest − lowest of the mechanism's counts."
+        ),
+    ] = 8191,
+    aggregators: Annotated[int, options.whole_option("--aggregators A", "Aggregators of the sum.")] = 1,
+    verified: Annotated[
+        bool, options.option("--verified", "Clients prove that their counts are within bounds.")
+    ] = False,
+    report_bytes: Annotated[
+        int | None, options.whole_option("--report-bytes B", "Bytes of a report that is mixed, not summed.")
+    ] = None,
+    mixers: Annotated[int, options.whole_option("--mixers M", "Mixers in the cascade.")] = 1,
+    as_json: options.JsonOption = False,
+) -> None:
+    """What a shared sum (--dim) or a mixed round (--report-bytes) costs each party.
+
+    Bytes are exact, without the framing of messages and without the model; seconds are of one core of the
+    machine that the benchmarks ran on.
+    """
+    if (dim is None) == (report_bytes is None):
+        raise typer.BadParameter("give --dim for a shared sum, or --report-bytes for reports that are mixed")
+    if dim is None:
+        options.refuse_given(context, ("largest", "aggregators", "verified"), "reports are mixed, not summed")
+    else:
+        options.refuse_given(context, ("mixers",), "a sum is not mixed")
+    rows = []
+    for each in options.read_list(clients, options.read_whole, "--clients"):
+        if report_bytes is not None:
+            costs = planning.mixed_round_costs(clients=each, report_bytes=report_bytes, mixers=mixers)
+        else:
+            costs = planning.sum_round_costs(
+                clients=each, size=cast(int, dim), largest=largest, aggregators=aggregators, verified=verified
+            )
+        rows += [(each, cost) for cost in costs]
+    if as_json:
+        return output.print_json([{"clients": each, **asdict(cost)} for each, cost in rows])
+    from rich.filesize import decimal
+
+    cells = [
+        {
+            "clients": f"{each:,}",
+            "party": cost.party,
+            "receives": decimal(cost.received),
+            "sends": decimal(cost.sent),
+            "seconds of a core": f"{cost.seconds:,.3g}" if cost.seconds < 100 else f"{cost.seconds:,.0f}",
+            "memory": decimal(cost.memory),
+        }
+        for each, cost in rows
+    ]
+    return output.show(output.table(cells, text={"party": ""}))

@@ -1,0 +1,244 @@
+"""``epsilon``, ``compare`` and ``calibrate``: what the bounds say of rounds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from shuffle_plugins import accounting
+from shuffle_plugins.cli import options, output
+
+_PLOT_POINTS = 13  # numbers of rounds of a curve: enough for a smooth line, few enough for seconds
+
+
+@options.asks()
+def epsilon_command(
+    *,
+    asked: options.Question,
+    everything: Annotated[
+        bool, options.option("--all", "Compute every published bound, not two of them; seconds.")
+    ] = False,
+    as_json: options.JsonOption = False,
+    plot: options.PlotOption = None,
+) -> None:
+    """The ε of T rounds at δ: certified, and by other bounds."""
+    output.check_picture(plot)
+    published = accounting.ALL_PUBLISHED if everything else accounting.FEW_PUBLISHED
+    found = asked.compare()
+    client = _of_a_client(asked)
+    if as_json:
+        also = {} if client is None else {"epsilon_of_a_client": client}
+        output.print_json(answer_json(found.beside(published)) | also)
+    else:
+        _show_answer(found, published=published)
+        if client is not None:
+            output.remark(
+                "That is for one record. For neighbours that differ in all records of a client: "
+                f"ε ≤ {output.up(client)}."
+            )
+        if left_out := len(accounting.ALL_PUBLISHED) - len(published):
+            output.remark(f"{left_out} more published bounds: --all shows them.")
+    output.warn(warnings(found))
+    if plot is not None:
+        from shuffle_plugins.cli.plotting import plot_comparisons
+
+        ratio = asked.rounds ** (1 / (_PLOT_POINTS - 1))
+        points = sorted({*(round(ratio**i) for i in range(_PLOT_POINTS)), asked.rounds})
+        others = []
+        progress = output.progress("drawing")
+        for rounds in points:
+            others.append(replace(asked, rounds=rounds).compare().beside(published))
+            progress(len(others), len(points))
+        plot_comparisons(comparisons=others, path=plot)
+        output.picture_written(plot, as_json=as_json)
+
+
+def _of_a_client(asked: options.Question) -> float | None:
+    """ε for neighbours that differ in all records of a client; None if it is the same, or not accounted."""
+    one_record = asked.round()
+    if not isinstance(one_record, accounting.SampledRecordsRound):
+        return None
+    whole: accounting.Round = one_record.clients
+    if asked.samples_per_client > 1:
+        if one_record.sampling not in accounting.SeveralReportsRound.SAMPLINGS:
+            return None
+        whole = accounting.SeveralReportsRound.of(
+            one_record.clients, reports_per_client=asked.samples_per_client
+        )
+    accountant = accounting.ShuffleAccountant(method=asked.method)
+    accountant.step(whole, num_steps=asked.rounds)
+    return accountant.epsilon(asked.delta, lower=False).upper
+
+
+@options.asks()
+def compare_command(
+    *,
+    asked: options.Question,
+    local_epsilon: Annotated[
+        str, options.option("--local-epsilon -e EPS0,…", "One ε0 or several, comma-separated.")
+    ],
+    rounds: Annotated[
+        str,
+        options.option("--rounds -t T,…", f"One number or several. {options.NUMBERS['rounds'].hint}"),
+    ] = "1,10,100,1000,10000",
+    as_json: options.JsonOption = False,
+    plot: options.PlotOption = None,
+) -> None:
+    """The ε of every bound over several numbers of rounds and several ε0; up to seconds for each of them."""
+    output.check_picture(plot)
+    steps = options.read_list(rounds, options.read_whole, "--rounds")
+    levels = options.read_list(local_epsilon, options.read_number, "--local-epsilon")
+    if not steps or not levels:
+        raise typer.BadParameter("give at least one number of rounds and one ε0")
+    answers: list[accounting.Comparison] = []
+    progress = output.progress("comparing")
+    for level in levels:
+        for each in steps:
+            answer = replace(asked, local_epsilon=level, rounds=each).compare()
+            answers.append(answer.beside(accounting.ALL_PUBLISHED))
+            progress(len(answers), len(levels) * len(steps))
+    if as_json:
+        output.print_json([answer_json(answer) for answer in answers])
+    else:
+        for level in levels:
+            same = [answer for answer in answers if answer.shuffle_round.local_epsilon == level]
+            output.show(*output.rounds_tables(same))
+    output.warn(warnings(answers[0]))
+    if plot is not None:
+        from shuffle_plugins.cli.plotting import plot_comparisons
+
+        plot_comparisons(comparisons=answers, path=plot)
+        output.picture_written(plot, as_json=as_json)
+
+
+class Unknown(StrEnum):
+    """The quantity that ``calibrate`` solves for, given the others."""
+
+    LOCAL_EPSILON = "local-epsilon"
+    ROUNDS = "rounds"
+    COHORT = "cohort"
+
+
+@options.asks(optional=("local_epsilon", "rounds"))
+def calibrate_command(
+    *,
+    asked: options.Question,
+    target_epsilon: options.TargetOption,
+    solve: Annotated[
+        Unknown,
+        options.option(
+            "--solve WHAT", "What to solve for: local-epsilon, rounds or cohort; the others are required."
+        ),
+    ] = Unknown.LOCAL_EPSILON,
+    as_json: options.JsonOption = False,
+) -> None:
+    """The largest ε0, the most rounds, or the cohort that stays within (ε, δ)."""
+    for each in (Unknown.LOCAL_EPSILON, Unknown.ROUNDS, Unknown.COHORT):
+        given = getattr(asked, each.replace("-", "_"))
+        if each is solve and given is not None:
+            raise typer.BadParameter(f"leave out --{solve}: it is what --solve asks for")
+        if each not in (solve, Unknown.COHORT) and given is None:
+            raise typer.BadParameter(f"--{each} is needed")
+    goal: dict[str, Any] = {
+        "target_epsilon": target_epsilon,
+        "delta": asked.delta,
+        "method": asked.method,
+        "sampling": asked.sampling,
+        "adversary": asked.adversary,
+        "mechanism": asked.mechanism,
+        "records_per_client": asked.records_per_client,
+        "samples_per_client": asked.samples_per_client,
+        "channel_fixed": True,
+    }
+    found: float
+    cap = ""
+    output.progress("calibrating")
+    if solve is Unknown.LOCAL_EPSILON:
+        population, cohort = asked.participants()
+        found = accounting.calibrate_local_epsilon(
+            **goal,
+            population=population,
+            cohort=cohort,
+            num_steps=asked.rounds,
+            blanket_factory=asked.blanket_factory(),
+        )
+        asked = replace(asked, local_epsilon=found)
+        if found >= accounting.LARGEST_SEARCHED_LOCAL_EPSILON:
+            cap = f"ε0 = {accounting.LARGEST_SEARCHED_LOCAL_EPSILON:g}"
+    elif solve is Unknown.ROUNDS:
+        found = accounting.calibrate_num_steps(
+            target_epsilon=target_epsilon,
+            delta=asked.delta,
+            shuffle_round=asked.round(),
+            method=asked.method,
+        )
+        asked = replace(asked, rounds=found)
+        if found >= accounting.MAX_NUM_STEPS:
+            cap = f"T = {accounting.MAX_NUM_STEPS:,}"
+    else:
+        found = accounting.calibrate_cohort(
+            **goal,
+            population=asked.population,
+            local_epsilon=asked.local_epsilon,
+            num_steps=asked.rounds,
+            blanket=asked.blanket(),
+        )
+        asked = replace(asked, cohort=found)
+    answer = asked.compare()
+    told = warnings(answer)
+    if cap:
+        told.append(f"{cap} is the solver's cap, not the target's: more may stay within the target too")
+    if as_json:
+        beside = answer.beside(accounting.FEW_PUBLISHED)
+        output.print_json({"solve": solve.value, "value": found, **answer_json(beside), "warnings": told})
+    else:
+        shown = f"{found:,}" if isinstance(found, int) else output.down(found, digits=6)
+        output.show(f"[bold]{solve} = {shown}[/] keeps the certified ε within {target_epsilon:g}")
+        _show_answer(answer, published=accounting.FEW_PUBLISHED)
+    output.warn(told)
+
+
+def _show_answer(answer: accounting.Comparison, *, published: Sequence[str]) -> None:
+    """Print the certified interval at once, then the table of all bounds."""
+    output.show(output.verdict(answer))
+    sys.stdout.flush()
+    progress = output.progress("published bounds")
+    answer = answer.beside(published, progress=progress)
+    output.show(output.bounds_table(answer))
+
+
+def warnings(answer: accounting.Comparison) -> list[str]:
+    """What makes the answer's ε worth little."""
+    return output.delta_warnings(answer.interval.delta, population=answer.shuffle_round.population)
+
+
+def answer_json(answer: accounting.Comparison) -> dict[str, Any]:
+    """The round, its certified interval and every bound, as plain values."""
+    asked, interval = answer.shuffle_round, answer.interval
+    records = {}
+    if isinstance(asked, accounting.SampledRecordsRound):
+        records = {
+            "records_per_client": asked.records_per_client,
+            "samples_per_client": asked.samples_per_client,
+        }
+    return {
+        "mechanism": asked.mechanism,
+        "local_epsilon": asked.local_epsilon,
+        "local_delta": asked.local_delta,
+        "population": asked.population,
+        "cohort": asked.cohort,
+        **records,
+        "sampling": str(asked.sampling),
+        "adversary": str(asked.adversary),
+        "rounds": answer.num_steps,
+        "delta": interval.delta,
+        **output.interval_json(interval),
+        "neighbouring_relation": interval.neighbouring_relation,
+        "bounds": [asdict(bound) for bound in answer.bounds],
+        "warnings": warnings(answer),
+    }

@@ -1,0 +1,127 @@
+r"""How far a round's estimate is from the mean of all clients' vectors: noise and sampling.
+
+Clients hold vectors :math:`x_1, …, x_n` in a ball of radius r; a round averages the reports of k of
+them. With :math:`V(x) = E‖R(x) - x‖²` for an unbiased randomizer R, the mean squared error of that average is
+
+.. math:: \frac1k \frac1n \sum_i V(x_i) + \frac{1}{k} \frac{n-k}{n-1} S²,
+          \qquad S² = \frac1n \sum_i ‖x_i - \bar x‖²,
+
+noise and sampling: given the cohort the reports are independent and unbiased, and the second term is that
+of a mean drawn without replacement (Cochran 1977, *Sampling Techniques*, Theorem 2.2). Both are bounded by
+their worst case, V by its largest value in the ball and S by the ball's ℓ2 radius, unless S is known to be
+less. One configuration of clients need not attain both, so the sum is an upper bound.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, cast, get_args
+
+from scipy import special
+
+from shuffle_plugins.accounting import Sampling, zero_between
+from shuffle_plugins.core import checks
+from shuffle_plugins.mechanisms import registry
+
+NormName = Literal["l1", "l2", "linf"]
+
+PASSES = frozenset({Sampling.SINGLE_PASS, Sampling.CHECK_IN, Sampling.EPOCH})
+"""Ways of sampling in which T counts passes, each of which hears every client once."""
+
+_ORDERS: dict[str, float] = {"l1": 1.0, "l2": 2.0, "linf": math.inf}
+_TINY = 1e-300  # in place of a δ that underflows, so that it has a logarithm
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportError:
+    """The largest E‖R(x) - x‖² of a report over the clients' ball, and its bits on the wire."""
+
+    variance: float
+    bits: int
+
+
+def check_norm(norm: str) -> NormName:
+    """Return the norm's name; a ValueError unless it is l1, l2 or linf."""
+    if norm not in _ORDERS:
+        raise ValueError(f"norm must be one of {', '.join(_ORDERS)}, got {norm!r}")
+    return cast(NormName, norm)
+
+
+def mechanism_norm(mechanism: str, *, dim: int) -> NormName:
+    """Norm of the ball in which the mechanism takes its inputs; a ValueError if a plan cannot take it."""
+    if registry.kind_of(mechanism) is registry.Kind.CATEGORIES:
+        raise ValueError(f"{mechanism} takes categories, not vectors")
+    built = registry.get(mechanism, local_epsilon=1.0, dim=dim)
+    if built.domain not in get_args(NormName):
+        raise ValueError(f"{mechanism} takes {built.domain}, not vectors")
+    if built.local_delta > 0:
+        raise ValueError(f"reports of {mechanism} are (ε0, δ0)-LDP, which a plan does not account for")
+    return check_norm(built.domain)
+
+
+def enclosing_radius(*, radius: float, norm: NormName, within: NormName, dim: int) -> float:
+    r"""Radius of the smallest ball of norm ``within`` around a ball of norm ``norm``, both centred at 0.
+
+    :math:`r \max(1, d^{1/q - 1/p})` for a p-ball in a q-ball.
+    """
+    p, q = _ORDERS[check_norm(norm)], _ORDERS[check_norm(within)]
+    return checks.radius(radius) * math.pow(checks.dim(dim), max(0.0, 1 / q - 1 / p))
+
+
+def report_error(
+    mechanism: str, *, local_epsilon: float, dim: int, radius: float, norm: NormName
+) -> ReportError:
+    """The mechanism's error on clients in a ball, set up for the smallest ball of its own norm that holds it.
+
+    Args:
+        mechanism: its registered name.
+        local_epsilon: ε0 of one report.
+        dim: d, length of a client's vector.
+        radius: of the clients' ball.
+        norm: of the clients' ball.
+    """
+    own = mechanism_norm(mechanism, dim=dim)
+    size = enclosing_radius(radius=radius, norm=norm, within=own, dim=dim)
+    built = registry.get(mechanism, local_epsilon=local_epsilon, dim=dim, radius=size)
+    return ReportError(variance=built.worst_variance, bits=built.bits_per_report)
+
+
+def sampling_error(*, population: int, cohort: int, sampling: Sampling, spread: float) -> float:
+    """Mean squared error of one round's average that sampling alone causes, as if the reports were exact.
+
+    Args:
+        population: n, the number of clients.
+        cohort: k, the expected number where clients join on their own.
+        sampling: how the cohort is chosen.
+        spread: S, root mean square distance of the clients' vectors from their mean. Where clients join on
+            their own, under Poisson sampling and random check-in, the sum of the reports is divided by the
+            expected number of them, so its size fluctuates too: S is then the distance from zero, and the
+            error (1 - k/n)·S²/k.
+    """
+    if cohort == population:
+        return 0.0
+    if sampling in (Sampling.POISSON, Sampling.CHECK_IN):
+        return (1 - cohort / population) * spread**2 / cohort
+    return (population - cohort) / (population - 1) * spread**2 / cohort
+
+
+def gaussian_mse(*, target_epsilon: float, delta: float, sensitivity: float, dim: int) -> float:
+    r"""Mean squared error d·σ² of the analytic Gaussian mechanism, exact to twelve digits.
+
+    σ is the least with :math:`Φ(\frac{Δ}{2σ} - \frac{εσ}{Δ}) - e^{ε} Φ(-\frac{Δ}{2σ} - \frac{εσ}{Δ}) \le δ`
+    (Balle and Wang 2018, Theorem 8), where Δ, ``sensitivity``, is the ℓ2 distance between the means of
+    neighbouring datasets.
+    """
+
+    def excess(log_ratio: float) -> float:
+        ratio = math.exp(log_ratio)  # σ/Δ
+        near, far = 0.5 / ratio - target_epsilon * ratio, -0.5 / ratio - target_epsilon * ratio
+        first, second = float(special.log_ndtr(near)), target_epsilon + float(special.log_ndtr(far))
+        spent = -math.exp(first) * math.expm1(min(second - first, 0.0))
+        return math.log(max(spent, _TINY) / delta)
+
+    widest = math.log(math.sqrt(2 * math.log(2.5 / delta)) / target_epsilon + 2)
+    narrowest = -0.5 * math.log(target_epsilon + 60 * (1 + math.log(1 / delta))) - 3
+    root = zero_between(excess, narrowest, widest + 1, xtol=1e-13)
+    return dim * (sensitivity * math.exp(root)) ** 2

@@ -1,0 +1,407 @@
+"""Sums whose noise is fair coins, tossed by all clients: P_1D, P_vec and histograms."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from scipy import special
+from torch import Tensor
+from typing_extensions import override
+
+from shuffle_plugins.accounting import Adversary, PrivacyTarget, Sampling, SumRound
+from shuffle_plugins.accounting.pairs.gaussian_cover import (
+    FEWEST_COMPARED,
+    FEWEST_TRIALS,
+    LONG_ROUNDOFF,
+    MOST_TRIALS,
+    covering_deviation,
+    gaussian_cover,
+    log_ratio,
+)
+from shuffle_plugins.core import Count, Dim, Radius, Reports, Rows, checks
+from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
+from shuffle_plugins.protocols.draws import (
+    COINS_AT_ONCE,
+    DISTANCE,
+    MOST_COINS,
+    RATIO,
+    drawn_range,
+    heads,
+)
+from shuffle_plugins.protocols.histograms import Histogram, HistogramProtocol
+from shuffle_plugins.protocols.lattices import (
+    MOST_LEVELS,
+    Categories,
+    FixedPoint,
+    Interval,
+    Lattice,
+    Levels,
+    OneHot,
+)
+from shuffle_plugins.protocols.sums import (
+    CountSum,
+    Tally,
+    TargetUnreachable,
+    check_clips,
+    honest_population,
+)
+from shuffle_plugins.randomness import Randomness, secure
+
+_DISTANCE_SHARE = 0.01  # of δ, that may be spent on the distance of coins from the Gaussian
+_TAIL_SHARE = 1e-3  # of δ, that the accountant spends on tails where the distance is charged to ε
+_CHARGED = 1e-3  # of ε, that the distance may cost there
+_UNAIMED = 1e-13  # distance of all coordinates' coins, where no target is known: little even in 10^5 rounds
+_KNOWN = 1 << 20  # coins whose closeness to a Gaussian says how close others are
+_CLOSEST = 1 << 32  # coins; more are cut into parts, and come no closer
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoinSum(CountSum):
+    """Each client rounds its datum to a lattice and adds ``coins`` fair coins to every coordinate.
+
+    Its messages are labelled bits: span + coins of them per coordinate, of which x̂_j − lowest + heads are
+    ones. The shuffler mixes everybody's; what is left is one count per coordinate (:meth:`tally`). So a
+    client's report is its counts. Cheu, Joseph, Mao, Peng 2022, Algorithm 1, at p = ½, which gives the most
+    noise per message. ``docs/proofs/sums.md`` says what it costs.
+
+    Attributes:
+        levels: g, lattice steps per radius, or per interval.
+        coins: b, fair coins per client and coordinate.
+    """
+
+    lattice_type: ClassVar[type[Any]]
+
+    levels: Levels
+    coins: Count
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cohort * self.coins > MOST_COINS:
+            raise ValueError(
+                f"{self.coins:,} coins from each of {self.cohort:,} clients are more than can be drawn, "
+                f"{MOST_COINS:,}: ask for less noise, a larger ε or δ, or a larger overhead"
+            )
+        _ = self.round()
+
+    @cached_property
+    def lattice(self) -> Lattice:
+        """How data become integers."""
+        names = [each.name for each in fields(self.lattice_type)]
+        built: Lattice = self.lattice_type(**{name: getattr(self, name) for name in names})
+        return built
+
+    @override
+    @classmethod
+    def of_noise(
+        cls,
+        noise: float,
+        *,
+        target: PrivacyTarget | None,
+        cohort: int,
+        honest_fraction: float,
+        overhead: float = 0.02,
+        **data: Any,
+    ) -> Self:
+        """The protocol with about the fewest messages whose covering Gaussian has at least this noise.
+
+        Without a target more noise never gets fewer coins, nor a Gaussian of less noise: ε falls as noise
+        grows.
+
+        Args:
+            noise, target, cohort, honest_fraction: as of :meth:`SummingProtocol.of_noise`.
+            overhead: share of variance that may be spent on rounding and on the cover, beyond what the
+                Gaussian mechanism needs; less costs more messages.
+            data: the fields of the lattice, without its levels.
+        """
+
+        def lattice(levels: int) -> Lattice:
+            found: Lattice = cls.lattice_type(levels=levels, **data)
+            return found
+
+        dim = lattice(1).size
+        levels, coins = _fewest_coins(
+            noise,
+            lattice=lattice,
+            cohort=cohort,
+            honest=honest_population(cohort, honest_fraction),
+            overhead=checks.number("overhead", overhead, above=0, at_most=1),
+            trials=_close_trials(_UNAIMED / dim) if target is None else _enough_trials(target, dim=dim),
+            steady=target is None,
+        )
+        return cls(cohort=cohort, levels=levels, coins=coins, honest_fraction=honest_fraction, **data)
+
+    # -- what it costs ----------------------------------------------------------------------------------
+
+    @override
+    def round(
+        self,
+        *,
+        population: int | None = None,
+        cohort: float | None = None,
+        sampling: Sampling | None = None,
+        adversary: Adversary = Adversary.MODEL_OBSERVER,
+        participation: float | None = None,
+    ) -> SumRound:
+        present = self.participants(population=population, cohort=cohort, sampling=sampling)
+        return SumRound(
+            sensitivity=self.lattice.sensitivity,
+            attained=self.lattice.attained,
+            trials=present.honest * self.coins,
+            coin_distance=DISTANCE,
+            # Whether drawn for all clients at once, in so many parts, or by each for itself.
+            coin_ratio=RATIO * present.reports * (1 + self.cohort * self.coins // COINS_AT_ONCE),
+            dim=self.lattice.size,
+            population=present.population,
+            cohort=present.reports,
+            sampling=present.sampling,
+            adversary=adversary,
+            participation=participation,
+            norm=None if participation is None else self.lattice.norm_bound,
+        )
+
+    @override
+    def secret_round(self, *, answered: int, participation: float) -> SumRound:
+        return self.round(cohort=answered, participation=participation)
+
+    @property
+    def noise_variance(self) -> float:
+        """Variance of the coins in one coordinate of the sum, in squared units of the data."""
+        return self.cohort * self.coins / 4 * self.lattice.step**2
+
+    @property
+    def worst_variance(self) -> float:
+        """Bound on E‖estimate − Σ x_i‖²: the coins' noise, and rounding."""
+        rounding = self.cohort * self.lattice.rounding_variance * self.lattice.step**2
+        return self.lattice.size * (self.noise_variance + rounding)
+
+    @property
+    @override
+    def size(self) -> int:
+        return self.lattice.size
+
+    @property
+    @override
+    def messages_per_coordinate(self) -> int:
+        return self.lattice.span + self.coins
+
+    @property
+    def counts(self) -> CountRange:
+        """A client's ones in each coordinate: its datum, and as few or many coins as can be drawn."""
+        low, high = drawn_range(self.coins)
+        return CountRange(self.lattice.size, low, high + self.messages_per_coordinate - self.coins)
+
+    # -- what is done -----------------------------------------------------------------------------------
+
+    @override
+    def randomize(
+        self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
+    ) -> Reports:
+        check_clips(clip)
+        source = secure(randomness)
+        values = self.lattice.encode(x, randomness=source)
+        coins = heads(self.coins, values.numel(), randomness=source).reshape(values.shape)
+        return self.layout.reports(values - self.lattice.lowest + coins.to(values.device))
+
+    @override
+    def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
+        total = self.lattice.encoded_sum(x, randomness=secure(randomness))
+        return total - (len(x) if isinstance(x, Tensor) else x.num_rows) * self.lattice.lowest
+
+    @override
+    def common_noise(self, *, randomness: Randomness | None = None) -> Tensor:
+        """Heads among the coins of all clients, int64 (size,) on the CPU: one draw for the whole sum."""
+        return heads(self.cohort * self.coins, self.lattice.size, randomness=randomness)
+
+    @override
+    def _estimated(self, numbers: Tensor, reports: int) -> Tensor:
+        return self.lattice.in_units(numbers.double() - reports * (self.coins / 2 - self.lattice.lowest))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalarSum(CoinSum):
+    """The sum of clients' numbers: Cheu, Joseph, Mao, Peng 2022, Algorithm 1. See :class:`CoinSum`.
+
+    Data are (clients, 1).
+
+    Attributes:
+        upper: Δ; numbers are in [0, upper], and brought inside if they are not.
+    """
+
+    name: ClassVar[str] = "scalar-sum"
+    lattice_type: ClassVar[type[Any]] = Interval
+
+    upper: Radius = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorSum(CoinSum, PrivateSum):
+    """The sum of clients' vectors, with the noise of the Gaussian mechanism and no trusted aggregator.
+
+    Cheu, Joseph, Mao, Peng 2022, Algorithm 2: Algorithm 1 in every coordinate, under its label. See
+    :class:`CoinSum` for what a client sends.
+
+    Attributes:
+        dim: d, length of a client's vector.
+        radius: ℓ2 radius of the ball; longer vectors are scaled onto it.
+    """
+
+    name: ClassVar[str] = "vector-sum"
+    privacy_parameter: ClassVar[PrivacyParameter] = "noise_multiplier"
+    norm: ClassVar[Norm] = Norm.L2
+    lattice_type: ClassVar[type[Any]] = FixedPoint
+
+    dim: Dim
+    radius: Radius = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistogramSum(HistogramProtocol, CoinSum):
+    """How many clients hold each category, with the Gaussian mechanism's noise and no trusted aggregator.
+
+    P_1D (Cheu, Joseph, Mao, Peng 2022, Algorithm 1) in every category at once. A client sends ``levels`` ones
+    under its own category's label and ``coins`` fair coins under every label; see :class:`CoinSum`. Nothing
+    is rounded, and replacing a client moves two counts by one: a sensitivity of exactly √2.
+
+    Data are int64 (clients,), categories in [0, categories). Estimates are in clients.
+
+    Attributes:
+        categories: K, at least 2.
+    """
+
+    name: ClassVar[str] = "histogram-sum"
+    lattice_type: ClassVar[type[Any]] = OneHot
+
+    categories: Categories
+
+    def contrast_round(
+        self,
+        *,
+        population: int | None = None,
+        cohort: float | None = None,
+        sampling: Sampling | None = None,
+        adversary: Adversary = Adversary.MODEL_OBSERVER,
+    ) -> SumRound:
+        """The round of an adversary that looks at the difference of two counts alone.
+
+        That is a function of what is seen, in which a client moves from one category to the other by twice
+        ``levels``, under the coins of both. So what an accountant says of this round from below holds for
+        :meth:`round` too, and comes within some per cent of what that says from above. Arguments and
+        errors as of :meth:`round`.
+        """
+        whole = self.round(population=population, cohort=cohort, sampling=sampling, adversary=adversary)
+        distance = 2 * self.levels
+        return replace(
+            whole,
+            sensitivity=float(distance),
+            attained=distance,
+            trials=2 * whole.trials,
+            coin_distance=min(1.0, 2 * whole.coin_distance),
+            coin_ratio=None if whole.coin_ratio is None else 2 * whole.coin_ratio,
+            dim=1,
+        )
+
+    @property
+    def influence(self) -> float:
+        """How much one client can add to a count at most, whatever possible messages it sends, in clients."""
+        return self.messages_per_coordinate / self.levels
+
+    @override
+    def _reach(self, error: float, *, reports: int) -> float:
+        """The exact quantile of one category's coins, everybody's; rounded up by a coin or two."""
+        trials = self.cohort * self.coins
+        below = math.floor(float(special.bdtrik(error / 2, trials, 0.5))) - 1
+        return (trials / 2 - max(below, 0)) / self.levels
+
+    @override
+    def estimate(self, total: Tensor | Tally, *, reports: int | None = None) -> Histogram:
+        """Unbiased counts and frequencies of the clients that answered; as :meth:`histogram`."""
+        return self.histogram(total, reports=reports)
+
+
+def _enough_trials(target: PrivacyTarget, *, dim: int) -> int:
+    """Coins that are close enough to their Gaussian for a target.
+
+    How far coins are from a Gaussian, in total variation, can be certified down to a limit only, and is
+    charged 1 + e^ε times to δ, for each step and coordinate. If that is more than a hundredth of δ, the
+    accountant bounds the ratio of their likelihoods instead and charges it to ε.
+    """
+    log_factor, coordinates = float(np.logaddexp(0.0, target.epsilon)), target.num_steps * dim
+    factor = math.exp(min(log_factor, 700.0)) * coordinates
+    if factor * (DISTANCE + LONG_ROUNDOFF) <= _DISTANCE_SHARE * target.delta:
+        return _close_trials(_DISTANCE_SHARE * target.delta / factor)
+    log_tail = math.log(_TAIL_SHARE * target.delta / 2) - log_factor - math.log(coordinates)
+    ratio = 2 * coordinates * log_ratio(_KNOWN, log_tail=log_tail)
+    return max(_scaled(ratio / (_CHARGED * target.epsilon)), FEWEST_COMPARED)
+
+
+def _close_trials(distance: float) -> int:
+    """About the fewest coins in that total variation of their Gaussian, or the closest that are certified."""
+    return _scaled(gaussian_cover(_KNOWN).distance / distance)
+
+
+def _scaled(factor: float) -> int:
+    """Coins so many times closer to their Gaussian than ``_KNOWN``: both measures fall with their square."""
+    return math.ceil(min(_KNOWN * math.sqrt(factor), _CLOSEST))
+
+
+def _fewest_coins(
+    noise: float,
+    *,
+    lattice: Callable[[int], Lattice],
+    cohort: int,
+    honest: int,
+    overhead: float,
+    trials: int,
+    steady: bool,
+) -> tuple[int, int]:
+    """Levels and about the fewest coins that have at most the overhead more variance than the noise.
+
+    Args:
+        noise: deviation of the covering Gaussian over the sensitivity.
+        lattice: built from its number of levels.
+        cohort, honest: clients in the sum, and those counted on to toss their coins.
+        overhead: share of variance that rounding and cover may take.
+        trials: honest coins that there must be at least, so that they are close to their Gaussian.
+        steady: whether more noise never gets fewer coins, nor a covering Gaussian that deviates by less over
+            the sensitivity. Lattices of few levels then take more coins.
+    """
+
+    def enough(coins: int) -> bool:
+        deviation = covering_deviation(honest * coins)
+
+        def fine(levels: int) -> bool:
+            # With one level more there is the next smaller noise that these coins give. So if those are
+            # within the overhead, all noises are that lie between the two.
+            given = deviation / lattice(levels + steady).sensitivity
+            return spent(levels, coins) <= (1 + overhead) * (given * lattice(levels).diameter) ** 2
+
+        coarsest = lattice(1 + bisect_left(range(1, MOST_LEVELS), True, key=fine))
+        return deviation >= noise * coarsest.sensitivity
+
+    def spent(levels: int, coins: int) -> float:
+        # The coins of dishonest clients are not counted on, so their share is no overhead of the lattice.
+        return honest * coins / 4 + cohort * lattice(levels).rounding_variance
+
+    fewest, most = -(-max(trials, FEWEST_TRIALS) // honest), MOST_TRIALS // honest
+    coins = fewest + bisect_left(range(fewest, most), True, key=enough)
+    while coins <= most:
+        deviation = covering_deviation(honest * coins)
+        # As many levels as these coins can hide.
+        levels = bisect_left(
+            range(1, MOST_LEVELS + 1), True, key=lambda g: deviation < noise * lattice(g).sensitivity
+        )
+        if levels == MOST_LEVELS or (
+            levels and spent(levels, coins) <= (1 + overhead) * (noise * lattice(levels).diameter) ** 2
+        ):
+            return levels, coins
+        coins += 1 + coins // 256
+    raise TargetUnreachable(
+        f"a noise multiplier of {noise:.3g} needs more coins than can be accounted for, within an overhead "
+        f"of {overhead:g}: ask for less noise, a larger δ or a larger overhead"
+    )

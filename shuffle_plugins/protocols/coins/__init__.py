@@ -1,1 +1,0 @@
-"""Sums whose noise is fair coins, tossed by all clients: P_vec and its kin."""

@@ -1,0 +1,365 @@
+"""Sums of vectors in an ℓ2 ball by the Poisson binomial mechanism: a few random bits per coefficient."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Annotated, Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from shuffle_plugins.accounting import Adversary, PoissonBinomialRound, PrivacyTarget, Sampling
+from shuffle_plugins.compressors import KashinFrame
+from shuffle_plugins.core import Dim, LocalEpsilon, Radius, Reports, Rows, checks, rows_at_once, whole_number
+from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
+from shuffle_plugins.mechanisms.signs.randomized_response import SignThresholds
+from shuffle_plugins.protocols.lattices import compiled_kernels
+from shuffle_plugins.protocols.sums import (
+    CountSum,
+    Tally,
+    TargetUnreachable,
+    check_clips,
+    honest_population,
+)
+from shuffle_plugins.randomness import WHOLE, Randomness, secure
+
+MOST_BITS_EACH = (1 << 20) - 1  # of one client in one coordinate
+
+_STRETCH = 1.05  # ‖coefficients‖ over ‖vector‖, at most: a Kashin frame keeps to it but for few vectors
+_ROUNDING = 1e-9  # relative, by which rounding may move a norm
+_BITS, _COEFFICIENTS = 1 << 16, 1 << 19  # handled at a time: the first stay in a processor's own cache
+_LEVELS = 32  # of values in the dataset that bounds a round from below
+_LOUDEST = 0.97  # largest gain of a bit that is tried; of a louder bit the other clients hide little
+_SKEW = 50.0  # times gain/√crowd: what a crowd's skew costs of the variance, roughly; for the choice alone
+_PRECISION = 5e-4  # relative, of the noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoissonBinomialSum(CountSum, PrivateSum):
+    r"""The sum of vectors in an ℓ2 ball by the Poisson binomial mechanism: random bits, and no other noise.
+
+    Chen, Özgür, Kairouz 2022, "The Poisson Binomial Mechanism for unbiased federated learning with secure
+    aggregation". A Kashin frame, public and linear, represents a vector by D coefficients of which none is
+    large. For each a client sends ``bits`` bits, each a one with probability :math:`(1 + τ v)/2`, v in
+    [−1, 1] the coefficient in units of :attr:`coefficient_radius`. What is seen is one count per
+    coefficient, as in a :class:`VectorSum`; the randomness of the bits is the noise. The privacy cost depends
+    on the ℓ2 norm of all of a client's coefficients together (``docs/proofs/counts.md``).
+
+    Attributes:
+        dim: d, length of a client's vector.
+        bits: m, how many bits a client sends for each coefficient, in [1, 2**20).
+        message_epsilon: ε0 of one bit, in nats: τ = tanh(ε0/2), rounded down.
+        radius: ℓ2 radius of the ball; longer vectors are scaled onto it.
+        seed: whole number that fixes the frame. It is public and all must use the same.
+    """
+
+    name: ClassVar[str] = "poisson-binomial"
+    privacy_parameter: ClassVar[PrivacyParameter] = "noise_multiplier"
+    norm: ClassVar[Norm] = Norm.L2
+
+    dim: Dim
+    bits: Annotated[int, whole_number(at_most=MOST_BITS_EACH)]
+    message_epsilon: LocalEpsilon
+    radius: Radius = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.round()
+
+    @cached_property
+    def spread(self) -> KashinFrame:
+        """How a vector is spread over coefficients."""
+        return KashinFrame(dim=self.dim, seed=self.seed)
+
+    @cached_property
+    def thresholds(self) -> SignThresholds:
+        """The probabilities of a bit."""
+        return SignThresholds.of(self.message_epsilon)
+
+    @override
+    @classmethod
+    def of_noise(  # type: ignore[override]
+        cls,
+        noise: float,
+        *,
+        target: PrivacyTarget | None,
+        cohort: int,
+        honest_fraction: float,
+        dim: int,
+        seed: int = 0,
+        overhead: float = 0.1,
+        bits: int | None = None,
+        **data: Any,
+    ) -> Self:
+        """The protocol with the fewest bits, of the form 2^k − 1, that is as private as a Gaussian.
+
+        Args:
+            noise, target, cohort, honest_fraction: as of :meth:`SummingProtocol.of_noise`.
+            dim, seed: as the fields.
+            overhead: how much larger the variance may be, in (0, 1], than in the limit of many quiet bits.
+            bits: m; chosen by default.
+            data: ``radius``.
+        """
+        honest = honest_population(cohort, honest_fraction)
+        spread = KashinFrame(dim=checks.dim(dim), seed=seed)
+        checks.number("overhead", overhead, above=0, at_most=1)
+        distance = _distance(spread)
+        if bits is None:
+            bits = _fewest_bits(honest=honest, distance=distance, noise=noise, overhead=overhead)
+        checks.whole("bits", bits, at_most=MOST_BITS_EACH)
+
+        def round_of(gain: float) -> PoissonBinomialRound:
+            return PoissonBinomialRound(
+                dim=spread.size,
+                bits=bits,
+                flip=_flip(SignThresholds.of(2 * math.atanh(gain))),
+                distance=distance,
+                population=honest,
+                cohort=honest,
+            )
+
+        gain = _loudest_gain(noise, start=_gain(honest / bits, distance * noise), round_of=round_of)
+        return cls(
+            dim=dim,
+            cohort=cohort,
+            bits=bits,
+            message_epsilon=2 * math.atanh(gain),
+            seed=seed,
+            honest_fraction=honest_fraction,
+            **data,
+        )
+
+    # -- what it costs ----------------------------------------------------------------------------------
+
+    @override
+    def round(
+        self,
+        *,
+        population: int | None = None,
+        cohort: float | None = None,
+        sampling: Sampling | None = None,
+        adversary: Adversary = Adversary.MODEL_OBSERVER,
+        participation: float | None = None,
+    ) -> PoissonBinomialRound:
+        present = self.participants(population=population, cohort=cohort, sampling=sampling)
+        return PoissonBinomialRound(
+            dim=self.size,
+            bits=self.bits,
+            flip=_flip(self.thresholds),
+            distance=_distance(self.spread),
+            population=present.population,
+            cohort=present.reports,
+            honest=None if present.honest == present.reports else present.honest,
+            sampling=present.sampling,
+            adversary=adversary,
+            participation=participation,
+            attained=_attained(self.dim, self.seed),
+        )
+
+    @override
+    def secret_round(self, *, answered: int, participation: float) -> PoissonBinomialRound:
+        return self.round(cohort=answered, participation=participation)
+
+    @property
+    def size(self) -> int:
+        """D, coefficients of a vector: twice the next power of two."""
+        return self.spread.size
+
+    @property
+    def coefficient_radius(self) -> float:
+        """Bound on the absolute value of every coefficient, in units of the data."""
+        return self.spread.level * self.radius / math.sqrt(self.size)
+
+    @property
+    def worst_variance(self) -> float:
+        """Bound on E‖estimate − Σ x_i‖² over data whose coefficients are not shortened."""
+        each = self.cohort / (self.bits * self.thresholds.gain**2)
+        return self.dim * each * self.coefficient_radius**2  # the frame is tight: size·column_square = dim
+
+    @property
+    @override
+    def messages_per_coordinate(self) -> int:
+        return self.bits
+
+    @property
+    def counts(self) -> CountRange:
+        """A client's ones for each coefficient: from none to all of its bits."""
+        return CountRange(self.size, 0, self.bits)
+
+    # -- what is done -----------------------------------------------------------------------------------
+
+    @override
+    def randomize(
+        self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
+    ) -> Reports:
+        check_clips(clip)
+        rows = self._checked(x)
+        counts = torch.zeros(rows.num_rows, self.size, dtype=torch.int64)
+        for clients, columns, ones in self._drawn(rows, secure(randomness)):
+            counts[clients, columns] += ones.cpu()
+        return self.layout.reports(counts)
+
+    @override
+    def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
+        total = torch.zeros(self.size, dtype=torch.int64)
+        for _, columns, ones in self._drawn(self._checked(x), secure(randomness)):
+            total[columns] += (ones[0] if len(ones) == 1 else ones.sum(dim=0)).cpu()
+        return total
+
+    @override
+    def _sum(self, total: Tensor | Tally, *, reports: int | None = None) -> Tensor:
+        if isinstance(total, Tally) and total.bits.shape == (self.labels,):
+            # It says of each label how many bits came, also where some are missing.
+            return self._of_surplus(2 * total.ones.double() - total.bits.double())
+        return super()._sum(total, reports=reports)
+
+    @override
+    def _estimated(self, numbers: Tensor, reports: int) -> Tensor:
+        return self._of_surplus(2 * numbers.double() - reports * self.bits)
+
+    def _of_surplus(self, surplus: Tensor) -> Tensor:
+        """From ones less zeros under each label to the sum."""
+        values = surplus / (self.bits * self.thresholds.gain)
+        return self.spread.reconstruct(values * self.coefficient_radius)
+
+    def _checked(self, x: Tensor | Rows) -> Rows:
+        rows = Rows.of(x)
+        if rows.dim != self.dim:
+            raise ValueError(f"{self.name} takes vectors of dimension {self.dim}, got {rows.dim}")
+        return rows.finite(rows.l2_norm())[0]
+
+    def _values(self, rows: Rows) -> Tensor:
+        """Coefficients in units of their radius, (clients, size) float64: in [−1, 1], of bounded norm."""
+        found, scale = _representation(self.spread, rows, radius=self.radius)
+        return found.mul(scale).clamp_(-1, 1)
+
+    def _drawn(self, rows: Rows, randomness: Randomness) -> Iterator[tuple[slice, slice, Tensor]]:
+        """How many of some bits are ones: of which clients, of which coefficients, and int32 of both."""
+        few, many = (rows_at_once(self.size, device=rows.device, entries=e) for e in (_BITS, _COEFFICIENTS))
+        width = min(self.size, rows_at_once(1, device=rows.device, entries=_BITS))
+        for first in range(0, rows.num_rows, many):
+            part = rows.narrow(first, min(first + many, rows.num_rows))
+            found, scale = _representation(self.spread, part, radius=self.radius)
+            for start, column in itertools.product(range(0, part.num_rows, few), range(0, self.size, width)):
+                columns = slice(column, column + width)
+                values, factors = found[start : start + few, columns], scale[start : start + few]
+                clients = slice(first + start, first + start + len(values))
+                yield clients, columns, self._ones_of(values, factors, randomness)
+
+    def _ones_of(self, values: Tensor, scale: Tensor, randomness: Randomness) -> Tensor:
+        """How many bits of each client are ones, int32; times ``scale`` values are in [−1, 1]."""
+        half = math.nextafter(WHOLE // 2 - self.thresholds.low, 0)  # a one's chance leaves ½ by at most this
+        ones = torch.zeros(values.shape, dtype=torch.int32, device=values.device)
+        kernels = compiled_kernels() if values.is_cpu else None
+        at_once = rows_at_once(values.numel(), device=values.device, entries=_BITS)
+        for sent in range(0, self.bits, at_once):
+            shape = (min(at_once, self.bits - sent), *values.shape)
+            if kernels is not None:
+                words = randomness.words(math.prod(shape)).view(shape)
+                kernels.add_ones(values.numpy(), scale.numpy(), half, words.numpy(), ones.numpy())
+            else:
+                plus = values.mul(scale).clamp_(-1, 1).mul_(half).to(torch.int64).add_(WHOLE // 2)
+                ones += randomness.bernoulli(plus.expand(shape)).sum(dim=0, dtype=torch.int32)
+        return ones
+
+
+def _representation(spread: KashinFrame, rows: Rows, *, radius: float) -> tuple[Tensor, Tensor]:
+    """Coefficients of each row, and what brings them to units of their radius and a bounded norm."""
+    dense = Rows.of(rows.dense().to(rows.compute_dtype))
+    found = spread.represent(dense)
+    scale = math.sqrt(spread.size) / (spread.level * dense.l2_norm().double().clamp(min=radius))
+    length = torch.linalg.vector_norm(found, dim=1, dtype=torch.float64) * scale
+    most = _distance(spread) / 2 * (1 - _ROUNDING)
+    scale *= most / length.clamp(min=most)
+    return found, scale.unsqueeze(1)
+
+
+@lru_cache(maxsize=64)
+def _attained(dim: int, seed: int) -> tuple[tuple[float, int], ...] | None:
+    """Values of a vector x of full length, as ``PoissonBinomialRound.attained`` takes them.
+
+    Of two unit vectors, along a coordinate and along a vector of the frame, the one with the longer values. A
+    value is rounded down to one of few, which leaks less: bits can be flipped to make it so. None if the
+    values of −x are not those of x with the other sign.
+    """
+    spread = KashinFrame(dim=dim, seed=seed)
+    x = torch.eye(2, dim, dtype=torch.float64)
+    x[-1] = spread.reconstruct(torch.eye(1, spread.size, dtype=torch.float64)[0])
+    x /= torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    values, negated = (
+        found.mul(scale).clamp_(-1, 1)
+        for found, scale in (_representation(spread, Rows.of(rows), radius=1.0) for rows in (x, -x))
+    )
+    if not torch.equal(values, -negated):
+        return None
+    step = values.abs().amax(dim=1, keepdim=True) / _LEVELS
+    levels = (values.abs() * (1 - _ROUNDING) / step).floor() * step
+    best = levels[levels.square().sum(dim=1).argmax()]
+    found, counts = np.unique(best[best > 0].numpy(), return_counts=True)
+    return tuple(zip(found.tolist(), counts.tolist(), strict=True))
+
+
+def _distance(spread: KashinFrame) -> float:
+    """Bound on ‖v − v'‖₂ of two vectors' coefficients, each in units of a coefficient's radius."""
+    longest = min(_STRETCH, spread.level) * math.sqrt(spread.size) / spread.level
+    return 2 * longest * (1 + _ROUNDING)
+
+
+def _flip(thresholds: SignThresholds) -> float:
+    """The least probability of a one, rounded down."""
+    return math.nextafter(thresholds.low / WHOLE, 0)
+
+
+# -- how many bits, and how loud ----------------------------------------------------------------------------
+
+
+def _gain(crowd: float, noise: float) -> float:
+    """τ of a bit, to leading order: how much its probability of being one depends on the client's value."""
+    odds = math.sqrt(crowd) / noise
+    return odds / math.sqrt(1 + odds**2)
+
+
+def _fewest_bits(*, honest: int, distance: float, noise: float, overhead: float) -> int:
+    bits = 1
+    while bits <= MOST_BITS_EACH:
+        gain = _gain(honest / bits, distance * noise)
+        crowd = max((honest - 1) * bits, 1)
+        if (1 + _SKEW * gain / math.sqrt(crowd)) / (1 - gain**2) <= 1 + overhead:
+            return bits
+        bits = 2 * bits + 1
+    raise TargetUnreachable(
+        f"no number of bits protects {honest} clients at a noise multiplier of {noise:.3g}, within an "
+        f"overhead of {overhead:g}: ask for less noise or a larger overhead"
+    )
+
+
+def _loudest_gain(noise: float, *, start: float, round_of: Callable[[float], PoissonBinomialRound]) -> float:
+    """The largest gain, to a part in a thousand, at which a round protects as a Gaussian of this noise."""
+    gain, best, worst = min(start, _LOUDEST), 0.0, math.inf
+    for _ in range(25):
+        try:
+            found = round_of(gain).noise_multiplier / noise
+        except ValueError:  # hardly anybody is hidden
+            found = 0.25
+        if found >= 1:
+            best = max(best, gain)
+            if found <= 1 + 2 * _PRECISION or gain == _LOUDEST or worst <= best * (1 + _PRECISION):
+                return best
+        else:
+            worst = min(worst, gain)
+        gain = min(gain * found / (1 + _PRECISION), _LOUDEST)
+        if best and worst < math.inf and not best * 1.05 < gain < worst / 1.05:
+            gain = math.sqrt(best * worst)
+    if best:
+        return best
+    raise TargetUnreachable(
+        f"these bits do not protect as a Gaussian of noise multiplier {noise:.3g}: send more of them, or ask "
+        "for less noise"
+    )

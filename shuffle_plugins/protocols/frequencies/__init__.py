@@ -1,1 +1,0 @@
-"""Histograms from shuffled one-message reports."""

@@ -1,2 +1,0 @@
-from . import frequencies as frequencies
-from . import sums as sums

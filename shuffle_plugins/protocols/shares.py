@@ -1,0 +1,481 @@
+r"""The sum of numbers by shuffled additive shares: a few messages per client, and a trusted server's noise.
+
+**How far shuffled shares are from telling no more than their sum.** n clients each split a value of Z_q into
+m shares, uniform but for their sum; all nm shares are shuffled (Ishai, Kushilevitz, Ostrovsky, Sahai 2006).
+Let V(x) be the law of what is seen, and U_S that of nm values uniform but for their sum S = Σ x_i, which
+depends on S alone. For every x,
+
+    TV(V(x), U_S) ≤ ½·√(E[q^(C−1)] − 1),
+
+where C is the number of connected components of the random bipartite multigraph with n left and n right
+vertices, all of degree m, whose nm edges are a uniform matching of half-edges.
+
+Proof. The density of V(x) to U_S at y is q^(n−1)·P_π[the blocks of π(y) sum to x]. So its second moment under
+U_S is q^(2n−2) times the probability, over y ∼ U_S and two permutations, that the blocks of both sum to x.
+Those are 2n equations, one per vertex, on nm values, one per edge. If they have a solution they have
+q^(nm−2n+C), out of the q^(nm−1) values of y: the moment is E[q^(C−1)·1{solvable}], and all are solvable if
+all x_i are equal. Cauchy–Schwarz. ∎
+
+Counting components of random graphs goes back to Balle, Bell, Gascón, Nissim 2019, "Improved summation from
+shuffling", and 2020, "Private summation in the multi-message shuffle model". Here the expectation is computed
+and not bounded by a formula:
+
+- The component sizes of labelled structures have an exponential generating function. With
+  w_k = C(n, k)²/C(mn, mk), the probability that given sets would be closed summed over sets, it gives
+  z_n = E[q^(C−1)] by z_n = 1 + Σ_{k<n} ((q + 1)·k/n − 1)·w_k·z_{n−k}.
+- For many clients: if C ≥ 2, a component has at most n/2 vertices on a side, so
+  z_n ≤ 1 + q·Σ_{k≤n/2} w_k·z_{n−k}. For m ≥ 3, w_k falls in n, and in k ≤ n/2. So with
+  W(n) = Σ_{k≤4} w_k + (n/2)·w_5, which falls in n, and Z no less than z_j from j = J to 2J nor
+  1/(1 − q·W(2J)), induction gives z_n − 1 ≤ q·W(n)·Z for all n > 2J.
+
+**Noise in shares.** P[k] ∝ t^|k| is the law of a difference of two geometric variables, and a geometric
+variable the sum of n Pólya (negative binomial) ones of shape 1/n (Goryczka, Xiong 2017; Balle, Bell, Gascón,
+Nissim 2020). A Pólya
+variable in turn adds up a Poisson number of logarithmic ones, P[j] = t^j/(j·L) with L = log 1/(1 − t). So a
+share is a sum of Poisson(2L/n) many logarithmic jumps with random signs: no jump at all for most clients.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, Self
+
+import numpy as np
+import torch
+from scipy.special import gammaln
+from torch import Tensor
+from typing_extensions import override
+
+from shuffle_plugins.accounting import Adversary, Floats, LaplaceRound, PrivacyTarget, Sampling
+from shuffle_plugins.core import (
+    Count,
+    FieldLayout,
+    Positive,
+    Radius,
+    Ranged,
+    ReportLayout,
+    Reports,
+    Rows,
+    checks,
+    whole_number,
+)
+from shuffle_plugins.protocols.lattices import Interval, Levels
+from shuffle_plugins.protocols.sums import SummingProtocol, TargetUnreachable, unreachable
+from shuffle_plugins.randomness import PROBABILITY_BITS, Randomness, secure
+
+MOST_BITS = 62
+FEWEST_SHARES, MOST_SHARES = 3, 64
+WRAPS = 2.0**-40
+"""Bound on the probability that noise takes an honest sum out of the range of its representatives."""
+
+_AT_ONCE = 1 << 18  # clients whose noise is drawn together: memory of a few MB
+_DISTANCE_SHARE = 0.1  # of δ, that may be spent on what shares give away
+_LISTED = 1024  # J
+_CLOSED = 4  # sizes of closed sets that are told apart
+_LARGEST = 600.0  # of an exponent
+_CUT = PROBABILITY_BITS * math.log(2)  # -log of what is left out of the table of jumps
+_MOST_JUMP = 1 << 24
+_MASK = (1 << PROBABILITY_BITS) - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitSum(SummingProtocol):
+    r"""Each client rounds its number, adds its share of discrete Laplace noise, and splits the result.
+
+    It sends m shares, whole numbers mod q that are uniform but for their sum. The shuffler mixes everybody's;
+    the analyzer adds them up mod q. Shuffled shares tell no more than their sum, up to a total variation that
+    :func:`mixing_distance` computes, and the sum bears the noise of a trusted server.
+    Balle, Bell, Gascón, Nissim 2019, "Differentially private summation with multi-message shuffling", and
+    2020, "Private summation in the multi-message shuffle model"; splitting: Ishai, Kushilevitz, Ostrovsky,
+    Sahai 2006.
+
+    q is a power of two, so large that the probability that an honest sum and its noise wrap around is below
+    2**-40. Privacy does not depend on that. Accuracy depends on every message: a client that sends something
+    else, or only some of its shares, can move the sum to any value. If clients may do so, use
+    :class:`ScalarSum`, which bounds a client's influence.
+
+    Data are (clients, 1).
+
+    Attributes:
+        upper: Δ; numbers are in [0, upper], and brought inside if they are not.
+        levels: g, lattice steps from 0 to ``upper``.
+        noise_epsilon: ε0 of the noise: P[k] ∝ e^(−ε0·\|k\|/g), in steps.
+        shares: m, messages per client, in [2, 64].
+    """
+
+    name: ClassVar[str] = "split-sum"
+
+    levels: Levels
+    noise_epsilon: Positive
+    shares: Annotated[int, whole_number(at_least=2, at_most=MOST_SHARES)]
+    upper: Radius = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.round()
+        if self.bits_per_message > MOST_BITS:
+            raise ValueError(
+                f"sums of {self.cohort} clients at {self.levels} levels need {self.bits_per_message} bits, "
+                f"more than {MOST_BITS}: use fewer levels"
+            )
+
+    @override
+    @classmethod
+    def of_noise(
+        cls,
+        noise: float,
+        *,
+        target: PrivacyTarget | None,
+        cohort: int,
+        honest_fraction: float,
+        overhead: float = 0.02,
+        **data: Any,
+    ) -> Self:
+        """Discrete Laplace noise of this deviation over ``upper``, and the fewest shares that hide enough.
+
+        Args:
+            noise, target, cohort, honest_fraction: as of :meth:`SummingProtocol.of_noise`.
+            overhead: share of the noise's variance that rounding may add, in (0, 1].
+            data: ``upper``.
+        """
+        checks.number("overhead", overhead, above=0, at_most=1)
+        if target is None:
+            raise ValueError("the fewest shares follow from a target: use SplitSum.calibrated")
+        noise_epsilon = math.sqrt(2) / noise
+        # Rounding n clients' numbers adds n/4 steps² to noise of about 2·(g/ε0)².
+        levels = max(1, math.ceil(noise_epsilon * math.sqrt(cohort / (8 * overhead))))
+        distance = _DISTANCE_SHARE * target.delta
+        distance /= (1 + math.exp(min(target.epsilon, _LARGEST))) * target.num_steps
+        for shares in range(FEWEST_SHARES, MOST_SHARES + 1):
+            found = cls(
+                cohort=cohort,
+                levels=levels,
+                noise_epsilon=noise_epsilon,
+                shares=shares,
+                honest_fraction=honest_fraction,
+                **data,
+            )
+            if found.distance <= distance:
+                return found
+        raise TargetUnreachable(f"{unreachable(target, cohort=cohort)}, or use ScalarSum")
+
+    # -- what it costs ----------------------------------------------------------------------------------
+
+    @property
+    def lattice(self) -> Interval:
+        """How numbers in [0, upper] become whole numbers in [0, levels]."""
+        return Interval(upper=self.upper, levels=self.levels)
+
+    @property
+    def noise(self) -> PolyaNoise:
+        """The share of discrete Laplace noise that each client adds to its number."""
+        return PolyaNoise(rate=self.noise_epsilon / self.levels, holders=self.honest_cohort)
+
+    @property
+    def distance(self) -> float:
+        """Total variation of what is seen from a function of a sum with discrete Laplace noise."""
+        mixing = mixing_distance(clients=self.honest_cohort, shares=self.shares, modulus=self.modulus)
+        return min(1.0, (mixing + self.noise.distance) * (1 + 1e-12))
+
+    @override
+    def round(
+        self,
+        *,
+        population: int | None = None,
+        cohort: float | None = None,
+        sampling: Sampling | None = None,
+        adversary: Adversary = Adversary.MODEL_OBSERVER,
+    ) -> LaplaceRound:
+        """The round for an accountant, as :meth:`ShuffleProtocol.round`: the same for all of the cohort that
+        answer, if they are ``honest_cohort`` clients or more; a ValueError for fewer.
+        """
+        checks.whole(
+            "cohort",
+            self.cohort if cohort is None else cohort,
+            at_least=self.honest_cohort,
+            at_most=self.cohort,
+        )
+        present = self.participants(population=population, sampling=sampling)
+        return LaplaceRound(
+            noise_epsilon=self.noise_epsilon,
+            sensitivity=self.levels,
+            attained=self.lattice.attained,
+            distance=self.distance,
+            population=present.population,
+            cohort=self.cohort,
+            sampling=Sampling.FULL if present.population == self.cohort else present.sampling,
+            adversary=adversary,
+        )
+
+    @property
+    def noise_variance(self) -> float:
+        """Variance of the noise in the sum, in squared units of the data."""
+        return self.cohort * self.noise.share_variance * self.lattice.step**2
+
+    @property
+    def worst_variance(self) -> float:
+        """Bound on E(estimate − Σ x_i)² if nothing wraps around: the noise's, and n/4 steps² of rounding."""
+        return self.noise_variance + self.cohort / 4 * self.lattice.step**2
+
+    @property
+    def reach(self) -> int:
+        """Steps within which the noise of all clients stays, but for a probability of 2**-40."""
+        return self.noise.reach(cohort=self.cohort, log_probability=math.log(WRAPS))
+
+    @property
+    def modulus(self) -> int:
+        """q, a power of two."""
+        return 1 << self.bits_per_message
+
+    @property
+    def messages_per_client(self) -> int:
+        """Shares that a client sends."""
+        return self.shares
+
+    @property
+    def bits_per_message(self) -> int:
+        """Bits of one share: the shares are numbers mod q = 2**bits."""
+        return (self.cohort * self.levels + 2 * self.reach).bit_length()
+
+    @property
+    def layout(self) -> ReportLayout:
+        """The form of a client's whole report: its shares."""
+        return ReportLayout(self.name, 1, (FieldLayout(self.bits_per_message, self.shares),))
+
+    # -- what is done -----------------------------------------------------------------------------------
+
+    @override
+    def randomize(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Reports:
+        source = secure(randomness)
+        values = self._noisy(x, source)
+        drawn = source.words(len(values) * (self.shares - 1)).reshape(len(values), -1)
+        # Sums wrap around at 2**64, of which q is a divisor.
+        last = values - drawn.sum(dim=1)
+        return self.layout.reports(torch.cat([drawn, last[:, None]], dim=1).bitwise_and_(self.modulus - 1))
+
+    @override
+    def messages(self, reports: Reports) -> list[Reports]:
+        self.layout.check(reports)
+        layout = ReportLayout(self.name, 1, (FieldLayout(self.bits_per_message),))
+        return [layout.reports(shares) for shares in reports.fields[0].values]
+
+    def total(self, reports: Reports) -> Tensor:
+        """The sum of all shares mod q, int64 (1,), in [0, q). Totals of groups add up.
+
+        Args:
+            reports: whole reports, or shuffled messages.
+
+        Raises:
+            ValueError: if they are not this protocol's, or shares are missing: then no sum is left to be
+                read.
+        """
+        shares = reports.fields[0].values
+        layouts = [ReportLayout(self.name, 1, (FieldLayout(self.bits_per_message),)), self.layout]
+        layouts[shares.dim() == 2].check(reports)
+        if shares.numel() % self.shares:
+            raise ValueError(
+                f"{shares.numel()} shares are no multiple of {self.shares}: a client's shares are missing or "
+                "too many, and the sum cannot be read"
+            )
+        return shares.to(torch.int64).sum().remainder(self.modulus).reshape(1)
+
+    def estimate(self, total: Tensor, *, reports: int | None = None) -> Tensor:
+        """Estimate of the clients' sum, float64 (1,): the representative nearest to the middle of all sums.
+
+        Unbiased but for sums that wrap around.
+
+        Args:
+            total: what :meth:`total` returned, or a sum of such; it is read mod q.
+            reports: of how many clients shares are in it, by default of all.
+        """
+        count = checks.whole(
+            "reports", self.cohort if reports is None else reports, at_least=0, at_most=self.cohort
+        )
+        if total.numel() != 1 or total.dtype != torch.int64:
+            raise ValueError(f"a total is one whole number, int64 (1,), got {total!r}")
+        lowest = count * self.levels // 2 - self.modulus // 2
+        nearest = (int(total) - lowest) % self.modulus + lowest
+        return torch.tensor([nearest * self.lattice.step], dtype=torch.float64)
+
+    @override
+    def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
+        rows, source = Rows.of(x), secure(randomness)
+        total = torch.zeros(1, dtype=torch.int64)
+        for start in range(0, rows.num_rows, _AT_ONCE):
+            part = rows.narrow(start, min(start + _AT_ONCE, rows.num_rows))
+            total += self._noisy(part, source).sum()
+        return total
+
+    def _noisy(self, x: Tensor | Rows, randomness: Randomness) -> Tensor:
+        """Each client's rounded number and its share of the noise, int64 (clients,)."""
+        values = self.lattice.encode(x, randomness=randomness).squeeze(1).cpu()
+        return values + self.noise.shares(len(values), randomness=randomness)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolyaNoise(Ranged):
+    r"""Discrete Laplace noise of P[k] ∝ :math:`e^{-rate·|k|}` that ``holders`` clients hold together.
+
+    Attributes:
+        rate: in nats per step.
+        holders: how many shares make up the noise. More only add to it.
+    """
+
+    rate: Positive
+    holders: Count
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if _CUT / self.rate > _MOST_JUMP:
+            raise ValueError(
+                f"noise that falls by {self.rate:.3g} a step is too wide to draw: use fewer levels, or a "
+                "larger ε"
+            )
+
+    @property
+    def share_variance(self) -> float:
+        """Variance of one share, in steps squared: 2t/(1 − t)² over the holders."""
+        return math.exp(-self.rate) * 2 / math.expm1(-self.rate) ** 2 / self.holders
+
+    @property
+    def jumps_per_share(self) -> float:
+        """Expected number of logarithmic jumps in one client's share of the noise."""
+        return 2 * _logarithms(self.rate) / self.holders
+
+    @property
+    def distance(self) -> float:
+        """Bound on the total variation of the sum of ``holders`` drawn shares from discrete Laplace noise.
+
+        Thresholds are out of 2**62: half a unit and a rounding error per outcome of a table, and what the
+        tables leave out, for every client and every jump.
+        """
+        unit = 2.0**-PROBABILITY_BITS
+        jumps = self.jumps_per_share
+        counts, lengths = _tables(self.rate, self.holders)
+        roundoff = 2.0**-50  # relative, of the logarithms and exponentials of float64
+        one_jump = len(lengths) * (unit + 2 * float(np.finfo(np.longdouble).eps)) + 2 * roundoff + unit
+        one_count = (len(counts) + 2) * unit + 4 * roundoff * jumps
+        return min(1.0, self.holders * (one_count + jumps * one_jump))
+
+    def shares(self, count: int, *, randomness: Randomness) -> Tensor:
+        """Draw the shares of so many clients, int64 (count,), on the CPU."""
+        counts, lengths = _tables(self.rate, self.holders)
+        drawn = torch.zeros(count, dtype=torch.int64)
+        for start in range(0, count, _AT_ONCE):
+            part = drawn[start : start + _AT_ONCE]
+            # The number of jumps is that of thresholds above the word; they fall.
+            words = randomness.words(len(part)).bitwise_and_(_MASK)
+            jumps = len(counts) - torch.searchsorted(counts, words, right=True)
+            holders = torch.repeat_interleave(torch.arange(len(part)), jumps)
+            words = randomness.words(len(holders))
+            length = torch.searchsorted(lengths, words & _MASK, right=True) + 1
+            part.index_add_(0, holders, torch.where(words < 0, -length, length))
+        return drawn
+
+    def reach(self, *, cohort: int, log_probability: float) -> int:
+        """Steps that the sum of all clients' shares stays within, but for a probability of e^log_probability.
+
+        Chernoff's bound, with E e^{θk} = ((1 − t)²/((1 − t·e^θ)(1 − t·e^-θ)))^(clients/holders).
+        """
+        return _reach(self.rate, cohort / self.holders, log_probability)
+
+
+@lru_cache(maxsize=256)
+def _reach(rate: float, shape: float, log_probability: float) -> int:
+    theta = rate * (1 - np.geomspace(1e-6, 0.9, 400))
+    moment = -2 * _logarithms(rate) - np.log(-np.expm1(theta - rate)) - np.log(-np.expm1(-theta - rate))
+    bounds = (math.log(2) - log_probability + shape * moment) / theta
+    return math.ceil(float(bounds.min()) * (1 + 1e-9))
+
+
+@lru_cache(maxsize=16)
+def _tables(rate: float, holders: int) -> tuple[Tensor, Tensor]:
+    """Thresholds out of 2**62, increasing: of P[at least i jumps], reversed, and of P[jump ≤ j]."""
+    scale = np.longdouble(2.0**PROBABILITY_BITS)
+    mean = 2 * _logarithms(rate) / holders
+    most = 2
+    while _log_poisson_tail(mean, most) > -_CUT:
+        most += 1
+    i = np.arange(1, most + 1)
+    log_factorial = np.cumsum(np.log(i.astype(np.longdouble)))
+    mass = np.exp(i * np.log(np.longdouble(mean)) - np.longdouble(mean) - log_factorial)
+    counts = np.floor(np.cumsum(mass[::-1]) * scale).astype(np.int64)
+
+    j = np.arange(1, math.ceil(_CUT / rate) + 1).astype(np.longdouble)
+    weight = np.exp(-np.longdouble(rate) * j) / j
+    lengths = np.floor(np.cumsum(weight) / weight.sum() * scale).astype(np.int64)
+    lengths[-1] = 1 << PROBABILITY_BITS
+    return torch.from_numpy(counts), torch.from_numpy(lengths)
+
+
+def _logarithms(rate: float) -> float:
+    """L = log 1/(1 − t)."""
+    return -math.log(-math.expm1(-rate)) if rate < 1 else -math.log1p(-math.exp(-rate))
+
+
+def _log_poisson_tail(mean: float, count: int) -> float:
+    """log of Chernoff's bound on P[Poisson(mean) ≥ count]; 0 where it says nothing."""
+    return min(0.0, count - mean + count * math.log(mean / count)) if count > mean else 0.0
+
+
+@lru_cache(maxsize=1024)
+def mixing_distance(*, clients: int, shares: int, modulus: int) -> float:
+    """Bound on the total variation between shuffled shares and a function of their sum, rounded up.
+
+    Args:
+        clients: n ≥ 1, those who split honestly. Others only add messages that the adversary knows.
+        shares: m ≥ 2, per client; two protect many clients poorly, and their number is limited to 2,048.
+        modulus: q ≥ 2.
+    """
+    checks.whole("clients", clients)
+    checks.whole("shares", shares, at_least=2)
+    checks.whole("modulus", modulus, at_least=2)
+    if clients <= 2 * _LISTED:
+        log_excess = float(_log_excesses(clients, shares, modulus)[clients])
+        excess = math.exp(min(log_excess, _LARGEST))
+    elif shares < FEWEST_SHARES:
+        raise ValueError(f"two shares are accounted for up to {2 * _LISTED} clients; use three or more")
+    else:
+        excess = _excess_of_many(clients, shares, modulus)
+    return min(1.0, 0.5 * math.sqrt(excess * (1 + 1e-5)))
+
+
+def _log_excesses(most: int, shares: int, modulus: int) -> Floats:
+    """log(z_n − 1) for n up to ``most``; the entry at 0 is unused. Rounded up where q + 1 < n."""
+    factorial = gammaln(np.arange(most + 1) + 1.0)
+    shuffles = gammaln(shares * np.arange(most + 1) + 1.0)
+    weights = shuffles - 2 * factorial
+    found = np.full(most + 1, -math.inf)
+    moments = np.zeros(most + 1)
+    for n in range(2, most + 1):
+        k = np.arange(1, n)
+        with np.errstate(divide="ignore"):
+            factor = np.log(np.maximum((modulus + 1.0) * k / n - 1.0, 0.0))
+        terms = factor + weights[1:n] + weights[n - 1 : 0 : -1] - weights[n] + moments[n - 1 : 0 : -1]
+        found[n] = np.logaddexp.reduce(terms)
+        moments[n] = np.logaddexp(0.0, found[n])
+    return found
+
+
+def _excess_of_many(clients: int, shares: int, modulus: int) -> float:
+    """z_n − 1 for more clients than are listed; infinite if the shares are too few to tell."""
+    loss = modulus * _closed(2 * _LISTED, shares)
+    if loss >= 1:
+        return math.inf
+    excesses = _log_excesses(2 * _LISTED, shares, modulus)[_LISTED:]
+    largest = float(np.logaddexp(0.0, excesses.max()))
+    if largest > _LARGEST:
+        return math.inf
+    return modulus * _closed(clients, shares) * max(math.exp(largest), 1 / (1 - loss))
+
+
+def _closed(clients: int, shares: int) -> float:
+    """W(n): bound on the expected number of closed sets of at most half of the clients."""
+    terms = [
+        Fraction(math.comb(clients, k) ** 2, math.comb(shares * clients, shares * k))
+        for k in range(1, _CLOSED + 2)
+    ]
+    return float(sum(terms[:-1]) + Fraction(clients, 2) * terms[-1])

@@ -1,1 +1,0 @@
-"""Sums of additive shares, each client's split into several messages."""

@@ -1,0 +1,559 @@
+"""What all shuffle protocols have in common: who takes part, one calibration, and totals of labelled bits."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from shuffle_plugins.accounting import (
+    FINE,
+    MAX_POPULATION,
+    Adversary,
+    LossComposition,
+    PrivacyTarget,
+    Round,
+    Sampling,
+    gaussian_losses,
+    largest_within,
+    narrowed,
+    participation_losses,
+)
+from shuffle_plugins.core import FieldLayout, Ranged, ReportLayout, Reports, checks, whole_number
+from shuffle_plugins.mechanisms import Reporter, Summation
+
+MOST_MESSAGES = 1 << 28
+"""Messages of all clients together that are listed one by one."""
+
+_LEAST_NOISE, _MOST_NOISE = (
+    0.06,
+    1e7,
+)  # multipliers: with less ε is uselessly large, with more data are drowned
+_PRECISION = 5e-4  # relative, of the noise that a calibration finds
+_FARTHEST = 2.0  # ε over the target's; what lies beyond tells a search nothing more
+
+
+class TargetUnreachable(ValueError):
+    """No parameters keep to the target (ε, δ) with as many clients and rounds."""
+
+
+class Participants(NamedTuple):
+    """Who is in a round, as an accountant counts them.
+
+    Attributes:
+        reports: clients whose messages came.
+        honest: how many of them are counted on.
+        population: of how many they are accounted to be drawn.
+        sampling: how they are drawn.
+    """
+
+    reports: int
+    honest: int
+    population: int
+    sampling: Sampling
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShuffleProtocol(Ranged, Reporter):
+    """Clients send messages to a shuffler, and what it hands on is added up: sums, means, histograms.
+
+    Every protocol is used in the same way::
+
+        accountant.step(protocol.round())  # before anything is released
+        reports = protocol.randomize(data)  # one report for each client: all that it sends
+        messages = protocol.messages(reports)  # the same, message by message, for a Shuffler
+
+    Shuffled messages tell no more than their total. So a shuffler may also be handed whole reports, add them
+    up and hand on the total. An analyzer turns either into an estimate.
+
+    Attributes:
+        cohort: n, how many clients take part in one round, at least 2.
+        honest_fraction: share of the clients that are counted on to follow the protocol, with those who drop
+            out taken off (robust shuffle privacy; Cheu, Joseph, Mao, Peng 2022, Appendix A.3). The guarantee
+            holds whatever the others send or do not send.
+    """
+
+    cohort: Annotated[int, whole_number(at_least=2, at_most=MAX_POPULATION)]
+    honest_fraction: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        honest_population(self.cohort, self.honest_fraction)
+
+    @property
+    def honest_cohort(self) -> int:
+        """Clients of one round that are counted on, at least."""
+        return honest_population(self.cohort, self.honest_fraction)
+
+    @property
+    @abstractmethod
+    def messages_per_client(self) -> int:
+        """Messages that a client's report stands for."""
+
+    @abstractmethod
+    def messages(self, reports: Reports) -> list[Reports]:
+        """The messages that whole reports stand for, a batch for each client, for a ``Shuffler``.
+
+        Raises:
+            ValueError: if the reports are not this protocol's, hold values that no client sends, or stand for
+                more messages than can be listed.
+        """
+
+    @abstractmethod
+    def round(
+        self,
+        *,
+        population: int | None = None,
+        cohort: float | None = None,
+        sampling: Sampling | None = None,
+        adversary: Adversary = Adversary.MODEL_OBSERVER,
+    ) -> Round:
+        """The round for an accountant.
+
+        Sums of vectors also take ``participation``, the probability with which each client adds its datum, by
+        a secret coin of its own; the others add zero in the same way, and all add noise. It counts against
+        everybody who sees the sum alone.
+
+        Args:
+            population: n of the whole training, of whom the cohort is drawn; by default the cohort alone.
+            cohort: clients whose reports really came, by default the field: fewer hide less.
+            sampling: k of n where the population is larger, else everybody, by default.
+            adversary: against whom the guarantee holds.
+
+        Raises:
+            ValueError: if the numbers contradict each other, or too few honest clients are left.
+        """
+
+    def participants(
+        self,
+        *,
+        population: int | None = None,
+        cohort: float | None = None,
+        sampling: Sampling | None = None,
+    ) -> Participants:
+        """Who is in a round, for an accountant; arguments and errors as of :meth:`round`."""
+        reports = checked_cohort(self.cohort if cohort is None else cohort)
+        people = population_of(reports, population)
+        if sampling is None:
+            sampling = Sampling.FULL if people == reports else Sampling.WITHOUT_REPLACEMENT
+        if sampling is Sampling.WITHOUT_REPLACEMENT:
+            people = hiding(people, cohort=reports, honest_fraction=self.honest_fraction)
+        return Participants(reports, honest_population(reports, self.honest_fraction), people, sampling)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummingProtocol(ShuffleProtocol, Summation):
+    """A protocol whose clients' messages make up a sum. Totals are whole numbers.
+
+    A subclass gives :meth:`of_noise` (its parameters for a noise), what a client sends, and the round; it
+    is calibrated here.
+    """
+
+    @property
+    def local_epsilon(self) -> float:
+        """ε0 of all messages of one client together, in nats; infinite if others' noise must protect them."""
+        return self.round().local_epsilon
+
+    @classmethod
+    @abstractmethod
+    def of_noise(
+        cls,
+        noise: float,
+        *,
+        target: PrivacyTarget | None,
+        cohort: int,
+        honest_fraction: float,
+        **data: Any,
+    ) -> Self:
+        """The protocol of few messages that, to leading order, protects as a Gaussian.
+
+        Args:
+            noise: deviation of that Gaussian over the replace-one sensitivity.
+            target: what all rounds together may cost, if it is known.
+            cohort, honest_fraction: as the fields.
+            data: the fields that say what clients hold, and the options of the kind of sum.
+        """
+
+    @classmethod
+    def with_noise(
+        cls, *, cohort: int, noise_multiplier: float, honest_fraction: float = 1.0, **data: Any
+    ) -> Self:
+        """The protocol that, to leading order, protects as a Gaussian of this noise multiplier.
+
+        A vector sum and a Poisson binomial sum protect at least as well. What a sum really costs is for its
+        :meth:`round` to say.
+
+        Args:
+            cohort, honest_fraction: as the fields.
+            noise_multiplier: deviation of that Gaussian over the radius of the data's ball, in each
+                coordinate of the sum. Over the replace-one sensitivity it is half as much.
+            data: as in :meth:`calibrated`.
+        """
+        cls._check_options(data)
+        return cls.of_noise(
+            checks.number("noise_multiplier", noise_multiplier, above=0) / 2,
+            target=None,
+            cohort=checked_cohort(cohort),
+            honest_fraction=honest_fraction,
+            **data,
+        )
+
+    @classmethod
+    def calibrated(
+        cls,
+        *,
+        cohort: int,
+        epsilon: float,
+        delta: float,
+        num_steps: int = 1,
+        population: int | None = None,
+        honest_fraction: float = 1.0,
+        participation: float | None = None,
+        **data: Any,
+    ) -> Self:
+        """The protocol of least noise and few messages whose certified ε at δ is at most ``epsilon``.
+
+        Args:
+            cohort, honest_fraction: as the fields.
+            epsilon: target for all rounds together, replace-one.
+            delta: δ of the target.
+            num_steps: sums that the same people take part in.
+            population: n, if each sum draws ``cohort`` of them without replacement.
+            participation: probability with which each client adds its data, see :meth:`round`.
+            data: the fields that say what clients hold (``dim`` and ``radius``, ``upper``, ``categories``),
+                and options of the kind of sum: ``overhead``, the share of variance in (0, 1] that may be
+                spent to send less; ``failure`` of unary sums; what else is named here is kept as given.
+
+        Raises:
+            ValueError: if a target is out of range.
+            TargetUnreachable: if no such protocol is within the target.
+        """
+        cls._check_options(data)
+        target = PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps)
+        people = population_of(checked_cohort(cohort), population)
+        honest_population(cohort, honest_fraction)
+        share = checks.participation(participation)
+        secret: dict[str, Any] = {} if share is None else {"participation": share}
+        costs: dict[SummingProtocol, float] = {}
+
+        common = {"target": target, "cohort": cohort, "honest_fraction": honest_fraction, **data}
+
+        def cost(quietness: float) -> float:
+            protocol = cls.of_noise(1 / quietness, **common)
+            if protocol not in costs:
+                costs[protocol] = target.cost(protocol.round(population=population, **secret))
+            return min(costs[protocol], _FARTHEST * target.epsilon)
+
+        least = least_noise_multiplier(
+            target,
+            sampling_rate=cohort / hiding(people, cohort=cohort, honest_fraction=honest_fraction),
+            participation=share,
+        )
+        found = largest_within(
+            cost,
+            target=target.epsilon,
+            start=1 / least,
+            lowest=1 / _MOST_NOISE,
+            highest=1 / _LEAST_NOISE,
+            precision=_PRECISION,
+            slope=1.0,
+        )
+        if found is None:
+            raise unreachable(target, cohort=cohort)
+        return cls.of_noise(1 / found, **common)
+
+    @classmethod
+    def _check_options(cls, data: dict[str, Any]) -> None:
+        known = {each.name for each in fields(cls)} | set(inspect.signature(cls.of_noise).parameters)
+        if unknown := set(data) - known:
+            listed = ", ".join(sorted(known - {"noise", "target", "data"}))
+            raise TypeError(f"{cls.__name__} takes no option {', '.join(unknown)}; its options: {listed}")
+
+    @abstractmethod
+    def estimate(self, total: Any, *, reports: int | None = None) -> Any:
+        """Unbiased estimate of the sum over the clients that answered, float64.
+
+        Args:
+            total: what :meth:`total` returned, or a tally of shuffled messages.
+            reports: how many clients' messages are in it. A tally says so by itself, if every one of them
+                sent as many as it should.
+
+        Raises:
+            ValueError: if the total is of another width, or does not say of how many clients it is.
+        """
+
+
+def unreachable(target: PrivacyTarget, *, cohort: int) -> TargetUnreachable:
+    """The error that says so, and what to ask for instead."""
+    return TargetUnreachable(
+        f"no noise reaches ε={target.epsilon:g} at δ={target.delta:.2g} over {target.num_steps} steps among "
+        f"{cohort} clients: ask for a larger ε or δ, fewer steps, or more clients"
+    )
+
+
+def least_noise_multiplier(
+    target: PrivacyTarget, *, sampling_rate: float, participation: float | None = None
+) -> float:
+    """About the least noise multiplier at which Gaussian noise keeps within the target: where searches start.
+
+    Args:
+        target: what all rounds together may cost.
+        sampling_rate: share of the clients that answer in a round.
+        participation: probability with which each of those adds its data; None if all do.
+    """
+
+    def too_little(noise: float) -> bool:
+        common: Any = {"noise_multiplier": noise, "sampling_rate": sampling_rate, "resolution": FINE}
+        try:
+            law = (
+                gaussian_losses(**common)
+                if participation is None
+                else participation_losses(norm=1.0, participation=participation, **common)
+            )
+            return LossComposition([law], [target.num_steps]).epsilon(target.delta) > target.epsilon
+        except ArithmeticError:  # hardly any noise, or more steps than are composed
+            return True
+
+    high = _LEAST_NOISE
+    while too_little(high):
+        high *= 2
+        if high > _MOST_NOISE:
+            raise TargetUnreachable(
+                f"no noise reaches ε={target.epsilon:g} at δ={target.delta:.2g} over {target.num_steps} steps"
+                ": ask for a larger ε or δ, or fewer steps"
+            )
+    return narrowed(too_little, high / 2, high, precision=5e-4)[1]
+
+
+def honest_population(population: int, honest_fraction: float) -> int:
+    """How many of so many clients are counted on.
+
+    The product is rounded down, but for what floating point takes off a whole number: 0.7 of 10 are 7.
+    """
+    checks.number("honest_fraction", honest_fraction, above=0, at_most=1)
+    honest = min(population, math.floor(honest_fraction * population * (1 + 1e-12)))
+    if honest < 1:
+        raise ValueError(f"honest_fraction={honest_fraction!r} of {population} clients is nobody")
+    return honest
+
+
+def population_of(cohort: int, population: int | None) -> int:
+    """Of how many a cohort is drawn: of itself by default."""
+    if population is None:
+        return cohort
+    if type(population) is not int or not cohort <= population <= MAX_POPULATION:
+        raise ValueError(
+            f"population must be a whole number, at least the {cohort} clients of a cohort, "
+            f"at most {MAX_POPULATION:,}, got {population!r}"
+        )
+    return population
+
+
+def hiding(population: int, *, cohort: int, honest_fraction: float) -> int:
+    """Of how many a cohort is accounted to be drawn: those of the population that are counted on.
+
+    Clients that are not honest may tell whether they were drawn. Should none of them have been, the cohort
+    was drawn from the honest ones; it cannot have been drawn from fewer than itself.
+    """
+    return max(cohort, math.floor(honest_fraction * population))
+
+
+def checked_cohort(cohort: object) -> int:
+    """Return a number of clients in one round, in [2, 10**15]; a ValueError if it is anything else."""
+    return checks.whole("cohort", cohort, at_least=2, at_most=MAX_POPULATION)
+
+
+def check_clips(clip: bool) -> None:
+    """Refuse to leave vectors as they are: a sum's guarantee needs its ball."""
+    if not clip:
+        raise ValueError("a sum always clips to its ball: leave clip as it is")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tally:
+    """What is left of shuffled labelled bits. Tallies of disjoint groups of clients add up.
+
+    Once shuffled, messages that are a label and a bit say nothing but how many ones, and how many bits, came
+    under each label: every order of them is equally likely. So who wants the shuffled multiset may be handed
+    the totals, and a client may hand the shuffler its counts, one number per label, instead of its bits.
+
+    Attributes:
+        ones: ones under each label, int64 (labels,).
+        bits: bits under each label, int64 (labels,).
+        foreign: messages with a label that does not exist, which no honest client sends.
+    """
+
+    ones: Tensor
+    bits: Tensor
+    foreign: int = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        if not isinstance(other, Tally):
+            return NotImplemented
+        if self.ones.shape != other.ones.shape:
+            raise ValueError(f"tallies of {len(self.ones)} and of {len(other.ones)} labels do not add up")
+        return Tally(
+            ones=self.ones + other.ones, bits=self.bits + other.bits, foreign=self.foreign + other.foreign
+        )
+
+    def __radd__(self, other: int) -> Tally:
+        """For ``sum(tallies)``, which starts from 0."""
+        return self if other == 0 else NotImplemented
+
+
+class LabelledSum(SummingProtocol):
+    """A sum whose messages are labelled bits: its total is a number for each label.
+
+    A subclass says how many labels there are, and reads what each client sends out of reports.
+    """
+
+    @property
+    @abstractmethod
+    def labels(self) -> int:
+        """How many labels there are, and numbers in a total."""
+
+    @property
+    def bits_per_message(self) -> int:
+        """A label and a bit."""
+        return (self.labels - 1).bit_length() + 1
+
+    @property
+    def message_layout(self) -> ReportLayout:
+        """The form of one message: a label and a bit."""
+        fields = (FieldLayout(self.bits_per_message - 1), FieldLayout(1))
+        return ReportLayout(self.name, self.labels, fields)
+
+    @override
+    def messages(self, reports: Reports) -> list[Reports]:
+        if self.cohort * self.messages_per_client > MOST_MESSAGES:
+            raise ValueError(
+                f"{self.messages_per_client:,} messages from each of {self.cohort:,} clients are too many to "
+                "list: hand the shuffler whole reports, or take a protocol of fewer messages"
+            )
+        layout = self.message_layout
+        return [layout.reports(*self._listed(read)) for read in self._read(reports)]
+
+    def tally(self, messages: Reports) -> Tally:
+        """Count shuffled messages under each label; impossible labels are left out and counted as foreign."""
+        self.message_layout.check(messages)
+        label, bit = (part.values.to(torch.int64) for part in messages.fields)
+        known = label < self.labels
+        label, bit = label[known], bit[known]
+        return Tally(
+            ones=torch.bincount(label[bit == 1], minlength=self.labels),
+            bits=torch.bincount(label, minlength=self.labels),
+            foreign=int((~known).sum()),
+        )
+
+    def senders(self, total: Tensor | Tally) -> int:
+        """How many clients' messages a tally is of.
+
+        Raises:
+            ValueError: if it does not say so: there are not the messages of a whole number of clients, or it
+                is a total alone.
+        """
+        if not isinstance(total, Tally):
+            raise ValueError("a total alone does not say how many clients it is of: pass reports=")
+        sent = self._sent(total)
+        count, rest = divmod(int(sent[0]), self._each)
+        if rest or bool((sent != sent[0]).any()):
+            raise ValueError("these are not the messages of a whole number of clients: pass reports=")
+        return count
+
+    @override
+    def estimate(self, total: Tensor | Tally, *, reports: int | None = None) -> Any:
+        return self._sum(total, reports=reports)
+
+    @override
+    def _sum(self, total: Tensor | Tally, *, reports: int | None = None) -> Tensor:
+        numbers = self._total_of(total) if isinstance(total, Tally) else total
+        if numbers.shape != (self.labels,):
+            raise ValueError(f"a total is ({self.labels},), got {tuple(numbers.shape)}")
+        count = checks.whole("reports", self.senders(total) if reports is None else reports, at_least=0)
+        return self._estimated(numbers, count)
+
+    # -- what kinds of sums differ in -------------------------------------------------------------------
+
+    _each = 1  # messages that a client sends at every place of which it is known how many came
+
+    def _sent(self, tally: Tally) -> Tensor:
+        """How many messages came at every such place, int64 (places,)."""
+        return tally.bits
+
+    def _total_of(self, tally: Tally) -> Tensor:
+        """The total that a tally stands for."""
+        return tally.ones
+
+    @abstractmethod
+    def _estimated(self, numbers: Tensor, reports: int) -> Tensor:
+        """The estimated sum from a total of so many clients, float64."""
+
+    @abstractmethod
+    def _read(self, reports: Reports) -> Any:
+        """What each client sends, an entry each, which :meth:`_listed` takes; refuses what none sends."""
+
+    @abstractmethod
+    def _listed(self, read: Any) -> tuple[Tensor, Tensor]:
+        """Labels and bits of one client's messages."""
+
+
+class CountSum(LabelledSum):
+    """A sum to which clients send equally many bits under each label: a report is a count for each."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Counts of a client, each under its label."""
+
+    @property
+    @abstractmethod
+    def messages_per_coordinate(self) -> int:
+        """Bits that a client sends under each label."""
+
+    @property
+    def labels(self) -> int:
+        """How many labels there are: :attr:`size`."""
+        return self.size
+
+    @property
+    def messages_per_client(self) -> int:
+        """Labelled bits that a client sends."""
+        return self.labels * self.messages_per_coordinate
+
+    @property
+    def layout(self) -> ReportLayout:
+        """The form of a client's whole report: its number of ones under each label."""
+        counts = FieldLayout(self.messages_per_coordinate.bit_length(), self.labels)
+        return ReportLayout(self.name, self.labels, (counts,))
+
+    @override
+    def total(self, reports: Reports) -> Tensor:
+        """Ones under each label in all reports, int64 (labels,); totals of groups of clients add up."""
+        return self._read(reports).sum(dim=0, dtype=torch.int64).cpu()
+
+    @property
+    def _each(self) -> int:  # type: ignore[override]
+        return self.messages_per_coordinate
+
+    @override
+    def _read(self, reports: Reports) -> Tensor:
+        self.layout.check(reports)
+        counts = reports.fields[0].values.reshape(len(reports), self.labels)
+        if self.messages_per_coordinate > 1:
+            counts = counts.to(torch.int64)
+            most = self.messages_per_coordinate
+            if counts.numel() and not (int(counts.min()) >= 0 and int(counts.max()) <= most):
+                raise ValueError(f"a client sent a count outside [0, {most}]: leave its messages out")
+        return counts
+
+    @override
+    def _listed(self, read: Tensor) -> tuple[Tensor, Tensor]:
+        each = self.messages_per_coordinate
+        label = torch.arange(self.labels).repeat_interleave(each)
+        return label, (torch.arange(each)[None, :] < read[:, None].cpu()).reshape(-1)

@@ -1,0 +1,557 @@
+r"""Multi-message mean estimation: flipped bits of sampled coordinates, each shuffled under its tag.
+
+How loudly: a bit of ε0 = v among n others' tells as much as a Gaussian of
+:math:`μ^2 = (e^v - 1)^2/(e^v n) = 4u/n`, :math:`u = \sinh^2(v/2)`, and costs :math:`1/u` of variance; with
+several places it is accounted by its blanket, :math:`2(e^v - 1)^2/((e^v + 1) n)`. Levels of weights W_k add
+up to a variance of :math:`\sum W_k^2/u_k`, least for a given :math:`\sum u_k` where :math:`u_k \propto W_k`.
+As the weights add up to one, it is then :math:`1/\sum u_k` whatever the number of levels: more bits of a
+number cost nothing. Girgis's thesis shares out v in proportion to :math:`W_k^{2/3}`, which is best where ε0
+is what counts and up to a tenth worse here.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Annotated, Any, ClassVar, Self
+
+import numpy as np
+import torch
+from scipy.optimize import brentq
+from torch import Tensor
+from typing_extensions import override
+
+from shuffle_plugins.accounting import Adversary, PrivacyTarget, Sampling, Tag, TaggedRound
+from shuffle_plugins.compressors import KashinFrame, TightFrame
+from shuffle_plugins.core import (
+    Count,
+    Dim,
+    Positive,
+    Radius,
+    ReportLayout,
+    Reports,
+    Rows,
+    checks,
+    one_of,
+    rows_at_once,
+)
+from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
+from shuffle_plugins.mechanisms.signs.bit_planes import (
+    MAX_LEVELS,
+    NEXT_TO_NOTHING,
+    BitPlanes,
+    SampledPlan,
+    plane_leans,
+    plane_weights,
+    worst_excess,
+)
+from shuffle_plugins.mechanisms.signs.coefficients import check_expected, flat_lean, sound_level
+from shuffle_plugins.mechanisms.signs.randomized_response import Constants, SignThresholds
+from shuffle_plugins.mechanisms.signs.representations import Frame, representation
+from shuffle_plugins.protocols.sums import LabelledSum, Tally, check_clips, honest_population
+from shuffle_plugins.randomness import Randomness, secure
+
+_ENTRIES_AT_ONCE = 1 << 20
+_QUIETEST, _LOUDEST = 1e-8, 400.0  # ε0 of one message, where searches end
+_MOST_PLANES = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggedSum(LabelledSum):
+    r"""The thesis's multi-message mean estimation (Girgis 2023, Chapter 3), as a sum.
+
+    A datum is brought to :math:`[-1, 1]^D` and written as ``levels`` bit planes. Of each plane a client draws
+    one coordinate from each of ``samples`` blocks and sends a flipped sign under the label of plane and
+    coordinate. The label's *tag*, its plane and block, gets one message from each client. Messages of one tag
+    are shuffled; the k-th message goes to the k-th shuffler, or all to one (Remark 3.2.1). What stays is how
+    many signs of each kind came under each label.
+
+    All messages of one client together are ``budget``-LDP; shuffled, they cost what :meth:`round`
+    says, by composing what each tag costs exactly. The thesis's constants (144, 48) are not used.
+
+    Attributes:
+        dim: d, length of a client's vector.
+        budget: v, ε0 of all messages of one client together. Planes share it so that the variance of a
+            shuffled sum is least.
+        samples: s, blocks per plane, in [1, D].
+        levels: m, bit planes.
+    """
+
+    only_levels: ClassVar[int | None] = None  # of data that have no more
+
+    dim: Dim
+    budget: Positive
+    samples: Count
+    levels: Count = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.whole("samples", self.samples, at_most=self.size)
+        _ = self.planes, self.round()
+
+    @cached_property
+    def planes(self) -> BitPlanes:
+        """The bits of all tags."""
+        thresholds = tuple(map(SignThresholds.of, self.message_epsilons))
+        return BitPlanes(dim=self.size, plan=self.plan, thresholds=thresholds)
+
+    # -- what kinds of data differ in -------------------------------------------------------------------
+
+    @property
+    def size(self) -> int:
+        """D, coordinates that are sampled."""
+        return self._coefficients(dim=self.dim)
+
+    @classmethod
+    def _coefficients(cls, *, dim: int, **data: Any) -> int:
+        """D for data of these fields."""
+        return checks.dim(dim)
+
+    @property
+    def flat(self) -> float:
+        """How large all coordinates of two opposite data are, at most 1: they make the lower bound."""
+        return 1.0
+
+    def _checked(self, x: Tensor | Rows) -> Rows:
+        rows = Rows.of(x)
+        if rows.dim != self.dim:
+            raise ValueError(f"{self.name} takes vectors of dimension {self.dim}, got {rows.dim}")
+        return rows.finite(rows.linf_norm())[0]
+
+    @abstractmethod
+    def _values(self, rows: Rows, columns: Tensor) -> Tensor:
+        """What is at these coordinates of each datum in [-1, 1]^D, of the shape (clients, …) of columns."""
+
+    @abstractmethod
+    def _in_units(self, sums: Tensor, *, reports: int) -> Tensor:
+        """From the estimated sum in [-1, 1]^D to the one in units of the data, (dim,)."""
+
+    @override
+    @classmethod
+    def of_noise(
+        cls,
+        noise: float,
+        *,
+        target: PrivacyTarget | None,
+        cohort: int,
+        honest_fraction: float,
+        overhead: float = 0.1,
+        levels: int | None = None,
+        samples: int | None = None,
+        **data: Any,
+    ) -> Self:
+        """The protocol of the fewest bits that, to leading order, protects as a Gaussian.
+
+        Args:
+            noise, target, cohort, honest_fraction: as of :meth:`SummingProtocol.of_noise`.
+            overhead: share of variance that fewer bits may cost.
+            levels, samples: m and s; chosen by default.
+            data: the fields that say what clients hold: ``dim``, and what else the class has.
+        """
+        honest, size = honest_population(cohort, honest_fraction), cls._coefficients(**data)
+        plan = _best_plan(
+            size=size,
+            cohort=honest,
+            noise=noise,
+            overhead=checks.number("overhead", overhead, above=0, at_most=1),
+            levels=cls.only_levels if levels is None else levels,
+            samples=samples,
+        )
+        budget = plan.samples * sum(_epsilons(plan.levels, _strength(plan, size, honest, noise)))
+        return cls(
+            cohort=cohort,
+            budget=float(f"{budget:.9g}"),  # parties whose processors round differently agree on it
+            samples=plan.samples,
+            levels=plan.levels,
+            honest_fraction=honest_fraction,
+            **data,
+        )
+
+    # -- what it costs ----------------------------------------------------------------------------------
+
+    @property
+    def plan(self) -> SampledPlan:
+        """The bit planes (levels) and blocks per plane (samples) that a client sends messages on."""
+        return SampledPlan(levels=self.levels, samples=self.samples)
+
+    @property
+    def message_epsilons(self) -> tuple[float, ...]:
+        """ε0 of one message of each plane, in nats; a ValueError if it is below 1e-8 or above 400."""
+        return _level_epsilons(self.plan, self.budget)
+
+    @override
+    def round(
+        self,
+        *,
+        population: int | None = None,
+        cohort: float | None = None,
+        sampling: Sampling | None = None,
+        adversary: Adversary = Adversary.MODEL_OBSERVER,
+        participation: float | None = None,
+    ) -> TaggedRound:
+        present = self.participants(population=population, cohort=cohort, sampling=sampling)
+        single, several = _tag_counts(self.plan, size=self.size)
+        # Of numbers next to 0 the last of several planes is almost certain, too.
+        sizes = (self.flat, self.flat * NEXT_TO_NOTHING)
+        leans = max((plane_leans(size, levels=self.levels) for size in sizes), key=min)
+        counts = [(count, places) for count, places in ((single, False), (several, True)) if count]
+        return TaggedRound(
+            tags=tuple(
+                Tag(local_epsilon=epsilon, count=count, places=places, lean=lean)
+                for epsilon, lean in zip(self.message_epsilons, leans, strict=True)
+                for count, places in counts
+            ),
+            population=present.population,
+            cohort=present.reports,
+            honest=None if present.honest == present.reports else present.honest,
+            opposite=True,
+            sampling=present.sampling,
+            adversary=adversary,
+            participation=participation,
+        )
+
+    @override
+    def secret_round(self, *, answered: int, participation: float) -> TaggedRound:
+        return self.round(cohort=answered, participation=participation)
+
+    @property
+    def tags(self) -> int:
+        """Tags, and messages that a client sends: m·s."""
+        return self.levels * self.samples
+
+    @property
+    def messages_per_client(self) -> int:
+        """Messages that a client sends: one under each tag, m·s."""
+        return self.tags
+
+    @property
+    def labels(self) -> int:
+        """Planes times coordinates, m·D: label k·D + j is coordinate j of plane k."""
+        return self.levels * self.size
+
+    @property
+    def layout(self) -> ReportLayout:
+        """The form of a client's whole report: a place in its block and a bit for each tag, in order."""
+        return ReportLayout(self.name, self.dim, self.planes.layout)
+
+    @property
+    def counts(self) -> CountRange:
+        """A client's sign, or nothing, in each coefficient of each plane: blocks of a plane are disjoint."""
+        return CountRange(self.labels, -1, 1)
+
+    # -- what is done -----------------------------------------------------------------------------------
+
+    @override
+    def randomize(
+        self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
+    ) -> Reports:
+        check_clips(clip)
+        places, bits = self._encoded(self._checked(x), secure(randomness))
+        return self.layout.reports(*self.planes.sent(places, bits))
+
+    def surplus(self, counted: Tally) -> int:
+        """Messages under tags beyond one of each client; honest clients send none."""
+        return int((self._sent(counted) - self.cohort).clamp(min=0).sum())
+
+    @override
+    def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
+        source = secure(randomness)
+        rows = self._checked(x)
+        counts = torch.zeros(self.labels, dtype=torch.int64)
+        step = rows_at_once(max(self.tags, self.size), device=rows.device, entries=_ENTRIES_AT_ONCE)
+        for start in range(0, rows.num_rows, step):
+            part = rows.narrow(start, min(start + step, rows.num_rows))
+            places, bits = self._encoded(part, source)
+            counts += self._added(self.planes.columns(places), bits.to(torch.int64) * 2 - 1)
+        return counts
+
+    @override
+    def total(self, reports: Reports) -> Tensor:
+        """Signs added up under each label, int64 (levels·D,)."""
+        self.layout.check(reports)
+        return self._added(*self.planes.parse(reports))
+
+    @override
+    def _sent(self, tally: Tally) -> Tensor:
+        by_plane = tally.bits.view(self.levels, self.size).cumsum(dim=1)
+        ends = self.planes.blocks.starts() + self.planes.blocks.lengths() - 1
+        before = torch.zeros(self.levels, 1, dtype=torch.int64)
+        return by_plane[:, ends].diff(dim=1, prepend=before).flatten()
+
+    @override
+    def _total_of(self, tally: Tally) -> Tensor:
+        return 2 * tally.ones - tally.bits
+
+    @override
+    def _estimated(self, numbers: Tensor, reports: int) -> Tensor:
+        sums = self.planes.estimate(numbers.view(self.levels, self.size))
+        return self._in_units(sums, reports=reports)
+
+    @override
+    def _read(self, reports: Reports) -> list[tuple[Tensor, Tensor]]:
+        self.layout.check(reports)
+        columns, signs = self.planes.parse(reports)
+        labels = columns + torch.arange(self.levels, device=columns.device)[:, None] * self.size
+        return list(zip(labels.flatten(1), (signs > 0).flatten(1), strict=True))
+
+    @override
+    def _listed(self, read: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return read
+
+    def _encoded(self, rows: Rows, randomness: Randomness) -> tuple[Tensor, Tensor]:
+        """Places within their blocks, and flipped bits, (clients, levels, samples) both."""
+        places = self.planes.draw(rows.num_rows, randomness=randomness, device=rows.device)
+        values = self._values(rows, self.planes.columns(places))
+        return places, self.planes.flip(values, randomness=randomness)
+
+    def _added(self, columns: Tensor, signs: Tensor) -> Tensor:
+        counts: Tensor = self.planes.count(columns, signs).cpu().flatten()
+        return counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class CubeSum(TaggedSum):
+    """The sum of vectors in an ℓ∞ ball: Girgis's thesis, Algorithms 3.5.1 and 3.5.2. See TaggedSum.
+
+    Data are floating (clients, dim).
+
+    Attributes:
+        radius: largest absolute coordinate; larger ones are clipped, each by itself.
+    """
+
+    name: ClassVar[str] = "multi-message-cube"
+
+    radius: Radius = 1.0
+
+    @property
+    def worst_variance(self) -> float:
+        """Largest E‖estimate − Σ x_i‖² over the ball, attained."""
+        return self.cohort * self.radius**2 * self.planes.worst_variance
+
+    def _values(self, rows: Rows, columns: Tensor) -> Tensor:
+        return (rows.gather(columns).double() / self.radius).clamp_(-1, 1)
+
+    def _in_units(self, sums: Tensor, *, reports: int) -> Tensor:
+        return sums * self.radius
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinarySum(TaggedSum):
+    """The sum of vectors of zeros and ones: Girgis's thesis, Algorithms 3.3.1 and 3.3.2. See TaggedSum.
+
+    Data are floating (clients, dim) of zeros and ones. What is not sampled counts as one half, not as zero
+    as in the thesis; that is never worse in the worst case.
+    """
+
+    name: ClassVar[str] = "multi-message-binary"
+    only_levels: ClassVar[int | None] = 1
+
+    def __post_init__(self) -> None:
+        if self.levels != 1:
+            raise ValueError(f"a bit has one plane, got levels={self.levels!r}")
+        super().__post_init__()
+
+    @property
+    def worst_variance(self) -> float:
+        """E‖estimate − Σ x_i‖², the same for all data."""
+        (noise,) = self.planes.noises
+        return self.cohort / 4 * (self.planes.blocks.square_lengths * (noise + 1) - self.dim)
+
+    def _checked(self, x: Tensor | Rows) -> Rows:
+        rows = super()._checked(x)
+        if not all(bool(((block == 0) | (block == 1)).all()) for block in rows.blocks):
+            raise ValueError("the batch has entries that are neither 0 nor 1; nothing was released")
+        return rows
+
+    def _values(self, rows: Rows, columns: Tensor) -> Tensor:
+        return rows.gather(columns).double() * 2 - 1
+
+    def _in_units(self, sums: Tensor, *, reports: int) -> Tensor:
+        return (sums + reports) / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class BallSum(TaggedSum, PrivateSum):
+    """The sum of vectors in an ℓ2 ball: Girgis's thesis, Algorithms 3.6.1 and 3.6.2. See TaggedSum.
+
+    A vector is represented by D coefficients, public and linear, none of which is large; these go the way of
+    :class:`CubeSum`. With a Kashin frame none is ever larger than about 2·radius/√D, so the estimate is
+    unbiased for every vector. A rotation takes one transform (in Opacus, 9 times Opacus's own
+    step instead of 32 to 41) and half as many messages, but its coefficients are only seldom large: they are
+    clipped at √(2 log(2Dn/β))·radius/√D, which for vectors chosen before the seed happens to nobody but with
+    probability β; variance is about ten times a Kashin frame's. Data are floating (clients, dim).
+
+    Attributes:
+        radius: ℓ2 radius of the ball; longer vectors are scaled onto it.
+        frame: ``"kashin"`` or ``"rotation"``.
+        seed: whole number that fixes the frame. It is public and all must use the same.
+        failure: β of a rotation, in (0, 1).
+    """
+
+    name: ClassVar[str] = "multi-message"
+    privacy_parameter: ClassVar[PrivacyParameter] = "noise_multiplier"
+    norm: ClassVar[Norm] = Norm.L2
+
+    radius: Radius = 1.0
+    frame: Annotated[Frame, one_of(Frame)] = Frame.KASHIN
+    seed: int = 0
+    failure: float = 1e-6
+
+    def __post_init__(self) -> None:
+        check_expected(clients=self.cohort, failure=self.failure)
+        super().__post_init__()
+
+    @cached_property
+    def spread(self) -> TightFrame:
+        """How a vector is spread over coefficients."""
+        return representation(self.frame, dim=self.dim, seed=self.seed)
+
+    @property
+    def size(self) -> int:
+        """D, coefficients of a vector: the next power of two, or twice that for a Kashin frame."""
+        return self.spread.size
+
+    @override
+    @classmethod
+    def _coefficients(cls, *, dim: int, frame: Frame | str = Frame.KASHIN, seed: int = 0, **data: Any) -> int:
+        return representation(checks.choice(Frame, "frame", frame), dim=checks.dim(dim), seed=seed).size
+
+    @property
+    def flat(self) -> float:
+        """The coefficients of ±radius·e_1, a row of a Hadamard matrix, over the largest there may be."""
+        return flat_lean(self._level)
+
+    @property
+    def coefficient_radius(self) -> float:
+        """Beyond which a coefficient is clipped, in units of the data."""
+        return self._level * self.radius / math.sqrt(self.size)
+
+    @property
+    def _level(self) -> float:
+        if isinstance(self.spread, KashinFrame):
+            return self.spread.level
+        return sound_level(size=self.size, clients=self.cohort, failure=self.failure)
+
+    @property
+    def worst_variance(self) -> float:
+        """Bound on E‖estimate − Σ x_i‖² over data of which no coefficient is clipped."""
+        planes = self.planes
+        unit = (
+            planes.worst_variance
+            if self.spread.isometric
+            else self.spread.column_square * planes.worst_second_moment
+        )
+        return self.cohort * self.coefficient_radius**2 * unit
+
+    def _checked(self, x: Tensor | Rows) -> Rows:
+        rows = super()._checked(x)
+        return rows.finite(rows.l2_norm())[0]
+
+    def _values(self, rows: Rows, columns: Tensor) -> Tensor:
+        norms = rows.l2_norm().double()
+        scale = self.radius / norms.clamp(min=self.radius) / self.coefficient_radius
+        wanted = columns.flatten(1)
+        if isinstance(self.spread, KashinFrame) or wanted.shape[1] <= self.size.bit_length():
+            values = self.spread.coefficients(rows, wanted)
+        else:
+            values = self.spread.represent(rows.dense().to(rows.compute_dtype)).gather(1, wanted)
+        return (values.double() * scale.unsqueeze(1)).clamp_(-1, 1).view(columns.shape)
+
+    def _in_units(self, sums: Tensor, *, reports: int) -> Tensor:
+        return self.spread.reconstruct(sums) * self.coefficient_radius
+
+
+# -- how many coordinates and bit planes to send, and how loudly --------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def _best_plan(
+    *, size: int, cohort: int, noise: float, overhead: float, levels: int | None, samples: int | None
+) -> SampledPlan:
+    """The plan of fewest bits whose worst variance is within ``overhead`` of the best plan's."""
+    if samples is not None:
+        checks.whole("samples", samples, at_most=size)
+    if levels is not None:
+        checks.whole("levels", levels, at_most=MAX_LEVELS)
+    halved = sorted({-(-size // (1 << j)) for j in range(size.bit_length())})
+    found: list[tuple[float, int, SampledPlan]] = []
+    problem: ValueError | None = None
+    for s in halved if samples is None else [samples]:
+        for m in range(1, _MOST_PLANES + 1) if levels is None else [levels]:
+            plan = SampledPlan(levels=m, samples=s)
+            try:
+                variance = _variance(plan, size=size, strength=_strength(plan, size, cohort, noise))
+            except ValueError as error:
+                problem = error
+                continue
+            index_bits = (-(-size // s) - 1).bit_length()
+            found.append((variance, m * s * (index_bits + 1), plan))
+    if not found:
+        raise ValueError(f"no plan of messages is as loud as that: {problem}")
+    limit = min(variance for variance, _, _ in found) * (1 + overhead) * (1 + 1e-9)
+    good = [entry for entry in found if entry[0] <= limit]
+    return min(good, key=lambda entry: (entry[1], entry[0]))[2]
+
+
+def _tag_counts(plan: SampledPlan, *, size: int) -> tuple[int, int]:
+    """Blocks of one level that have a single place, and those that have more."""
+    short, longer = divmod(size, plan.samples)
+    return (plan.samples - longer, longer) if short == 1 else (0, plan.samples)
+
+
+def _epsilons(levels: int, strength: float) -> tuple[float, ...]:
+    """v_k with sinh²(v_k/2) = strength²·W_k."""
+    return tuple(2 * math.asinh(strength * math.sqrt(weight)) for weight in plane_weights(levels))
+
+
+@lru_cache(maxsize=4096)
+def _level_epsilons(plan: SampledPlan, budget: float) -> tuple[float, ...]:
+    """ε0 of one message of each level, such that all of a client's messages add up to ``budget``."""
+
+    def excess(log_strength: float) -> float:
+        return sum(_epsilons(plan.levels, math.exp(log_strength))) - budget / plan.samples
+
+    return _epsilons(plan.levels, _solved(excess, levels=plan.levels, what=f"budget={budget:g}"))
+
+
+@lru_cache(maxsize=4096)
+def _strength(plan: SampledPlan, size: int, cohort: int, noise: float) -> float:
+    """How loud messages protect, to leading order, as a Gaussian of this noise over the sensitivity."""
+    single, several = _tag_counts(plan, size=size)
+
+    def excess(log_strength: float) -> float:
+        told = -cohort / noise**2
+        for epsilon in _epsilons(plan.levels, math.exp(log_strength)):
+            bit = 4 * math.sinh(epsilon / 2) ** 2
+            told += bit * (single + several * 2 / (1 + math.exp(-epsilon)))
+        return told
+
+    return _solved(excess, levels=plan.levels, what=f"noise_multiplier={2 * noise:g}")
+
+
+def _solved(excess: Callable[[float], float], *, levels: int, what: str) -> float:
+    """The strength at whose logarithm an increasing function is 0."""
+    low = math.log(math.sinh(_QUIETEST / 2)) - math.log(min(plane_weights(levels))) / 2
+    high = math.log(math.sinh(_LOUDEST / 2))
+    if excess(low) > 0 or excess(high) < 0:
+        raise ValueError(
+            f"{what} leaves no message of the {levels} levels between {_QUIETEST:g} and {_LOUDEST:g}: "
+            "send more or fewer messages"
+        )
+    return math.exp(float(brentq(excess, low, high, xtol=1e-13, rtol=1e-14)))
+
+
+def _variance(plan: SampledPlan, *, size: int, strength: float) -> float:
+    """Worst E‖estimate − x‖² of one client's vector in [-1, 1]^size."""
+    short, longer = divmod(size, plan.samples)
+    total = 0.0
+    for k, weight in enumerate(plane_weights(plan.levels)):
+        noise = 1 / (strength**2 * weight)
+        for blocks, length in ((longer, short + 1), (plan.samples - longer, short)):
+            last = k == plan.levels - 1
+            excess = float(worst_excess(np.array([length]), last=last, constants=Constants.EXACT)[0])
+            total += weight**2 * blocks * length * (length * noise + excess)
+    return total

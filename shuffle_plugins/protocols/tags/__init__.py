@@ -1,1 +1,0 @@
-"""Sums of randomised bits that carry a public tag: multi-message mean estimation."""

@@ -1,0 +1,520 @@
+"""Counted unary encoding: clients flip the bits of a vector, and only the sum of each bit is seen."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self
+
+import numpy as np
+import torch
+from scipy import special, stats
+from torch import Tensor
+from typing_extensions import override
+
+from shuffle_plugins.accounting import Adversary, BitEncoding, CountedRound, PrivacyTarget, Sampling
+from shuffle_plugins.core import (
+    Count,
+    Dim,
+    Radius,
+    Reports,
+    Rows,
+    checked_categories,
+    checks,
+    in_range,
+    one_of,
+    rows_at_once,
+)
+from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
+from shuffle_plugins.mechanisms.categories.mixture_oracle import flip_threshold
+from shuffle_plugins.protocols.draws import DRAWN_DISTANCE, drawn_binomials
+from shuffle_plugins.protocols.histograms import HistogramProtocol
+from shuffle_plugins.protocols.sums import CountSum, check_clips, honest_population, unreachable
+from shuffle_plugins.randomness import WHOLE, Randomness, secure
+
+FAILURE = 2.0**-40
+"""Probability that some vector of a cohort has more ones than ``max_weight``, unless another is given."""
+
+LEAST_BIT_EPSILON, MOST_BIT_EPSILON = 1e-3, 40.0
+BitEpsilon = Annotated[float, in_range(above=0, at_most=MOST_BIT_EPSILON)]
+Encoding = Annotated[BitEncoding, one_of(BitEncoding)]
+
+_CHARGED = 1e-2  # share of a target's δ that limits on weight may cost
+_BITS_AT_ONCE = 1 << 20
+# Relative, of binomial tails as SciPy computes them, and more of it for each bit; moved to the safe side.
+_ROUNDOFF, _EACH = 1e-9, 2.0**-52
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnaryCounts(CountSum):
+    r"""Each client flips the bits of a vector of ``size`` bits, and the bits are summed one by one.
+
+    A client's message for a bit is a label and the flipped bit. Shuffled, such messages say nothing but
+    their sums; so do vectors that are added up by a secure sum, such as Prio3MultihotCountVec. That costs far
+    less than shuffling whole vectors, whose bits stay together.
+
+    If an honest client's flipped vector has more than ``max_weight`` ones, the client flips all its bits
+    again. This makes the distribution differ from that of bits flipped once, and the distance is charged to δ
+    (:meth:`round`).
+
+    Attributes:
+        bit_epsilon: ε0 of one bit, in (0, 40]: a zero is sent as a one with probability 1/(e^ε0 + 1).
+        encoding: ``"symmetric"`` flips ones as often as zeros. A whole report of a vector with a single one
+            then has twice the ε0 of a bit. ``"optimal"`` sends a one as a fair coin, and a report has the ε0
+            of a bit once. At equal noise in bits that few clients hold, a client is protected almost twice
+            as well from those who see its own report. In return each client adds a variance of about 1 to
+            the count of a bit that it holds.
+        max_weight: most ones that a report may have after the flips; None for no limit. See
+            :meth:`of_noise` (``failure``).
+    """
+
+    bit_epsilon: BitEpsilon
+    encoding: Encoding = BitEncoding.SYMMETRIC
+    max_weight: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.whole("length", self.size, at_most=1 << 31)
+        if self.max_weight is not None:
+            checks.whole("max_weight", self.max_weight, at_least=self.ones, at_most=self.size)
+            if self.max_weight < self.size < 2 * self.ones:
+                raise ValueError(
+                    f"vectors of {self.size} bits of which {self.ones} may be set have no max_weight below "
+                    f"{self.size}: what it tells of a vector's weight is not accounted where more than half "
+                    "of the bits may be set; leave it out"
+                )
+        _ = self.round()
+
+    # -- what kinds of data differ in -------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def ones(self) -> int:
+        """How many bits of a client's vector may be set before they are flipped."""
+
+    @classmethod
+    @abstractmethod
+    def _shape(cls, **data: Any) -> tuple[int, int]:
+        """Bits of a vector, and ones, for data of these fields."""
+
+    @abstractmethod
+    def _held(self, x: Tensor | Rows, randomness: Randomness) -> Tensor:
+        """Which bits are set for each client, int64 (clients, ones); -1 where there are fewer."""
+
+    @override
+    @classmethod
+    def of_noise(
+        cls,
+        noise: float,
+        *,
+        target: PrivacyTarget | None,
+        cohort: int,
+        honest_fraction: float,
+        encoding: BitEncoding | str = BitEncoding.SYMMETRIC,
+        failure: float | None = FAILURE,
+        **data: Any,
+    ) -> Self:
+        """The protocol that, to leading order, protects as a Gaussian.
+
+        A count's noise over what a client changes it by has the variance n/(4·sinh²(ε0/2)), in the optimal
+        encoding four times that, and a client changes 2·ones counts.
+
+        Args:
+            noise, target, cohort, honest_fraction: as of :meth:`SummingProtocol.of_noise`.
+            encoding: as the field.
+            failure: ``max_weight`` is the least limit that anybody of the cohort exceeds with at most this
+                probability. About 1 + e^ε times of it are charged to δ for each step; where all steps of a
+                target together would have more than a hundredth of δ, the limit is that of a smaller
+                probability. None for no limit, which there is neither where more than half of the bits may be
+                set.
+            data: the fields that say what clients hold: ``dim`` and ``radius``, or ``length`` and ``held``.
+
+        Raises:
+            TargetUnreachable: if the ε0 of a bit would be below 0.001.
+        """
+        kind = checks.choice(BitEncoding, "encoding", encoding)
+        size, ones = cls._shape(**data)
+        share = 1 if kind is BitEncoding.SYMMETRIC else 4
+        honest = honest_population(cohort, honest_fraction)
+        bit_epsilon = min(2 * math.asinh(math.sqrt(share * honest / (8 * ones)) / noise), MOST_BIT_EPSILON)
+        if target is not None and bit_epsilon < LEAST_BIT_EPSILON:
+            raise unreachable(target, cohort=cohort)
+        limit = None
+        if failure is not None:
+            checks.number("failure", failure, above=0, below=1)
+            if target is not None:
+                charged = target.num_steps * (1 + math.exp(min(target.epsilon, 400.0)))
+                failure = min(failure, _CHARGED * target.delta / charged)
+            if size >= 2 * ones:
+                limit = max(
+                    ones,
+                    least_max_weight(
+                        length=size,
+                        ones=ones,
+                        bit_epsilon=bit_epsilon,
+                        encoding=kind,
+                        false_positive_rate=failure / cohort,
+                    ),
+                )
+        return cls(
+            cohort=cohort,
+            bit_epsilon=bit_epsilon,
+            encoding=kind,
+            max_weight=limit,
+            honest_fraction=honest_fraction,
+            **data,
+        )
+
+    # -- what it costs ----------------------------------------------------------------------------------
+
+    @override
+    def round(
+        self,
+        *,
+        population: int | None = None,
+        cohort: float | None = None,
+        sampling: Sampling | None = None,
+        adversary: Adversary = Adversary.MODEL_OBSERVER,
+    ) -> CountedRound:
+        present = self.participants(population=population, cohort=cohort, sampling=sampling)
+        return CountedRound(
+            bit_epsilon=self.bit_epsilon,
+            length=self.size,
+            ones=self.ones,
+            encoding=self.encoding,
+            distance=min(1.0, 2 * self.ones * DRAWN_DISTANCE + present.reports * self.false_positive_rate),
+            population=present.population,
+            cohort=present.reports,
+            honest=None if present.honest == present.reports else present.honest,
+            sampling=present.sampling,
+            adversary=adversary,
+        )
+
+    @property
+    def false_positive_rate(self) -> float:
+        """Probability that an honest client's flipped vector has more than ``max_weight`` ones, at most."""
+        if self.max_weight is None:
+            return 0.0
+        return exceeding_probability(
+            self.max_weight,
+            length=self.size,
+            ones=self.ones,
+            bit_epsilon=self.bit_epsilon,
+            encoding=self.encoding,
+        )
+
+    @property
+    def own(self) -> float:
+        """Probability that a one is sent as a one."""
+        return self._own_threshold / WHOLE
+
+    @property
+    def other(self) -> float:
+        """Probability that a zero is sent as a one."""
+        return self._other_threshold / WHOLE
+
+    @property
+    def gain(self) -> float:
+        """How much a one adds to the expected count of its bit: own − other."""
+        return (self._own_threshold - self._other_threshold) / WHOLE
+
+    @property
+    def _other_threshold(self) -> int:
+        return flip_threshold(self.bit_epsilon)
+
+    @property
+    def _own_threshold(self) -> int:
+        symmetric = self.encoding is BitEncoding.SYMMETRIC
+        return WHOLE - self._other_threshold if symmetric else WHOLE // 2
+
+    def variance(self, held: float) -> float:
+        """Variance of one estimated count, for a bit that ``held`` clients of the cohort hold."""
+        own, other = self.own * (1 - self.own), self.other * (1 - self.other)
+        return (held * own + (self.cohort - held) * other) / self.gain**2
+
+    @property
+    def counts_variance(self) -> float:
+        """Bound on the sum over all bits of the variance of the estimated counts."""
+        most = min(self.ones, self.size)
+        held = (most if self.own * (1 - self.own) >= self.other * (1 - self.other) else 0) * self.cohort
+        return self.variance(held) + (self.size - 1) * self.variance(0.0)
+
+    @property
+    def influence(self) -> float:
+        """How much one client can change a single estimated count, whatever it sends."""
+        return 1 / self.gain
+
+    @property
+    @override
+    def messages_per_coordinate(self) -> int:
+        return 1
+
+    # -- what is done -----------------------------------------------------------------------------------
+
+    @override
+    def randomize(self, x: Any, *, randomness: Randomness | None = None, clip: bool = True) -> Reports:
+        check_clips(clip)
+        source = secure(randomness)
+        return self._reports(self._held(x, source), source)
+
+    def _reports(self, held: Tensor, source: Randomness) -> Reports:
+        bits = torch.empty(len(held), self.size, dtype=torch.uint8)
+        rows = rows_at_once(self.size, device=held.device, entries=_BITS_AT_ONCE)
+        for start in range(0, len(held), rows):
+            bits[start : start + rows] = self._flipped(held[start : start + rows], source)
+        return self.layout.reports(bits)
+
+    def _flipped(self, held: Tensor, randomness: Randomness) -> Tensor:
+        thresholds = torch.full((len(held), self.size + 1), self._other_threshold)  # the last is for nobody
+        thresholds.scatter_(1, held % (self.size + 1), self._own_threshold)
+        thresholds = thresholds[:, :-1].contiguous()
+        bits = randomness.bernoulli(thresholds).to(torch.uint8)
+        while self.max_weight is not None:
+            again = bits.sum(dim=1, dtype=torch.int64) > self.max_weight
+            if not bool(again.any()):
+                break
+            bits[again] = randomness.bernoulli(thresholds[again]).to(torch.uint8)
+        return bits
+
+    @override
+    def share(self, x: Any, *, randomness: Randomness | None = None) -> Tensor:
+        """As :meth:`Summation.share`, of bits flipped once, without a limit on the number of ones.
+
+        The number of flips of each bit is drawn at once, not flip by flip.
+        """
+        source = secure(randomness)
+        return self._share(self._held(x, source), source)
+
+    def _share(self, held: Tensor, source: Randomness) -> Tensor:
+        count = torch.bincount(held[held >= 0].flatten(), minlength=self.size).cpu()
+        kept = drawn_binomials(count, threshold=self._own_threshold, randomness=source)
+        return kept + drawn_binomials(len(held) - count, threshold=self._other_threshold, randomness=source)
+
+    @override
+    def _estimated(self, numbers: Tensor, reports: int) -> Tensor:
+        """How many clients hold each bit, float64 (size,)."""
+        return (numbers.double() - reports * self.other) / self.gain
+
+    @override
+    def _read(self, reports: Reports) -> Tensor:
+        bits = super()._read(reports)
+        if self.max_weight is not None and bool((bits.sum(dim=1, dtype=torch.int64) > self.max_weight).any()):
+            raise ValueError(
+                f"a client sent more than {self.max_weight} ones, which no client that follows the protocol "
+                "does: leave its report out"
+            )
+        return bits
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedUnary(HistogramProtocol, UnaryCounts):
+    """How many clients hold each of several bits: histograms, and sums of binary vectors of bounded weight.
+
+    A client's data are a vector of bits, with a one for each category that it holds (unary encoding). Each
+    bit is flipped at random, and only the sum of each bit over all clients is seen. The parameters are those
+    of Prio3MultihotCountVec (draft-irtf-cfrg-vdaf), which adds such vectors up among two aggregators and
+    proves that none has more than ``max_weight`` ones. With ``encoding="symmetric"`` this is the client
+    randomization of draft-wang-ppm-differential-privacy, whose ``EPSILON_0`` is ``bit_epsilon``.
+
+    Data are categories, integers (clients,) in [0, length), or binary vectors (clients, length) with at most
+    ``held`` ones each. Estimates are in clients. Other attributes are those of :class:`UnaryCounts`.
+
+    Attributes:
+        length: bits of a client's vector; for a histogram the number of categories.
+        held: how many ones a client's vector may have at most before its bits are flipped; 1 for a histogram.
+    """
+
+    name: ClassVar[str] = "counted-unary"
+
+    length: Count
+    held: Count = 1
+
+    def __post_init__(self) -> None:
+        self._shape(length=self.length, held=self.held)
+        super().__post_init__()
+
+    @override
+    @classmethod
+    def _shape(cls, *, length: int, held: int = 1) -> tuple[int, int]:  # type: ignore[override]
+        return checks.whole("length", length), checks.whole("held", held, at_most=length)
+
+    @property
+    def size(self) -> int:
+        """Bits of a client's vector: ``length``."""
+        return self.length
+
+    @property
+    def ones(self) -> int:
+        """How many of them may be set: ``held``."""
+        return self.held
+
+    @property
+    def worst_variance(self) -> float:
+        """Largest E‖estimate − counts‖² over all data, attained; in the symmetric encoding all are equal."""
+        return self.counts_variance
+
+    @override
+    def _reach(self, error: float, *, reports: int) -> float:
+        """By Bernstein's inequality, on both sides."""
+        each = max(self.variance(0.0), self.variance(float(self.cohort))) * self.gain**2 / self.cohort
+        log_inverse = -math.log(error / 2)
+        return (
+            log_inverse / 3 + math.sqrt(log_inverse**2 / 9 + 2 * log_inverse * each * reports)
+        ) / self.gain
+
+    def randomize_held(self, held: Tensor, *, randomness: Randomness | None = None) -> Reports:
+        """Randomise as :meth:`randomize` does, for clients that hold one category each, or none.
+
+        Args:
+            held: categories, int64 (clients,); -1 for a client that sets no bit.
+            randomness: source of all random bits; a fresh ``SecureRandomness`` by default.
+        """
+        return self._reports(self._checked_held(held), secure(randomness))
+
+    def share_held(self, held: Tensor, *, randomness: Randomness | None = None) -> Tensor:
+        """Sum as :meth:`share` does, for clients that hold one category each, or none."""
+        return self._share(self._checked_held(held), secure(randomness))
+
+    def _checked_held(self, held: Tensor) -> Tensor:
+        return (checked_categories(held + 1, categories=self.length + 1) - 1).unsqueeze(1)
+
+    @override
+    def _held(self, x: Tensor | Rows, randomness: Randomness) -> Tensor:
+        if isinstance(x, Tensor) and x.dim() == 1:
+            held = checked_categories(x, categories=self.length).unsqueeze(1)
+            return torch.nn.functional.pad(held, (0, self.held - 1), value=-1)
+        if not isinstance(x, Rows):
+            if not isinstance(x, Tensor):
+                raise TypeError(f"data come as a torch tensor, got {type(x).__name__}: convert it first")
+            if x.dim() != 2:
+                raise ValueError(f"data are (clients,) or (clients, length), got shape {tuple(x.shape)}")
+        blocks = x.blocks if isinstance(x, Rows) else (x.detach(),)
+        if sum(block.shape[1] for block in blocks) != self.length:
+            raise ValueError(
+                f"{self.name} takes categories, (clients,), or vectors of {self.length} bits, (clients, "
+                f"{self.length})"
+            )
+        if not all(bool(((block == 0) | (block == 1)).all()) for block in blocks):
+            raise ValueError("the batch has entries that are neither 0 nor 1; nothing was released")
+        bits = torch.cat([block != 0 for block in blocks], dim=1)
+        weights = bits.sum(dim=1)
+        if bool((weights > self.held).any()):
+            raise ValueError(
+                f"a vector has {int(weights.max())} ones, more than held={self.held}; nothing was released"
+            )
+        clients, columns = bits.nonzero(as_tuple=True)
+        place = torch.arange(len(clients)) - (weights.cumsum(0) - weights)[clients].cpu()
+        held = torch.full((len(bits), self.held), -1, dtype=torch.int64)
+        held[clients.cpu(), place] = columns.cpu()
+        return held
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnaryL1Sum(UnaryCounts, PrivateSum):
+    r"""The sum of vectors in an ℓ1 ball, by counted unary encoding of one drawn coordinate per client.
+
+    A client draws one coordinate: j with probability \|x_j\|/radius, and none with the remaining
+    probability. Among 2·dim bits, first one for each positive coordinate and then one for each negative, it
+    sets the bit of that coordinate and its sign. The set bit, as a signed vector times the radius, is x on
+    average. It then flips all bits as in :class:`CountedUnary`. Use it when each client holds a histogram
+    (the fractions of its own records in each category), or another short vector of small ℓ1 norm. Data are
+    floating (clients, dim). Other attributes are those of :class:`UnaryCounts`.
+
+    Attributes:
+        dim: d, length of a client's vector.
+        radius: ℓ1 radius of the ball; longer vectors are scaled onto it.
+    """
+
+    name: ClassVar[str] = "unary-l1-sum"
+    privacy_parameter: ClassVar[PrivacyParameter] = "noise_multiplier"
+    norm: ClassVar[Norm] = Norm.L1
+
+    dim: Dim
+    radius: Radius = 1.0
+
+    @override
+    @classmethod
+    def _shape(cls, *, dim: int, **data: Any) -> tuple[int, int]:  # type: ignore[override]
+        return 2 * checks.dim(dim), 1
+
+    @property
+    def size(self) -> int:
+        """Bits of a report: two for each coordinate, for its signs."""
+        return 2 * self.dim
+
+    @property
+    def ones(self) -> int:
+        """1: a client sets at most one bit before the flips."""
+        return 1
+
+    @property
+    def counts(self) -> CountRange:
+        """A client's number for each of its bits: 0 or 1. How many may be set is no part of the range."""
+        return CountRange(self.size, 0, 1)
+
+    @property
+    def worst_variance(self) -> float:
+        """Bound on E‖estimate − Σ x_i‖², from the flips and from each client's draw of one coordinate."""
+        return self.radius**2 * (self.counts_variance + self.cohort)
+
+    @override
+    def _estimated(self, numbers: Tensor, reports: int) -> Tensor:
+        counts = super()._estimated(numbers, reports)
+        return (counts[: self.dim] - counts[self.dim :]) * self.radius
+
+    @override
+    def _held(self, x: Tensor | Rows, randomness: Randomness) -> Tensor:
+        rows = Rows.of(x)
+        if rows.dim != self.dim:
+            raise ValueError(f"{self.name} takes vectors of dimension {self.dim}, got {rows.dim}")
+        rows, _ = rows.finite(rows.l1_norm())
+        held = torch.empty(rows.num_rows, 1, dtype=torch.int64)
+        step = rows_at_once(self.dim, device=held.device)
+        for start in range(0, rows.num_rows, step):
+            part = rows.narrow(start, min(start + step, rows.num_rows)).dense().double().cpu()
+            reached = part.abs().cumsum(dim=1)
+            length = reached[:, -1:].clamp(min=self.radius)
+            place = randomness.uniform((len(part), 1)) * length
+            column = torch.searchsorted(reached, place, right=True)
+            chosen = column.clamp(max=self.dim - 1)
+            negative = part.gather(1, chosen) < 0
+            held[start : start + step] = torch.where(column < self.dim, chosen + self.dim * negative, -1)
+        return held
+
+
+def exceeding_probability(
+    max_weight: int, *, length: int, ones: int, bit_epsilon: float, encoding: BitEncoding
+) -> float:
+    """Probability that a vector with ``ones`` ones has more than ``max_weight`` after its bits are flipped.
+
+    Vectors with fewer ones have more than that no more often. Bits are flipped as they really are, with
+    probabilities that are multiples of 2**-62. Rounded up.
+    """
+    if max_weight >= length:
+        return 0.0
+    flipped = flip_threshold(bit_epsilon) / WHOLE
+    lost = flipped if encoding is BitEncoding.SYMMETRIC else 0.5
+    kept = np.arange(ones + 1)
+    own = stats.binom.pmf(ones - kept, ones, lost)
+    others = length - ones
+    beyond = max_weight - kept
+    tails = np.where(beyond < 0, 1.0, 0.0)
+    inside = (beyond >= 0) & (beyond < others)
+    tails[inside] = special.bdtrc(beyond[inside], others, flipped)
+    return min(1.0, float((own * tails).sum()) * (1 + _ROUNDOFF + length * _EACH))
+
+
+def least_max_weight(
+    *, length: int, ones: int, bit_epsilon: float, encoding: BitEncoding, false_positive_rate: float
+) -> int:
+    """The least limit, at least 1, that a client's report exceeds with at most this probability."""
+
+    def rare(limit: int) -> bool:
+        rate = exceeding_probability(
+            limit, length=length, ones=ones, bit_epsilon=bit_epsilon, encoding=encoding
+        )
+        return rate <= false_positive_rate
+
+    return 1 + bisect_left(range(1, length), True, key=rare)

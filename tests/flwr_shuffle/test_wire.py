@@ -1,0 +1,218 @@
+"""Every message: it comes back as it was sent, and nothing else is read."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields, replace
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
+from flwr_shuffle.evaluation import Metric
+from flwr_shuffle.messages import Instruction, SharedTerms
+from flwr_shuffle.service_messages import (
+    SERVICE_KEY,
+    AggregateRequest,
+    Answer,
+    MixMessage,
+    NodeRole,
+    RoleQuestion,
+    Step,
+    Unable,
+)
+from flwr_shuffle.updates import UpdateTerms
+from flwr_shuffle.wire import Wire, WrongVersionError
+
+from shuffle_plugins.mechanisms import MechanismSpec
+from shuffle_plugins.secure_aggregation import ResidueLayout
+from shuffle_plugins.shuffler import (
+    BatchRequest,
+    MixedStatement,
+    Refusal,
+    RoundContext,
+    envelope_size,
+    items_digest,
+)
+from shuffle_plugins.shuffler.keys import generate_service_key
+
+SPEC = MechanismSpec(name="l2-block", local_epsilon=2.0, radius=0.5, options=(("signs", 2),))
+CONTEXT = RoundContext(run="test", token=bytes(range(16)), fingerprint=bytes(32), minimum=3)
+SIZE = envelope_size(1)
+PIECE = [bytes([i]) * SIZE for i in range(4)]
+BATCH = BatchRequest.of(
+    PIECE, context=CONTEXT, analyzer_key=bytes(32), mixers=(generate_service_key().public,)
+)
+OUT = [bytes([i]) * BATCH.output_size for i in range(2)]
+SUM: dict[str, Any] = {
+    "context": CONTEXT,
+    "layout": ResidueLayout(8, 12),
+    "aggregators": [bytes([i]) * 32 for i in range(2)],
+    "minimum": 2,
+    "commitments": [bytes(32), b"c" * 32],
+    "envelopes": [b"first", b"second"],
+}
+ASKED = Instruction(
+    token=bytes(range(16)),
+    run="run-7",
+    server_round=3,
+    mechanism=SPEC,
+    participation=0.25,
+    analyzer_key=b"k" * 32,
+    update=UpdateTerms(clipping_norm=0.5, max_examples=7, trained=("a", "b")),
+)
+MESSAGES: dict[str, Wire] = {
+    "sealed": ASKED,
+    "evaluation": Instruction(
+        token=bytes(16),
+        run="r",
+        server_round=0,
+        mechanism=SPEC,
+        metrics=(Metric(name="loss", low=0, high=1.5), Metric(name="ü", low=-1, high=2)),
+    ),
+    "records": replace(ASKED, records_per_client=9, samples_per_client=3),
+    "shared": replace(
+        ASKED,
+        analyzer_key=b"",
+        shared=SharedTerms(check_seed=bytes(range(32)), aggregators=bytes(32), clients=9, verified=True),
+    ),
+    "question": RoleQuestion(challenge=bytes(32)),
+    "role": NodeRole(public_key=bytes(32), minimum=3, signature=b"s"),
+    "unable": Unable(code=Refusal.MISCONFIGURED),
+    "piece": MixMessage(request=BATCH, first=0, items=PIECE, most=2),
+    "part": MixMessage(request=BATCH, first=1, most=2),
+    "check": AggregateRequest(step=Step.CHECK, **SUM),
+    "verify": AggregateRequest(step=Step.VERIFY, largest=9, verify_key=bytes(32), **SUM),
+    "add": AggregateRequest(step=Step.ADD_VERIFIED, largest=9, messages=[b"x", b"y"], **SUM),
+    "batch": Answer(
+        token=CONTEXT.token,
+        said=MixedStatement(
+            request=bytes(32),
+            answered=3,
+            rejected={2: Refusal.UNREADABLE},
+            count=2,
+            outputs=items_digest(OUT, size=BATCH.output_size),
+        ),
+        items=OUT,
+    ),
+    "sum": Answer(token=CONTEXT.token, total=b"sum", rejected={0: Refusal.DUPLICATE}, signature=b"s"),
+    "proofs": Answer(token=CONTEXT.token, shares=[b"one", b"two"], signature=b"s"),
+    "declined": Answer(token=CONTEXT.token, refusal=Refusal.UNDER_MINIMUM, signature=b"s"),
+}
+
+
+def read(kind: str, record: ConfigRecord) -> Wire:
+    return type(MESSAGES[kind]).from_record(record)
+
+
+def changed(kind: str, **entries: Any) -> ConfigRecord:
+    """The record of a message with other entries; None leaves one out."""
+    values = {**MESSAGES[kind].to_record(), **entries}
+    return ConfigRecord({key: value for key, value in values.items() if value is not None})
+
+
+@pytest.mark.parametrize("kind", MESSAGES)
+def test_a_message_comes_back(kind: str) -> None:
+    """Also through Flower's own serialisation; and Flower can count its bytes, which it cannot."""
+    record = MESSAGES[kind].to_record()
+    assert read(kind, ConfigRecord.inflate(record.deflate())) == MESSAGES[kind]
+    assert record.count_bytes() > 0
+
+
+@pytest.mark.parametrize("kind", MESSAGES)
+def test_entries_missing_unknown_or_of_another_type_are_refused(kind: str) -> None:
+    message = MESSAGES[kind]
+    defaults = {
+        each.name
+        for each in fields(message)  # type: ignore[arg-type]
+        if each.default is not MISSING or each.default_factory is not MISSING
+    }
+    for key, value in message.to_record().items():
+        if key not in defaults:
+            with pytest.raises(ValueError, match=r"entries|version"):
+                read(kind, changed(kind, **{key: None}))
+        for wrong in ("text", 7.5, 7, b"x", [1], ["a"]):
+            if type(wrong) is not type(value) or isinstance(wrong, list):
+                with pytest.raises(ValueError, match=r"."):
+                    read(kind, changed(kind, **{key: wrong}))
+    with pytest.raises(ValueError, match="entries"):
+        read(kind, changed(kind, extra=1))
+    with pytest.raises(ValueError, match="ConfigRecord"):
+        type(message).from_record(MetricRecord({"a": 1}))
+
+
+@pytest.mark.parametrize("kind", MESSAGES)
+def test_another_version_is_named_with_what_to_do(kind: str) -> None:
+    with pytest.raises(WrongVersionError, match=r"version 1 of messages; .*: install"):
+        read(kind, ConfigRecord({"version": 1, "other": "entries"}))
+
+
+def test_a_service_nodes_message_comes_alone() -> None:
+    content = RoleQuestion(challenge=bytes(32)).to_content()
+    for other in (RecordDict(), RecordDict({SERVICE_KEY: content[SERVICE_KEY], "more": ConfigRecord({})})):
+        with pytest.raises(ValueError, match="one ConfigRecord"):
+            RoleQuestion.from_content(other)
+
+
+TWICE = '{"name": "loss", "low": 0, "high": 1}'
+SHARES = '{"check_seed": "%s", "aggregators": "%s", "clients": %s}'
+
+
+@pytest.mark.parametrize(
+    ("kind", "entries"),
+    [
+        ("sealed", {"token": bytes(15)}),
+        ("sealed", {"run": "a" * 129}),
+        ("sealed", {"run": "a\nb"}),
+        ("sealed", {"server_round": -1}),
+        ("sealed", {"mechanism": "{}"}),
+        ("sealed", {"mechanism": SPEC.to_json().replace("2.0", "NaN")}),
+        ("sealed", {"mechanism": SPEC.to_json().replace("2.0", "1e999")}),
+        ("sealed", {"mechanism": SPEC.to_json().replace("2.0", "true")}),
+        ("sealed", {"participation": 0.0}),
+        ("sealed", {"participation": float("nan")}),
+        ("sealed", {"analyzer_key": b"short"}),
+        ("sealed", {"analyzer_key": b"", "mixers": 2}),
+        ("sealed", {"minimum": 1}),
+        ("sealed", {"update": "[]"}),
+        ("sealed", {"update": '{"clipping_norm": -1.0}'}),
+        ("sealed", {"update": '{"max_examples": true}'}),
+        ("sealed", {"update": '{"a": 1}'}),
+        ("sealed", {"update": "[" * 100_000}),
+        ("sealed", {"shared": SHARES % ("00" * 32, "00" * 32, 9)}),
+        ("shared", {"shared": SHARES % ("00" * 31, "00" * 32, 9)}),
+        ("shared", {"shared": SHARES % ("00" * 32, "00" * 32, 1)}),
+        ("records", {"samples_per_client": 10}),
+        ("records", {"records_per_client": 10**7}),
+        ("evaluation", {"metrics": '[{"name": "loss", "low": 1, "high": 0}]'}),
+        ("evaluation", {"metrics": '[{"name": "loss", "low": 0, "high": %s}]' % 10**400}),
+        ("evaluation", {"metrics": f"[{TWICE}, {TWICE}]"}),
+        ("question", {"challenge": bytes(31)}),
+        ("role", {"public_key": bytes(31)}),
+        ("role", {"minimum": 1}),
+        ("unable", {"code": '"because"'}),
+        ("piece", {"request": "{}"}),
+        ("piece", {"request": BATCH.to_json().replace('"minimum": 2', '"minimum": 1')}),
+        ("part", {"most": 0}),
+        ("batch", {"said": "{}"}),
+        ("sum", {"rejected": "[]"}),
+        ("sum", {"rejected": '{"x": "unreadable"}'}),
+        ("sum", {"rejected": '{"1": "because"}'}),
+        ("sum", {"rejected": "no json"}),
+        ("check", {"step": '"mix"'}),
+        ("check", {"minimum": 1}),
+        ("check", {"commitments": [bytes(32)]}),
+        ("check", {"layout": '{"size": 8, "bits": 0}'}),
+        ("check", {"aggregators": []}),
+        ("check", {"aggregators": [bytes(32)] * 2}),
+        ("check", {"largest": 9}),
+        ("verify", {"verify_key": b"short"}),
+        ("verify", {"verify_key": None}),
+        ("verify", {"largest": None}),
+        ("verify", {"largest": 1 << 62}),
+        ("verify", {"messages": [b"", b""]}),
+        ("add", {"messages": [b"x"]}),
+        ("add", {"largest": -1}),
+    ],
+)
+def test_values_out_of_range_are_refused(kind: str, entries: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read(kind, changed(kind, **entries))
