@@ -196,9 +196,10 @@ class ContextualActions:
     policy says which action to play in each context; those worth playing are argmax_a ⟨φ(c, a), θ⟩ for some
     θ. Such a policy has the known expected features :math:`g(θ) = E_c\, φ(c, \arg\max_a ⟨φ(c, a),
     θ⟩)`, and its expected reward is ⟨θ*, g(θ)⟩ (Hanna, Yang, Fragouli 2023; Corollary 6.3.1 of the thesis).
-    The client is told the policy, looks up its own action and reports its reward. So its context enters nothing but the
-    reward, whose noise protects both: joint differential privacy in the central model (all that *other*
-    clients see is ε-DP), ε0-LDP and (ε, δ)-DP of all that the server sees in the local and the shuffle model.
+    The client is told the policy, looks up its own action and reports its reward. So its context enters
+    nothing but the reward, whose noise protects both: joint differential privacy in the central model (all
+    that *other* clients see is ε-DP), ε0-LDP and (ε, δ)-DP of all that the server sees in the local and the
+    shuffle model.
 
     Attributes:
         features: φ, (contexts, actions, dim) float64, each of norm at most 1.

@@ -300,25 +300,6 @@ def test_an_empty_poisson_round_leaves_the_radius_alone() -> None:
     assert [a == b for a, b in itertools.pairwise(radii)] == [size == 0 for size in sizes]
 
 
-def test_the_radius_moves_within_an_epoch_that_is_paid_for_once() -> None:
-    engine, module, optimizer, loader = private(sampling="epoch", target_unclipped_quantile=0.51)
-    assert len(set(train(module, optimizer, loader, steps=8))) == 8
-    round_ = ShuffleRound(
-        local_epsilon=4.0, population=N, cohort=K, sampling=Sampling.EPOCH, channel_fixed=True
-    )
-    assert engine.accountant.history == [(round_.state(), 2)]
-
-
-def test_a_refused_step_leaves_the_radius_alone() -> None:
-    _, module, optimizer, loader = private(on_nonfinite="raise")
-    (x,) = next(iter(loader))
-    optimizer.zero_grad()
-    module(x * math.nan).mean().backward()
-    with pytest.raises(ValueError, match="NaN"):
-        optimizer.step()
-    assert optimizer.max_grad_norm == 1.0
-
-
 # ---- the engine --------------------------------------------------------------------------------------------
 
 
@@ -384,11 +365,3 @@ def test_a_resumed_run_goes_on_with_the_radius_it_had(tmp_path: Path, options: d
 def test_what_cannot_be_done_is_refused_before_training(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ShufflePrivacyError, match=says):
         private(**options)
-
-
-def test_the_optimizer_takes_adaptive_clipping_with_its_numbers() -> None:
-    moves = AdaptiveClipping(target_unclipped_quantile=0.9, max_clipbound=3.0)
-    _, module, optimizer, loader = private(clipping=moves)
-    assert isinstance(optimizer._setting, SumSetting)
-    assert optimizer._setting.ball.adaptive == moves.starting_at(1.0)
-    assert len(train(module, optimizer, loader, steps=4)) == 4

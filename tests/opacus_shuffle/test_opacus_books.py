@@ -270,20 +270,6 @@ def test_opacus_own_engine_refuses_the_accountant_before_training(
 # ---- saved states ------------------------------------------------------------------------------------------
 
 
-def test_an_accountant_never_goes_back_to_an_older_state(make_private: Any, train: Any) -> None:
-    engine, module, optimizer, loader = make_private()
-    train(module, optimizer, loader)
-    older, spent = engine.accountant.state_dict(), engine.get_epsilon(1e-5)
-    engine.accountant.load_state_dict(older)  # the same rounds
-    train(module, optimizer, loader)
-    newer, more = engine.accountant.state_dict(), engine.get_epsilon(1e-5)
-    with pytest.raises(ShufflePrivacyError, match="load only those"):
-        engine.accountant.load_state_dict(older)
-    assert engine.get_epsilon(1e-5) == more > spent
-    engine.accountant.load_state_dict(newer)
-    assert len(engine.accountant) == 10
-
-
 def test_an_optimizer_state_of_more_rounds_than_the_books_hold_marks_them(
     make_private: Any, train: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
