@@ -97,7 +97,7 @@ def test_a_host_loads_no_compiler_until_one_is_used(host: str) -> None:
         ("torch", "from opacus_shuffle import PrivacyEngine", "opacus"),
         ("flwr", "from flwr_shuffle import ShuffleMod", "flower"),
         ("torch", "from flwr_shuffle import ShuffleStrategy", "flower"),
-        ("torch", "import shuffle_plugins as sp; sp.protocols.VectorSum", "torch"),
+        ("torch", "import shuffle_plugins as sp; sp.protocols.FrequencyEstimation", "torch"),
         ("numba", "from shuffle_plugins.compressors import compiled", "torch"),
     ],
 )

@@ -90,11 +90,8 @@ class PrivateEvaluation(Ranged):
         return tuple(self.metrics)
 
     def spec(self, *, cohort: int, honest_fraction: float = 1.0) -> Spec:
-        """The mechanism that makes a report of a client's metrics.
-
-        Args:
-            cohort: fewest clients that answer; a sum's noise is made by so many.
-            honest_fraction: share of them that a sum's noise counts on.
+        """The mechanism that makes a report; the noise of a sum is made by so many clients, of which a share
+        is honest.
         """
         if self.local_epsilon is not None:
             return MechanismSpec(name="linf-block", local_epsilon=self.local_epsilon, radius=1.0)
@@ -112,12 +109,8 @@ class PrivateEvaluation(Ranged):
 
 
 def vector_of(metrics: Iterable[Metric], content: RecordDict, *, failed_share: float) -> Tensor:
-    """A client's metrics as a vector in the cube [-1, 1]^m.
-
-    Args:
-        metrics: the metrics that the round asks for, in the order of the entries.
-        content: what the app's evaluation returned.
-        failed_share: the value of :data:`FAILED_ROUNDS`, which the app does not return.
+    """A client's metrics as a vector in the cube [-1, 1]^m; ``failed_share`` is the value of
+    FAILED_ROUNDS.
     """
     values = []
     for metric in metrics:

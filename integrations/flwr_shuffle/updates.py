@@ -69,11 +69,10 @@ class Layout:
 
     @classmethod
     def of(cls, arrays: Mapping[str, Array], *, trained: Collection[str] = ()) -> Self:
-        """The layout of these arrays, by what they declare.
+        """The layout of these arrays, by what they declare; of all of floating-point numbers if ``trained``
+        is empty.
 
-        Args:
-            arrays: of the model.
-            trained: names of the arrays that are trained; all of floating-point numbers if it is empty.
+        ValueError if an array holds no real numbers, or one that is to be trained no floating-point entries.
         """
         named = frozenset(trained)
         places = []
@@ -108,8 +107,7 @@ class Layout:
     def flatten(self, arrays: Mapping[str, Array]) -> Tensor:
         """The entries that are trained as one vector (dim,), in the layout's order and its ``dtype``.
 
-        Arrays are found by name; they may have another order and precision. Others are not read, and may be
-        missing.
+        Arrays are found by name; they may have another order and precision. Others may be missing.
         """
         wide = self.dtype == torch.float64
         vector: NDArray[np.floating] = np.empty(self.dim, dtype=np.float64 if wide else np.float32)
@@ -154,8 +152,7 @@ def running_statistics(arrays: Iterable[str]) -> list[str]:
 def trained_names(arrays: Mapping[str, Array], *, wanted: Callable[[str], bool] | None) -> tuple[str, ...]:
     """Names of the arrays that are trained, for :meth:`Layout.of`; empty for all of floating-point numbers.
 
-    They are those of floating-point numbers that are wanted (None for all) and are no running statistics. A
-    running variance with noise is soon negative, and then every output of the model is NaN.
+    They are those that are wanted (None for all) and are no running statistics, which noise makes useless.
     """
     floats = [place.name for place in Layout.of(arrays).places if place.moves]
     left = running_statistics(floats)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, Self
+from itertools import chain
+from typing import Any, Self
 
-from shuffle_plugins.accounting.composition.growing import GrowingHistory
-from shuffle_plugins.accounting.composition.pld import LossComposition
+import numpy as np
+
+from shuffle_plugins.accounting.composition.pld import LossComposition, LossHistory
 from shuffle_plugins.accounting.composition.renyi import RenyiComposition
-from shuffle_plugins.accounting.instances import Instances
-from shuffle_plugins.accounting.intervals import DeltaInterval, EpsilonInterval, NamedBound
 from shuffle_plugins.accounting.losses.distribution import (
     COARSE,
     FINE,
@@ -23,17 +23,36 @@ from shuffle_plugins.accounting.losses.distribution import (
     PrivacyLossDistribution,
     Resolution,
 )
-from shuffle_plugins.accounting.replacement import ROUNDOFF, Replacement
-from shuffle_plugins.accounting.rounds.round import Round, check_recordable, resolves_alone, upper_losses
-from shuffle_plugins.accounting.terms import NEIGHBOURING_RELATION, Method, check_method
+from shuffle_plugins.accounting.rounds.round import (
+    Round,
+    check_recordable,
+    lower_families,
+    lower_losses,
+    resolves_alone,
+    reversed_lower_losses,
+    upper_losses,
+)
+from shuffle_plugins.accounting.terms import (
+    NEIGHBOURING_RELATION,
+    DeltaInterval,
+    EpsilonInterval,
+    Method,
+    NamedBound,
+    check_method,
+)
 from shuffle_plugins.core import checks
 
 _STATE_VERSION = 3
-_MOST_FINE_ROUNDS = 32  # distinct rounds that are composed finely; with more, a question takes seconds
 _MOST_STEPS = 10**12  # as of core.checks.num_steps
+_FEW_ROUNDS = 32  # distinct rounds that are composed at once; with more, a question takes seconds
 _MOST_LOSS_STEPS = 10**6  # beyond which the grid of losses is so coarse that Rényi orders may be tighter
 _CROSSING = 1e-6  # relative; bounds that cross by more than their numerical errors are a defect
 _CLOSED = 1 - 1e-6  # share of what costs no amplification: no lower end is looked for above it
+_LARGEST = 700.0  # e to this power is a float
+_ROUNDOFF = 1e-9  # relative, of a computed δ, which is moved to the safe side: small ε0 leave few digits
+_MOST_ITERATIONS = 200  # of ε against a charge that rises with ε; each raises ε, so few are needed
+_SMALL_CHARGE = 1e-2  # share of δ below which the distance is charged to δ alone: less is not to be gained
+_TAIL_SHARE = 1e-3  # share of δ that may be spent on tails where η is charged to ε
 _NO_AMPLIFICATION = "local epsilon, no amplification"
 
 
@@ -67,12 +86,13 @@ class ShuffleAccountant:
         self._rounds: list[Round] = []
         self._steps: list[int] = []
         self._earlier: dict[Round, int] = {}  # steps of each distinct round, but for the last entry's
-        self._sums = _Sums()  # of the same entries
+        self._seen = 0  # entries whose pairs' names are known
+        self._names: set[str] = set()
         self._epsilons: dict[float, EpsilonInterval] = {}
         self._uppers: dict[float, tuple[float, str]] = {}
         self._allowance: _Allowance | None = None
-        self._upper_history = GrowingHistory(_coarse_law)
-        self._instances = Instances()
+        self._long = LossHistory(self._long_law)
+        self._instances = _Instances()
 
     def __repr__(self) -> str:
         return (
@@ -99,7 +119,6 @@ class ShuffleAccountant:
             self._check_joins(shuffle_round)
             if rounds:
                 self._earlier[rounds[-1]] = self._earlier.get(rounds[-1], 0) + self._steps[-1]
-                self._sums = self._sums.joined(rounds[-1], self._steps[-1])
             rounds.append(shuffle_round)
             self._steps.append(num_steps)
         if self._epsilons or self._uppers:
@@ -149,7 +168,8 @@ class ShuffleAccountant:
         """
         checks.delta(delta)
         if not lower:
-            return self._interval(delta, (0.0, "none"), self._certified(delta))
+            upper, bound = self._certified(delta)
+            return EpsilonInterval.below(upper, bound=bound, delta=delta, adversary=self._adversary())
         found = self._epsilons.get(delta)
         if found is None:
             attained, certified = self._lower_epsilon(delta), self._upper_epsilon(delta)
@@ -158,21 +178,16 @@ class ShuffleAccountant:
                     f"the bounds cross: {attained[1]} gives at least {attained[0]}, {certified[1]} at most "
                     f"{certified[0]}; check that every round's blanket is its mechanism's, and report it"
                 )
-            found = self._epsilons[delta] = self._interval(delta, attained, certified)
+            found = self._epsilons[delta] = EpsilonInterval(
+                lower=min(attained[0], certified[0]),
+                upper=certified[0],
+                delta=delta,
+                neighbouring_relation=NEIGHBOURING_RELATION,
+                adversary=self._adversary(),
+                upper_bound=certified[1],
+                lower_bound=attained[1],
+            )
         return found
-
-    def _interval(
-        self, delta: float, attained: tuple[float, str], certified: tuple[float, str]
-    ) -> EpsilonInterval:
-        return EpsilonInterval(
-            lower=min(attained[0], certified[0]),
-            upper=certified[0],
-            delta=delta,
-            neighbouring_relation=NEIGHBOURING_RELATION,
-            adversary=self._adversary(),
-            upper_bound=certified[1],
-            lower_bound=attained[1],
-        )
 
     def delta(self, epsilon: float) -> DeltaInterval:
         """δ at ε ≥ 0.
@@ -188,7 +203,7 @@ class ShuffleAccountant:
             upper = min(upper, 1.0, self._local_delta() if epsilon >= self._pure_epsilon() else 1.0)
             for name, value in self._attained(lambda composition: composition.delta(epsilon)):
                 if value >= lower:
-                    lower, lower_name = value * (1 - ROUNDOFF), name
+                    lower, lower_name = value * (1 - _ROUNDOFF), name
         return DeltaInterval(
             lower=min(lower, upper),
             upper=upper,
@@ -256,8 +271,7 @@ class ShuffleAccountant:
         """This history and further rounds; what was composed of it is shared."""
         longer = type(self)(method=self._method)
         longer._rounds, longer._steps = self._rounds.copy(), self._steps.copy()
-        longer._earlier, longer._sums = self._earlier.copy(), self._sums
-        longer._upper_history = self._upper_history
+        longer._earlier, longer._long = self._earlier.copy(), self._long
         longer.step(shuffle_round, num_steps=num_steps)
         return longer
 
@@ -329,10 +343,11 @@ class ShuffleAccountant:
         """Replace the history by a saved one. On any error this accountant stays as it was.
 
         Raises:
-            ValueError: if the state is damaged, of another version or of another method.
+            ValueError: if the state is damaged, of another version or of another method, or has fewer rounds
+                than are recorded here: those were released, and must not be forgotten.
         """
         check_saved(state, by=type(self).__name__, version=_STATE_VERSION, method=self._method)
-        loaded = ShuffleAccountant(method=self._method)
+        loaded = type(self)(method=self._method)
         if not isinstance(state.get("history"), (list, tuple)):
             raise ValueError("the saved history is damaged: it is not a list of entries")
         try:
@@ -341,9 +356,8 @@ class ShuffleAccountant:
             raise ValueError(f"the saved history is damaged: {error}") from error
         for shuffle_round, steps in entries:
             loaded.step(shuffle_round, num_steps=steps)
-        self._rounds, self._steps = loaded._rounds, loaded._steps
-        self._earlier, self._sums = loaded._earlier, loaded._sums
-        self._epsilons, self._uppers, self._allowance = {}, {}, None
+        check_none_forgotten(loaded.num_steps, recorded=self.num_steps)
+        self.__dict__.update(loaded.__dict__)
 
     # -- composing --------------------------------------------------------------------------------------
 
@@ -359,28 +373,34 @@ class ShuffleAccountant:
         return counts
 
     @property
-    def _whole(self) -> _Sums:
-        """Sums over the whole history."""
-        return self._sums.joined(self._rounds[-1], self._steps[-1]) if self._rounds else self._sums
-
-    @property
     def _resolution(self) -> Resolution:
         """How finely the history is resolved."""
-        return COARSE if len(self._earlier) > _MOST_FINE_ROUNDS else resolution_of(self._counts)
+        return COARSE if len(self._earlier) > _FEW_ROUNDS else _resolution_of(self._counts)
+
+    def _long_law(self, recorded: Round) -> PrivacyLossDistribution:
+        """The law of a round in a history of many distinct ones."""
+        return upper_losses(recorded, COARSE)
 
     def _upper_name(self, method: Method) -> str:
-        return f"{' and '.join(sorted(self._whole.names)) or 'blanket pair'}, {method.upper()}"
+        self._names.update(each.pair_name for each in self._rounds[self._seen :])
+        self._seen = len(self._rounds)
+        return f"{' and '.join(sorted(self._names)) or 'blanket pair'}, {method.upper()}"
+
+    def _total(self, cost: Callable[[Round], float]) -> float:
+        return math.fsum(cost(each) * steps for each, steps in zip(self._rounds, self._steps, strict=True))
 
     def _pure_epsilon(self) -> float:
-        return math.fsum(self._whole.local_epsilon)
+        return self._total(lambda each: each.local_epsilon)
 
     def _local_delta(self) -> float:
         """δ of the local guarantees, composed without amplification."""
-        return min(math.fsum(self._whole.own_delta), 1.0)
+        return min(self._total(lambda each: each.own_delta), 1.0)
 
     @property
-    def _replacement(self) -> Replacement:
-        return Replacement(self._whole.replaced, distance=math.fsum(self._whole.distance))
+    def _replacement(self) -> _Replacement:
+        replaced = tuple((r, n) for r, n in self.history if r.replacement_distance or r.CHARGED_BY_RATIO)
+        distance = math.fsum(r.replacement_distance * steps for r, steps in replaced)
+        return _Replacement(replaced, distance=distance)
 
     def _cap(self, delta: float) -> float:
         """ε by basic composition of the local guarantees; infinite if their δ is too large for it."""
@@ -394,7 +414,7 @@ class ShuffleAccountant:
             total = 0.0
             for recorded, steps in self.history:
                 size = -(-steps // parts)
-                part = ShuffleAccountant(method=self._method)
+                part = type(self)(method=self._method)
                 part.step(recorded, num_steps=size)
                 total += -(-steps // size) * part._in_one_piece(delta / (parts * len(self._rounds)))[0]
             if total < math.inf:
@@ -404,12 +424,12 @@ class ShuffleAccountant:
 
     def _upper_laws(self) -> tuple[list[PrivacyLossDistribution], list[int]]:
         distinct = self._counts
-        resolution = resolution_of(distinct)
+        resolution = _resolution_of(distinct)
         return [upper_losses(r, resolution) for r in distinct], list(distinct.values())
 
     def _upper_composition(self) -> LossComposition:
         if self._resolution is COARSE:
-            return self._upper_history.composition(self._rounds, self._steps)
+            return LossComposition(self._rounds, self._steps, history=self._long)
         return LossComposition(*self._upper_laws())
 
     def _composed_delta(self, epsilon: float) -> float:
@@ -449,7 +469,7 @@ class ShuffleAccountant:
         found = self._uppers.get(delta)
         if found is None:
             found = self._in_one_piece(delta)
-            close = any(r.CHARGED_BY_RATIO for r, _ in self._whole.replaced)
+            close = any(each.CHARGED_BY_RATIO for each in self._rounds)
             if found[0] == math.inf and close and sum(self._steps) > 1:
                 found = self._in_parts(delta), f"{self._upper_name(self._method)}, in parts"
             self._uppers[delta] = found
@@ -506,50 +526,185 @@ class ShuffleAccountant:
         return best, best_name
 
 
-class _Sums(NamedTuple):
-    """What a history adds up to, entry by entry.
+class _Instances:
+    """Real mechanisms and datasets of one history, composed: what they attain bounds ε and δ from below."""
 
-    Sums are kept as the few floats whose sum is exact, so that it does not matter when they were added up.
+    def __init__(self) -> None:
+        self._forwards = LossHistory(_leaking_most)
+        self._backwards = LossHistory(_leaking_most_reversed)
+        self._looked_at: list[Round] = []
+        self._leading: frozenset[str] | None = frozenset()
+
+    def attained(
+        self,
+        history: tuple[Sequence[Round], Sequence[int]],
+        ask: Callable[[LossComposition], float],
+        *,
+        resolution: Resolution,
+        every_family: bool,
+    ) -> Iterator[tuple[str, float]]:
+        """What each composed instance answers, by its name; nothing where no grid is fine and wide enough.
+
+        Of each round the family that leaks most is taken, in both directions: a record's meaning may differ
+        from round to round, so families mix freely; the direction may not. With ``every_family``, each that
+        all rounds have is composed as well.
+        """
+        names = self._leading_names(history[0])
+        if not names:
+            return
+        found: list[Iterator[tuple[str, Callable[[], LossComposition]]]] = []
+        if resolution is COARSE:
+            found.append(self._growing(history, ", ".join(sorted(names))))
+        if resolution is not COARSE or every_family:
+            found.append(_at_once(history, resolution, every_family))
+        for name, compose in chain.from_iterable(found):
+            with suppress(ArithmeticError):
+                yield name, ask(compose())
+
+    def _leading_names(self, rounds: Sequence[Round]) -> frozenset[str] | None:
+        """Names of the families that leak most of each round; None if a round has no instance."""
+        known = self._looked_at
+        if rounds[: len(known)] != known:
+            known, self._leading = [], frozenset()
+        for each in rounds[len(known) :]:
+            families = lower_families(each)
+            if self._leading is not None:
+                self._leading = self._leading | {families[0]} if families else None
+        self._looked_at = list(rounds)
+        return self._leading
+
+    def _growing(
+        self, history: tuple[Sequence[Round], Sequence[int]], name: str
+    ) -> Iterator[tuple[str, Callable[[], LossComposition]]]:
+        yield name, partial(LossComposition, *history, history=self._forwards)
+        if not self._forwards.total.symmetric:
+            yield name, partial(LossComposition, *history, history=self._backwards)
+
+
+def _at_once(
+    history: tuple[Sequence[Round], Sequence[int]], resolution: Resolution, every_family: bool
+) -> Iterator[tuple[str, Callable[[], LossComposition]]]:
+    counts: dict[Round, int] = {}
+    for each, taken in zip(*history, strict=True):
+        counts[each] = counts.get(each, 0) + taken
+    steps, families = list(counts.values()), {each: lower_families(each) for each in counts}
+    leading = {each: names[0] for each, names in families.items()}
+    picks = [] if resolution is COARSE else [leading]
+    if every_family:
+        shared = set.intersection(*(set(names) for names in families.values()))
+        picks += [dict.fromkeys(counts, name) for name in sorted(shared) if {name} != set(leading.values())]
+    for pick in picks:
+        name = ", ".join(sorted(set(pick.values())))
+        with suppress(ArithmeticError):  # no outcome that floats can hold
+            laws = [lower_losses(each, family, resolution) for each, family in pick.items()]
+            yield name, partial(LossComposition, laws, steps)
+            if not all(law.symmetric for law in laws):
+                others = [reversed_lower_losses(each, family, resolution) for each, family in pick.items()]
+                yield name, partial(LossComposition, others, steps)
+
+
+def _leaking_most(each: Round) -> PrivacyLossDistribution:
+    return lower_losses(each, lower_families(each)[0], COARSE)
+
+
+def _leaking_most_reversed(each: Round) -> PrivacyLossDistribution:
+    return reversed_lower_losses(each, lower_families(each)[0], COARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Replacement:
+    """What it costs that rounds are accounted through others that they are close to, taken together.
+
+    Reports that are (ε0, δ0)-LDP are replaced by pure ones, sums with noise of coins by Gaussian mechanisms
+    (``docs/proofs/accounting.md`` and ``docs/proofs/sums.md``). A total variation between the two is charged
+    to δ, 1 + e^ε times. Where ε is large that is too much; of rounds whose likelihoods are within e^η of each
+    other, η is charged to ε instead, twice.
 
     Attributes:
-        local_epsilon: of all reports of one client.
-        own_delta: of all rounds without amplification.
-        distance: between the rounds and their stand-ins.
-        names: of the rounds' pairs.
-        replaced: entries that are accounted through a stand-in.
+        history: rounds that have a stand-in, each with its number of steps.
+        distance: total variation between the history and what is composed in its place.
     """
 
-    local_epsilon: tuple[float, ...] = ()
-    own_delta: tuple[float, ...] = ()
-    distance: tuple[float, ...] = ()
-    names: frozenset[str] = frozenset()
-    replaced: tuple[tuple[Round, int], ...] = ()
+    history: tuple[tuple[Round, int], ...]
+    distance: float
 
-    def joined(self, recorded: Round, steps: int) -> _Sums:
-        """With one more entry."""
-        distance = recorded.replacement_distance
-        stands_in = distance > 0 or recorded.CHARGED_BY_RATIO
-        return _Sums(
-            local_epsilon=_exact_sum(self.local_epsilon, recorded.local_epsilon * steps),
-            own_delta=_exact_sum(self.own_delta, recorded.own_delta * steps),
-            distance=_exact_sum(self.distance, distance * steps),
-            names=self.names | {recorded.pair_name},
-            replaced=(*self.replaced, (recorded, steps)) if stands_in else self.replaced,
-        )
+    def charge(self, epsilon: float) -> float:
+        """What the distance adds to δ at ε."""
+        return (1.0 + math.exp(min(epsilon, _LARGEST))) * self.distance if self.distance else 0.0
 
+    def epsilon(self, composition: LossComposition | RenyiComposition, delta: float) -> float:
+        """The least ε at ``delta`` of the history, from what is composed in its place; rounded up."""
+        delta *= 1 - _ROUNDOFF
+        if not self.distance:
+            return composition.epsilon(delta)
+        charged = self._charged_to_delta(composition, delta)
+        if self.charge(charged) <= _SMALL_CHARGE * delta:
+            return charged
+        return min(charged, self._charged_to_epsilon(composition, delta))
 
-def _exact_sum(parts: tuple[float, ...], number: float) -> tuple[float, ...]:
-    """Floats of the same exact sum as ``parts`` and a number (Shewchuk 1997), or infinity."""
-    rest = []
-    for part in parts:
-        larger, smaller = (number, part) if abs(number) > abs(part) else (part, number)
-        number = larger + smaller
-        if math.isinf(number):
-            return (math.inf,)
-        lost = smaller - (number - larger)
-        if lost:
-            rest.append(lost)
-    return (*rest, number)
+    def delta(self, composed: Callable[[float], float], epsilon: float) -> float:
+        """δ at ε of the history, from δ of what is composed in its place, a function of ε; rounded up."""
+        own = composed(epsilon) * (1 + _ROUNDOFF)
+        charge = self.charge(epsilon)
+        if charge <= _SMALL_CHARGE * own:
+            return own + charge
+        tail = max(_TAIL_SHARE * own, 1e-250)
+        ratio, distance = self._closeness(epsilon, tail=tail)
+        if not 2 * ratio <= epsilon < _LARGEST:
+            return own + charge
+        replaced = composed(epsilon - 2 * ratio) * (1 + _ROUNDOFF)
+        replaced = math.exp(ratio) * (replaced + tail + (1 + math.exp(epsilon)) * distance)
+        return min(own + charge, replaced * (1 + _ROUNDOFF))
+
+    def _charged_to_delta(self, composition: LossComposition | RenyiComposition, delta: float) -> float:
+        """The least ε with composed δ plus the distance's charge at that very ε within ``delta``."""
+        epsilon = 0.0
+        for _ in range(_MOST_ITERATIONS):
+            target = delta - self.charge(epsilon)
+            if target <= 0:
+                return math.inf
+            needed = composition.epsilon(target)
+            if needed <= epsilon or needed == math.inf:
+                return max(needed, epsilon)
+            epsilon = needed * (1 + 1e-6)  # past the answer
+        return math.inf
+
+    def _charged_to_epsilon(self, composition: LossComposition | RenyiComposition, delta: float) -> float:
+        """ε of what is composed instead, and twice the η within whose e^η it is of the history.
+
+        What the η does not cover is a tail, so small that e^ε times it is a thousandth of ``delta``
+        (docs/proofs/sums.md, "Large ε").
+        """
+        epsilon = composition.epsilon(delta / 2)
+        for _ in range(_MOST_ITERATIONS):
+            tail = _TAIL_SHARE * delta
+            ratio, distance = self._closeness(epsilon, tail=tail)
+            if not max(ratio, epsilon) < _LARGEST:
+                return math.inf
+            target = delta * math.exp(-ratio) - tail - (1 + math.exp(epsilon)) * distance
+            if target <= 0:
+                return math.inf
+            needed = composition.epsilon(target)
+            if needed <= epsilon:
+                return (needed + 2 * ratio) * (1 + _ROUNDOFF)
+            epsilon = needed * (1 + 1e-6)  # past the answer
+        return math.inf
+
+    def _closeness(self, epsilon: float, *, tail: float) -> tuple[float, float]:
+        """η of the rounds that have one together, and the distance of those that have only a distance.
+
+        Args:
+            epsilon: at which a tail is charged 1 + e^ε times.
+            tail: what all tails together may be charged.
+        """
+        close = [(r, steps) for r, steps in self.history if r.CHARGED_BY_RATIO]
+        others = [(r, steps) for r, steps in self.history if not r.CHARGED_BY_RATIO]
+        if not close:
+            return math.inf, 0.0
+        log_tail = math.log(tail) - float(np.logaddexp(0.0, epsilon))
+        log_tail -= math.log(sum(steps for _, steps in close))
+        ratio = math.fsum(r.replacement_ratio(log_tail) * steps for r, steps in close)
+        return ratio, math.fsum(r.replacement_distance * steps for r, steps in others)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -638,16 +793,36 @@ def _most(each: float, *, beside: float, within: float) -> int:
     return count
 
 
-def resolution_of(counts: Mapping[Round, int]) -> Resolution:
-    """How finely a history is resolved, given the steps of each distinct round."""
+def check_none_forgotten(saved: int, *, recorded: int) -> None:
+    """Refuse a state of an earlier moment: rounds recorded since then were released."""
+    if saved < recorded:
+        raise ValueError(
+            f"the state has {saved} rounds and this accountant {recorded}: what was released since it was "
+            "saved would be forgotten. Keep this accountant, or load the state into a new one"
+        )
+
+
+def _resolution_of(counts: Mapping[Round, int]) -> Resolution:
     if sum(counts.values()) == 1 and all(map(resolves_alone, counts)):
         return SINGLE
-    return FINE if len(counts) <= _MOST_FINE_ROUNDS else COARSE
+    return FINE if len(counts) <= _FEW_ROUNDS else COARSE
 
 
-def _coarse_law(recorded: Round) -> PrivacyLossDistribution:
-    return upper_losses(recorded, COARSE)
+def pair_epsilon_interval(accountant: ShuffleAccountant, delta: float) -> tuple[float, float]:
+    """Between which values the exact ε of the dominating pair lies: the error of the numerics alone.
+
+    Pairs other than counts (envelopes over datasets, slots of many weights) are bounded from above only;
+    with them in the history the lower end is what a real instance attains.
+    """
+    found, counts = accountant.epsilon(delta), accountant._counts
+    if not counts:
+        return 0.0, 0.0
+    laws = [each.upper_losses_from_below(_resolution_of(counts)) for each in counts]
+    known = [law for law in laws if law is not None]
+    if any(each.replacement_distance for each in counts) or len(known) < len(counts):
+        return found.lower, found.upper
+    return min(LossComposition(known, list(counts.values())).epsilon(delta), found.upper), found.upper
 
 
 def _above(delta: float) -> float:
-    return min(delta * (1 + ROUNDOFF), (1 + delta) / 2)
+    return min(delta * (1 + _ROUNDOFF), (1 + delta) / 2)

@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 
 from shuffle_plugins.accounting.accountant import ShuffleAccountant
-from shuffle_plugins.accounting.intervals import EpsilonInterval, NamedBound
 from shuffle_plugins.accounting.numerics.orders import Vector
 from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS, PublishedBound
 from shuffle_plugins.accounting.published.renyi_rounds import compose_sampled_renyi
@@ -17,7 +16,7 @@ from shuffle_plugins.accounting.published.subsampled_rdp import subsampled_rdp_b
 from shuffle_plugins.accounting.rounds.records import SampledRecordsRound
 from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
-from shuffle_plugins.accounting.terms import Adversary, Method, Sampling
+from shuffle_plugins.accounting.terms import Adversary, EpsilonInterval, Method, NamedBound, Sampling
 
 _FIXED = "stated for one channel, fixed before the round (channel_fixed); an epoch's follows from its batches"
 

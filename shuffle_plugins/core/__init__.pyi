@@ -8,9 +8,11 @@ from .extras import face as face
 from .extras import missing_extra as missing_extra
 from .packing import pack_bits as pack_bits
 from .packing import unpack_bits as unpack_bits
+from .ranges import Chance as Chance
 from .ranges import Count as Count
 from .ranges import Delta as Delta
 from .ranges import Dim as Dim
+from .ranges import Flag as Flag
 from .ranges import Fraction as Fraction
 from .ranges import LocalEpsilon as LocalEpsilon
 from .ranges import NotNegative as NotNegative

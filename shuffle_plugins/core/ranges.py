@@ -39,6 +39,12 @@ def one_of(kind: type[StrEnum]) -> FieldCheck:
     return partial(checks.choice, kind)
 
 
+def _flag(name: str, value: object) -> bool:
+    if type(value) is not bool:
+        raise ValueError(f"{name} must be true or false, got {value!r}")
+    return value
+
+
 def _named(check: Callable[..., Any]) -> FieldCheck:
     return lambda name, value: check(value, name=name)
 
@@ -52,6 +58,8 @@ Positive = Annotated[float, in_range(above=0)]
 NotNegative = Annotated[float, in_range(at_least=0)]
 Count = Annotated[int, whole_number()]
 Dim = Annotated[int, whole_number(at_most=checks.MAX_DIM)]
+Chance = Annotated[float, lambda _, value: checks.participation(value)]
+Flag = Annotated[bool, _flag]
 Radius = Annotated[float, lambda _, value: checks.radius(value)]
 
 

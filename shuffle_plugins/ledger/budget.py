@@ -20,52 +20,7 @@ from shuffle_plugins.accounting import (
     as_tuples,
     distinct_participants,
 )
-from shuffle_plugins.ledger.database import Database, Format, LedgerError, StrPath
-
-_FORMAT = Format(
-    what="budget ledger",
-    application_id=0x53504247,
-    version=1,
-    schema=(
-        "CREATE TABLE about (neighbouring_relation TEXT NOT NULL) STRICT",
-        f"INSERT INTO about VALUES ('{NEIGHBOURING_RELATION}')",
-        """CREATE TABLE rounds (
-            id INTEGER PRIMARY KEY,
-            token BLOB NOT NULL UNIQUE,
-            model TEXT NOT NULL,
-            run TEXT NOT NULL,
-            server_round INTEGER NOT NULL,
-            state TEXT NOT NULL,
-            charged TEXT,
-            participants INTEGER,
-            begun TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
-        ) STRICT""",
-        "CREATE INDEX rounds_of_model ON rounds (model, id)",
-        """CREATE TABLE kinds (
-            id INTEGER PRIMARY KEY,
-            kind TEXT NOT NULL UNIQUE
-        ) STRICT""",
-        """CREATE TABLE participation (
-            model TEXT NOT NULL,
-            run TEXT NOT NULL,
-            kind INTEGER NOT NULL REFERENCES kinds (id),
-            participant TEXT NOT NULL,
-            rounds INTEGER NOT NULL,
-            PRIMARY KEY (model, run, kind, participant)
-        ) STRICT, WITHOUT ROWID""",
-        """CREATE TABLE checkpoints (
-            model TEXT PRIMARY KEY NOT NULL,
-            server_round INTEGER NOT NULL,
-            token BLOB NOT NULL,
-            data BLOB NOT NULL
-        ) STRICT""",
-        """CREATE TABLE identities (
-            model TEXT PRIMARY KEY NOT NULL,
-            app TEXT NOT NULL,
-            layout TEXT NOT NULL
-        ) STRICT""",
-    ),
-)
+from shuffle_plugins.ledger.database import Database, LedgerError, StrPath
 
 _ERA = "#"  # stands between the names of a run and of an era of it, where participation is counted
 
@@ -120,8 +75,50 @@ class Checkpoint:
 class BudgetFile(Database):
     """The file of a budget ledger, of any models; errors as of :class:`Database`."""
 
-    def __init__(self, path: StrPath, *, create: bool) -> None:
-        super().__init__(path, format=_FORMAT, create=create)
+    WHAT = "budget ledger"
+    APPLICATION_ID = 0x53504247
+    SCHEMA = (
+        "CREATE TABLE about (neighbouring_relation TEXT NOT NULL) STRICT",
+        f"INSERT INTO about VALUES ('{NEIGHBOURING_RELATION}')",
+        """CREATE TABLE rounds (
+            id INTEGER PRIMARY KEY,
+            token BLOB NOT NULL UNIQUE,
+            model TEXT NOT NULL,
+            run TEXT NOT NULL,
+            server_round INTEGER NOT NULL,
+            state TEXT NOT NULL,
+            charged TEXT,
+            participants INTEGER,
+            begun TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
+        ) STRICT""",
+        "CREATE INDEX rounds_of_model ON rounds (model, id)",
+        """CREATE TABLE kinds (
+            id INTEGER PRIMARY KEY,
+            kind TEXT NOT NULL UNIQUE
+        ) STRICT""",
+        """CREATE TABLE participation (
+            model TEXT NOT NULL,
+            run TEXT NOT NULL,
+            kind INTEGER NOT NULL REFERENCES kinds (id),
+            participant TEXT NOT NULL,
+            rounds INTEGER NOT NULL,
+            PRIMARY KEY (model, run, kind, participant)
+        ) STRICT, WITHOUT ROWID""",
+        """CREATE TABLE checkpoints (
+            model TEXT PRIMARY KEY NOT NULL,
+            server_round INTEGER NOT NULL,
+            token BLOB NOT NULL,
+            data BLOB NOT NULL
+        ) STRICT""",
+        """CREATE TABLE identities (
+            model TEXT PRIMARY KEY NOT NULL,
+            app TEXT NOT NULL,
+            layout TEXT NOT NULL
+        ) STRICT""",
+    )
+
+    def __init__(self, path: StrPath, *, create: bool = True) -> None:
+        super().__init__(path, create=create)
         try:
             with self.reading() as connection:
                 relations = connection.execute("SELECT neighbouring_relation FROM about").fetchall()
@@ -165,7 +162,7 @@ class BudgetLedger(BudgetFile):
             raise ValueError(f"model must be a name, got {model!r}")
         self._model, self._app = model, app
         self._method = FederatedAccountant(method=method).method
-        super().__init__(path, create=True)
+        super().__init__(path)
         with self.reading() as connection:
             self._last = _last_round(connection, model)
 

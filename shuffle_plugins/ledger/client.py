@@ -13,30 +13,12 @@ from sqlite3 import Connection
 from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 
 from shuffle_plugins.core import Delta, Ranged, TargetEpsilon, checks, whole_number
-from shuffle_plugins.ledger.database import Database, Format, StrPath, application_of
+from shuffle_plugins.ledger.database import Database, StrPath, application_of
 
 if TYPE_CHECKING:
     from shuffle_plugins.accounting import Round, ShuffleAccountant
 
 _ROUNDING = 1e-9  # relative, by which a sum of many ε0 may exceed a limit that it should be equal to
-
-_FORMAT = Format(
-    what="client's ledger",
-    application_id=0x5350434C,
-    version=1,
-    schema=(
-        """CREATE TABLE reports (
-            token BLOB PRIMARY KEY NOT NULL,
-            run TEXT NOT NULL,
-            server_round INTEGER NOT NULL,
-            mechanism TEXT NOT NULL,
-            local_epsilon REAL NOT NULL,
-            local_delta REAL NOT NULL,
-            charged TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
-            shuffled TEXT
-        ) STRICT, WITHOUT ROWID""",
-    ),
-)
 
 
 class Refused(StrEnum):
@@ -246,8 +228,20 @@ class ClientLedger(Database):
     is not there; errors are those of a :class:`BudgetLedger`.
     """
 
-    def __init__(self, path: StrPath) -> None:
-        super().__init__(path, format=_FORMAT, create=True)
+    WHAT = "client's ledger"
+    APPLICATION_ID = 0x5350434C
+    SCHEMA = (
+        """CREATE TABLE reports (
+            token BLOB PRIMARY KEY NOT NULL,
+            run TEXT NOT NULL,
+            server_round INTEGER NOT NULL,
+            mechanism TEXT NOT NULL,
+            local_epsilon REAL NOT NULL,
+            local_delta REAL NOT NULL,
+            charged TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+            shuffled TEXT
+        ) STRICT, WITHOUT ROWID""",
+    )
 
     def charge(
         self,
@@ -303,12 +297,12 @@ class ClientLedger(Database):
 
 def is_client_ledger(path: StrPath) -> bool:
     """Whether a file is a client's ledger, of any version; False if it is none, or something else."""
-    return application_of(path) == _FORMAT.application_id
+    return application_of(path) == ClientLedger.APPLICATION_ID
 
 
 def read_reports(path: StrPath) -> dict[str, dict[Charged, int]]:
     """How often a client was charged for what, by run in the order of their first report. Only reads."""
-    with Database(path, format=_FORMAT, create=False) as database, database.reading() as connection:
+    with ClientLedger(path, create=False) as database, database.reading() as connection:
         rows = connection.execute(
             "SELECT run, shuffled, local_epsilon, local_delta, count(*) FROM reports "
             "GROUP BY run, shuffled, local_epsilon, local_delta "

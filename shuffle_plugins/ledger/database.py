@@ -6,11 +6,13 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 StrPath = str | os.PathLike[str]
+
+VERSION = 1
+"""Version of all ledgers. Nothing reads a ledger of another."""
 
 _PATIENCE_S = 30.0  # that one process waits for another's transaction; those take milliseconds
 
@@ -19,30 +21,27 @@ class LedgerError(ValueError):
     """The file is no ledger, is damaged or locked, or what is to be entered contradicts what is in it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Format:
-    """The one format of a kind of ledger: its name in words, SQLite's mark of the file's owner, and the
-    schema.
-    """
-
-    what: str
-    application_id: int
-    version: int
-    schema: tuple[str, ...]
-
-
 class Database:
     """One connection to a ledger's file, which its owner alone can read; with ``create`` it is made if not
     there.
+
+    Attributes:
+        WHAT: the kind of ledger, in words.
+        APPLICATION_ID: SQLite's mark of the file's owner.
+        SCHEMA: statements that make an empty file one of this kind, in its only format, number
+            :data:`VERSION`.
 
     Raises:
         FileNotFoundError: if the file, or with ``create`` its folder, does not exist.
         LedgerError: if the file is not of this format, is damaged, or stays locked for half a minute.
     """
 
-    def __init__(self, path: StrPath, *, format: Format, create: bool) -> None:
+    WHAT: ClassVar[str]
+    APPLICATION_ID: ClassVar[int]
+    SCHEMA: ClassVar[tuple[str, ...]]
+
+    def __init__(self, path: StrPath, *, create: bool = True) -> None:
         self.path = Path(path).absolute()
-        self._format = format
         if not (self.path.parent if create else self.path).exists():
             missing = f"the folder {self.path.parent}" if create else f"the ledger {self.path}"
             raise FileNotFoundError(f"{missing} does not exist")
@@ -72,23 +71,23 @@ class Database:
             (objects,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         if (mark, version, objects) == (0, 0, 0) and create:
             self._create()
-        elif mark != self._format.application_id:
-            raise LedgerError(f"{self.path} is not a {self._format.what}; give another file")
-        elif version != self._format.version:
+        elif mark != self.APPLICATION_ID:
+            raise LedgerError(f"{self.path} is not a {self.WHAT}; give another file")
+        elif version != VERSION:
             raise LedgerError(
-                f"{self.path} is a {self._format.what} of version {version}; this release reads version "
-                f"{self._format.version}. Use the release that wrote it, or another file"
+                f"{self.path} is a {self.WHAT} of version {version}; this release reads version "
+                f"{VERSION}. Use the release that wrote it, or another file"
             )
 
     def _create(self) -> None:
         with self.writing() as connection:
             (mark,) = connection.execute("PRAGMA application_id").fetchone()
-            if mark == self._format.application_id:  # somebody else was faster
+            if mark == self.APPLICATION_ID:  # somebody else was faster
                 return
-            for statement in self._format.schema:
+            for statement in self.SCHEMA:
                 connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {self._format.application_id}")
-            connection.execute(f"PRAGMA user_version = {self._format.version}")
+            connection.execute(f"PRAGMA application_id = {self.APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
@@ -123,7 +122,7 @@ class Database:
                 f"{self.path} was closed, or is used by a thread that did not open it"
             ) from error
         except sqlite3.Error as error:
-            raise LedgerError(f"{self.path} cannot be used as a {self._format.what}: {error}") from error
+            raise LedgerError(f"{self.path} cannot be used as a {self.WHAT}: {error}") from error
 
     def close(self) -> None:
         """Close the file; harmless to repeat."""

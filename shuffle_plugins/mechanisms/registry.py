@@ -45,7 +45,7 @@ ONE_MESSAGE = (Kind.VECTORS, Kind.CATEGORIES)
 """Kinds of mechanisms that send one report a client, whose privacy is set by ``local_epsilon``."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Entry:
     factory: str | Factory | EntryPoint
     summary: str
@@ -114,9 +114,6 @@ def register(
         summary: one line for listings.
         kind: what it is; by default a class tells by what it is a subclass of. A function that does not say
             is taken for one of either of the one-message kinds.
-
-    Raises:
-        ValueError: if the name is malformed or taken, or there is no such kind.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"a mechanism's name is lower-case words joined by hyphens, got {name!r}")
@@ -129,12 +126,7 @@ def register(
 def available(*kinds: Kind | str) -> tuple[str, ...]:
     """Names of all mechanisms, sorted, those of installed third-party packages included.
 
-    Args:
-        kinds: of those kinds only; all by default. This may import third-party mechanisms.
-
-    Raises:
-        ValueError: if there is no such kind, or an installed package offers a mechanism under a malformed or
-            taken name.
+    Of certain kinds only, if any are given; this may import third-party mechanisms.
     """
     _discover()
     wanted = {checks.choice(Kind, "kind", kind) for kind in kinds or Kind}
@@ -142,15 +134,7 @@ def available(*kinds: Kind | str) -> tuple[str, ...]:
 
 
 def check_known(name: str, *kinds: Kind | str) -> None:
-    """Refuse a name that no mechanism has.
-
-    Args:
-        name: what somebody asked for.
-        kinds: mechanisms of these kinds are offered instead; all by default.
-
-    Raises:
-        ValueError: it says which names are close to this one, and which there are.
-    """
+    """Refuse a name that no mechanism has; say which are close to it, and which there are of these kinds."""
     if name not in _ENTRIES:
         _discover()
     if name in _ENTRIES:
@@ -177,11 +161,7 @@ def _bare(name: str) -> str:
 
 
 def kind_of(name: str) -> Kind | None:
-    """What a mechanism is, or None for a third-party function that does not say.
-
-    Raises:
-        ValueError: if no mechanism has that name.
-    """
+    """What a mechanism is, or None for a third-party function that does not say."""
     found = _kinds(name)
     return found.pop() if len(found) == 1 else None
 
@@ -191,7 +171,7 @@ def _kinds(name: str) -> set[Kind]:
     entry = _entry(name)
     if entry.kind is not None:
         return {entry.kind}
-    from shuffle_plugins.mechanisms.frequency import FrequencyOracle
+    from shuffle_plugins.mechanisms.local_randomizer import FrequencyOracle
     from shuffle_plugins.mechanisms.private_sum import PrivateSum
 
     factory = _load(entry.factory)
@@ -204,11 +184,7 @@ def _kinds(name: str) -> set[Kind]:
 
 
 def summary(name: str) -> str:
-    """One line on what the mechanism is.
-
-    Raises:
-        ValueError: if no mechanism has that name.
-    """
+    """One line on what the mechanism is."""
     return _entry(name).summary
 
 
@@ -245,11 +221,7 @@ def get(name: str, *, dim: int, radius: float | None = None, **options: Any) -> 
 
 
 def factory(name: str) -> Factory:
-    """The class or function that builds a mechanism, imported.
-
-    Raises:
-        ValueError: if no mechanism has that name.
-    """
+    """The class or function that builds a mechanism, imported."""
     return cast(Factory, _load(_entry(name).factory))
 
 
@@ -260,9 +232,6 @@ def blanket(name: str, *, local_epsilon: float, dim: int) -> Blanket:
     nine times the ε that this blanket says. For anything but ``get(name, local_epsilon=…, dim=…)`` take the
     blanket, or the round, that the mechanism itself gives: ``get(name, …, level=…).blanket()``.
     ``dim`` is the number of categories where a mechanism takes them.
-
-    Raises:
-        ValueError: if no mechanism has that name, or a parameter is out of range.
     """
     if kind_of(name) is Kind.SUMS:
         raise ValueError(

@@ -204,7 +204,7 @@ class _NoNoise(Exception):
 
 
 def _row(asked: PlanQuestion, mechanism: str, *, drawn_by: DrawnBy, cohort: int, num_steps: int) -> SumRow:
-    from shuffle_plugins.protocols import PoissonBinomialSum, TargetUnreachable, VectorSum  # load torch
+    from shuffle_plugins.protocols import PoissonBinomialSum, TargetUnreachable, VectorSum
 
     kind = VectorSum if mechanism == VectorSum.name else PoissonBinomialSum
     n, charged = asked.population, num_steps

@@ -14,8 +14,8 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
 )
 from shuffle_plugins.accounting.comparison import OutOfRange, _fixed_cohort, _published, compare
-from shuffle_plugins.accounting.intervals import NamedBound
 from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS, published_bound
+from shuffle_plugins.accounting.terms import NamedBound
 
 GIRGIS, CLONES = "subsampled shuffle RDP, published", "clones, closed form"
 

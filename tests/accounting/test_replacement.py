@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from shuffle_plugins.accounting.replacement import Replacement
+from shuffle_plugins.accounting.accountant import _Replacement
 
 
 class Exponential:
@@ -42,8 +42,8 @@ class Close:
         return self.ratio
 
 
-def replacement(*history: tuple[Any, int], distance: float) -> Replacement:
-    return Replacement(history=tuple(history), distance=distance)
+def replacement(*history: tuple[Any, int], distance: float) -> _Replacement:
+    return _Replacement(history=tuple(history), distance=distance)
 
 
 def test_without_a_distance_nothing_is_charged() -> None:

@@ -22,7 +22,7 @@ from shuffle_plugins.bandits import (
 )
 from shuffle_plugins.bandits.reports import randomized, released_totals, reward_mechanism
 from shuffle_plugins.mechanisms import blanket
-from shuffle_plugins.mechanisms.noise.discrete_laplace import FINE_BITS, laplace_grid
+from shuffle_plugins.mechanisms.noise import FINE_BITS, laplace_grid
 from shuffle_plugins.randomness import SeededRandomness
 
 ALLOWED = 1 + 1e-9

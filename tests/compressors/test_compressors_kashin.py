@@ -127,33 +127,6 @@ def test_a_row_that_cannot_reach_the_level_is_scaled_and_nothing_else():
     assert float(share.min()) > 0
 
 
-def test_one_row_gives_up_alone():
-    frame = KashinFrame(dim=1024, seed=1, level=1.9)
-    dense = torch.randn(3, 1024, generator=generator(), dtype=torch.float64)
-    along = frame.reconstruct(torch.eye(frame.size, dtype=torch.float64)[:1])
-    x = torch.cat([dense, along])
-    errors = (frame.reconstruct(frame.represent(x)) - x).norm(dim=1) / x.norm(dim=1)
-    assert float(errors[:3].max()) < 1e-13
-    assert float(errors[3]) > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda frame: frame.represent(torch.zeros(1, 4)), "length 5"),
-        (lambda frame: frame.reconstruct(torch.zeros(1, 4)), "16 coefficients"),
-        (lambda frame: frame.represent(torch.full((2, 5), math.nan)), "NaN or infinite"),
-        (lambda frame: frame.coefficients(torch.zeros(1, 5), torch.tensor([[16]])), "outside"),
-        *[(lambda _, k=k: KashinFrame(dim=5, seed=1, level=k), "level") for k in (1.0, math.nan, math.inf)],
-        (lambda _: KashinFrame(dim=5, seed=1, max_iterations=0), "max_iterations"),
-        (lambda _: KashinFrame(dim=5, seed="a"), "public seed"),
-    ],
-)
-def test_bad_arguments_are_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call(KashinFrame(dim=5, seed=1))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_compiled_and_torch_find_the_same_representations(monkeypatch, dtype, threads):

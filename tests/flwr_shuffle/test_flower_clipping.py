@@ -10,7 +10,6 @@ from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import FixedSize, InProcessGrid, QuantileClipping, ShuffleMod, Updates
-from flwr_shuffle.messages import Instruction, context_of
 from flwr_shuffle.updates import UpdateTerms
 from strategy_harness import record, shuffled
 
@@ -146,25 +145,3 @@ def test_weights_do_not_leave():
         assert all(list(reply.content) == ["shuffle"] for reply in received)
         sizes |= {len(reply.content["shuffle"]["payload"]) for reply in received}
     assert len(sizes) == 1
-
-
-def test_clients_told_different_terms_do_not_fit_together():
-    asked = Instruction(
-        token=b"t" * 16,
-        run="1",
-        server_round=1,
-        mechanism=MechanismSpec(name="privunit", local_epsilon=2.0, radius=1.0),
-        update=UpdateTerms(clipping_norm=0.5, max_examples=7),
-    )
-    assert Instruction.from_record(asked.to_record()) == asked
-    other = replace(asked, update=UpdateTerms(clipping_norm=0.6))
-    assert context_of(asked, dim=9).fingerprint != context_of(other, dim=9).fingerprint
-    assert asked.report_dim(8) == 9
-
-
-def test_arguments_out_of_range_are_refused():
-    for options in ({"quantile": 1.5}, {"learning_rate": 0.0}, {"learning_rate": math.inf}):
-        with pytest.raises(ValueError, match=r"quantile|learning_rate"):
-            QuantileClipping(**options)
-    with pytest.raises(ValueError, match="max_examples"):
-        shuffled(updates=Updates(max_examples=0))

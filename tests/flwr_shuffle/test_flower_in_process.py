@@ -82,11 +82,6 @@ def test_node_config_by_position_or_for_all():
         same.context(last + 1)
 
 
-def test_there_are_nodes():
-    with pytest.raises(ValueError, match="num_nodes"):
-        InProcessGrid(counting_app(), num_nodes=0)
-
-
 def test_what_all_nodes_say_is_logged_once_a_round(caplog: pytest.LogCaptureFixture) -> None:
     app = ClientApp()
 

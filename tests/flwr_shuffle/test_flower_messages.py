@@ -15,7 +15,6 @@ from flwr_shuffle.messages import (
     payload_of,
     plain_payload,
     read_plain_payload,
-    refusal,
     reply,
 )
 from mod_harness import adding, app
@@ -76,12 +75,6 @@ def test_payloads_of_reports_and_dummies_are_equally_long() -> None:
     assert read_plain_payload(plain_payload(None, size=20), size=20) is None
 
 
-@pytest.mark.parametrize("report", [b"", bytes(19), bytes(21)])
-def test_a_report_of_another_size_is_not_packed(report: bytes) -> None:
-    with pytest.raises(ValueError, match="20 bytes"):
-        plain_payload(report, size=20)
-
-
 @pytest.mark.parametrize(
     "payload", [b"", b"\x01", bytes(20), bytes(22), b"\x02" + bytes(20), b"\x00" + b"\x01" * 20]
 )
@@ -114,8 +107,3 @@ def test_a_reply_holds_the_payload_alone(message: Message) -> None:
 def test_other_replies_have_no_payload(content: RecordDict, message: Message) -> None:
     with pytest.raises(ValueError, match="nothing else"):
         payload_of(Message(content, reply_to=message))
-
-
-def test_an_error_has_no_payload(message: Message) -> None:
-    with pytest.raises(ValueError, match="nothing else"):
-        payload_of(refusal("constant", to=message))

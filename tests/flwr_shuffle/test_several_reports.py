@@ -39,10 +39,8 @@ from mod_harness import instruction as instruction_of_round
 from shuffle_plugins.accounting import (
     Adversary,
     SampledRecordsRound,
-    Sampling,
     SeveralReportsRound,
     ShuffleAccountant,
-    ShuffleRound,
 )
 from shuffle_plugins.ledger import BudgetLedger, ClientLimits
 from shuffle_plugins.mechanisms import MechanismSpec, get
@@ -296,15 +294,3 @@ def test_an_instruction_tells_every_client_the_same_draw():
     assert len(digests) == 4
     with pytest.raises(ValueError, match="no record was drawn"):
         drawn_record(question({"w": np.zeros(2, dtype=np.float32)}, plain, node=1))
-
-
-def test_sums_are_not_accounted_for_several_reports():
-    from shuffle_plugins.mechanisms import SeveralReports
-    from shuffle_plugins.protocols import VectorSum
-
-    total = VectorSum.with_noise(dim=3, cohort=10, noise_multiplier=1.0, radius=1.0)
-    with pytest.raises(ValueError, match="take a one-message mechanism with δ0 = 0"):
-        SeveralReports(total, 2).round(population=10, cohort=10, sampling=Sampling.FULL)
-    one = ShuffleRound(local_epsilon=1.0, population=10, cohort=10, sampling="full", local_delta=1e-9)
-    with pytest.raises(ValueError, match="δ0 = 0"):
-        SeveralReportsRound.of(one, reports_per_client=2)

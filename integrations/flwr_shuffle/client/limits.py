@@ -133,13 +133,10 @@ class ClientSettings(ClientLimits):
         max_local_delta: float | None = None,
         by_app: bool = False,
     ) -> Self:
-        """The settings of a node that takes part.
+        """The settings of a node that takes part, with the limits from the app's code.
 
-        Args:
-            node_config: of the node.
-            limits: from the app's code, if any. On a SuperNode they do not replace its operator's.
-            max_local_delta: from the app's code, if any.
-            by_app: whether the app wrote ``node_config``, for a simulation, whose nodes keep no files.
+        On a SuperNode these do not replace its operator's. ``by_app`` is whether the app wrote
+        ``node_config``, for a simulation, whose nodes keep no files.
 
         Raises:
             ClientRefused: as of :meth:`read`; NO_LIMITS if nobody limits ε0; NO_TOTAL if nobody limits all
@@ -235,20 +232,10 @@ def charge(
 ) -> None:
     """Charge all reports of a round to this client, before it trains; if there is a file, it is on disk then.
 
-    Without a file the record is in ``context.state``. Flower saves that per node and run, and only when the
-    app has answered: it survives neither a crash of the client nor the end of the run. It is meant for
-    simulations.
-
-    Args:
-        context: the client app's context, whose state keeps the record if there is no file.
-        settings: what the client agrees to, and where it records.
-        instruction: the round's instruction from the server.
-        mechanism: the mechanism that randomises each report.
-        shuffled: the round of as many reports as were promised; None if it cannot be accounted for.
-
-    Raises:
-        ClientRefused: if a limit would be exceeded, the token was charged before, or the file cannot be used.
-            Nothing is charged then.
+    Without a file the record is in ``context.state``, for simulations: Flower saves that per node and run,
+    and only when the app has answered. ``shuffled`` is the round of as many reports as were promised; None
+    if it cannot be accounted for. ClientRefused, and nothing charged, if a limit would be exceeded, the
+    token was charged before, or the file cannot be used.
     """
     sent, summed = SeveralReports(mechanism, instruction.samples_per_client), mechanism.must_be_summed
     charged = Charged(shuffled, sent.local_epsilon, sent.local_delta)

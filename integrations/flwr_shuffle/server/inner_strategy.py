@@ -42,28 +42,39 @@ from typing_extensions import override
 from flwr_shuffle.grids import WrappedGrid
 from flwr_shuffle.messages import RECORD_KEY
 
-_ROBUST = (Krum, MultiKrum, Bulyan, FedMedian, FedTrimmedAvg)
-_TREES = (FedXgbBagging, FedXgbCyclic)
-_PRIVATE = (
-    DifferentialPrivacyClientSideAdaptiveClipping,
-    DifferentialPrivacyClientSideFixedClipping,
-    DifferentialPrivacyServerSideAdaptiveClipping,
-    DifferentialPrivacyServerSideFixedClipping,
-)
+# strategies that one reply does not serve, and what to do instead
+_REFUSED: dict[tuple[type[Strategy], ...], str] = {
+    (Krum, MultiKrum, Bulyan, FedMedian, FedTrimmedAvg): (
+        "compares the clients' single updates, and in a shuffled round the server has only their noisy mean: "
+        "nothing would be left out or outvoted. Use FedAvg, FedAvgM, FedAdam or FedYogi. What bounds a "
+        "dishonest client here is clipping_norm, which no report exceeds by more than the mechanism's noise"
+    ),
+    (QFedAvg,): (
+        "weighs every update by that client's own loss, and no loss leaves a client in a shuffled round. Use "
+        "FedAvg or FedAdam; Updates(max_examples=…) weighs updates on the clients"
+    ),
+    (FedXgbBagging, FedXgbCyclic): (
+        "collects the trees that clients grew, and trees have no mean that could be randomised. Train a "
+        "model of floating-point parameters, with FedAvg or FedAdam"
+    ),
+    (
+        DifferentialPrivacyClientSideAdaptiveClipping,
+        DifferentialPrivacyClientSideFixedClipping,
+        DifferentialPrivacyServerSideAdaptiveClipping,
+        DifferentialPrivacyServerSideFixedClipping,
+    ): (
+        "clips or adds noise a second time, to reports that clients have clipped and randomised already, and "
+        "its own accounting would be of something else. Give the strategy that it wraps; a clipping norm "
+        "that moves by itself is Updates(adaptive_clipping=…)"
+    ),
+}
 _START = ("grid", "initial_arrays", "num_rounds", "timeout", "train_config", "evaluate_config", "evaluate_fn")
 _REDIRECTED = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate", "summary")
 # implementations of aggregate_train that are known to work with a single reply
 _OF_ONE_REPLY = frozenset(
     kind.aggregate_train for kind in (FedAvg, FedAvgM, FedAdagrad, FedAdam, FedYogi)
 )  # FedProx has FedAvg's
-_WEIGHT_KEY = "num-examples"
-_METRICS_KEY = "metrics"
-_VERSION = 1
-_HEADER = "header"
-_MODEL, _STATE = "model-", "state-"
 _ARRAY_KEY = "\x00array"
-_NORM, _INNER = "clipping-norm", "inner-strategy"
-_MOMENTS = ("m_t", "v_t", "momentum_vector")
 _MOST_READS = 10  # a strategy that looks more often at who is connected waits for more nodes
 
 
@@ -87,31 +98,26 @@ def check_strategy(strategy: Strategy) -> None:
     of themselves, would run on that one reply and do nothing of what it is for.
     """
     for layer in layers(strategy):
-        name = type(layer).__name__
-        if isinstance(layer, _ROBUST):
-            raise ValueError(
-                f"{name} compares the clients' single updates, and in a shuffled round the server has only "
-                "their noisy mean: nothing would be left out or outvoted. Use FedAvg, FedAvgM, FedAdam or "
-                "FedYogi. What bounds a dishonest client here is clipping_norm, which no report exceeds by "
-                "more than the mechanism's noise"
-            )
-        if isinstance(layer, QFedAvg):
-            raise ValueError(
-                f"{name} weighs every update by that client's own loss, and no loss leaves a client in a "
-                "shuffled round. Use FedAvg or FedAdam; max_examples=… weighs updates on the clients"
-            )
-        if isinstance(layer, _TREES):
-            raise ValueError(
-                f"{name} collects the trees that clients grew, and trees have no mean that could be "
-                "randomised. Train a model of floating-point parameters, with FedAvg or FedAdam"
-            )
-        if isinstance(layer, _PRIVATE):
-            raise ValueError(
-                f"{name} clips or adds noise a second time, to reports that clients have clipped and "
-                "randomised already, and its own accounting would be of something else. Give the strategy "
-                "that it wraps; a clipping norm that moves by itself is adaptive_clipping=…"
-            )
-    _check_start(strategy)
+        for kinds, why in _REFUSED.items():
+            if isinstance(layer, kinds):
+                raise ValueError(f"{type(layer).__name__} {why}")
+    name = type(strategy).__name__
+    where = (
+        "Move what it does into evaluate_fn, which is called after every round, or into a subclass of "
+        "ShuffleStrategy with its own start"
+    )
+    if "start" in getattr(strategy, "__dict__", {}):
+        raise ValueError(f"{name} had start() assigned on the object, which would not be run. {where}")
+    if not own_start(strategy):
+        return
+    try:
+        inspect.signature(strategy.start).bind(**dict.fromkeys(_START))
+    except TypeError as error:
+        raise ValueError(
+            f"{name} has its own start(), and it does not take the arguments of Flower's ({error}). {where}"
+        ) from error
+    if any("__slots__" in vars(kind) and vars(kind)["__slots__"] for kind in type(strategy).__mro__):
+        raise ValueError(f"{name} has its own start() and __slots__, which cannot be shared. {where}")
 
 
 def needs_one_reply(strategy: Strategy) -> bool:
@@ -148,12 +154,22 @@ def messages_of(
     grid: Grid,
     cohort: Sequence[int],
 ) -> list[Message]:
-    """The messages that a strategy sends to a cohort in a round of training."""
+    """The messages that a strategy sends to a cohort in a round of training: one to each, and to nobody
+    else.
+    """
+    advice = (
+        f"the cohort of {len(cohort)} is drawn by ShuffleStrategy, and the inner strategy must send to all "
+        "of it: give it fraction_train=1.0, and min_train_nodes and min_available_nodes of at most the cohort"
+    )
     for layer in layers(strategy):
-        check_minimums(layer, cohort=len(cohort))
-    view = CohortView(grid, cohort=cohort)
+        for name in ("min_train_nodes", "min_available_nodes"):
+            least = getattr(layer, name, 0)
+            if isinstance(least, int) and least > len(cohort):
+                raise WrongRecipients(f"the inner strategy has {name}={least}; {advice}")
+    view = CohortView(grid, cohort=cohort, advice=advice)
     messages = list(strategy.configure_train(server_round, arrays, config, view))
-    check_messages(messages, cohort=cohort)
+    if sorted(message.metadata.dst_node_id for message in messages) != sorted(cohort):
+        raise WrongRecipients(f"the inner strategy sends {len(messages)} messages; {advice}")
     return messages
 
 
@@ -201,12 +217,12 @@ def model_of(messages: Sequence[Message], *, kind: str = MessageType.TRAIN) -> t
 
 def weight_key(strategy: Strategy) -> str:
     """The key under which the strategy expects a client's weight among the metrics."""
-    return _named(strategy, "weighted_by_key", _WEIGHT_KEY)
+    return _named(strategy, "weighted_by_key", "num-examples")
 
 
 def synthetic_reply(strategy: Strategy, arrays: ArrayRecord, *, key: str) -> Message:
     """The one reply that stands for all replies of a round: a model of weight 1, without a sender."""
-    content = RecordDict({key: arrays, _METRICS_KEY: MetricRecord({weight_key(strategy): 1})})
+    content = RecordDict({key: arrays, "metrics": MetricRecord({weight_key(strategy): 1})})
     return Message(content, dst_node_id=SUPERLINK_NODE_ID, message_type=MessageType.TRAIN)
 
 
@@ -232,26 +248,6 @@ def _named(strategy: Strategy, attribute: str, otherwise: str) -> str:
     return next((name for name in names if name), otherwise)
 
 
-def _check_start(strategy: Strategy) -> None:
-    name = type(strategy).__name__
-    where = (
-        "Move what it does into evaluate_fn, which is called after every round, or into a subclass of "
-        "ShuffleStrategy with its own start"
-    )
-    if "start" in getattr(strategy, "__dict__", {}):
-        raise ValueError(f"{name} had start() assigned on the object, which would not be run. {where}")
-    if not own_start(strategy):
-        return
-    try:
-        inspect.signature(strategy.start).bind(**dict.fromkeys(_START))
-    except TypeError as error:
-        raise ValueError(
-            f"{name} has its own start(), and it does not take the arguments of Flower's ({error}). {where}"
-        ) from error
-    if any("__slots__" in vars(kind) and vars(kind)["__slots__"] for kind in type(strategy).__mro__):
-        raise ValueError(f"{name} has its own start() and __slots__, which cannot be shared. {where}")
-
-
 class CohortView(WrappedGrid):
     """Another grid as if only the cohort were connected, for an inner strategy that configures a round.
 
@@ -259,65 +255,45 @@ class CohortView(WrappedGrid):
     keeps looking is stopped.
     """
 
-    def __init__(self, grid: Grid, *, cohort: Sequence[int]) -> None:
+    def __init__(self, grid: Grid, *, cohort: Sequence[int], advice: str) -> None:
         super().__init__(grid)
         self._cohort = list(cohort)
+        self._advice = advice
         self._reads = 0
 
     @override
     def get_node_ids(self) -> list[int]:
-        """The cohort's ids."""
         self._reads += 1
         if self._reads > _MOST_READS:
-            raise WrongRecipients(f"the inner strategy waits for more nodes; {_advice(len(self._cohort))}")
+            raise WrongRecipients(f"the inner strategy waits for more nodes; {self._advice}")
         return list(self._cohort)
 
 
-def check_minimums(strategy: object, *, cohort: int) -> None:
-    """Refuse a strategy of Flower's whose minimums the cohort cannot meet, before it waits for them."""
-    for name in ("min_train_nodes", "min_available_nodes"):
-        least = getattr(strategy, name, 0)
-        if isinstance(least, int) and least > cohort:
-            raise WrongRecipients(f"the inner strategy has {name}={least}; {_advice(cohort)}")
-
-
-def check_messages(messages: Sequence[Message], *, cohort: Sequence[int]) -> None:
-    """Refuse messages that do not go to exactly the cohort, once each."""
-    asked = sorted(message.metadata.dst_node_id for message in messages)
-    if asked != sorted(cohort):
-        raise WrongRecipients(f"the inner strategy sends {len(asked)} messages; {_advice(len(cohort))}")
-
-
-def _advice(cohort: int) -> str:
-    return (
-        f"the cohort of {cohort} is drawn by ShuffleStrategy, and the inner strategy must send to all of it: "
-        "give it fraction_train=1.0, and min_train_nodes and min_available_nodes of at most the cohort"
-    )
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ModelState:
     """What a run is resumed from.
 
     Attributes:
         arrays: the model.
-        strategy: what is kept between rounds, by :func:`strategy_state`; None if that is nothing.
+        strategy: what the inner strategy keeps between rounds, by :func:`strategy_state`.
+        clipping_norm: of the next round, if it adapts.
     """
 
     arrays: ArrayRecord
     strategy: Any = None
+    clipping_norm: float | None = None
 
     def to_bytes(self) -> bytes:
         """The arrays as an npz archive, the rest as JSON within it."""
-        held: dict[str, NDArray[Any]] = {}
-        for place, array in enumerate(self.arrays.values()):
-            held[f"{_MODEL}{place}"] = array.numpy()
+        held: dict[str, NDArray[Any]] = {
+            f"model-{place}": array.numpy() for place, array in enumerate(self.arrays.values())
+        }
         header = {
-            "version": _VERSION,
             "names": list(self.arrays.keys()),
             "strategy": _packed(self.strategy, held),
+            "clipping_norm": self.clipping_norm,
         }
-        held[_HEADER] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
+        held["header"] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **held)
         return buffer.getvalue()
@@ -327,38 +303,33 @@ class ModelState:
         """Read what :meth:`to_bytes` wrote."""
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-                header = json.loads(archive[_HEADER].tobytes())
-                if header["version"] != _VERSION:
-                    raise ValueError(f"a checkpoint of version {header['version']}, not {_VERSION}")
-                arrays = {
-                    name: Array(archive[f"{_MODEL}{place}"]) for place, name in enumerate(header["names"])
-                }
-                return cls(ArrayRecord(arrays), _unpacked(header["strategy"], archive))
+                header = json.loads(archive["header"].tobytes())
+                arrays = {name: Array(archive[f"model-{i}"]) for i, name in enumerate(header["names"])}
+                state = _unpacked(header["strategy"], archive)
+                return cls(ArrayRecord(arrays), state, header["clipping_norm"])
         except (KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile, json.JSONDecodeError) as error:
             raise ValueError("these bytes are not a checkpoint") from error
 
 
-def strategy_state(strategy: object, *, clipping_norm: float | None = None) -> Any:
-    """What a run keeps between rounds beside the model, for :class:`ModelState`."""
-    kept: Any
+def strategy_state(strategy: object) -> Any:
+    """What an inner strategy keeps between rounds: its ``state_dict()``, or the moments of Flower's
+    optimisers.
+
+    None if it has neither, and then it starts afresh when a run is resumed.
+    """
     if _has_state_dict(strategy):
-        kept = cast(Any, strategy).state_dict()
-    else:
-        moments = {name: getattr(strategy, name, None) for name in _MOMENTS}
-        kept = {name: value for name, value in moments.items() if value is not None} or None
-    return kept if clipping_norm is None else {_NORM: clipping_norm, _INNER: kept}
+        return cast(Any, strategy).state_dict()
+    moments = {name: getattr(strategy, name, None) for name in ("m_t", "v_t", "momentum_vector")}
+    return {name: value for name, value in moments.items() if value is not None} or None
 
 
-def restore_strategy(strategy: object, state: Any) -> float | None:
-    """Give a strategy back what :func:`strategy_state` took; returns the clipping norm that was kept."""
-    norm = None
-    if isinstance(state, dict) and state.keys() == {_NORM, _INNER}:
-        norm, state = float(state[_NORM]), state[_INNER]
+def restore_strategy(strategy: object, state: Any) -> None:
+    """Give a strategy back what :func:`strategy_state` took from one of its kind."""
     if state is None:
-        return norm
+        return
     if _has_state_dict(strategy):
         cast(Any, strategy).load_state_dict(state)
-        return norm
+        return
     if not isinstance(state, Mapping) or not all(hasattr(strategy, name) for name in state):
         raise ValueError(
             f"the checkpoint was written under another strategy than {type(strategy).__name__}: go on with "
@@ -366,7 +337,6 @@ def restore_strategy(strategy: object, state: Any) -> float | None:
         )
     for name, value in state.items():
         setattr(strategy, name, value)
-    return norm
 
 
 def _has_state_dict(strategy: object) -> bool:
@@ -377,7 +347,7 @@ def _packed(value: Any, held: dict[str, NDArray[Any]]) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.ndarray | np.generic):
-        name = f"{_STATE}{len(held)}"
+        name = f"state-{len(held)}"
         held[name] = np.asarray(value)
         if held[name].dtype.hasobject:
             raise ValueError("a strategy's state holds an array of Python objects; it cannot be saved")

@@ -45,14 +45,10 @@ class ClientsRefused(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class SentRound:
-    """A round that was sent.
+    """A round that was sent: what clients were told, the model, and whom it was sent to.
 
-    Attributes:
-        instruction: what clients were told; its number counts rounds of earlier runs of the model.
-        arrays, arrays_key, layout: the model that was sent, the key of its record, and its layout.
-        invitation: how many clients it was sent to, and the mechanism of the reports.
-        worst: the highest cost that it can have.
-        checked: the round that the budget was asked about.
+    ``worst`` is the highest cost that it can have, ``checked`` the round that the budget was asked about. The
+    instruction's number counts rounds of earlier runs of the model.
     """
 
     instruction: Instruction
@@ -158,15 +154,8 @@ class Rounds:
     ) -> None:
         """Ask the budget, put the instruction into the messages, and record the round before they are sent.
 
-        Args:
-            messages: one to each client of the cohort.
-            server_round: number of the round.
-            candidates: how many clients were connected.
-            terms: how clients prepare their updates, in training.
-            evaluation: what clients are asked to measure; None in training.
-
-        Raises:
-            PrivacyBudgetExhausted: if the round could cost more than is left; nothing is recorded then.
+        Nothing is recorded if the budget does not allow it (PrivacyBudgetExhausted). ``terms`` are for
+        training, ``evaluation`` for a round of metrics.
         """
         settings, invited = self._settings, len(messages)
         kind = MessageType.TRAIN if evaluation is None else MessageType.EVALUATE
@@ -228,13 +217,8 @@ class Rounds:
     def receive(self, replies: Iterable[Message]) -> tuple[SentRound, Total] | None:
         """The round that was sent, with the sum of its reports, once its cost is recorded.
 
-        None if nothing is to be released.
-
-        Raises:
-            ValueError: if these are not the replies to the round, or hold no reports at all.
-            ClientsRefused: if the last clients asked all answered by errors.
-            PrivacyBudgetExhausted: if fewer reports or a higher sampling rate than planned made the round
-                cost more, and the budget does not cover it.
+        None if nothing is to be released. PrivacyBudgetExhausted if fewer reports or a higher sampling rate
+        than planned made the round cost more, and the budget does not cover it.
         """
         received = list(replies)
         sent, self._sent = self._sent, None
@@ -242,7 +226,13 @@ class Rounds:
             if received:
                 raise ValueError("replies to a round that this strategy did not begin")
             return None
-        reply = _anonymous_reply(received, sent)
+        reply = received[0] if len(received) == 1 else None
+        if not isinstance(reply, AnonymousReply):
+            raise ValueError(
+                "these replies were not shuffled: send the messages by the ShuffleGrid they are for"
+            )
+        if reply.token != sent.instruction.token:
+            raise ValueError("this reply is to another round")
         anonymous = reply.anonymous
         self._invited += sent.invitation.invited
         self._answered += anonymous.answered  # not participants: a client that sends nonsense hides nobody
@@ -272,7 +262,13 @@ class Rounds:
                 needed,
             )
             return None
-        self._check_again(actual, sent.checked, anonymous)
+        more_sampled = actual.observer.sampling_rate > sent.checked.observer.sampling_rate
+        if more_sampled or actual.reports < sent.checked.reports:  # it may cost more than was checked
+            try:
+                self._record.check_budget(actual)
+            except PrivacyBudgetExhausted:
+                self._record.refuse(actual=actual, participants=anonymous.participants)
+                raise
         self._record.receive(actual=actual, participants=anonymous.participants)
         self._errors.clear()
         return sent, total
@@ -280,8 +276,7 @@ class Rounds:
     def _note_connected(self, candidates: Iterable[int]) -> None:
         """Count participation anew if a node has joined: it may be one that took part and was restarted.
 
-        To Flower a SuperNode without a key of its own is another node after a restart, and the old one counts
-        as connected for a while.
+        To Flower it is another node then, and the old one counts as connected for a while.
         """
         joined = frozenset(candidates) - self._seen
         if joined and self._seen:
@@ -295,10 +290,8 @@ class Rounds:
         self._seen |= joined
 
     def _log_outlook(self, mechanism: PrivateSum, asked: int) -> None:
-        """Log how much noise to expect.
-
-        Again only if the model, the number of rounds, or the expected reports (by about a factor of 2)
-        change.
+        """Log how much noise to expect; again only if the model, the rounds, or the reports (by a factor of
+        2) change.
         """
         reports = asked * self._settings.sampling.participation
         case = (mechanism.dim, self._planned, round(math.log2(reports)))
@@ -322,24 +315,10 @@ class Rounds:
         """How many candidates the round is charged with.
 
         A client that never answers hides nobody. So the cohort is taken to hide among at most ``candidates``
-        × the share of all this run's invitations that were answered, refused rounds included. If every client
-        is equally likely to answer, this is about all candidates.
+        × the share of all this run's invitations that were answered, refused rounds included.
         """
         willing = invitation.candidates * self._answered // self._invited
         return min(invitation.candidates, max(invitation.invited, willing * invitation.invited // reports))
-
-    def _check_again(self, actual: FederatedRound, checked: FederatedRound, anonymous: Anonymous) -> None:
-        """Ask the budget again if the round may have cost more than was checked before it was sent."""
-        if (
-            actual.observer.sampling_rate <= checked.observer.sampling_rate
-            and actual.reports >= checked.reports
-        ):
-            return
-        try:
-            self._record.check_budget(actual)
-        except PrivacyBudgetExhausted:
-            self._record.refuse(actual=actual, participants=anonymous.participants)
-            raise
 
     def _refuse(self, anonymous: Anonymous, sent: SentRound, errors: Counter[str]) -> None:
         """Record a round without usable reports.
@@ -380,14 +359,6 @@ class Rounds:
         )
 
 
-def _anonymous_reply(received: list[Message], sent: SentRound) -> AnonymousReply:
-    if len(received) != 1 or not isinstance(received[0], AnonymousReply):
-        raise ValueError("these replies were not shuffled: send the messages by the ShuffleGrid they are for")
-    if received[0].token != sent.instruction.token:
-        raise ValueError("this reply is to another round")
-    return received[0]
-
-
 def _summed(anonymous: Anonymous, mechanism: PrivateSum) -> Total | None:
     """The sum of the valid reports; None if the batch was refused or no report came."""
     if anonymous.refusal is not None or anonymous.count == 0:
@@ -409,11 +380,9 @@ def connected(
     """Wait until ``needed`` nodes are connected; their ids in ascending order.
 
     If they are fewer after the ``connect_timeout``, and ``enough``, a warning says so and they are returned.
-
-    Progress is logged every ten seconds. A simulation has as many clients as it was started with: once their
-    number has not changed for ``settling`` seconds, no more are waited for. Its nodes are recognised by their
-    heartbeats, which in Flower's simulations are never due. An :class:`InProcessGrid` with fewer nodes than
-    are needed is not waited for at all.
+    A simulation has as many clients as it was started with: once their number has not changed for
+    ``settling`` seconds, no more are waited for. Its nodes are recognised by their heartbeats, which are
+    never due.
     """
     inner, timeout = innermost(grid), waiting.connect_timeout
     if isinstance(inner, InProcessGrid) and inner.num_nodes < needed:

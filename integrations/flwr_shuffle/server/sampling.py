@@ -35,8 +35,7 @@ class Invitation:
         hides_shares: whether the server sees nothing of a sum's shares but their total.
         samples: how many reports each client that takes part sends.
         fewest: fewest clients whose reports are released. Where each sends several, every round is charged
-            for so few: rounds of different sizes do not compare then
-            (``docs/proofs/accounting.md``, Claim 9).
+            for so few: rounds of different sizes do not compare then (docs/proofs/accounting.md, Claim 9).
     """
 
     mechanism: PrivateSum
@@ -94,12 +93,8 @@ class ClientSampling(ABC):
 
     @abstractmethod
     def accounted(self, invitation: Invitation, *, answered: int, reports: int) -> FederatedRound:
-        """What a round cost.
-
-        Args:
-            invitation: the round before anybody had answered.
-            answered: clients that sent a report or a dummy.
-            reports: clients whose reports were shuffled together.
+        """What a round cost in which so many answered (with a report or a dummy), and so many clients
+        reported.
         """
 
     def worst(self, invitation: Invitation, *, minimum: int) -> FederatedRound:

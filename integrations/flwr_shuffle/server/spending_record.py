@@ -21,11 +21,8 @@ class BudgetExhausted(BudgetExceeded, PrivacyBudgetExhausted):
 class SpendingRecord:
     """Records each round at its highest possible cost before it is sent, at its own cost before its release.
 
-    A round that was begun and neither received nor refused stays charged at its highest possible cost.
-
-    Args:
-        kept: where rounds are recorded: in a ledger, which outlives this process, or in an accountant alone.
-        settings: the run's settings; the budget is in them.
+    A round that was begun and neither received nor refused stays charged at its highest possible cost. Rounds
+    are kept in a ledger, which outlives this process, or in an accountant alone.
     """
 
     def __init__(self, kept: BudgetLedger | FederatedAccountant, *, settings: Settings) -> None:

@@ -204,11 +204,8 @@ class ShuffleStrategy(Strategy):
     def statement(self, *, delta: float | None = None, unit: Unit = Unit.CLIENT) -> PrivacyStatement:
         """Everything that has to be said beside the ε of the rounds so far; ``print`` it.
 
-        A round under way is stated at the most that it can cost.
-
-        Args:
-            delta: δ; the strategy's own by default.
-            unit: what a client stands for; ``"user"`` if each is one person with all data of theirs.
+        A round under way is stated at the most that it can cost. ``unit`` is what a client stands for,
+        ``"user"`` if each is one person with all data of theirs.
         """
         delta = self._settings.delta if delta is None else delta
         return statement_of(self._settings, self._record, delta=delta, unit=unit, terms=self._terms)
@@ -254,20 +251,17 @@ class ShuffleStrategy(Strategy):
         """Train as :meth:`flwr.serverapp.strategy.Strategy.start` does, each round shuffled.
 
         If the inner strategy has a ``start`` of its own, that one runs, with its own files, logs and
-        checkpoints; its rounds are configured and aggregated here, and what it returns is returned.
-
-        If the ledger has a checkpoint of this model, the run goes on after it: ``num_rounds`` counts the
-        rounds before it as well, and ``initial_arrays`` gives only names, shapes and types.
+        checkpoints; its rounds are configured and aggregated here, and what it returns is returned. If the
+        ledger has a checkpoint of this model, the run goes on after it: ``num_rounds`` counts the rounds
+        before it as well, and ``initial_arrays`` gives only names, shapes and types.
 
         Raises:
-            PrivacyBudgetExhausted: before a round that could exceed the budget. The model so far is in
-                :attr:`arrays`, and in the ledger.
+            PrivacyBudgetExhausted: before a round that could exceed the budget; the model is in
+                :attr:`arrays`.
             TimeoutError: if fewer than ``population`` clients connect in time.
             WrongRecipients: if the inner strategy samples on its own.
-            ClientsRefused: if client after client answers by an error; the text has the reasons. The model so
-                far is in :attr:`arrays`.
+            ClientsRefused: if client after client answers by an error; the text has the reasons.
             LedgerError: if the ledger's budget is of another app, or of a model with other arrays.
-            ValueError: if the checkpoint is of another model.
         """
         stage = self._settings.stage
         if isinstance(grid, ShuffleGrid) and grid.stage is not stage:
@@ -434,9 +428,9 @@ class ShuffleStrategy(Strategy):
                 "the ledger's checkpoint is of a model with other arrays; give this model another name "
                 "(model=…) or another ledger"
             )
-        norm = restore_strategy(self.strategy, state.strategy)
-        if norm is not None and self._settings.updates.adaptive_clipping is not None:
-            self._terms = self._terms.at(norm)
+        restore_strategy(self.strategy, state.strategy)
+        if state.clipping_norm is not None and self._settings.updates.adaptive_clipping is not None:
+            self._terms = self._terms.at(state.clipping_norm)
         self._arrays = state.arrays
         self._done = checkpoint.server_round
 
@@ -451,8 +445,8 @@ class ShuffleStrategy(Strategy):
         arrays = typed_alike(arrays, sent.arrays)
         checkpoint = None
         if self._record.durable:
-            kept = strategy_state(self.strategy, clipping_norm=self._terms.clipping_norm)
-            checkpoint = ModelState(arrays, kept).to_bytes()
+            state = strategy_state(self.strategy)
+            checkpoint = ModelState(arrays, state, self._terms.clipping_norm).to_bytes()
         self._record.complete(sent.instruction.token, checkpoint=checkpoint)
         self._arrays = arrays
         return arrays, metrics

@@ -82,18 +82,15 @@ class ShuffleGrid(WrappedGrid):
         self._stage.open(self._grid)
 
     def get_node_ids(self) -> list[int]:
-        """Ids of the connected clients: of all nodes but those that the stage excludes, or that refused to
-        train because they are service nodes.
+        """All connected nodes but those that the stage excludes, or that refused to train as service
+        nodes.
         """
         excluded = self._stage.excluded_nodes | self._serving
         return [node for node in self._grid.get_node_ids() if node not in excluded]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Push messages that are not to be shuffled by the other grid.
-
-        Raises:
-            ValueError: if a message has a shuffle instruction: its reply could be pulled with its sender's
-                name. Use :meth:`send_and_receive`.
+        """Push messages that are not to be shuffled: others' replies could be pulled with their senders'
+        names.
         """
         pushed = list(messages)
         if any(_is_shuffled(message) for message in pushed):

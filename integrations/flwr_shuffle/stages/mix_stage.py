@@ -71,6 +71,9 @@ class MixNodeStage(ServiceStage):
         super().__init__(cascade, minimum=minimum, exclude_after=exclude_after, waiting=waiting)
         self._piece_bytes = checks.whole("piece_bytes", piece_bytes)
         self._private_key = analyzer_private_key or keys.generate_sealing_key()
+        self.analyzer_key = keys.public_key_bytes(self._private_key)
+        self.mixers = len(cascade)
+        self.takes_several = self.mixers == 1
         self._mixed_before = False
         # Before any batch was mixed, one was refused as when parties list the mixers in different orders.
         self._wrong_order = False
@@ -87,21 +90,6 @@ class MixNodeStage(ServiceStage):
             "The mix node's operator sees who took part but no report, the server sees reports but not "
             "whose: the two must not work together."
         )
-
-    @property
-    @override
-    def analyzer_key(self) -> bytes:
-        return keys.public_key_bytes(self._private_key)
-
-    @property
-    @override
-    def mixers(self) -> int:
-        return len(self._nodes.pinned)
-
-    @property
-    @override
-    def takes_several(self) -> bool:
-        return self.mixers == 1
 
     @override
     def open(self, grid: Grid) -> None:
@@ -136,12 +124,12 @@ class MixNodeStage(ServiceStage):
             }
             suspected = self.mixers > 1 and (refused.code is Refusal.MISCONFIGURED or all_bad)
             self._wrong_order = suspected and not self._mixed_before
-            self._offenders.note(bad, refused.rejected, nodes=list(envelopes))
+            self._note(bad, refused.rejected, nodes=list(envelopes))
             good = len(envelopes) - len(refused.rejected)
             if refused.code is Refusal.UNDER_MINIMUM and not instruction.has_dummies:
                 good = min(good, needed - 1)  # the others sent dummies, though all were asked for reports
             return replies.anonymous(None, answered=good, unreadable=unreadable, refusal=refused.code)
-        self._offenders.note(bad, said.rejected, nodes=list(envelopes))
+        self._note(bad, said.rejected, nodes=list(envelopes))
         opened = open_reports(mixed, context=context, analyzer_private_key=self._private_key)
         reports = readable_reports(opened, layout=replies.layout)
         sent = replies.clients(len(mixed))
@@ -173,12 +161,12 @@ class MixNodeStage(ServiceStage):
                 items,
                 context=context,
                 analyzer_key=replies.instruction.analyzer_key,
-                mixers=self._nodes.pinned,
+                mixers=self._pinned,
                 minimum=max(self._minimum, self.needed.reports),
                 previous=previous,
             )
             try:
-                layers, said = self._mixed_by(mixer.node, request, items, replies=replies)
+                layers, said = self._mixed_by(mixer, request, items, replies=replies)
             except BatchRefused as refused:
                 _log.error("shuffle: mixer %d of %d: %s", position + 1, self.mixers, refused)
                 # A later mixer counts positions among the envelopes that the first one found good.
@@ -208,7 +196,7 @@ class MixNodeStage(ServiceStage):
         try:
             request.check_outputs(taken, said=said)
         except ValueError as error:
-            self._nodes.forget()
+            self._forget()
             _log.error("shuffle: node %d: %s", node, error)
             raise error if isinstance(error, BatchRefused) else BatchRefused(Refusal.NO_ANSWER) from None
         return taken, said

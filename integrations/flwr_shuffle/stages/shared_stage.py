@@ -68,6 +68,8 @@ class SharedSumStage(ServiceStage):
     """
 
     role = Role.AGGREGATOR
+    adds_up = True
+    hides_shares = True
 
     def __init__(
         self,
@@ -105,16 +107,6 @@ class SharedSumStage(ServiceStage):
             f"The server sees the total alone and the {who} {see} no counts: all of them together could see "
             f"each client's, so at least one of server and {who} must not work with the others; {liars}"
         )
-
-    @property
-    @override
-    def adds_up(self) -> bool:
-        return True
-
-    @property
-    @override
-    def hides_shares(self) -> bool:
-        return True
 
     @override
     def shared(self, mechanism: PrivateSum, *, clients: int) -> SharedTerms:
@@ -194,7 +186,7 @@ class SharedSumStage(ServiceStage):
                 refusal=refused.code,
             )
         finally:
-            self._offenders.note(bad, {}, nodes=list(payloads))
+            self._note(bad, {}, nodes=list(payloads))
         total = mechanism.estimate(torch.from_numpy(found) + len(kept) * counts.lowest, reports=len(kept))
         return replies.anonymous(
             None, answered=len(kept), unreadable=len(bad), total=Total(sum=total, reports=len(kept))
@@ -281,10 +273,10 @@ class SharedSumStage(ServiceStage):
 
         Why a client is left out is added to ``batch.bad``.
         """
-        nodes = [found.node for found in self._opened(batch.replies.grid)]
+        nodes = self._opened(batch.replies.grid)
         minimum = max(self._minimum, self.needed.reports)
         requests = dict(zip(nodes, batch.requests(step, kept, minimum=minimum, **fields), strict=True))
-        pinned = dict(zip(nodes, self._nodes.pinned, strict=True))
+        pinned = dict(zip(nodes, self._pinned, strict=True))
         answers = self._asked(
             batch.replies,
             requests,
@@ -331,14 +323,10 @@ class _Part(NamedTuple):
 
 @dataclass
 class _Coming:
-    """The replies of a round that is under way.
+    """The replies of a round that is under way, and the file that holds their shares.
 
-    Attributes:
-        instruction: the instruction that the clients were sent.
-        terms: which round it is, and how its counts are shared.
-        shares: the file that holds the shares, of all replies of the right length.
-        parts: by ``id`` of the message that the grid keeps of a reply: that message, and the rest of the
-            reply. The rest is None if the reply had the wrong length.
+    ``parts`` is by ``id`` of the message that the grid keeps of a reply: that message, and the rest of the
+    reply, or None if it had the wrong length.
     """
 
     instruction: Instruction

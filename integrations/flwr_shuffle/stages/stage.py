@@ -24,11 +24,8 @@ _Made = TypeVar("_Made")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Total:
-    """The sum of a round's reports.
-
-    Attributes:
-        sum: unbiased estimate of the sum of the clients' vectors, (dim,).
-        reports: how many reports are in it.
+    """The sum of a round's reports: an unbiased estimate of the sum of the clients' vectors, (dim,), and of
+    how many.
     """
 
     sum: Tensor
@@ -75,10 +72,8 @@ class Anonymous:
 class Needed:
     """What a round must have before a stage gives out its reports.
 
-    Attributes:
-        reports: fewest reports that must have come in; where clients send several each, fewest clients that
-            must have sent theirs.
-        answered: fewest clients that must have answered, with a report or a dummy.
+    Fewest reports that must have come in (where clients send several each, fewest clients that must have sent
+    theirs), and fewest clients that must have answered, with a report or a dummy.
     """
 
     reports: int = 1
@@ -90,9 +85,8 @@ class Replies:
     """A round's replies, and what a stage needs to read them.
 
     Attributes:
-        messages: the clients' replies, at most one from each invited node. A client that answered with an
-            error has dropped out.
-        instruction: the round's instruction that the clients were sent.
+        messages: at most one from each invited node. A client that answered with an error has dropped out.
+        instruction: what the clients were sent.
         dim: length of the vector that a client reports.
         grid: Flower's own grid, through which the stage can reach mix nodes or aggregators.
         timeout: seconds to wait for such nodes; None waits without end.
@@ -130,8 +124,22 @@ class ShuffleStage(ABC):
     Before each round the server calls :meth:`open` and :meth:`require`. During the round it calls
     :meth:`take` with each reply as it arrives, and at the end :meth:`collect` once. What :meth:`collect`
     returns must not depend on the order of the replies, nor say whose report is which.
+
+    Attributes:
+        takes_several: whether clients may send several reports each, which come out as far apart as any
+            others.
+        adds_up: whether only the sum of the reports comes out; some mechanisms' reports are safe only so.
+        hides_shares: whether the server sees nothing of the reports but their sum, not even in this process.
+            Then clients that decide in secret whether they take part in a sum hide that from the server too.
+        analyzer_key: public key to which clients seal their reports; empty if they send them unsealed.
+        mixers: to how many mixers they seal them.
     """
 
+    takes_several = False
+    adds_up = False
+    hides_shares = False
+    analyzer_key = b""
+    mixers = 1
     _needed = Needed()
 
     @property
@@ -144,43 +152,13 @@ class ShuffleStage(ABC):
         """Fewest reports that the stage gives out together, as far as the server knows; at least one."""
         return 1
 
-    @property
-    def analyzer_key(self) -> bytes:
-        """Public key to which clients seal their reports, 32 bytes; empty if they send them unsealed."""
-        return b""
-
-    @property
-    def mixers(self) -> int:
-        """To how many mixers clients seal their reports, if they seal them; more than 1 in a mix cascade."""
-        return 1
-
-    @property
-    def takes_several(self) -> bool:
-        """Whether clients may send several reports each, which come out as far apart as any others."""
-        return False
-
-    @property
-    def adds_up(self) -> bool:
-        """Whether only the sum of the reports comes out; some mechanisms' reports are safe only as a sum."""
-        return False
-
     def shared(self, mechanism: PrivateSum, *, clients: int) -> SharedTerms | None:
         """What clients of a new round must know to split their counts into shares; None if they do not.
 
-        Args:
-            mechanism: makes the round's reports.
-            clients: how many are invited.
+        ValueError if the stage cannot add up reports of this mechanism, or of so many clients as are invited.
         """
         del mechanism, clients
         return None
-
-    @property
-    def hides_shares(self) -> bool:
-        """Whether the server sees nothing of the reports but their sum, not even in this process.
-
-        Then clients that decide in secret whether they take part in a sum hide that from the server too.
-        """
-        return False
 
     @property
     def excluded_nodes(self) -> frozenset[int]:
@@ -204,13 +182,7 @@ class ShuffleStage(ABC):
         """Take the large parts out of a client's reply as it arrives, and return what must stay in memory.
 
         A round's replies are kept in memory until all have arrived, and then go to :meth:`collect`. A stage
-        that puts their payloads elsewhere, such as in a file, needs no memory for them. By default a reply
-        is returned as it is.
-
-        Args:
-            reply: the reply of an invited node; not an error.
-            instruction: the instruction that the clients of the round were sent.
-            dim: length of the vector that a client reports.
+        that puts their payloads elsewhere, such as in a file, needs no memory for them.
         """
         del instruction, dim
         return reply
@@ -224,10 +196,9 @@ class InMemoryStage(ShuffleStage):
     """A shuffler in the server's own process, which must be trusted to forget whose report is whose.
 
     It is right for simulations, and for servers that clients trust. Otherwise use a :class:`MixNodeStage`.
-
-    Args:
-        shuffler: what shuffles the reports.
     """
+
+    takes_several = True
 
     def __init__(self, shuffler: Shuffler) -> None:
         if not isinstance(shuffler, Shuffler):
@@ -243,11 +214,6 @@ class InMemoryStage(ShuffleStage):
     @override
     def minimum(self) -> int:
         return self._shuffler.minimum
-
-    @property
-    @override
-    def takes_several(self) -> bool:
-        return not self.adds_up
 
     @override
     def collect(self, replies: Replies) -> Anonymous:
@@ -278,16 +244,15 @@ class InMemoryStage(ShuffleStage):
 
 
 class SummingStage(InMemoryStage):
-    """Adds up reports in the server's own process and gives back nothing but their sum.
+    """Adds up reports in the server's own process, which must be trusted with them, and gives back their sum
+    alone.
 
-    It is for reports that must be summed, such as those of a ``VectorSum``. The sum is all that the shuffled
-    messages of such a protocol say. A single report may not protect its client at all, so this process must
-    be trusted with the reports until they are added up.
-
-    Args:
-        minimum: fewest reports that are added up, at least 2. The strategy requires as many as the protocol's
-            noise was calibrated for.
+    It is for reports that must be summed, such as those of a ``VectorSum``, of which a single one may not
+    protect its client at all. The strategy requires as many as the protocol's noise was calibrated for.
     """
+
+    takes_several = False
+    adds_up = True
 
     def __init__(self, *, minimum: int = 2) -> None:
         super().__init__(InMemoryShuffler(minimum=minimum))
@@ -296,11 +261,6 @@ class SummingStage(InMemoryStage):
     @override
     def trust(self) -> str:
         return "this server process adds up the clients' reports and must be trusted with each of them"
-
-    @property
-    @override
-    def adds_up(self) -> bool:
-        return True
 
     @override
     def collect(self, replies: Replies) -> Anonymous:
@@ -321,10 +281,8 @@ class SummingStage(InMemoryStage):
 
 
 def readable_reports(encoded: Sequence[bytes], *, layout: ReportLayout) -> Reports | None:
-    """The reports among messages of one report each, in their order; None if there is none.
-
-    A report bears the mechanism's name, the dimension and the layout of its parts. A message that differs in
-    any of them, in length or in its checksum is left out.
+    """The reports among messages of one report each, in their order, without those that are none; None if
+    all are.
     """
     header, size = layout.header(1), layout.report_bytes
     alike = [data for data in encoded if len(data) == size and data.startswith(header)]
@@ -336,10 +294,8 @@ def valid_sum(mechanism: PrivateSum, reports: Reports) -> Total:
     """The mechanism's sum over those reports that it accepts, and how many those are.
 
     A client can send well-formed bytes that the mechanism never makes, and then the mechanism refuses the
-    whole sum. Such reports are found by trying each half of the reports, and each half of a half, so a few
-    forgeries among many reports cost only a few more sums. The totals of the good groups are added up, and
-    the estimate is made once, from all of them: adding estimates up would leave rounding errors that depend
-    on how the reports were grouped.
+    whole sum. Such reports are found by halving. The totals of the good groups are added up, and the estimate
+    is made once: adding estimates up would leave rounding errors that depend on how reports were grouped.
     """
     found: list[tuple[Tensor, int]] = list(_by_halves(mechanism.total, reports, Reports.narrow))
     count = sum(size for _, size in found)
@@ -352,9 +308,8 @@ def valid_sum(mechanism: PrivateSum, reports: Reports) -> Total:
 def _by_halves(
     make: Callable[[_Items], _Made], items: _Items, cut: Callable[[_Items, int, int], _Items]
 ) -> Iterator[tuple[_Made, int]]:
-    """``make(items)`` and the number of items; if that raises ValueError, the same of each half, and so on.
-
-    A single item that ``make`` refuses is left out. ``cut(items, i, j)`` gives the items from i up to j.
+    """``make(items)`` and the number of items; if that raises ValueError, the same of each half, and so
+    on.
     """
     size = len(items)
     try:

@@ -2,7 +2,8 @@
 
 The composed law is computed under an exponential tilt that puts the wanted ε in the middle of the transform,
 so that δ = 1e-15 is as accurate as δ = 1e-2. What is charged, and why rounding to the grid is on the safe
-side: ``docs/proofs/accounting.md``, section 5.
+side: ``docs/proofs/accounting.md``, section 5. Every cell, tilt and number of points gives a valid bound. All
+are rungs of fixed ladders, so that what was composed for one question serves a history that went on.
 
 Sources: privacy loss distributions and their composition, Koskela, Jälkö, Honkela 2020 and Gopi, Lee,
 Wutschitz 2021; pessimistic rounding, Doroshenko et al. 2022.
@@ -12,213 +13,407 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from numpy import fft
 
-from shuffle_plugins.accounting.losses.distribution import BoundKind, PrivacyLossDistribution, mass_growth
-from shuffle_plugins.accounting.numerics.grid import (
-    Floats,
-    merge_to_grid,
-    spread_over_few,
-    spread_to_grid,
-    tally,
-    transform_size,
-)
-from shuffle_plugins.accounting.numerics.search import zero_between
+from shuffle_plugins.accounting.losses.distribution import BoundKind, PrivacyLossDistribution, growth_of
+from shuffle_plugins.accounting.numerics.grid import Floats, merge_to_grid, spread_to_grid, tally
 
-_WANTED_GRID = 1 << 16  # points that the cell of a history aims at: a transform takes milliseconds
+Entry = TypeVar("Entry")
+"""What a history is made of, such as rounds; equal entries have the same losses."""
+
 _SIGMAS = 9.0  # tilted deviations on either side of a window; what lies outside is bounded, not ignored
-_AFFORDABLE_GRID = 1 << 21  # that a finer cell may lead to: a transform takes a fifth of a second
-_LARGE_GRID = 1 << 19  # points of a window from which it is widened or refined only for what matters
-MAX_GRID = 1 << 23
-"""Points of the largest transform: its arrays take some hundred megabytes."""
+_CHEAP_GRID, _AFFORDABLE_GRID = (
+    1 << 17,
+    1 << 21,
+)  # points: a transform takes milliseconds, a fifth of a second
+_MOST_GRID = 1 << 23  # points of the largest transform: its arrays take some hundred megabytes
+_MOST_CELLS = 1 << 22  # that one step's losses may span
+_FINEST_CELL = 1e-4  # of the span of one step's loss: finer grids of one step are not worth their size
+_RUNGS, _CLOSEST_RUNGS = 4, 2.0**-10  # of a ladder, to each doubling; of one, where laws change fast
 _UNIT_ROUNDOFF = 2.0**-53
 _RELATIVE_SLACK = 1e-10  # of a δ summed over outcomes: more than sums of so many positive numbers can be off
 _EPSILON_SLACK, _RELATIVE_EPSILON_SLACK = 1e-13, 1e-12  # what rounding of grid points can take off an ε
-_NO_FLOAT, _MOST_LEFT = -746.0, 0.5  # log of what is zero as a float; share of frequencies worth picking out
+_NO_FLOAT = -746.0  # log of what is zero as a float
 _LARGEST_EXPONENT = 700.0  # e to this power is a float
 _CHERNOFF_STRENGTHS = (81.0, 60.0, 40.0, 120.0, 25.0, 240.0, 12.0, 6.0)
-_ENOUGH = -30.0  # log of a negligible tilted mass
-_REFINEMENTS, _SETTLED = 4, 1e-5  # of ε by a window centred on it: how often, and the change that ends it
-_LARGE_SETTLED = 1e-3  # the same of large windows: the change after it would be some hundred times smaller
-_NEXT_TO_NOTHING = 1e-9  # of ε: closer than that to the largest losses together it is not looked for
-_AT_MOST_LARGEST = 1 - 1e-6  # share of all largest losses together: an ε beyond it cannot be told much better
-_MOST_REFINED_STEPS = 1e6  # beyond which the tilt of Chernoff's bound is close enough
-_MOST_CELLS = 1 << 22  # that one step's losses may span
-_MOST_PRODUCTS, _MOST_MULTIPLIED = 1_000_000, 20  # outcomes and steps up to which all products are listed
-_MOST_SUMMED = 1 << 24  # products of outcomes and ε up to which each ε is summed by itself
 _NEGLIGIBLE_OUTSIDE, _SMALL_OUTSIDE = 1e-12, 1e-9  # tilted masses outside a window; the second, of large ones
-_MANY_LOSSES = 1 << 15  # of one law on the grid, beyond which moment-generating functions are those of fewer
-_FINEST_CELL = 1e-4  # of the span of one step's loss: finer grids of one step are not worth their size
+_LARGE_GRID = 1 << 19  # points of a window from which it is widened only for what matters
+_REFINEMENTS, _SETTLED = 4, 1e-5  # of ε by a window centred on it: how often, and the change that ends it
+_NEXT_TO_NOTHING = 1e-9  # of ε: closer than that to the largest losses together it is not looked for
+_MOST_PRODUCTS, _MOST_MULTIPLIED = 1_000_000, 20  # outcomes and steps up to which all products are listed
+_AT_ONCE = 1 << 18  # numbers of several laws side by side: they fit into a cache
+_KEPT_CELLS, _KEPT_SPECTRA = 2, 8  # a question takes one cell, and two or three transforms
+_MOST_TRIED = 64  # laws of rounds that no history has
 
 
-Moments = tuple[float, float, float]
-"""log E[e^(tilt·L)] at a tilt, and its first two derivatives."""
+class _Sums(NamedTuple):
+    """What the first laws of a history add up to, each as often as it is run; errors are rounded up."""
+
+    steps: int = 0
+    variance: float = 0.0
+    missing: float = 0.0
+    pure: float = 0.0  # the largest losses together
+    log_largest: float = 0.0  # log P mass of the largest losses together, and those next to nothing below
+    span: float = 0.0  # largest range of losses of one law
+    cells: int = 0  # most to a deviation that a law asks for
+    loss_error: float = 0.0
+    mass_error: float = 0.0
+    flat: bool = True  # every loss is 0
+    symmetric: bool = True
+
+    @classmethod
+    def of(cls, law: PrivacyLossDistribution) -> _Sums:
+        largest = law.p[law.loss >= (1 - _NEXT_TO_NOTHING) * law.loss[-1]].sum()
+        return cls(
+            steps=1,
+            variance=law.deviation**2,
+            missing=law.missing,
+            pure=float(law.loss[-1]),
+            log_largest=math.log(largest),
+            span=float(law.loss[-1] - law.loss[0]),
+            cells=law.cells,
+            loss_error=law.loss_error,
+            mass_error=law.mass_error,
+            flat=not np.any(law.loss != 0),
+            symmetric=law.symmetric,
+        )
+
+    def joined(self, other: _Sums, steps: int) -> _Sums:
+        return _Sums(
+            steps=self.steps + steps,
+            variance=self.variance + steps * other.variance,
+            missing=self.missing + steps * other.missing,
+            pure=_raised(self.pure, steps, other.pure),
+            log_largest=self.log_largest + steps * other.log_largest,
+            span=max(self.span, other.span),
+            cells=max(self.cells, other.cells),
+            loss_error=_raised(self.loss_error, steps, other.loss_error),
+            mass_error=_raised(self.mass_error, steps, other.mass_error),
+            flat=self.flat and other.flat,
+            symmetric=self.symmetric and other.symmetric,
+        )
+
+
+class LossHistory(Generic[Entry]):
+    """The laws of a history's rounds, and what was composed of them so far.
+
+    A question costs as much after ten thousand rounds as after a hundred, but for transforms that grow with
+    the square root of the rounds. Where a number moves to another rung, all rounds are gone through again,
+    many at once: ten thousand in less than a second.
+
+    Args:
+        law_of: the law of a round; those of all rounds bound from the same side.
+        whole: keep all of the mass of laws from below on the grid, for thousands of steps of each: see
+            :func:`merge_to_grid`.
+    """
+
+    def __init__(self, law_of: Callable[[Entry], PrivacyLossDistribution], *, whole: bool = False) -> None:
+        self._law_of, self.whole = law_of, whole
+        self.rounds: list[Entry] = []
+        self.steps: list[int] = []
+        self._laws: dict[Entry, tuple[PrivacyLossDistribution, _Sums]] = {}
+        self._sums = [_Sums()]  # of the first rounds, as many as the place says
+        self.total = _Sums()
+        self._kept: dict[float, _OnGrid] = {}
+        self.kind: BoundKind = "upper"
+        self.number = 0  # of times that the history was followed
+
+    def follow(self, rounds: list[Entry], steps: list[int]) -> _Sums:
+        """Take over a history; faster the more of its beginning is known."""
+        # All but the last round are folded into what is kept: of that one more steps may follow. What was
+        # folded with other numbers of steps, for a history that was replaced or only tried, is of no use.
+        last = len(rounds) - 1
+        folded = _common(rounds, self.rounds, at_most=last)
+        folded = _common(steps, self.steps, at_most=folded)
+        del self._sums[folded + 1 :]
+        for kept in self._kept.values():
+            kept.forget(folded)
+        for each in rounds[folded:]:
+            if each not in self._laws:
+                law = self._law_of(each)
+                if self._laws and law.kind != self.kind:
+                    raise ValueError("laws that bound from above and from below cannot be composed together")
+                self._laws[each], self.kind = (law, _Sums.of(law)), law.kind
+        _prune(self._laws, rounds)
+        for place in range(len(self._sums) - 1, last):
+            self._sums.append(self._sums[-1].joined(self._laws[rounds[place]][1], steps[place]))
+        self.rounds[folded:], self.steps[folded:] = rounds[folded:], steps[folded:]
+        self.number += 1
+        self.total = self._sums[last].joined(self._laws[rounds[last]][1], steps[last])
+        return self.total
+
+    def law(self, place: int) -> PrivacyLossDistribution:
+        """The law of the round at this place."""
+        return self._laws[self.rounds[place]][0]
+
+    def at_cell(self, cell: float) -> _OnGrid:
+        """The history on the grid of this cell."""
+        kept = self._kept.pop(cell, None) or _OnGrid(cell)
+        self._kept[cell] = kept  # the latest is the last
+        while len(self._kept) > _KEPT_CELLS:
+            del self._kept[next(iter(self._kept))]
+        for place in range(len(kept.grids), len(self.rounds)):
+            each = self.rounds[place]
+            if each not in kept.distinct:
+                kept.distinct[each] = _GridLaw.of(self.law(place), cell, whole=self.whole)
+            kept.append(kept.distinct[each], self.steps[place])
+        _prune(kept.distinct, self.rounds)
+        return kept
 
 
 @dataclass(frozen=True, slots=True)
-class GridLaw:
-    """P masses at losses (first + i)·cell."""
+class _GridLaw:
+    """Masses at consecutive grid points from ``first`` on, and the occupied ones with their losses."""
 
     first: int
     p: Floats
+    loss: Floats
+    mass: Floats
+
+    @classmethod
+    def of(cls, law: PrivacyLossDistribution, cell: float, *, whole: bool) -> _GridLaw:
+        """The law with losses on a grid, on the side that it bounds from."""
+        if law.kind == "upper":
+            first, q = spread_to_grid(law.loss, law.q, cell=cell)
+            p = q * np.exp((first + np.arange(len(q))) * cell)
+        else:
+            first, p = merge_to_grid(law.loss, law.p, law.q, cell=cell, whole=whole)
+        at = np.flatnonzero(p)
+        return cls(first=first, p=p, loss=cell * (first + at).astype(np.float64), mass=p[at])
+
+
+class _Moments(NamedTuple):
+    """log E[e^(tilt·L)] at a tilt, and its first two derivatives."""
+
+    value: float = 0.0
+    mean: float = 0.0
+    variance: float = 0.0
+
+
+class _OnGrid:
+    """What is kept of a history on the grid of one cell."""
+
+    def __init__(self, cell: float) -> None:
+        self.cell = cell
+        self.distinct: dict[Any, _GridLaw] = {}
+        self.grids: list[_GridLaw] = []
+        self.steps: list[int] = []
+        # First and last grid point of the first laws together, and largest loss of one of them.
+        self.ends: list[tuple[int, int, int]] = [(0, 0, 0)]
+        self._moments: dict[float, tuple[int, _Moments]] = {}
+        self._spectra: dict[tuple[float, int], tuple[int, Spectrum]] = {}
+
+    def forget(self, folded: int) -> None:
+        """Keep what the first ``folded`` rounds add up to, at most."""
+        del self.grids[folded:], self.steps[folded:], self.ends[folded + 1 :]
+        self._moments = {key: kept for key, kept in self._moments.items() if kept[0] <= folded}
+        self._spectra = {key: kept for key, kept in self._spectra.items() if kept[0] <= folded}
+
+    def append(self, grid: _GridLaw, steps: int) -> None:
+        (low, high, largest), first, last = self.ends[-1], grid.first, grid.first + len(grid.p) - 1
+        self.ends.append((low + steps * first, high + steps * last, max(largest, abs(first), abs(last))))
+        self.grids.append(grid)
+        self.steps.append(steps)
+
+    def moments(self, tilt: float) -> _Moments:
+        """The sum of all rounds' moments under a tilt."""
+        count, found = self._moments.get(tilt, (0, _Moments()))
+        last = len(self.grids) - 1
+        found = self._added(found, tilt, count, last)
+        self._moments[tilt] = last, found
+        return self._added(found, tilt, last, last + 1)
+
+    def _added(self, moments: _Moments, tilt: float, start: int, stop: int) -> _Moments:
+        value, mean, variance = moments
+        for grids, steps in self._batches(start, stop, lambda grid: len(grid.loss)):
+            loss, mass = np.zeros((2, len(grids), max(len(grid.loss) for grid in grids)))
+            for row, grid in enumerate(grids):
+                loss[row, : len(grid.loss)], mass[row, : len(grid.loss)] = grid.loss, grid.mass
+                loss[row, len(grid.loss) :] = grid.loss[0]
+            exponent = tilt * loss
+            peak = exponent.max(axis=1, keepdims=True)
+            weight = mass * np.exp(exponent - peak)
+            total = weight.sum(axis=1)
+            means = (weight * loss).sum(axis=1) / total
+            value += float(steps @ (np.log(total) + peak[:, 0]))
+            mean += float(steps @ means)
+            variance += float(steps @ ((weight * (loss - means[:, None]) ** 2).sum(axis=1) / total))
+        return _Moments(value, mean, variance)
+
+    def _batches(
+        self, start: int, stop: int, length: Callable[[_GridLaw], int]
+    ) -> Iterator[tuple[list[_GridLaw], Floats]]:
+        """Different laws and their steps, as many at once as fit into a cache."""
+        counts: dict[int, int] = {}
+        for grid, steps in zip(self.grids[start:stop], self.steps[start:stop], strict=True):
+            counts[id(grid)] = counts.get(id(grid), 0) + steps
+        known = {id(grid): grid for grid in self.grids[start:stop]}
+        part: list[_GridLaw] = []
+        longest = 0
+        for place in counts:
+            wider = max(longest, length(known[place]))
+            if part and (len(part) + 1) * wider > _AT_ONCE:
+                yield part, np.array([counts[id(each)] for each in part], dtype=np.float64)
+                part, wider = [], length(known[place])
+            part.append(known[place])
+            longest = wider
+        if part:
+            yield part, np.array([counts[id(each)] for each in part], dtype=np.float64)
+
+    def spectrum(self, tilt: float, size: int) -> Spectrum:
+        """The product of all rounds' tilted transforms."""
+        count, found = self._spectra.pop((tilt, size), (0, None))
+        found = found or Spectrum.of_nothing(size)
+        last = len(self.grids) - 1
+        for grids, steps in self._batches(count, last, lambda grid: len(grid.p)):
+            first = min(grid.first for grid in grids)
+            points = max(grid.first + len(grid.p) for grid in grids) - first
+            # By definition a transform takes its points times what is left, and as much again for the waves.
+            if len(found.left) * points * (1 + 5 / len(grids)) > 12 * size:
+                for grid, step in zip(grids, steps, strict=True):
+                    self._include(found, tilt, grid, int(step))
+                continue
+            weight = np.zeros((len(grids), points))
+            for row, grid in zip(weight, grids, strict=True):
+                row[grid.first - first : grid.first - first + len(grid.p)] = self._tilted(grid, tilt)
+            found.include_all(weight, first=first, steps=steps)
+        self._spectra[tilt, size] = last, found
+        if len(self._spectra) > _KEPT_SPECTRA:
+            del self._spectra[next(iter(self._spectra))]
+        whole = found.copy()
+        self._include(whole, tilt, self.grids[last], self.steps[last])
+        return whole
+
+    def _tilted(self, grid: _GridLaw, tilt: float) -> Floats:
+        exponent = (tilt * self.cell) * (grid.first + np.arange(len(grid.p)))
+        weight = grid.p * np.exp(exponent - (exponent[-1] if tilt > 0 else exponent[0]))
+        return np.asarray(weight / weight.sum(), dtype=np.float64)
+
+    def _include(self, found: Spectrum, tilt: float, grid: _GridLaw, steps: int) -> None:
+        found.include(self._tilted(grid, tilt), first=grid.first, step=steps)
 
 
 class LossComposition:
     """Rounds composed: answers ε(δ) and δ(ε) from one side.
 
     Args:
-        laws: privacy loss laws of distinct rounds, all of one kind.
+        laws: privacy loss laws of rounds, all of one kind; with ``history``, the rounds that it knows by.
         steps: how often each is run.
-        whole: keep all of the mass of laws from below on the grid, for thousands of steps of each: see
-            :func:`merge_to_grid`.
+        whole: as of :class:`LossHistory`.
+        history: what is kept of earlier questions. A composition answers until the history goes on.
 
     Raises:
         ValueError: if there is nothing to compose, lengths differ, or kinds are mixed.
+        ArithmeticError: if losses of very different scales share no grid.
     """
 
-    _log_largest = -math.inf  # log P mass of the largest losses together, and those next to nothing below
-
     def __init__(
-        self, laws: Sequence[PrivacyLossDistribution], steps: Sequence[int], *, whole: bool = False
+        self,
+        laws: Sequence[Any],
+        steps: Sequence[int],
+        *,
+        whole: bool = False,
+        history: LossHistory[Any] | None = None,
     ) -> None:
         if not laws or len(laws) != len(steps):
             raise ValueError("compose at least one law, and give every law its number of steps")
-        kinds = {law.kind for law in laws}
-        if len(kinds) != 1:
-            raise ValueError("laws that bound from above and from below cannot be composed together")
-        self._kind: BoundKind = kinds.pop()
-        self._steps = np.asarray(steps, dtype=np.float64)
-        if np.any(self._steps < 1):
+        if min(steps) < 1:
             raise ValueError("every law needs at least one step")
-        self._single = _product(laws, steps)
-        self._laws = tuple(laws)
-        variance = sum(step * law.deviation**2 for step, law in zip(self._steps, laws, strict=True))
-        largest = [law.p[law.loss >= (1 - _NEXT_TO_NOTHING) * law.loss[-1]].sum() for law in laws]
-        self._log_largest = float(self._steps @ np.log(largest))
-        self._total_steps = float(self._steps.sum())
-        self._deviation = math.sqrt(variance)
-        if self._deviation == 0 and any(np.any(law.loss != 0) for law in laws):
+        self._history = LossHistory(lambda law: law, whole=whole) if history is None else history
+        self._sums = sums = self._history.follow(list(laws), list(steps))
+        self._number, self._kind = self._history.number, self._history.kind
+        self._sign = 1.0 if self._kind == "upper" else -1.0
+        self._deviation = math.sqrt(sums.variance)
+        if self._deviation == 0 and not sums.flat:
             raise ArithmeticError("one loss is all that is left of a law within floating-point range")
+        self._growth = growth_of(sums.mass_error)
+        self._single = _product(laws, steps) if history is None else None
         # A product loses outcomes whose Q mass is too small for a float, and counts them as missing.
-        self._missing = (
-            math.fsum(s * law.missing for s, law in zip(self._steps, laws, strict=True))
-            if self._single is None
-            else self._single.missing
-        )
-        self._pure = math.fsum(s * float(law.loss[-1]) for s, law in zip(self._steps, laws, strict=True))
-        # True losses and masses are within these of the laws', however rounding adds up.
-        self._loss_error = math.fsum(s * law.loss_error for s, law in zip(self._steps, laws, strict=True))
-        self._growth = mass_growth(laws, steps)
-        self._largest = self._smallest = 0.0
-        self._largest_step = 0.0  # of any step, as an absolute value
-        self._cell = 0.0
-        self._whole = whole
-        self._fewer: tuple[Floats, Floats] | None = None
+        self._missing = sums.missing if self._single is None else self._single.missing
+        self._windows: dict[float, Window] = {}
+        self._moments: dict[float, _Moments] = {}
         if self._single is None and self._deviation > 0:
-            self._discretise()
+            self._cell = self._chosen_cell(laws if history is None else None)
+            self._kept = self._history.at_cell(self._cell)
+            low, high, largest = self._kept.ends[-1]
+            self._smallest, self._largest = self._cell * low, self._cell * high
+            self._largest_step = self._cell * largest
+            self._most_tilt = _rung_below(min(600.0 / self._largest_step, 2.0 / self._cell))
 
-    def _discretise(self) -> None:
-        affordable = _WANTED_GRID / (2 * _SIGMAS * math.sqrt(self._total_steps))
-        wanted: float = max(law.cells for law in self._laws)
-        if len(self._laws) == 1:
-            few = self._total_steps <= _MOST_REFINED_STEPS or len(self._laws[0].loss) > wanted
-            stored = 2 * wanted if self._laws[0].condensed else max(affordable, wanted if few else 0.0)
-            wanted = min(max(affordable, wanted), stored)
-        span = max(float(law.loss[-1] - law.loss[0]) for law in self._laws)
-        cell = self._finest_cell(wanted, span)
-        # The likeliest loss goes on the grid, where rounding it costs nothing.
-        leading = max(self._laws, key=lambda law: law.deviation)
-        likeliest = abs(float(leading.loss[np.argmax(leading.p)]))
-        if likeliest > cell:
-            cell = likeliest / math.ceil(likeliest / cell)
-        self._use_cell(cell, span)
-        self._grid = [to_grid(law, cell, whole=self._whole) for law in self._laws]
-        occupied = [np.nonzero(grid.p)[0] for grid in self._grid]
-        listed = list(zip(self._grid, occupied, strict=True))
-        self._mass = _stacked([grid.p[at] for grid, at in listed], fill=0.0)
-        self._loss = _stacked([cell * (grid.first + at).astype(np.float64) for grid, at in listed])
-        if self._mass.shape[1] > _MANY_LOSSES:
-            rows = [spread_over_few(loss, mass) for loss, mass in zip(self._loss, self._mass, strict=True)]
-            self._fewer = _stacked([row[0] for row in rows]), _stacked([row[1] for row in rows], fill=0.0)
-        firsts = np.array([g.first for g in self._grid], dtype=np.float64)
-        self._largest_step = float(np.abs(self._loss).max())
-        lengths = np.array([len(g.p) for g in self._grid], dtype=np.float64)
-        self._smallest = float(self._steps @ firsts) * cell
-        self._largest = float(self._steps @ (firsts + lengths - 1)) * cell
-
-    def _finest_cell(self, wanted: float, span: float) -> float:
-        """The cell with ``wanted`` of them to a deviation, or the finest that is affordable."""
-        wanted = min(wanted, _AFFORDABLE_GRID / (2 * _SIGMAS * math.sqrt(self._total_steps)))
-        cell = self._deviation / math.sqrt(self._total_steps) / wanted
-        return max(cell, _FINEST_CELL * span / math.sqrt(self._total_steps))
-
-    def _use_cell(self, cell: float, span: float) -> None:
-        if span > _MOST_CELLS * cell:
+    def _chosen_cell(self, laws: Sequence[PrivacyLossDistribution] | None) -> float:
+        """The cell of the grid; of laws that are composed once, their likeliest loss is on it, unrounded."""
+        root, sums = math.sqrt(self._sums.steps), self._sums
+        cheap, affordable = (points / (2 * _SIGMAS * root) for points in (_CHEAP_GRID, _AFFORDABLE_GRID))
+        wanted: float = sums.cells
+        if laws is not None and len(laws) == 1:  # condensed losses are known no finer
+            wanted = max(wanted, min((2 if laws[0].condensed else 32) * wanted, cheap))
+        cell = max(self._deviation / min(wanted, affordable), _FINEST_CELL * sums.span) / root
+        if laws is None:
+            cell = _rung_below(cell)
+        else:
+            leading = max(laws, key=lambda law: law.deviation)
+            likeliest = abs(float(leading.loss[np.argmax(leading.p)]))
+            cell = likeliest / math.ceil(likeliest / cell) if likeliest > cell else cell
+        if sums.span > _MOST_CELLS * cell:
             raise ArithmeticError(
-                f"losses between {cell:.3g} and {span:.3g} share no grid; account for rounds of such "
+                f"losses between {cell:.3g} and {sums.span:.3g} share no grid; account for rounds of such "
                 "different scales apart, or by Rényi divergences"
             )
-        self._cell = cell
+        return cell
 
     # -- public -----------------------------------------------------------------------------------------
 
     def epsilon(self, delta: float) -> float:
         """ε at δ: rounded up and charged with every error if the laws are upper, down if they are lower."""
+        upper, sums = self._kind == "upper", self._sums
         if self._deviation == 0:
-            return self._without_loss(delta)
-        target = (delta - self._missing) / self._growth if self._kind == "upper" else delta * self._growth
+            return 0.0 if not upper else math.inf if self._missing >= delta else sums.loss_error
+        target = (delta - self._missing) / self._growth if upper else delta * self._growth
         if target <= 0:
             return math.inf
-        if self._kind == "lower" and target >= 1:
+        if not upper and target >= 1:
             return 0.0
-        return self._charged(self._epsilon(target))
-
-    def _charged(self, epsilon: float) -> float:
-        """An ε with what losses may be off."""
         # No outcome of the laws has more than their largest losses together, whatever rounding says.
-        epsilon = min(epsilon, self._pure * (1 + _RELATIVE_EPSILON_SLACK))
-        return max(0.0, epsilon + _sign(self._kind) * self._loss_error)
+        found = min(self._epsilon(target), sums.pure * (1 + _RELATIVE_EPSILON_SLACK))
+        return max(0.0, found + self._sign * sums.loss_error)
 
     def _epsilon(self, target: float) -> float:
         """ε of the laws as they are, of which nothing is missing."""
+        upper, pure = self._kind == "upper", self._sums.pure
         if self._single is not None:
-            return _invert_single(self._single, target, kind=self._kind)
-        if self._kind == "upper" and self._below_largest(target) <= _NEXT_TO_NOTHING * self._pure:
-            return self._pure
+            return _invert_single(self._single, target)
+        if upper and self._below_largest(target) <= _NEXT_TO_NOTHING * pure:
+            return pure
         # Every tilt gives a bound; which one is close is certain only if its mean is near the answer.
-        tighter = min if self._kind == "upper" else max
-        found = 0.0 if self._kind == "lower" else math.inf
+        tighter = min if upper else max
+        found = math.inf if upper else 0.0
         for tilt in self._tilts(target):
             window = self._window(tilt)
-            if self._kind == "lower" and window.noise >= 1:  # as much as all of its mass: it tells nothing
+            if not upper and window.noise >= 1:  # as much as all of its mass: it tells nothing
                 break
-            found = tighter(found, window.epsilon(target, kind=self._kind))
-            if self._kind == "lower" and found >= _AT_MOST_LARGEST * self._pure:
-                return found
-        if found <= 0 and self._kind == "lower":
-            window = self._window(0.0)
-            found = window.epsilon(target, kind=self._kind)
-        for _ in range(_REFINEMENTS if self._total_steps <= _MOST_REFINED_STEPS else 0):
-            if not 0 < found < min(self._largest, _AT_MOST_LARGEST * self._pure):
-                break
-            if len(window.loss) > _LARGE_GRID and window.error(found) <= _SETTLED * found:
+            found = tighter(found, window.epsilon(target))
+        if found <= 0 and not upper:
+            found = self._window(0.0).epsilon(target)
+        for _ in range(_REFINEMENTS):
+            if not 0 < found < min(self._largest, pure):
                 break
             before = found
             window = self._window(self._tilt_for_epsilon(found))
-            found = tighter(found, window.epsilon(target, kind=self._kind))
-            settled = _LARGE_SETTLED if len(window.loss) > _LARGE_GRID else _SETTLED
-            if abs(found - before) <= settled * before:
+            found = tighter(found, window.epsilon(target))
+            if abs(found - before) <= _SETTLED * before:
                 break
         return found
 
     def _below_largest(self, target: float) -> float:
         """How far ε can at most be below losses next to the largest ones, by their own mass; or infinity."""
-        share = math.exp(min(math.log(target) - self._log_largest, 0.0))
+        share = math.exp(min(math.log(target) - self._sums.log_largest, 0.0))
         return -math.log1p(-share) if share < 1 else math.inf
 
     def delta(self, epsilon: float) -> float:
@@ -230,21 +425,30 @@ class LossComposition:
 
         Those within a standard deviation of each other are read off one transform.
         """
-        found = np.zeros(len(epsilons))
+        found, sums = np.zeros(len(epsilons)), self._sums
         if self._deviation == 0 and self._kind == "upper":
-            found = np.maximum(-np.expm1(epsilons - self._loss_error), 0.0)
+            found = np.maximum(-np.expm1(epsilons - sums.loss_error), 0.0)
         elif self._deviation > 0:
-            moved = np.maximum(epsilons - _sign(self._kind) * self._loss_error, 0.0)
-            if self._single is not None and len(epsilons) * len(self._single.loss) > _MOST_SUMMED:
-                found = self._single_deltas(self._single, moved)
-            elif self._single is not None:
-                found = np.array([self._single_delta(self._single, epsilon) for epsilon in moved])
+            moved = np.maximum(epsilons - self._sign * sums.loss_error, 0.0)
+            if self._single is not None:
+                found = _single_deltas(self._single, moved) * (1 + self._sign * _RELATIVE_SLACK)
             else:
                 self._read_windows(moved, found)
         if self._kind == "upper":
-            below = np.maximum(self._loss_error - epsilons, 0.0)  # δ rises by no more from 0 to the left
+            below = np.maximum(sums.loss_error - epsilons, 0.0)  # δ rises by no more from 0 to the left
             return np.clip((found + below) * self._growth + self._missing, 0.0, 1.0)
         return np.clip(found / self._growth, 0.0, 1.0)
+
+    def _read_windows(self, epsilons: Floats, found: Floats) -> None:
+        """Write δ at each ε, but for missing mass; 0 is right beyond the largest loss."""
+        start, stop = 0, int(np.searchsorted(epsilons, min(self._largest, self._sums.pure), side="left"))
+        while start < stop:
+            tilt = self._tilt_for_epsilon(float(epsilons[start]))
+            reach = float(epsilons[start]) + math.sqrt(self._cumulant(tilt).variance)
+            end = min(int(np.searchsorted(epsilons, reach, side="right")), stop)
+            end = max(end, start + 1)
+            found[start:end] = self._window(tilt).deltas(epsilons[start:end])
+            start = end
 
     def outcomes(self) -> tuple[Floats, Floats]:
         """Outcomes of laws from below: losses, increasing, and P masses, none above the composition's own.
@@ -266,71 +470,18 @@ class LossComposition:
         keep = mass > 0
         return window.loss[keep], mass[keep]
 
-    def _single_delta(self, law: PrivacyLossDistribution, epsilon: float) -> float:
-        above = law.loss > epsilon
-        value = float((-law.p[above] * np.expm1(epsilon - law.loss[above])).sum())
-        return value * (1 + _sign(self._kind) * _RELATIVE_SLACK)
+    # -- tilts and windows --------------------------------------------------------------------------------
 
-    def _single_deltas(self, law: PrivacyLossDistribution, epsilons: Floats) -> Floats:
-        """As :meth:`_single_delta` at many increasing ε, in one pass over the outcomes."""
-        edges = np.searchsorted(law.loss, epsilons, side="right")
-        ends = np.append(epsilons[1:], math.inf)
-        places = np.repeat(np.arange(len(epsilons)), np.diff(np.append(edges, len(law.loss))))
-        p, q, loss = law.p[edges[0] :], law.q[edges[0] :], law.loss[edges[0] :]
-        inside = np.bincount(places, -p * np.expm1(epsilons[places] - loss), minlength=len(epsilons))
-        above_q = np.cumsum(np.bincount(places, q, minlength=len(epsilons))[::-1])[::-1]
-        # From one ε to the one before, outcomes above both gain the difference of e^ε times their Q mass.
-        gaps = np.exp(epsilons[:-1]) * np.expm1(ends[:-1] - epsilons[:-1]) * above_q[1:]
-        value = np.cumsum((inside + np.append(gaps, 0.0))[::-1])[::-1]
-        return np.asarray(value * (1 + _sign(self._kind) * _RELATIVE_SLACK), dtype=np.float64)
-
-    def _read_windows(self, epsilons: Floats, found: Floats) -> None:
-        """Write δ at each ε, but for missing mass; 0 is right beyond the largest loss."""
-        start, stop = 0, int(np.searchsorted(epsilons, min(self._largest, self._pure), side="left"))
-        while start < stop:
-            tilt = self._tilt_for_epsilon(float(epsilons[start]))
-            reach = float(epsilons[start]) + math.sqrt(self._cumulant(tilt)[2])
-            end = min(int(np.searchsorted(epsilons, reach, side="right")), stop)
-            end = max(end, start + 1)
-            window = self._window(tilt)
-            found[start:end] = window.deltas(epsilons[start:end], kind=self._kind)
-            start = end
-
-    def _without_loss(self, delta: float) -> float:
-        """ε of laws whose every outcome has the same loss, which then is none but for rounding."""
-        if self._kind == "lower":
-            return 0.0
-        return math.inf if self._missing >= delta else self._loss_error
-
-    # -- tilts ------------------------------------------------------------------------------------------
-
-    def _cumulant(self, tilt: float) -> Moments:
-        """log E_P[e^(tilt·L)] of the composition, and its first two derivatives."""
-        return self._moments(self._loss, self._mass, tilt)
-
-    def _cumulant_bound(self, tilt: float) -> Moments:
-        """The same or, where a law has very many losses, a little above it."""
-        return self._cumulant(tilt) if self._fewer is None else self._moments(*self._fewer, tilt)
-
-    def _moments(self, losses: Floats, masses: Floats, tilt: float) -> Moments:
-        exponent = tilt * losses
-        peak = exponent.max(axis=1, keepdims=True)
-        weight = masses * np.exp(exponent - peak)
-        total = weight.sum(axis=1)
-        mean = (weight * losses).sum(axis=1) / total
-        variance = (weight * (losses - mean[:, None]) ** 2).sum(axis=1) / total
-        return (
-            float(self._steps @ (np.log(total) + peak[:, 0])),
-            float(self._steps @ mean),
-            float(self._steps @ variance),
-        )
-
-    def _largest_tilt(self) -> float:
-        return min(600.0 / self._largest_step, 2.0 / self._cell)
+    def _cumulant(self, tilt: float) -> _Moments:
+        if self._history.number != self._number:
+            raise RuntimeError("the history went on; compose it anew")
+        if tilt not in self._moments:
+            self._moments[tilt] = self._kept.moments(tilt)
+        return self._moments[tilt]
 
     def _tilt_for_epsilon(self, epsilon: float) -> float:
         """The tilt whose mean loss is ``epsilon``."""
-        return self._solve_tilt(lambda tilt: self._cumulant_bound(tilt)[1] - epsilon)
+        return self._solve_tilt(lambda tilt: self._cumulant(tilt).mean - epsilon)
 
     def _tilts(self, delta: float) -> tuple[float, ...]:
         """The tilt of the Chernoff bound on P[L > ε] = δ; its mean is a little above the ε wanted.
@@ -341,45 +492,67 @@ class LossComposition:
         log_delta = math.log(delta)
 
         def divergence(tilt: float) -> float:
-            value, mean, _ = self._cumulant_bound(tilt)
+            value, mean, _ = self._cumulant(tilt)
             return tilt * mean - value
 
-        most = 0.9 * divergence(self._largest_tilt())
+        most = 0.9 * divergence(self._most_tilt)
         tilt = self._solve_tilt(lambda tilt: divergence(tilt) - min(-log_delta, most))
         return (tilt,) if -log_delta < most else (tilt, tilt / 4, tilt / 16, tilt / 64)
 
-    def _near(self, tilt: float) -> float:
-        """A tilt close to this one, no larger in size, at which moments are known."""
-        return tilt
-
     def _solve_tilt(self, excess: Callable[[float], float]) -> float:
-        high = self._largest_tilt()
+        """The lowest rung that is high enough: about a deviation too high at the centre.
+
+        Where the law changes fast, as of losses that are rarely far larger than all others, rungs are closer.
+        """
+        most = self._most_tilt
         if excess(0.0) >= 0:
             return 0.0
-        if excess(high) <= 0:
-            return high
-        low = min(1.0 / self._deviation, high / 2)
-        while excess(low) > 0:
-            low /= 4
-        return zero_between(excess, low, high, xtol=1e-3 * low, rtol=1e-2, most_steps=60)
+        if excess(most) <= 0:
+            return most
+        # Most answers are a few doublings above the inverse of the deviation.
+        low = float(math.floor(math.log2(min(1.0 / self._deviation, most / 2))))
+        while excess(math.pow(2.0, low)) > 0:
+            low -= 1
+        while excess(min(math.pow(2.0, low + 1), most)) <= 0:
+            low += 1
+        high = low + 1
+        while high - low > 1 / _RUNGS or (high - low > _CLOSEST_RUNGS and self._jumps(low, high)):
+            middle = (low + high) / 2
+            low, high = (low, middle) if excess(min(math.pow(2.0, middle), most)) > 0 else (middle, high)
+        return min(math.pow(2.0, high), most)
 
-    # -- transform --------------------------------------------------------------------------------------
+    def _jumps(self, low: float, high: float) -> bool:
+        below, above = (self._cumulant(min(math.pow(2.0, at), self._most_tilt)) for at in (low, high))
+        return above.variance > 2 * below.variance
 
     def _window(self, tilt: float) -> Window:
+        """The window at this tilt or, if it had too many points, at the next rung whose window has not.
+
+        Losses that are rarely far larger than all others widen the law at once where a tilt reaches them.
+        """
+        for lower in (tilt * 2.0 ** (-rungs / _RUNGS) for rungs in range(_RUNGS)):
+            with suppress(ArithmeticError):
+                return self._window_at(lower)
+        return self._window_at(0.0)
+
+    def _window_at(self, tilt: float) -> Window:
+        if tilt in self._windows:
+            return self._windows[tilt]
         cumulant, centre, variance = self._cumulant(tilt)
         cell = self._cell
-        deviation = math.sqrt(variance) + cell
-        reach, wrapped = self._reach(tilt, cumulant, centre, deviation)
-        size = self._points(int(2 * reach / cell) + 8)
-        if size > MAX_GRID:
+        reach, wrapped = self._reach(tilt, cumulant, centre, math.sqrt(variance) + cell)
+        least = int(2 * reach / cell) + 8
+        power = 1 << (least - 1).bit_length()
+        size = power * 3 // 4 if power * 3 // 4 >= least else power
+        if size > _MOST_GRID:
             raise ArithmeticError(
-                f"the composition of {self._total_steps:.3g} steps needs {size} grid points, more than "
-                f"{MAX_GRID}; ask for fewer steps or less different rounds at once"
+                f"the composition of {self._sums.steps:.3g} steps needs {size} grid points, more than "
+                f"{_MOST_GRID}; ask for fewer steps or less different rounds at once"
             )
         origin = math.floor(centre / cell) - size // 2
-        spectrum = self._spectrum(tilt, size)
+        spectrum = self._kept.spectrum(tilt, size)
         composed = np.roll(fft.irfft(spectrum.product, n=size), (spectrum.shift - origin) % size)
-        return Window(
+        self._windows[tilt] = Window(
             loss=np.asarray((origin + np.arange(size)) * cell, dtype=np.float64),
             mass=np.maximum(composed, 0.0),
             tilt=tilt,
@@ -390,27 +563,20 @@ class LossComposition:
             # E[(L − x)₊; L outside] of Chernoff's bound: docs/proofs/accounting.md, section 5.
             farthest=min(1.0, 2 * size * cell + self._largest_step),
             cell=cell,
+            sign=self._sign,
         )
-
-    def _spectrum(self, tilt: float, size: int) -> Spectrum:
-        spectrum = Spectrum.of_nothing(size)
-        for grid, step in zip(self._grid, self._steps, strict=True):
-            exponent = tilt * self._cell * (grid.first + np.arange(len(grid.p)))
-            weight = grid.p * np.exp(exponent - exponent.max())
-            spectrum.include(weight / weight.sum(), first=grid.first, step=int(step))
-        return spectrum
-
-    def _points(self, least: int) -> int:
-        """How many points a transform of at least so many takes."""
-        return transform_size(least)
+        return self._windows[tilt]
 
     def _reach(self, tilt: float, cumulant: float, centre: float, deviation: float) -> tuple[float, float]:
         """Half width of the window, and a bound on the tilted mass outside it (support or Chernoff)."""
         reach = max(_SIGMAS * deviation, 64 * self._cell)
         while True:
             outside = sum(self._outside(tilt, cumulant, centre, sign * reach) for sign in (1.0, -1.0))
-            large, largest = (2 * reach > points * self._cell for points in (_LARGE_GRID, MAX_GRID))
-            if outside < (_SMALL_OUTSIDE if large else _NEGLIGIBLE_OUTSIDE) or largest:
+            large = 2 * reach > _LARGE_GRID * self._cell
+            if (
+                outside < (_SMALL_OUTSIDE if large else _NEGLIGIBLE_OUTSIDE)
+                or 2 * reach > _MOST_GRID * self._cell
+            ):
                 return reach, outside
             reach *= 1.4
 
@@ -422,9 +588,10 @@ class LossComposition:
         limit = 650.0 / self._largest_step
         best = 0.0
         for strength in _CHERNOFF_STRENGTHS:
-            moved = self._near(min(max(tilt + strength / reach, -limit), limit))
-            best = min(best, self._cumulant_bound(moved)[0] - cumulant - (moved - tilt) * edge)
-            if best < _ENOUGH:
+            moved = min(max(tilt + strength / reach, -limit), limit)
+            moved = math.copysign(_rung_below(abs(moved)), moved) if moved else 0.0
+            best = min(best, self._cumulant(moved).value - cumulant - (moved - tilt) * edge)
+            if best < 1.5 * math.log(_NEGLIGIBLE_OUTSIDE):
                 break
         return math.exp(best)
 
@@ -464,31 +631,19 @@ class Spectrum:
         """How far an entry of the transform of masses that add up to 1 can be off."""
         return 4 * (math.log2(self.size) + 4) * _UNIT_ROUNDOFF
 
-    def include(self, weight: Floats, *, first: int, step: int) -> None:
-        """Compose with ``step`` times a law: its masses from grid point ``first`` on, which add up to 1."""
-        rounding = self.rounding
-        if len(weight) > self.size:
-            weight = tally(np.arange(len(weight)) % self.size, weight, self.size)
-        transform = fft.rfft(weight, n=self.size)
-        magnitude = np.abs(transform)
-        self.log_bound += step * np.log(magnitude + rounding)
-        self.relative_error += step * (rounding / np.maximum(magnitude, 1e-300) + 8 * _UNIT_ROUNDOFF)
-        # Of many steps few frequencies are left: the powers of all others are no floats.
-        left = self.log_bound > _NO_FLOAT
-        if np.count_nonzero(left) > _MOST_LEFT * len(left):
-            with np.errstate(under="ignore"):
-                self.product *= _power(transform, step)
-        else:
-            power = np.zeros_like(self.product)
-            with np.errstate(under="ignore"):
-                power[left] = self.product[left] * _power(transform[left], step)
-            self.product = power
-        self.shift += step * first
-
     @property
     def left(self) -> npt.NDArray[np.int64]:
         """The frequencies that have not died out. None comes back, as factors are at most one."""
         return np.flatnonzero(self.log_bound > _NO_FLOAT)
+
+    def include(self, weight: Floats, *, first: int, step: int) -> None:
+        """Compose with ``step`` times a law: its masses from grid point ``first`` on, which add up to 1."""
+        if len(weight) > self.size:
+            weight = tally(np.arange(len(weight)) % self.size, weight, self.size)
+        self._multiply(
+            fft.rfft(weight, n=self.size)[None], np.array([step]), at=slice(None), rounding=self.rounding
+        )
+        self.shift += step * first
 
     def include_all(self, weights: Floats, *, first: int, steps: Floats) -> None:
         """As :meth:`include`, of many laws, by the transform's definition: at what is :attr:`left` alone.
@@ -511,17 +666,25 @@ class Spectrum:
         sums = np.zeros((len(weights), both.shape[1]))
         for part in parts:
             sums += weights[:, part] @ both[part]
-        transform = sums.view(np.complex128)
-        magnitude = np.abs(transform)
-        self.log_bound[left] += steps @ np.log(magnitude + rounding)
-        self.relative_error[left] += steps @ (rounding / np.maximum(magnitude, 1e-300) + 8 * _UNIT_ROUNDOFF)
-        product = np.zeros_like(self.product)
-        with np.errstate(under="ignore"):
-            for row in np.flatnonzero(steps != 1):
-                transform[row] = _power(transform[row], int(steps[row]))
-            product[left] = self.product[left] * np.multiply.reduce(transform, axis=0)
-        self.product = product
+        self._multiply(sums.view(np.complex128), steps, at=left, rounding=rounding)
         self.shift += first * int(steps.sum())
+
+    def _multiply(
+        self, transforms: npt.NDArray[np.complex128], steps: Floats, *, at: Any, rounding: float
+    ) -> None:
+        """Multiply by powers of transforms, each known but for ``rounding``, at some of the frequencies."""
+        magnitude = np.abs(transforms)
+        self.log_bound[at] += steps @ np.log(magnitude + rounding)
+        self.relative_error[at] += steps @ (rounding / np.maximum(magnitude, 1e-300) + 8 * _UNIT_ROUNDOFF)
+        product = self.product[at]
+        # Of many steps few frequencies are left: the powers of all others are no floats.
+        left = self.log_bound[at] > _NO_FLOAT
+        with np.errstate(under="ignore"):
+            for transform, step in zip(transforms[:, left], steps, strict=True):
+                product[left] *= _power(transform, int(step))
+        product[~left] = 0.0
+        self.product = np.zeros_like(self.product)
+        self.product[at] = product
 
     def noise(self) -> float:
         """How far all masses together can be from those of the composition."""
@@ -541,7 +704,7 @@ class Window:
     """The tilted composed law around one ε.
 
     The true P mass at loss x is e^(log_scale − tilt·(x − centre))·mass. A mass outside of the window counts
-    ``farthest`` at most, on average.
+    ``farthest`` at most, on average. ``sign`` is 1 of laws from above and −1 of laws from below.
     """
 
     loss: Floats
@@ -553,6 +716,7 @@ class Window:
     wrapped: float
     farthest: float
     cell: float
+    sign: float
 
     def _tails(self) -> tuple[Floats, Floats, Floats]:
         """At each grid point x, in units of e^log_scale: its offset from the centre, δ(x), and the sum of
@@ -566,7 +730,7 @@ class Window:
         rises = -math.expm1(-self.cell) * discounted[1:]
         return offset, np.append(np.cumsum(rises[::-1])[::-1], 0.0), discounted
 
-    def deltas(self, epsilons: Floats, *, kind: BoundKind) -> Floats:
+    def deltas(self, epsilons: Floats) -> Floats:
         """δ at each ε, on the safe side."""
         offset, at_points, discounted = self._tails()
         x = epsilons - self.centre
@@ -574,43 +738,36 @@ class Window:
         inside = index < len(offset)
         at = np.where(inside, index, 0)
         value = at_points[at] - np.expm1(np.where(inside, x - offset[at], 0.0)) * discounted[at]
-        value = np.where(inside, value, 0.0) * self._factor(kind) + _sign(kind) * self._slack(x)
+        value = np.where(inside, value, 0.0) * self._factor + self.sign * self._slack(x)
         return np.asarray(math.exp(self.log_scale) * np.maximum(value, 0.0), dtype=np.float64)
 
-    def epsilon(self, delta: float, *, kind: BoundKind) -> float:
+    def epsilon(self, delta: float) -> float:
         """Smallest ε whose δ, moved to the safe side, is at most ``delta``."""
         offset, at_points, discounted = self._tails()
         wanted = math.exp(min(math.log(delta) - self.log_scale, 700.0))
-        factor, slack = self._factor(kind), _sign(kind) * self._slack(offset)
-        exceeding = np.nonzero(at_points * factor + slack > wanted)[0]
+        slack = self.sign * self._slack(offset)
+        exceeding = np.nonzero(at_points * self._factor + slack > wanted)[0]
         if len(exceeding) == len(offset):
-            return math.inf if kind == "upper" else float(offset[-1] + self.centre)
+            return math.inf if self.sign > 0 else float(offset[-1] + self.centre)
         if len(exceeding) == 0:
-            return float(self.centre + offset[0]) if kind == "upper" else 0.0
+            return float(self.centre + offset[0]) if self.sign > 0 else 0.0
         j = int(exceeding[-1])
         # Between points j and j + 1 the same outcomes count: δ(x) = δ(L) + (1 − e^(x − L))·C, L the upper.
         low, high, most = float(offset[j]), float(offset[j + 1]), float(discounted[j + 1])
-        missing = (wanted - float(slack[j])) / factor - float(at_points[j + 1])
+        missing = (wanted - float(slack[j])) / self._factor - float(at_points[j + 1])
         if missing <= 0:
-            x = high if kind == "upper" else low
+            x = high if self.sign > 0 else low
         else:
             x = low if missing >= most else min(max(high + math.log1p(-missing / most), low), high)
         x += self.centre
-        return x + _sign(kind) * _lost_digits(x, float(self.loss[-1] - self.loss[0]))
+        return x + self.sign * _lost_digits(x, float(self.loss[-1] - self.loss[0]))
 
-    def error(self, epsilon: float) -> float:
-        """About how far what is charged for errors moved ε: no other window can bring it closer by more."""
-        above = int(np.searchsorted(self.loss, epsilon))
-        loss = self.loss[above:]
-        rising = float((self.mass[above:] * np.exp(epsilon - loss - self.tilt * (loss - self.centre))).sum())
-        return float(self._slack(epsilon - self.centre)) / rising if rising > 0 else math.inf
+    @property
+    def _factor(self) -> float:
+        return 1 + self.sign * max(_RELATIVE_SLACK, 4 * len(self.mass) * _UNIT_ROUNDOFF)
 
-    def _factor(self, kind: BoundKind) -> float:
-        return 1 + _sign(kind) * max(_RELATIVE_SLACK, 4 * len(self.mass) * _UNIT_ROUNDOFF)
-
-    def _slack(self, offset: npt.ArrayLike) -> Floats:
+    def _slack(self, offset: Floats) -> Floats:
         """What errors of tilted mass can add up to from an offset x on: a mass at L counts 1 − e^(x − L)."""
-        offset = np.asarray(offset, dtype=np.float64)
         exponent = np.exp(np.minimum(-self.tilt * offset, 600.0))
         above = -np.expm1(np.minimum(offset - (self.loss[-1] - self.centre), 0.0))
         return np.asarray((self.noise * above + self.wrapped * self.farthest) * exponent, dtype=np.float64)
@@ -632,31 +789,64 @@ def _discounted(weight: Floats, cell: float) -> Floats:
 
 def _product(laws: Sequence[PrivacyLossDistribution], steps: Sequence[int]) -> PrivacyLossDistribution | None:
     """The composition outcome by outcome, if it has few enough of them."""
-    total = sum(int(step) for step in steps)
-    if total == 1:
+    if sum(steps) == 1:
         return laws[0]
     outcomes = math.fsum(step * math.log(len(law.loss)) for law, step in zip(laws, steps, strict=True))
-    if total > _MOST_MULTIPLIED or outcomes > math.log(_MOST_PRODUCTS):
+    if sum(steps) > _MOST_MULTIPLIED or outcomes > math.log(_MOST_PRODUCTS):
         return None
     loss, p, q, lost = np.zeros(1), np.ones(1), np.ones(1), 0.0
     for law, step in zip(laws, steps, strict=True):
-        for _ in range(int(step)):
+        for _ in range(step):
             loss = np.add.outer(loss, law.loss).ravel()
-            p = np.multiply.outer(p, law.p).ravel()
-            q = np.multiply.outer(q, law.q).ravel()
+            p, q = np.multiply.outer(p, law.p).ravel(), np.multiply.outer(q, law.q).ravel()
             kept = (p > 0) & (q > 0)
             lost += float(p[~kept].sum())
             loss, p, q = loss[kept], p[kept], q[kept]
     order = np.argsort(loss, kind="stable")
-    variance = math.fsum(step * law.deviation**2 for law, step in zip(laws, steps, strict=True))
-    return PrivacyLossDistribution(
-        loss=loss[order],
-        p=p[order],
-        q=q[order],
-        missing=lost + math.fsum(step * law.missing for law, step in zip(laws, steps, strict=True)),
-        deviation=math.sqrt(variance),
-        kind=laws[0].kind,
-    )
+    missing = lost + math.fsum(step * law.missing for law, step in zip(laws, steps, strict=True))
+    return replace(laws[0], loss=loss[order], p=p[order], q=q[order], missing=missing)
+
+
+def _invert_single(law: PrivacyLossDistribution, delta: float) -> float:
+    """ε at δ of one round, straight from its outcomes."""
+    if not len(law.loss):  # of a product: all were too rare for floats
+        return -math.inf
+    upper = law.kind == "upper"
+    above_q = np.append(np.cumsum(law.q[::-1])[::-1], 0.0)
+    # Σ e^(x − L)·p from each loss x on
+    scaled = np.exp(np.minimum(law.loss, _LARGEST_EXPONENT)) * above_q[:-1]
+    if upper and law.loss[-1] > _LARGEST_EXPONENT:
+        scaled = np.where(law.loss > _LARGEST_EXPONENT, np.cumsum(law.p[::-1])[::-1], scaled)
+    # From one loss to the one before, every outcome above gains: sums of positive numbers lose no digits.
+    rises = -np.expm1(-np.diff(law.loss)) * scaled[1:]
+    sticks = np.append(np.cumsum(rises[::-1])[::-1], 0.0)
+    sign = 1.0 if upper else -1.0
+    factor = 1 + sign * max(_RELATIVE_SLACK, 4 * len(law.loss) * _UNIT_ROUNDOFF)
+    exceeding = np.nonzero(sticks * factor > delta)[0]
+    j = int(exceeding[-1]) + 1 if len(exceeding) else 0
+    gain, most = delta / factor - float(sticks[j]), float(scaled[j])
+    lost_digits = not upper and float(above_q[j]) < sys.float_info.min  # one over it is no bound
+    high, low = float(law.loss[j]), float(law.loss[j - 1]) if j else -math.inf
+    unknown = lost_digits or gain >= most
+    x = low if unknown else max(low, high + math.log1p(-max(gain, 0.0) / most))
+    return x + sign * _lost_digits(x, float(np.abs(law.loss).max()))
+
+
+def _single_deltas(law: PrivacyLossDistribution, epsilons: Floats) -> Floats:
+    """δ of one round at increasing ε, in one pass over its outcomes."""
+    edges = np.searchsorted(law.loss, epsilons, side="right")
+    places = np.repeat(np.arange(len(epsilons)), np.diff(np.append(edges, len(law.loss))))
+    p, q, loss = law.p[edges[0] :], law.q[edges[0] :], law.loss[edges[0] :]
+    inside = tally(places, -p * np.expm1(epsilons[places] - loss), len(epsilons))
+    above_q = np.cumsum(tally(places, q, len(epsilons))[::-1])[::-1]
+    # From one ε to the one before, outcomes above both gain the difference of e^ε times their Q mass.
+    gaps = np.exp(epsilons[:-1]) * np.expm1(np.diff(epsilons)) * above_q[1:]
+    return np.asarray(np.cumsum((inside + np.append(gaps, 0.0))[::-1])[::-1], dtype=np.float64)
+
+
+def _lost_digits(x: float, reach: float) -> float:
+    """What rounding can take off an ε of ``x`` that was read off losses up to ``reach`` away from it."""
+    return _RELATIVE_EPSILON_SLACK * abs(x) + min(_EPSILON_SLACK, _RELATIVE_EPSILON_SLACK * reach)
 
 
 def _power(spectrum: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[np.complex128]:
@@ -667,61 +857,40 @@ def _power(spectrum: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[n
     square, result = spectrum.copy(), None
     while True:
         if exponent & 1:
-            if result is None:
-                result = square.copy()
-            else:
-                result *= square
+            result = square.copy() if result is None else result * square
         exponent >>= 1
         if not exponent:
             return spectrum if result is None else result
         square *= square
 
 
-def _stacked(rows: Sequence[Floats], *, fill: float | None = None) -> Floats:
-    """Rows of different lengths in one array: the rest of a row is ``fill``, or its first entry."""
-    stacked = np.empty((len(rows), max(map(len, rows))))
-    for row, to in zip(rows, stacked, strict=True):
-        to[: len(row)], to[len(row) :] = row, row[0] if fill is None else fill
-    return stacked
+def _raised(total: float, steps: int, each: float) -> float:
+    """``total + steps·each``, rounded up."""
+    return math.nextafter(total + math.nextafter(steps * each, math.inf), math.inf)
 
 
-def _sign(kind: BoundKind) -> float:
-    return 1.0 if kind == "upper" else -1.0
+def _prune(known: dict[Any, Any], rounds: Sequence[Any]) -> None:
+    """Forget rounds that were only tried once they are many."""
+    if len(known) > 2 * len(rounds) + _MOST_TRIED:
+        for each in known.keys() - set(rounds):
+            del known[each]
 
 
-def to_grid(law: PrivacyLossDistribution, cell: float, *, whole: bool = False) -> GridLaw:
-    """The law with losses on a grid, on the side that it bounds from."""
-    if law.kind == "upper":
-        first, q = spread_to_grid(law.loss, law.q, cell=cell)
-        return GridLaw(first=first, p=q * np.exp((first + np.arange(len(q))) * cell))
-    first, p = merge_to_grid(law.loss, law.p, law.q, cell=cell, whole=whole)
-    return GridLaw(first=first, p=p)
+def _common(first: Sequence[object], other: Sequence[object], *, at_most: int) -> int:
+    """How many entries two sequences have in common at their beginning."""
+    most = min(len(first), len(other), at_most)
+    for count in (most, most - 1):  # nearly always one of these, and then nothing is compared one by one
+        if count >= 0 and first[:count] == other[:count]:
+            return count
+    count = 0
+    while first[count] == other[count]:
+        count += 1
+    return count
 
 
-def _invert_single(law: PrivacyLossDistribution, delta: float, *, kind: BoundKind) -> float:
-    """ε at δ of one round, straight from its outcomes."""
-    if not len(law.loss):  # of a product: all were too rare for floats
-        return -math.inf
-    above_q = np.append(np.cumsum(law.q[::-1])[::-1], 0.0)
-    scaled = (
-        np.exp(np.minimum(law.loss, _LARGEST_EXPONENT)) * above_q[:-1]
-    )  # Σ e^(x − L)·p from each loss x on
-    if kind == "upper" and law.loss[-1] > _LARGEST_EXPONENT:
-        scaled = np.where(law.loss > _LARGEST_EXPONENT, np.cumsum(law.p[::-1])[::-1], scaled)
-    # From one loss to the one before, every outcome above gains: sums of positive numbers lose no digits.
-    rises = -np.expm1(-np.diff(law.loss)) * scaled[1:]
-    sticks = np.append(np.cumsum(rises[::-1])[::-1], 0.0)
-    factor = 1 + _sign(kind) * max(_RELATIVE_SLACK, 4 * len(law.loss) * _UNIT_ROUNDOFF)
-    exceeding = np.nonzero(sticks * factor > delta)[0]
-    j = int(exceeding[-1]) + 1 if len(exceeding) else 0
-    gain, most = delta / factor - float(sticks[j]), float(scaled[j])
-    lost_digits = kind == "lower" and float(above_q[j]) < sys.float_info.min  # one over it is no bound
-    high, low = float(law.loss[j]), float(law.loss[j - 1]) if j else -math.inf
-    unknown = lost_digits or gain >= most
-    x = low if unknown else max(low, high + math.log1p(-max(gain, 0.0) / most))
-    return x + _sign(kind) * _lost_digits(x, float(np.abs(law.loss).max()))
+def _rung(number: int) -> float:
+    return math.pow(2.0, number / _RUNGS)
 
 
-def _lost_digits(x: float, reach: float) -> float:
-    """What rounding can take off an ε of ``x`` that was read off losses up to ``reach`` away from it."""
-    return _RELATIVE_EPSILON_SLACK * abs(x) + min(_EPSILON_SLACK, _RELATIVE_EPSILON_SLACK * reach)
+def _rung_below(value: float) -> float:
+    return _rung(math.floor(_RUNGS * math.log2(value)))

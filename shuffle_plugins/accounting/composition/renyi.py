@@ -1,21 +1,25 @@
-"""Rényi divergences of a pair at real orders, and the RDP way to compose rounds.
+r"""Rényi divergences of a pair at real orders, and the RDP way to compose rounds (Mironov 2017).
 
-RDP and its composition: Mironov 2017. The conversion to (ε, δ) is in
-:mod:`shuffle_plugins.accounting.composition.conversion`.
+For an order α > 1 with divergence at most ρ, both of these hold (Canonne, Kamath, Steinke 2020, Proposition
+12; Balle, Barthe, Gaboardi, Hsu, Sato 2020, Theorem 21), and the best of the orders on offer is taken:
+
+    ε = ρ + log(1 − 1/α) − (log δ + log α)/(α − 1)
+    δ = exp((α − 1)(ρ − ε)) · (1 − 1/α)^α / (α − 1)
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from shuffle_plugins.accounting.composition.conversion import delta_from_rdp, epsilon_from_rdp
 from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, mass_growth
 from shuffle_plugins.accounting.numerics.grid import Floats
 
+_ULPS = 16 * np.finfo(np.float64).eps
 _COARSE_ORDERS = 1.0 + np.geomspace(1e-2, 1e6, 65)
 _LARGEST_ORDER_IN_DEVIATIONS = 64.0  # of the loss: δ far below 1e-300 asks for no larger one
 _REFINEMENTS = 2
@@ -83,26 +87,68 @@ class RenyiComposition:
         if target <= 0:
             return math.inf
 
-        def convert(orders: Floats, rdp: Floats) -> tuple[float, float]:
-            return epsilon_from_rdp(orders=orders, rdp=rdp, delta=target)
-
-        return self._refine(convert) * (1 + 1e-12)
+        return self._refine(partial(epsilon_from_rdp, delta=target)) * (1 + 1e-12)
 
     def delta(self, epsilon: float) -> float:
         """δ at ε, minimised over real orders; rounded up."""
 
-        def convert(orders: Floats, rdp: Floats) -> tuple[float, float]:
-            return delta_from_rdp(orders=orders, rdp=rdp, epsilon=epsilon)
+        found = self._refine(partial(delta_from_rdp, epsilon=epsilon))
+        return min(1.0, found * (1 + 1e-12) * self._growth + self._missing)
 
-        return min(1.0, self._refine(convert) * (1 + 1e-12) * self._growth + self._missing)
-
-    def _refine(self, convert: Callable[[Floats, Floats], tuple[float, float]]) -> float:
+    def _refine(self, convert: Callable[..., tuple[float, float]]) -> float:
         orders = self._orders
         best = math.inf
         for _ in range(_REFINEMENTS + 1):
-            value, order = convert(orders, self.rdp(orders))
+            value, order = convert(orders=orders, rdp=self.rdp(orders))
             best = min(best, value)
             at = int(np.argmin(np.abs(orders - order))) if math.isfinite(order) else 0
             low, high = orders[max(at - 1, 0)], orders[min(at + 1, len(orders) - 1)]
             orders = 1.0 + np.geomspace(low - 1, high - 1, _REFINED_POINTS)
         return best
+
+
+def epsilon_from_rdp(*, orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float) -> tuple[float, float]:
+    """Smallest ε that a Rényi curve certifies at δ.
+
+    Args:
+        orders: Rényi orders α > 1, real, shape (m,).
+        rdp: upper bounds on the divergence there in nats, shape (m,); may be infinite.
+        delta: in (0, 1).
+
+    Returns:
+        ε ≥ 0 in nats, rounded up by a few ulps, and the order that gave it.
+    """
+    alpha, rho = _curve(orders, rdp)
+    if not 0 < delta < 1:
+        raise ValueError(f"delta must be in (0, 1), got {delta!r}")
+    gain = np.log1p(-1.0 / alpha)
+    price = -(math.log(delta) + np.log(alpha)) / (alpha - 1.0)
+    epsilon = rho + gain + price + _ULPS * (rho - gain + np.abs(price))
+    best = int(np.argmin(epsilon))
+    return max(0.0, float(epsilon[best])), float(alpha[best])
+
+
+def delta_from_rdp(*, orders: npt.ArrayLike, rdp: npt.ArrayLike, epsilon: float) -> tuple[float, float]:
+    """Smallest δ in [0, 1] that a Rényi curve certifies at a finite ε ≥ 0, rounded up, and its order."""
+    alpha, rho = _curve(orders, rdp)
+    if not (math.isfinite(epsilon) and epsilon >= 0):
+        raise ValueError(f"epsilon must be finite and not negative, got {epsilon!r}")
+    exponent = (alpha - 1.0) * (rho - epsilon)
+    gain = alpha * np.log1p(-1.0 / alpha)
+    price = np.log(alpha - 1.0)
+    slack = _ULPS * ((alpha - 1.0) * (rho + epsilon) - gain + np.abs(price) + 1.0)
+    log_delta = exponent + gain - price + slack
+    best = int(np.argmin(log_delta))
+    return math.exp(min(0.0, float(log_delta[best]))), float(alpha[best])
+
+
+def _curve(orders: npt.ArrayLike, rdp: npt.ArrayLike) -> tuple[Floats, Floats]:
+    alpha = np.atleast_1d(np.asarray(orders, dtype=np.float64))
+    rho = np.atleast_1d(np.asarray(rdp, dtype=np.float64))
+    if alpha.ndim != 1 or alpha.size == 0 or alpha.shape != rho.shape:
+        raise ValueError(f"orders and rdp must be vectors of one length, got {alpha.shape} and {rho.shape}")
+    if not (np.all(alpha > 1) and np.all(np.isfinite(alpha))):
+        raise ValueError("every order must be a finite number above 1")
+    if not np.all(rho >= 0):
+        raise ValueError("every divergence must be a number and not negative")
+    return alpha, rho

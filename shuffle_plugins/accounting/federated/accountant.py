@@ -9,9 +9,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Self
 
-from shuffle_plugins.accounting.accountant import ShuffleAccountant, check_saved, resolution_of, sealed
-from shuffle_plugins.accounting.composition.counted import CountedHistory
-from shuffle_plugins.accounting.composition.pld import LossComposition
+from shuffle_plugins.accounting.accountant import (
+    ShuffleAccountant,
+    check_saved,
+    sealed,
+)
+from shuffle_plugins.accounting.composition.pld import LossComposition, LossHistory
 from shuffle_plugins.accounting.federated.cohorts import Cohort, cheapest, costliest, fewer_sizes
 from shuffle_plugins.accounting.federated.participation import (
     ParticipationCounts,
@@ -19,7 +22,6 @@ from shuffle_plugins.accounting.federated.participation import (
     distinct_participants,
 )
 from shuffle_plugins.accounting.federated.rounds import FederatedRound, RoundKind, as_tuples
-from shuffle_plugins.accounting.intervals import EpsilonInterval, known
 from shuffle_plugins.accounting.losses.distribution import COARSE, FINE, PrivacyLossDistribution
 from shuffle_plugins.accounting.rounds.records import SampledRecordsRound, SeveralReportsRound
 from shuffle_plugins.accounting.rounds.round import Round, check_recordable, upper_losses
@@ -27,9 +29,11 @@ from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import (
     NEIGHBOURING_RELATION,
     Adversary,
+    EpsilonInterval,
     Method,
     Sampling,
     check_method,
+    known,
     round_adversary,
 )
 from shuffle_plugins.core import checks, rounded
@@ -104,24 +108,18 @@ class ClientSpread:
 
 
 class _CohortAccountant(ShuffleAccountant):
-    """Composes up to some hundred sizes of cohorts finely, by how often each came."""
+    """Composes up to some hundred sizes of cohorts finely."""
 
-    def __init__(self, *, method: Method = "pld") -> None:
-        super().__init__(method=method)
-        self.counted = CountedHistory(_fine_law)
-
-    def _with(self, shuffle_round: Round, *, num_steps: int) -> Self:
-        longer = super()._with(shuffle_round, num_steps=num_steps)
-        longer.counted = self.counted
-        return longer
+    def _long_law(self, recorded: Round) -> PrivacyLossDistribution:
+        return _fine_law(recorded)
 
     def _upper_composition(self) -> LossComposition:
         if len(self._earlier) > _MOST_SIZES:
-            return super()._upper_composition()
-        counts = self._counts
-        if sum(counts.values()) <= _FEW_ROUNDS and resolution_of(counts) is not COARSE:
-            return super()._upper_composition()
-        return self.counted.composition(list(counts), list(counts.values()))
+            laws, steps = [upper_losses(each, COARSE) for each in self._counts], list(self._counts.values())
+            return LossComposition(laws, steps)
+        if self.num_steps > _FEW_ROUNDS:
+            return LossComposition(self._rounds, self._steps, history=self._long)
+        return super()._upper_composition()
 
 
 @dataclass(slots=True)
@@ -180,6 +178,7 @@ class FederatedAccountant:
         self._cohorts: dict[Adversary, Counter[Cohort]] = {adversary: Counter() for adversary in _AMPLIFIED}
         self._answers: defaultdict[tuple[Adversary, float], _Answers] = defaultdict(_Answers)
         self._whole = {adversary: _CohortAccountant(method=method) for adversary in _AMPLIFIED}
+        self._dominated = {each: LossHistory(_fine_law) for each in _AMPLIFIED}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}, {self._method}: {self.num_rounds:,} rounds>"
@@ -514,7 +513,7 @@ class FederatedAccountant:
 
     def _accountant(self, adversary: Adversary, cohorts: Mapping[Cohort, int]) -> ShuffleAccountant:
         accountant = _CohortAccountant(method=self._method)
-        accountant.counted = self._whole[adversary].counted
+        accountant._long = self._dominated[adversary]
         examples = {kind.index: kind.example.before(adversary) for kind in self._participation.kinds}
         for cohort, rounds in sorted(cohorts.items()):
             accountant.step(_like(examples[cohort.kind], cohort), num_steps=rounds)
@@ -596,8 +595,8 @@ class FederatedAccountant:
         return accountant
 
 
-def _fine_law(each: Round) -> PrivacyLossDistribution:
-    return upper_losses(each, FINE)
+def _fine_law(recorded: Round) -> PrivacyLossDistribution:
+    return upper_losses(recorded, FINE)
 
 
 @lru_cache(maxsize=8192)

@@ -12,7 +12,6 @@ Floats = npt.NDArray[np.float64]
 Cells = npt.NDArray[np.int64]
 
 _CHAIN_SHARE = 0.6
-_NARROW, _WIDEST = 64, 8192  # losses kept to a deviation, and to the largest loss
 _ON_GRID = 1e-15  # P mass that roundoff may take off an outcome, …
 _OF_A_CELL = 1e-9  # … and as a share of a cell at most
 _LARGEST_EXPONENT = 700.0  # e to this power is a float
@@ -55,47 +54,6 @@ def spread_to_grid(loss: Floats, q: Floats, *, cell: float) -> tuple[int, Floats
     size = int(cells.max()) + 2
     upper = tally(cells + 1, share * q, size)
     return first, upper + tally(cells, (1.0 - share) * q, size)
-
-
-def spread_over_few(loss: Floats, mass: Floats) -> tuple[Floats, Floats]:
-    """Fewer losses, of a moment-generating function nowhere smaller and nearly the same.
-
-    Some of the losses are kept, and what is between two of them is spread over both at equal mean loss: as
-    e^(t·L) is convex in L, that can only raise its mean, whatever t is. They are close beside the mean, where
-    most of the mass is, and no further apart than a tenth of 1/t at the largest |t| that a float can bear.
-
-    Args:
-        loss: of which those with mass increase.
-        mass: of each, shape (outcomes,); zero in places that hold no outcome.
-
-    Returns:
-        Losses and masses, shape (fewer,) each: some ten thousand.
-    """
-    loss, mass = loss[mass > 0], mass[mass > 0]
-    if len(loss) == 1:
-        return loss, mass
-    mean = float((mass * loss).sum() / mass.sum())
-    deviation = math.sqrt(float((mass * (loss - mean) ** 2).sum() / mass.sum()))
-    widest = float(np.abs(loss).max()) / _WIDEST
-    reach = float(np.abs(loss - mean).max())
-    narrow = min(max(deviation, widest * _NARROW * 1e-12), reach)
-    turn = min(max(narrow, widest * _NARROW), reach)  # from where on they are evenly apart
-    between = math.ceil(math.log(turn / narrow) * _NARROW) + 1
-    away = np.concatenate(
-        [
-            np.linspace(0.0, narrow, _NARROW + 1),
-            np.geomspace(narrow, turn, between + 1),
-            np.linspace(turn, reach, math.ceil((reach - turn) / widest) + 1),
-        ]
-    )
-    wanted = np.concatenate([mean - away[::-1], mean + away])
-    kept = np.unique(np.searchsorted(loss, wanted).clip(max=len(loss) - 1))
-    if kept[0] > 0:
-        kept = np.append(0, kept)
-    few = loss[kept]
-    place = np.searchsorted(few, loss, side="right").clip(min=1, max=len(few) - 1)
-    share = np.clip((loss - few[place - 1]) / (few[place] - few[place - 1]), 0.0, 1.0)
-    return few, tally(place, share * mass, len(few)) + tally(place - 1, (1 - share) * mass, len(few))
 
 
 def merge_to_grid(

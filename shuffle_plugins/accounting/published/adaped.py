@@ -17,7 +17,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from shuffle_plugins.accounting.composition.conversion import epsilon_from_rdp
+from shuffle_plugins.accounting.composition.renyi import epsilon_from_rdp
 from shuffle_plugins.accounting.numerics.orders import Vector
 from shuffle_plugins.core import checks
 

@@ -12,8 +12,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from shuffle_plugins.accounting.composition.conversion import epsilon_from_rdp
 from shuffle_plugins.accounting.composition.points import check_rounds
+from shuffle_plugins.accounting.composition.renyi import epsilon_from_rdp
 from shuffle_plugins.accounting.numerics.orders import Vector
 from shuffle_plugins.accounting.published import rdp_subsampling
 from shuffle_plugins.accounting.terms import Sampling

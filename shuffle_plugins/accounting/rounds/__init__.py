@@ -3,15 +3,6 @@
 Importing this package makes the kinds that come with it known to ``Round.from_state``.
 """
 
-from shuffle_plugins.accounting.rounds import (
-    coins,
-    counted,
-    gaussian,
-    laplace,
-    poisson_binomial,
-    records,
-    shuffle,
-    tags,
-)
+from shuffle_plugins.accounting.rounds import gaussian, records, shuffle, sums, tags
 
-__all__ = ["coins", "counted", "gaussian", "laplace", "poisson_binomial", "records", "shuffle", "tags"]
+__all__ = ["gaussian", "records", "shuffle", "sums", "tags"]

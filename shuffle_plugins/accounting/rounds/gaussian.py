@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from typing_extensions import override
+
 from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution, tighter
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.pairs.gaussian_reports import (
@@ -15,14 +17,14 @@ from shuffle_plugins.accounting.pairs.gaussian_reports import (
 from shuffle_plugins.accounting.pairs.shuffle import PairMixture
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import Sampling
-from shuffle_plugins.core import checks
+from shuffle_plugins.core import NotNegative, Positive, checks
 
 _INSTANCE = "sum of Gaussian reports"
 _WITHOUT_INSTANCE = (Sampling.SINGLE_PASS, Sampling.CHECK_IN, Sampling.EPOCH)
 _LARGEST_RADIUS = 4.0  # in units of σ; beyond it, reports have next to nothing in common
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class GaussianReportsRound(ShuffleRound):
     """A shuffled round of reports that are a vector of an l2 ball plus N(0, σ²) on every coordinate.
 
@@ -41,94 +43,86 @@ class GaussianReportsRound(ShuffleRound):
             radius r. Positive. Two records are at most 2·radius·σ apart.
         attained: in the same unit, the length of two records that clients may really hold, opposite each
             other; it makes the lower bound. 0 if none are known.
-
-    Neighbouring relation: replace-one at fixed population.
-
-    Raises:
-        ValueError: if a field is out of range, or the fields contradict each other.
     """
 
-    radius: float = field()
-    attained: float = 0.0
+    radius: Positive = field()
+    attained: NotNegative = 0.0
 
     KIND: ClassVar[str] = "gaussian-reports"
-    STORED: ClassVar[tuple[str, ...]] = (*ShuffleRound.STORED, "radius", "attained")
 
     def __post_init__(self) -> None:
-        ShuffleRound.__post_init__(self)
+        super().__post_init__()
+        checks.number("attained", self.attained, at_most=self.radius)
         if self.blanket is None and self.mechanism != "generic":
             raise ValueError(
                 "a GaussianReportsRound without a blanket has its radius over σ and no mechanism: omit it"
             )
-        object.__setattr__(self, "radius", checks.number("radius", self.radius, above=0))
-        attained = checks.number("attained", self.attained, at_least=0, at_most=self.radius)
-        object.__setattr__(self, "attained", attained)
 
     @property
+    @override
     def comparable(self) -> tuple[Any, ...] | None:
-        """The kind and the multiples of the noise that decide its cost; None for subclasses."""
         if type(self) is not GaussianReportsRound:
             return None
         own = () if self.blanket is None else (self.mechanism, self.blanket.state())
         return self.KIND, (self.radius, self.attained, self.channel_fixed, *own)
 
     @property
+    @override
     def description(self) -> str:
-        """One line: what is reported, and how large its noise is beside the radius."""
         return f"Gaussian reports with σ = {1 / self.radius:.6g} times the radius"
 
     @property
+    @override
     def pair_name(self) -> str:
-        """The name of the dominating pair."""
-        plain = super(GaussianReportsRound, self).pair_name
+        plain = super().pair_name
         if self._profile() is None:
             return plain
         return "Gaussian reports" if self.blanket is None else f"Gaussian reports and {plain}"
 
     @property
+    @override
     def replacement_distance(self) -> float:
-        """0, or where reports are accounted by ε0 and δ0, what is charged for δ0."""
         if self._profile() is not None:
             return 0.0
-        return super(GaussianReportsRound, self).replacement_distance
+        return super().replacement_distance
 
+    @override
     def instances(self) -> dict[str, PairMixture]:
-        """Those of the blanket. Without one there is an instance, but it is not made of counts."""
-        return {} if self.blanket is None else super(GaussianReportsRound, self).instances()
+        return {} if self.blanket is None else super().instances()
 
+    @override
     def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
-        """The privacy losses of a pair that dominates the round."""
         profile = self._profile()
         if profile is None:
-            return super(GaussianReportsRound, self).upper_losses(resolution)
+            return super().upper_losses(resolution)
         found = gaussian_report_losses(profile, resolution=resolution)
         if self.blanket is None:
             return found
-        return tighter(super(GaussianReportsRound, self).upper_losses(resolution), found)
+        return tighter(super().upper_losses(resolution), found)
 
+    @override
     def upper_losses_from_below(self, resolution: Resolution) -> PrivacyLossDistribution | None:
-        """None but where reports are accounted by ε0 and δ0."""
         if self._profile() is None:
-            return super(GaussianReportsRound, self).upper_losses_from_below(resolution)
+            return super().upper_losses_from_below(resolution)
         return None
 
     @property
+    @override
     def resolves_alone(self) -> bool:
-        """Whether the round is accounted by pairs of two counts."""
-        return self._profile() is None and super(GaussianReportsRound, self).resolves_alone
+        return self._profile() is None and super().resolves_alone
 
     @property
+    @override
     def lower_families(self) -> tuple[str, ...]:
-        """Those of the blanket; without one the sum of the reports, which whoever sees them can add up."""
         if self.blanket is not None:
-            return super(GaussianReportsRound, self).lower_families
+            return super().lower_families
         known = self.attained > 0 and self.sampling not in _WITHOUT_INSTANCE
         return (_INSTANCE,) if known else ()
 
+    @override
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        """The privacy losses of that instance: of the sum, everybody else holds x'."""
         if self.blanket is not None:
-            return super(GaussianReportsRound, self).lower_losses(family, resolution)
+            return super().lower_losses(family, resolution)
         return gaussian_instance_losses(radius=self.attained, draw=self, resolution=resolution)
 
     def _profile(self) -> tuple[Floats, Floats] | None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from typing_extensions import override
 
-from shuffle_plugins.accounting.composition.tags import sampled_instance
+from shuffle_plugins.accounting.composition.sampled import sampled_instance
 from shuffle_plugins.accounting.losses.distribution import (
     PrivacyLossDistribution,
     Resolution,
@@ -31,7 +32,7 @@ from shuffle_plugins.accounting.rounds.round import (
 )
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import MAX_POPULATION, Adversary, Sampling, Unit
-from shuffle_plugins.core import checks
+from shuffle_plugins.core import Count, Flag, LocalEpsilon
 
 _ROUNDOFF = 1e-10  # relative, of sums of up to some ten thousand positive numbers; far more than is lost
 _SPLITS = 96  # ways to divide a bound between the changed report and the client's other reports
@@ -146,7 +147,7 @@ _BUNDLE = "all others alike, all reports of a client"
 _PROVED_TOGETHER = (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL, Sampling.POISSON, Sampling.SINGLE_PASS)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class SampledRecordsRound(ShuffleRound):
     """A shuffled round of clients with m records each; a client that takes part reports on s of its records.
 
@@ -174,27 +175,18 @@ class SampledRecordsRound(ShuffleRound):
             reports of a client come in one batch, and the samplings ``CHECK_IN`` and ``EPOCH`` are refused.
             Nobody may see which records are drawn, not even a server that sees who takes part.
         local_delta: must be 0, because there is no bound here for reports with a δ0 of their own.
-
-    Raises:
-        ValueError: if a field is out of range, or the fields contradict each other.
     """
 
-    records_per_client: int = 1
-    samples_per_client: int = 1
+    records_per_client: Count = 1
+    samples_per_client: Count = 1
 
     KIND: ClassVar[str] = "records"
     UNIT: ClassVar[Unit] = Unit.RECORD
-    STORED: ClassVar[tuple[str, ...]] = (
-        *ShuffleRound.STORED,
-        "records_per_client",
-        "samples_per_client",
-    )
 
     def __post_init__(self) -> None:
-        ShuffleRound.__post_init__(self)
-        records = checks.whole("records_per_client", self.records_per_client)
-        samples = self.samples_per_client
-        if checks.whole("samples_per_client", samples) > records:
+        super().__post_init__()
+        records, samples = self.records_per_client, self.samples_per_client
+        if samples > records:
             raise ValueError(
                 f"samples_per_client must be at most records_per_client, got {samples} of {records}: a "
                 "client reports on a record at most once in a round. records_per_client is 1 unless given"
@@ -242,32 +234,31 @@ class SampledRecordsRound(ShuffleRound):
         return self.samples_per_client / self.records_per_client
 
     @property
+    @override
     def pair_name(self) -> str:
-        """The name of this bound: that of the clients' own round, and that records are sampled."""
-        return f"{ShuffleRound.pair_name.fget(self)}, records sampled"  # type: ignore[attr-defined]
+        return f"{super().pair_name}, records sampled"
 
     @property
+    @override
     def description(self) -> str:
-        """The mechanism, its ε0, and how many records a client reports on."""
         return (
             f"{self.mechanism} with local_epsilon={self.local_epsilon:.6g} on {self.samples_per_client} of "
             f"{self.records_per_client} records of each client"
         )
 
     @property
+    @override
     def secrecy(self) -> str:
-        """As of :class:`ShuffleRound`, and that nobody may see which records are drawn."""
-        drawn = ShuffleRound.secrecy.fget(self)  # type: ignore[attr-defined]
-        return f"{drawn}; nobody, the server included, may see which of its records a client draws"
+        return f"{super().secrecy}; nobody, the server included, may see which of its records a client draws"
 
     # -- losses -------------------------------------------------------------------------------------------
 
+    @override
     def dominating_pair(self) -> PairMixture:
-        """Refused. The bound is a curve of δ against ε, and :meth:`upper_losses` has losses made from it."""
         raise ValueError("rounds of sampled records have no pair of counts; upper_losses has their losses")
 
+    @override
     def instances(self) -> dict[str, PairMixture]:
-        """Refused. :meth:`lower_losses` has the privacy losses of the instances."""
         raise ValueError("rounds of sampled records have no pair of counts; lower_losses has their losses")
 
     def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
@@ -320,19 +311,19 @@ class SampledRecordsRound(ShuffleRound):
                 found.append((max(least, 1), most / self.population, mass))
         return found
 
+    @override
     def upper_losses_from_below(self, resolution: Resolution) -> PrivacyLossDistribution | None:
-        """None: there is only an upper bound on the profile."""
         return None
 
     @property
+    @override
     def resolves_alone(self) -> bool:
-        """Whether the round that the profile is made from can be resolved very finely."""
         base = self.clients if self.samples_per_client == 1 else self._reports_of(max(1, int(self.cohort)))
         return base.resolves_alone
 
     @property
+    @override
     def lower_families(self) -> tuple[str, ...]:
-        """Names of the instances that give lower bounds, the one that leaks most first."""
         return self._attained.lower_families if self._attained is not None else ()
 
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
@@ -377,7 +368,7 @@ class SampledRecordsRound(ShuffleRound):
             yield sampled * (1 + 1e-12), name
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class SeveralReportsRound(Round):
     """A round in which each client sends several randomised reports, and all reports are shuffled together.
 
@@ -398,30 +389,25 @@ class SeveralReportsRound(Round):
         cohort: k, how many *clients* take part; k·s reports are shuffled.
         mechanism: name of the randomizer whose blanket is used; ``"generic"`` covers every ε0-LDP randomizer.
         blanket: the randomizer's blanket; None takes the generic one.
-
-    Raises:
-        ValueError: if a field is out of range, or the fields contradict each other.
     """
 
     cohort: int
-    report_epsilon: float
-    reports_per_client: int
+    report_epsilon: LocalEpsilon
+    reports_per_client: Count
     mechanism: str = "generic"
     blanket: Blanket | None = None
-    channel_fixed: bool = False
+    channel_fixed: Flag = False
 
     KIND: ClassVar[str] = "several-reports"
     SELF_SAMPLED: ClassVar[bool] = True
-    STORED: ClassVar[tuple[str, ...]] = ("population", "cohort", "reports_per_client", "report")
 
     def __post_init__(self) -> None:
-        Round.__post_init__(self)
-        checks.whole("reports_per_client", self.reports_per_client)
+        super().__post_init__()
         if self.cohort * self.reports_per_client > MAX_POPULATION:
             raise ValueError(
                 f"{self.cohort} clients of {self.reports_per_client} reports send more than {MAX_POPULATION}"
             )
-        object.__setattr__(self, "report_epsilon", self.report.local_epsilon)
+        _ = self.report  # checks the blanket
 
     @classmethod
     def of(cls, clients: ShuffleRound, *, reports_per_client: int) -> Self:
@@ -488,28 +474,28 @@ class SeveralReportsRound(Round):
         )
 
     @property
+    @override
     def local_epsilon(self) -> float:
-        """ε0 of all reports of a client together, s·ε0."""
         return self.reports_per_client * self.report_epsilon
 
     @property
+    @override
     def own_delta(self) -> float:
-        """δ of all reports of a client together: the tails that were cut off their blankets."""
         return min(1.0, self.reports_per_client * self.report.own_delta)
 
     @property
+    @override
     def pair_name(self) -> str:
-        """The name of this bound."""
         return f"{self.report.pair_name}, all reports of a client"
 
     @property
+    @override
     def description(self) -> str:
-        """The mechanism, its ε0, and how many reports a client sends."""
         return f"{self.reports_per_client} reports per client of {self.report.description}"
 
     @property
+    @override
     def seen(self) -> str:
-        """What may be seen of the clients' messages: the same as if each report had a client of its own."""
         return self.report.seen
 
     def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
@@ -518,13 +504,13 @@ class SeveralReportsRound(Round):
         return profile_losses(*profile, resolution=resolution, sampling_rate=self.sampling_rate)
 
     @property
+    @override
     def resolves_alone(self) -> bool:
-        """Whether the round that the profile is made from can be resolved very finely."""
         return self.report.resolves_alone
 
     @property
+    @override
     def lower_families(self) -> tuple[str, ...]:
-        """The dataset in which everybody else's reports are about one record, if some is known that tells."""
         return (f"{self.mechanism} instance, {_BUNDLE}",) if self._told() else ()
 
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
@@ -567,14 +553,6 @@ class SeveralReportsRound(Round):
         return replace(self.report, population=population, sampling=Sampling.WITHOUT_REPLACEMENT)
 
     @classmethod
+    @override
     def fields_from_state(cls, saved: dict[str, Any]) -> dict[str, Any]:
-        """The fields, those of one report read from the round of all reports."""
-        report = ShuffleRound.from_state(saved.pop("report"))
-        if report.cohort != saved["cohort"] * saved["reports_per_client"]:
-            raise ValueError(f"not the state of a {cls.__name__}: its reports are not those of its clients")
-        return saved | {
-            "report_epsilon": report.local_epsilon,
-            "mechanism": report.mechanism,
-            "blanket": report.blanket,
-            "channel_fixed": report.channel_fixed,
-        }
+        return ShuffleRound.fields_from_state(saved)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+
+from typing_extensions import override
 
 from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution
 from shuffle_plugins.accounting.terms import (
@@ -19,31 +21,24 @@ from shuffle_plugins.accounting.terms import (
     Unit,
     round_adversary,
 )
-from shuffle_plugins.core import checks
+from shuffle_plugins.core import Ranged, checks, one_of, whole_number
 
+_SeenBy = Annotated[Adversary, lambda _, value: round_adversary(value)]
 _KINDS: dict[str, type[Round]] = {}
-
-_UNMARKED = "shuffle"
-"""States of this kind carry no kind name: it was the only kind when the format was fixed.
-
-They begin with the sampling; the states of all other kinds begin with their :attr:`Round.KIND`.
-"""
-
-_LOST_MASS = 1e-6
-"""What roundoff may take from the mass of a law, generously: parts that were forgotten are looked for."""
-
+_LOST_MASS = 1e-6  # what roundoff may take from a law, generously: parts that were forgotten are looked for
 _CACHED = (
     8192  # distributions kept: histories of some thousand distinct rounds are asked about again and again
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Round(CohortDraw, ABC):
-    """One kind of round, as an accountant records it.
+@dataclass(frozen=True, kw_only=True)
+class Round(Ranged, CohortDraw, ABC):
+    """One kind of round, as an accountant records it. Neighbouring relation: replace-one at fixed population.
 
     A kind is a frozen dataclass that derives from this class: equal rounds cost the same, and what is
-    computed for one is kept for all. It gives its name, :attr:`KIND`, and implements
-    :meth:`upper_losses`; everything else has a default. ``docs/guides/extending.md`` shows one.
+    computed for one is kept for all. It gives its name, :attr:`KIND`, and implements :meth:`upper_losses`;
+    everything else has a default. Fields may declare their range (:mod:`shuffle_plugins.core.ranges`).
+    ``docs/guides/extending.md`` shows one.
 
     Attributes:
         population: n, the public and fixed number of clients.
@@ -53,15 +48,11 @@ class Round(CohortDraw, ABC):
         sampling: how the cohort is chosen.
         adversary: against whom the round is measured. A server that sees who took part gains what sampling
             hides.
-
-    Neighbouring relation: replace-one at fixed population.
-
-    Raises:
-        ValueError: if a field is out of range, or the fields contradict each other.
     """
 
-    sampling: Sampling = Sampling.FULL
-    adversary: Adversary = Adversary.MODEL_OBSERVER
+    population: Annotated[int, whole_number(at_most=MAX_POPULATION)]
+    sampling: Annotated[Sampling, one_of(Sampling)] = Sampling.FULL
+    adversary: _SeenBy = Adversary.MODEL_OBSERVER
 
     KIND: ClassVar[str]
     """Name of the kind, by which a saved state is recognised."""
@@ -71,9 +62,6 @@ class Round(CohortDraw, ABC):
 
     SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL)
     """Samplings for which rounds of the kind are accounted."""
-
-    STORED: ClassVar[tuple[str, ...]] = ()
-    """Fields in the order in which :meth:`state` writes them; empty for the order of the dataclass."""
 
     SELF_SAMPLED: ClassVar[bool] = False
     """Whether clients may decide in secret to take part: whoever adds up a sum sees who does."""
@@ -92,19 +80,15 @@ class Round(CohortDraw, ABC):
         kind = cls.__dict__.get("KIND")
         if kind is None:
             return
-        if kind in Sampling._value2member_map_:  # a state that begins with a sampling is of the first kind
-            raise TypeError(f"{kind!r} is the name of a sampling; choose another KIND")
         known = _KINDS.setdefault(kind, cls)
         if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
             raise TypeError(f"{known.__qualname__} is of the kind {kind!r} already; choose another KIND")
         _KINDS[kind] = cls
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sampling", checks.choice(Sampling, "sampling", self.sampling))
-        object.__setattr__(self, "adversary", round_adversary(self.adversary))
+        super().__post_init__()
         if self.sampling not in self.SAMPLINGS:
             raise ValueError(self._refusal())
-        checks.whole("population", self.population, at_most=MAX_POPULATION)
         self._check_cohort()
         if self.sampling is Sampling.FULL and self.cohort != self.population:
             raise ValueError("full participation needs cohort == population")
@@ -123,6 +107,9 @@ class Round(CohortDraw, ABC):
 
     def _check_cohort(self) -> None:
         checks.whole("cohort", self.cohort, at_most=self.population)
+        honest = getattr(self, "honest", None)
+        if honest is not None:
+            checks.whole("honest", honest, at_most=self.cohort)
 
     # -- what the round is ------------------------------------------------------------------------------
 
@@ -132,10 +119,8 @@ class Round(CohortDraw, ABC):
 
         :class:`ShuffleRound` overrides it: there it is cohort / population, whoever the adversary is.
         """
-        observed = self.adversary is Adversary.MODEL_OBSERVER
-        if observed and self.sampling is Sampling.WITHOUT_REPLACEMENT:
-            return self.cohort / self.population
-        return 1.0
+        hidden = self.sampling is Sampling.WITHOUT_REPLACEMENT and not self.sees_cohort
+        return self.cohort / self.population if hidden else 1.0
 
     @property
     def pair_name(self) -> str:
@@ -153,9 +138,9 @@ class Round(CohortDraw, ABC):
         return "what rounds of this kind release, which they do not say"
 
     @property
+    @override
     def secrecy(self) -> str:
-        """How clients are sampled, what of it must stay secret, and whether their own coins must, too."""
-        drawn = str(CohortDraw.secrecy.fget(self))  # type: ignore[attr-defined]
+        drawn = super().secrecy
         if self.opened() == self:
             return drawn
         if self.sampling is Sampling.FULL:
@@ -166,7 +151,6 @@ class Round(CohortDraw, ABC):
         )
 
     def __str__(self) -> str:
-        """The description, n, k and the sampling."""
         return (
             f"{self.description} (n={self.population}, k={self.cohort:.12g}, "
             f"{self.sampling.value.replace('-', ' ')})"
@@ -181,15 +165,18 @@ class Round(CohortDraw, ABC):
 
     # -- what a single report guarantees ------------------------------------------------------------------
 
-    @property
-    def local_epsilon(self) -> float:
-        """ε0 of everything that one client sends in the round; infinite if that alone is not private."""
-        return math.inf
+    if TYPE_CHECKING:
 
-    @property
-    def local_delta(self) -> float:
-        """δ0 of everything that one client sends in the round."""
-        return 0.0
+        @property
+        def local_epsilon(self) -> float:
+            """ε0 of everything that one client sends in the round; infinite if that alone is not private."""
+
+        @property
+        def local_delta(self) -> float:
+            """δ0 of everything that one client sends in the round."""
+
+    else:  # a subclass may have fields of these names, which a property would not let be set
+        local_epsilon, local_delta = math.inf, 0.0
 
     @property
     def own_delta(self) -> float:
@@ -209,8 +196,8 @@ class Round(CohortDraw, ABC):
         return None
 
     # -- the stand-in -------------------------------------------------------------------------------------
-    # Some rounds are accounted through a similar round that is easier to compute, the stand-in (see
-    # accounting/replacement.py). `upper_losses` are then the stand-in's.
+    # Some rounds are accounted through a similar round that is easier to compute, the stand-in.
+    # `upper_losses` are then the stand-in's.
 
     @property
     def replacement_distance(self) -> float:
@@ -286,16 +273,8 @@ class Round(CohortDraw, ABC):
     # -- checkpoints --------------------------------------------------------------------------------------
 
     def state(self) -> tuple[Any, ...]:
-        """The round as a plain tuple of str, int, float, bool, None and tuples, for checkpoints.
-
-        Last fields that are None, as they are by default, are left out.
-        """
-        values = [_plain(getattr(self, name)) for name in self._stored()]
-        least = self._fewest_stored()
-        while len(values) > least and values[-1] is None:
-            values.pop()
-        mark = () if self.KIND == _UNMARKED else (self.KIND,)
-        return (*mark, self.sampling.value, self.adversary.value, *values)
+        """The kind and the fields as plain str, int, float, bool, None and tuples, for checkpoints."""
+        return (self.KIND, *(_plain(getattr(self, field.name)) for field in fields(self)))
 
     @classmethod
     def from_state(cls, state: tuple[Any, ...]) -> Self:
@@ -307,48 +286,25 @@ class Round(CohortDraw, ABC):
             ValueError: if the tuple is not one that :meth:`state` writes, or the module that defines its kind
                 is not imported.
         """
-        if not isinstance(state, (tuple, list)) or len(state) < 1 or not isinstance(state[0], str):
+        if not isinstance(state, (tuple, list)) or not state or not isinstance(state[0], str):
             raise ValueError(f"not the state of a {cls.__name__}: {state!r}")
-        unmarked = state[0] in Sampling._value2member_map_
-        mark, values = (_UNMARKED, state) if unmarked else (state[0], state[1:])
-        kind = _KINDS.get(mark)
+        kind = _KINDS.get(state[0])
         if kind is None:
-            raise ValueError(
-                f"no kind of round is called {mark!r}, as this state says; import the module that defines it"
-            )
+            raise ValueError(f"no kind of round is called {state[0]!r}, as the state says; import its module")
         if not issubclass(kind, cls):
             raise ValueError(f"not the state of a {cls.__name__}, but of a {kind.__name__}: {state!r}")
-        names = kind._stored()
-        if not kind._fewest_stored() <= len(values) - 2 <= len(names):
-            raise ValueError(f"not the state of a {kind.__name__}: {state!r}")
-        found = dict(zip(("sampling", "adversary", *names), values, strict=False))
+        names = [field.name for field in fields(kind)]
         try:
-            return kind(**kind.fields_from_state(found))
+            if len(names) != len(state) - 1:
+                raise TypeError(f"{len(state) - 1} fields, not {len(names)}")
+            return kind(**kind.fields_from_state(dict(zip(names, state[1:], strict=True))))
         except (TypeError, AttributeError) as error:
             raise ValueError(f"not the state of a {kind.__name__}: {state!r}") from error
 
     @classmethod
     def fields_from_state(cls, saved: dict[str, Any]) -> dict[str, Any]:
-        """Fields from their saved values; a kind whose fields are not plain values converts them here.
-
-        Raises:
-            ValueError: if a value is not one that is saved.
-            TypeError: if a value is not of the type that is saved.
-        """
+        """Fields from their saved values; a kind whose fields are not plain values converts them here."""
         return saved
-
-    @classmethod
-    def _stored(cls) -> tuple[str, ...]:
-        own = (field.name for field in fields(cls) if field.name not in ("sampling", "adversary"))
-        return cls.STORED or tuple(own)
-
-    @classmethod
-    def _fewest_stored(cls) -> int:
-        defaults = {field.name: field.default for field in fields(cls)}
-        names = list(cls._stored())
-        while names and defaults.get(names[-1], MISSING) is None:
-            names.pop()
-        return len(names)
 
 
 def _plain(value: Any) -> Any:
@@ -372,7 +328,7 @@ def check_recordable(each: Round) -> None:
     """
     name = type(each).__qualname__
     if not isinstance(each.sampling, Sampling) or not isinstance(each.adversary, Adversary):
-        raise ValueError(f"the fields of a {name} are unchecked: call Round.__post_init__(self)")
+        raise ValueError(f"the fields of a {name} are unchecked: call super().__post_init__()")
     round_adversary(each.adversary)
     try:
         same = Round.from_state(each.state()) == each
@@ -381,7 +337,7 @@ def check_recordable(each: Round) -> None:
     if not same:
         raise ValueError(
             f"the saved state of a {name} would be read as another round: give its class a KIND of its own, "
-            "name all fields in STORED if it has one, and convert them in fields_from_state"
+            "and convert its fields in fields_from_state"
         )
     numbers = {
         "sampling_rate": 0 <= each.sampling_rate <= 1,
@@ -397,17 +353,12 @@ def check_recordable(each: Round) -> None:
 
 @lru_cache(maxsize=_CACHED)
 def upper_losses(each: Round, resolution: Resolution) -> PrivacyLossDistribution:
-    """:meth:`Round.upper_losses`, computed once for equal rounds and checked.
+    """:meth:`Round.upper_losses`, computed once for equal rounds.
 
     Raises:
         ValueError: if it bounds from below, has masses that are none, or lacks a part of its mass.
     """
-    found = each.upper_losses(resolution)
-    _check_upper(found, name=type(each).__qualname__)
-    return found
-
-
-def _check_upper(found: PrivacyLossDistribution, *, name: str) -> None:
+    found, name = each.upper_losses(resolution), type(each).__qualname__
     if found.kind != "upper":
         raise ValueError(f"upper_losses of a {name} bound from {found.kind!r}: make them with kind='upper'")
     mass = float(found.p.sum()) + found.missing
@@ -416,6 +367,7 @@ def _check_upper(found: PrivacyLossDistribution, *, name: str) -> None:
             f"upper_losses of a {name} have P mass {float(found.p.sum())!r} and missing={found.missing!r}: "
             "together they must be one; what is left out is charged to δ and belongs to missing"
         )
+    return found
 
 
 @lru_cache(maxsize=_CACHED)

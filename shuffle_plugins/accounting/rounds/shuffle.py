@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from typing_extensions import override
 
 from shuffle_plugins.accounting.composition.points import compose_points
 from shuffle_plugins.accounting.losses.distribution import (
@@ -29,7 +31,7 @@ from shuffle_plugins.accounting.pairs.shuffle import (
 from shuffle_plugins.accounting.pairs.slots import SlotPair
 from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.accounting.terms import Adversary, Sampling
-from shuffle_plugins.core import checks
+from shuffle_plugins.core import Flag, LocalEpsilon, in_range, one_of
 
 _GRIDLESS = "stronger clones, numerical"
 _PAIR_NAMES = {
@@ -39,7 +41,7 @@ _PAIR_NAMES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ShuffleRound(Round):
     """A round in which each client sends one randomised report, and the reports are shuffled.
 
@@ -67,40 +69,21 @@ class ShuffleRound(Round):
             or what it randomises of its record, may follow from other reports of the round, as in the second
             stage of an estimate; who reports when must then be secret and uniform (section 2a). Of an epoch
             or a check-in it says that a single batch has one channel.
-
-    Neighbouring relation: replace-one at fixed population.
-
-    Raises:
-        ValueError: if a field is out of range, or the fields contradict each other.
     """
 
-    local_epsilon: float = field()
-    sampling: Sampling = Sampling.WITHOUT_REPLACEMENT
+    local_epsilon: LocalEpsilon = field()
+    sampling: Annotated[Sampling, one_of(Sampling)] = Sampling.WITHOUT_REPLACEMENT
     mechanism: str = "generic"
     blanket: Blanket | None = None
-    local_delta: float = 0.0
-    channel_fixed: bool = False
+    local_delta: Annotated[float, in_range(at_least=0, below=1)] = 0.0
+    channel_fixed: Flag = False
 
     KIND: ClassVar[str] = "shuffle"
     SAMPLINGS: ClassVar[tuple[Sampling, ...]] = tuple(Sampling)
     SELF_SAMPLED: ClassVar[bool] = True
-    STORED: ClassVar[tuple[str, ...]] = (
-        "local_epsilon",
-        "population",
-        "cohort",
-        "mechanism",
-        "effective_blanket",
-        "local_delta",
-        "channel_fixed",
-    )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "local_epsilon", checks.local_epsilon(self.local_epsilon))
-        Round.__post_init__(self)
-        if type(self.channel_fixed) is not bool:
-            raise ValueError(f"channel_fixed must be true or false, got {self.channel_fixed!r}")
-        delta = checks.number("local_delta", self.local_delta, at_least=0, below=1)
-        object.__setattr__(self, "local_delta", delta)
+        super().__post_init__()
         if self.local_delta > 0 and self.blanket is not None:
             raise ValueError(
                 "an (ε0, δ0) randomizer is accounted for by ε0 and δ0 alone; leave out its blanket, or give "
@@ -137,8 +120,8 @@ class ShuffleRound(Round):
             raise ValueError(f"cohort must be whole under {self.sampling} sampling, got {self.cohort!r}")
 
     @property
+    @override
     def sampling_rate(self) -> float:
-        """γ = cohort / population, also against an adversary that sees who took part."""
         return self.cohort / self.population
 
     @property
@@ -149,21 +132,21 @@ class ShuffleRound(Round):
         return _worst_case(self.local_epsilon, pure=self.local_delta == 0)
 
     @property
+    @override
     def own_delta(self) -> float:
-        """δ of one report without amplification: its δ0, and the tail cut off its blanket."""
         return self.local_delta + self.effective_blanket.tail
 
     @property
+    @override
     def pair_name(self) -> str:
-        """The name of the dominating pair."""
         if self.channel_fixed and mixed(self.effective_blanket, self, mechanism=self.mechanism):
             return "crowd pair"
         form, fixed = self.effective_blanket.form, self.channel_fixed and not self.spans_batches
         return _PAIR_NAMES[form if fixed or form is Form.CLONES else Form.CORNERS]
 
     @property
+    @override
     def comparable(self) -> tuple[Any, ...] | None:
-        """The mechanism, its blanket, and whether its channel is fixed."""
         if type(self) is not ShuffleRound:  # a third party may have derived one that costs more
             return None
         return self.mechanism, (self.effective_blanket.state(), self.channel_fixed)
@@ -208,13 +191,13 @@ class ShuffleRound(Round):
         return replace(self, sampling=Sampling.WITHOUT_REPLACEMENT, cohort=count)
 
     @property
+    @override
     def description(self) -> str:
-        """The mechanism and its ε0."""
         return f"{self.mechanism} with local_epsilon={self.local_epsilon:.6g}"
 
     @property
+    @override
     def seen(self) -> str:
-        """What may be seen of the clients' messages."""
         return "the reports without senders and in random order (their sum shows less)"
 
     # -- losses -------------------------------------------------------------------------------------------
@@ -227,39 +210,39 @@ class ShuffleRound(Round):
         """Exact pairs of real mechanisms and datasets, by name, which bound the round from below."""
         return lower_pairs(self.effective_blanket, self, mechanism=self.mechanism)
 
+    @override
     def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
-        """The privacy losses of its dominating pairs, the smaller ones at every ε."""
         return self._pair_losses("upper", resolution)
 
+    @override
     def upper_losses_from_below(self, resolution: Resolution) -> PrivacyLossDistribution | None:
-        """The same pairs from below; None if one is an envelope over datasets."""
         if not all(isinstance(pair, SlotPair) for pair in self._pairs()):
             return None
         return self._pair_losses("lower", resolution)
 
     @property
+    @override
     def resolves_alone(self) -> bool:
-        """Whether no blanket report may speak for both records, or partly for one: tabulated in no time."""
         blanket = self.effective_blanket
         return not (blanket.high or blanket.edges or blanket.tail)
 
     @property
+    @override
     def takes_long(self) -> bool:
-        """Whether the reports have a blanket of their own, whose laws are many."""
         return self.blanket is not None
 
     @property
+    @override
     def lower_families(self) -> tuple[str, ...]:
-        """Names of the instances, the one that tells most first."""
         found = self.instances()
         return tuple(sorted(found, key=lambda name: -found[name].readable_information))
 
+    @override
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        """The privacy losses of one instance."""
         return _losses(self.instances()[family], "lower", resolution)
 
+    @override
     def single_bounds(self, delta: float) -> Iterator[tuple[float, str]]:
-        """Of a fixed cohort of pure reports: the clone pair needs no grid, sampling has its own theorem."""
         known = (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL, Sampling.EPOCH)
         cloned = self.effective_blanket.form is Form.CLONES
         if cloned or self.own_delta or self.sampling not in known:
@@ -290,18 +273,10 @@ class ShuffleRound(Round):
         return reduce(tighter, (_losses(each, kind, resolution) for each in self._upper_pairs()))
 
     @classmethod
+    @override
     def fields_from_state(cls, saved: dict[str, Any]) -> dict[str, Any]:
-        """The fields, the blanket rebuilt and compared with the one that accounting would use."""
-        blanket = Blanket.from_state(saved.pop("effective_blanket"))
-        if not isinstance(saved["mechanism"], str):
-            raise ValueError(f"not the state of a {cls.__name__}: its mechanism is {saved['mechanism']!r}")
-        pure = saved["local_delta"] == 0
-        if saved["mechanism"] != "generic" and pure:
-            return saved | {"blanket": blanket}
-        epsilon = checks.local_epsilon(saved["local_epsilon"])
-        if blanket != _worst_case(epsilon, pure=pure):
-            raise ValueError(f"not the state of a {cls.__name__}: its blanket is not the generic one")
-        return saved
+        blanket = saved["blanket"]
+        return saved | {"blanket": None if blanket is None else Blanket.from_state(blanket)}
 
 
 @lru_cache(maxsize=1024)  # mechanisms of one law, and both adversaries where all take part, have equal pairs

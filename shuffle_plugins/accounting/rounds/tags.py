@@ -1,48 +1,66 @@
-"""Rounds in which every client sends several messages, each shuffled with the others' of its tag."""
+"""Rounds in which every client sends several messages: under tags, or bits that are only counted."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar
 
-from shuffle_plugins.accounting.composition.tags import sampled_composition, sampled_instance
-from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution, tighter
+from typing_extensions import override
+
+from shuffle_plugins.accounting.composition.sampled import sampled_composition, sampled_instance
+from shuffle_plugins.accounting.losses.distribution import (
+    PrivacyLossDistribution,
+    Resolution,
+    discounted,
+    tighter,
+)
+from shuffle_plugins.accounting.pairs.bits import (
+    BitResponse,
+    counted_instance,
+    counted_losses,
+    elsewhere_instance,
+    enough_noise,
+    sampled_counts_losses,
+)
 from shuffle_plugins.accounting.pairs.reports import Blanket, product_atoms
 from shuffle_plugins.accounting.rounds.round import Round, lower_families, lower_losses, upper_losses
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import Sampling
-from shuffle_plugins.core import checks
+from shuffle_plugins.core import (
+    Chance,
+    Count,
+    Dim,
+    Flag,
+    Fraction,
+    LocalEpsilon,
+    Ranged,
+    checks,
+    one_of,
+)
 
-_INSTANCE = "tags instance"
+_LOUDEST_UNEVEN = 40.0  # ε0 of a bit; beyond it a zero is never flipped in practice, and nobody is hidden
+_FEW_FLIPS = 60.0  # times γ²: of zeros of a count, up to which the others' own bit tells more (measured)
+_ELSEWHERE = "counted bits held elsewhere instance"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tag:
+@dataclass(frozen=True, kw_only=True)
+class Tag(Ranged):
     """Messages of one kind: a place drawn uniformly, and a bit about it flipped by randomized response.
 
     Attributes:
-        local_epsilon: ε0 of one such message, in nats, in [1e-9, 500].
+        local_epsilon: ε0 of one such message.
         count: how many tags are of this kind, each with one message of every client.
         places: whether there is more than one place. If not, a message is a bit, and only counted.
         lean: two records are known whose bits, before they are flipped, have means of ±``lean`` in every
             place: 1 if they are opposite for certain. It makes a lower bound.
-
-    Raises:
-        ValueError: if a number is out of range.
     """
 
-    local_epsilon: float
-    count: int
-    places: bool
-    lean: float = 1.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "local_epsilon", checks.local_epsilon(self.local_epsilon))
-        checks.whole("count", self.count)
-        if type(self.places) is not bool:
-            raise ValueError(f"places must be true or false, got {self.places!r}")
-        checks.number("lean", self.lean, at_least=0, at_most=1)
+    local_epsilon: LocalEpsilon
+    count: Count
+    places: Flag
+    lean: Fraction = 1.0
 
     def shuffled(self, reports: int) -> ShuffleRound:
         """The round of one such tag: so many messages, everybody's.
@@ -74,14 +92,49 @@ class Tag:
         blanket = replace(Blanket.generic(self.local_epsilon, exact=False), instances=(instance,))
         return replace(self.shuffled(reports), blanket=blanket)
 
-    def state(self) -> tuple[float, int, bool] | tuple[float, int, bool, float]:
-        """The kind as a plain tuple, for checkpoints; without a lean of one."""
-        plain = (self.local_epsilon, self.count, self.places)
-        return plain if self.lean == 1 else (*plain, self.lean)
+    def state(self) -> tuple[float, int, bool, float]:
+        """The kind as a plain tuple, for checkpoints."""
+        return self.local_epsilon, self.count, self.places, self.lean
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TaggedRound(Round):
+@dataclass(frozen=True, kw_only=True)
+class _ComposedRound(Round):
+    """A round that is the composition of many shuffles of the same clients.
+
+    Attributes:
+        honest: clients of the cohort counted on to follow the protocol; all of them if None.
+    """
+
+    cohort: int
+    honest: int | None = None
+
+    SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (*Round.SAMPLINGS, Sampling.SINGLE_PASS)
+
+    @property
+    def reports(self) -> int:
+        """Clients whose messages hide each other."""
+        return self.cohort if self.honest is None else self.honest
+
+    @property
+    @override
+    def resolves_alone(self) -> bool:
+        return False
+
+    @override
+    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+        return self._dataset(resolution, exchanged=False)
+
+    @override
+    def reversed_lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+        return self._dataset(resolution, exchanged=True)
+
+    def _dataset(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
+        """The privacy losses of the instance, or of its neighbour and it."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggedRound(_ComposedRound):
     """A round of a multi-message protocol whose messages carry tags.
 
     Each client of the cohort sends one message under every tag, each randomised by itself, and messages of
@@ -89,87 +142,58 @@ class TaggedRound(Round):
     among the cohort. The same clients send under all tags: sampling hides them once, after composition.
 
     Attributes:
-        population, cohort, sampling, adversary: as of :class:`Round`.
-        tags: kinds of tags.
         honest: clients of the cohort counted on to follow the protocol; all of them if None.
+        tags: kinds of tags.
         opposite: whether two records are opposite in every message under every tag, as far as its ``lean``
             says: it makes the lower bound.
         participation: probability with which each of the cohort, by a secret coin of its own, sends messages
             about its record. The others send messages about a record that is the same for all, such as zero.
             None if all send their own. It holds against everybody who sees no more than the shuffled messages
             or their sum, the server included; of such a round no lower bound is known.
-
-    Raises:
-        ValueError: if a field is out of range, or the fields contradict each other.
     """
 
-    cohort: int
     tags: tuple[Tag, ...]
-    honest: int | None = None
-    opposite: bool = False
-    participation: float | None = None
+    opposite: Flag = False
+    participation: Chance | None = None
 
     KIND: ClassVar[str] = "tags"
-    SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (*Round.SAMPLINGS, Sampling.SINGLE_PASS)
-    STORED: ClassVar[tuple[str, ...]] = (
-        "tags",
-        "population",
-        "cohort",
-        "honest",
-        "opposite",
-        "participation",
-    )
 
     def __post_init__(self) -> None:
-        Round.__post_init__(self)
+        super().__post_init__()
         object.__setattr__(self, "tags", tuple(self.tags))
         if not self.tags or not all(isinstance(tag, Tag) for tag in self.tags):
             raise ValueError("a round needs tags, at least one")
-        if self.honest is not None:
-            checks.whole("honest", self.honest, at_most=self.cohort)
-        if type(self.opposite) is not bool:
-            raise ValueError(f"opposite must be true or false, got {self.opposite!r}")
-        object.__setattr__(self, "participation", checks.participation(self.participation))
 
+    @override
     def opened(self) -> TaggedRound:
-        """The round as one sees it who knows whose records the messages are about."""
         return replace(self, participation=None)
 
     @property
+    @override
     def local_epsilon(self) -> float:
-        """ε0 of all messages of one client together."""
         return math.fsum(tag.count * tag.local_epsilon for tag in self.tags)
 
     @property
+    @override
     def pair_name(self) -> str:
-        """The name of the dominating pair."""
         return "composed tags"
 
     @property
+    @override
     def description(self) -> str:
-        """The ε0 of a client's messages."""
         return f"tagged messages with {self.local_epsilon:.6g} nats in all of a client's together"
 
     @property
+    @override
     def seen(self) -> str:
-        """What may be seen of the clients' messages."""
         return "the messages of each tag without senders and in random order (their sums show less)"
 
     def shuffles(self) -> tuple[tuple[ShuffleRound, int], ...]:
         """Each kind of tag as a round among those who follow the protocol, and how many there are."""
-        return tuple((tag.shuffled(self._reports), tag.count) for tag in self.tags)
+        return tuple((tag.shuffled(self.reports), tag.count) for tag in self.tags)
 
-    @property
-    def _reports(self) -> int:
-        return self.cohort if self.honest is None else self.honest
-
-    @property
-    def resolves_alone(self) -> bool:
-        """False: composed tags have many outcomes."""
-        return False
-
+    @override
     def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
-        """The privacy losses of all tags composed, on a sample; of one tag, those of its messages too."""
         shuffles, counts = zip(*self.shuffles(), strict=True)
         composed = sampled_composition(
             [upper_losses(each, resolution) for each in shuffles],
@@ -185,22 +209,16 @@ class TaggedRound(Round):
         return tighter(composed, upper_losses(direct, resolution))
 
     @property
+    @override
     def lower_families(self) -> tuple[str, ...]:
-        """All messages of two opposite records, if there are such."""
         known = self.opposite and self.participation is None and any(tag.lean > 0 for tag in self.tags)
-        return (_INSTANCE,) if known else ()
+        return ("tags instance",) if known else ()
 
-    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        """The privacy losses of all messages of two opposite records."""
-        return self._opposite_records(resolution, exchanged=False)
-
-    def reversed_lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        """The same with the two records exchanged."""
-        return self._opposite_records(resolution, exchanged=True)
-
-    def _opposite_records(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
+    @override
+    def _dataset(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
+        """All messages of two opposite records."""
         told = [tag for tag in self.tags if tag.lean > 0]
-        attained = [tag.attained(self._reports) for tag in told]
+        attained = [tag.attained(self.reports) for tag in told]
         return sampled_instance(
             [lower_losses(each, lower_families(each)[0], resolution) for each in attained],
             [tag.count for tag in told],
@@ -210,13 +228,176 @@ class TaggedRound(Round):
         )
 
     @classmethod
+    @override
     def fields_from_state(cls, saved: dict[str, Any]) -> dict[str, Any]:
-        """The fields, their tags rebuilt."""
         try:
             tags = tuple(
-                Tag(local_epsilon=e, count=count, places=places, lean=lean[0] if lean else 1.0)
-                for e, count, places, *lean in saved["tags"]
+                Tag(local_epsilon=epsilon, count=count, places=places, lean=lean)
+                for epsilon, count, places, lean in saved["tags"]
             )
         except (TypeError, ValueError) as error:
             raise ValueError(f"not the state of a {cls.__name__}: its tags are {saved['tags']!r}") from error
         return saved | {"tags": tags}
+
+
+class BitEncoding(StrEnum):
+    """How the bits of unary encoding are flipped; ε0 is the bit's own."""
+
+    SYMMETRIC = "symmetric"
+    """Ones and zeros with probability 1/(e^ε0 + 1): RAPPOR. A report of weight one has 2·ε0."""
+
+    OPTIMAL = "optimal"
+    """Zeros with probability 1/(e^ε0 + 1), ones with 1/2: OUE. A report of weight one has ε0."""
+
+    def response(self, bit_epsilon: float) -> BitResponse:
+        """The probabilities of a one."""
+        make = BitResponse.symmetric if self is BitEncoding.SYMMETRIC else BitResponse.optimal
+        return make(bit_epsilon)
+
+
+# Variance of a count; with more, a sample's counts are as good as hidden all at once.
+_LITTLE_NOISE = {BitEncoding.SYMMETRIC: 100.0, BitEncoding.OPTIMAL: 200.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedRound(_ComposedRound):
+    """A round of counted unary encoding: each client flips ``length`` bits, and the sum of each is seen.
+
+    At most ``ones`` bits of a client's vector are set. Two such vectors differ in at most ``ones`` bits that
+    fall from one to zero and as many that rise. Given the data, the sums are independent of each other; those
+    of the other bits have the same law. So the round is the composition of ``2·ones`` counts (fewer if the
+    vector is shorter). ``docs/proofs/tags.md`` has the proof.
+
+    Attributes:
+        honest: clients of the cohort counted on to flip their bits; all of them if None.
+        bit_epsilon: ε0 of one bit; up to 40 in the optimal encoding.
+        length: bits of a client's vector.
+        ones: how many of them may be set, in [1, length].
+        encoding: how bits are flipped.
+        distance: bound on the total variation between the sums as drawn and this.
+    """
+
+    bit_epsilon: LocalEpsilon
+    length: Dim
+    ones: int = 1
+    encoding: Annotated[BitEncoding, one_of(BitEncoding)] = BitEncoding.SYMMETRIC
+    distance: Fraction = 0.0
+
+    KIND: ClassVar[str] = "counted"
+    SOURCE: ClassVar[str] = "shuffle_plugins, docs/proofs/tags.md"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.whole("ones", self.ones, at_most=self.length)
+        if self.encoding is BitEncoding.OPTIMAL and self.bit_epsilon > _LOUDEST_UNEVEN:
+            raise ValueError(
+                f"bit_epsilon must be at most {_LOUDEST_UNEVEN:g} in the optimal encoding, got "
+                f"{self.bit_epsilon!r}: so few zeros are flipped that nobody is hidden"
+            )
+
+    @property
+    def response(self) -> BitResponse:
+        """The probabilities of a one."""
+        return self.encoding.response(self.bit_epsilon)
+
+    @property
+    @override
+    def local_epsilon(self) -> float:
+        bit = self.response
+        fall, rise = math.log(bit.one / bit.zero), math.log(bit.not_zero / bit.not_one)
+        fewer = min(self.ones, self.length - self.ones)
+        return self.ones * max(fall, rise) + fewer * min(fall, rise)
+
+    @property
+    @override
+    def pair_name(self) -> str:
+        return "composed counts"
+
+    @property
+    @override
+    def description(self) -> str:
+        return f"counts of {self.length} bits with {self.bit_epsilon:.6g} nats each, {self.encoding} encoding"
+
+    @property
+    def changes(self) -> int:
+        """Bits in which two clients' vectors differ, at most."""
+        return min(2 * self.ones, self.length)
+
+    @property
+    @override
+    def seen(self) -> str:
+        return "the number of ones in each place, over all clients, and nobody's own bits"
+
+    @property
+    @override
+    def replacement_distance(self) -> float:
+        return self.distance
+
+    @override
+    def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
+        bit, rate = self.response, self.sampling_rate
+        if self.encoding is BitEncoding.SYMMETRIC:
+            laws, counts = [upper_losses(self._tag().shuffled(self.reports), resolution)], [self.changes]
+        else:
+            fall = counted_losses(bit, others=self.reports - 1, resolution=resolution)
+            laws, counts = [fall, fall.reversed()], [self.ones, self.ones]
+        found = sampled_composition(laws, counts, sampling_rate=rate, resolution=resolution)
+        little = enough_noise(bit, self.reports) * bit.one * bit.not_one <= _LITTLE_NOISE[self.encoding]
+        if rate < 1 and self.ones == 1 and self.honest is None and little:
+            drawn = sampled_counts_losses(
+                bit, population=self.population, cohort=self.cohort, resolution=resolution
+            )
+            return tighter(found, drawn)
+        return found
+
+    @property
+    @override
+    def lower_families(self) -> tuple[str, ...]:
+        """One dataset, the one that tells more, if its round can be listed.
+
+        Everybody else holds x', which differs from the client's x in all the bits that it can. In the optimal
+        encoding, if everybody takes part and there are bits enough, nobody else holds any of the bits in
+        which x and x' differ. On a sample everybody else then holds one bit that neither x nor x' has; in the
+        symmetric encoding, too, where few zeros are flipped.
+        """
+        symmetric = self.encoding is BitEncoding.SYMMETRIC
+        elsewhere = self.sampling_rate < 1 and self.ones == 1 and self.length >= 3 and self.honest is None
+        few = self.cohort * self.response.zero <= _FEW_FLIPS * self.sampling_rate**2
+        if elsewhere and (few or not symmetric):
+            return (_ELSEWHERE,)
+        return ("counted bits instance",) if symmetric or self.length >= 2 * self.ones else ()
+
+    @override
+    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+        if family == _ELSEWHERE:
+            found = elsewhere_instance(
+                self.response, population=self.population, cohort=self.cohort, resolution=resolution
+            )
+            return discounted(found, self.distance)
+        return super().lower_losses(family, resolution)
+
+    @override
+    def reversed_lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+        if family == _ELSEWHERE:  # two bits exchanged
+            return self.lower_losses(family, resolution)
+        return super().reversed_lower_losses(family, resolution)
+
+    @override
+    def _dataset(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
+        if self.encoding is BitEncoding.SYMMETRIC:
+            alone = self._tag().shuffled(self.reports)
+            laws, counts = [lower_losses(alone, lower_families(alone)[0], resolution)], [self.changes]
+        else:
+            others = self.reports - 1
+            fall = counted_instance(self.response, others=others, resolution=resolution)
+            # Who is not drawn leaves its place to one of the others: they must hold x'.
+            held = self.sampling_rate < 1 or self.length < 3 * self.ones
+            rise = counted_instance(self.response, others=others, resolution=resolution, held=held)
+            laws, counts = [fall, rise.reversed()], [self.ones, self.ones]
+        found = sampled_instance(
+            laws, counts, sampling_rate=self.sampling_rate, resolution=resolution, exchanged=exchanged
+        )
+        return discounted(found, self.distance)
+
+    def _tag(self) -> Tag:
+        return Tag(local_epsilon=self.bit_epsilon, count=1, places=False)

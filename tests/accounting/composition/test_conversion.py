@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from dp_accounting.rdp import rdp_privacy_accountant as reference
 
-from shuffle_plugins.accounting.composition.conversion import delta_from_rdp, epsilon_from_rdp
+from shuffle_plugins.accounting.composition.renyi import delta_from_rdp, epsilon_from_rdp
 
 ORDERS = np.concatenate([np.linspace(1.1, 10, 90), np.geomspace(10.5, 2000, 60)])
 

@@ -733,18 +733,6 @@ def test_names_that_do_not_last_add_up_over_kinds_of_rounds() -> None:
     )
 
 
-def test_the_observers_older_name_is_read() -> None:
-    """Configurations and states written before the adversaries had one name say "observer"."""
-    assert Adversary("observer") is Adversary.MODEL_OBSERVER
-    accountant = FederatedAccountant()
-    accountant.step(drawn(90), participants=people(100))
-    asked = [
-        accountant.epsilon(DELTA, adversary=name, lower=False).upper
-        for name in ("observer", "model-observer")
-    ]
-    assert 0 < asked[0] == asked[1] < accountant.epsilon(DELTA, adversary=Adversary.SERVER, lower=False).upper
-
-
 def test_epsilon_is_one_part_of_the_spending() -> None:
     accountant = FederatedAccountant()
     accountant.step(drawn(90), participants=people(100))

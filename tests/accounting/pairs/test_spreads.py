@@ -20,8 +20,8 @@ from shuffle_plugins.accounting import InformationBound, ShuffleAccountant, Shuf
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.normal_sums import BoundedTerms, log_chernoff, positive_part_bound
 from shuffle_plugins.accounting.pairs.others import SpreadPair, _profile, others_losses
-from shuffle_plugins.mechanisms.privunit.privunit import optimal_privunit, privunit_blanket
-from shuffle_plugins.mechanisms.signs.sign_patterns import cap_parameters, spread_information
+from shuffle_plugins.mechanisms.privunit import optimal_privunit, privunit_blanket
+from shuffle_plugins.mechanisms.sign_patterns import cap_parameters, spread_information
 
 FACTORS = np.array([1.0, 1.02, 1.1, 1.3, 2.0])  # E
 
@@ -199,7 +199,7 @@ def test_patterns_of_uncertain_signs_tell_no_more(signs: int, epsilon: float) ->
 def reports_of(name: str, **options: float) -> Iterator[tuple[mechanisms.LocalRandomizer, Floats]]:
     """A mechanism, and the laws of its reports for vectors and columns of its frame."""
     built = mechanisms.get(name, **options)
-    frame = built._representation
+    frame = built._frame
     generator = torch.Generator().manual_seed(5)
     rows = torch.cat(
         [
@@ -242,7 +242,7 @@ def test_mechanisms_tell_no_more_than_their_blankets_say(name: str, epsilon: flo
 @pytest.mark.slow
 def test_coefficients_of_a_column_of_the_frame_are_shortened_and_others_are_not() -> None:
     built = mechanisms.get("l2-block", dim=256, local_epsilon=2.0)
-    frame = built._representation
+    frame = built._frame
     columns = frame.reconstruct(torch.eye(frame.size)[:20])
     found = frame.represent(columns)
     assert torch.all(found.norm(dim=1) <= frame.stretch * columns.norm(dim=1) * (1 + 1e-5))
@@ -258,7 +258,7 @@ def test_vectors_that_bound_rotated_signs_from_below_are_records() -> None:
     blanket = built.blanket()
     (atoms,) = blanket.instances
     claimed = sum(mass * (u - v) ** 2 for u, v, mass in atoms)
-    every, frame = built.outcomes(), built._representation
+    every, frame = built.outcomes(), built._frame
     assert every is not None
     best = 0.0
     for power in range(8):
@@ -288,7 +288,7 @@ def test_caps_of_any_three_directions_tell_no_more(epsilon: float) -> None:
     )
 
     def law(direction: Floats) -> Floats:
-        weights = np.where(direction @ points >= parameters.threshold, math.exp(epsilon), 1.0)
+        weights = np.where(direction @ points >= parameters.thresholds[0], math.exp(epsilon), 1.0)
         return np.asarray(weights / weights.sum())
 
     rng = np.random.default_rng(4)

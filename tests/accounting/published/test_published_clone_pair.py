@@ -253,7 +253,7 @@ def test_rdp_rises_with_the_order_up_to_the_local_epsilon() -> None:
 
 
 def test_divergences_converted_from_renyi_cover_the_exact_epsilon() -> None:
-    from shuffle_plugins.accounting.composition.conversion import epsilon_from_rdp
+    from shuffle_plugins.accounting.composition.renyi import epsilon_from_rdp
 
     orders = 1 + np.geomspace(0.1, 1e4, 60)
     for local_epsilon, n in ((0.5, 300), (2.0, 3_000), (4.0, 10**6)):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shuffle_plugins.accounting.composition.conversion import epsilon_from_rdp
+from shuffle_plugins.accounting.composition.renyi import epsilon_from_rdp
 from shuffle_plugins.accounting.numerics.binomial import log_probability
 from shuffle_plugins.accounting.published import subsampled_rdp
 from shuffle_plugins.accounting.published.catalogue import published_bound

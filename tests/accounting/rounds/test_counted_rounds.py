@@ -155,7 +155,7 @@ def test_the_table_of_the_draft(bit_epsilon: float) -> None:
     found = accountant.epsilon(1e-9)
     lower, upper = CERTIFIED[bit_epsilon]
     assert found.lower == pytest.approx(lower, abs=2e-5)
-    assert found.upper == pytest.approx(upper, abs=2e-5)
+    assert found.upper == pytest.approx(upper, abs=4e-5)
     assert found.upper < DRAFT[bit_epsilon][0]
 
 

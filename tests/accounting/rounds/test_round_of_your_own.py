@@ -101,9 +101,9 @@ def test_it_composes_with_rounds_of_the_package(page: ModuleType) -> None:
 def test_its_state_is_saved_and_read(page: ModuleType) -> None:
     exec(BLOCKS[1], {})
     own = page.GaussianRound(noise_multiplier=5.0, population=500, cohort=500)
-    assert own.state() == ("gaussian-sum", "full", "model-observer", 500, 500, 5.0)
+    assert own.state() == ("gaussian-sum", 500, 500, "full", "model-observer", 5.0)
     assert Round.from_state(own.state()) == page.GaussianRound.from_state(list(own.state())) == own
-    for damaged in (own.state()[:-1], (*own.state(), 1), ("gaussian-sum", "full", "nobody", 500, 500, 5.0)):
+    for damaged in (own.state()[:-1], (*own.state(), 1), ("gaussian-sum", 500, 500, "full", "nobody", 5.0)):
         with pytest.raises(ValueError, match=r"not the state|adversary"):
             Round.from_state(damaged)
     with pytest.raises(ValueError, match="not the state of a SumRound"):
@@ -111,12 +111,12 @@ def test_its_state_is_saved_and_read(page: ModuleType) -> None:
 
 
 def test_a_state_of_a_kind_that_is_not_imported_says_so() -> None:
-    with pytest.raises(ValueError, match=r"no kind of round is called 'staircase'.*import the module"):
+    with pytest.raises(ValueError, match=r"no kind of round is called 'staircase'.*import its module"):
         Round.from_state(("staircase", "full", "model-observer", 9, 9))
-    for damaged in ((), None, (3, 4), ("full",)):
+    for damaged in ((), None, (3, 4)):
         with pytest.raises(ValueError, match="not the state"):
             Round.from_state(damaged)
-    damaged = ("poisson-binomial", "full", "model-observer", 2, 2, 0.3, 2.0, 3, 3, None, None, 5)
+    damaged = ("poisson-binomial", 3, 3, "full", "model-observer", 2, None, 2, 0.3, 2.0, None, 5)
     with pytest.raises(ValueError, match="not the state of a PoissonBinomialRound"):
         Round.from_state(damaged)  # 5 stands for a list
 
@@ -154,7 +154,6 @@ class LouderSum(LaplaceRound):
 
     times: int = 1
     KIND = "louder-sum"
-    STORED = (*LaplaceRound.STORED, "times")
 
     def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
         louder = replace(SILENT, noise_epsilon=self.noise_epsilon * self.times)
@@ -164,14 +163,6 @@ class LouderSum(LaplaceRound):
 @dataclass(frozen=True, kw_only=True)
 class Nameless(LouderSum):
     """No KIND: its states would be read as those of a LouderSum."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Forgetful(LouderSum):
-    """Inherits an order of fields that lacks its own."""
-
-    more: int = 1
-    KIND = "forgetful-sum"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,23 +227,16 @@ def test_a_kind_made_of_another_saves_the_fields_it_adds() -> None:
     assert restored.epsilon(1e-6, lower=False).upper == accountant.epsilon(1e-6, lower=False).upper > 1.99
 
 
-@pytest.mark.parametrize("kind", [Nameless, Forgetful])
-def test_a_kind_whose_state_is_another_rounds_is_not_recorded(kind: type[LouderSum]) -> None:
-    own = kind(population=50, cohort=50, noise_epsilon=0.5, sensitivity=1, times=4)
-    if kind is Forgetful:
-        own = replace(own, more=2)
+def test_a_kind_whose_state_is_another_rounds_is_not_recorded() -> None:
+    own = Nameless(population=50, cohort=50, noise_epsilon=0.5, sensitivity=1, times=4)
     with pytest.raises(ValueError, match="would be read as another round"):
         ShuffleAccountant().step(own)
-    with pytest.raises(TypeError, match="name of a sampling"):
-
-        class Poisson(Round):
-            KIND = "poisson"
 
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ("unchecked", r"call Round\.__post_init__"),
+        ("unchecked", r"call super\(\)\.__post_init__"),
         ("unread", "saved state of a Careless could not be read: nobody knows how"),
         ("local_epsilon", "local_epsilon=nan"),
         ("own_delta", r"own_delta=-1\.0"),

@@ -14,7 +14,7 @@ from thinning import first_fast
 
 from shuffle_plugins.accounting import Adversary, Sampling, ShuffleAccountant, Tag, TaggedRound
 from shuffle_plugins.accounting.composition.pld import LossComposition
-from shuffle_plugins.accounting.composition.tags import sampled_instance
+from shuffle_plugins.accounting.composition.sampled import sampled_instance
 from shuffle_plugins.accounting.losses.distribution import COARSE, FINE, finite_losses
 
 EPSILONS = (0.0, 0.1, 0.4, 1.0, 2.0)

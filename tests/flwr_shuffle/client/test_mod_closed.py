@@ -189,17 +189,6 @@ def test_a_service_node_answers_its_own_queries_alone(kind: str) -> None:
     assert answer.error.reason == ClientRefusal.SERVICE_NODE
 
 
-def test_an_exception_in_an_open_evaluation_is_the_apps_own_affair() -> None:
-    def evaluate(message: Message, context: Context) -> Message:
-        raise KeyError
-
-    InProcessGrid(app(_dot), num_nodes=1)
-    with pytest.raises(KeyError):
-        ShuffleMod(allow=["evaluate"])(
-            question({"w": SECRET}, None, node=2, kind="evaluate"), _context(), evaluate
-        )
-
-
 def test_permissions_are_of_known_types() -> None:
     with pytest.raises(ValueError, match="allow names types"):
         ShuffleMod(allow=["train"])

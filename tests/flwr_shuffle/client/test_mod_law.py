@@ -150,17 +150,6 @@ def test_no_odds_move_by_more_than_local_epsilon() -> None:
     assert math.log(ratios.max()) > 0.5 * spec.local_epsilon
 
 
-def test_an_update_of_norm_zero() -> None:
-    """The host's own clipping divides by zero."""
-    spec = MechanismSpec(name="linf-block", local_epsilon=2.0)
-    clients = CLIENTS // 2
-    reports = released(LINEAR, adding({}), spec, clients=clients, dim=3)
-    outcomes = spec.build(dim=3).outcomes()
-    assert outcomes is not None
-    law = _law(spec, torch.zeros(3), outcomes)
-    assert stats.chisquare(counts(reports, outcomes).numpy(), clients * law).pvalue > SURE
-
-
 @pytest.mark.slow
 def test_an_update_far_outside_the_ball_is_clipped() -> None:
     spec = MechanismSpec(name="l2-block", local_epsilon=2.0, radius=0.01)

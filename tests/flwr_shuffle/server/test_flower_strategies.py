@@ -92,13 +92,6 @@ def test_they_are_refused_inside_wrappers_and_as_base_classes_too():
             shuffled(inner)
 
 
-@pytest.mark.parametrize("name", sorted(RUN))
-def test_the_others_run(name):
-    strategy = shuffled(getattr(flowers, name)(fraction_evaluate=0.0))
-    result = strategy.start(grid_of(), record(FLOATS), num_rounds=2)
-    assert set(result.train_metrics_clientapp) == {1, 2}
-
-
 def test_the_summary_says_what_a_strategy_of_ones_own_gets(caplog):
     with caplog.at_level(logging.INFO, logger="flwr"):
         shuffled(FedAvg()).summary()
@@ -348,12 +341,6 @@ def test_nodes_of_flowers_own_simulation_are_recognised():
     factory = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory())
     _register_nodes(2, factory)
     assert is_simulation(factory.state().get_node_info())
-
-
-def test_a_strategy_in_a_simulation_of_two_stops_in_seconds():
-    strategy = shuffled(sampling=FixedSize(10), population=CLIENTS, waiting=Waiting(connect_timeout=0.2))
-    with pytest.raises(TimeoutError, match="num-supernodes=20"):
-        strategy.start(Nodes([2], heartbeat=SIMULATED), record(FLOATS), num_rounds=1)
 
 
 # -- what noise leaves of a round ---------------------------------------------------------------------------

@@ -21,10 +21,8 @@ from flwr_shuffle import (
     FixedSize,
     InMemoryStage,
     InProcessGrid,
-    Poisson,
     SelfSampling,
     ShuffleGrid,
-    ShuffleMod,
     Waiting,
     WrongRecipients,
 )
@@ -46,7 +44,7 @@ from strategy_harness import (
 from thinning import first_fast
 
 from shuffle_plugins.accounting import Adversary, BudgetExceeded, FederatedAccountant
-from shuffle_plugins.ledger import BudgetLedger, ClientLimits, LedgerError, RoundState, read_budget
+from shuffle_plugins.ledger import BudgetLedger, LedgerError, RoundState, read_budget
 from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.shuffler import InMemoryShuffler
 
@@ -144,15 +142,6 @@ def test_a_strategy_of_ones_own():
     assert dict(reply.content["metrics"]) == {"num-examples": 1}
 
 
-def test_the_mod_and_the_strategy_together():
-    app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=400.0, max_rounds=100))])
-    app.train()(train)
-    grid = InProcessGrid(app, num_nodes=CLIENTS)
-    result = shuffled().start(grid, record(MODEL), num_rounds=2)
-    np.testing.assert_allclose(moved(result.arrays), 2 * MEAN, atol=0.04)
-    assert result.train_metrics_clientapp[2]["reports"] == CLIENTS
-
-
 def test_messages_are_a_list():
     """Flower's deployment grid goes through them twice."""
     strategy = shuffled(Own())
@@ -240,30 +229,6 @@ def test_the_draw_and_the_books_are_of_one_look(tmp_path):
         [entry] = ledger.rounds()
     assert (entry.charged.observer.population, entry.charged.observer.cohort) == (25, 10)
     assert (entry.charged.server.population, entry.participants) == (10, 10)
-
-
-def test_too_few_clients_end_in_words():
-    grid = Connecting(client_app(), [9])
-    with pytest.raises(TimeoutError, match="9 clients are connected, 20 are needed"):
-        shuffled(waiting=Waiting(connect_timeout=0.05)).start(grid, record(MODEL), num_rounds=1)
-
-
-def test_a_mix_node_is_never_drawn():
-    class WithMixer(InMemoryStage):
-        excluded_nodes = frozenset({grid_of().get_node_ids()[0]})
-
-    asked = []
-
-    def payload(message, context):
-        asked.append(context.node_id)
-        return honest_payload(message, context)
-
-    strategy = shuffled(
-        shuffler=WithMixer(InMemoryShuffler()), sampling=FixedSize(CLIENTS - 1), population=CLIENTS - 1
-    )
-    strategy.start(grid_of(payload), record(MODEL), num_rounds=2)
-    assert len(asked) == 2 * (CLIENTS - 1)
-    assert not WithMixer.excluded_nodes & set(asked)
 
 
 # -- what is not released -----------------------------------------------------------------------------------
@@ -533,26 +498,6 @@ def test_another_project_does_not_go_on_with_the_first_ones_model(tmp_path, monk
 # -- sampling -----------------------------------------------------------------------------------------------
 
 
-def test_poisson_rounds_with_too_few_are_left_out(caplog):
-    strategy = shuffled(sampling=Poisson(0.05), minimum_reports=19)
-    with caplog.at_level(logging.WARNING, logger="flwr"):
-        result = strategy.start(grid_of(), record(MODEL), num_rounds=3)
-    assert strategy.accountant.num_rounds == 0
-    assert result.train_metrics_clientapp == {}
-    assert sum("left out" in entry.getMessage() for entry in caplog.records) == 3
-
-
-def test_poisson_rounds_are_charged_by_who_was_invited(tmp_path):
-    with BudgetLedger(tmp_path / "ledger", model="m") as ledger:
-        strategy = shuffled(sampling=Poisson(0.7), minimum_reports=2, ledger=ledger)
-        result = strategy.start(grid_of(), record(MODEL), num_rounds=11)
-        entries = ledger.rounds()
-    counts = [result.train_metrics_clientapp[i + 1]["reports"] for i in range(11)]
-    assert [entry.charged.reports for entry in entries] == counts
-    assert {entry.charged.observer.population for entry in entries} == {CLIENTS}
-    assert len(set(counts)) > 1  # of eleven: all alike once in 50 million runs
-
-
 def test_clients_that_sample_themselves_hide_from_the_server_too(tmp_path):
     def payload(message, context):  # 8, 9, 10 and 11 reports: coins would make four equal counts now and then
         reporting = context.node_config["partition-id"] < 7 + message.content["shuffle"]["server_round"]
@@ -578,51 +523,6 @@ def test_clients_that_sample_themselves_hide_from_the_server_too(tmp_path):
     assert len({entry.charged.reports for entry in entries}) == 4
     told = result.train_metrics_clientapp[4]
     assert told["epsilon-server"] == pytest.approx(told["epsilon-observer"], rel=0.02)
-
-
-@pytest.mark.parametrize("liars", [0, 20, 60])
-def test_clients_that_only_ever_send_dummies_lower_no_epsilon(liars, tmp_path):
-    def payload(message, context):  # ten of the honest report in every round, so that all runs are alike
-        message.content["shuffle"]["participation"] = 1.0
-        made = honest_payload(message, context)
-        place = context.node_config["partition-id"]
-        return made if place < CLIENTS and place % 2 == 0 else bytes(len(made))
-
-    everybody = CLIENTS + liars
-    with BudgetLedger(tmp_path / "ledger", model="m") as ledger:
-        strategy = shuffled(
-            sampling=SelfSampling(0.5),
-            population=everybody,
-            minimum_reports=2,
-            ledger=ledger,
-            local_epsilon=2.0,
-            randomizer="linf-block",
-        )
-        strategy.start(grid_of(payload, clients=everybody), record(MODEL), num_rounds=2)
-        charged = {(each.charged.server.population, each.charged.reports) for each in ledger.rounds()}
-    assert charged == {(CLIENTS, CLIENTS // 2)}
-
-
-def test_dishonest_clients_hide_nobody():
-    def every_second_reports(message, context):
-        while (payload := honest_payload(message, context))[0] != context.node_config["partition-id"] % 2:
-            pass
-        return payload
-
-    told = {}
-    for share in (1.0, 0.5):
-        for sampling in (FixedSize(10, honest_fraction=share), SelfSampling(0.5, honest_fraction=share)):
-            strategy = shuffled(
-                sampling=sampling,
-                minimum_reports=2,
-                local_epsilon=2.0,
-                randomizer="linf-block",
-            )
-            payload = honest_payload if isinstance(sampling, FixedSize) else every_second_reports
-            strategy.start(grid_of(payload), record(MODEL), num_rounds=1)
-            told[share, type(sampling)] = strategy.get_epsilon(1e-6)
-    assert told[0.5, FixedSize] > 1.3 * told[1.0, FixedSize]
-    assert told[0.5, SelfSampling] > 1.3 * told[1.0, SelfSampling]
 
 
 # -- the rest of Flower's loop ------------------------------------------------------------------------------
@@ -683,15 +583,6 @@ def test_rounds_need_the_grid():
     assert strategy.aggregate_train(1, []) == (None, None)
     with pytest.raises(ValueError, match="another stage"):
         shuffled().start(grid, record(MODEL))
-
-
-def test_a_round_that_came_to_no_end_is_charged():
-    strategy = shuffled()
-    grid = ShuffleGrid(grid_of(), stage=strategy.settings.stage)
-    strategy.configure_train(1, record(MODEL), _config(), grid)
-    assert strategy.accountant.num_rounds == 0
-    strategy.configure_train(1, record(MODEL), _config(), grid)
-    assert strategy.accountant.num_rounds == 1
 
 
 @pytest.mark.parametrize(

@@ -24,15 +24,13 @@ from flwr_shuffle import (
     ShuffleStrategy,
     Waiting,
 )
-from flwr_shuffle.messages import Instruction, payload_of
 from flwr_shuffle.service_messages import SERVICE_KEY, Answer, Role
 from flwr_shuffle.stages.nodes import register_mix_node
-from mixing import SIZE, SPEC, MixedRun, encoded, operators_files
+from mixing import SIZE, MixedRun, encoded, operators_files
 
 from shuffle_plugins.shuffler import (
     BatchLimits,
     BatchSpool,
-    Mixer,
     Refusal,
     ShuffleError,
     layer_size,
@@ -41,8 +39,6 @@ from shuffle_plugins.shuffler import (
 from shuffle_plugins.shuffler import envelopes as envelopes_module
 from shuffle_plugins.shuffler.keys import (
     generate_service_key,
-    generate_signing_key,
-    public_key_bytes,
 )
 from shuffle_plugins.shuffler.mixer import ShuffledFile
 
@@ -104,46 +100,6 @@ def test_a_small_batch_is_one_message_to_each_mixer(tmp_path: Path, mixers: int)
     assert steps(run) == [(place, "put") for place in range(mixers)]
 
 
-def test_nothing_the_server_sees_ties_a_report_to_a_client(two: MixedRun) -> None:
-    """No eight bytes of what a client sent stand in what any mixer gave back, nor its keys in anything."""
-    two.dummies = {4}
-    two.round()
-    envelopes = [
-        payload_of(message)
-        for message in two.grid.seen
-        if message.metadata.src_node_id in two.nodes[2:] and "shuffle" in message.content
-    ]
-    taken = [
-        [item for message in two.grid.seen for item in items_of(message, two.nodes[place])]
-        for place in (0, 1)
-    ]
-    assert [len(items) for items in (envelopes, *taken)] == [6, 6, 5]
-    everything = [*envelopes, *taken[0], *taken[1]]
-    windows = [{item[i : i + 8] for i in range(len(item) - 7)} for item in everything]
-    assert sum(map(len, windows)) == len(set().union(*windows))
-    for known in [*two.sent.values(), *map(public_key_bytes, two.signing_keys.values())]:
-        assert not any(known[i : i + 8] in item for item in everything for i in range(len(known) - 7))
-
-
-def items_of(message: Message, node: int) -> list[bytes]:
-    """Ciphertexts that a mix node gave back in a message."""
-    if message.metadata.src_node_id != node or SERVICE_KEY not in message.content:
-        return []
-    return list(message.content[SERVICE_KEY].get("items", []))
-
-
-def test_a_bad_envelope_is_dropped_by_the_first_and_named(
-    two: MixedRun, caplog: pytest.LogCaptureFixture
-) -> None:
-    two.changes = {4: {"signing_key": generate_signing_key()}, 6: {"mixer_key": [os.urandom(32)] * 1}}
-    found = two.round()
-    assert encoded(found.reports) == sorted(two.sent[i] for i in two.sent if i not in (4, 6))
-    # Sealed to one mixer instead of two, an envelope is shorter: the server leaves it out by itself.
-    assert (found.answered, found.unreadable) == (4, 2)
-    assert f"(unknown-signer), of node {two.nodes[4]}" in caplog.text
-    assert f"(wrong-size), of node {two.nodes[6]}" in caplog.text
-
-
 def test_a_client_that_seals_nonsense_inside_is_dropped_by_the_second(
     two: MixedRun, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -177,12 +133,6 @@ def test_a_row_that_has_worked_goes_on_after_a_mixer_that_could_not(two: MixedRu
         patch.setattr(BatchSpool, "put", full)
         assert two.round().refusal is Refusal.MISCONFIGURED
     assert two.round().reports is not None
-
-
-def test_a_missing_mixer_stops_the_run(two: MixedRun) -> None:
-    two.connected = range(1, len(two.nodes))
-    with pytest.raises(RuntimeError, match=two.mixer_keys[0].public.hex()):
-        two.stage.open(two.grid)
 
 
 def test_keys_in_a_sequence_or_in_one_text(two: MixedRun) -> None:
@@ -415,21 +365,6 @@ def test_a_mixer_that_is_gone_between_two_pieces_ends_the_round(two: MixedRun, m
         assert list(Path(f"{two.mixer_file(place)}.batches").iterdir()) == []
 
 
-@pytest.mark.parametrize("mixers", [1, 2])
-def test_errors_that_nobody_foresaw_are_constants_too(
-    tmp_path: Path, mixers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Flower would send the text of an exception to the server."""
-
-    def failing(*args: Any, **kwargs: Any) -> Any:
-        raise ArithmeticError("what only the mixer's operator may know")
-
-    run = MixedRun(folder=tmp_path, mixers=mixers)
-    monkeypatch.setattr(Mixer, "mix_spent", failing)
-    assert run.round().refusal is Refusal.MISCONFIGURED
-    assert not any(message.has_error() for message in run.grid.seen)
-
-
 def test_refusals_of_a_piece_are_signed(two: MixedRun) -> None:
     """A refusal without a signature, or with one for another request, is no refusal."""
 
@@ -492,17 +427,6 @@ def zeros() -> ArrayRecord:
     return ArrayRecord({"w": Array(np.zeros(5, dtype=np.float32))})
 
 
-def test_a_run_learns_behind_two_mixers(tmp_path: Path) -> None:
-    grid, keys = rowed_grid(tmp_path)
-    stage = MixNodeStage(
-        mixer_public_key=keys, waiting=Waiting(discovery_timeout=5.0, poll_interval=0.05), piece_bytes=1000
-    )
-    result = rowed_strategy(stage).start(grid, zeros(), num_rounds=4)
-    found = result.arrays["w"].numpy()
-    assert np.linalg.norm(found - GOAL) < 0.3  # of 0.79
-    assert [metrics["reports"] for metrics in result.train_metrics_clientapp.values()] == [CLIENTS] * 4
-
-
 @pytest.mark.parametrize("where", ["register_mix_node", "node_config"])
 def test_a_batch_beyond_a_mixers_limit_is_refused(
     tmp_path: Path, where: str, caplog: pytest.LogCaptureFixture
@@ -533,14 +457,3 @@ def test_clients_refuse_rounds_of_another_number_of_mixers(
         rowed_strategy(stage).start(grid, zeros(), num_rounds=1)
     assert str(ClientRefusal.OTHER_MIXERS) in caplog.text
     assert not list(tmp_path.glob("client*.db"))
-
-
-def test_an_instruction_says_how_many_mixers_there_are() -> None:
-    values: dict[str, Any] = {"token": bytes(16), "run": "r", "server_round": 1, "mechanism": SPEC}
-    sealed = Instruction(**values, analyzer_key=bytes(32), mixers=2)
-    assert Instruction.from_record(sealed.to_record()) == sealed
-    for wrong in (0, 1.0, True, "2"):
-        with pytest.raises(ValueError):  # noqa: PT011
-            Instruction(**values, analyzer_key=bytes(32), mixers=wrong)
-    with pytest.raises(ValueError, match="sealed"):
-        Instruction(**values, mixers=2)

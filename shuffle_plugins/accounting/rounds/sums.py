@@ -1,0 +1,479 @@
+"""Rounds whose output is a sum of the cohort's vectors plus noise that all of them add."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from typing_extensions import override
+
+from shuffle_plugins.accounting.composition.sampled import sampled_instance
+from shuffle_plugins.accounting.losses.distribution import (
+    PrivacyLossDistribution,
+    Resolution,
+    discounted,
+    finite_losses,
+    profile_losses,
+)
+from shuffle_plugins.accounting.numerics.binomial import TAIL
+from shuffle_plugins.accounting.numerics.grid import Floats
+from shuffle_plugins.accounting.pairs.bits import has_leaning_instance, leaning_instance
+from shuffle_plugins.accounting.pairs.gaussian_cover import (
+    DRAWN_REACH,
+    GaussianCover,
+    ScoreCover,
+    binomial_losses,
+    gaussian_cover,
+    gaussian_losses,
+    has_binomial_instance,
+    log_ratio,
+    participation_losses,
+    score_cover,
+)
+from shuffle_plugins.accounting.rounds.round import Round
+from shuffle_plugins.accounting.terms import Sampling
+from shuffle_plugins.core import (
+    Chance,
+    Count,
+    Dim,
+    Fraction,
+    NotNegative,
+    Positive,
+    checks,
+    in_range,
+    whole_number,
+)
+
+_MOST_LISTED_LOSSES = 1 << 11
+_MOST_LISTED = 1 << 24  # outcomes of an instance
+_ROUNDOFF = 1e-12
+_WRAPPED = 1e-11  # more than sums mod q can move: their range leaves out noise of probability 2**-40
+_MOST_PARTS = 512  # that the coins of one coordinate are drawn in, where they are drawn for everybody at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CoveredSum(Round):
+    """A sum that is accounted through a Gaussian that covers its noise.
+
+    Attributes:
+        dim: number of coordinates.
+        participation: probability with which each of the cohort, by a secret coin of its own, adds its
+            vector. The others add the zero vector; all add their noise, and nobody learns who did which. None
+            if all add their vectors. It holds against everybody who sees the sum alone, the server included.
+    """
+
+    cohort: int
+    dim: Dim
+    participation: Chance | None = None
+
+    SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (*Round.SAMPLINGS, Sampling.SINGLE_PASS)
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Standard deviation of the covering Gaussian over the sensitivity."""
+        raise NotImplementedError
+
+    @property
+    def _relative_norm(self) -> float:
+        """A bound on ‖x‖₂ over the sensitivity."""
+        return 1.0
+
+    @property
+    @override
+    def pair_name(self) -> str:
+        return "covering Gaussian"
+
+    @override
+    def opened(self) -> Round:
+        return replace(self, participation=None)
+
+    @override
+    def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
+        noise, rate = self.noise_multiplier, self.sampling_rate
+        if self.participation is None:
+            return gaussian_losses(noise_multiplier=noise, sampling_rate=rate, resolution=resolution)
+        return participation_losses(
+            noise_multiplier=noise,
+            norm=self._relative_norm,
+            participation=self.participation,
+            sampling_rate=rate,
+            resolution=resolution,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumRound(_CoveredSum):
+    """A round of a multi-message sum whose noise is fair coins.
+
+    What is seen is Σ x_i + Bin(trials, ½) in every coordinate, x_i integer vectors. It is accounted through
+    the Gaussian that covers the binomial (``gaussian_cover``).
+
+    Attributes:
+        dim, participation: number of coordinates, and probability of adding one's vector by a secret coin.
+        sensitivity: bound on ‖x − x'‖₂ over the vectors a client may send, in steps of the lattice.
+        attained: a distance of two such vectors that differ in one coordinate only, a whole number of steps,
+            at most ``sensitivity``: it makes the lower bound. 0 if none is known. If ``norm`` is half the
+            sensitivity the zero vector lies halfway between them, rounded; otherwise it is one of them.
+        trials: fair coins added to each coordinate by honest clients of the round.
+        norm: bound on ‖x‖₂ over the vectors a client may send, in steps of the lattice; with
+            ``participation`` only. None takes ``sensitivity``, which no vector exceeds if zero is one.
+        coin_distance: bound on the total variation between the coins really tossed for one coordinate and
+            fair ones.
+        coin_ratio: bound on abs(log(P/P')) between the mass P of a number of heads really tossed for one
+            coordinate and the mass P' that fair coins have. It holds up to ``gaussian_cover.DRAWN_REACH``
+            deviations of each client's coins, or of each of up to 512 parts of everybody's; beyond it P is
+            zero. None if none is known; then a large ε has no certificate.
+    """
+
+    sensitivity: Positive
+    trials: Annotated[int, whole_number(at_least=0)]
+    attained: Annotated[int, whole_number(at_least=0)] = 0
+    coin_distance: Fraction = 0.0
+    coin_ratio: NotNegative | None = None
+    norm: Positive | None = None
+
+    KIND: ClassVar[str] = "sum"
+    CHARGED_BY_RATIO: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.attained > self.sensitivity:
+            raise ValueError("no two vectors are further apart than the sensitivity; lower attained")
+        if self.norm is not None:
+            checks.number("norm", self.norm, at_least=self.sensitivity / 2, at_most=self.sensitivity)
+            if self.participation is None:  # rounds that cost the same are equal, and are recorded alike
+                object.__setattr__(self, "norm", None)
+        self.cover()
+
+    @override
+    def opened(self) -> SumRound:
+        return replace(self, participation=None, norm=None)
+
+    def cover(self) -> GaussianCover:
+        """The Gaussian that covers the noise of one coordinate."""
+        return gaussian_cover(self.trials)
+
+    @property
+    @override
+    def noise_multiplier(self) -> float:
+        return self.cover().deviation / self.sensitivity
+
+    @property
+    @override
+    def _relative_norm(self) -> float:
+        return 1.0 if self.norm is None else self.norm / self.sensitivity
+
+    @property
+    @override
+    def description(self) -> str:
+        noise = f"a sum with coins whose deviation is {self.noise_multiplier:.6g} of its sensitivity"
+        if self.participation is None:
+            return noise
+        return f"{noise}, to which each client adds its data with probability {self.participation:.6g}"
+
+    @property
+    @override
+    def seen(self) -> str:
+        return "the sum of all vectors and coins, and nothing of what single clients add to it"
+
+    @property
+    @override
+    def replacement_distance(self) -> float:
+        return min(1.0, self.dim * (self.cover().distance + self.coin_distance))
+
+    @override
+    def replacement_ratio(self, log_tail: float) -> float:
+        ratio = self.coin_ratio if self.coin_distance else 0.0
+        each = log_tail - math.log(2 * self.dim)  # half for the coins, half for their cover
+        # Two tails of each client's coins (Hoeffding), or of each of the parts that many are drawn in.
+        drawn_tail = math.log(2 * self.cohort * _MOST_PARTS) - DRAWN_REACH**2 / 2
+        if ratio is None or (self.coin_distance and each < drawn_tail):
+            return math.inf
+        return self.dim * (log_ratio(self.trials, log_tail=each) + ratio)
+
+    @property
+    @override
+    def lower_families(self) -> tuple[str, ...]:
+        known = has_binomial_instance(trials=self.trials, shift=self.attained)
+        return ("binomial instance",) if known else ()
+
+    @override
+    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+        """One coordinate's count of heads, of two vectors that differ in it alone."""
+        centred = self.norm is not None and 2 * self.norm <= self.sensitivity
+        return binomial_losses(
+            trials=self.trials,
+            shift=self.attained,
+            sampling_rate=self.sampling_rate * (self.participation or 1.0),
+            resolution=resolution,
+            zero=self.attained // 2 if centred else 0,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoissonBinomialRound(_CoveredSum):
+    """A round of the Poisson binomial mechanism (Chen, Özgür, Kairouz 2022), in an ℓ2 ball.
+
+    For each coordinate j a client with value v_j in [−1, 1] adds ``bits`` bits, each a one with probability
+    (1 + τ·v_j)/2, τ = 1 − 2·``flip``. What is seen is the number of ones of all clients, in each coordinate.
+    It is accounted through a Gaussian that covers the counts (``score_cover``), whose mean moves with the ℓ2
+    norm of what v does: a client cannot be extreme in all coordinates at once.
+
+    Attributes:
+        dim: coordinates.
+        bits: of one client in one coordinate.
+        flip: q, the least probability of a one, in (0, ½).
+        distance: bound on ‖v − v'‖₂ over two clients' values.
+        honest: clients of the cohort counted on to follow the protocol; all of them if None.
+        participation: probability with which each of the cohort, by a secret coin of its own, sends bits of
+            its values; the others' are of v = 0. None if all send their own.
+        attained: values of a v such that v, −v and 0 may all be sent, as (abs(v_j), how many coordinates),
+            rounded down, coordinates of value 0 left out: it makes the lower bound. None if none is known.
+    """
+
+    bits: Count
+    flip: Annotated[float, in_range(above=0, below=0.5)]
+    distance: Positive
+    honest: int | None = None
+    attained: tuple[tuple[float, int], ...] | None = None
+
+    KIND: ClassVar[str] = "poisson-binomial"
+    SOURCE: ClassVar[str] = "shuffle_plugins, docs/proofs/counts.md"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.attained is not None:
+            pairs = tuple((float(value), checks.whole("attained", count)) for value, count in self.attained)
+            object.__setattr__(self, "attained", pairs)
+            length = 2 * math.sqrt(math.fsum(count * value**2 for value, count in pairs))
+            within = all(0 < value <= 1 for value, _ in pairs) and sum(n for _, n in pairs) <= self.dim
+            if not pairs or not within or length > self.distance:
+                raise ValueError(
+                    "attained must be values in (0, 1] of at most dim coordinates, of a v for which v and −v "
+                    f"are no further apart than distance={self.distance:g}; got {pairs}"
+                )
+        self.cover()
+
+    def cover(self) -> ScoreCover:
+        """The Gaussian that covers one bit's share in the count of a coordinate."""
+        return score_cover(crowd=self._crowd, own=self.bits, flip=self.flip)
+
+    @property
+    @override
+    def noise_multiplier(self) -> float:
+        return 1 / (self.cover().shift * self.bits * self.distance)
+
+    @property
+    @override
+    def local_epsilon(self) -> float:
+        return self.dim * self.bits * (math.log1p(-self.flip) - math.log(self.flip))
+
+    @property
+    @override
+    def description(self) -> str:
+        noise = f"counts of bits, as noise of {self.noise_multiplier:.6g} of the sensitivity"
+        if self.participation is None:
+            return noise
+        return f"{noise}, with each client's data in it with probability {self.participation:.6g}"
+
+    @property
+    @override
+    def seen(self) -> str:
+        return "the number of ones in each coordinate, over all clients, and nobody's own bits"
+
+    @property
+    @override
+    def replacement_distance(self) -> float:
+        return min(1.0, self.dim * self.cover().distance)
+
+    @property
+    @override
+    def lower_families(self) -> tuple[str, ...]:
+        known = self.attained is not None and has_leaning_instance(others=self._crowd, own=self.bits)
+        return ("opposite vectors instance",) if known else ()
+
+    @override
+    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+        """A client that holds v or −v while everybody else holds −v.
+
+        With secret participation it holds v or 0, and everybody else 0: then who does not take part sends
+        what the others do.
+        """
+        return self._opposite_vectors(resolution, exchanged=False)
+
+    @override
+    def reversed_lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+        return self._opposite_vectors(resolution, exchanged=True)
+
+    def _opposite_vectors(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
+        pairs = self.attained or ()
+        half = (1 - 2 * self.flip) / 2
+        laws = [
+            leaning_instance(
+                bias=half * value,
+                others=self._crowd,
+                own=self.bits,
+                opposite=self.participation is None,
+                resolution=resolution,
+            )
+            for value, _ in pairs
+        ]
+        found = sampled_instance(
+            laws,
+            [count for _, count in pairs],
+            sampling_rate=self.sampling_rate * (self.participation or 1.0),
+            resolution=resolution,
+            exchanged=exchanged,
+        )
+        return discounted(found, min(1.0, 4 * TAIL * self.dim))
+
+    @property
+    def _crowd(self) -> int:
+        """Bits of the others in a count."""
+        return ((self.cohort if self.honest is None else self.honest) - 1) * self.bits
+
+    @classmethod
+    @override
+    def fields_from_state(cls, saved: dict[str, Any]) -> dict[str, Any]:
+        attained = saved["attained"]
+        return saved | {"attained": attained if attained is None else tuple(map(tuple, attained))}
+
+
+def laplace_profile(*, rate: float, shift: int) -> tuple[Floats, Floats]:
+    """Losses from 0 up, and δ there rounded up: of the discrete Laplace against itself ``shift`` steps away.
+
+    Of two sums g steps apart the log-likelihood ratio at k is a·(|k − g| − |k|), a the noise's rate. At the
+    losses a·(g − 2j) that occur the profile is P(k ≤ j) − e^{a(g−2j)}·P(k ≤ j − g) = 1 − e^{−aj}; between
+    them it is linear in E = e^ε. Sums that are closer cost less at every ε, as the noise is log-concave.
+
+    Where more than 2,048 losses occur, that many of them: between points of a profile its chord is above it.
+    """
+    places = shift // 2 + 1
+    j = np.unique(np.linspace(0, places - 1, min(places, _MOST_LISTED_LOSSES)).astype(np.int64))[::-1]
+    losses: Floats = np.asarray(rate * (shift - 2 * j), dtype=np.float64)
+    values: Floats = -np.expm1(-rate * j.astype(np.float64))
+    if shift % 2:
+        # No loss is 0: there the chord between the losses ±a counts.
+        centre = values[0] + math.exp(-rate * (places - 1)) * math.tanh(rate / 2)
+        kept = slice(0 if places <= _MOST_LISTED_LOSSES else 1, None)
+        losses, values = np.append(0.0, losses[kept]), np.append(centre, values[kept])
+    return losses * (1 + _ROUNDOFF), values * (1 + _ROUNDOFF)
+
+
+def laplace_losses(
+    *, rate: float, shift: int, sampling_rate: float, resolution: Resolution
+) -> PrivacyLossDistribution:
+    """From above, the privacy loss distribution of the discrete Laplace on a sample of fixed size.
+
+    Args:
+        rate: how fast the noise falls, in nats per step.
+        shift: how many steps two sums can be apart.
+        sampling_rate: γ in (0, 1].
+        resolution: how finely losses are resolved on their grid.
+    """
+    losses, deltas = laplace_profile(rate=rate, shift=shift)
+    return profile_losses(losses, deltas, resolution=resolution, sampling_rate=sampling_rate)
+
+
+def has_laplace_instance(*, shift: int) -> bool:
+    """Whether :func:`laplace_instance_losses` can list the outcomes."""
+    return 0 < shift <= _MOST_LISTED
+
+
+def laplace_instance_losses(
+    *, rate: float, shift: int, sampling_rate: float, resolution: Resolution
+) -> PrivacyLossDistribution:
+    """From below: everybody else holds x', and the client x or x', ``shift`` steps apart.
+
+    P is the law of the sum when the client holds x and takes part with probability γ. Arguments as of
+    :func:`laplace_losses`, ``shift`` at least 1.
+    """
+    fall = -rate
+    outside = 1 / (1 + math.exp(fall))
+    inside = -math.expm1(fall) * outside * np.exp(fall * np.arange(1, shift))
+    moved = np.concatenate([[outside], inside, [outside * math.exp(fall * shift)]]) * (1 - _WRAPPED)
+    q = moved[::-1]
+    p = (1 - sampling_rate) * q + sampling_rate * moved
+    return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
+
+
+_LARGEST_EPSILON = 500.0  # as of a local randomizer: above it e^ε0 leaves a float no room
+_INSTANCE = "discrete Laplace instance"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaplaceRound(Round):
+    r"""A round of a sum with discrete Laplace noise.
+
+    What is seen is, up to total variation ``distance``, a function of Σ x_i + k, with P[k] ∝
+    :math:`e^{-ε_0|k|/sensitivity}` and x_i whole numbers.
+
+    Attributes:
+        noise_epsilon: ε0 of the noise alone.
+        sensitivity: largest \|x − x'\| of two numbers that a client may hold.
+        attained: a difference of two such numbers that does occur: it makes the lower bound. 0 if none is
+            known.
+        distance: bound on the total variation between the round and a function of that sum.
+    """
+
+    cohort: int
+    noise_epsilon: Annotated[float, in_range(above=0, at_most=checks.MAX_LOCAL_EPSILON)]
+    sensitivity: Count
+    attained: int = 0
+    distance: Fraction = 0.0
+
+    KIND: ClassVar[str] = "laplace"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.whole("attained", self.attained, at_least=0, at_most=self.sensitivity)
+
+    @property
+    def rate(self) -> float:
+        """How fast the noise falls, in nats per step."""
+        return self.noise_epsilon / self.sensitivity
+
+    @property
+    @override
+    def pair_name(self) -> str:
+        return "discrete Laplace"
+
+    @property
+    @override
+    def description(self) -> str:
+        return f"a sum with discrete Laplace noise of {self.noise_epsilon:.6g} nats"
+
+    @property
+    @override
+    def seen(self) -> str:
+        return "the sum with its noise, and nothing of what single clients add to it"
+
+    @property
+    @override
+    def replacement_distance(self) -> float:
+        return self.distance
+
+    @override
+    def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
+        return laplace_losses(
+            rate=self.rate,
+            shift=self.sensitivity,
+            sampling_rate=self.sampling_rate,
+            resolution=resolution,
+        )
+
+    @property
+    @override
+    def lower_families(self) -> tuple[str, ...]:
+        return ("discrete Laplace instance",) if has_laplace_instance(shift=self.attained) else ()
+
+    @override
+    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+        return laplace_instance_losses(
+            rate=self.rate,
+            shift=self.attained,
+            sampling_rate=self.sampling_rate,
+            resolution=resolution,
+        )

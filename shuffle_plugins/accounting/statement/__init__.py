@@ -1,1 +1,0 @@
-"""The privacy statement: everything that has to be said beside an ε."""
