@@ -155,12 +155,7 @@ class _Settings:
     def population_and_cohort(
         self, *, secure_mode: bool, accountant: SubsampledShuffleAccountant
     ) -> tuple[int, int]:
-        """n and k, after checks of the objects.
-
-        Raises:
-            ShufflePrivacyError: if gradients of single samples of the whole model cannot be had, the loader's
-                batches cannot be drawn anew, or model or loader have rounds in another accountant.
-        """
+        """n and k, after checks of the objects."""
         modes = GradSampleMode.__args__  # type: ignore[attr-defined]
         if self.grad_sample_mode not in modes:
             raise ShufflePrivacyError(
@@ -212,9 +207,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 comparison ``"girgis-2021"``, Theorem 1 of that paper as published.
             secure_mode: coins and sampling come from a cryptographic generator either way; True also refuses
                 a seeded ``randomness``.
-
-        Raises:
-            ShufflePrivacyError: if the accountant is not one of these.
         """
         self._in_use = False
         self._doubts: tuple[str, ...] = ()  # what weakens a privacy statement
@@ -246,9 +238,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         """What the run will cost, how much of its target that is, and how noisy its steps will be; print it.
 
         As it was when the last call made an optimizer private.
-
-        Raises:
-            ShufflePrivacyError: before ``make_private`` or ``make_private_with_epsilon``.
         """
         if self._training_plan is None:
             raise ShufflePrivacyError(
@@ -270,23 +259,16 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         """Recommend batch size, steps, clipping and learning rate for a model and a target; ``print`` it.
 
         For a run by itself, without what this engine may have recorded already. The data set is asked for its
-        length and nothing else, so this costs no privacy. Pass the settings to the SGD optimizer, the loader
-        and ``make_private_with_epsilon`` (docs/guides/opacus.md, "Without tuning").
+        length and nothing else, so this costs no privacy (docs/guides/opacus.md, "Without tuning").
 
         Args:
             module: the model. If one ``nn.Linear`` holds all parameters to train, the recipe is that of a
                 linear classifier, whose rows must have length one; otherwise that of a network.
             dataset: the training set.
-            target_epsilon: ε of the whole run (replace-one).
-            target_delta: its δ, in (0, 1).
+            target_epsilon, target_delta: of the whole run (replace-one).
             randomizer: for one report per record, a registered randomizer of vectors in an ℓ2 ball, or
                 ``"best"`` for the best of them; or ``"vector-sum"``.
-            batch_size: records of a step, to choose it yourself.
-            num_steps: steps of the run, to choose it yourself.
-
-        Raises:
-            ValueError: if an argument is out of range, or nothing stays within the target.
-            ShufflePrivacyError: if the data set has no length.
+            batch_size, num_steps: to choose them yourself.
         """
         if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
             raise ShufflePrivacyError(
@@ -602,10 +584,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             unit: what a sample of the data set stands for; ``"user"`` if each is all data of one person.
             accesses: what else your script computes from the data, and whether ε covers it. Without them the
                 statement says that this is unknown.
-
-        Raises:
-            ShufflePrivacyError: without ``delta``, before ``make_private`` or ``make_private_with_epsilon``.
-            ValueError: if ``delta`` is not in (0, 1).
         """
         accountant, plan = self._require_accountant(), self._training_plan
         passed_over = sum(each.batches_without_step for each in self._optimizers)
@@ -643,20 +621,12 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         """Opacus's ``load_checkpoint``, except that a history it cannot continue is refused before it loads.
 
         Warns if the run goes on with other rounds than it was saved with (another noise, randomizer or
-        cohort), or without the target that it had: ε is right, but such a change is seldom meant.
-
-        Args:
-            path: as there, the file is unpickled, so load only files that you trust.
-            module, torch_load_kwargs: as Opacus's.
-            objects: the optimizer, schedulers and other keyword arguments of Opacus's method.
-
-        Returns:
-            The checkpoint's dictionary, as Opacus does.
+        cohort), or without the target that it had: ε is right, but such a change is seldom meant. As there,
+        the file is unpickled, so load only files that you trust.
 
         Raises:
-            ValueError: if the accountant's state is missing, damaged, or another accountant's, or lacks
-                rounds that this engine has recorded: those were released and stay spent. Module, optimizer
-                and history are then as before.
+            ShufflePrivacyError: as ``accountant.load_state_dict``. Module, optimizer and history are then as
+                before.
         """
         start = path.tell() if hasattr(path, "tell") else None
         checkpoint = torch.load(path, **{**(torch_load_kwargs or {}), "weights_only": False})

@@ -209,9 +209,6 @@ class CohortSampler(BatchSampler):
 
         From then on batches are drawn for a :class:`~opacus_shuffle.CohortLoader` only: another loader would
         not say when it delivers them.
-
-        Raises:
-            ShufflePrivacyError: if the optimizer accounts for another n, k, law or number of processes.
         """
         listener.attach_sampler(self)
         self.listener = listener

@@ -71,11 +71,8 @@ class ShuffleMixin:
     is recorded all the same, with the next step or when the next one is delivered: whether a step is taken
     may depend on the data (``if not isfinite(loss): continue``), and how many batches are delivered does not.
 
-    Refuses, before anything is recorded or released, a round that is not what the accountant records: a batch
-    that was not delivered, or was stepped on already, another number of gradients than records in the batch,
-    a physical batch missing, accumulated gradients, layers that mix the records, parameters that are not
-    finite, no accountant attached. After a refusal the round is dropped, with the rest of its physical
-    batches, and every ``p.grad`` is cleared.
+    A round that is not what the accountant records is refused before anything is recorded or released. It is
+    then dropped, with the rest of its physical batches, and every ``p.grad`` is cleared.
 
     Neighbouring relation: replace-one at fixed population.
     """
@@ -216,10 +213,7 @@ class ShuffleMixin:
 
     @property
     def local_epsilon(self) -> float:
-        """ε0 of one sample's gradient in one step, in nats; assign to change it from the next round on.
-
-        Absent (AttributeError) from a sum of many messages per sample.
-        """
+        """ε0 of one sample's gradient in one step, in nats; assign to change it from the next round on."""
         if self._setting.builder.takes_noise_multiplier:
             raise AttributeError(NO_LOCAL_EPSILON)
         return float(self._setting.privacy)
@@ -248,10 +242,7 @@ class ShuffleMixin:
 
     @property
     def max_grad_norms(self) -> tuple[float, ...]:
-        """Under per-layer clipping the radius of every parameter's ball; assign to change them.
-
-        Absent (AttributeError) under flat clipping.
-        """
+        """Under per-layer clipping the radius of every parameter's ball; assign to change them."""
         limits = self._setting.ball.limits
         if limits is None:
             raise AttributeError("clipping is flat: there is one max_grad_norm, and no max_grad_norms")
@@ -269,8 +260,7 @@ class ShuffleMixin:
     def noise_multiplier(self) -> float:
         """Noise multiplier of a sum of many messages per sample; assign to change it from the next round on.
 
-        Opacus's noise schedulers assign it, and every round is accounted with the noise that it has. Absent
-        (AttributeError) from local randomizers, which have none.
+        Opacus's noise schedulers assign it, and every round is accounted with the noise that it has.
         """
         if not self._setting.builder.takes_noise_multiplier:
             raise AttributeError(NO_NOISE_MULTIPLIER)
@@ -391,14 +381,8 @@ class ShuffleMixin:
     def watch(self, module: nn.Module) -> None:
         """Look after the whole model: training on earlier batches, layers that mix records, other parameters.
 
-        A step is refused if the module was trained on tensors of an earlier batch since the present one was
-        delivered. Tensors are known by the memory they share: copies, on another device for instance, go
-        unnoticed. A step is also refused if a layer normalises with the batch, or if a buffer or a frozen
-        parameter has changed since the batch was delivered, as running statistics do.
-
-        :meth:`zero_grad` clears the per-sample gradients of the whole module. Opacus computes them for
-        parameters that this optimizer does not hold too, and its module refuses to add a second batch's to
-        the first's.
+        From then on :meth:`zero_grad` clears the per-sample gradients of the whole module: Opacus computes
+        them for parameters that this optimizer does not hold too, and refuses to add a second batch's.
         """
         module.register_forward_pre_hook(self._stale_inputs, with_kwargs=True)
         self._watched = MixedRecords(module)
@@ -691,11 +675,9 @@ class ShuffleMixin:
         self._attached = True
 
     def begin_iteration(self) -> None:
-        """Forget a round that was begun and not released.
+        """Forget a round that was begun and not released: it cannot meet the next cohort.
 
-        A sampler calls this when it is attached and whenever an iteration starts, so that the leftovers of an
-        iteration that was broken off cannot meet the next cohort. Its last batch, if the model was not
-        trained on it, was only looked at, and is not recorded.
+        Its last batch, if the model was not trained on it, was only looked at, and is not recorded.
         """
         first = self._batch is not None and self._batch.part == 0
         looked_at = first and self._unused and not self._stale_inputs.trained

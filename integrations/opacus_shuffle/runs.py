@@ -41,34 +41,21 @@ _NOISE_PRECISION, _PRECISION = 1e-3, 1e-4  # relative, of noise multipliers and 
 class Run:
     """A training run whose privacy number is to be found.
 
-    Attributes:
-        setting: the sum of its rounds, of any privacy number.
-        accountant: holds the rounds recorded before, which count towards the target.
-        dim: number of trainable numbers.
-        population: n, the size of the data set.
-        cohort: k, the size of a batch.
-        sampling: how batches are drawn.
-        num_rounds: rounds as the accountant counts them: a step is one, or an epoch as a whole.
-        target_epsilon: ε of everything recorded at the end.
-        target_delta: the δ of ``target_epsilon``.
+    The rounds that the accountant has recorded before count towards the target.
     """
 
-    setting: SumSetting
+    setting: SumSetting  # of any privacy number
     accountant: SubsampledShuffleAccountant
     dim: int
     population: int
     cohort: int
     sampling: Sampling
-    num_rounds: int
+    num_rounds: int  # as the accountant counts them: a step is one, or an epoch as a whole
     target_epsilon: float
     target_delta: float
 
     def privacy(self) -> float:
-        """The least noise multiplier, or the largest ε0, that keeps to the target.
-
-        Raises:
-            ShufflePrivacyError: if none does.
-        """
+        """The least noise multiplier, or the largest ε0, that keeps to the target; refused if none does."""
         noise = self.setting.builder.takes_noise_multiplier
         if noise:
             lowest, highest, precision = 1 / _MOST_NOISE, 1 / _LEAST_NOISE, _NOISE_PRECISION

@@ -61,11 +61,7 @@ class SumBuilder:
 
     @classmethod
     def of(cls, randomizer: Any) -> SumBuilder:
-        """From a registered name, a ``PrivateSum`` class, a partial of one, or a function that builds one.
-
-        Raises:
-            ShufflePrivacyError: if it cannot build a private sum; it says what to pass.
-        """
+        """From a registered name, a ``PrivateSum`` class, a partial of one, or a function that builds one."""
         described = f"randomizer={randomizer!r}" if isinstance(randomizer, str) else "this randomizer"
         if randomizer == DEFAULT_RANDOMIZER:
             described += " (the default)"
@@ -103,11 +99,7 @@ class SumBuilder:
         return of if isinstance(of, Norm) else self.build(1.0, dim=dim, cohort=cohort, radius=1.0).norm
 
     def build(self, privacy: float, *, dim: int, cohort: int, radius: float) -> PrivateSum:
-        """Build the sum for ``local_epsilon`` or ``noise_multiplier``, and check what comes out.
-
-        Raises:
-            ShufflePrivacyError: if the factory returned something else than was asked for.
-        """
+        """Build the sum for ``local_epsilon`` or ``noise_multiplier``, and check what comes out."""
         asked: dict[str, float] = {"dim": dim, "radius": radius}
         asked |= {"cohort": cohort} if self.takes_noise_multiplier else {"local_epsilon": privacy}
         arguments = {**asked, self.privacy_parameter: privacy}
@@ -260,12 +252,7 @@ class AdaptiveClipping(Ranged):
 def clipping_of(clipping: object, **adaptive: object) -> str | AdaptiveClipping:
     """``"flat"``, ``"per_layer"``, or how an adaptive radius moves, from a name and what goes with it.
 
-    Args:
-        clipping: one of these, or ``"adaptive"``.
-        adaptive: fields of :class:`AdaptiveClipping` for ``"adaptive"``; None for what was not given.
-
-    Raises:
-        ShufflePrivacyError: if it is none of these; it says why.
+    ``adaptive`` are fields of :class:`AdaptiveClipping`, for ``"adaptive"``; None for what was not given.
     """
     given: dict[str, Any] = {name: value for name, value in adaptive.items() if value is not None}
     if clipping == "adaptive":
@@ -305,13 +292,7 @@ class ClippedBall:
     def of(
         cls, clipping: object, max_grad_norm: object, *, parameters: int, norm: Callable[[], Norm]
     ) -> ClippedBall:
-        """From what the user passed as ``clipping`` and ``max_grad_norm``.
-
-        ``norm`` gives the norm of the ball for so many ``parameters``; it is asked for only where it matters.
-
-        Raises:
-            ShufflePrivacyError: if these do not go together, or a radius is out of range.
-        """
+        """From what the user passed; ``norm`` of the ball is asked for only where it matters."""
         clipping = clipping_of(clipping)
         if clipping == "per_layer":
             return cls.of_layers(max_grad_norm, parameters=parameters, norm=norm())
@@ -491,12 +472,7 @@ class SumSetting:
         return cls(builder=builder, privacy=local_epsilon, ball=ball)
 
     def build(self, *, dim: int, population: int, cohort: int, sampling: Sampling) -> RoundSum:
-        """Build the sum of one round.
-
-        Raises:
-            ShufflePrivacyError: if the factory returned something else than was asked for, or no accounting
-                is known for such batches.
-        """
+        """Build the sum of one round, or refuse batches for which no accounting is known."""
         privacy = positive(self.builder.privacy_parameter, self.privacy)
         radius, adaptive = positive("max_grad_norm", self.ball.radius), self.ball.adaptive
         draw: dict[str, Any] = {"population": population, "cohort": cohort, "sampling": sampling}
