@@ -185,7 +185,8 @@ def test_the_randomizer_stays_the_same_within_an_epoch(make_private: Any, step: 
     step(module, optimizer, next(batches))
     optimizer.local_epsilon = 1.0
     train(module, optimizer, loader)
-    assert [(state[2], steps) for state, steps in engine.accountant.history] == [(1.5, 1), (1.0, 1)]
+    history = engine.accountant.core.history
+    assert [(each.local_epsilon, steps) for each, steps in history] == [(1.5, 1), (1.0, 1)]
 
 
 def test_a_resumed_run_begins_a_new_epoch(make_private: Any, step: Any, tmp_path: Any) -> None:

@@ -700,7 +700,7 @@ def test_the_randomizer_cannot_change_inside_a_round(make_private: Any, step: An
             optimizer.max_grad_norm = 9.0
         step(module, optimizer, next(batches))
         optimizer.local_epsilon = 1.0
-    assert engine.accountant.history[0][0][2] == 2.0
+    assert engine.accountant.core.history[0][0].local_epsilon == 2.0
 
 
 def test_noise_schedulers_of_opacus_are_told_to_schedule_local_epsilon() -> None:
