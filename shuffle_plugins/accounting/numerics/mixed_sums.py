@@ -37,6 +37,7 @@ _LEAST_PERIOD = 18.0  # … and at least this over c
 _FADED = 20.0  # −log of the size, over the largest term's, of terms that are bounded and not computed
 _LEFT_OFF = 14.0  # −log of the Gaussian factor at the last term
 _FAR = 12.0  # standard deviations; further out the Gaussian may be wider in proportion
+_LEAST_RISING = 1e-9  # of the largest value's size, in a tilt's limit
 _LARGEST_EXPONENT = 300.0
 _LEAST_LOG = -34.0  # of a modulus of M; rounding cannot tell less
 _NEWTON_STEPS = 30  # at most, towards the saddle point; any contour gives a valid bound
@@ -194,7 +195,9 @@ class MixedSums:
         x, deviation = self.shift, np.maximum(self.deviation, 1e-300)
         most = np.maximum(np.abs(self.packed[0]).max(axis=(0, 2)), 1e-300)
         low = np.log(0.1 / (deviation + most))
-        high = np.maximum(np.log(_LARGEST_EXPONENT / most), low + 1.0)
+        # Only values above zero grow with the tilt; far larger ones below it, which are rare, die out.
+        rising = np.maximum(self.packed[0].max(axis=(0, 2)), _LEAST_RISING * most)
+        high = np.maximum(np.log(_LARGEST_EXPONENT / rising), low + 1.0)
         # Of a Gaussian sum it is the root of c·σ² + x = 2/c.
         tilt = (np.sqrt(x**2 + 8 * deviation**2) - x) / (2 * deviation**2)
         log_tilt = np.clip(np.log(tilt), low, high)
