@@ -40,8 +40,8 @@ from .numerics.search import largest_within as largest_within
 from .numerics.search import narrowed as narrowed
 from .numerics.search import zero_between as zero_between
 from .pairs.clones import binary_pair as binary_pair
-from .pairs.gaussian_cover import gaussian_losses as gaussian_losses
-from .pairs.gaussian_cover import participation_losses as participation_losses
+from .pairs.noise import gaussian_losses as gaussian_losses
+from .pairs.noise import participation_losses as participation_losses
 from .pairs.reports import Atoms as Atoms
 from .pairs.reports import Blanket as Blanket
 from .pairs.reports import InformationBound as InformationBound

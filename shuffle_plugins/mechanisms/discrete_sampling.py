@@ -23,7 +23,6 @@ MAX_SCALE = 1 << 30
 MAX_SIGMA = 1 << 26
 """Largest σ that discrete Gaussian noise is sampled with."""
 
-_CHUNK = 1 << 16  # values drawn at a time, which fit a cache
 _DIGITS = 63  # bits of the uniform draw that is compared
 _FLOAT_ERROR = 2.0**-48  # relative; bounds float64 here with room. Closer calls are decided in integers
 
@@ -102,7 +101,8 @@ def _collect(count: int, propose: Callable[[int], Tensor], *, device: torch.devi
     filled = 0
     while filled < count:
         missing = count - filled
-        drawn = propose(min(missing + missing // 2 + 16, _CHUNK))[:missing]
+        # Values drawn at a time, which fit a cache.
+        drawn = propose(min(missing + missing // 2 + 16, 1 << 16))[:missing]
         values[filled : filled + len(drawn)] = drawn
         filled += len(drawn)
     return values

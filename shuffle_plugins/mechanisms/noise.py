@@ -62,9 +62,7 @@ COARSE_BITS = 12
 DEFAULT_LOCAL_DELTA = 1e-6
 
 _MARGIN = 1e-9  # relative; covers rounding in float64
-_LAPLACE_TAIL = 28.0  # noise scales from the ball to the last code; cut with probability below e^-28
 _LOUDEST_BLANKET = 150.0  # keeps products of the blanket's weights in float64's range
-_LOUDEST_TOLD = 30.0  # beyond, no round is large enough
 _LEAST_BITS, _MOST_BITS = 6, 40  # of a discrete Gaussian
 _SMOOTHING_VARIANCE = 4
 _ROUNDING_SHARE = 1e-3  # of δ0, spent on rows that rounding makes too long
@@ -193,7 +191,8 @@ class LaplaceGrid:
 def laplace_grid(*, local_epsilon: float, dim: int, bits: int) -> LaplaceGrid:
     """The finest grid on which ±(r + 28·T·h) has codes of so many bits."""
     limit = (1 << (bits - 1)) - 1
-    wanted = limit / (_LAPLACE_TAIL + checks.local_epsilon(local_epsilon) / 2)
+    # Noise scales from the ball to the last code; cut with probability below e^-28.
+    wanted = limit / (28.0 + checks.local_epsilon(local_epsilon) / 2)
     whole = int(local_epsilon * wanted / 2) if checks.dim(dim) == 1 else 0
     if whole >= 1:
         grain = 1 << 40
@@ -222,7 +221,7 @@ def grid_blanket(*, local_epsilon: float, dim: int, bits: int = COARSE_BITS) -> 
         steps = 2 * math.floor(grid.radius_in_steps)
         rate = float(1 / grid.scale)
         own = discrete_laplace_instances(rate=rate, steps=steps, axes=dim)
-        if local_epsilon > _LOUDEST_TOLD:
+        if local_epsilon > 30.0:  # beyond, no round is large enough
             return replace(generic, instances=own)
         information = laplace_ball_information(
             rate=rate * (1 + _MARGIN), radius=grid.radius_in_steps * (1 + _MARGIN), dim=dim

@@ -24,8 +24,6 @@ ENTRY_POINT_GROUP = "shuffle_plugins.mechanisms"
 Factory = Callable[..., "Mechanism | PrivateSum"]
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_REQUIRED = ("local_epsilon", "dim", "radius")
-_OF_SUMS = ("cohort", "noise_multiplier")
 
 
 class Kind(StrEnum):
@@ -212,10 +210,11 @@ def get(name: str, *, dim: int, radius: float | None = None, **options: Any) -> 
         options["radius"] = 1.0 if radius is None else radius
     unknown = sorted(set(options) - set(parameters))
     if unknown and not takes_any:
-        accepted = set(parameters) - set(_REQUIRED)
+        accepted = set(parameters) - {"local_epsilon", "dim", "radius"}
         if hasattr(factory(name), "with_noise"):
             accepted.add("noise_multiplier")
-        listed = ", ".join(sorted(accepted, key=lambda option: (option not in _OF_SUMS, option))) or "none"
+        first = ("cohort", "noise_multiplier")  # what sets a sum's privacy
+        listed = ", ".join(sorted(accepted, key=lambda option: (option not in first, option))) or "none"
         raise TypeError(f"mechanism {name!r} takes no option {', '.join(unknown)}; its options: {listed}")
     return found(dim=dim, **options)
 

@@ -258,9 +258,8 @@ def _report_bits(size: int, signs: int) -> int:
     return (-(-size // signs) - 1).bit_length() + signs
 
 
-def _within(limit: int, *, size: int, most: int) -> list[int]:
-    """Numbers of signs, up to ``most``, of which a report takes at most that many bits."""
-    bits = {signs: _report_bits(size, signs) for signs in range(1, most + 1)}
+def _within(limit: int, bits: dict[int, int]) -> list[int]:
+    """Numbers of signs of which a report takes at most that many bits."""
     allowed = [signs for signs, count in bits.items() if count <= limit]
     if not allowed:
         raise ValueError(f"a report takes at least {min(bits.values())} bits, got max_bits={limit}")
@@ -274,7 +273,8 @@ def _best_block(local_epsilon: float, dim: int, limit: int) -> int:
     def cost(signs: int) -> float:
         return -(-dim // signs) / cap_parameters(local_epsilon=local_epsilon, signs=signs).gain ** 2
 
-    return min(_within(limit, size=dim, most=min(dim, MAX_SIGNS)), key=cost)
+    bits = {signs: _report_bits(dim, signs) for signs in range(1, min(dim, MAX_SIGNS) + 1)}
+    return min(_within(limit, bits), key=cost)
 
 
 class LInfCoordinate(LInfBlock):
@@ -390,7 +390,62 @@ class L1Hadamard(SignPatternRandomizer):
 
 
 class CoefficientPatterns(CoefficientRandomizer, SignPatternRandomizer):
-    """What ``sqkr`` and ``l2-block`` share: a pattern of k of the D coefficients of a row of an l2 ball."""
+    """What ``sqkr`` and ``l2-block`` share: a pattern of k of the D coefficients of a row of an l2 ball.
+
+    Args:
+        signs: k, in [1, min(d, 20)]; the best for ε0 by default, about ε0/log 2 for a large one.
+        max_bits: most bits of a report; no limit by default.
+        frame: ``"kashin"`` or ``"rotation"``.
+        seed: whole number that fixes frame or rotation; public, the same for all.
+        public_seed: whole number from which all derive the places: a report is the pattern, which cannot be
+            shuffled (:class:`SignPatternRandomizer`). Private places by default.
+        position: with ``public_seed``, the place in the round of the first row, or report, of a batch.
+        level: r_inf·√D/r; by default the Kashin frame's own, or by what follows.
+        oversized: ``"clip"``, ``"balance"`` or ``"bound"``, for a rotation.
+        clients: reports in a round, for a rotation's level.
+        failure: how likely a round may be clipped, for a rotation's level.
+    """
+
+    _side_by_side: ClassVar[bool]
+
+    def __init__(
+        self,
+        *,
+        local_epsilon: float,
+        dim: int,
+        radius: float = 1.0,
+        signs: int | None = None,
+        max_bits: int | None = None,
+        frame: Frame | str = Frame.KASHIN,
+        seed: int = 0,
+        public_seed: int | None = None,
+        position: int = 0,
+        level: float | None = None,
+        oversized: Oversized | str = Oversized.CLIP,
+        clients: int = CLIENTS,
+        failure: float = FAILURE,
+    ) -> None:
+        super().__init__(
+            local_epsilon=local_epsilon, dim=dim, radius=radius, frame=frame, seed=seed, level=level
+        )
+        allowed = list(range(1, min(dim, MAX_SIGNS) + 1))
+        if max_bits is not None:
+            bits = {k: k if public_seed is not None else self._bits(k) for k in allowed}
+            allowed = _within(checks.whole("max_bits", max_bits), bits)
+        if signs is None:
+            signs = _best_signs(self.local_epsilon, tuple(allowed))
+        if type(signs) is not int or signs not in allowed:
+            raise ValueError(f"signs must be one of {allowed} within max_bits={max_bits}, got {signs!r}")
+        self._choose_places(signs, together=self._side_by_side, public_seed=public_seed, position=position)
+        noise = self._second_moment / self._frame.size
+        self._choose_level(oversized, clients=clients, failure=failure, noise=noise)
+
+    def _bits(self, signs: int) -> int:
+        """Of a report that names its places."""
+        size = self._frame.size
+        if self._side_by_side:
+            return _report_bits(size, signs)
+        return signs * (1 + CoordinateBlocks(dim=size, count=signs).index_bits)
 
     def blanket(self) -> Blanket:
         """The cap's blanket, as a bound, and what a report tells, as no vector is extreme everywhere.
@@ -445,56 +500,10 @@ class L2Block(CoefficientPatterns):
     With a Kashin frame nothing is ever clipped, but a few vectors are sent as shorter ones: those close to
     one column of the frame, which are made from the seed, and some of those with a few equal numbers and
     zeros (:class:`~.KashinFrame`, ``stretch``).
-
-    Args:
-        signs: k, in [1, min(d, 20)].
-        max_bits: most bits of a report; no limit by default.
-        frame: ``"kashin"`` or ``"rotation"``.
-        seed: whole number that fixes frame or rotation; public, the same for all.
-        public_seed: whole number from which all derive the blocks: a report is the pattern, which cannot be
-            shuffled (:class:`SignPatternRandomizer`). Private blocks by default.
-        position: with ``public_seed``, the place in the round of the first row, or report, of a batch.
-        level: r_inf·√D/r; by default the Kashin frame's own, or by what follows.
-        oversized: ``"clip"``, ``"balance"`` or ``"bound"``, for a rotation.
-        clients: reports in a round, for a rotation's level.
-        failure: how likely a round may be clipped, for a rotation's level.
     """
 
     name: ClassVar[str] = "l2-block"
-
-    def __init__(
-        self,
-        *,
-        local_epsilon: float,
-        dim: int,
-        radius: float = 1.0,
-        signs: int | None = None,
-        max_bits: int | None = None,
-        frame: Frame | str = Frame.KASHIN,
-        seed: int = 0,
-        public_seed: int | None = None,
-        position: int = 0,
-        level: float | None = None,
-        oversized: Oversized | str = Oversized.CLIP,
-        clients: int = CLIENTS,
-        failure: float = FAILURE,
-    ) -> None:
-        super().__init__(
-            local_epsilon=local_epsilon, dim=dim, radius=radius, frame=frame, seed=seed, level=level
-        )
-        most, size = min(dim, MAX_SIGNS), self._frame.size
-        allowed = list(range(1, most + 1))
-        if max_bits is not None:
-            checks.whole("max_bits", max_bits)
-            private = public_seed is None  # which block needs no bits otherwise
-            allowed = _within(max_bits, size=size, most=most) if private else allowed[:max_bits]
-        if signs is None:
-            signs = _best_signs(self.local_epsilon, tuple(allowed))
-        if type(signs) is not int or signs not in allowed:
-            raise ValueError(f"signs must be one of {allowed} within max_bits={max_bits}, got {signs!r}")
-        self._choose_places(signs, together=True, public_seed=public_seed, position=position)
-        noise = self._second_moment / size
-        self._choose_level(oversized, clients=clients, failure=failure, noise=noise)
+    _side_by_side = True
 
     @property
     def _pair_factor(self) -> float:
@@ -549,48 +558,10 @@ class SQKR(CoefficientPatterns):
     By default k is the best for ε0, about ε0/log 2 for large ε0 and up to 20: the order
     :math:`r^2 d / \min(ε_0, ε_0^2)` of the lower bound. Places take k·ceil(log2 ceil(D/k)) bits of a report,
     and the pattern k. For ``frame="rotation"`` see ``l2-block``.
-
-    Args:
-        signs: k, in [1, min(d, 20)].
-        frame: ``"kashin"`` or ``"rotation"``.
-        seed: whole number that fixes frame or rotation; public, the same for all.
-        public_seed: whole number from which all derive the places: a report is the pattern, which cannot be
-            shuffled (:class:`SignPatternRandomizer`). Private places by default.
-        position: with ``public_seed``, the place in the round of the first row, or report, of a batch.
-        level: r_inf·√D/r; by default the Kashin frame's own, or by what follows.
-        oversized: ``"clip"``, ``"balance"`` or ``"bound"``, for a rotation.
-        clients: reports in a round, for a rotation's level.
-        failure: how likely a round may be clipped, for a rotation's level.
     """
 
     name: ClassVar[str] = "sqkr"
-
-    def __init__(
-        self,
-        *,
-        local_epsilon: float,
-        dim: int,
-        radius: float = 1.0,
-        signs: int | None = None,
-        frame: Frame | str = Frame.KASHIN,
-        seed: int = 0,
-        public_seed: int | None = None,
-        position: int = 0,
-        level: float | None = None,
-        oversized: Oversized | str = Oversized.CLIP,
-        clients: int = CLIENTS,
-        failure: float = FAILURE,
-    ) -> None:
-        super().__init__(
-            local_epsilon=local_epsilon, dim=dim, radius=radius, frame=frame, seed=seed, level=level
-        )
-        most = min(dim, MAX_SIGNS)
-        if signs is None:
-            signs = _best_signs(self.local_epsilon, tuple(range(1, most + 1)))
-        checks.whole("signs", signs, at_most=most)
-        self._choose_places(signs, together=False, public_seed=public_seed, position=position)
-        noise = self._second_moment / self._frame.size
-        self._choose_level(oversized, clients=clients, failure=failure, noise=noise)
+    _side_by_side = False
 
     @property
     def _pair_gain(self) -> float:

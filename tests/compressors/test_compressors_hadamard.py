@@ -11,6 +11,7 @@ import torch
 from scipy.linalg import hadamard as scipy_hadamard
 
 from shuffle_plugins.compressors import hadamard as module
+from shuffle_plugins.compressors.frames import public_signs
 from shuffle_plugins.compressors.hadamard import (
     hadamard_coefficients,
     hadamard_scatter,
@@ -19,7 +20,6 @@ from shuffle_plugins.compressors.hadamard import (
     padded_dim,
     padded_transform,
 )
-from shuffle_plugins.compressors.public_bits import public_signs
 from shuffle_plugins.core import Rows
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

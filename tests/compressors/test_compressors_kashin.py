@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from shuffle_plugins.compressors import kashin
-from shuffle_plugins.compressors.kashin import KashinFrame
+from shuffle_plugins.compressors import frames
+from shuffle_plugins.compressors.frames import KashinFrame
 from shuffle_plugins.core import Rows
 
 
@@ -130,7 +130,7 @@ def test_a_row_that_cannot_reach_the_level_is_scaled_and_nothing_else():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_compiled_and_torch_find_the_same_representations(monkeypatch, dtype, threads):
-    if kashin.cpu_kernels() is None:
+    if frames.cpu_kernels() is None:
         pytest.skip("numba does not run here")
     frame = KashinFrame(dim=5000, seed=3)
     x = torch.randn(70, 6000, generator=torch.Generator().manual_seed(1), dtype=dtype)[:, :5000]
@@ -142,7 +142,7 @@ def test_compiled_and_torch_find_the_same_representations(monkeypatch, dtype, th
         compiled = frame.represent(x)
     finally:
         torch.set_num_threads(before)
-    monkeypatch.setattr(kashin, "cpu_kernels", lambda: None)
+    monkeypatch.setattr(frames, "cpu_kernels", lambda: None)
     assert torch.equal(compiled, frame.represent(x))
 
 
@@ -158,7 +158,7 @@ def test_rows_chosen_before_the_seed_take_few_steps(monkeypatch, kind):
     elif kind != "normal":
         x[:, 3:] = 0
     monkeypatch.setattr(KashinFrame, "_into_box", lambda *_: pytest.fail("a row needed a longer search"))
-    monkeypatch.setattr(kashin, "_QUICK_STEPS", 4)
+    monkeypatch.setattr(frames, "_QUICK_STEPS", 4)
     for seed in range(4):
         frame = KashinFrame(dim=3000, seed=seed)
         found = frame.represent(x)

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 import torch
 
+from shuffle_plugins.compressors.frames import Rotation, public_random_bytes, public_signs
 from shuffle_plugins.compressors.hadamard import hadamard_signs
-from shuffle_plugins.compressors.public_bits import public_random_bytes, public_signs
-from shuffle_plugins.compressors.rotation import Rotation
 from shuffle_plugins.core import Rows
 
 DIMS = (1, 2, 3, 16, 100, 1000)

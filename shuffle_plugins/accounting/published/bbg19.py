@@ -7,7 +7,7 @@ W ~ ω/γ. With independent copies of the *privacy amplification variable*
 
 and M ~ Bin(n, γ), the shuffle's hockey-stick divergence is at most E[(L_1 + … + L_M)₊]/(γ·n) (Lemma 5.3).
 The paper bounds it by Hoeffding's or by Bennett's inequality from a few numbers about L. Evaluating it
-exactly is what :mod:`~shuffle_plugins.accounting.pairs.counts` does, for a randomizer's own blanket or the
+exactly is what :mod:`~shuffle_plugins.accounting.pairs.slots` does, for a randomizer's own blanket or the
 worst one.
 """
 

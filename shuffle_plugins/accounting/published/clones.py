@@ -16,7 +16,7 @@ import numpy as np
 from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window
 from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.accounting.pairs.clones import ClonePair
-from shuffle_plugins.accounting.pairs.gaussian_cover import gaussian_profile
+from shuffle_plugins.accounting.pairs.noise import gaussian_profile
 from shuffle_plugins.core import checks
 
 _ROUNDING = 1e-9

@@ -1,30 +1,182 @@
-r"""Kashin representations: redundant coefficients of a vector, all of them about equally small.
+"""Public tight frames that spread a vector over coefficients of which none is large, and public random bits.
 
 A coefficient of an orthonormal transform can be as large as the vector's whole norm. In a tight frame of
-N > d vectors a vector has many representations, and some have every coefficient within
-:math:`K‖x‖_2/\sqrt N` for a constant K (Kashin 1977; Lyubarskii and Vershynin 2010, "Uncertainty principles
-and vector quantization").
+N > d vectors a vector has many representations, and some have every coefficient within K‖x‖₂/√N for a
+constant K (Kashin 1977; Lyubarskii and Vershynin 2010, "Uncertainty principles and vector quantization").
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
-from shuffle_plugins.compressors.hadamard import checked_indices, cpu_kernels, hadamard_transform
-from shuffle_plugins.compressors.kashin_law import LEVEL_MARGIN as _MARGIN
-from shuffle_plugins.compressors.kashin_law import kashin_level, kashin_size
-from shuffle_plugins.compressors.public_bits import public_random_bytes, public_signs
-from shuffle_plugins.compressors.rotation import TightFrame
+from shuffle_plugins.compressors.hadamard import (
+    checked_indices,
+    cpu_kernels,
+    hadamard_coefficients,
+    hadamard_transform,
+    padded_dim,
+    padded_transform,
+)
 from shuffle_plugins.core import Rows, checks, rows_at_once
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 
-_CHUNK = 1 << 20  # coefficients handled at a time on a CPU
+_MARGIN = 1e-3  # share of a Kashin frame's level that covers rounding
 _AIM, _SHARE, _QUICK_STEPS = 0.85, 1.75, 8
+
+
+def public_random_bytes(purpose: str, *, seed: int, count: int) -> bytes:
+    """SHAKE-256 of the purpose and the seed: the same on every machine, in every version.
+
+    They hide nothing, and carry no client's data. Different purposes give independent bits.
+    """
+    checks.whole("public seed", seed, at_least=-math.inf)
+    return hashlib.shake_256(f"shuffle_plugins public {purpose} {seed}".encode()).digest(count)
+
+
+def public_signs(purpose: str, *, seed: int, count: int) -> Tensor:
+    """Fair public signs +1 and -1, (count,) int8: bit i, most significant first, of the bytes."""
+    data = np.frombuffer(public_random_bytes(purpose, seed=seed, count=(count + 7) // 8), dtype=np.uint8)
+    return torch.from_numpy(1 - 2 * np.unpackbits(data, count=count).view(np.int8))
+
+
+class TightFrame(ABC):
+    """``size`` public vectors of equal norm, of which every vector of length ``dim`` is a combination.
+
+    They are columns of a Hadamard matrix, cut to ``dim`` of its rows. A vector's coefficients are a function
+    of the vector and a public seed.
+
+    Attributes:
+        dim: length of a vector.
+        size: number of coefficients, a power of two.
+    """
+
+    dim: int
+    size: int
+
+    @property
+    def column_square(self) -> float:
+        """dim/size, the squared norm of what one unit coefficient is reconstructed to; the same for all."""
+        return self.dim / self.size
+
+    @property
+    def isometric(self) -> bool:
+        """Whether :meth:`reconstruct` keeps all norms."""
+        return self.dim == self.size
+
+    def overlaps(self) -> NDArray[np.float64]:
+        """Inner products of what two unit coefficients reconstruct to, (size,) float64, by i XOR j.
+
+        These are columns of H/√size over the kept rows p, and H_pi·H_pj = H_p(i XOR j).
+        """
+        found = np.zeros(self.size)
+        found[self._kept_rows()] = 1.0
+        width = 1
+        while width < self.size:  # the fast Walsh-Hadamard transform
+            halves = found.reshape(-1, 2, width)
+            found = np.stack([halves[:, 0] + halves[:, 1], halves[:, 0] - halves[:, 1]], axis=1).ravel()
+            width *= 2
+        return found / self.size
+
+    @abstractmethod
+    def _kept_rows(self) -> NDArray[np.int64]:
+        """Rows of the Hadamard matrix that stand for the entries of a vector, (dim,) int64."""
+
+    @abstractmethod
+    def represent(self, x: Tensor) -> Tensor:
+        """Coefficients (clients, size) of vectors (clients, dim)."""
+
+    @abstractmethod
+    def reconstruct(self, coefficients: Tensor) -> Tensor:
+        """Vectors (..., dim) of coefficients (..., size): undoes :meth:`represent`."""
+
+    @abstractmethod
+    def coefficients(self, x: Tensor | Rows, indices: Tensor) -> Tensor:
+        """Entries of ``represent(x)`` at each client's own indices, (clients, count)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rotation(TightFrame):
+    r"""The isometry :math:`x \mapsto H D x / \sqrt{size}` of zero-padded rows, D a diagonal of public signs.
+
+    It spreads every vector evenly: over the signs, an entry is sub-Gaussian with variance proxy ‖x‖₂²/size,
+    for x chosen before the seed (Hoeffding's inequality). Thesis of Girgis, Section 3.6: U = H D / √d.
+
+    Args:
+        dim: length of a vector.
+        seed: any whole number, public: clients and analyzer use the same.
+    """
+
+    dim: int
+    seed: int
+    size: int = field(init=False, repr=False, compare=False)
+    """Length of a rotated vector: the next power of two."""
+
+    def __post_init__(self) -> None:
+        checks.whole("public seed", self.seed, at_least=-math.inf)
+        object.__setattr__(self, "size", padded_dim(self.dim))
+
+    @cached_property
+    def signs(self) -> Tensor:
+        """The diagonal D, +1 and -1, (dim,) int8 on the CPU."""
+        return public_signs("rotation", seed=self.seed, count=self.dim)
+
+    @override
+    def represent(self, x: Tensor) -> Tensor:
+        if x.dim() == 0 or x.shape[-1] != self.dim:
+            raise ValueError(f"this rotation takes vectors of length {self.dim}, got shape {tuple(x.shape)}")
+        return padded_transform(x, signs=self.signs, normalized=True)
+
+    @override
+    def reconstruct(self, coefficients: Tensor) -> Tensor:
+        if coefficients.dim() == 0 or coefficients.shape[-1] != self.size:
+            got = tuple(coefficients.shape)
+            raise ValueError(f"this rotation returns vectors of length {self.size}, got {got}")
+        back = hadamard_transform(coefficients, normalized=True)[..., : self.dim]
+        return back * self.signs.to(back.device)
+
+    @override
+    def coefficients(self, x: Tensor | Rows, indices: Tensor) -> Tensor:
+        rows = Rows.of(x)
+        if rows.dim != self.dim:
+            raise ValueError(f"this rotation takes vectors of length {self.dim}, got {rows.dim}")
+        return hadamard_coefficients(rows, indices, signs=self.signs).mul_(self.size**-0.5)
+
+    def _kept_rows(self) -> NDArray[np.int64]:
+        return np.arange(self.dim)
+
+    def __hash__(self) -> int:
+        return hash((self.dim, self.seed))
+
+
+def kashin_size(dim: int) -> int:
+    """N, twice the smallest power of two that is at least ``dim``."""
+    return 2 << (dim - 1).bit_length()
+
+
+def kashin_level(dim: int) -> float:
+    """The level of a frame that is given none: 1.25 times the hardest row's, or what every row keeps to."""
+    hardest = math.sqrt(math.pi / 2 / (1 - dim / kashin_size(dim)))
+    return min(1.25 * hardest, math.sqrt(dim) / (1 - _MARGIN))
+
+
+def kashin_stretch(dim: int, *, level: float) -> float:
+    """How long coefficients may be over their vector: few vectors have longer ones (:class:`~.KashinFrame`).
+
+    At the frame's own level the mean over random vectors is 1.045 where N = 4d and 1.02 where N = 2d; single
+    ones of few numbers stray from it by up to 0.4/√d. Coefficients of a lower level are longer, and not
+    limited.
+    """
+    if level < kashin_level(dim):
+        return math.inf
+    return 1.055 - 0.1 * (dim / kashin_size(dim) - 0.25) + 0.6 / math.sqrt(dim)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,8 +261,8 @@ class KashinFrame(TightFrame):
             torch.mul(units, norms.unsqueeze(1), out=found[start:stop])
         return found
 
+    @override
     def coefficients(self, x: Tensor | Rows, indices: Tensor) -> Tensor:
-        """Entries of ``represent(x)`` at each client's own indices, (clients, count)."""
         rows = self._rows(x)
         checked_indices(indices, rows, size=self.size)
         found = torch.empty(indices.shape, dtype=rows.compute_dtype, device=rows.device)
@@ -120,8 +272,8 @@ class KashinFrame(TightFrame):
             torch.mul(entries, norms.unsqueeze(1), out=found[start:stop])
         return found
 
+    @override
     def reconstruct(self, coefficients: Tensor) -> Tensor:
-        """U c, (..., dim), for floating c (..., size)."""
         if coefficients.dim() == 0 or coefficients.shape[-1] != self.size:
             raise ValueError(f"this frame has {self.size} coefficients, got {tuple(coefficients.shape)}")
         spread = hadamard_transform(coefficients, normalized=True)
@@ -138,7 +290,8 @@ class KashinFrame(TightFrame):
         return rows
 
     def _chunks(self, rows: Rows) -> list[tuple[int, int]]:
-        step = rows_at_once(self.size, device=rows.device, entries=_CHUNK)
+        # Coefficients handled at a time on a CPU.
+        step = rows_at_once(self.size, device=rows.device, entries=1 << 20)
         return [(start, min(start + step, rows.num_rows)) for start in range(0, rows.num_rows, step)]
 
     def _represent(self, rows: Rows) -> tuple[Tensor, Tensor]:
