@@ -70,9 +70,6 @@ class ShuffleAccountant:
         method: how upper bounds compose: ``"pld"`` (tightest) or ``"rdp"`` (Rényi divergences at real orders,
             typically 5–15 % looser).
 
-    Raises:
-        ValueError: if ``method`` is unknown.
-
     Example:
         >>> clients = ShuffleRound(local_epsilon=1.5, population=60_000, cohort=10_000, channel_fixed=True)
         >>> accountant = ShuffleAccountant()
@@ -105,10 +102,7 @@ class ShuffleAccountant:
     def step(self, shuffle_round: Round, *, num_steps: int = 1) -> None:
         """Record ``num_steps`` rounds. Call it before the rounds' output is released.
 
-        Raises:
-            TypeError: if ``shuffle_round`` is not a round of a kind that is accounted.
-            ValueError: if ``num_steps`` is not a positive int, the round is measured against another
-                adversary than the history, or a third party's round has no kind or numbers out of range.
+        Rounds measured against another adversary than the history are refused.
         """
         if type(num_steps) is not int or num_steps != 1:  # a training step records one; it shall cost nothing
             checks.num_steps(num_steps)
@@ -190,11 +184,7 @@ class ShuffleAccountant:
         return found
 
     def delta(self, epsilon: float) -> DeltaInterval:
-        """δ at ε ≥ 0.
-
-        Raises:
-            ValueError: if ``epsilon`` is negative or not finite.
-        """
+        """δ at ε ≥ 0."""
         epsilon = checks.number("epsilon", epsilon, at_least=0)
         upper = lower = 0.0
         upper_name, lower_name = self._upper_name(self._method), "none"
@@ -218,9 +208,6 @@ class ShuffleAccountant:
         """Σ ε0 of all rounds: the ε at δ of a client that took part in each of them, if nobody is trusted.
 
         Infinite if a round has no finite ε0, or Σ δ0 of a client's reports exceeds ``delta``.
-
-        Raises:
-            ValueError: if ``delta`` is not in (0, 1).
         """
         return self._cap(checks.delta(delta))
 
@@ -231,9 +218,6 @@ class ShuffleAccountant:
 
         Costs one composition; where the history already ends with such a round, a few, and then next to
         nothing while that kind goes on.
-
-        Raises:
-            ValueError: as :meth:`step` and :meth:`epsilon`.
         """
         checks.target_epsilon(target_epsilon)
         checks.delta(delta)
@@ -295,11 +279,7 @@ class ShuffleAccountant:
         return min(amplified, last), last
 
     def bounds(self, delta: float) -> tuple[NamedBound, ...]:
-        """Every bound this package has of its own on ε at δ.
-
-        Raises:
-            ValueError: if ``delta`` is not in (0, 1).
-        """
+        """Every bound this package has of its own on ε at δ."""
         checks.delta(delta)
         if not self._rounds:
             return ()
@@ -735,13 +715,7 @@ def _stretch(fits: Callable[[int], bool], *, known_good: int) -> int:
 
 
 def sealed(*, version: int, method: Method, **kept: Any) -> dict[str, Any]:
-    """A state that says what it is for, and has a digest by which :func:`check_saved` knows it again.
-
-    Args:
-        version: of the state's format.
-        method: how the accountant composes.
-        kept: the history and what goes with it, as plain values.
-    """
+    """A state that says what it is for, and has a digest by which :func:`check_saved` knows it again."""
     state = {"version": version, "method": method, "neighbouring_relation": NEIGHBOURING_RELATION, **kept}
     return {**state, "digest": _digest(state)}
 
@@ -753,17 +727,11 @@ def _digest(state: Mapping[str, Any]) -> str:
 
 
 def check_saved(state: object, *, by: str, version: int, method: Method) -> None:
-    """Check what a saved state of an accountant says about itself.
-
-    Args:
-        state: what was saved in a checkpoint.
-        by: name of the accountant's class.
-        version: of states that it writes.
-        method: how it composes.
+    """Check what a saved state says about itself, of an accountant class of this name, version and method.
 
     Raises:
-        ValueError: if the state is of another version, method or neighbouring relation, or not as it was
-            written: a cohort that was halved, or a participant's round that is missing, would lower ε.
+        ValueError: if it is of another version, method or neighbouring relation, or not as it was written: a
+            cohort that was halved, or a participant's round that is missing, would lower ε.
     """
     saved = state if isinstance(state, Mapping) else {}
     if type(saved.get("version")) is not int or saved["version"] != version:

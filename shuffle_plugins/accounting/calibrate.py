@@ -83,15 +83,11 @@ def calibrate_local_epsilon(
 
     Args:
         target_epsilon: central ε, replace-one.
-        population: n, the number of clients.
         cohort: k, how many take part; see :class:`ShuffleRound`.
-        num_steps: number of rounds.
-        sampling: how cohorts are chosen.
         adversary: against whom the target must hold.
         mechanism: the randomizer's name; with another than ``"generic"``, ``blanket_factory`` is needed.
         blanket_factory: the randomizer's blanket at a given ε0.
         channel_fixed: whether one channel, fixed before the round, serves everybody.
-        method: how the costs of rounds are composed.
         records_per_client: m, the records that each client has; see :class:`SampledRecordsRound`.
         samples_per_client: s, the records that a client that takes part reports on.
 

@@ -1,8 +1,6 @@
 """From one (ε, δ) point of a shuffle to T rounds: amplification by sampling, then strong composition.
 
-This keeps one point of each round's privacy profile and forgets the rest, so it is far looser than composing
-privacy loss distributions or Rényi curves. It is how most papers compose their bounds. An argument outside of
-the range given for it raises ``ValueError``.
+It is how most papers compose their bounds, and far looser than composing losses or Rényi curves.
 """
 
 from __future__ import annotations
@@ -14,12 +12,7 @@ from shuffle_plugins.core import checks
 
 
 def check_rounds(*, local_epsilon: float, population: int, cohort: int, num_steps: int, delta: float) -> None:
-    """Refuse a question about T rounds of k of n clients that makes no sense.
-
-    Args:
-        population: n ≥ 1, the number of clients.
-        cohort: k in [1, n], reports shuffled together; k = n is full participation.
-    """
+    """Refuse a question about T rounds of k of n clients that makes no sense."""
     checks.number("local_epsilon", local_epsilon, above=0)
     checks.whole("population", population)
     checks.whole("cohort", cohort, at_most=population)
