@@ -116,7 +116,7 @@ def _aggregated(aggregator: VerifyingAggregator, request: AggregateRequest) -> A
     answer = _added(aggregator, request)
     _log_rejected(answer.rejected.values())
     if answer.total:
-        _log.info("shuffle: %d clients are added up", request.count - len(answer.rejected))
+        _log.info("shuffle: the seeds of %d clients are added up", request.count - len(answer.rejected))
     return replace(answer, signature=aggregator.sign(request.said(answer)))
 
 
