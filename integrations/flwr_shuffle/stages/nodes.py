@@ -116,7 +116,8 @@ def _aggregated(aggregator: VerifyingAggregator, request: AggregateRequest) -> A
     answer = _added(aggregator, request)
     _log_rejected(answer.rejected.values())
     if answer.total:
-        _log.info("shuffle: %d clients are added up", request.count - len(answer.rejected))
+        what = "%d clients whose proofs hold" if request.largest else "the seeds of %d clients"
+        _log.info(f"shuffle: {what} are added up", request.count - len(answer.rejected))
     return replace(answer, signature=aggregator.sign(request.said(answer)))
 
 
