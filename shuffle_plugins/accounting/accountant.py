@@ -454,7 +454,7 @@ class ShuffleAccountant:
             raise ValueError(
                 f"no ε at δ={delta:g}: the reports' own δ0 and cut tails add up to {own:.3g} for one client, "
                 f"and to {self._replacement.charge(0.0):.3g} with pure randomizers instead of (ε0, δ0) ones; "
-                "use a smaller δ0 (more noise), fewer rounds, or a larger δ"
+                f"use a smaller δ0 (more noise), fewer rounds, or a larger δ{self._remedies()}"
             )
         if tightest[0] == math.inf:
             raise ValueError(
@@ -463,6 +463,9 @@ class ShuffleAccountant:
                 "more coins or shares, more noise, fewer rounds, or a larger δ"
             )
         return tightest
+
+    def _remedies(self) -> str:
+        return "".join(f"; {each}" for each in dict.fromkeys(one.remedy for one in self._rounds) if each)
 
     def _certified(self, delta: float) -> tuple[float, str]:
         """The least certified ε and its bound's name; infinite if there is none."""
@@ -483,7 +486,6 @@ class ShuffleAccountant:
         found = [(self._cap(delta), _NO_AMPLIFICATION)]
         if self._method == "pld":
             found.append((self._by_losses(delta), name))
-            found.extend(self._without_losses(delta))
         if self._takes_orders or found[-1][0] == math.inf:
             try:
                 laws, steps = self._upper_laws()
@@ -492,11 +494,6 @@ class ShuffleAccountant:
             orders = RenyiComposition(laws, steps)
             found.append((self._replacement.epsilon(orders, delta), self._upper_name("rdp")))
         return min(found)
-
-    def _without_losses(self, delta: float) -> Iterator[tuple[float, str]]:
-        """Bounds that a single round has of its own."""
-        if self._steps == [1] and not self._replacement.distance:
-            yield from self._rounds[0].single_bounds(delta)
 
     def _by_losses(self, delta: float) -> float:
         """Certified ε by privacy losses; infinite if floats or one grid cannot hold them all."""

@@ -14,7 +14,7 @@ from scipy import special
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Adversary, PrivacyTarget, Sampling, SumRound
-from shuffle_plugins.accounting.pairs.gaussian_cover import (
+from shuffle_plugins.accounting.pairs.noise import (
     FEWEST_COMPARED,
     FEWEST_TRIALS,
     LONG_ROUNDOFF,

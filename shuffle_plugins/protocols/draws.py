@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shuffle_plugins.accounting.pairs.gaussian_cover import DRAWN_REACH
+from shuffle_plugins.accounting.pairs.noise import DRAWN_REACH
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.randomness import PROBABILITY_BITS, WHOLE, Randomness, secure

@@ -20,7 +20,7 @@ from shuffle_plugins.accounting.losses.distribution import (
 from shuffle_plugins.accounting.numerics.binomial import TAIL
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.pairs.bits import has_leaning_instance, leaning_instance
-from shuffle_plugins.accounting.pairs.gaussian_cover import (
+from shuffle_plugins.accounting.pairs.noise import (
     DRAWN_REACH,
     GaussianCover,
     ScoreCover,

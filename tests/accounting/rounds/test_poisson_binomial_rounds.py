@@ -13,7 +13,7 @@ from shuffle_plugins.accounting import PoissonBinomialRound, Round, Sampling, Sh
 from shuffle_plugins.accounting.losses.distribution import COARSE, FINE, SINGLE
 from shuffle_plugins.accounting.numerics.binomial import binomial_window, window_ends
 from shuffle_plugins.accounting.pairs.bits import _reach, has_leaning_instance, leaning_instance
-from shuffle_plugins.accounting.pairs.gaussian_cover import (
+from shuffle_plugins.accounting.pairs.noise import (
     CUT_TAIL,
     _binomial,
     _fewest_coins,

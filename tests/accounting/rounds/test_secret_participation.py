@@ -18,7 +18,7 @@ from shuffle_plugins.accounting import (
     Tag,
     TaggedRound,
 )
-from shuffle_plugins.accounting.pairs.gaussian_cover import gaussian_profile, participation_profile
+from shuffle_plugins.accounting.pairs.noise import gaussian_profile, participation_profile
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.protocols import BallSum, HistogramSum, ScalarSum, VectorSum
 

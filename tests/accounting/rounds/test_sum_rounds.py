@@ -14,7 +14,7 @@ from scipy.stats import binom, norm
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound, SumRound
 from shuffle_plugins.accounting.losses.distribution import COARSE, FINE
-from shuffle_plugins.accounting.pairs.gaussian_cover import (
+from shuffle_plugins.accounting.pairs.noise import (
     _cell_mass,
     _left_out,
     _three_points,

@@ -824,7 +824,7 @@ def test_the_log_says_which_aggregator_dropped_what(run: SharedRun, caplog: pyte
     replies = run.answers(instruction)
     _damaged(replies[2])
     assert run.collect(replies, instruction).total is not None
-    assert f"shuffle: aggregator {run.nodes[1]} dropped 1 envelopes\n" in caplog.text
+    assert f"shuffle: aggregator {run.nodes[1]} dropped envelopes: 1\n" in caplog.text
     assert f"shuffle: aggregator {run.nodes[0]} dropped" not in caplog.text
 
 

@@ -182,8 +182,8 @@ def test_all_datasets_are_below_the_worst_mix(name: str, population: int, cohort
             worst = np.maximum(worst, [hockey_stick(p, q, math.log(factor)) for factor in factors])
         assert np.all(worst <= bound + VIOLATION)
         assert worst[0] > 0.3 * bound[0]
-        shares, left_out = pair.shares()
-        computed = others_module._profile(shares, np.log(factors), smoothing=1e-3)
+        buckets, left_out = pair.buckets()
+        computed = others_module._profile(pair, buckets, np.log(factors), smoothing=1e-3)
         inside = pair.largest_ratio > factors
         assert np.all(bound[inside] <= computed[inside] + left_out)
 

@@ -1,10 +1,10 @@
-"""Binomial noise is a post-processing of Gaussian noise, up to a distance that is computed.
+"""The noise of sums: fair coins through the Gaussian that covers them, and crowds' bits.
 
 Sums in the shuffle model get their noise from fair coins of many clients: Bin(M, ½). A channel that commutes
 with integer shifts takes a Gaussian to nearly that. So an integer query with binomial noise is, up to total
 variation ``distance``, a function of the same query with Gaussian noise, whose variance s² is less than M/4
-by a share of about 1.8/√M: all that is known of the Gaussian mechanism holds for it. Construction and proof:
-``docs/proofs/sums.md``, "The cover". The distance is summed over all outcomes, not taken from an expansion.
+by a share of about 1.8/√M (``docs/proofs/sums.md``, "The cover"). What a crowd's bits of any probabilities
+are worth to each of them is compared with a Gaussian, too (``docs/proofs/counts.md``).
 """
 
 from __future__ import annotations
@@ -56,9 +56,6 @@ def gaussian_cover(trials: int) -> GaussianCover:
 
     Args:
         trials: M, the number of fair coins of honest clients, in [64, 1e15].
-
-    Raises:
-        ValueError: if ``trials`` is out of range.
     """
     if type(trials) is not int or not FEWEST_TRIALS <= trials <= MOST_TRIALS:
         raise ValueError(
@@ -139,11 +136,7 @@ def _cover(trials: int) -> GaussianCover:
 
 
 def _left_out(deviation: float) -> float:
-    """What :func:`_cell_mass` may be off by, over all cells together.
-
-    Its series ends before the tenth derivative of the density φ. Over all cells the largest of |φ⁽¹⁰⁾| add up
-    to at most E|He₁₀|/2h + E|He₁₁|, h half a cell, and E|He_n| ≤ √n! (Cauchy–Schwarz).
-    """
+    """What :func:`_cell_mass` may be off by, over all cells together."""
     half = 1 / (2 * deviation)
     mean, variation = math.sqrt(math.factorial(10)), math.sqrt(math.factorial(11))
     return half**10 / math.factorial(11) * (mean + 2 * half * variation)
@@ -338,9 +331,6 @@ def participation_profile(
         centre: how far a record is from the zero vector at most, in [μ/2, μ].
         participation: γ in (0, 1].
         cells: points for half a deviation of the noise.
-
-    Raises:
-        ArithmeticError: if the noise is so small that losses leave floating-point range.
     """
     gamma = participation
     count = math.ceil(2 * cells * (mu / 2 + _REACH))
@@ -410,9 +400,6 @@ def binomial_losses(
         shift: how far x and x' are apart, in steps of the lattice, at least 1.
         sampling_rate, resolution: as of :func:`gaussian_losses`.
         zero: steps from x' up to what is there if the client does not take part, in [0, shift].
-
-    Raises:
-        ArithmeticError: if no outcome of both is within floating-point range.
     """
     _, mass = binomial_window(trials, 0.5)
     if shift >= len(mass):
@@ -456,9 +443,6 @@ def score_cover(*, crowd: int, own: int, flip: float) -> ScoreCover:
         crowd: bits of other clients who follow the protocol.
         own: bits of the client itself; each of them moves.
         flip: q in (0, ½), the least probability of a one.
-
-    Raises:
-        ValueError: if so few others hide nobody.
     """
     if crowd < 1:
         raise ValueError("a client's bits that no others join hide nobody")
@@ -508,14 +492,7 @@ class _Law:
 
     @classmethod
     def of(cls, crowd: Floats, flip: float, *, first: int, lowest: float, highest: float) -> _Law:
-        """From the masses of the crowd's count.
-
-        Args:
-            crowd: masses of ``first``, ``first + 1``, …; log-concave, so that scores increase.
-            flip: q.
-            first: least count that is listed.
-            lowest, highest: counts that may be seen, the bit included; others are cut off.
-        """
+        """From the masses of the crowd's count."""
         gain = 1 - 2 * flip
         listed = np.flatnonzero(crowd > _LEAST)  # no gaps: the law is log-concave
         first, crowd = first + int(listed[0]), crowd[listed[0] : listed[-1] + 1]
@@ -536,11 +513,7 @@ class _Law:
         )
 
     def within(self, shift: float) -> bool:
-        """Whether the scores are below a Gaussian of this deviation, in convex order.
-
-        Between two scores E(S − x)₊ is a line, and the Gaussian's is above its tangent in the middle: so the
-        ends of the line are compared with that.
-        """
+        """Whether the scores are below a Gaussian of this deviation, in convex order."""
         x = self.score
         middle, half = (x[1:] + x[:-1]) / 2, (x[1:] - x[:-1]) / 2
         right = middle >= 0
@@ -567,11 +540,7 @@ def _gaussian_excess(x: Floats, deviation: float) -> tuple[Floats, Floats]:
 
 
 def _makeups(crowd: int, flip: float, *, own: int) -> Iterator[_Law]:
-    """Crowds of bits of the probabilities q and 1 − q, by how many there are of each, in buckets.
-
-    Of a bucket only the bits that all its crowds have are counted. Buckets lie symmetrically: exchanging
-    zeros and ones turns a bit with v = 1 in one of them into one with v = −1 in another.
-    """
+    """Crowds of bits of the probabilities q and 1 − q, by how many there are of each, in buckets."""
     half = np.unique(np.round(np.linspace(0, crowd / 2, _BUCKETS // 2 + 1)).astype(int))
     edges = np.unique(np.concatenate([half[:-1], [crowd // 2, crowd - crowd // 2], crowd - half[:-1]]))
     for least, most in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):

@@ -1,58 +1,17 @@
-"""What a loader says about a batch when it hands it out, and how used batches are recognised."""
+"""What is noticed of a model that trains: batches used again, and layers through which records meet."""
 
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules.batchnorm import _BatchNorm
 
-_rounds = itertools.count()
-_iterations = itertools.count()
 _FEW = 64  # references that are kept before expired ones are looked for
 _EARLIER = "_of_an_earlier_batch"
-
-
-def new_iteration() -> int:
-    """A number that no other iteration in this process has.
-
-    Samplers and batches that are announced by hand take theirs from here: under ``sampling="epoch"`` two
-    iterations of one number would be charged as one epoch.
-    """
-    return next(_iterations)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Delivery:
-    """One batch that a loader hands out: the records of one draw of the sampler (a round), or one of the
-    smaller physical batches into which ``BatchMemoryManager`` splits them.
-
-    Attributes:
-        rows: number of records in the batch, in this process; zero for an empty Poisson batch.
-        round: number of the draw that it belongs to; by default a new number.
-        part: its place among the round's physical batches, from 0.
-        parts: how many physical batches the round has; 1 unless ``BatchMemoryManager`` splits it.
-        iteration: number of the iteration over the sampler; by default a new number.
-        checksum: CRC-32 of the round's record numbers over all processes; processes compare it to check that
-            they are at the same draw.
-    """
-
-    rows: int
-    round: int = field(default_factory=lambda: next(_rounds))
-    part: int = 0
-    parts: int = 1
-    iteration: int = field(default_factory=new_iteration)
-    checksum: int = 0
-
-    @property
-    def last(self) -> bool:
-        """Whether this is the round's last physical batch."""
-        return self.part == self.parts - 1
 
 
 class StaleInputs:
@@ -106,11 +65,7 @@ class StaleInputs:
 
 
 class MixedRecords:
-    """Notices layers of a model through which the records of a batch reach one another, or the saved model.
-
-    Args:
-        module: the model.
-    """
+    """Notices layers through which the records of a batch reach one another, or the saved model."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
