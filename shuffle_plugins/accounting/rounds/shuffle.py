@@ -25,7 +25,7 @@ from shuffle_plugins.accounting.pairs.shuffle import (
     upper_pair,
     upper_pairs,
 )
-from shuffle_plugins.accounting.pairs.slots import SlotPair
+from shuffle_plugins.accounting.pairs.slots import SlotPair, few_outcomes
 from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.accounting.terms import Adversary, Sampling
 from shuffle_plugins.core import Flag, LocalEpsilon, in_range, one_of
@@ -219,8 +219,7 @@ class ShuffleRound(Round):
     @property
     @override
     def resolves_alone(self) -> bool:
-        blanket = self.effective_blanket
-        return not (blanket.high or blanket.edges or blanket.tail)
+        return all(isinstance(pair, SlotPair) and few_outcomes(pair) for pair in self._pairs())
 
     @property
     @override
