@@ -135,7 +135,7 @@ def _add_up(level: Tensor) -> tuple[Tensor, Tensor]:
 class SignRule(Ranged):
     """How a value v in [-1, 1] becomes a sign: plus exactly if a uniform 62-bit draw is below a threshold.
 
-    The threshold is that of ``random_signs`` (``mechanisms/signs/randomized_response.py``): an integer in
+    The threshold is that of ``random_signs`` (``mechanisms/sign_patterns.py``): an integer in
     [low, 2**62 - low] for every v, linear in v up to rounding in float64. Draw i of a keystream has coin
     i, plus 2**15, as its upper 16 bits and the lower 46 bits of refinement i as the rest
     (:meth:`~shuffle_plugins.randomness.chacha.Keystream.coins`,
