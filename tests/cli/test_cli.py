@@ -234,7 +234,7 @@ def test_mechanisms_compare_on_one_question(run: CommandLine) -> None:
     facts = {each["name"]: each for each in found if "variance" in each}
     assert facts["privunit"]["variance"] == pytest.approx(own["privunit"]["variance"] / 4)
     assert facts["linf-coordinate"]["radius"] == 0.5
-    errors = [each["variance"] for each in found if "variance" in each]
+    errors = [float(f"{each['variance']:.9g}") for each in found if "variance" in each]
     assert errors == sorted(errors)
     assert all(each["seconds"] is None for each in facts.values())
     assert "k-rr" not in facts
