@@ -92,6 +92,7 @@ class ShuffleAccountant:
         self._uppers: dict[float, tuple[float, str]] = {}
         self._allowance: _Allowance | None = None
         self._long = LossHistory(self._long_law)
+        self._long_reversed = LossHistory(lambda recorded: self._long_law(recorded).reversed())
         self._instances = _Instances()
 
     def __repr__(self) -> str:
@@ -136,11 +137,21 @@ class ShuffleAccountant:
                 f"this history is measured against the {self._rounds[0].adversary}; keep rounds measured "
                 f"against the {shuffle_round.adversary} in an accountant of their own"
             )
+        if self._rounds and self.neighbouring_relation != shuffle_round.neighbouring_relation:
+            raise ValueError(
+                f"the neighbours of this history are {self.neighbouring_relation}, of this round "
+                f"{shuffle_round.neighbouring_relation}: their ε do not add up; keep them in two accountants"
+            )
 
     @property
     def method(self) -> Method:
         """How upper bounds compose: ``"pld"`` or ``"rdp"``."""
         return self._method
+
+    @property
+    def neighbouring_relation(self) -> str:
+        """Which datasets are neighbours: replace-one, unless the rounds have another relation."""
+        return self._rounds[0].neighbouring_relation if self._rounds else NEIGHBOURING_RELATION
 
     @property
     def history(self) -> tuple[tuple[Round, int], ...]:
@@ -169,7 +180,13 @@ class ShuffleAccountant:
         checks.delta(delta)
         if not lower:
             upper, bound = self._certified(delta)
-            return EpsilonInterval.below(upper, bound=bound, delta=delta, adversary=self._adversary())
+            return EpsilonInterval.below(
+                upper,
+                bound=bound,
+                delta=delta,
+                adversary=self._adversary(),
+                neighbouring_relation=self.neighbouring_relation,
+            )
         found = self._epsilons.get(delta)
         if found is None:
             attained, certified = self._lower_epsilon(delta), self._upper_epsilon(delta)
@@ -182,7 +199,7 @@ class ShuffleAccountant:
                 lower=min(attained[0], certified[0]),
                 upper=certified[0],
                 delta=delta,
-                neighbouring_relation=NEIGHBOURING_RELATION,
+                neighbouring_relation=self.neighbouring_relation,
                 adversary=self._adversary(),
                 upper_bound=certified[1],
                 lower_bound=attained[1],
@@ -208,7 +225,7 @@ class ShuffleAccountant:
             lower=min(lower, upper),
             upper=upper,
             epsilon=epsilon,
-            neighbouring_relation=NEIGHBOURING_RELATION,
+            neighbouring_relation=self.neighbouring_relation,
             adversary=self._adversary(),
             upper_bound=upper_name,
             lower_bound=lower_name,
@@ -427,19 +444,30 @@ class ShuffleAccountant:
         resolution = _resolution_of(distinct)
         return [upper_losses(r, resolution) for r in distinct], list(distinct.values())
 
-    def _upper_composition(self) -> LossComposition:
-        if self._resolution is COARSE:
-            return LossComposition(self._rounds, self._steps, history=self._long)
-        return LossComposition(*self._upper_laws())
+    def _upper_compositions(self) -> Iterator[LossComposition]:
+        """The history composed; in both directions if a record that is added costs another ε than a removed one."""
+        if self._resolution is not COARSE:
+            laws, steps = self._upper_laws()
+            for each in _directions(laws):
+                yield LossComposition(each, steps)
+            return
+        yield LossComposition(self._rounds, self._steps, history=self._long)
+        if not self._long.total.symmetric:
+            yield LossComposition(self._rounds, self._steps, history=self._long_reversed)
+
+    def _upper_orders(self) -> Iterator[RenyiComposition]:
+        laws, steps = self._upper_laws()
+        for each in _directions(laws):
+            yield RenyiComposition(each, steps)
 
     def _composed_delta(self, epsilon: float) -> float:
         found = []
         if self._method == "pld":
             with suppress(ArithmeticError):  # rounds of very different scales share no grid
-                found.append(self._upper_composition().delta(epsilon))
+                found.append(max(each.delta(epsilon) for each in self._upper_compositions()))
         if not found or self._takes_orders:
             with suppress(ArithmeticError):  # losses beyond what floats can hold
-                found.append(RenyiComposition(*self._upper_laws()).delta(epsilon))
+                found.append(max(each.delta(epsilon) for each in self._upper_orders()))
         return min(found, default=1.0)
 
     @property
@@ -485,12 +513,9 @@ class ShuffleAccountant:
             found.append((self._by_losses(delta), name))
             found.extend(self._without_losses(delta))
         if self._takes_orders or found[-1][0] == math.inf:
-            try:
-                laws, steps = self._upper_laws()
-            except ArithmeticError:  # losses beyond what floats can hold
-                return min(found)
-            orders = RenyiComposition(laws, steps)
-            found.append((self._replacement.epsilon(orders, delta), self._upper_name("rdp")))
+            with suppress(ArithmeticError):  # losses beyond what floats can hold
+                bound = max(self._replacement.epsilon(each, delta) for each in self._upper_orders())
+                found.append((bound, self._upper_name("rdp")))
         return min(found)
 
     def _without_losses(self, delta: float) -> Iterator[tuple[float, str]]:
@@ -501,7 +526,7 @@ class ShuffleAccountant:
     def _by_losses(self, delta: float) -> float:
         """Certified ε by privacy losses; infinite if floats or one grid cannot hold them all."""
         try:
-            return self._replacement.epsilon(self._upper_composition(), delta)
+            return max(self._replacement.epsilon(each, delta) for each in self._upper_compositions())
         except ArithmeticError:
             return math.inf
 
@@ -524,6 +549,12 @@ class ShuffleAccountant:
             if best >= _CLOSED * most:
                 break
         return best, best_name
+
+
+def _directions(laws: list[PrivacyLossDistribution]) -> Iterator[list[PrivacyLossDistribution]]:
+    yield laws
+    if not all(law.symmetric for law in laws):
+        yield [law.reversed() for law in laws]
 
 
 class _Instances:
