@@ -88,7 +88,7 @@ def mix(*, count: int, size: int, later: bool, folder: str) -> dict[str, Any]:
         state = Path(own) / "rounds"
         SpentTokens.create(state, public_key=_OWN_KEY.public.sealing)
         mixer = Mixer(key=_OWN_KEY, enrolled=enrolled, minimum=2, state=state)
-        mixer.spend(_CONTEXT)
+        mixer.spent.spend(_CONTEXT.token)
         first = MixedStatement(request=bytes(32), answered=count, count=count, outputs=bytes(32), masks=(0,))
         request = BatchRequest(
             context=_CONTEXT,

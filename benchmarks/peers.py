@@ -38,8 +38,8 @@ from rich.console import Console
 from rich.table import Table
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.mechanisms.categories.k_rr import ideal_k_ary_response
-from shuffle_plugins.mechanisms.noise.additive_law import gaussian_blanket
+from shuffle_plugins.mechanisms.noise_law import gaussian_blanket
+from shuffle_plugins.mechanisms.oracles import ideal_k_ary_response
 
 RESULTS = Path(__file__).parent / "results" / "peers.json"
 PATIENCE = 60

@@ -9,14 +9,14 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms import PrivUnit
-from shuffle_plugins.mechanisms.privunit.privunit_reports import Draws, dense_reports
-from shuffle_plugins.mechanisms.privunit.privunit_sum import ChunkedSum
+from shuffle_plugins.mechanisms.privunit import sum_of_units
 from shuffle_plugins.randomness import SecureRandomness
 
 CLIENTS = 256
@@ -39,7 +39,7 @@ def measure(repeats: int) -> dict[str, float]:
     rows = Rows([torch.randn(CLIENTS, width, generator=generator) for width in WIDTHS])
     source = SecureRandomness()
     mechanism = PrivUnit(local_epsilon=4.0, dim=rows.dim)
-    draws = Draws(along=torch.full((CLIENTS,), 0.01).double(), uniform=torch.zeros(CLIENTS, dtype=torch.bool))
+    along, plain = torch.full((CLIENTS,), 0.01).double(), torch.zeros(CLIENTS, dtype=torch.bool)
     weights = torch.rand(CLIENTS, generator=generator)
     vector = torch.randn(rows.dim, generator=generator)
     norms = rows.l2_norm()
@@ -50,14 +50,13 @@ def measure(repeats: int) -> dict[str, float]:
         "one normal vector": fastest(lambda: source.normal(rows.dim), repeats),
     }
     for chunk in CHUNKS:
-        grams = fastest(lambda chunk=chunk: ChunkedSum(rows, chunk=chunk), repeats)
-        ready = ChunkedSum(rows, chunk=chunk)
-        rest = fastest(lambda ready=ready: ready.sample(norms, draws=draws, randomness=source), repeats)
+        draw = partial(sum_of_units, rows, norms, along=along, plain=plain, chunk=chunk, randomness=source)
+        starts = range(0, CLIENTS, chunk)
+        grams = fastest(lambda c=chunk, s=starts: [rows.narrow(i, i + c).gram() for i in s], repeats)
         found[f"chunk {chunk}: Gram matrices"] = grams
-        found[f"chunk {chunk}: the rest"] = rest
+        found[f"chunk {chunk}: the rest"] = fastest(draw, repeats) - grams
     found["randomize_sum"] = fastest(lambda: mechanism.randomize_sum(rows, randomness=source), repeats)
-    literal = fastest(lambda: dense_reports(rows, norms, draws=draws, randomness=source).sum(dim=0), 1)
-    found["report by report"] = literal
+    found["report by report"] = fastest(lambda: mechanism.sum(mechanism.randomize(rows, clip=True)), 1)
     return found
 
 

@@ -30,12 +30,15 @@ from rich.table import Table
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound, compose_points
 from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS, bbg19, clones
 from shuffle_plugins.mechanisms import blanket as registered_blanket
-from shuffle_plugins.mechanisms.categories.hadamard_response import ideal_hadamard_response
-from shuffle_plugins.mechanisms.categories.k_rr import ideal_k_ary_response
-from shuffle_plugins.mechanisms.categories.local_hashing import ideal_local_hashing
-from shuffle_plugins.mechanisms.categories.subset_selection import ideal_subset_selection
-from shuffle_plugins.mechanisms.categories.unary_encoding import ideal_optimal_unary_encoding, ideal_rappor
-from shuffle_plugins.mechanisms.noise.additive_law import discrete_laplace_blanket, laplace_blanket
+from shuffle_plugins.mechanisms.noise_law import discrete_laplace_blanket, laplace_blanket
+from shuffle_plugins.mechanisms.oracles import (
+    ideal_hadamard_response,
+    ideal_k_ary_response,
+    ideal_local_hashing,
+    ideal_optimal_unary_encoding,
+    ideal_rappor,
+    ideal_subset_selection,
+)
 
 RESULTS = Path(__file__).parent / "results" / "published_grid.json"
 _DIGITS = 9

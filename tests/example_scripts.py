@@ -1,4 +1,4 @@
-"""Scripts of ``examples/`` as modules, and records that they can be run on."""
+"""Scripts as modules, and records that examples can be run on."""
 
 import importlib.util
 import sys
@@ -10,7 +10,20 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+
+
+def script(path: str) -> ModuleType:
+    """A script of this project, by its path, as a module."""
+    name = Path(path).stem
+    spec = importlib.util.spec_from_file_location(f"{name}_script", ROOT / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
 
 
 @contextmanager
@@ -18,12 +31,7 @@ def example_script(name: str) -> Iterator[ModuleType]:
     """``examples/NAME.py``, imported; inside, it can import the modules beside it."""
     sys.path.insert(0, str(EXAMPLES))
     try:
-        spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # dataclasses look their module up
-        spec.loader.exec_module(module)
+        module = sys.modules[name] = script(f"examples/{name}.py")
         yield module
     finally:
         sys.path.remove(str(EXAMPLES))

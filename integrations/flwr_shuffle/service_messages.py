@@ -109,12 +109,10 @@ class RoleQuestion(ServiceMessage):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRole(ServiceMessage):
-    """What a service node says of itself.
+    """What a service node says of itself, signed: the key to which clients seal, and the fewest reports that
+    it gives out.
 
-    Attributes:
-        public_key: key to which clients seal. The server never passes it on to clients.
-        minimum: fewest reports that the node gives out, or adds up.
-        signature: by the key that the server has pinned; also of the challenge and the node's id.
+    The server never passes the key on to clients. The signature also covers the challenge and the node's id.
     """
 
     public_key: Annotated[bytes, byte_string(KEY_BYTES)]
@@ -174,7 +172,6 @@ class Answer(ServiceMessage):
     """A service node's signed answer to a request of a round.
 
     Attributes:
-        token: of the round.
         rejected: which envelopes were dropped, by position, and why.
         refusal: why there is nothing else; None if there is.
         said: what a mixer has signed of a batch.
@@ -228,14 +225,13 @@ def read_answer(content: RecordDict, *, request: Request, verifying_key: bytes) 
 class MixMessage(ServiceMessage):
     """A piece of a batch on its way to a mix node, or the question for a part of what came out.
 
-    A batch travels in pieces; a small one in a single piece. The answer to the last piece holds what the
-    mixer has signed of the batch, and the first part of it.
+    The answer to the last piece holds what the mixer has signed of the batch, and the first part of it.
 
     Attributes:
         request: the batch.
         first: position of the first item among all, of the piece or of what is asked for.
-        items: the piece; empty to ask for a part of what came out.
         most: how many items are asked for, or may come with the answer to the last piece.
+        items: the piece; empty to ask for a part of what came out.
     """
 
     request: BatchRequest
@@ -265,10 +261,8 @@ class MixMessage(ServiceMessage):
     def read(self, content: RecordDict) -> Answer:
         """A mixer's answer: with ``said`` after the last piece, and with the items asked for.
 
-        Raises:
-            BatchRefused: as of :func:`read_answer`; NOT_PROVEN if the mixer did not sign it, for this very
-                request, or gives other items than those asked for.
-            ValueError: if it is anything else.
+        Errors as of :func:`read_answer`; NOT_PROVEN too if it is not signed for this very request, or has
+        other items.
         """
         answer = read_answer(content, request=self, verifying_key=self.request.verifying_key)
         if (answer.said is not None) != self.last:
@@ -302,13 +296,12 @@ class AggregateRequest(ServiceMessage):
 
     Attributes:
         step: what is asked for.
-        context, layout, aggregators: the round, its shares and its aggregators, as of :class:`SumTerms`.
         largest: the largest count that clients prove; 0 without proofs.
-        minimum: fewest clients of which the server wants a sum, at least 2.
-        commitments: digests of the clients' shares, 32 bytes each.
-        envelopes: the clients' seeds, sealed to this aggregator, in the same order.
+        minimum: fewest clients of which the server wants a sum.
+        commitments, envelopes: of each client, the digest of its share, and its seed sealed to this
+            aggregator.
         verify_key: for proofs to be verified; empty otherwise.
-        messages: of clients whose proofs hold, their verifier messages, in the same order.
+        messages: of clients whose proofs hold, their verifier messages.
     """
 
     step: Step
@@ -397,10 +390,7 @@ class AggregateRequest(ServiceMessage):
     def read(self, content: RecordDict, *, verifying_key: bytes) -> Answer:
         """An aggregator's answer, with what the step asks for.
 
-        Raises:
-            BatchRefused: as of :func:`read_answer`; NOT_PROVEN if the aggregator did not sign it, for this
-                very request.
-            ValueError: if it is anything else.
+        Errors as of :func:`read_answer`; NOT_PROVEN too if it is not signed for this very request.
         """
         answer = read_answer(content, request=self, verifying_key=verifying_key)
         if not self.said(answer).holds(answer.signature, verifying_key=verifying_key):

@@ -152,10 +152,8 @@ class SimulatedNodes:
 
 @contextmanager
 def _made(folder: Path) -> Iterator[Path | None]:
-    """An empty folder to fill, which becomes ``folder`` as a whole; None if that is there already.
-
-    Nodes of a simulation are processes that begin together. Whoever is first has made it; the others' keys
-    are thrown away.
+    """An empty folder to fill, which becomes ``folder`` as a whole; None if another process has made it
+    already.
     """
     if folder.is_dir():
         yield None

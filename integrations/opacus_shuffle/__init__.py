@@ -8,10 +8,12 @@ neighbours at fixed population.
 from shuffle_plugins.core import advised, face
 
 with advised("opacus"):
+    from opacus.utils import batch_memory_manager
+
     from opacus_shuffle.accountants import register_accountants
-    from opacus_shuffle.loaders import announce_physical_batches
+    from opacus_shuffle.loaders import wrap_data_loader
 
 register_accountants()
-announce_physical_batches()
+batch_memory_manager.wrap_data_loader = wrap_data_loader
 
 __getattr__, __dir__, __all__ = face(__name__, __file__, extra="opacus")

@@ -1,20 +1,25 @@
-"""Opacus accountants for the subsampled shuffle model: shells around ``ShuffleAccountant``."""
+"""Opacus accountants for the subsampled shuffle model, and the step hooks that record rounds in them."""
 
 from __future__ import annotations
 
+import inspect
+import logging
 import math
 import sys
+import time
+import uuid
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NoReturn
 
 import opacus
-from opacus.accountants import create_accountant, register_accountant
+from opacus.accountants import IAccountant, create_accountant, register_accountant
+from typing_extensions import override
 
 from opacus_shuffle.errors import PrivacyBudgetExceeded, ShufflePrivacyError, checked, warn_caller
-from opacus_shuffle.hooks import AccountingHook, RoundAccountant
-from opacus_shuffle.optimizer import ShuffleMixin
 from shuffle_plugins.accounting import (
     NEIGHBOURING_RELATION,
     EpsilonInterval,
@@ -24,6 +29,10 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.core import checks
 
+_logger = logging.getLogger(__name__)
+_SECONDS = 10  # between two lines about progress
+_recorded: dict[str, int] = {}  # by run, the most rounds that this process has recorded
+
 _NEEDS_ROUND = (
     "a noise multiplier and a sample rate do not determine the cost of a shuffled round: it depends on ε0, "
     "n, k and the randomizer. Train with opacus_shuffle.PrivacyEngine, attach get_optimizer_hook_fn to a "
@@ -31,7 +40,26 @@ _NEEDS_ROUND = (
 )
 
 
-class SubsampledShuffleAccountant(RoundAccountant):
+class AccountingHook(ABC):
+    """A step hook that records the round about to be released.
+
+    The optimizer releases nothing unless one is attached.
+    """
+
+    @abstractmethod
+    def __call__(self, optimizer: Any) -> None:
+        """Record ``optimizer.round``, or raise to refuse it."""
+
+    def released(self, *, at_least: int = 0) -> int:
+        """How many rounds were released, as far as it knows; 0 if it keeps no history.
+
+        Args:
+            at_least: so many were, by an optimizer whose state was loaded; it takes note of that.
+        """
+        return 0
+
+
+class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
     """What the accountants share; every number is :class:`ShuffleAccountant`'s own.
 
     Neighbouring relation: replace-one at fixed population, against an observer of the model. Opacus's own
@@ -43,13 +71,16 @@ class SubsampledShuffleAccountant(RoundAccountant):
 
     def __init__(self) -> None:
         self._core = self.core_type(method=self.method)
+        self._run = uuid.uuid4().hex
         self._budget: _Budget | None = None
         self._unrecorded = 0
 
+    @override
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self):,} rounds>"
 
     @classmethod
+    @override
     def mechanism(cls) -> str:
         """The name under which Opacus's registry knows this class."""
         return f"subsampled_shuffle_{cls.method}"
@@ -87,8 +118,7 @@ class SubsampledShuffleAccountant(RoundAccountant):
     def released(self, *, at_least: int = 0) -> int:
         """How many rounds were released, as far as is known: those recorded, and those known to be missing.
 
-        Args:
-            at_least: so many were. If that is news, the history is marked, and a warning says so.
+        If that ``at_least`` so many were is news, the history is marked, and a warning says so.
         """
         missing = at_least - len(self)
         if missing > self._unrecorded:
@@ -101,25 +131,16 @@ class SubsampledShuffleAccountant(RoundAccountant):
         return len(self) + self._unrecorded
 
     def record(self, new_round: Round, num_steps: int = 1) -> None:
-        """Record rounds that are about to be released.
-
-        Args:
-            new_round: what one round reveals.
-            num_steps: how many such rounds, at least 1.
-
-        Raises:
-            ValueError: if ``num_steps`` is not a positive integer.
-        """
+        """Record ``num_steps`` rounds that are about to be released."""
         self._core.step(new_round, num_steps=num_steps)
+        _recorded[self._run] = max(len(self), _recorded.get(self._run, 0))
 
+    @override
     def step(self, *, noise_multiplier: float, sample_rate: float) -> NoReturn:
-        """Refuse: Opacus's two numbers do not determine a shuffled round's cost. See :meth:`record`.
-
-        Raises:
-            ShufflePrivacyError: always.
-        """
+        """Refuse: Opacus's two numbers do not determine a shuffled round's cost. See :meth:`record`."""
         raise ShufflePrivacyError(_NEEDS_ROUND)
 
+    @override
     def get_epsilon(self, delta: float) -> float:
         """Certified upper bound on ε at δ in (0, 1) for all recorded rounds, 0.0 without any."""
         return float(self.get_epsilon_interval(delta).upper)
@@ -134,11 +155,11 @@ class SubsampledShuffleAccountant(RoundAccountant):
         What ``core.would_exceed`` compares with its target.
         """
         probe = self.core_type(method=self.method)
-        for recorded, steps in self._core.history:
+        for recorded, steps in [*self._core.history, (new_round, num_steps)]:
             probe.step(recorded, num_steps=steps)
-        probe.step(new_round, num_steps=num_steps)
         return probe.epsilon(target_delta, lower=False).upper
 
+    @override
     def __len__(self) -> int:
         """Number of rounds recorded so far: optimization steps, or epochs under ``sampling="epoch"``."""
         return self._core.num_steps
@@ -147,12 +168,11 @@ class SubsampledShuffleAccountant(RoundAccountant):
         """Always true: an accountant without history is still an accountant."""
         return True
 
+    @override
     def get_optimizer_hook_fn(
         self, sample_rate: float, *, target_epsilon: float | None = None, target_delta: float | None = None
     ) -> Callable[[Any], None]:
-        """A hook that records what a shuffle optimizer is about to release.
-
-        It reads the round off the optimizer afresh at every step.
+        """A hook that records what a shuffle optimizer is about to release, read off it at every step.
 
         Args:
             sample_rate: k / n; refused at the first step if the optimizer's own differs.
@@ -168,12 +188,15 @@ class SubsampledShuffleAccountant(RoundAccountant):
             _refuse_other_optimizers(caller.f_locals["optimizer"])
         if (target_epsilon is None) != (target_delta is None):
             raise ShufflePrivacyError("a budget needs both target_epsilon and target_delta")
-        budget: _Budget | None = None
+        self._budget = None
         if target_epsilon is not None and target_delta is not None:
-            budget = _Budget(target_epsilon=target_epsilon, target_delta=target_delta)
-        self._budget = budget
-        return _RecordRound(accountant=self, sample_rate=sample_rate, budget=budget)
+            self._budget = _Budget(
+                checked(checks.target_epsilon, target_epsilon),
+                checked(checks.delta, target_delta, name="target_delta"),
+            )
+        return _RecordRound(accountant=self, sample_rate=sample_rate, budget=self._budget)
 
+    @override
     def state_dict(self, destination: MutableMapping[str, Any] | None = None) -> MutableMapping[str, Any]:
         """State as plain tuples, numbers and strings, so that a checkpoint loads under ``weights_only=True``.
 
@@ -185,25 +208,26 @@ class SubsampledShuffleAccountant(RoundAccountant):
         destination["history"] = self.history
         destination["mechanism"] = self.mechanism()
         destination["neighbouring_relation"] = NEIGHBOURING_RELATION
+        destination["run"] = self._run
         destination["unrecorded"], destination["warnings"] = self._unrecorded, self.warnings
         if self._budget is not None:
-            destination["target"] = (
-                float(self._budget.target_epsilon),
-                float(self._budget.target_delta),
-            )
+            destination["target"] = (self._budget.epsilon, self._budget.delta)
         return destination
 
+    @override
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Replace the history by a saved one; on failure the present one stays.
 
         Raises:
-            ValueError: if the state is empty, of another accountant, or damaged, or lacks rounds that are
-                recorded here: those were released and stay spent.
+            ShufflePrivacyError: if the state is empty, of another accountant, or damaged, or lacks rounds
+                that are recorded here, or that its own run has recorded in this process since it was saved:
+                those were released and stay spent.
         """
         core = self.continued(state_dict)
         told = checked(checks.whole, "unrecorded", state_dict.get("unrecorded", 0), at_least=0)
         # What the loaded history has more was missing until now.
         self._core, self._unrecorded = core, max(told, self.released() - core.num_steps)
+        self._run = state_dict["run"]
 
     def _read_state(self, state_dict: Mapping[str, Any]) -> ShuffleAccountant:
         if not isinstance(state_dict, Mapping) or not state_dict:
@@ -214,7 +238,7 @@ class SubsampledShuffleAccountant(RoundAccountant):
                 f"a history of {mechanism!r} cannot be continued by {self.mechanism()!r}: create the engine "
                 "with the accountant that wrote the checkpoint"
             )
-        missing = {"history", "mechanism", "neighbouring_relation"} - set(state_dict)
+        missing = {"history", "mechanism", "neighbouring_relation", "run"} - set(state_dict)
         if missing:
             raise ShufflePrivacyError(f"the accountant's state lacks {sorted(missing)}")
         if state_dict["neighbouring_relation"] != NEIGHBOURING_RELATION:
@@ -237,14 +261,8 @@ class SubsampledShuffleAccountant(RoundAccountant):
     def changes(self, state_dict: Mapping[str, Any], *, next_round: Round | None) -> list[str]:
         """What a run that goes on from a saved history would do otherwise than it did before, in words.
 
-        ε counts both sides of a change rightly; it is just seldom meant.
-
-        Args:
-            state_dict: the saved state.
-            next_round: what the next step reveals, if known.
-
-        Raises:
-            ValueError: as :meth:`load_state_dict`.
+        ε counts both sides of a change rightly; it is just seldom meant. ``next_round`` is what the next step
+        reveals, if known.
         """
         history = self._read_state(state_dict).history
         found = []
@@ -256,17 +274,14 @@ class SubsampledShuffleAccountant(RoundAccountant):
         return found
 
     def continued(self, state_dict: Mapping[str, Any]) -> ShuffleAccountant:
-        """What :meth:`load_state_dict` would load; nothing is loaded.
-
-        Raises:
-            ValueError: as there.
-        """
+        """What :meth:`load_state_dict` would load, or refuse; nothing is loaded."""
         core = self._read_state(state_dict)
-        if not begins_with(core, self._core):
+        if not begins_with(core, self._core) or core.num_steps < _recorded.get(state_dict["run"], 0):
             raise ShufflePrivacyError(
-                "rounds are recorded here that the saved history does not hold; loading it would report ε "
-                "without them. To go back to earlier weights, load only those "
-                "(module.load_state_dict(checkpoint['module_state_dict'])); to resume a run, use a new engine"
+                "rounds were recorded, here or by the run that was saved, that the saved history does not "
+                "hold; loading it would report ε without them. To go back to earlier weights, load only "
+                "those (module.load_state_dict(checkpoint['module_state_dict'])), and the newest history; to "
+                "resume a run, use a new engine"
             )
         return core
 
@@ -314,27 +329,14 @@ def begins_with(core: ShuffleAccountant, earlier: ShuffleAccountant) -> bool:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Budget:
-    target_epsilon: float
-    target_delta: float
-
-    def __post_init__(self) -> None:
-        checked(checks.target_epsilon, self.target_epsilon)
-        checked(checks.delta, self.target_delta, name="target_delta")
-
-    def check(self, accountant: SubsampledShuffleAccountant, new_round: Round) -> None:
-        if accountant.core.would_exceed(
-            new_round, target_epsilon=self.target_epsilon, delta=self.target_delta
-        ):
-            raise PrivacyBudgetExceeded(
-                f"step {len(accountant) + 1} would take ε over {self.target_epsilon} at "
-                f"δ={self.target_delta} (replace-one): stop training here, or agree on a larger budget"
-            )
+    epsilon: float
+    delta: float
 
 
 def _refuse_other_optimizers(optimizer: object) -> None:
-    if not isinstance(optimizer, ShuffleMixin):
+    if not isinstance(getattr(optimizer, "round", None), Round):
         raise ShufflePrivacyError(
             f"{type(optimizer).__name__} does not randomise locally, so a shuffle accountant cannot say what "
             "it costs. Use opacus_shuffle.PrivacyEngine, or wrap the optimizer in ShuffleDPOptimizer"
@@ -347,30 +349,95 @@ class _RecordRound(AccountingHook):
     sample_rate: float
     budget: _Budget | None
 
+    @override
     def released(self, *, at_least: int = 0) -> int:
-        """As the accountant's."""
         return self.accountant.released(at_least=at_least)
 
+    @override
     def __call__(self, optimizer: Any) -> None:
         _refuse_other_optimizers(optimizer)
-        new_round = optimizer.round
+        new_round, budget = optimizer.round, self.budget
         # Not the round's own rate: with dishonest clients a round is charged as a draw from fewer people.
         if not math.isclose(self.sample_rate, optimizer.sample_rate, rel_tol=1e-12):
             raise ShufflePrivacyError(
                 f"the hook was made for sample_rate={self.sample_rate!r}, the optimizer draws k/n = "
                 f"{optimizer.sample_rate!r}. Pass sample_rate=k / n, not 1 / len(data_loader)"
             )
-        if self.budget is not None:
-            self.budget.check(self.accountant, new_round)
+        if budget is not None and self.accountant.core.would_exceed(
+            new_round, target_epsilon=budget.epsilon, delta=budget.delta
+        ):
+            raise PrivacyBudgetExceeded(
+                f"step {len(self.accountant) + 1} would take ε over {budget.epsilon} at δ={budget.delta} "
+                "(replace-one): stop training here, or agree on a larger budget"
+            )
         self.accountant.record(new_round)
 
 
-def register_accountants() -> None:
-    """Make the accountants known to Opacus by name; harmless to repeat.
+@dataclass(frozen=True, kw_only=True)
+class PaidEpoch:
+    """An epoch, one iteration over the loader, that these hooks have recorded as one round."""
 
-    Raises:
-        ShufflePrivacyError: if another package's accountant has the name.
-    """
+    iteration: int
+    round: Round
+    hooks: tuple[AccountingHook, ...] = ()
+
+    def recorded_by(self, hook: AccountingHook, optimizer: Any, *, iteration: int) -> PaidEpoch:
+        """Have the hook record the epoch, unless it did before; another iteration is a new epoch.
+
+        Raises:
+            ShufflePrivacyError: if the round changed within the epoch.
+        """
+        if iteration != self.iteration:
+            hook(optimizer)
+            return PaidEpoch(iteration=iteration, round=optimizer.round, hooks=(hook,))
+        if optimizer.round != self.round:
+            raise ShufflePrivacyError(
+                "the randomizer changed within an epoch, which is accounted for as one round of one "
+                "randomizer. Change it after the last step of an epoch, or begin a new iteration over the "
+                "loader, which is a new epoch"
+            )
+        if any(hook is other for other in self.hooks):
+            return self
+        hook(optimizer)
+        return replace(self, hooks=(*self.hooks, hook))
+
+
+class StepLog:
+    """A step hook that logs at level INFO, every ten seconds at most, how far training has come."""
+
+    def __init__(self, *, num_steps: int | None) -> None:
+        self._of = "" if num_steps is None else f" of {num_steps:,}"
+        self._steps = 0
+        self._begun = self._told = time.monotonic()
+
+    def __call__(self, _: Any) -> None:
+        """Count a step."""
+        self._steps += 1
+        now = time.monotonic()
+        if now >= self._told + _SECONDS:
+            self._told = now
+            _logger.info("step %s%s, after %.0f s", f"{self._steps:,}", self._of, now - self._begun)
+
+
+def refuse_other_accountants(hook: Callable[[Any], None]) -> None:
+    """Refuse a step hook that feeds an accountant of Opacus's: of Gaussian noise, add/remove neighbours."""
+    if isinstance(hook, AccountingHook):
+        return
+    owners = [getattr(hook, "__self__", None)]
+    with suppress(TypeError, ValueError):  # not a Python function, or a variable of it has no value yet
+        owners += inspect.getclosurevars(hook).nonlocals.values()
+    for owner in owners:
+        # A hook may read one of our accountants, to log ε; they refuse two numbers by themselves.
+        if isinstance(owner, IAccountant) and not isinstance(owner, SubsampledShuffleAccountant):
+            raise ShufflePrivacyError(
+                f"{type(owner).__name__} accounts for Gaussian noise under Poisson sampling, which these "
+                "rounds are not: attach get_optimizer_hook_fn(sample_rate=k / n) of a "
+                "SubsampledShufflePLDAccountant, or use opacus_shuffle.PrivacyEngine"
+            )
+
+
+def register_accountants() -> None:
+    """Make the accountants known to Opacus by name, unless another package's have it; harmless to repeat."""
     for cls in (SubsampledShuffleRDPAccountant, SubsampledShufflePLDAccountant, Girgis2021Accountant):
         name = cls.mechanism()
         try:

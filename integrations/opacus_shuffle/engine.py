@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Mapping, MutableMapping, Sequence, Sized
 from dataclasses import dataclass, fields
-from typing import IO, Any, BinaryIO, Literal, Self
+from typing import IO, Any, BinaryIO, Literal, Self, TypedDict, Unpack
 
 import opacus
 import torch
@@ -21,27 +21,21 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from opacus_shuffle.accountants import SubsampledShuffleAccountant, begins_with
-from opacus_shuffle.calibration import Run, refuse_spent_delta
-from opacus_shuffle.clipping import AdaptiveClipping, ClippedBall, clipping_of, positive
-from opacus_shuffle.distributed import (
-    DistributedShuffleDPOptimizer,
-    common_randomness,
-    require_distinct_streams,
-)
+from opacus_shuffle.accountants import StepLog, SubsampledShuffleAccountant, begins_with
 from opacus_shuffle.errors import ShufflePrivacyError, checked, warn_caller
-from opacus_shuffle.hooks import StepLog
-from opacus_shuffle.loaders import population_and_cohort, with_sampler
-from opacus_shuffle.optimizer import ShuffleDPOptimizer, ShuffleMixin
-from opacus_shuffle.randomizers import DEFAULT_RANDOMIZER, Randomizer, SumBuilder
-from opacus_shuffle.samplers import (
-    CohortSampler,
-    EpochSampler,
-    FixedSizeSampler,
-    PoissonSampler,
-    rounds_in,
+from opacus_shuffle.loaders import SAMPLERS, population_and_cohort, rounds_in, seed_from, with_sampler
+from opacus_shuffle.optimizer import DistributedShuffleDPOptimizer, ShuffleDPOptimizer, ShuffleMixin
+from opacus_shuffle.runs import Run, TrainingPlan, refuse_spent_delta
+from opacus_shuffle.sums import (
+    DEFAULT_RANDOMIZER,
+    AdaptiveClipping,
+    ClippedBall,
+    Randomizer,
+    SumBuilder,
+    SumSetting,
+    clipping_of,
+    positive,
 )
-from opacus_shuffle.training_plan import TrainingPlan
 from shuffle_plugins.accounting import DataAccess, EpsilonInterval, PrivacyStatement, Sampling, Unit
 from shuffle_plugins.core import checks
 from shuffle_plugins.planning import ModelKind, TrainingRecipe, training_recipe
@@ -53,10 +47,6 @@ GradSampleMode = Literal["hooks", "functorch", "ew", "no_op"]
 SamplingName = Literal["without-replacement", "poisson", "epoch"]
 PrivateObjects = tuple[Any, ShuffleDPOptimizer | DistributedShuffleDPOptimizer, DataLoader[Any]]
 
-_SAMPLERS: dict[Sampling, type[CohortSampler]] = {
-    sampler.sampling: sampler for sampler in (FixedSizeSampler, PoissonSampler, EpochSampler)
-}
-_GRAD_SAMPLE_MODES = ("hooks", "functorch", "ew", "no_op")
 # Where rounds on a parameter are recorded. A parameter may outlive the engine that trained it.
 _books: MutableMapping[Tensor, SubsampledShuffleAccountant] = WeakTensorKeyDictionary()
 
@@ -84,14 +74,37 @@ _PASSED_OVER = (
     "the others, but which ones they were can be seen from the model: if that depended on the data, as in "
     "`if not isfinite(loss): continue`, no ε below covers it"
 )
-_NOT_CLIPPED = "unknown: this engine has made no optimizer private"
 _SEEDED = (
     "SeededRandomness was used: whoever knows or guesses the seed can undo the noise, and no ε below "
     "protects anybody"
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+class OpacusArguments(TypedDict, total=False):
+    """What scripts for Opacus may pass to ``make_private`` beside the options that mean more here.
+
+    Attributes:
+        poisson_sampling: True is ``sampling="poisson"``; False is ``"without-replacement"``, or ``"epoch"``
+            if ``sampling`` says so.
+        criterion: not used.
+        noise_generator: must stay None; ``randomness`` takes its place.
+        rand_on_empty: must stay False; an empty Poisson round is of no records, not of invented ones.
+        target_unclipped_quantile: with ``clipping="adaptive"``, as of :class:`AdaptiveClipping`; so are the
+            four that follow.
+    """
+
+    poisson_sampling: bool | None
+    criterion: nn.Module | None
+    noise_generator: None
+    rand_on_empty: bool
+    target_unclipped_quantile: float | None
+    clipbound_learning_rate: float | None
+    min_clipbound: float | None
+    max_clipbound: float | None
+    unclipped_num_std: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Settings:
     """What both ways to make an optimizer private have in common, checked; see ``make_private``."""
 
@@ -110,26 +123,27 @@ class _Settings:
     randomness: Randomness | None
 
     @classmethod
-    def of(cls, method: str, arguments: Mapping[str, Any]) -> Self:
-        """From all arguments of a method.
-
-        Raises:
-            TypeError: for a keyword argument that the method does not have.
-            ShufflePrivacyError: if one is refused, or two contradict each other.
-        """
-        for name in arguments["unknown"]:
+    def of(cls, method: str, arguments: Mapping[str, Any], opacus_own: Mapping[str, Any]) -> Self:
+        """From all arguments of a method; it refuses unknown ones, and two that contradict each other."""
+        for name in opacus_own.keys() - OpacusArguments.__annotations__.keys():
             hint = ": the noise that meets the target is found" if name == "noise_multiplier" else ""
             raise TypeError(f"{method}() got an unexpected keyword argument {name!r}{hint}")
-        _refuse_other_meanings(
-            noise_generator=arguments["noise_generator"], rand_on_empty=arguments["rand_on_empty"]
-        )
-        clipping = clipping_of(
-            arguments["clipping"],
-            **{field.name: arguments[field.name] for field in fields(AdaptiveClipping)},
-        )
-        sampling = _chosen_sampling(arguments["sampling"], poisson_sampling=arguments["poisson_sampling"])
-        given = {field.name: arguments[field.name] for field in fields(cls)}
-        return cls(**{**given, "clipping": clipping, "sampling": sampling})
+        if opacus_own.get("noise_generator") is not None:
+            raise ShufflePrivacyError(
+                "noise_generator is not used, since coins come from a cryptographic generator: leave it out, "
+                "or repeat a run with randomness=SeededRandomness(seed) of shuffle_plugins.randomness"
+            )
+        if opacus_own.get("rand_on_empty", False) is not False:
+            raise ShufflePrivacyError(
+                "rand_on_empty=True puts an invented record into an empty Poisson batch, and a round's "
+                "records must be the data set's: leave it out. An empty round releases noise alone"
+            )
+        adaptive = {each.name: opacus_own.get(each.name) for each in fields(AdaptiveClipping)}
+        given = {each.name: arguments[each.name] for each in fields(cls)} | {
+            "clipping": clipping_of(arguments["clipping"], **adaptive),
+            "sampling": _chosen_sampling(arguments["sampling"], opacus_own.get("poisson_sampling")),
+        }
+        return cls(**given)
 
     @property
     def distributed(self) -> bool:
@@ -138,25 +152,15 @@ class _Settings:
             self.module, (DifferentiallyPrivateDistributedDataParallel, DistributedDataParallel)
         )
 
-    @property
-    def trained(self) -> list[nn.Parameter]:
-        """The parameters that the optimizer trains."""
-        return [p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad]
-
     def population_and_cohort(
         self, *, secure_mode: bool, accountant: SubsampledShuffleAccountant
     ) -> tuple[int, int]:
-        """n and k, after checks of the objects.
-
-        Raises:
-            ShufflePrivacyError: if gradients of single samples of the whole model cannot be had, the loader's
-                batches cannot be drawn anew, or model or loader have rounds in another accountant.
-        """
-        if self.grad_sample_mode not in _GRAD_SAMPLE_MODES:
+        """n and k, after checks of the objects."""
+        modes = GradSampleMode.__args__  # type: ignore[attr-defined]
+        if self.grad_sample_mode not in modes:
             raise ShufflePrivacyError(
                 f"grad_sample_mode {self.grad_sample_mode!r} does not give every sample's whole gradient, "
-                f"which the randomizer needs: use one of {_GRAD_SAMPLE_MODES}, and BatchMemoryManager to "
-                "save memory"
+                f"which the randomizer needs: use one of {modes}, and BatchMemoryManager to save memory"
             )
         if isinstance(self.module, (FSDPModule, FullyShardedDataParallel)):
             raise ShufflePrivacyError("sharded modules (FSDP) split a sample's gradient: use DDP")
@@ -203,14 +207,10 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 comparison ``"girgis-2021"``, Theorem 1 of that paper as published.
             secure_mode: coins and sampling come from a cryptographic generator either way; True also refuses
                 a seeded ``randomness``.
-
-        Raises:
-            ShufflePrivacyError: if the accountant is not one of these.
         """
         self._in_use = False
         self._doubts: tuple[str, ...] = ()  # what weakens a privacy statement
-        self._optimizer: ShuffleMixin | None = None
-        self._optimizers: tuple[ShuffleMixin, ...] = ()  # that one, and those of earlier calls
+        self._optimizers: tuple[ShuffleMixin, ...] = ()
         self._training_plan: TrainingPlan | None = None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Secure RNG turned off")
@@ -238,9 +238,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         """What the run will cost, how much of its target that is, and how noisy its steps will be; print it.
 
         As it was when the last call made an optimizer private.
-
-        Raises:
-            ShufflePrivacyError: before ``make_private`` or ``make_private_with_epsilon``.
         """
         if self._training_plan is None:
             raise ShufflePrivacyError(
@@ -262,23 +259,16 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         """Recommend batch size, steps, clipping and learning rate for a model and a target; ``print`` it.
 
         For a run by itself, without what this engine may have recorded already. The data set is asked for its
-        length and nothing else, so this costs no privacy. Pass the settings to the SGD optimizer, the loader
-        and ``make_private_with_epsilon`` (docs/guides/opacus.md, "Without tuning").
+        length and nothing else, so this costs no privacy (docs/guides/opacus.md, "Without tuning").
 
         Args:
             module: the model. If one ``nn.Linear`` holds all parameters to train, the recipe is that of a
                 linear classifier, whose rows must have length one; otherwise that of a network.
             dataset: the training set.
-            target_epsilon: ε of the whole run (replace-one).
-            target_delta: its δ, in (0, 1).
+            target_epsilon, target_delta: of the whole run (replace-one).
             randomizer: for one report per record, a registered randomizer of vectors in an ℓ2 ball, or
                 ``"best"`` for the best of them; or ``"vector-sum"``.
-            batch_size: records of a step, to choose it yourself.
-            num_steps: steps of the run, to choose it yourself.
-
-        Raises:
-            ValueError: if an argument is out of range, or nothing stays within the target.
-            ShufflePrivacyError: if the data set has no length.
+            batch_size, num_steps: to choose them yourself.
         """
         if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
             raise ShufflePrivacyError(
@@ -320,25 +310,16 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         max_grad_norm: float | Sequence[float],
         randomizer: Randomizer = DEFAULT_RANDOMIZER,
         sampling: SamplingName | None = None,
-        poisson_sampling: bool | None = None,
         clipping: str | AdaptiveClipping = "flat",
-        target_unclipped_quantile: float | None = None,
-        clipbound_learning_rate: float | None = None,
-        min_clipbound: float | None = None,
-        max_clipbound: float | None = None,
-        unclipped_num_std: float | None = None,
-        criterion: nn.Module | None = None,
         batch_first: bool = True,
         loss_reduction: str = "mean",
         grad_sample_mode: GradSampleMode = "hooks",
         wrap_model: bool = True,
         on_nonfinite: Literal["zero", "raise"] = "zero",
         randomness: Randomness | None = None,
-        noise_generator: None = None,
-        rand_on_empty: bool = False,
         target_epsilon: float | None = None,
         target_delta: float | None = None,
-        **unknown: object,
+        **opacus_own: Unpack[OpacusArguments],
     ) -> PrivateObjects:
         """Add local randomisation, shuffling and accounting to the three training objects.
 
@@ -372,20 +353,13 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 ``"epoch"``, which is ``DataLoader(shuffle=True, drop_last=True)``: a fresh secret order of
                 all records in each iteration, cut into batches. An epoch costs one round of everybody, before
                 its first release; for local randomizers.
-            poisson_sampling: Opacus's way to say the same, where a script passes it: True is ``"poisson"``,
-                False is ``"without-replacement"``, or ``"epoch"`` if ``sampling`` says so.
             clipping: ``"flat"``, one ball for a sample's whole gradient; ``"per_layer"``, a ball for every
                 parameter's part of it, at the same ε, with the noise of a ball that holds all parts
                 together; or ``"adaptive"``, where ``max_grad_norm`` is the first radius and moves after every
-                round (Andrew et al. 2021). An ``AdaptiveClipping`` is the same
-                with the five numbers below set.
-            target_unclipped_quantile, clipbound_learning_rate:
-                with ``"adaptive"``, the fields of :class:`AdaptiveClipping`, which says what they do and what
-                None stands for; so are the three that follow. A part of ``local_epsilon``, or of the sum's
-                noise, pays for the noisy number of unclipped gradients; ε is that of ``local_epsilon`` (for
-                every randomizer's worst case) or of ``noise_multiplier``.
-            min_clipbound, max_clipbound, unclipped_num_std: likewise.
-            criterion: not used; accepted because Opacus scripts pass it.
+                round (Andrew et al. 2021), or an :class:`AdaptiveClipping`, which says how it moves. A part
+                of ``local_epsilon``, or of the sum's noise, then pays for the noisy number of unclipped
+                gradients; ε is that of ``local_epsilon`` (for every randomizer's worst case) or of
+                ``noise_multiplier``.
             batch_first: whether the batch is the first dimension of the module's input.
             loss_reduction: ``"mean"`` or ``"sum"``, as the loss reduces over the batch.
             grad_sample_mode: how Opacus computes per-sample gradients; under ``"no_op"`` your code sets every
@@ -396,25 +370,20 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 look for the cause: the refusal tells that there is such a sample, and no ε covers that.
             randomness: coins of sampler and randomizer. ``SeededRandomness`` makes a run repeatable and voids
                 its privacy.
-            noise_generator: must stay None; ``randomness`` takes its place.
-            rand_on_empty: must stay False; an empty Poisson round is of no records, not of invented ones.
             target_epsilon: optional budget; the step that would exceed it raises ``PrivacyBudgetExceeded``.
             target_delta: δ of the budget.
+            opacus_own: what else scripts for Opacus pass, see :class:`OpacusArguments`.
 
         Returns:
             (module, optimizer, data_loader), as Opacus does.
 
         Raises:
-            TypeError: for any other keyword argument (for Opacus's own it names what replaces it), or a
-                ``randomness`` that is no ``Randomness``.
+            TypeError: for any other keyword argument, or one that does not go with the randomizer.
             ShufflePrivacyError: if the configuration is one whose ε would be wrong.
-            ValueError: for numbers outside their range.
         """
-        settings = _Settings.of("make_private", locals())
         return self._make_private(
-            settings,
-            local_epsilon=local_epsilon,
-            noise_multiplier=noise_multiplier,
+            _Settings.of("make_private", locals(), opacus_own),
+            {"local_epsilon": local_epsilon, "noise_multiplier": noise_multiplier},
             num_steps=None,
             target_epsilon=target_epsilon,
             target_delta=target_delta,
@@ -423,9 +392,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
     def _make_private(
         self,
         settings: _Settings,
+        privacy: dict[str, float | None],
         *,
-        local_epsilon: float | None = None,
-        noise_multiplier: float | None = None,
         num_steps: int | None,
         target_epsilon: float | None,
         target_delta: float | None,
@@ -437,14 +405,12 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         distributed, optimizer = settings.distributed, settings.optimizer
         draws = coins = secure(settings.randomness)
         if distributed:
-            draws = common_randomness(coins)
-            require_distinct_streams(coins)
+            draws = _common_randomness(coins)
+            _require_distinct_streams(coins)
         optimizer_class = DistributedShuffleDPOptimizer if distributed else ShuffleDPOptimizer
         private_optimizer = optimizer_class(
             optimizer.original_optimizer if isinstance(optimizer, DPOptimizer) else optimizer,
             randomizer=settings.randomizer,
-            local_epsilon=local_epsilon,
-            noise_multiplier=noise_multiplier,
             max_grad_norm=settings.max_grad_norm,
             clipping=settings.clipping,
             population=population,
@@ -453,6 +419,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             loss_reduction=settings.loss_reduction,
             on_nonfinite=settings.on_nonfinite,
             randomness=coins,
+            **privacy,
         )
         accountant.core_type(method=accountant.method).step(private_optimizer.round)  # or it is refused now
         if target_epsilon is not None and target_delta is not None:
@@ -465,7 +432,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             )
         )
         private_optimizer.attach_step_hook(StepLog(num_steps=num_steps))
-        sampler = _SAMPLERS[settings.sampling](
+        sampler = SAMPLERS[settings.sampling](
             population=population,
             cohort=cohort,
             randomness=draws,
@@ -483,13 +450,16 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         )
         private_optimizer.watch(settings.module)
         private_optimizer.book_in(accountant, module=settings.module)
-        self._remember(settings.data_loader)
+        dataset = settings.data_loader.dataset
+        if self.dataset is not None and self.dataset is not dataset:
+            warn_caller(f"{_TWO_DATA_SETS}. Use one engine per data set unless they are the same people")
+            self._doubt(_TWO_DATA_SETS)
+        self.dataset = dataset
         self._in_use = True
         for p in private_optimizer.params:
             _books[p] = accountant
         if isinstance(coins, SeededRandomness):
             self._doubt(_SEEDED)
-        self._optimizer = private_optimizer
         self._optimizers += (private_optimizer,)
         self._training_plan = TrainingPlan.of(
             private_optimizer,
@@ -516,23 +486,14 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         num_steps: int | None = None,
         randomizer: Randomizer = DEFAULT_RANDOMIZER,
         sampling: SamplingName | None = None,
-        poisson_sampling: bool | None = None,
         clipping: str | AdaptiveClipping = "flat",
-        target_unclipped_quantile: float | None = None,
-        clipbound_learning_rate: float | None = None,
-        min_clipbound: float | None = None,
-        max_clipbound: float | None = None,
-        unclipped_num_std: float | None = None,
-        criterion: nn.Module | None = None,
         batch_first: bool = True,
         loss_reduction: str = "mean",
         grad_sample_mode: GradSampleMode = "hooks",
         wrap_model: bool = True,
         on_nonfinite: Literal["zero", "raise"] = "zero",
         randomness: Randomness | None = None,
-        noise_generator: None = None,
-        rand_on_empty: bool = False,
-        **unknown: object,
+        **opacus_own: Unpack[OpacusArguments],
     ) -> PrivateObjects:
         """As :meth:`make_private`, with the largest ε0, up to 20, whose run stays within (ε, δ).
 
@@ -546,18 +507,17 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             target_delta: its δ, in (0, 1).
             epochs: passes over the returned loader, n // k steps each. Give this or ``num_steps``.
             num_steps: number of optimizer steps.
-
-        All other arguments are those of :meth:`make_private`.
+            module, optimizer, data_loader, max_grad_norm, randomizer, sampling, clipping, batch_first: as of
+                :meth:`make_private`, like all that follow.
+            loss_reduction, grad_sample_mode, wrap_model, on_nonfinite, randomness, opacus_own: likewise.
 
         Returns:
             (module, optimizer, data_loader).
 
         Raises:
-            TypeError: as :meth:`make_private`.
-            ShufflePrivacyError: as :meth:`make_private`; also if the history has spent the budget.
-            ValueError: if no ε0 meets the target.
+            ShufflePrivacyError: as :meth:`make_private`; also if nothing meets the target.
         """
-        settings = _Settings.of("make_private_with_epsilon", locals())
+        settings = _Settings.of("make_private_with_epsilon", locals(), opacus_own)
         accountant = self._require_accountant()
         population, cohort = settings.population_and_cohort(
             secure_mode=self.secure_mode, accountant=accountant
@@ -570,24 +530,23 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             steps = checked(checks.whole, "epochs", epochs) * (population // cohort)
         target_epsilon = positive("target_epsilon", target_epsilon)
         target_delta = checked(checks.delta, target_delta, name="target_delta")
-        builder = SumBuilder.of(randomizer)
-        dim = sum(p.numel() for p in settings.trained)
+        builder, sampling_law = SumBuilder.of(randomizer), settings.sampling
+        trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        dim = sum(p.numel() for p in trained)
         ball = ClippedBall.of(
             settings.clipping,
             max_grad_norm,
-            parameters=len(settings.trained),
+            parameters=len(trained),
             norm=lambda: builder.norm(dim=dim, cohort=cohort),
         )
         privacy = Run(
-            builder=builder,
+            setting=SumSetting(builder=builder, privacy=1.0, ball=ball),
             accountant=accountant,
             dim=dim,
-            radius=ball.radius,
-            adaptive=ball.adaptive,
             population=population,
             cohort=cohort,
-            sampling=settings.sampling,
-            num_rounds=rounds_in(steps, population=population, cohort=cohort, sampling=settings.sampling),
+            sampling=sampling_law,
+            num_rounds=rounds_in(steps, population=population, cohort=cohort, sampling=sampling_law),
             target_epsilon=target_epsilon,
             target_delta=target_delta,
         ).privacy()
@@ -597,8 +556,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         )  # fmt: skip
         return self._make_private(
             settings,
-            local_epsilon=None if builder.takes_noise_multiplier else privacy,
-            noise_multiplier=privacy if builder.takes_noise_multiplier else None,
+            {builder.privacy_parameter: privacy},
             num_steps=steps,
             target_epsilon=target_epsilon,
             target_delta=target_delta,
@@ -626,12 +584,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             unit: what a sample of the data set stands for; ``"user"`` if each is all data of one person.
             accesses: what else your script computes from the data, and whether ε covers it. Without them the
                 statement says that this is unknown.
-
-        Raises:
-            ShufflePrivacyError: without ``delta``, before ``make_private`` or ``make_private_with_epsilon``.
-            ValueError: if ``delta`` is not in (0, 1).
         """
-        accountant, optimizer, plan = self._require_accountant(), self._optimizer, self._training_plan
+        accountant, plan = self._require_accountant(), self._training_plan
         passed_over = sum(each.batches_without_step for each in self._optimizers)
         return PrivacyStatement.of(
             accountant.core,
@@ -639,7 +593,11 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             subject="training with the Opacus engine of opacus_shuffle",
             unit=unit,
             trust=(*_TRUST, _ROWS.format(unit=unit)),
-            clipping=_NOT_CLIPPED if optimizer is None else optimizer.clipping_described,
+            clipping=(
+                self._optimizers[-1].clipping_described
+                if self._optimizers
+                else "unknown: this engine has made no optimizer private"
+            ),
             accesses=accesses,
             warnings=(
                 *self._doubts,
@@ -663,27 +621,28 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         """Opacus's ``load_checkpoint``, except that a history it cannot continue is refused before it loads.
 
         Warns if the run goes on with other rounds than it was saved with (another noise, randomizer or
-        cohort), or without the target that it had: ε is right, but such a change is seldom meant.
-
-        Args:
-            path: as there, the file is unpickled, so load only files that you trust.
-            module, torch_load_kwargs: as Opacus's.
-            objects: the optimizer, schedulers and other keyword arguments of Opacus's method.
-
-        Returns:
-            The checkpoint's dictionary, as Opacus does.
+        cohort), or without the target that it had: ε is right, but such a change is seldom meant. As there,
+        the file is unpickled, so load only files that you trust.
 
         Raises:
-            ValueError: if the accountant's state is missing, damaged, or another accountant's, or lacks
-                rounds that this engine has recorded: those were released and stay spent. Module, optimizer
-                and history are then as before.
+            ShufflePrivacyError: as ``accountant.load_state_dict``. Module, optimizer and history are then as
+                before.
         """
         start = path.tell() if hasattr(path, "tell") else None
         checkpoint = torch.load(path, **{**(torch_load_kwargs or {}), "weights_only": False})
         if start is not None:
             path.seek(start)  # type: ignore[union-attr]
-        self._require_accountant().continued(checkpoint.get("privacy_accountant_state_dict", {}))
-        self._warn_of_changes(checkpoint["privacy_accountant_state_dict"])
+        accountant, state = self._require_accountant(), checkpoint.get("privacy_accountant_state_dict", {})
+        accountant.continued(state)
+        changes = accountant.changes(
+            state, next_round=self._optimizers[-1].round if self._optimizers else None
+        )
+        if changes:
+            warn_caller(
+                f"this run does not go on as the checkpoint's did: {'; and '.join(changes)}. ε counts both "
+                "rightly. To resume, call what made the first engine private with the same arguments (epochs "
+                "or num_steps of the whole run), in a new engine, and load then"
+            )
         loaded: dict[str, Any] = super().load_checkpoint(
             path=path, module=module, torch_load_kwargs=torch_load_kwargs, **objects
         )
@@ -695,35 +654,14 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         if text not in self._doubts:
             self._doubts = (*self._doubts, text)
 
-    def _warn_of_changes(self, state: dict[str, Any]) -> None:
-        changes = self._require_accountant().changes(
-            state, next_round=None if self._optimizer is None else self._optimizer.round
-        )
-        if changes:
-            warn_caller(
-                f"this run does not go on as the checkpoint's did: {'; and '.join(changes)}. ε counts both "
-                "rightly. To resume, call what made the first engine private with the same arguments (epochs "
-                "or num_steps of the whole run), in a new engine, and load then"
-            )
-
-    def _remember(self, data_loader: DataLoader[Any]) -> None:
-        if self.dataset is not None and self.dataset is not data_loader.dataset:
-            warn_caller(f"{_TWO_DATA_SETS}. Use one engine per data set unless they are the same people")
-            self._doubt(_TWO_DATA_SETS)
-        self.dataset = data_loader.dataset
-
 
 def _passed_over(count: int) -> str:
     es, them = (" was", "it") if count == 1 else ("es were", "them")
     return _PASSED_OVER.format(count=count, es=es, them=them)
 
 
-def _chosen_sampling(sampling: str | None, *, poisson_sampling: bool | None) -> Sampling:
-    """How batches are drawn, from ``sampling``, from Opacus's ``poisson_sampling``, or from both.
-
-    Raises:
-        ShufflePrivacyError: if the two contradict each other, or one has no such value.
-    """
+def _chosen_sampling(sampling: str | None, poisson_sampling: bool | None) -> Sampling:
+    """How batches are drawn, from ``sampling``, from Opacus's ``poisson_sampling``, or from both."""
     if poisson_sampling is not None and not isinstance(poisson_sampling, bool):
         raise ShufflePrivacyError(f"poisson_sampling must be True or False, got {poisson_sampling!r}")
     if None not in (sampling, poisson_sampling) and poisson_sampling != (sampling == "poisson"):
@@ -732,24 +670,29 @@ def _chosen_sampling(sampling: str | None, *, poisson_sampling: bool | None) -> 
             "give one of them"
         )
     chosen = sampling or ("poisson" if poisson_sampling else "without-replacement")
-    if chosen not in list(_SAMPLERS):
-        raise ShufflePrivacyError(f"sampling must be one of {[s.value for s in _SAMPLERS]}, got {sampling!r}")
+    if chosen not in list(SAMPLERS):
+        raise ShufflePrivacyError(f"sampling must be one of {[s.value for s in SAMPLERS]}, got {sampling!r}")
     return Sampling(chosen)
 
 
-def _refuse_other_meanings(*, noise_generator: object, rand_on_empty: object) -> None:
-    """Take Opacus's arguments where they change nothing, and refuse what would not be done.
+def _common_randomness(randomness: Randomness) -> Randomness:
+    """One stream that all processes read alike, for drawing the common cohort.
 
-    Raises:
-        ShufflePrivacyError: it says what to do instead.
+    Process 0 draws its key and sends it to the others. A key of 310 bits from a cryptographic generator is as
+    good as a cryptographic generator's own; whoever reads the processes' traffic reads raw data anyway.
     """
-    if noise_generator is not None:
+    key = [seed_from(randomness)]
+    torch.distributed.broadcast_object_list(key, src=0)
+    return SeededRandomness(key[0])
+
+
+def _require_distinct_streams(randomness: Randomness) -> None:
+    """Refuse, on all processes, two that would toss the same coins for their samples."""
+    drawn = randomness.integers(1 << 62, (1,), device="cpu").item()
+    everyone: list[int | None] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(everyone, drawn)
+    if len(set(everyone)) != len(everyone):
         raise ShufflePrivacyError(
-            "noise_generator is not used, since coins come from a cryptographic generator: leave it out, or "
-            "repeat a run with randomness=SeededRandomness(seed) of shuffle_plugins.randomness"
-        )
-    if rand_on_empty is not False:
-        raise ShufflePrivacyError(
-            "rand_on_empty=True puts an invented record into an empty Poisson batch, and a round's records "
-            "must be the data set's: leave it out. An empty round releases noise alone"
+            "processes share a stream of coins, so their reports would not be independent: give each process "
+            "a SeededRandomness of its own seed (or leave randomness out)"
         )

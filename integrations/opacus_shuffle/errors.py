@@ -28,11 +28,7 @@ class PrivacyBudgetExceeded(BudgetExceeded, ShufflePrivacyError):
 
 
 def checked(check: Callable[..., T], *arguments: Any, **limits: Any) -> T:
-    """Apply a function of :mod:`shuffle_plugins.core.checks` to what a user passed, a NumPy scalar included.
-
-    Raises:
-        ShufflePrivacyError: if the value is refused.
-    """
+    """Apply a function of ``core.checks`` to what a user passed, a NumPy scalar included."""
     try:
         return check(*(a.item() if isinstance(a, np.generic) else a for a in arguments), **limits)
     except ValueError as error:

@@ -1,10 +1,16 @@
-"""Loaders that announce each batch to the optimizer, and how they are made from an ordinary loader."""
+"""How batches are drawn, by the law that the accountant charges for, and announced when delivered."""
 
 from __future__ import annotations
 
+import itertools
+import math
+import zlib
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sized
-from typing import Any
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -12,7 +18,9 @@ from numpy.typing import NDArray
 from opacus.data_loader import DPDataLoader, wrap_collate_with_empty
 from opacus.optimizers import DPOptimizer
 from opacus.utils import batch_memory_manager
+from torch import Tensor
 from torch.utils.data import (
+    BatchSampler,
     ConcatDataset,
     DataLoader,
     Dataset,
@@ -21,10 +29,307 @@ from torch.utils.data import (
     SequentialSampler,
     Subset,
 )
+from typing_extensions import override
 
-from opacus_shuffle.deliveries import Delivery
-from opacus_shuffle.errors import ShufflePrivacyError
-from opacus_shuffle.samplers import CohortSampler, PhysicalBatches, PoissonSampler
+from opacus_shuffle.errors import ShufflePrivacyError, checked
+from shuffle_plugins.accounting import Sampling
+from shuffle_plugins.core import checks
+from shuffle_plugins.randomness import Randomness, SeededRandomness, secure
+
+_LAW = ("population", "cohort", "rank", "world_size")  # attributes that the accounting relies on
+_KEY_WORDS, _WORD_BITS = 5, 62  # integers are drawn below 2**62; five of them are 310 bits
+_OPTIONS = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory_device",
+)
+_rounds, _iterations = itertools.count(), itertools.count()
+
+
+def seed_from(randomness: Randomness) -> int:
+    """310 random bits: the seed of a ``SeededRandomness`` that is as good as the source they came from."""
+    words = randomness.integers(1 << _WORD_BITS, (_KEY_WORDS,), device="cpu").tolist()
+    return sum(int(word) << (_WORD_BITS * i) for i, word in enumerate(words))
+
+
+def rounds_in(num_steps: int, *, population: int, cohort: float, sampling: Sampling) -> int:
+    """How many rounds an accountant counts in so many steps: each is one, but an epoch is one as a whole."""
+    if sampling is not Sampling.EPOCH:
+        return num_steps
+    return math.ceil(num_steps / (population // int(cohort)))
+
+
+def uniform_subset(*, population: int, size: int, randomness: Randomness) -> Tensor:
+    """A uniformly random subset of ``range(population)``: (size,) int64 in increasing order.
+
+    The first ``size`` distinct values of a stream of uniform integers are such a subset; subsets larger than
+    half the population are drawn as complements, so the expected cost is O(size) random integers.
+    """
+    if 2 * size > population:
+        kept = torch.ones(population, dtype=torch.bool)
+        kept[uniform_subset(population=population, size=population - size, randomness=randomness)] = False
+        return kept.nonzero().flatten()
+    distinct = np.empty(0, dtype=np.int64)
+    while len(distinct) < size:
+        missing = size - len(distinct)
+        fresh = randomness.integers(population, (missing + missing // 4 + 8,), device="cpu").numpy()
+        stream = np.concatenate([distinct, fresh])
+        first_seen = np.sort(np.unique(stream, return_index=True)[1])
+        distinct = stream[first_seen[:size]]
+    return torch.from_numpy(np.sort(distinct))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delivery:
+    """One batch that a loader hands out: the records of one draw of the sampler (a round), or one of the
+    smaller physical batches into which ``BatchMemoryManager`` splits them.
+
+    Attributes:
+        rows: number of records in the batch, in this process; zero for an empty Poisson batch.
+        round: number of the draw that it belongs to; by default a new number.
+        part: its place among the round's physical batches, from 0.
+        parts: how many physical batches the round has.
+        iteration: number of the iteration over the sampler; by default a new number. Under
+            ``sampling="epoch"`` two iterations of one number would be charged as one epoch.
+        checksum: CRC-32 of the round's record numbers over all processes; processes compare it to check that
+            they are at the same draw.
+    """
+
+    rows: int
+    round: int = field(default_factory=_rounds.__next__)
+    part: int = 0
+    parts: int = 1
+    iteration: int = field(default_factory=_iterations.__next__)
+    checksum: int = 0
+
+    @property
+    def last(self) -> bool:
+        """Whether this is the round's last physical batch."""
+        return self.part == self.parts - 1
+
+
+class DeliveryListener(Protocol):
+    """What samplers and loaders call on the optimizer."""
+
+    def attach_sampler(self, sampler: CohortSampler) -> None:
+        """Refuse a sampler that draws other rounds than are accounted for."""
+
+    def begin_iteration(self) -> None:
+        """An iteration begins: drop a round that was begun and not released."""
+
+    def end_iteration(self) -> None:
+        """All batches of an iteration were handed out, and another one is asked for."""
+
+    def expect_batch(self, delivery: Delivery, batch: object = None) -> None:
+        """A batch is handed out: the next step is on it, and no longer on an earlier one."""
+
+
+class CohortSampler(BatchSampler):
+    """Draws each step's cohort independently of every other step.
+
+    A ``BatchSampler`` for :class:`~opacus_shuffle.CohortLoader`, which announces every batch to the attached
+    optimizer when it is delivered; with no optimizer attached any ``DataLoader`` takes it. One iteration may
+    be live at a time: starting a second one ends the first with an error, because batches of two interleaved
+    iterations could meet in one round.
+
+    Args:
+        population: n, the number of records; public and fixed.
+        cohort: k, the number (Poisson: the expected number) of records in a step, over all processes.
+        num_steps: steps per iteration; by default n // k, one epoch's worth of draws.
+        randomness: where draws come from; a fresh cryptographic generator by default. With several processes
+            every one of them must use the same stream.
+        rank: this process; it yields its part of the common cohort.
+        world_size: number of processes.
+    """
+
+    sampling: ClassVar[Sampling]
+
+    def __init__(
+        self,
+        *,
+        population: int,
+        cohort: int,
+        num_steps: int | None = None,
+        randomness: Randomness | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        for name, value in (("population", population), ("cohort", cohort), ("world_size", world_size)):
+            checked(checks.whole, name, value)
+        if cohort > population:
+            raise ShufflePrivacyError(
+                f"a cohort of {cohort} cannot be drawn from {population} records: use a smaller batch_size"
+            )
+        checked(checks.whole, "rank", rank, at_least=0, at_most=world_size - 1)
+        if cohort < world_size:
+            raise ShufflePrivacyError(f"a cohort of {cohort} leaves some of {world_size} processes idle")
+        steps = checked(checks.whole, "num_steps", population // cohort if num_steps is None else num_steps)
+        if self.sampling is Sampling.EPOCH and steps > population // cohort:
+            raise ShufflePrivacyError(
+                f"an epoch of {population} records has {population // cohort} batches of {cohort}, not "
+                f"{steps}: iterate again for the next epoch"
+            )
+        super().__init__(SequentialSampler(range(population)), len(range(rank, cohort, world_size)), False)
+        self.population = population
+        self.cohort = cohort
+        self.num_steps = steps
+        self.rank = rank
+        self.world_size = world_size
+        self.listener: DeliveryListener | None = None
+        self.drawn: deque[Delivery] = (
+            deque()
+        )  # by the live iteration, and not delivered yet; first in first out
+        self._source = self._randomness = secure(randomness)
+        self._delivering = False
+        self._most: int | None = None
+
+    @override
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _LAW and name in self.__dict__:
+            raise ShufflePrivacyError(
+                f"{name} of a sampler cannot change, since its optimizer accounts for what it was made with: "
+                "make a new sampler, or call make_private with another loader"
+            )
+        super().__setattr__(name, value)
+
+    @property
+    def sample_rate(self) -> float:
+        """k / n, the rate that the accountant charges for."""
+        return self.cohort / self.population
+
+    def attach(self, listener: DeliveryListener) -> None:
+        """Notify an optimizer of every batch that is delivered, so that it takes no other.
+
+        From then on batches are drawn for a :class:`~opacus_shuffle.CohortLoader` only: another loader would
+        not say when it delivers them.
+        """
+        listener.attach_sampler(self)
+        self.listener = listener
+        listener.begin_iteration()
+
+    def start(self) -> None:
+        """Prepare an iteration, before its first draw."""
+
+    @abstractmethod
+    def draw(self) -> Tensor:
+        """One step's cohort over all processes: distinct indices, int64, in increasing order."""
+
+    @contextmanager
+    def delivering(self, *, most: int | None) -> Iterator[None]:
+        """While it lasts an iteration may begin, whose batches are announced.
+
+        If ``most`` is given, every round is split into physical batches of at most so many records, of nearly
+        equal sizes; an empty round is one empty batch.
+        """
+        self._delivering, self._most = True, most
+        try:
+            yield
+        finally:
+            self._delivering, self._most = False, None
+
+    @override
+    def __iter__(self) -> Iterator[list[int]]:
+        """Begin an iteration: the record numbers of one batch after the other, drawn when asked for."""
+        if self.listener is not None:
+            if not self._delivering:
+                raise ShufflePrivacyError(
+                    "this sampler's optimizer must be told of every batch when it is delivered, and a plain "
+                    "DataLoader does not tell. Train on the loader that make_private returned, not on one "
+                    "rebuilt from it; without the engine, use opacus_shuffle.CohortLoader(dataset, "
+                    "batch_sampler=sampler) in place of DataLoader"
+                )
+            self.listener.begin_iteration()
+        self.drawn = deque()
+        return self._draw_batches(self.drawn, self._most, announced=self._delivering)
+
+    def _draw_batches(
+        self, drawn: deque[Delivery], most: int | None, *, announced: bool
+    ) -> Iterator[list[int]]:
+        if isinstance(self._source, SeededRandomness):
+            # A stream for each iteration: how far ahead a broken off one has drawn does not matter later.
+            self._randomness = SeededRandomness(seed_from(self._source))
+        self.check_current(drawn)
+        self.start()
+        iteration = next(_iterations)
+        for _ in range(self.num_steps):
+            self.check_current(drawn)
+            cohort = self.draw()
+            batch = cohort[self.rank :: self.world_size].numpy()
+            parts = max(1, math.ceil(len(batch) / most)) if most else 1
+            checksum = zlib.crc32(cohort.numpy().tobytes())
+            whole = Delivery(rows=len(batch), parts=parts, iteration=iteration, checksum=checksum)
+            for part, indices in enumerate(np.array_split(batch, parts)):
+                self.check_current(drawn)
+                if announced:
+                    drawn.append(replace(whole, part=part, rows=len(indices)))
+                yield indices.tolist()
+
+    def check_current(self, drawn: deque[Delivery]) -> None:
+        """Refuse to go on with the iteration that draws into ``drawn`` after another one began."""
+        if drawn is not self.drawn:
+            raise ShufflePrivacyError(
+                "a second iteration over this loader began before the first one ended: train from one "
+                "iterator at a time, and evaluate on a loader of its own"
+            )
+
+    @override
+    def __len__(self) -> int:
+        return self.num_steps
+
+
+class FixedSizeSampler(CohortSampler):
+    """Exactly k of n without replacement, uniformly, independently in every step."""
+
+    sampling = Sampling.WITHOUT_REPLACEMENT
+
+    @override
+    def draw(self) -> Tensor:
+        return uniform_subset(population=self.population, size=self.cohort, randomness=self._randomness)
+
+
+class PoissonSampler(CohortSampler):
+    """Each of n records independently with probability exactly k / n; a cohort may be empty."""
+
+    sampling = Sampling.POISSON
+
+    @override
+    def draw(self) -> Tensor:
+        joined = self._randomness.integers(self.population, (self.population,), device="cpu") < self.cohort
+        return joined.nonzero().flatten()
+
+
+class EpochSampler(CohortSampler):
+    """Cuts a fresh secret order of all n records into batches of k: one iteration is one epoch.
+
+    Like ``DataLoader(shuffle=True, drop_last=True)``: every record is in at most one batch of an epoch, and
+    the n mod k records that fill no batch are left out of it. An iteration that is broken off does not go on:
+    the next one has an order of its own. The whole epoch is one round, recorded before its first release.
+    """
+
+    sampling = Sampling.EPOCH
+    _order: Iterator[Tensor] = iter(())
+
+    @override
+    def start(self) -> None:
+        whole = self.num_steps * self.cohort
+        order = self._randomness.permutation(self.population)[:whole]
+        self._order = iter(torch.split(order, self.cohort))
+
+    @override
+    def draw(self) -> Tensor:
+        return next(self._order).sort().values
+
+
+SAMPLERS: dict[Sampling, type[CohortSampler]] = {
+    sampler.sampling: sampler for sampler in (FixedSizeSampler, PoissonSampler, EpochSampler)
+}
 
 
 class CohortLoader(DataLoader[Any]):
@@ -36,32 +341,35 @@ class CohortLoader(DataLoader[Any]):
 
     Args:
         dataset: map-style data set with as many records as the sampler's population.
-        batch_sampler: draws the batches: a CohortSampler, or PhysicalBatches of one.
-            Attach the optimizer to the CohortSampler first (``sampler.attach(optimizer)``).
+        batch_sampler: draws the batches. Attach the optimizer to it first (``sampler.attach(optimizer)``).
+        max_batch_size: most records of a physical batch in this process, into which rounds are split.
         options: further arguments of ``DataLoader``, such as ``num_workers``.
-
-    Raises:
-        ShufflePrivacyError: if ``batch_sampler`` is of another type, if its population is not the data set's
-            size, if the data set is iterable-style or repeats records, or if ``in_order=False``.
     """
 
     def __init__(
-        self, dataset: Dataset[Any], *, batch_sampler: CohortSampler | PhysicalBatches, **options: Any
+        self,
+        dataset: Dataset[Any],
+        *,
+        batch_sampler: CohortSampler,
+        max_batch_size: int | None = None,
+        **options: Any,
     ) -> None:
-        if not isinstance(batch_sampler, (CohortSampler, PhysicalBatches)):
+        if not isinstance(batch_sampler, CohortSampler):
             raise ShufflePrivacyError(
                 "batch_sampler must be a FixedSizeSampler, a PoissonSampler or an EpochSampler, got "
                 f"{batch_sampler!r}"
             )
-        self._cohorts = batch_sampler.cohorts if isinstance(batch_sampler, PhysicalBatches) else batch_sampler
         _refuse_iterable(dataset)
-        if self._cohorts is batch_sampler:
-            _refuse_repeated_records(dataset, population=self._cohorts.population)
-        if isinstance(dataset, Sized) and len(dataset) != self._cohorts.population:
+        if max_batch_size is None:  # and not of a loader whose data set was looked at before
+            _refuse_repeated_records(dataset, population=batch_sampler.population)
+        else:
+            max_batch_size = checked(checks.whole, "max_physical_batch_size", max_batch_size)
+        if isinstance(dataset, Sized) and len(dataset) != batch_sampler.population:
             raise ShufflePrivacyError(
                 f"the data set has {len(dataset)} records, the sampler draws from "
-                f"{self._cohorts.population}: give the sampler population=len(dataset)"
+                f"{batch_sampler.population}: give the sampler population=len(dataset)"
             )
+        self._cohorts, self.max_batch_size = batch_sampler, max_batch_size
         super().__init__(dataset, batch_sampler=batch_sampler, **options)
         if not getattr(self, "in_order", True):
             raise ShufflePrivacyError(
@@ -73,8 +381,15 @@ class CohortLoader(DataLoader[Any]):
         """k / n, as ``DPDataLoader`` has it."""
         return self._cohorts.sample_rate
 
+    @override
+    def __len__(self) -> int:
+        """Physical batches in an iteration; under Poisson sampling, of rounds of the expected size."""
+        cohorts = self._cohorts
+        return cohorts.num_steps * math.ceil(cohorts.batch_size / (self.max_batch_size or cohorts.batch_size))
+
+    @override
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        with self._cohorts.delivering():
+        with self._cohorts.delivering(most=self.max_batch_size):
             batches = super().__iter__()
         return self._deliver(batches, self._cohorts.drawn)
 
@@ -83,19 +398,20 @@ class CohortLoader(DataLoader[Any]):
         iteration."""
         while True:
             self._cohorts.check_current(drawn)
+            listener = self._cohorts.listener
             try:
                 batch = next(batches)
             except StopIteration:
-                if self._cohorts.listener is not None:
-                    self._cohorts.listener.end_iteration()
+                if listener is not None:
+                    listener.end_iteration()
                 return
             if not drawn:
                 raise ShufflePrivacyError(
                     "this version of torch delivers batches that were not drawn: please report it"
                 )
             delivery = drawn.popleft()
-            if self._cohorts.listener is not None:
-                self._cohorts.listener.expect_batch(delivery, batch)
+            if listener is not None:
+                listener.expect_batch(delivery, batch)
             yield batch
 
 
@@ -108,11 +424,7 @@ def _refuse_iterable(dataset: object) -> None:
 
 
 def _refuse_repeated_records(dataset: object, *, population: int) -> None:
-    """Refuse a data set some of whose rows are the same record, as far as its torch wrappers show it.
-
-    Raises:
-        ShufflePrivacyError: since ε is for a data set in which a person has one row.
-    """
+    """Refuse a data set some of whose rows are the same record, as far as its torch wrappers show it."""
     if not isinstance(dataset, (Subset, ConcatDataset)):
         return
     places: dict[int, list[NDArray[np.int64]]] = {}
@@ -142,76 +454,40 @@ def _refuse_repeated_records(dataset: object, *, population: int) -> None:
         )
 
 
-def _options(data_loader: DataLoader[Any]) -> dict[str, Any]:
-    """Arguments to build another loader like this one; data set and sampler are not among them."""
-    return {
-        name: getattr(data_loader, name)
-        for name in (
-            "num_workers",
-            "collate_fn",
-            "pin_memory",
-            "timeout",
-            "worker_init_fn",
-            "multiprocessing_context",
-            "generator",
-            "prefetch_factor",
-            "persistent_workers",
-            "pin_memory_device",
-        )
-    }
-
-
 _opacus_wrap_data_loader = batch_memory_manager.wrap_data_loader
 
 
 def wrap_data_loader(
     *, data_loader: DataLoader[Any], max_batch_size: int, optimizer: DPOptimizer
 ) -> DataLoader[Any]:
-    """The loader that ``BatchMemoryManager`` iterates over: a :class:`CohortLoader` of physical batches if an
-    optimizer is attached to the loader's sampler, otherwise what Opacus's own function returns.
+    """What ``BatchMemoryManager`` iterates over, in place of Opacus's function of the same name.
 
-    Raises:
-        ShufflePrivacyError: if the loader announces its batches to another optimizer.
+    A :class:`CohortLoader` of physical batches if an optimizer is attached to the loader's sampler, otherwise
+    what Opacus's own function returns. Should a later Opacus not call that name, it would build a plain
+    DataLoader, which a sampler with an optimizer attached refuses.
     """
-    sampler = getattr(data_loader, "batch_sampler", None)
-    cohorts = sampler.cohorts if isinstance(sampler, PhysicalBatches) else sampler
-    if not isinstance(cohorts, CohortSampler) or cohorts.listener is None:
+    sampler = data_loader.batch_sampler
+    if not isinstance(sampler, CohortSampler) or sampler.listener is None:
         return _opacus_wrap_data_loader(  # type: ignore[no-any-return]
             data_loader=data_loader, max_batch_size=max_batch_size, optimizer=optimizer
         )
-    if cohorts.listener not in (optimizer, getattr(optimizer, "optimizer", None)):
+    if sampler.listener not in (optimizer, getattr(optimizer, "optimizer", None)):
         raise ShufflePrivacyError(
             "BatchMemoryManager needs the loader and the optimizer that belong together: those that one call "
             "of make_private returned"
         )
-    if isinstance(sampler, PhysicalBatches):
-        max_batch_size = min(max_batch_size, sampler.max_batch_size)
+    checked(checks.whole, "max_physical_batch_size", max_batch_size)
+    before = getattr(data_loader, "max_batch_size", None) or max_batch_size
     return CohortLoader(
         data_loader.dataset,
-        batch_sampler=PhysicalBatches(cohorts=cohorts, max_batch_size=max_batch_size),
+        batch_sampler=sampler,
+        max_batch_size=min(max_batch_size, before),
         **_options(data_loader),
     )
 
 
-def announce_physical_batches() -> None:
-    """Make Opacus's ``BatchMemoryManager`` split our loaders by :func:`wrap_data_loader`.
-
-    This monkey-patches ``opacus.utils.batch_memory_manager.wrap_data_loader``. Other loaders still go to
-    Opacus's function. Should a later Opacus not call that name, it would build a plain DataLoader, which a
-    sampler with an optimizer attached refuses. Calling this twice does no harm.
-    """
-    batch_memory_manager.wrap_data_loader = wrap_data_loader
-
-
 def population_and_cohort(data_loader: DataLoader[Any]) -> tuple[int, int]:
-    """The size of a loader's data set (n) and its batch size (k); of a ``DPDataLoader`` the expected batch
-    size.
-
-    Raises:
-        ShufflePrivacyError: if it is no DataLoader; if its data set is empty, iterable-style or without a
-            length; if it has no batch size, or one larger than the data set; or if its own sampler would
-            be replaced.
-    """
+    """n and k: the size of a loader's data set and its batch size, of a ``DPDataLoader`` the expected one."""
     if not isinstance(data_loader, DataLoader):
         raise ShufflePrivacyError(f"data_loader must be a torch DataLoader, got {type(data_loader).__name__}")
     dataset = data_loader.dataset
@@ -224,7 +500,13 @@ def population_and_cohort(data_loader: DataLoader[Any]) -> tuple[int, int]:
     if isinstance(data_loader.batch_sampler, CohortSampler):
         return data_loader.batch_sampler.population, data_loader.batch_sampler.cohort
     if isinstance(data_loader, DPDataLoader):
-        return len(dataset), _rounded_cohort(data_loader.sample_rate, population=len(dataset))
+        cohort = round(data_loader.sample_rate * len(dataset))
+        if not 1 <= cohort <= len(dataset):
+            raise ShufflePrivacyError(
+                f"the DPDataLoader's sample_rate {data_loader.sample_rate!r} of {len(dataset)} records is a "
+                f"batch of {cohort}: it must be at least one record and at most all of them"
+            )
+        return len(dataset), cohort
     if data_loader.batch_size is None:
         raise ShufflePrivacyError(
             "the loader has no batch_size (it was built with a batch_sampler, or without batching): build it "
@@ -248,17 +530,6 @@ def population_and_cohort(data_loader: DataLoader[Any]) -> tuple[int, int]:
     return len(dataset), data_loader.batch_size
 
 
-def _rounded_cohort(sample_rate: float, *, population: int) -> int:
-    """The expected batch size of a ``DPDataLoader``, rounded to a whole number."""
-    cohort = round(sample_rate * population)
-    if not 1 <= cohort <= population:
-        raise ShufflePrivacyError(
-            f"the DPDataLoader's sample_rate {sample_rate!r} of {population} records is a batch of {cohort}: "
-            "it must be at least one record and at most all of them"
-        )
-    return cohort
-
-
 def with_sampler(
     data_loader: DataLoader[Any], sampler: CohortSampler, *, batch_first: bool = True
 ) -> CohortLoader:
@@ -267,10 +538,13 @@ def with_sampler(
     Under Poisson sampling a batch may be empty; it then has the tensors of a batch of the first record, with
     no rows.
     """
-    collate_fn = data_loader.collate_fn
+    options = _options(data_loader)
     if isinstance(sampler, PoissonSampler):
-        collate_fn = wrap_collate_with_empty(collate_fn=collate_fn, batch_first=batch_first)
+        collate_fn = wrap_collate_with_empty(collate_fn=data_loader.collate_fn, batch_first=batch_first)
         collate_fn([data_loader.dataset[0]])
-    return CohortLoader(
-        data_loader.dataset, batch_sampler=sampler, **{**_options(data_loader), "collate_fn": collate_fn}
-    )
+        options["collate_fn"] = collate_fn
+    return CohortLoader(data_loader.dataset, batch_sampler=sampler, **options)
+
+
+def _options(data_loader: DataLoader[Any]) -> dict[str, Any]:
+    return {name: getattr(data_loader, name) for name in _OPTIONS}

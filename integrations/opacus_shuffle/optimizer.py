@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import inspect
 import math
+import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 from weakref import WeakSet
 
 import torch
-from opacus.optimizers import DPOptimizer
+from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from opacus_shuffle.clipping import AdaptiveClipping, ClippedBall, LayerLimits, clipping_of, positive
-from opacus_shuffle.deliveries import (
-    Delivery,
-    MixedRecords,
-    StaleInputs,
-    forget_forward_passes,
-    is_earlier,
-    mark_as_earlier,
-)
+from opacus_shuffle.accountants import AccountingHook, PaidEpoch, refuse_other_accountants
 from opacus_shuffle.errors import CohortMismatch, ShufflePrivacyError, checked
-from opacus_shuffle.hooks import AccountingHook, PaidEpoch, refuse_other_accountants
-from opacus_shuffle.randomizers import NO_LOCAL_EPSILON, NO_NOISE_MULTIPLIER, Randomizer, SumBuilder
-from opacus_shuffle.samplers import CohortSampler
-from opacus_shuffle.summation import SumSetting
+from opacus_shuffle.loaders import SAMPLERS, CohortSampler, Delivery
+from opacus_shuffle.sums import (
+    NO_LOCAL_EPSILON,
+    NO_NOISE_MULTIPLIER,
+    AdaptiveClipping,
+    ClippedBall,
+    Randomizer,
+    SumBuilder,
+    SumSetting,
+    positive,
+)
+from opacus_shuffle.watch import MixedRecords, StaleInputs, forget_forward_passes, is_earlier, mark_as_earlier
 from shuffle_plugins.accounting import Round, Sampling
 from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.mechanisms import PrivateSum
@@ -69,11 +71,8 @@ class ShuffleMixin:
     is recorded all the same, with the next step or when the next one is delivered: whether a step is taken
     may depend on the data (``if not isfinite(loss): continue``), and how many batches are delivered does not.
 
-    Refuses, before anything is recorded or released, a round that is not what the accountant records: a batch
-    that was not delivered, or was stepped on already, another number of gradients than records in the batch,
-    a physical batch missing, accumulated gradients, layers that mix the records, parameters that are not
-    finite, no accountant attached. After a refusal the round is dropped, with the rest of its physical
-    batches, and every ``p.grad`` is cleared.
+    A round that is not what the accountant records is refused before anything is recorded or released. It is
+    then dropped, with the rest of its physical batches, and every ``p.grad`` is cleared.
 
     Neighbouring relation: replace-one at fixed population.
     """
@@ -110,7 +109,7 @@ class ShuffleMixin:
                 :meth:`PrivacyEngine.make_private`; an ``AdaptiveClipping`` says how the radius moves.
             population: n, the size of the data set over all processes.
             cohort: k, the (Poisson: expected) number of samples in a step over all processes.
-            sampling: ``"without-replacement"``, ``"poisson"`` or ``"epoch"``, the law of the batch sampler.
+            sampling: the law of the batch sampler.
             loss_reduction: ``"mean"`` divides the sum by k, ``"sum"`` leaves it; as the loss does.
             on_nonfinite: as of :meth:`PrivacyEngine.make_private`.
             randomness: the randomizer's coins; a fresh cryptographic generator by default. Processes must not
@@ -118,10 +117,8 @@ class ShuffleMixin:
 
         Raises:
             ShufflePrivacyError: if the configuration cannot be accounted for.
-            TypeError: if ``randomness`` is no ``Randomness``.
-            ValueError: from the randomizer or the round, for numbers outside their range.
         """
-        if sampling not in (Sampling.WITHOUT_REPLACEMENT, Sampling.POISSON, Sampling.EPOCH):
+        if sampling not in list(SAMPLERS):
             raise ShufflePrivacyError(
                 f"sampling must be 'without-replacement', 'poisson' or 'epoch', got {str(sampling)!r}"
             )
@@ -167,21 +164,15 @@ class ShuffleMixin:
         self._stepping = False
         self._booked_in: object = None
         self._retired = False
+        builder = SumBuilder.of(randomizer)
         ball = ClippedBall.of(
-            clipping_of(clipping),
+            clipping,
             max_grad_norm,
             parameters=len(self._trained),
-            norm=lambda: SumBuilder.of(randomizer).norm(dim=self.num_parameters, cohort=cohort),
+            norm=lambda: builder.norm(dim=self.num_parameters, cohort=cohort),
         )
-        self._limits = ball.limits
         self._build(
-            SumSetting.of(
-                randomizer,
-                local_epsilon=local_epsilon,
-                noise_multiplier=noise_multiplier,
-                radius=ball.radius,
-                adaptive=ball.adaptive,
-            )
+            SumSetting.of(builder, ball, local_epsilon=local_epsilon, noise_multiplier=noise_multiplier)
         )
         super().__init__(
             optimizer,
@@ -197,9 +188,6 @@ class ShuffleMixin:
 
         A copy would record its rounds in a copy of the accountant, and the engine's ε would not have them.
         Torch cannot make one either: its attempt leaves every other optimizer of this class unusable.
-
-        Raises:
-            ShufflePrivacyError: always.
         """
         raise ShufflePrivacyError(
             "a shuffle optimizer cannot be copied or pickled, nor can the loader and the engine that it "
@@ -225,17 +213,16 @@ class ShuffleMixin:
 
     @property
     def local_epsilon(self) -> float:
-        """ε0 of one sample's gradient in one step, in nats; assign to change it from the next round on.
-
-        Absent (AttributeError) from a sum of many messages per sample.
-        """
+        """ε0 of one sample's gradient in one step, in nats; assign to change it from the next round on."""
         if self._setting.builder.takes_noise_multiplier:
             raise AttributeError(NO_LOCAL_EPSILON)
         return float(self._setting.privacy)
 
     @local_epsilon.setter
     def local_epsilon(self, value: float) -> None:
-        self._build(self._setting.changed(local_epsilon=value))
+        if self._setting.builder.takes_noise_multiplier:
+            raise AttributeError(NO_LOCAL_EPSILON)
+        self._build(replace(self._setting, privacy=value))
 
     @property
     def max_grad_norm(self) -> float:
@@ -245,39 +232,35 @@ class ShuffleMixin:
         the ball which all layers' gradients make up: a number assigned scales all of ``max_grad_norms``
         alike.
         """
-        return float(self._setting.radius)
+        return float(self._setting.ball.radius)
 
     @max_grad_norm.setter
     def max_grad_norm(self, value: float) -> None:
-        if value != self._setting.radius:
-            self._build(self._setting.changed(radius=value))
-            if self._limits is not None:
-                self._limits = self._limits.scaled(self.max_grad_norm)
+        ball = self._setting.ball
+        if value != ball.radius:
+            self._build(replace(self._setting, ball=ball.scaled(value)))
 
     @property
     def max_grad_norms(self) -> tuple[float, ...]:
-        """Under per-layer clipping the radius of every parameter's ball; assign to change them.
-
-        Absent (AttributeError) under flat clipping.
-        """
-        if self._limits is None:
+        """Under per-layer clipping the radius of every parameter's ball; assign to change them."""
+        limits = self._setting.ball.limits
+        if limits is None:
             raise AttributeError("clipping is flat: there is one max_grad_norm, and no max_grad_norms")
-        return self._limits.limits
+        return limits
 
     @max_grad_norms.setter
     def max_grad_norms(self, values: Sequence[float]) -> None:
-        if self._limits is None:
+        ball = self._setting.ball
+        if ball.limits is None:
             raise AttributeError("clipping is flat: assign max_grad_norm, or use clipping='per_layer'")
-        limits = LayerLimits.of(values, parameters=len(self._trained), norm=self._limits.norm)
-        self._build(self._setting.changed(radius=limits.radius))
-        self._limits = limits
+        changed = ball.of_layers(values, parameters=len(self._trained), norm=ball.norm)
+        self._build(replace(self._setting, ball=changed))
 
     @property
     def noise_multiplier(self) -> float:
         """Noise multiplier of a sum of many messages per sample; assign to change it from the next round on.
 
-        Opacus's noise schedulers assign it, and every round is accounted with the noise that it has. Absent
-        (AttributeError) from local randomizers, which have none.
+        Opacus's noise schedulers assign it, and every round is accounted with the noise that it has.
         """
         if not self._setting.builder.takes_noise_multiplier:
             raise AttributeError(NO_NOISE_MULTIPLIER)
@@ -285,8 +268,11 @@ class ShuffleMixin:
 
     @noise_multiplier.setter
     def noise_multiplier(self, value: float | None) -> None:
-        if value is not None:  # Opacus's constructor assigns None
-            self._build(self._setting.changed(noise_multiplier=value))
+        if value is None:  # Opacus's constructor assigns it
+            return
+        if not self._setting.builder.takes_noise_multiplier:
+            raise ShufflePrivacyError(NO_NOISE_MULTIPLIER)
+        self._build(replace(self._setting, privacy=value))
 
     @property
     def effective_noise_multiplier(self) -> float:
@@ -320,10 +306,10 @@ class ShuffleMixin:
         """How a sample's gradient is clipped at present, in words."""
         norm = self.mechanism.norm
         how = f"as a whole to the {norm} ball"
-        if self._limits is not None:
+        if self._setting.ball.limits is not None:
             how = f"each parameter's part by itself, to {norm} balls that lie in one"
         moves = ""
-        if self._setting.adaptive is not None:
+        if self._setting.ball.adaptive is not None:
             moves = ", which moves with a private number of unclipped gradients that the rounds pay for"
         return (
             f"every sample's gradient over all {self.num_parameters:,} trained parameters is clipped, {how} "
@@ -343,12 +329,7 @@ class ShuffleMixin:
     # ---- hooks ------------------------------------------------------------------------------------------
 
     def attach_step_hook(self, fn: Callable[[Any], None]) -> None:
-        """Add a hook that runs before each release. Hooks add up: a second one disconnects no accountant.
-
-        Raises:
-            ShufflePrivacyError: for the hook of an accountant of Opacus's, which counts Gaussian noise and
-                add/remove neighbours.
-        """
+        """Add a hook that runs before each release. Hooks add up: a second one disconnects no accountant."""
         refuse_other_accountants(fn)
         self._hooks = (*self._hooks, fn)
 
@@ -376,10 +357,15 @@ class ShuffleMixin:
                 hook(self)
 
     def _record(self, hook: AccountingHook) -> None:
-        if self._sampling is Sampling.EPOCH:
-            self._pay_epoch(hook)
-        else:
+        """Have it record the round; an epoch before its first release, with which the rest of it is paid."""
+        if self._sampling is not Sampling.EPOCH:
             hook(self)
+            return
+        if self._batch is None:
+            raise ShufflePrivacyError("no batch of an epoch was delivered")
+        iteration = self._batch.iteration
+        paid = self._paid or PaidEpoch(iteration=iteration, round=self.round)
+        self._paid = paid.recorded_by(hook, self, iteration=iteration)
 
     def _record_passed_over(self, *, but: int = 0) -> None:
         """Record the batches that were delivered and not stepped on, once the model is trained on one.
@@ -392,29 +378,11 @@ class ShuffleMixin:
                 self._record(hook)
             self._unrecorded -= 1
 
-    def _pay_epoch(self, hook: AccountingHook) -> None:
-        """Record a whole epoch before its first release; what follows in the epoch is paid for with it."""
-        if self._batch is None:
-            raise ShufflePrivacyError("no batch of an epoch was delivered")
-        iteration = self._batch.iteration
-        paid = self._paid or PaidEpoch(iteration=iteration, round=self.round)
-        paid = paid.continued(iteration=iteration, present=self.round)
-        self._paid = paid.recorded_by(hook, self)
-
     def watch(self, module: nn.Module) -> None:
         """Look after the whole model: training on earlier batches, layers that mix records, other parameters.
 
-        A step is refused if the module was trained on tensors of an earlier batch since the present one was
-        delivered. Tensors are known by the memory they share: copies, on another device for instance, go
-        unnoticed. A step is also refused if a layer normalises with the batch, or if a buffer or a frozen
-        parameter has changed since the batch was delivered, as running statistics do.
-
-        :meth:`zero_grad` clears the per-sample gradients of the whole module. Opacus computes them for
-        parameters that this optimizer does not hold too, and its module refuses to add a second batch's to
-        the first's.
-
-        Args:
-            module: the model, which gets the batch's tensors.
+        From then on :meth:`zero_grad` clears the per-sample gradients of the whole module: Opacus computes
+        them for parameters that this optimizer does not hold too, and refuses to add a second batch's.
         """
         module.register_forward_pre_hook(self._stale_inputs, with_kwargs=True)
         self._watched = MixedRecords(module)
@@ -424,11 +392,8 @@ class ShuffleMixin:
     def book_in(self, accountant: object, *, module: nn.Module) -> None:
         """Take note of the accountant of this optimizer's engine, and retire what another one's engine made.
 
-        Two accountants of one model would each lack the other's rounds.
-
-        Args:
-            accountant: where the rounds on ``module`` are recorded from now on.
-            module: the model; an optimizer of any of its parameters that is booked elsewhere steps no more.
+        Two accountants of one model would each lack the other's rounds: an optimizer of any of the module's
+        parameters that is booked elsewhere steps no more.
         """
         self._booked_in = accountant
         ours = set(map(id, module.parameters()))
@@ -437,7 +402,7 @@ class ShuffleMixin:
                 other._retired = True
 
     def zero_grad(self, set_to_none: bool = False) -> None:
-        """As Opacus's; also drops the per-sample gradients of the parameters of a watched module."""
+        """As Opacus's; also drops the per-sample gradients of a watched module."""
         super().zero_grad(set_to_none)  # type: ignore[misc]
         for p in self._others:
             p.grad_sample = None  # type: ignore[attr-defined]
@@ -445,14 +410,7 @@ class ShuffleMixin:
     # ---- one step ---------------------------------------------------------------------------------------
 
     def clip_and_accumulate(self) -> None:
-        """Clip and randomise each sample's gradient once over all parameters, and add them up.
-
-        Raises:
-            CohortMismatch: for another number of gradients than the batch has records.
-            ShufflePrivacyError: for a batch that was not just delivered, accumulated or missing per-sample
-                gradients, or changed parameters; for NaN or infinite gradients under
-                ``on_nonfinite="raise"``.
-        """
+        """Clip and randomise each sample's gradient once over all parameters, and add them up."""
         params = self.params
         self._check_batch()
         self._check_parameters(params)
@@ -467,7 +425,8 @@ class ShuffleMixin:
                 "dimension of the model's input, pass batch_first=False to make_private"
             )
         parts = [g.reshape(len(g), size).to(dtype) for g, size in zip(grad_samples, sizes, strict=True)]
-        rows = Rows(parts if self._limits is None else self._limits.clip(parts))
+        ball = self._setting.ball
+        rows = Rows(parts if ball.limits is None else ball.clip(parts))
         self._check_rows(rows.num_rows)
         if self._on_nonfinite == "raise" and not rows.is_finite():
             raise ShufflePrivacyError(
@@ -526,13 +485,7 @@ class ShuffleMixin:
             )
 
     def add_noise(self) -> None:
-        """Check the round, have the hooks record it, and move the sum to ``summed_grad`` and ``p.grad``.
-
-        Raises:
-            ShufflePrivacyError: if no accountant is attached, another engine took the model over, or a part
-                of the round was not taken in.
-            CohortMismatch: if the round does not hold exactly the cohort (but under Poisson sampling).
-        """
+        """Check the round, have the hooks record it, and move the sum to ``summed_grad`` and ``p.grad``."""
         if not self._accounting:
             raise ShufflePrivacyError(
                 "no shuffle accountant is attached, so the step's cost would go unrecorded: call "
@@ -561,7 +514,7 @@ class ShuffleMixin:
         params = self.params
         estimate = self._estimate(self._total, received=received)
         sizes = [p.numel() for p in params]
-        adaptive, next_radius = self._setting.adaptive, None
+        adaptive, next_radius = self._setting.ball.adaptive, None
         if adaptive is not None:
             estimate, difference = estimate[:-1], self._sum_of_processes(estimate[-1])
             if received:  # of an empty Poisson round nothing is learned
@@ -664,11 +617,7 @@ class ShuffleMixin:
         return self._batch is not None and not self._batch.last
 
     def signal_skip_step(self, do_skip: bool = True) -> None:
-        """Refuse: a round is one batch of the loader, which says itself where physical batches end.
-
-        Raises:
-            ShufflePrivacyError: always.
-        """
+        """Refuse: a round is one batch of the loader, which says itself where physical batches end."""
         raise ShufflePrivacyError(
             "steps cannot be skipped by hand, since gradients of several draws would meet in one round: use "
             "opacus.utils.batch_memory_manager.BatchMemoryManager with the loader that make_private returned"
@@ -693,7 +642,7 @@ class ShuffleMixin:
         present ``max_grad_norm``."""
         state: dict[str, Any] = super().state_dict()  # type: ignore[misc]
         state = {**state, _ROUNDS: max((hook.released() for hook in self._accounting), default=0)}
-        return state if self._setting.adaptive is None else {**state, _CLIP_BOUND: self.max_grad_norm}
+        return state if self._setting.ball.adaptive is None else {**state, _CLIP_BOUND: self.max_grad_norm}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the original optimizer, and under adaptive clipping the radius, within its bounds.
@@ -701,7 +650,7 @@ class ShuffleMixin:
         If rounds released before the state was saved are not in the accountant's history, it is marked, and
         a warning says so.
         """
-        adaptive = self._setting.adaptive
+        adaptive = self._setting.ball.adaptive
         radius = state_dict.get(_CLIP_BOUND)
         released = checked(checks.whole, _ROUNDS, state_dict.get(_ROUNDS, 0), at_least=0)
         super().load_state_dict(  # type: ignore[misc]
@@ -715,12 +664,7 @@ class ShuffleMixin:
     # ---- batches ----------------------------------------------------------------------------------------
 
     def attach_sampler(self, sampler: CohortSampler) -> None:
-        """From now on only batches of this sampler are taken; called by ``sampler.attach(optimizer)``.
-
-        Raises:
-            ShufflePrivacyError: if the sampler draws another n or k, by another law, or for another number of
-                processes.
-        """
+        """From now on only batches of this sampler are taken; called by ``sampler.attach(optimizer)``."""
         drawn = (sampler.population, sampler.cohort, sampler.sampling, sampler.world_size)
         accounted = (self._population, self._cohort, self._sampling, self._num_processes())
         if drawn != accounted:
@@ -731,11 +675,9 @@ class ShuffleMixin:
         self._attached = True
 
     def begin_iteration(self) -> None:
-        """Forget a round that was begun and not released.
+        """Forget a round that was begun and not released: it cannot meet the next cohort.
 
-        A sampler calls this when it is attached and whenever an iteration starts, so that the leftovers of an
-        iteration that was broken off cannot meet the next cohort. Its last batch, if the model was not
-        trained on it, was only looked at, and is not recorded.
+        Its last batch, if the model was not trained on it, was only looked at, and is not recorded.
         """
         first = self._batch is not None and self._batch.part == 0
         looked_at = first and self._unused and not self._stale_inputs.trained
@@ -754,11 +696,8 @@ class ShuffleMixin:
     def expect_batch(self, delivery: Delivery, batch: object = None) -> None:
         """Take note of a batch that is handed out: the next step is on this one, and on no earlier one.
 
-        Loaders call this. Gradients that were computed before are another batch's, and refused.
-
-        Args:
-            delivery: the place of the batch in its round.
-            batch: its tensors, by which it is recognised if it is used again.
+        Loaders call this. Gradients that were computed before are another batch's, and refused. The tensors
+        of ``batch`` are recognised if they are used again.
         """
         self._trains |= self._stale_inputs.trained
         if delivery.part == 0:
@@ -792,3 +731,70 @@ class ShuffleDPOptimizer(ShuffleMixin, DPOptimizer):  # type: ignore[misc]
 
     See :class:`ShuffleMixin`.
     """
+
+
+class DistributedShuffleDPOptimizer(ShuffleMixin, DistributedDPOptimizer):  # type: ignore[misc]
+    """The same over several processes: each randomises its part of one common cohort, the sums are reduced.
+
+    The coins of a vector sum are tossed by process 0, once for the clients of all processes, and whole
+    numbers are reduced: the result has the law of one process's, whatever their number.
+
+    Before a round is recorded the processes agree on its total size and that none of them refuses it; if one
+    does, all raise.
+    """
+
+    _agreed = False
+
+    @staticmethod
+    def _num_processes() -> int:
+        return int(torch.distributed.get_world_size())
+
+    def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
+        """As in :class:`ShuffleMixin`; a refusal here makes the other processes refuse too."""
+        self._agreed = False
+        try:
+            return super().pre_step(closure)
+        except Exception:
+            if not self._agreed:
+                self._agree(refused=True)
+            raise
+
+    def _count_received(self) -> int:
+        votes = self._agree(refused=False)
+        if any(vote[1] for vote in votes):
+            raise ShufflePrivacyError("another process refused this round; its own error says why")
+        if len({vote[2] for vote in votes}) > 1:
+            raise ShufflePrivacyError(
+                "the processes disagree on the round: give all of them the whole data set, and the same "
+                "batch size, randomizer, local_epsilon and sampling; iterate over the loader and skip "
+                "batches in all of them alike, and evaluate on a loader of its own"
+            )
+        return sum(vote[0] for vote in votes)
+
+    def _estimate(self, total: Tensor, *, received: int) -> Tensor:
+        if torch.distributed.get_rank() == 0:
+            total = self._with_common_noise(total)
+        if not self.mechanism.must_be_summed:
+            return self._sum.estimate(total, reports=self._received)
+        total = total.to(self.params[0].device)
+        torch.distributed.all_reduce(total)
+        # Every process has the whole sum; Opacus adds up what the processes have.
+        return self._sum.estimate(total, reports=received) / self._num_processes()
+
+    def _sum_of_processes(self, number: Tensor) -> float:
+        own = number.detach().reshape(1).to(device=self.params[0].device, dtype=torch.float32)
+        parts = [torch.empty_like(own) for _ in range(self._num_processes())]
+        torch.distributed.all_gather(parts, own)
+        return math.fsum(part.item() for part in parts)  # the same in every process, to the last bit
+
+    def _agree(self, *, refused: bool) -> list[list[int]]:
+        """Each process's (gradients received, refusal, checksum of its round and of the records drawn)."""
+        drawn = None if self._batch is None else self._batch.checksum
+        checksum = zlib.crc32(repr((self.round.state(), self.mechanism.radius, drawn)).encode())
+        own = torch.tensor(
+            [self._received, int(refused), checksum], dtype=torch.int64, device=self.params[0].device
+        )
+        votes = [torch.empty_like(own) for _ in range(torch.distributed.get_world_size())]
+        torch.distributed.all_gather(votes, own)
+        self._agreed = True
+        return [vote.tolist() for vote in votes]

@@ -23,8 +23,8 @@ from .composition.renyi import renyi_divergence as renyi_divergence
 from .federated.accountant import ClientSpread as ClientSpread
 from .federated.accountant import FederatedAccountant as FederatedAccountant
 from .federated.accountant import FederatedSpending as FederatedSpending
-from .federated.participation import RecordedRound as RecordedRound
-from .federated.participation import distinct_participants as distinct_participants
+from .federated.cohorts import RecordedRound as RecordedRound
+from .federated.cohorts import distinct_participants as distinct_participants
 from .federated.rounds import FederatedRound as FederatedRound
 from .federated.rounds import RoundKind as RoundKind
 from .federated.rounds import as_tuples as as_tuples
@@ -40,8 +40,8 @@ from .numerics.search import largest_within as largest_within
 from .numerics.search import narrowed as narrowed
 from .numerics.search import zero_between as zero_between
 from .pairs.clones import binary_pair as binary_pair
-from .pairs.gaussian_cover import gaussian_losses as gaussian_losses
-from .pairs.gaussian_cover import participation_losses as participation_losses
+from .pairs.noise import gaussian_losses as gaussian_losses
+from .pairs.noise import participation_losses as participation_losses
 from .pairs.reports import Atoms as Atoms
 from .pairs.reports import Blanket as Blanket
 from .pairs.reports import InformationBound as InformationBound

@@ -70,9 +70,6 @@ class ShuffleAccountant:
         method: how upper bounds compose: ``"pld"`` (tightest) or ``"rdp"`` (Rényi divergences at real orders,
             typically 5–15 % looser).
 
-    Raises:
-        ValueError: if ``method`` is unknown.
-
     Example:
         >>> clients = ShuffleRound(local_epsilon=1.5, population=60_000, cohort=10_000, channel_fixed=True)
         >>> accountant = ShuffleAccountant()
@@ -106,10 +103,7 @@ class ShuffleAccountant:
     def step(self, shuffle_round: Round, *, num_steps: int = 1) -> None:
         """Record ``num_steps`` rounds. Call it before the rounds' output is released.
 
-        Raises:
-            TypeError: if ``shuffle_round`` is not a round of a kind that is accounted.
-            ValueError: if ``num_steps`` is not a positive int, the round is measured against another
-                adversary than the history, or a third party's round has no kind or numbers out of range.
+        Rounds measured against another adversary than the history are refused.
         """
         if type(num_steps) is not int or num_steps != 1:  # a training step records one; it shall cost nothing
             checks.num_steps(num_steps)
@@ -207,11 +201,7 @@ class ShuffleAccountant:
         return found
 
     def delta(self, epsilon: float) -> DeltaInterval:
-        """δ at ε ≥ 0.
-
-        Raises:
-            ValueError: if ``epsilon`` is negative or not finite.
-        """
+        """δ at ε ≥ 0."""
         epsilon = checks.number("epsilon", epsilon, at_least=0)
         upper = lower = 0.0
         upper_name, lower_name = self._upper_name(self._method), "none"
@@ -235,9 +225,6 @@ class ShuffleAccountant:
         """Σ ε0 of all rounds: the ε at δ of a client that took part in each of them, if nobody is trusted.
 
         Infinite if a round has no finite ε0, or Σ δ0 of a client's reports exceeds ``delta``.
-
-        Raises:
-            ValueError: if ``delta`` is not in (0, 1).
         """
         return self._cap(checks.delta(delta))
 
@@ -248,9 +235,6 @@ class ShuffleAccountant:
 
         Costs one composition; where the history already ends with such a round, a few, and then next to
         nothing while that kind goes on.
-
-        Raises:
-            ValueError: as :meth:`step` and :meth:`epsilon`.
         """
         checks.target_epsilon(target_epsilon)
         checks.delta(delta)
@@ -312,11 +296,7 @@ class ShuffleAccountant:
         return min(amplified, last), last
 
     def bounds(self, delta: float) -> tuple[NamedBound, ...]:
-        """Every bound this package has of its own on ε at δ.
-
-        Raises:
-            ValueError: if ``delta`` is not in (0, 1).
-        """
+        """Every bound this package has of its own on ε at δ."""
         checks.delta(delta)
         if not self._rounds:
             return ()
@@ -482,7 +462,7 @@ class ShuffleAccountant:
             raise ValueError(
                 f"no ε at δ={delta:g}: the reports' own δ0 and cut tails add up to {own:.3g} for one client, "
                 f"and to {self._replacement.charge(0.0):.3g} with pure randomizers instead of (ε0, δ0) ones; "
-                "use a smaller δ0 (more noise), fewer rounds, or a larger δ"
+                f"use a smaller δ0 (more noise), fewer rounds, or a larger δ{self._remedies()}"
             )
         if tightest[0] == math.inf:
             raise ValueError(
@@ -491,6 +471,9 @@ class ShuffleAccountant:
                 "more coins or shares, more noise, fewer rounds, or a larger δ"
             )
         return tightest
+
+    def _remedies(self) -> str:
+        return "".join(f"; {each}" for each in dict.fromkeys(one.remedy for one in self._rounds) if each)
 
     def _certified(self, delta: float) -> tuple[float, str]:
         """The least certified ε and its bound's name; infinite if there is none."""
@@ -511,17 +494,11 @@ class ShuffleAccountant:
         found = [(self._cap(delta), _NO_AMPLIFICATION)]
         if self._method == "pld":
             found.append((self._by_losses(delta), name))
-            found.extend(self._without_losses(delta))
         if self._takes_orders or found[-1][0] == math.inf:
             with suppress(ArithmeticError):  # losses beyond what floats can hold
                 bound = max(self._replacement.epsilon(each, delta) for each in self._upper_orders())
                 found.append((bound, self._upper_name("rdp")))
         return min(found)
-
-    def _without_losses(self, delta: float) -> Iterator[tuple[float, str]]:
-        """Bounds that a single round has of its own."""
-        if self._steps == [1] and not self._replacement.distance:
-            yield from self._rounds[0].single_bounds(delta)
 
     def _by_losses(self, delta: float) -> float:
         """Certified ε by privacy losses; infinite if floats or one grid cannot hold them all."""
@@ -769,13 +746,7 @@ def _stretch(fits: Callable[[int], bool], *, known_good: int) -> int:
 
 
 def sealed(*, version: int, method: Method, **kept: Any) -> dict[str, Any]:
-    """A state that says what it is for, and has a digest by which :func:`check_saved` knows it again.
-
-    Args:
-        version: of the state's format.
-        method: how the accountant composes.
-        kept: the history and what goes with it, as plain values.
-    """
+    """A state that says what it is for, and has a digest by which :func:`check_saved` knows it again."""
     state = {"version": version, "method": method, "neighbouring_relation": NEIGHBOURING_RELATION, **kept}
     return {**state, "digest": _digest(state)}
 
@@ -787,17 +758,11 @@ def _digest(state: Mapping[str, Any]) -> str:
 
 
 def check_saved(state: object, *, by: str, version: int, method: Method) -> None:
-    """Check what a saved state of an accountant says about itself.
-
-    Args:
-        state: what was saved in a checkpoint.
-        by: name of the accountant's class.
-        version: of states that it writes.
-        method: how it composes.
+    """Check what a saved state says about itself, of an accountant class of this name, version and method.
 
     Raises:
-        ValueError: if the state is of another version, method or neighbouring relation, or not as it was
-            written: a cohort that was halved, or a participant's round that is missing, would lower ε.
+        ValueError: if it is of another version, method or neighbouring relation, or not as it was written: a
+            cohort that was halved, or a participant's round that is missing, would lower ε.
     """
     saved = state if isinstance(state, Mapping) else {}
     if type(saved.get("version")) is not int or saved["version"] != version:

@@ -34,7 +34,6 @@ class PrivacyTarget(Ranged):
 
     Attributes:
         epsilon: central ε in nats, positive and finite, for the neighbouring relation replace-one.
-        delta: δ in (0, 1).
         num_steps: how many rounds of one kind are run, in [1, 10**12].
         method: how rounds compose: ``"pld"`` (tightest) or ``"rdp"``.
 
@@ -84,16 +83,11 @@ def calibrate_local_epsilon(
 
     Args:
         target_epsilon: central ε, replace-one.
-        delta: δ in (0, 1).
-        population: n, the number of clients.
         cohort: k, how many take part; see :class:`ShuffleRound`.
-        num_steps: number of rounds.
-        sampling: how cohorts are chosen.
         adversary: against whom the target must hold.
         mechanism: the randomizer's name; with another than ``"generic"``, ``blanket_factory`` is needed.
         blanket_factory: the randomizer's blanket at a given ε0.
         channel_fixed: whether one channel, fixed before the round, serves everybody.
-        method: how the costs of rounds are composed.
         records_per_client: m, the records that each client has; see :class:`SampledRecordsRound`.
         samples_per_client: s, the records that a client that takes part reports on.
 
@@ -101,7 +95,7 @@ def calibrate_local_epsilon(
         ε0 in [1e-4, 20].
 
     Raises:
-        ValueError: if an argument is out of range, or even ε0 = 1e-4 costs more than the target.
+        ValueError: if even ε0 = 1e-4 costs more than the target.
     """
     target = _target(target_epsilon, delta, num_steps, method)
     drawn = partial(
@@ -160,7 +154,7 @@ def calibrate_num_steps(
     """The largest number of rounds within (target ε, δ), at most ``MAX_NUM_STEPS``.
 
     Raises:
-        ValueError: if an argument is out of range, or a single round costs more than the target.
+        ValueError: if a single round costs more than the target.
     """
     target = _target(target_epsilon, delta, 1, method)
 
@@ -195,7 +189,7 @@ def calibrate_cohort(
     larger one costs less: the answer is the smallest that fits.
 
     Raises:
-        ValueError: if an argument is out of range, if no cohort fits, or if there is nothing to choose: under
+        ValueError: if no cohort fits, or if there is nothing to choose: under
             full participation, and in an epoch against a model observer, whose cost does not depend on the
             batch size.
     """

@@ -104,13 +104,8 @@ def compare(
 
     Args:
         shuffle_round: the kind of round.
-        num_steps: T ≥ 1.
-        delta: in (0, 1).
         method: how the certified interval is composed, ``"pld"`` or ``"rdp"``.
         published: names of the published bounds to compute; our own bounds are always there.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     accountant = ShuffleAccountant(method=method)
     accountant.step(shuffle_round, num_steps=num_steps)

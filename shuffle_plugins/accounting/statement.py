@@ -127,10 +127,9 @@ class Guarantee:
     @classmethod
     def of_sum(cls, local_epsilon: float, *, delta: float, detail: str = "") -> Self:
         """What is left if nobody is trusted: Σ ε0, or nothing if that is infinite."""
-        bound = "Σ ε0, no amplification"
         return cls.bounded(
             local_epsilon,
-            bound=bound,
+            bound="Σ ε0, no amplification",
             adversary=Adversary.LOCAL,
             delta=delta,
             detail=detail,

@@ -123,11 +123,7 @@ def check_method(method: Method) -> Method:
 
 
 def round_adversary(adversary: Adversary | str) -> Adversary:
-    """Return the adversary that a round is measured against, given itself or its value.
-
-    Raises:
-        ValueError: if it is none, or ``LOCAL``, before whom no round hides anything.
-    """
+    """The adversary that a round is measured against; not ``LOCAL``, before whom no round hides anything."""
     found = checks.choice(Adversary, "adversary", adversary)
     if found is Adversary.LOCAL:
         raise ValueError(

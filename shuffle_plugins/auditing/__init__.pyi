@@ -11,11 +11,11 @@ from .attacks import tells_its_law as tells_its_law
 from .audit import AuditResult as AuditResult
 from .audit import audit_local as audit_local
 from .audit import audit_round as audit_round
-from .neighbours import AuditedMechanism as AuditedMechanism
-from .neighbours import Neighbours as Neighbours
-from .neighbours import estimand as estimand
-from .neighbours import extreme_neighbours as extreme_neighbours
+from .audit import audit_sum as audit_sum
+from .simulation import AuditedMechanism as AuditedMechanism
 from .simulation import Dataset as Dataset
 from .simulation import LabelledReports as LabelledReports
+from .simulation import Neighbours as Neighbours
 from .simulation import ReleasedRounds as ReleasedRounds
-from .sums import audit_sum as audit_sum
+from .simulation import estimand as estimand
+from .simulation import extreme_neighbours as extreme_neighbours

@@ -26,8 +26,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
-from shuffle_plugins.auditing.neighbours import AuditedMechanism, Neighbours, estimand
-from shuffle_plugins.auditing.simulation import LabelledReports, ReleasedRounds
+from shuffle_plugins.auditing.simulation import (
+    AuditedMechanism,
+    LabelledReports,
+    Neighbours,
+    ReleasedRounds,
+    estimand,
+)
 from shuffle_plugins.core import Reports
 
 Score = Callable[[ReleasedRounds], Tensor]

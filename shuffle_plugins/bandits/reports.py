@@ -13,7 +13,7 @@ from shuffle_plugins.bandits.designs import Indices
 from shuffle_plugins.bandits.privacy import LaplaceReports, RewardNoise, SumNoise, checked_rewards
 from shuffle_plugins.core import Field, Reports
 from shuffle_plugins.mechanisms import BinaryRandomizedResponse, Laplace, LocalRandomizer
-from shuffle_plugins.mechanisms.noise.discrete_sampling import discrete_laplace
+from shuffle_plugins.mechanisms.discrete_sampling import discrete_laplace
 from shuffle_plugins.randomness import Randomness, secure
 
 

@@ -57,7 +57,7 @@ def dap_task_command(
         "num_steps": rounds,
         "honest_fraction": honest_fraction,
     }
-    built: protocols.SummingProtocol
+    built: protocols.SummingProtocol[Any]
     if protocol == "counted-unary":
         built = protocols.CountedUnary.calibrated(length=length, held=held, encoding=encoding, **common)
     elif protocol == "unary-l1-sum":

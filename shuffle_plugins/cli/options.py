@@ -8,7 +8,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from decimal import Decimal, InvalidOperation
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast, get_args, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, cast, get_args, get_type_hints
 
 import typer
 
@@ -91,88 +91,60 @@ def choice_option(spec: str, help: str, among: Collection[str]) -> Any:
     return option(spec, help, read)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AskedNumber:
+class AskedNumber(NamedTuple):
     """A number of a question: an option of the command line, a slider of the page.
 
     Attributes:
         spec: as of :func:`option`.
         symbol: how formulas call it.
-        label: what it is.
-        hint: more on it, in sentences; may be empty.
         read: turns text into the number; raises ``typer.BadParameter``.
         decades: powers of ten at the slider's ends. Other values may be typed.
         start: where the slider is at first.
+        label: what it is.
+        hint: more on it, in sentences; may be empty.
     """
 
     spec: str
     symbol: str
-    label: str
-    hint: str = ""
     read: Callable[[Any], Any]
     decades: tuple[int, int]
     start: str
+    label: str
+    hint: str = ""
 
     def option(self) -> Any:
         """The option."""
         return option(self.spec, f"{self.label}, {self.symbol}. {self.hint}".strip(), self.read)
 
 
+_BATCHES = (
+    "The expected number under poisson and check-in, the smallest batch under single-pass, the batch under "
+    "epoch; under full everybody's."
+)
+_COUNTED = (
+    "Passes under single-pass and check-in, epochs under epoch. Against a server, only the rounds that one "
+    "client takes part in."
+)
+_OF_A_LAW = (
+    "Only for a mechanism with a law of its own; needed where that depends on it, as privunit's and k-rr's "
+    "do."
+)
+_VECTOR = "Length of a client's vector, or number of categories"
 NUMBERS = {
     "population": AskedNumber(
-        spec="--population -n N",
-        symbol="n",
-        label="Clients in the population",
-        read=read_whole,
-        decades=(1, 9),
-        start="60000",
+        "--population -n N", "n", read_whole, (1, 9), "60000", "Clients in the population"
     ),
     "cohort": AskedNumber(
-        spec="--cohort -k K",
-        symbol="k",
-        label="Reports shuffled together",
-        hint="The expected number under poisson and check-in, the smallest batch under single-pass, the "
-        "batch under epoch; under full everybody's.",
-        read=read_number,
-        decades=(0, 9),
-        start="10000",
+        "--cohort -k K", "k", read_number, (0, 9), "10000", "Reports shuffled together", _BATCHES
     ),
     "local-epsilon": AskedNumber(
-        spec="--local-epsilon -e EPS0",
-        symbol="ε0",
-        label="Local ε of one report",
-        read=read_number,
-        decades=(-2, 1),
-        start="1.5",
+        "--local-epsilon -e EPS0", "ε0", read_number, (-2, 1), "1.5", "Local ε of one report"
     ),
-    "rounds": AskedNumber(
-        spec="--rounds -t T",
-        symbol="T",
-        label="Rounds",
-        hint="Passes under single-pass and check-in, epochs under epoch. Against a server, only the rounds "
-        "that one client takes part in.",
-        read=read_whole,
-        decades=(0, 6),
-        start="1200",
-    ),
+    "rounds": AskedNumber("--rounds -t T", "T", read_whole, (0, 6), "1200", "Rounds", _COUNTED),
     "delta": AskedNumber(
-        spec="--delta -d DELTA",
-        symbol="δ",
-        label="Probability that ε does not hold",
-        read=read_number,
-        decades=(-12, -1),
-        start="1e-5",
+        "--delta -d DELTA", "δ", read_number, (-12, -1), "1e-5", "Probability that ε does not hold"
     ),
-    "dim": AskedNumber(
-        spec="--dim D",
-        symbol="d",
-        label="Length of a client's vector, or number of categories",
-        hint="Only for a mechanism with a law of its own; needed where that depends on it, as privunit's and "
-        "k-rr's do.",
-        read=read_whole,
-        decades=(0, 7),
-        start="1000",
-    ),
+    "dim": AskedNumber("--dim D", "d", read_whole, (0, 7), "1000", _VECTOR, _OF_A_LAW),
 }
 """The numbers of a question, by their options' names without dashes in front."""
 

@@ -1,6 +1,14 @@
 from . import kernels as kernels
 from .cpu_kernels import compiled as compiled
 from .cpu_kernels import in_parts as in_parts
+from .frames import KashinFrame as KashinFrame
+from .frames import Rotation as Rotation
+from .frames import TightFrame as TightFrame
+from .frames import kashin_level as kashin_level
+from .frames import kashin_size as kashin_size
+from .frames import kashin_stretch as kashin_stretch
+from .frames import public_random_bytes as public_random_bytes
+from .frames import public_signs as public_signs
 from .hadamard import butterflies_ as butterflies_
 from .hadamard import hadamard_coefficients as hadamard_coefficients
 from .hadamard import hadamard_scatter as hadamard_scatter
@@ -8,12 +16,4 @@ from .hadamard import hadamard_signs as hadamard_signs
 from .hadamard import hadamard_transform as hadamard_transform
 from .hadamard import l1_norms as l1_norms
 from .hadamard import padded_dim as padded_dim
-from .kashin import KashinFrame as KashinFrame
-from .kashin_law import kashin_level as kashin_level
-from .kashin_law import kashin_size as kashin_size
-from .kashin_law import kashin_stretch as kashin_stretch
-from .public_bits import public_random_bytes as public_random_bytes
-from .public_bits import public_signs as public_signs
 from .quantization import stochastic_round as stochastic_round
-from .rotation import Rotation as Rotation
-from .rotation import TightFrame as TightFrame

@@ -6,7 +6,6 @@ from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.randomness import PROBABILITY_BITS, Randomness
 
 _CHUNK = 1 << 16  # values handled at a time, which fit a cache
-_LIMIT = 2.0**62  # larger values do not fit the thresholds' 62 bits
 
 
 def stochastic_round(values: Tensor, *, randomness: Randomness) -> Tensor:
@@ -25,7 +24,7 @@ def stochastic_round(values: Tensor, *, randomness: Randomness) -> Tensor:
     rounded = torch.empty(flat.shape, dtype=torch.int64, device=values.device)
     for start in range(0, flat.numel(), _CHUNK):
         part = flat[start : start + _CHUNK].double()
-        if not bool((part.abs() < _LIMIT).all()):
+        if not bool((part.abs() < (2.0**62)).all()):  # larger values do not fit the thresholds' 62 bits
             raise ValueError("a value is NaN, infinite, or 2**62 or more in absolute value: clip it first")
         low = part.floor()
         up = randomness.bernoulli((part - low).mul_(2.0**PROBABILITY_BITS).to(torch.int64))

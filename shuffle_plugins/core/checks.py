@@ -34,9 +34,6 @@ def whole(name: str, value: object, *, at_least: float = 1, at_most: float = mat
         value: the value that was passed.
         at_least: the smallest value allowed; ``-math.inf`` for any whole number.
         at_most: the largest value allowed.
-
-    Raises:
-        ValueError: unless ``value`` is an int in this range.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value <= at_most:
         allowed = f", at least {at_least}" if at_most == math.inf else f" in [{at_least}, {at_most:,g}]"
@@ -67,9 +64,6 @@ def number(
         at_least: it must not be smaller than this.
         below: it must be smaller than this; give this or ``at_most``, or neither.
         at_most: it must not be larger than this.
-
-    Raises:
-        ValueError: unless ``value`` is a finite number in this range.
     """
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     try:
@@ -92,11 +86,7 @@ def number(
 
 
 def choice(kind: type[_Choice], name: str, value: object) -> _Choice:
-    """Return a member of an enumeration, given itself or its value.
-
-    Raises:
-        ValueError: if it is none; the message lists the choices.
-    """
+    """Return a member of an enumeration, given itself or its value."""
     try:
         return kind(value)  # type: ignore[arg-type]
     except ValueError:
@@ -105,56 +95,32 @@ def choice(kind: type[_Choice], name: str, value: object) -> _Choice:
 
 
 def delta(value: object, *, name: str = "delta") -> float:
-    """Return δ, a number in (0, 1).
-
-    Raises:
-        ValueError: if it is anything else.
-    """
+    """Return δ, a number in (0, 1)."""
     return number(name, value, above=0, below=1)
 
 
 def target_epsilon(value: object, *, name: str = "target_epsilon") -> float:
-    """Return the ε that a calibration or a budget must not exceed, positive and finite, in nats.
-
-    Raises:
-        ValueError: if it is anything else.
-    """
+    """Return the ε that a calibration or a budget must not exceed, positive and finite, in nats."""
     return number(name, value, above=0)
 
 
 def num_steps(value: object, *, name: str = "num_steps") -> int:
-    """Return a number of rounds, a whole number in [1, 10**12].
-
-    Raises:
-        ValueError: if it is anything else.
-    """
+    """Return a number of rounds, a whole number in [1, 10**12]."""
     return whole(name, value, at_most=_MOST_STEPS)
 
 
 def confidence(value: object) -> float:
-    """Return a confidence level, a number in (0, 1), such as 0.95.
-
-    Raises:
-        ValueError: if it is anything else.
-    """
+    """Return a confidence level, a number in (0, 1), such as 0.95."""
     return number("confidence", value, above=0, below=1)
 
 
 def fraction(name: str, value: object) -> float:
-    """Return a share or a probability, a number in [0, 1].
-
-    Raises:
-        ValueError: if it is anything else.
-    """
+    """Return a share or a probability, a number in [0, 1]."""
     return number(name, value, at_least=0, at_most=1)
 
 
 def participation(value: object) -> float | None:
-    """Return a probability of taking part, in (0, 1); None for 1, or if it is None: all take part.
-
-    Raises:
-        ValueError: if it is anything else.
-    """
+    """Return a probability of taking part, in (0, 1); None for 1, or if it is None: all take part."""
     if value is None:
         return None
     share = number("participation", value, above=0, at_most=1)
@@ -162,38 +128,22 @@ def participation(value: object) -> float | None:
 
 
 def local_epsilon(value: object, *, name: str = "local_epsilon") -> float:
-    """Return ε0, a number of nats in [1e-9, 500].
-
-    Raises:
-        ValueError: if it is anything else.
-    """
+    """Return ε0, a number of nats in [1e-9, 500]."""
     return number(name, value, at_least=MIN_LOCAL_EPSILON, at_most=MAX_LOCAL_EPSILON)
 
 
 def categories(value: object) -> int:
-    """Return the number of categories of a frequency oracle, a whole number in [2, 2**53].
-
-    Raises:
-        ValueError: if it is anything else.
-    """
+    """Return the number of categories of a frequency oracle, a whole number in [2, 2**53]."""
     return whole("categories", value, at_least=2, at_most=MAX_DIM)
 
 
 def dim(value: object) -> int:
-    """Return a dimension, a whole number in [1, 2**53].
-
-    Raises:
-        ValueError: if it is anything else.
-    """
+    """Return a dimension, a whole number in [1, 2**53]."""
     return whole("dim", value, at_most=MAX_DIM)
 
 
 def radius(value: object) -> float:
-    """Return the radius of a norm ball, in [1e-30, 1e30], where float32 holds vectors and their sums.
-
-    Raises:
-        ValueError: if it is anything else.
-    """
+    """Return the radius of a norm ball, in [1e-30, 1e30], where float32 holds vectors and their sums."""
     try:
         return number("radius", value, at_least=_LEAST_RADIUS, at_most=_LARGEST_RADIUS)
     except ValueError as error:

@@ -21,9 +21,6 @@ def clopper_pearson_lower(successes: ArrayLike, trials: int, *, error: float) ->
         successes: counts in [0, trials], any shape.
         trials: number of independent trials, at least 1.
         error: in (0, 1).
-
-    Raises:
-        ValueError: if a count, ``trials`` or ``error`` is out of range.
     """
     counts = _check(successes, trials, error)
     limits = special.betaincinv(np.maximum(counts, 1), trials - counts + 1, error)
@@ -60,9 +57,6 @@ def epsilon_lower_bound(
         trials: number of independent trials on each dataset.
         delta: δ in [0, 1).
         confidence: in (0, 1).
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     checks.number("delta", delta, at_least=0, below=1)
     error = (1 - checks.confidence(confidence)) / 2

@@ -34,9 +34,6 @@ def pack_bits(values: Tensor, bits: int) -> Tensor:
     Args:
         values: integers of any shape, in [0, 2**bits).
         bits: bits of one value, in [0, 62].
-
-    Raises:
-        ValueError: if bits is out of range, or a value is no integer or does not fit.
     """
     checks.whole("bits", bits, at_least=0, at_most=MAX_BITS)
     if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
@@ -53,9 +50,6 @@ def unpack_bits(data: Tensor, bits: int, count: int) -> Tensor:
         data: uint8 (ceil(count · bits / 8),).
         bits: bits of one value, in [0, 62].
         count: number of values.
-
-    Raises:
-        ValueError: if bits is out of range, or data has another length or dtype.
     """
     checks.whole("bits", bits, at_least=0, at_most=MAX_BITS)
     checks.whole("number of values", count, at_least=0)

@@ -99,10 +99,6 @@ class ReportLayout:
         Args:
             values: a tensor for each field, (clients,) or (clients, …) with so many values per client;
                 integers are stored in the smallest dtype that holds their bits.
-
-        Raises:
-            ValueError: if there are more or fewer tensors than fields, their shapes are others than the
-                layout's, or a value does not fit in its bits.
         """
         fields = []
         for layout, value in zip(self.fields, values, strict=True):
@@ -121,9 +117,6 @@ class ReportLayout:
         Args:
             reports: reports as they were received, from clients that are not trusted.
             below: for each field, what its values must be below; none to check the layout alone.
-
-        Raises:
-            ValueError: if their mechanism, dimension or fields are others, or a value is out of range.
         """
         if reports.layout != self:
             raise ValueError(f"these are reports of {_words(reports.layout)}, not of {_words(self)}")
@@ -138,11 +131,7 @@ class ReportLayout:
                 )
 
     def read(self, reports: Reports, *below: int) -> tuple[Tensor, ...]:
-        """The integers of reports, checked: int64, (reports,) or (reports, width), one tensor for each field.
-
-        Raises:
-            ValueError: as :meth:`check`.
-        """
+        """The integers of reports, checked: int64 (reports,) or (reports, width), a tensor for each field."""
         self.check(reports, *below)
         return tuple(field.values.to(torch.int64) for field in reports.fields)
 
@@ -163,9 +152,6 @@ class Field:
         values: (clients,) or (clients, width). Integer tensors hold values in [0, 2**bits); float tensors are
             float32 or float64.
         bits: bits of one value on the wire; 32 or 64 for floats.
-
-    Raises:
-        ValueError: if shape, dtype and bits do not fit together, or a value does not fit in its bits.
     """
 
     values: Tensor
@@ -213,9 +199,6 @@ class Reports:
         mechanism: name of the mechanism that made them.
         dim: length of a client's vector.
         fields: the parts of a report, in the mechanism's order.
-
-    Raises:
-        ValueError: if there is no field or fields differ in length.
     """
 
     mechanism: str
@@ -263,9 +246,6 @@ class Reports:
 
         Args:
             permutation: int64 tensor (reports,), a permutation of their indices.
-
-        Raises:
-            ValueError: if it is not a permutation.
         """
         indices = torch.arange(len(self), device=permutation.device)
         if permutation.dim() != 1 or not torch.equal(permutation.sort().values, indices):
@@ -274,11 +254,7 @@ class Reports:
 
     @classmethod
     def concat(cls, parts: Sequence[Reports]) -> Reports:
-        """All reports of several batches to the same mechanism.
-
-        Raises:
-            ValueError: if there is no part, or the parts are not of one mechanism, dimension and layout.
-        """
+        """All reports of several batches to the same mechanism."""
         if not parts:
             raise ValueError("nothing to concatenate")
         first = parts[0]
@@ -337,9 +313,6 @@ class Reports:
         """Rebuild what :meth:`to_bytes` wrote.
 
         The checksum finds accidents, not forgeries; a mechanism checks the values again before it sums them.
-
-        Raises:
-            ValueError: if the bytes are truncated, altered, or of another version.
         """
         if not isinstance(data, bytes | bytearray | memoryview):
             raise ValueError(f"reports come as bytes, got {type(data).__name__}")
@@ -350,12 +323,7 @@ class Reports:
 
     @classmethod
     def from_each(cls, messages: Sequence[bytes]) -> Reports:
-        """One batch out of messages of one report each, in their order: the inverse of :meth:`each_to_bytes`.
-
-        Raises:
-            ValueError: if there is no message, one is not the bytes of exactly one report, or they are not
-                all of one mechanism, dimension and layout.
-        """
+        """One batch of messages of one report each, in their order: the inverse of :meth:`each_to_bytes`."""
         if not messages:
             raise ValueError("nothing to read")
         first = cls.from_bytes(messages[0])

@@ -13,7 +13,6 @@ from shuffle_plugins.features.patches import PatchFeatures, check_images
 from shuffle_plugins.features.rows import ChannelWhitening, some_at_a_time
 from shuffle_plugins.features.scattering import Scattering
 
-_FILTERS = 64  # of the default patches; enough where noise, and not what features can tell, is the limit
 _IMAGES_AT_ONCE = 500
 _OUTSIDE = 0.01  # of [0, 1], for rounding and interpolation
 
@@ -70,7 +69,8 @@ class ImageFeatures:
         if kinds is None:
             height, width = pictures.shape[-2:]
             waves = Scattering(height=height, width=width, order=1)
-            kinds = (waves, PatchFeatures.fit(pictures, filters=_FILTERS))
+            # Of the default patches; enough where noise, and not what features can tell, is the limit.
+            kinds = (waves, PatchFeatures.fit(pictures, filters=64))
         kinds = tuple(kinds)
         if not kinds:
             raise ValueError("kinds must be one or more")

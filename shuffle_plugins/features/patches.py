@@ -18,13 +18,9 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.features.rows import some_at_a_time
 
 _FLOOR = 1e-3  # added to a patch's variance, so that the noise of a flat patch is not made large
-_FLAT = 1e-4  # patches of less variance have nothing in them to compare with
-_RIDGE = 0.1  # added to each eigenvalue of the patches' covariance, over the average one
 _SAMPLED = 100_000  # public patches that are looked at
-_DISCS = 60
 _SMALLEST, _LARGEST = 0.04, 0.5  # radii of discs, over a picture's longer side
 _BEYOND = 0.2  # how far outside the picture a disc's middle may be, over that side
-_VALUES_AT_ONCE = 1 << 19  # of all filters' answers, few enough to stay in the processor's cache
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,14 +89,16 @@ class PatchFeatures:
         patches = windows[drawn[0], :, drawn[1], drawn[2]].flatten(1).double()
         patches = patches - patches.mean(dim=1, keepdim=True)
         variances = patches.square().mean(dim=1, keepdim=True)
-        patches = (patches / (variances + _FLOOR).sqrt())[variances[:, 0] > _FLAT]
+        # Patches of less variance have nothing in them to compare with.
+        patches = (patches / (variances + _FLOOR).sqrt())[variances[:, 0] > 1e-4]
         if len(patches) < filters:
             raise ValueError(
                 f"pictures must have patches with some contrast, at least as many as filters, {filters}; of "
                 f"{_SAMPLED} patches {len(patches)} have"
             )
         values, vectors = torch.linalg.eigh(patches.T @ patches / len(patches))
-        gains = (values.clamp(min=0) / values.mean() + _RIDGE) ** -0.5
+        # Added to each eigenvalue of the patches' covariance, over the average one.
+        gains = (values.clamp(min=0) / values.mean() + 0.1) ** -0.5
         whitening = (vectors * gains) @ vectors.T
         chosen = patches[torch.randperm(len(patches), generator=coins)[:filters]] @ whitening
         found = functional.normalize(chosen) @ whitening
@@ -140,7 +138,8 @@ class PatchFeatures:
         images = images.detach()
         filters = self.filters.to(images.device)
         thresholds = self.thresholds.to(images.device)[:, None, None]
-        at_once = max(1, _VALUES_AT_ONCE // (len(filters) * math.prod(images.shape[-2:])))
+        # Of all filters' answers, few enough to stay in the processor's cache.
+        at_once = max(1, (1 << 19) // (len(filters) * math.prod(images.shape[-2:])))
 
         def features(part: Tensor) -> Tensor:
             part = part.float().contiguous()
@@ -178,7 +177,7 @@ def dead_leaves(count: int, *, height: int, width: int, colours: int = 1, seed: 
     side = max(height, width)
     pictures = uniform(colours).repeat(1, 1, height, width)
     rows, columns = (torch.arange(size, dtype=torch.float32) for size in (height, width))
-    for _ in range(_DISCS):
+    for _ in range(60):
         radius = side / (_SMALLEST**-2 + uniform() * (_LARGEST**-2 - _SMALLEST**-2)).sqrt()
         down, across = ((1 + 2 * _BEYOND) * uniform() - _BEYOND for _ in range(2))
         inside = (rows[:, None] - height * down).square() + (

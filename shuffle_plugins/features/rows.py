@@ -15,8 +15,6 @@ from shuffle_plugins.core import checks
 _LEAST_VARIANCE = 1e-5  # as torch's group norm
 # Added to a place's deviation, by order, so that an empty place of an image in [0, 1] stays near zero.
 _FLOORS = (1e-5, 0.02, 0.003)
-_RIDGE = 1e-3  # added to each eigenvalue, over the average one, so that no channel is multiplied by thousands
-_CONSTANT = 1e-6  # a channel whose deviation is less than this of its largest value varies by rounding only
 _LARGEST_VALUE = 1e15  # coefficient: sums of squares of larger ones, or of less than 1/this, leave float32
 _IMAGES_AT_ONCE = 1000
 
@@ -129,7 +127,8 @@ class ChannelWhitening:
             )
         mean, deviation = (of(flat, dim=(0, 2, 3)) for of in (torch.mean, torch.std))
         largest = flat.abs().amax(dim=(0, 2, 3))
-        least = (_CONSTANT * largest).clamp(min=1 / _LARGEST_VALUE)
+        # A channel whose deviation is less than this of its largest value varies by rounding only.
+        least = (1e-6 * largest).clamp(min=1 / _LARGEST_VALUE)
         if not bool(((deviation > least) & (largest < _LARGEST_VALUE)).all()):  # NaN is neither
             raise ValueError(
                 "coefficients must be finite and of ordinary size, and no channel the same everywhere"
@@ -141,7 +140,8 @@ class ChannelWhitening:
         if not float(covariance.trace()) > 1e-9 * len(flat):  # of which each picture gives at most 1
             raise ValueError("coefficients must be those of several pictures that differ")
         values, vectors = torch.linalg.eigh(covariance)
-        gains = (values.clamp(min=0) / values.mean() + _RIDGE) ** (-strength / 2)
+        # Added to each eigenvalue, over the average one, so that no channel is multiplied by thousands.
+        gains = (values.clamp(min=0) / values.mean() + 1e-3) ** (-strength / 2)
         return cls(mean=mean.float(), matrix=((vectors * gains) @ vectors.T / deviation).float())
 
     def __call__(self, coefficients: Tensor) -> Tensor:

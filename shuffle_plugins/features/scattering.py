@@ -31,7 +31,6 @@ from shuffle_plugins.features.rows import some_at_a_time
 
 _WIDTH, _FREQUENCY = 0.8, 3 * math.pi / 4  # of the finest wavelet
 _WRAPS = 2  # copies of the image to each side over which filters reach: the tails beyond are below float32
-_VALUES_AT_ONCE = 1 << 18  # complex values of the widest layer, so that it stays in the processor's cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +104,8 @@ class Scattering(Ranged):
                 f"{images.dtype} {tuple(images.shape)}"
             )
         flat = images.detach().float().reshape(-1, self.height, self.width)
-        at_once = max(1, _VALUES_AT_ONCE // (self.directions * math.prod(self._padded)))
+        # Complex values of the widest layer, so that it stays in the processor's cache.
+        at_once = max(1, (1 << 18) // (self.directions * math.prod(self._padded)))
         found = (
             some_at_a_time(self._of, flat, at_once=at_once) if len(flat) else flat.new_zeros(0, *self.shape)
         )

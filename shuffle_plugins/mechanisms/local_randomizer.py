@@ -7,7 +7,7 @@ from operator import methodcaller
 from typing import ClassVar
 
 from shuffle_plugins.accounting import Adversary, Blanket, Sampling, ShuffleRound
-from shuffle_plugins.core import Reports, Rows, checks
+from shuffle_plugins.core import Reports, Rows, checked_categories, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.private_sum import Norm as Norm
 from shuffle_plugins.mechanisms.private_sum import PrivacyParameter, PrivateSum, Reporter
@@ -27,7 +27,7 @@ class Mechanism(Reporter):
 
     The reports of a round, shuffled, are all that leaves the clients; ``sum`` and ``aggregate`` are
     post-processing of them. Vectors in a norm ball go to a :class:`LocalRandomizer`, categories to a
-    :class:`~shuffle_plugins.mechanisms.frequency.FrequencyOracle`.
+    :class:`~shuffle_plugins.mechanisms.local_randomizer.FrequencyOracle`.
 
     Args:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
@@ -72,10 +72,8 @@ class Mechanism(Reporter):
         """Unbiased estimate of the sum over clients, (dim,): of vectors, or how many hold each category.
 
         Float32 for vectors, float64 for categories. Sums of chunks add up; no reports sum to zero. Reports
-        that are not shufflable are read in order, the first as that of the client at ``position``.
-
-        Raises:
-            ValueError: if the reports are not this mechanism's, or hold values that it never sends.
+        that are not shufflable are read in order, the first as that of the client at ``position``. What this
+        mechanism never sends is refused.
         """
 
     def outcomes(self) -> Reports | None:
@@ -88,16 +86,12 @@ class Mechanism(Reporter):
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
         """Log-probability of each report, had its client held x, (reports,) float64.
 
-        For proofs, audits and tests. Log-probabilities where :meth:`outcomes` lists the reports; otherwise
-        densities, up to a term that is the same for every x.
-
-        Args:
-            reports: of this mechanism.
-            x: one datum of the domain: a vector (dim,), or a category ().
+        For proofs, audits and tests, with probabilities as they are rounded. Log-probabilities where
+        :meth:`outcomes` lists the reports; otherwise densities, up to a term that is the same for every x. x
+        is one datum of the domain: a vector (dim,), or a category ().
 
         Raises:
             NotImplementedError: if the mechanism does not know it.
-            ValueError: if the reports are not this mechanism's, or x is no category.
         """
         raise NotImplementedError(f"{self.name} does not tell its law")
 
@@ -114,9 +108,6 @@ class Mechanism(Reporter):
         A mechanism with δ0 > 0 is accounted through its (ε0, δ0) alone. The round has a fixed channel: what a
         client randomises must not follow from other reports of the round. Where it does, record
         ``dataclasses.replace(round, channel_fixed=False)``.
-
-        Raises:
-            ValueError: if reports cannot be shuffled, or an argument is out of range.
         """
         if not self.shufflable:
             raise ValueError(
@@ -136,25 +127,16 @@ class Mechanism(Reporter):
         )
 
     def check_reports(self, reports: Reports, *below: int) -> None:
-        """Refuse reports of another mechanism, dimension or layout, and numbers that are out of range.
+        """Refuse reports of another mechanism or layout, and values not ``below`` the limit of their field.
 
-        Args:
-            reports: as they were received, from strangers.
-            below: for each field, what its values must be below; none to check the layout alone.
-
-        Raises:
-            ValueError: if the reports are not this mechanism's, or a value is out of range.
+        Without limits the layout alone is checked.
         """
         self.layout.check(reports, *below)
 
     def read_reports(self, reports: Reports, *below: int) -> tuple[Tensor, ...]:
-        """The whole numbers in reports of this mechanism, checked: one int64 tensor for each field.
+        """The whole numbers in reports, checked as by :meth:`check_reports`: an int64 tensor for each field.
 
-        Returns:
-            (reports,) for a field of one value per report, else (reports, width).
-
-        Raises:
-            ValueError: as :meth:`check_reports`.
+        (reports,) for a field of one value per report, else (reports, width).
         """
         return self.layout.read(reports, *below)
 
@@ -167,8 +149,8 @@ class LocalRandomizer(Mechanism, PrivateSum):
 
     Args:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
-        dim: length of a client's vector.
-        radius: radius of the ball, in the mechanism's norm.
+        dim: d, length of a client's vector.
+        radius: r, radius of the ball, in the mechanism's norm.
     """
 
     privacy_parameter: ClassVar[PrivacyParameter] = "local_epsilon"
@@ -225,9 +207,6 @@ class LocalRandomizer(Mechanism, PrivateSum):
 
         A row outside is scaled by radius/‖row‖ (CLDP-SGD, Algorithm 1), unless a mechanism says otherwise. A
         row with NaN or infinite entries becomes zero.
-
-        Raises:
-            ValueError: if x is not a floating (clients, dim) batch.
         """
         rows = self.check_rows(x)
         return self.clip_rows(*self.admitted(rows, self.row_norms(rows), clip=True))
@@ -240,12 +219,8 @@ class LocalRandomizer(Mechanism, PrivateSum):
         Args:
             x: (clients, dim), one client a row; may have no rows.
             randomness: source of all random bits; a fresh :class:`SecureRandomness` by default.
-            clip: bring rows outside the ball onto it first, as :meth:`clip` does; no clipped copy of the
-                batch is made.
-
-        Raises:
-            ValueError: if x is not a floating (clients, dim) batch or, without ``clip``, a row is outside the
-                ball by more than rounding, or is not finite.
+            clip: bring rows outside the ball onto it first, as :meth:`clip` does, without a copy of the
+                batch. Otherwise a row outside the ball by more than rounding, or not finite, is refused.
         """
         rows = self.check_rows(x)
         rows, norms = self.admitted(rows, self.row_norms(rows), clip=clip)
@@ -258,20 +233,17 @@ class LocalRandomizer(Mechanism, PrivateSum):
 
         A mechanism may draw it more cheaply than report by report. The sum is a post-processing of the
         shuffled reports, so any sampler of the same law has the reports' guarantee.
-
-        Raises:
-            ValueError: as :meth:`randomize`.
         """
         rows = self.check_rows(x)
         rows, norms = self.admitted(rows, self.row_norms(rows), clip=clip)
         return self.sum_rows(rows, norms, secure(randomness)).to(rows.compute_dtype)
 
     def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
-        """What these clients add to a total, (dim,): :meth:`randomize_sum`, with rows clipped to the ball."""
+        """:meth:`randomize_sum`, with rows clipped to the ball."""
         return self.randomize_sum(x, randomness=randomness, clip=True)
 
     def total(self, reports: Reports) -> Tensor:
-        """The reports added up, (dim,): :meth:`Mechanism.sum`, which is the estimate itself."""
+        """:meth:`Mechanism.sum`, which is the estimate itself."""
         return self.sum(reports)
 
     def estimate(self, total: Tensor, *, reports: int) -> Tensor:
@@ -283,11 +255,7 @@ class LocalRandomizer(Mechanism, PrivateSum):
         return self.sum(self.randomize_rows(x, norms, randomness))
 
     def check_rows(self, x: Tensor | Rows) -> Rows:
-        """Return the batch as :class:`~shuffle_plugins.core.rows.Rows`.
-
-        Raises:
-            ValueError: if x is not a floating (clients, dim) batch of this mechanism's dimension.
-        """
+        """The batch as :class:`~shuffle_plugins.core.rows.Rows`, of this mechanism's dimension."""
         rows = Rows.of(x)
         if rows.dim != self.dim:
             raise ValueError(f"{self.name} takes vectors of dimension {self.dim}, got {rows.dim}")
@@ -301,13 +269,7 @@ class LocalRandomizer(Mechanism, PrivateSum):
     def admitted(self, rows: Rows, norms: Tensor, *, clip: bool) -> tuple[Rows, Tensor]:
         """The rows to be randomised and their norms: with ``clip`` a row that is not finite becomes zero.
 
-        Args:
-            rows: the batch.
-            norms: of the rows, (clients,).
-            clip: whether rows outside the ball will be clipped.
-
-        Raises:
-            ValueError: without ``clip``, if a row is outside the ball or is not finite.
+        Without it a row that is outside the ball, or is not finite, is refused.
         """
         if clip:
             return rows.finite(norms)
@@ -328,3 +290,56 @@ class LocalRandomizer(Mechanism, PrivateSum):
     def clip_rows(self, rows: Rows, norms: Tensor) -> Tensor:
         """The rows in the ball, for :meth:`clip`; a mechanism that clips in another way overrides this."""
         return rows.dense() * self.clip_factors(norms).unsqueeze(1).to(rows.dtype)
+
+
+class FrequencyOracle(Mechanism):
+    """An unbiased ε0-LDP randomizer of one of K categories, batched over clients.
+
+    A client's datum x in {0, …, K - 1} stands for the unit vector e_x; ``sum`` estimates the counts,
+    ``aggregate`` the frequencies. Estimates are unbiased, so single entries may be negative.
+
+    Args:
+        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
+        dim: K, the number of categories, at least 2.
+    """
+
+    def __init__(self, *, local_epsilon: float, dim: int) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim)
+        if dim < 2:
+            raise ValueError(f"categories must be at least 2 for {self.name}, got dim={dim}")
+
+    @property
+    def domain(self) -> str:
+        """Categories 0, …, dim - 1."""
+        return "categories"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(local_epsilon={self.local_epsilon!r}, dim={self.dim})"
+
+    def variance(self, x: Tensor) -> Tensor:
+        """E‖R(x) - e_x‖² of each client's report, (clients,) float64, for categories x (clients,).
+
+        :attr:`worst_variance`, the same for every category, unless a mechanism says otherwise.
+        """
+        return torch.full((len(self.check_categories(x)),), self.worst_variance, dtype=torch.float64)
+
+    @abstractmethod
+    def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
+        """One report for each category, (clients,) int64 in [0, dim); every oracle implements it."""
+
+    def randomize(self, x: Tensor, *, randomness: Randomness | None = None) -> Reports:
+        """Report each client's category, (clients,) integers in [0, dim), once, at a cost of ε0 per client.
+
+        Raises:
+            TypeError: if x is not a tensor.
+            ValueError: if x is not a vector of integers, or names a category that does not exist.
+        """
+        return self.randomize_categories(self.check_categories(x), secure(randomness))
+
+    def randomize_sum(self, x: Tensor, *, randomness: Randomness | None = None) -> Tensor:
+        """A draw with the law of ``sum(randomize(x))``, (dim,), for a host that simulates all clients."""
+        return self.sum(self.randomize(x, randomness=randomness))
+
+    def check_categories(self, x: Tensor) -> Tensor:
+        """The categories as int64, (clients,), refused as by :meth:`randomize`."""
+        return checked_categories(x, categories=self.dim)

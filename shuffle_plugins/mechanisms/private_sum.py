@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from typing_extensions import override
 
-from shuffle_plugins.accounting import Adversary, Round, Sampling
-from shuffle_plugins.core import ReportLayout, Reports, Rows
+from shuffle_plugins.accounting import Adversary, Round, Sampling, SeveralReportsRound, ShuffleRound
+from shuffle_plugins.core import Count, Ranged, ReportLayout, Reports, Rows
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.randomness import Randomness, secure
 
@@ -25,7 +25,7 @@ class Norm(StrEnum):
     LINF = "linf"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CountRange:
     """The whole numbers that one client adds to a total, for whoever adds them up unseen.
 
@@ -49,8 +49,6 @@ class Reporter(ABC):
     Attributes:
         name: its registered name, also written in the header of its reports.
     """
-
-    __slots__ = ()
 
     name: ClassVar[str]
 
@@ -76,25 +74,14 @@ class Reporter(ABC):
         Args:
             x: the clients' data, one client a row; may have no rows.
             randomness: source of all random bits; a fresh :class:`SecureRandomness` by default.
-
-        Raises:
-            ValueError: if x is no batch of such data.
         """
 
     @abstractmethod
     def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of the sum over those who reported, (dim,). No reports sum to zero.
-
-        Raises:
-            ValueError: if the reports are another mechanism's, or hold values that this one never produces.
-        """
+        """Unbiased estimate of the sum over those who reported, (dim,). No reports sum to zero."""
 
     def aggregate(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of the mean over those who reported, (dim,).
-
-        Raises:
-            ValueError: if there are no reports, or as :meth:`sum`.
-        """
+        """Unbiased estimate of the mean over those who reported, (dim,); there must be some."""
         if len(reports) == 0:
             raise ValueError("no reports to average; use sum() where a round may be empty")
         return self.sum(reports) / len(reports)
@@ -115,9 +102,6 @@ class Reporter(ABC):
             cohort: k, reports of the round; their expected number under Poisson sampling.
             sampling: how the cohort is chosen.
             adversary: whom the guarantee is against, an observer of the model or the server.
-
-        Raises:
-            ValueError: if the numbers contradict each other, or so few clients make too little noise.
         """
 
 
@@ -128,8 +112,6 @@ class Summation(Reporter):
         cohort: how many clients' shares of noise add up to the noise of the sum. None if each report carries
             all its noise itself, as a local randomizer's do: then any number of reports will do.
     """
-
-    __slots__ = ()
 
     if TYPE_CHECKING:  # At run time this may be a field of a dataclass, which would inherit a property here.
 
@@ -159,9 +141,6 @@ class Summation(Reporter):
         A share is distributed as ``total(randomize(x))`` without :meth:`common_noise`, and may be cheaper to
         compute. Shares of disjoint groups of clients add up. They are not private until the common noise is
         added.
-
-        Raises:
-            ValueError: as :meth:`randomize`.
         """
 
     def common_noise(self, *, randomness: Randomness | None = None) -> Tensor | None:
@@ -173,10 +152,7 @@ class Summation(Reporter):
         """The reports added up. Totals of disjoint groups add up.
 
         If reports must be summed these are whole numbers, so that no rounding error depends on how
-        clients were grouped.
-
-        Raises:
-            ValueError: if the reports are another mechanism's, or hold values that this one never produces.
+        clients were grouped. What this mechanism never produces is refused.
         """
 
     @abstractmethod
@@ -189,20 +165,14 @@ class Summation(Reporter):
             reports: how many clients' reports are in the total.
         """
 
+    @override
     def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of the sum over those who reported, (dim,).
-
-        Raises:
-            ValueError: as :meth:`total`.
-        """
         return self._sum(self.total(reports), reports=len(reports))
 
     def randomize_sum(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
         """A draw distributed as ``sum(randomize(x))``, (dim,), for a host that simulates all clients.
 
-        Raises:
-            ValueError: as :meth:`randomize`, or if there are not exactly :attr:`cohort` rows, where that is
-                a number.
+        Where :attr:`cohort` is a number there must be as many rows.
         """
         source = secure(randomness)
         total = self.share(x, randomness=source)
@@ -221,9 +191,6 @@ class Summation(Reporter):
             answered: clients that add noise.
             participation: probability with which each of them adds its vector, by a secret coin of its own;
                 otherwise it adds zero, in the same way.
-
-        Raises:
-            ValueError: if nothing is known of that, or so few clients make too little noise.
         """
         del answered, participation
         raise ValueError(
@@ -266,8 +233,6 @@ class PrivateSum(Summation):
         radius: radius of the ball; vectors outside are scaled onto it.
     """
 
-    __slots__ = ()
-
     privacy_parameter: ClassVar[PrivacyParameter]
     norm: ClassVar[Norm]
 
@@ -307,7 +272,52 @@ class PrivateSum(Summation):
             clip: scale rows outside of the ball onto it. The default differs: a local randomizer has False,
                 and then refuses such rows; a multi-message sum always clips, and refuses False. Clipping
                 takes a row with NaN or infinite entries for one of zeros, whatever the other rows are.
-
-        Raises:
-            ValueError: if x is not a floating (clients, dim) batch.
         """
+
+
+@dataclass(frozen=True)
+class SeveralReports(Ranged):
+    """What all reports of a client cost together, for accountants and ledgers; it makes none.
+
+    Attributes:
+        mechanism: makes each report.
+        reports_per_client: s, how many a client that takes part sends.
+    """
+
+    mechanism: PrivateSum
+    reports_per_client: Count
+
+    @property
+    def name(self) -> str:
+        """That of the mechanism whose reports are put together."""
+        return self.mechanism.name
+
+    @property
+    def local_epsilon(self) -> float:
+        """ε0 of all reports together, s·ε0."""
+        return self.reports_per_client * self.mechanism.local_epsilon
+
+    @property
+    def local_delta(self) -> float:
+        """δ0 of all reports together, s·δ0."""
+        return self.reports_per_client * self.mechanism.local_delta
+
+    def round(
+        self,
+        *,
+        population: int,
+        cohort: float,
+        sampling: Sampling = Sampling.WITHOUT_REPLACEMENT,
+        adversary: Adversary = Adversary.MODEL_OBSERVER,
+    ) -> SeveralReportsRound:
+        """The round for an accountant, as :meth:`PrivateSum.round`; ``cohort`` counts clients."""
+        one = self.mechanism.round(
+            population=population, cohort=cohort, sampling=sampling, adversary=adversary
+        )
+        if type(one) is not ShuffleRound:
+            raise ValueError(
+                f"several reports per client are accounted for shuffled reports, and a round of "
+                f"{self.name!r} is a {type(one).__name__}: take a one-message mechanism with δ0 = 0, such as "
+                "'privunit-g' or 'laplace'"
+            )
+        return SeveralReportsRound.of(one, reports_per_client=self.reports_per_client)

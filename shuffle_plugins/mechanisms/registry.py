@@ -24,8 +24,6 @@ ENTRY_POINT_GROUP = "shuffle_plugins.mechanisms"
 Factory = Callable[..., "Mechanism | PrivateSum"]
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_REQUIRED = ("local_epsilon", "dim", "radius")
-_OF_SUMS = ("cohort", "noise_multiplier")
 
 
 class Kind(StrEnum):
@@ -45,7 +43,7 @@ ONE_MESSAGE = (Kind.VECTORS, Kind.CATEGORIES)
 """Kinds of mechanisms that send one report a client, whose privacy is set by ``local_epsilon``."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Entry:
     factory: str | Factory | EntryPoint
     summary: str
@@ -114,9 +112,6 @@ def register(
         summary: one line for listings.
         kind: what it is; by default a class tells by what it is a subclass of. A function that does not say
             is taken for one of either of the one-message kinds.
-
-    Raises:
-        ValueError: if the name is malformed or taken, or there is no such kind.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"a mechanism's name is lower-case words joined by hyphens, got {name!r}")
@@ -129,12 +124,7 @@ def register(
 def available(*kinds: Kind | str) -> tuple[str, ...]:
     """Names of all mechanisms, sorted, those of installed third-party packages included.
 
-    Args:
-        kinds: of those kinds only; all by default. This may import third-party mechanisms.
-
-    Raises:
-        ValueError: if there is no such kind, or an installed package offers a mechanism under a malformed or
-            taken name.
+    Of certain kinds only, if any are given; this may import third-party mechanisms.
     """
     _discover()
     wanted = {checks.choice(Kind, "kind", kind) for kind in kinds or Kind}
@@ -142,15 +132,7 @@ def available(*kinds: Kind | str) -> tuple[str, ...]:
 
 
 def check_known(name: str, *kinds: Kind | str) -> None:
-    """Refuse a name that no mechanism has.
-
-    Args:
-        name: what somebody asked for.
-        kinds: mechanisms of these kinds are offered instead; all by default.
-
-    Raises:
-        ValueError: it says which names are close to this one, and which there are.
-    """
+    """Refuse a name that no mechanism has; say which are close to it, and which there are of these kinds."""
     if name not in _ENTRIES:
         _discover()
     if name in _ENTRIES:
@@ -177,11 +159,7 @@ def _bare(name: str) -> str:
 
 
 def kind_of(name: str) -> Kind | None:
-    """What a mechanism is, or None for a third-party function that does not say.
-
-    Raises:
-        ValueError: if no mechanism has that name.
-    """
+    """What a mechanism is, or None for a third-party function that does not say."""
     found = _kinds(name)
     return found.pop() if len(found) == 1 else None
 
@@ -191,7 +169,7 @@ def _kinds(name: str) -> set[Kind]:
     entry = _entry(name)
     if entry.kind is not None:
         return {entry.kind}
-    from shuffle_plugins.mechanisms.frequency import FrequencyOracle
+    from shuffle_plugins.mechanisms.local_randomizer import FrequencyOracle
     from shuffle_plugins.mechanisms.private_sum import PrivateSum
 
     factory = _load(entry.factory)
@@ -204,11 +182,7 @@ def _kinds(name: str) -> set[Kind]:
 
 
 def summary(name: str) -> str:
-    """One line on what the mechanism is.
-
-    Raises:
-        ValueError: if no mechanism has that name.
-    """
+    """One line on what the mechanism is."""
     return _entry(name).summary
 
 
@@ -236,20 +210,17 @@ def get(name: str, *, dim: int, radius: float | None = None, **options: Any) -> 
         options["radius"] = 1.0 if radius is None else radius
     unknown = sorted(set(options) - set(parameters))
     if unknown and not takes_any:
-        accepted = set(parameters) - set(_REQUIRED)
+        accepted = set(parameters) - {"local_epsilon", "dim", "radius"}
         if hasattr(factory(name), "with_noise"):
             accepted.add("noise_multiplier")
-        listed = ", ".join(sorted(accepted, key=lambda option: (option not in _OF_SUMS, option))) or "none"
+        first = ("cohort", "noise_multiplier")  # what sets a sum's privacy
+        listed = ", ".join(sorted(accepted, key=lambda option: (option not in first, option))) or "none"
         raise TypeError(f"mechanism {name!r} takes no option {', '.join(unknown)}; its options: {listed}")
     return found(dim=dim, **options)
 
 
 def factory(name: str) -> Factory:
-    """The class or function that builds a mechanism, imported.
-
-    Raises:
-        ValueError: if no mechanism has that name.
-    """
+    """The class or function that builds a mechanism, imported."""
     return cast(Factory, _load(_entry(name).factory))
 
 
@@ -260,9 +231,6 @@ def blanket(name: str, *, local_epsilon: float, dim: int) -> Blanket:
     nine times the ε that this blanket says. For anything but ``get(name, local_epsilon=…, dim=…)`` take the
     blanket, or the round, that the mechanism itself gives: ``get(name, …, level=…).blanket()``.
     ``dim`` is the number of categories where a mechanism takes them.
-
-    Raises:
-        ValueError: if no mechanism has that name, or a parameter is out of range.
     """
     if kind_of(name) is Kind.SUMS:
         raise ValueError(

@@ -10,12 +10,13 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
-from shuffle_plugins.core import checks
+from typing_extensions import override
+
+from shuffle_plugins.core import WIRE_VERSION, LocalEpsilon, Ranged, ReportLayout, checks
 from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer
 
 if TYPE_CHECKING:
-    from shuffle_plugins.core import ReportLayout
-    from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer
     from shuffle_plugins.mechanisms.private_sum import PrivateSum
 
 Option = int | float | str | bool
@@ -25,7 +26,6 @@ MAX_TEXT = 4096
 
 _FIELDS = {"local_epsilon", "name", "options", "radius"}
 _RESERVED = {"dim", "local_epsilon", "name", "radius"}
-_BUILT = 16  # mechanisms that a process keeps; a federated run uses one or two
 _WIRE_NAMES = {"cohort": "clients"}  # fields of sums that have another name in JSON
 
 
@@ -35,8 +35,6 @@ class Spec(ABC):
     Two parties that hold equal specs and the same dimension build the same sum and read each other's reports.
     A spec may come from somebody who is not trusted: what it builds has the ε0 it says, or building fails.
     """
-
-    __slots__ = ()
 
     _title: ClassVar[str]
 
@@ -66,11 +64,7 @@ class Spec(ABC):
 
     @abstractmethod
     def build(self, *, dim: int) -> PrivateSum:
-        """The mechanism for vectors of length ``dim``.
-
-        Raises:
-            ValueError: if it cannot be built, or is for another length.
-        """
+        """The mechanism for vectors of length ``dim``, refused if it cannot be built or is for another."""
 
     @abstractmethod
     def to_json(self) -> str:
@@ -80,58 +74,43 @@ class Spec(ABC):
         """SHA-256 of the spec, the dimension and the version of reports on the wire: 32 bytes.
 
         Whoever holds the same fingerprint reads the same reports.
-
-        Raises:
-            ValueError: if the dimension is out of range.
         """
-        from shuffle_plugins.core import WIRE_VERSION
-
         text = f"shuffle_plugins {self._title}\n{WIRE_VERSION}\n{checks.dim(dim)}\n{self.to_json()}"
         return hashlib.sha256(text.encode()).digest()
 
     def layout(self, *, dim: int) -> ReportLayout:
-        """The form of every report: its header and its length, among others.
-
-        Raises:
-            ValueError: as :meth:`build`.
-        """
+        """The form of every report: its header and its length, among others."""
         return self.build(dim=dim).layout
 
     def report_bytes(self, *, dim: int) -> int:
-        """Length of one report's :meth:`Reports.to_bytes`, whatever it says.
-
-        Raises:
-            ValueError: as :meth:`build`.
-        """
+        """Length of one report's :meth:`Reports.to_bytes`, whatever it says."""
         return self.layout(dim=dim).report_bytes
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MechanismSpec(Spec):
+@dataclass(frozen=True, kw_only=True)
+class MechanismSpec(Ranged, Spec):
     """A randomizer of vectors in a norm ball, all but its dimension.
+
+    Whether the mechanism exists, and takes the options, :meth:`build` tells.
 
     Attributes:
         name: of a registered mechanism, see :func:`shuffle_plugins.mechanisms.available`.
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         radius: of the ball, in the mechanism's norm, in [1e-30, 1e30].
         options: the mechanism's own further parameters, (name, value) each; kept sorted by name.
-
-    Raises:
-        ValueError: if a field is out of range or of another type. Whether the mechanism exists, and takes the
-            options, :meth:`build` tells.
     """
 
     _title: ClassVar[str] = "mechanism"
 
     name: str
-    local_epsilon: float
+    local_epsilon: LocalEpsilon
     radius: float = 1.0
     options: tuple[tuple[str, Option], ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise ValueError(f"a mechanism's name is a string, got {self.name!r}")
-        object.__setattr__(self, "local_epsilon", checks.local_epsilon(self.local_epsilon))
+        super().__post_init__()
         try:
             object.__setattr__(self, "radius", checks.radius(self.radius))
         except OverflowError as error:
@@ -139,8 +118,8 @@ class MechanismSpec(Spec):
         object.__setattr__(self, "options", _checked(self.options))
 
     @property
+    @override
     def cohort(self) -> None:
-        """None: every report has noise of its own."""
         return None
 
     def build(self, *, dim: int) -> LocalRandomizer:
@@ -152,24 +131,13 @@ class MechanismSpec(Spec):
         """
         return _built(self.to_json(), checks.dim(dim))
 
+    @override
     def to_json(self) -> str:
-        """The spec as canonical JSON: equal text means the same spec, to the last digit."""
-        fields = {
-            "local_epsilon": self.local_epsilon,
-            "name": self.name,
-            "options": dict(self.options),
-            "radius": self.radius,
-        }
-        return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return _canonical({**vars(self), "options": dict(self.options)})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read what :meth:`to_json` wrote.
-
-        Raises:
-            ValueError: if the text is not a spec's: of another type, too long, malformed, with a field
-                missing, repeated or unknown, or a value out of range.
-        """
+        """Read what :meth:`to_json` wrote, and nothing else."""
         if not isinstance(text, str) or len(text) > MAX_TEXT:
             raise ValueError(f"a mechanism's spec is JSON text of at most {MAX_TEXT} characters")
         try:
@@ -184,15 +152,12 @@ class MechanismSpec(Spec):
         return cls(**fields, options=tuple(options.items()))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class SumSpec(Spec):
     """A multi-message sum, whose fields and dimension are fixed when it is calibrated.
 
     Attributes:
         protocol: the sum: a dataclass, registered under its name as one of the ``"sums"``.
-
-    Raises:
-        ValueError: if it is anything else.
     """
 
     _title: ClassVar[str] = "sum"
@@ -211,31 +176,27 @@ class SumSpec(Spec):
             )
 
     @property
+    @override
     def name(self) -> str:
-        """Name under which the sum is registered, and which its reports bear."""
         return self.protocol.name
 
     @property
+    @override
     def radius(self) -> float:
-        """Radius of the ball that holds the vectors."""
         return self.protocol.radius
 
     @property
+    @override
     def local_epsilon(self) -> float:
-        """ε0 of one client's messages together, in nats; infinite for a vector sum."""
         return self.protocol.local_epsilon
 
     @property
+    @override
     def cohort(self) -> int | None:
-        """The number of clients whose noise makes up the sum's."""
         return self.protocol.cohort
 
     def build(self, *, dim: int) -> PrivateSum:
-        """The sum itself.
-
-        Raises:
-            ValueError: if it is for another length than ``dim``.
-        """
+        """The sum itself, if it is for that length."""
         if dim != self.protocol.dim:
             raise ValueError(
                 f"the sum is for {self.protocol.dim:,} numbers, an update has {dim:,}: build it with "
@@ -243,19 +204,14 @@ class SumSpec(Spec):
             )
         return self.protocol
 
+    @override
     def to_json(self) -> str:
-        """The spec as canonical JSON: equal text means the same sum, to the last digit."""
         values = {wire: getattr(self.protocol, name) for wire, name in _sum_fields(self.name).items()}
-        return json.dumps({self.name: values}, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return _canonical({self.name: values})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read what :meth:`to_json` wrote.
-
-        Raises:
-            ValueError: if the text is not a spec's: of another type, too long, malformed, with a field
-                missing or unknown, or a value out of range.
-        """
+        """Read what :meth:`to_json` wrote, and nothing else."""
         found = _sum_in(text)
         if found is None:
             raise ValueError("not the spec of a multi-message sum")
@@ -270,12 +226,12 @@ class SumSpec(Spec):
 
 
 def spec_from_json(text: str) -> Spec:
-    """Read what ``to_json`` of either spec wrote.
-
-    Raises:
-        ValueError: if it is neither's.
-    """
+    """Read what ``to_json`` of either spec wrote."""
     return MechanismSpec.from_json(text) if _sum_in(text) is None else SumSpec.from_json(text)
+
+
+def _canonical(fields: dict[str, Any]) -> str:
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _sum_class(name: Any) -> type[Any]:
@@ -312,11 +268,9 @@ def _is_sum(name: object) -> bool:
         return False
 
 
-@lru_cache(maxsize=_BUILT)
+@lru_cache(maxsize=16)  # a federated run uses one or two
 def _built(text: str, dim: int) -> LocalRandomizer:
     """Keyed by the text, in which 1, 1.0 and true differ, as they may to a mechanism."""
-    from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer
-
     spec = MechanismSpec.from_json(text)
     try:
         mechanism = registry.get(
@@ -363,10 +317,10 @@ def _checked(options: Any) -> tuple[tuple[str, Option], ...]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
+    found = dict(pairs)
+    if len(found) != len(pairs):
         raise ValueError("a field of a mechanism's spec is given twice")
-    return fields
+    return found
 
 
 def _refuse_constant(text: str) -> NoReturn:

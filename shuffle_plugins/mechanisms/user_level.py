@@ -1,35 +1,7 @@
-r"""Mean estimation under user-level privacy: a client's whole history of samples counts as one datum.
+"""Mean estimation under user-level privacy: a client's whole history of samples counts as one datum.
 
-Each of n clients holds m samples of an unknown law on :math:`\mathbb{R}^d`, and reports about their mean y_i.
-Its own m samples already tell the client where the others' means lie, up to σ/√m; once everybody knows the
-neighbourhood, noise need hide no more than that. Two stages (Girgis's thesis, Section 3.7, after Levy et al.
-2021), for vectors as its Remark 3.7.4 indicates:
-
-1. **Range.** All y_i are rotated by the public :class:`~shuffle_plugins.compressors.rotation.Rotation`, into
-   P coordinates of similar size. Every coordinate's interval is cut into K bins of width 2τ, with
-
-   .. math:: τ = σ \sqrt{2 \ln(4nP/γ)/m},
-
-   so that with probability 1 - γ/2 every coordinate of every y_i is within τ of its expectation. A client
-   reports on one coordinate, the clients being dealt out evenly: a random row j of the Hadamard matrix and
-   the sign :math:`H_{jν}` of the bin ν of its value, flipped with probability 1/(e^ε + 1) (Algorithm 3.7.1).
-   The bin with the highest estimated count is the coordinate's (Algorithm 3.7.2).
-2. **Mean.** With c the centres of these bins, every w_i = U y_i lies in the box c ± 3τ. Clients send y_i -
-   Uᵀc by any registered mechanism for vectors, with the radius that the first stage has left.
-
-**Budget.** The thesis prescribes no split over coordinates. Here nobody reports on more than one, so no
-budget is divided by d; what is divided is the clients, n₁/P of them to a coordinate. Likewise for the stages:
-by default a share of the clients takes the first and the others the second, each with one report of ε0, as
-halving ε0 costs four times the variance where ε0 is small. The thesis's way, both stages for everybody at
-ε0/2, is :attr:`Split.BUDGET`. Either way a client spends ε0 for all its samples.
-
-**Failure.** All w_ij of one coordinate lie in two neighbouring bins, and one of them holds half. Another bin
-is chosen only if its score is higher; scores of one client differ by 0 or ±2/g, g = tanh(ε/2), by 2/g with
-probability 1/4 + g/8 or more on average and by -2/g with 1/4 - g/8 or less. By Chernoff's bound that has
-probability at most :math:`q^{n_j}`, :math:`q = \frac12 + \frac12\sqrt{1 - g^2/4}`, about
-:math:`e^{-n_j g^2/16}` (the thesis has 200 for 16). In all: :math:`γ + P K q^{n_j}`. A failure costs
-accuracy, never privacy; the first stage is left out where this bound does not tell it from a guess. The
-estimate is brought into the ball of the samples at the end, which can only help.
+Clients first find a small box that holds all their means, then report within it (Girgis's thesis, Section
+3.7): ``docs/proofs/mechanisms.md``, section 7.
 """
 
 from __future__ import annotations
@@ -37,19 +9,28 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import cast
+from typing import Annotated, cast
 
 from shuffle_plugins.compressors import Rotation, hadamard_signs, hadamard_transform, padded_dim
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
+from shuffle_plugins.core import (
+    Count,
+    Dim,
+    FieldLayout,
+    LocalEpsilon,
+    Radius,
+    Ranged,
+    ReportLayout,
+    Reports,
+    in_range,
+    one_of,
+)
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
-from shuffle_plugins.mechanisms.signs.randomized_response import SignThresholds, random_signs
+from shuffle_plugins.mechanisms.sign_patterns import SignThresholds, random_signs
 from shuffle_plugins.randomness import Randomness, secure
 
 RANGE_REPORTS = "user-level-range"
-_MOST_BINS = 1 << 20  # per coordinate; the server transforms them all
-_GUESS = 0.5  # a bound on the failures that is no better than a coin
 
 
 class Split(StrEnum):
@@ -62,8 +43,8 @@ class Split(StrEnum):
     BUDGET = "budget"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UserLevelMean:
+@dataclass(frozen=True, kw_only=True)
+class UserLevelMean(Ranged):
     """A plan for the two stages.
 
     Attributes:
@@ -81,41 +62,31 @@ class UserLevelMean:
         ranging: whether there is a first stage; by default where it helps: it leaves a smaller radius, and
             is wrong about some coordinate with probability at most 1/2, by the bound above.
         seed: of the public rotation.
-
-    Raises:
-        ValueError: if a field is out of range, or there are fewer clients than coordinates to range.
     """
 
-    local_epsilon: float
-    dim: int
-    clients: int
-    samples: int
-    radius: float
-    sigma: float
-    failure: float = 0.01
+    local_epsilon: LocalEpsilon
+    dim: Dim
+    clients: Count
+    samples: Count
+    radius: Radius
+    sigma: Annotated[float, in_range(above=0, at_most=1e30)]
+    failure: Annotated[float, in_range(above=0, below=1)] = 0.01
     mechanism: str = "privunit"
-    split: Split = Split.CLIENTS
-    range_share: float = 0.25
+    split: Annotated[Split, one_of(Split)] = Split.CLIENTS
+    range_share: Annotated[float, in_range(above=0, below=1)] = 0.25
     ranging: bool | None = None
     seed: int = 0
     rotation: Rotation = field(init=False, repr=False, compare=False)
     ranged: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        checks.local_epsilon(self.local_epsilon)
-        checks.radius(self.radius)
-        checks.number("sigma", self.sigma, above=0, at_most=1e30)
-        for name in ("clients", "samples"):
-            checks.whole(name, getattr(self, name))
-        for name in ("failure", "range_share"):
-            checks.number(name, getattr(self, name), above=0, below=1)
-        object.__setattr__(self, "split", Split(self.split))
+        super().__post_init__()
         object.__setattr__(self, "rotation", Rotation(dim=self.dim, seed=self.seed))
         object.__setattr__(self, "ranged", self.ranging is not False)
         if self.ranging is None:
-            helps = self.bins > 1 and self.clients_per_coordinate > 0 and self._wrong_bins <= _GUESS
+            helps = self.bins > 1 and self.clients_per_coordinate > 0 and self._wrong_bins <= 0.5
             object.__setattr__(self, "ranged", helps)
-        if self.bins > _MOST_BINS:
+        if self.bins > 1 << 20:  # the server transforms them all
             raise ValueError(
                 f"{self.bins} bins per coordinate are too many: sigma={self.sigma} is too small for a radius "
                 f"of {self.radius}"
@@ -202,11 +173,7 @@ class UserLevelMean:
         return min(3 * self.spread * root, 2 * self.spread * root + within)
 
     def mean_mechanism(self) -> LocalRandomizer:
-        """The mechanism of the second stage: of rotated residuals for an l-infinity ball, else of residuals.
-
-        Raises:
-            ValueError: if the mechanism is unknown, or not one of vectors.
-        """
+        """Of the second stage: of rotated residuals for an l-infinity ball, else of residuals."""
         built = registry.get(self.mechanism, local_epsilon=self.stage_epsilon, dim=self.dim)
         if not isinstance(built, LocalRandomizer):
             raise ValueError(f"{self.mechanism!r} does not take vectors in a norm ball")
@@ -228,7 +195,7 @@ class UserLevelMean:
         return self.mean_mechanism().worst_variance / self.mean_clients
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class UserLevelEstimate:
     """What the two stages found, and what they cost.
 
@@ -253,11 +220,7 @@ def range_reports(values: Tensor, *, plan: UserLevelMean, randomness: Randomness
     """First stage, at the clients: coordinate, Hadamard row and randomised sign of each client.
 
     Client i speaks of coordinate i mod P.
-
-    Args:
-        values: (clients,), of each client's rotated mean that one coordinate.
-        plan: the plan.
-        randomness: source of rows and signs.
+    ``values`` (clients,) are that one coordinate of each client's rotated mean.
     """
     count, device = values.shape[0], values.device
     bins, size = plan.bins, plan.rotation.size
@@ -277,11 +240,7 @@ def _range_layout(plan: UserLevelMean) -> ReportLayout:
 
 
 def find_centre(reports: Reports, *, plan: UserLevelMean) -> Tensor:
-    """First stage, at the server: the centre of each coordinate's fullest bin, (P,) float64.
-
-    Raises:
-        ValueError: if the reports are not those of :func:`range_reports` for this plan.
-    """
+    """First stage, at the server: the centre of each coordinate's fullest bin, (P,) float64."""
     bins, size = plan.bins, plan.rotation.size
     coordinates, rows, plus = _range_layout(plan).read(reports, size, bins, 2)
     signs = (2 * plus - 1).double()
@@ -303,9 +262,6 @@ def estimate_mean(
             may be cut.
         plan: the plan.
         randomness: source of all random bits; a fresh :class:`SecureRandomness` by default.
-
-    Raises:
-        ValueError: if the samples are not of the plan's shape, not floating point, or not finite.
     """
     if tuple(samples.shape) != (plan.clients, plan.samples, plan.dim) or not samples.is_floating_point():
         raise ValueError(

@@ -111,7 +111,10 @@ def choices(
                 summary=registry.summary(name),
             )
         )
-    found.sort(key=lambda choice: (choice.domain if norm is None else "", choice.variance))
+    # Several have the same error: a processor's rounding does not say which comes first.
+    found.sort(
+        key=lambda each: (each.domain if norm is None else "", float(f"{each.variance:.9g}"), each.name)
+    )
     return tuple(found), tuple(refused)
 
 

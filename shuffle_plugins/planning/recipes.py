@@ -196,7 +196,7 @@ def training_recipe(
 
     Args:
         target_epsilon: ε of the whole run, for replace-one neighbours, against an observer of the model.
-        delta: δ in (0, 1).
+        delta: δ of it.
         population: n, records of the data set, at least 20.
         dim: d, number of trained parameters.
         model: ``"linear"``: a linear classifier on rows of length one, whose weights start from zero, or

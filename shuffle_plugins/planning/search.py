@@ -83,28 +83,19 @@ def plan(
     For every (k, T) the largest ε0 within the target is solved for. The error of the average of T rounds,
     each with a fresh cohort, follows from the model in :mod:`shuffle_plugins.planning.errors`: it is
     :math:`(V(ε_0) + S²(n-k)/(n-1))/(kT)`, and where T counts passes, which hear everybody,
-    :math:`V(ε_0)/(nT)`. What is left open is searched on geometric grids, refined around the best. Other
-    arguments are as of :class:`PlanQuestion`.
+    :math:`V(ε_0)/(nT)`. What is left open is searched on geometric grids, refined around the best. Arguments
+    that are not told here are the fields of :class:`PlanQuestion`.
 
     Args:
-        target_epsilon: central ε, replace-one.
-        delta: δ in (0, 1).
-        population: n, the number of clients.
-        dim: d, length of a client's vector.
         mechanism: a registered name, several, or ``"best"`` for all of them. Those of a closed form need no
             torch; another is built to learn its variance, which loads it.
         num_steps: T, a sequence of candidates, or None to search up to ``MOST_SEARCHED_STEPS``. Under single
             passes and check-in T counts passes. Against a server every round is charged as if one client were
             in all of them.
         cohorts: candidates for k, or None to search; expected numbers where clients join on their own.
-        sampling: how cohorts are chosen.
-        adversary: against whom ε is measured.
-        radius: of the ball that the clients' vectors lie in.
-        norm: of that ball, ``"l1"``, ``"l2"`` or ``"linf"``: the mechanism's own by default, ℓ2 with several
-            mechanisms. A mechanism of another norm takes the smallest ball of its norm around it.
-        spread: S, at most the ℓ2 radius of the ball, which it is by default.
+        norm: of the clients' ball, ``"l1"``, ``"l2"`` or ``"linf"``: the mechanism's own by default, ℓ2 with
+            several mechanisms. A mechanism of another norm takes the smallest ball of its norm around it.
         tolerance: ``thrifty`` may exceed the least error by this share of it.
-        method: how rounds compose, ``"pld"`` or ``"rdp"``.
         whole_grid: try every combination of the grids, for a picture; by default of large grids only those of
             the best cohort, and of the best T.
         progress: called with the combinations done and those expected so far.
@@ -385,7 +376,7 @@ class _Search:
         cells = sorted(cells, key=lambda cell: (-self._size(*cell), cell))
         self.expected = max(self.expected, len(cells))
         least: dict[Cell, PlanRow] = {}  # of the smallest error of a report
-        for name in sorted(names, key=self._promise):
+        for name in sorted(names, key=lambda each: (self._promise(each), each)):
             try:
                 floor = self._report(name, LARGEST_SEARCHED_LOCAL_EPSILON).variance
                 promising = [each for each in cells if each not in least or floor < _variance(least[each])]
@@ -424,7 +415,7 @@ class _Search:
 
     def _promise(self, mechanism: str) -> float:
         try:
-            return self._report(mechanism, 1.0).variance
+            return float(f"{self._report(mechanism, 1.0).variance:.9g}")
         except ValueError:
             return math.inf
 

@@ -147,20 +147,14 @@ def plan_sums(
 
     The error is that of the average over T rounds, as in :mod:`shuffle_plugins.planning.errors`: with
     :math:`W` the variance of a round's sum it is :math:`(W/k² + \text{sampling})/T`. Where clients draw, the
-    sum is divided by the expected number k.
+    sum is divided by the expected number k. Arguments that are not told here are the fields of
+    :class:`PlanQuestion`.
 
     Args:
-        target_epsilon: central ε, replace-one.
-        delta: δ in (0, 1).
-        population: n, the number of clients, at least 2.
-        dim: d, length of a client's vector.
         mechanism: one of :data:`SUMS`.
         num_steps: T, or a sequence of candidates. At k = n the error of the average hardly depends on it.
         cohorts: candidates for k, at least 2; by default n alone, which has the least error.
-        adversary: against whom ε is measured.
-        radius: of the ball that the clients' vectors lie in.
-        norm: of that ball; sums take the smallest ℓ2 ball around it.
-        spread: S, as for :func:`~shuffle_plugins.planning.plan`; by default the ball's ℓ2 radius.
+        norm: of the clients' ball; sums take the smallest ℓ2 ball around it.
     """
     if mechanism not in SUMS:
         raise ValueError(f"mechanism must be one of {', '.join(SUMS)} to plan sums, got {mechanism!r}")
@@ -204,7 +198,7 @@ class _NoNoise(Exception):
 
 
 def _row(asked: PlanQuestion, mechanism: str, *, drawn_by: DrawnBy, cohort: int, num_steps: int) -> SumRow:
-    from shuffle_plugins.protocols import PoissonBinomialSum, TargetUnreachable, VectorSum  # load torch
+    from shuffle_plugins.protocols import PoissonBinomialSum, TargetUnreachable, VectorSum
 
     kind = VectorSum if mechanism == VectorSum.name else PoissonBinomialSum
     n, charged = asked.population, num_steps

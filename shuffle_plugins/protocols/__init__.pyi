@@ -27,6 +27,5 @@ from .sums import TargetUnreachable as TargetUnreachable
 from .tags import BallSum as BallSum
 from .tags import BinarySum as BinarySum
 from .tags import CubeSum as CubeSum
-from .tags import TaggedSum as TaggedSum
 from .unary import CountedUnary as CountedUnary
 from .unary import UnaryL1Sum as UnaryL1Sum

@@ -11,11 +11,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy import special
-from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Adversary, PrivacyTarget, Sampling, SumRound
-from shuffle_plugins.accounting.pairs.gaussian_cover import (
+from shuffle_plugins.accounting.pairs.noise import (
     FEWEST_COMPARED,
     FEWEST_TRIALS,
     LONG_ROUNDOFF,
@@ -25,6 +24,7 @@ from shuffle_plugins.accounting.pairs.gaussian_cover import (
     log_ratio,
 )
 from shuffle_plugins.core import Count, Dim, Radius, Reports, Rows, checks
+from shuffle_plugins.core.lazy_torch import Tensor
 from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.draws import (
     COINS_AT_ONCE,
@@ -46,6 +46,7 @@ from shuffle_plugins.protocols.lattices import (
 )
 from shuffle_plugins.protocols.sums import (
     CountSum,
+    Participants,
     Tally,
     TargetUnreachable,
     check_clips,
@@ -62,7 +63,7 @@ _CLOSEST = 1 << 32  # coins; more are cut into parts, and come no closer
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoinSum(CountSum):
+class CoinSum(CountSum[SumRound]):
     """Each client rounds its datum to a lattice and adds ``coins`` fair coins to every coordinate.
 
     Its messages are labelled bits: span + coins of them per coordinate, of which x̂_j − lowest + heads are
@@ -75,6 +76,7 @@ class CoinSum(CountSum):
         coins: b, fair coins per client and coordinate.
     """
 
+    in_secret: ClassVar[bool] = True
     lattice_type: ClassVar[type[Any]]
 
     levels: Levels
@@ -139,16 +141,7 @@ class CoinSum(CountSum):
     # -- what it costs ----------------------------------------------------------------------------------
 
     @override
-    def round(
-        self,
-        *,
-        population: int | None = None,
-        cohort: float | None = None,
-        sampling: Sampling | None = None,
-        adversary: Adversary = Adversary.MODEL_OBSERVER,
-        participation: float | None = None,
-    ) -> SumRound:
-        present = self.participants(population=population, cohort=cohort, sampling=sampling)
+    def _round(self, present: Participants, adversary: Adversary, participation: float | None) -> SumRound:
         return SumRound(
             sensitivity=self.lattice.sensitivity,
             attained=self.lattice.attained,
@@ -164,10 +157,6 @@ class CoinSum(CountSum):
             participation=participation,
             norm=None if participation is None else self.lattice.norm_bound,
         )
-
-    @override
-    def secret_round(self, *, answered: int, participation: float) -> SumRound:
-        return self.round(cohort=answered, participation=participation)
 
     @property
     def noise_variance(self) -> float:
@@ -261,7 +250,7 @@ class VectorSum(CoinSum, PrivateSum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistogramSum(HistogramProtocol, CoinSum):
+class HistogramSum(HistogramProtocol[SumRound], CoinSum):
     """How many clients hold each category, with the Gaussian mechanism's noise and no trusted aggregator.
 
     P_1D (Cheu, Joseph, Mao, Peng 2022, Algorithm 1) in every category at once. A client sends ``levels`` ones

@@ -10,18 +10,18 @@ from functools import cached_property, lru_cache
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
-import torch
-from torch import Tensor
 from typing_extensions import override
 
-from shuffle_plugins.accounting import Adversary, PoissonBinomialRound, PrivacyTarget, Sampling
+from shuffle_plugins.accounting import Adversary, PoissonBinomialRound, PrivacyTarget
 from shuffle_plugins.compressors import KashinFrame
 from shuffle_plugins.core import Dim, LocalEpsilon, Radius, Reports, Rows, checks, rows_at_once, whole_number
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
-from shuffle_plugins.mechanisms.signs.randomized_response import SignThresholds
+from shuffle_plugins.mechanisms.sign_patterns import SignThresholds
 from shuffle_plugins.protocols.lattices import compiled_kernels
 from shuffle_plugins.protocols.sums import (
     CountSum,
+    Participants,
     Tally,
     TargetUnreachable,
     check_clips,
@@ -41,7 +41,7 @@ _PRECISION = 5e-4  # relative, of the noise
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoissonBinomialSum(CountSum, PrivateSum):
+class PoissonBinomialSum(CountSum[PoissonBinomialRound], PrivateSum):
     r"""The sum of vectors in an ℓ2 ball by the Poisson binomial mechanism: random bits, and no other noise.
 
     Chen, Özgür, Kairouz 2022, "The Poisson Binomial Mechanism for unbiased federated learning with secure
@@ -60,6 +60,7 @@ class PoissonBinomialSum(CountSum, PrivateSum):
     """
 
     name: ClassVar[str] = "poisson-binomial"
+    in_secret: ClassVar[bool] = True
     privacy_parameter: ClassVar[PrivacyParameter] = "noise_multiplier"
     norm: ClassVar[Norm] = Norm.L2
 
@@ -139,16 +140,9 @@ class PoissonBinomialSum(CountSum, PrivateSum):
     # -- what it costs ----------------------------------------------------------------------------------
 
     @override
-    def round(
-        self,
-        *,
-        population: int | None = None,
-        cohort: float | None = None,
-        sampling: Sampling | None = None,
-        adversary: Adversary = Adversary.MODEL_OBSERVER,
-        participation: float | None = None,
+    def _round(
+        self, present: Participants, adversary: Adversary, participation: float | None
     ) -> PoissonBinomialRound:
-        present = self.participants(population=population, cohort=cohort, sampling=sampling)
         return PoissonBinomialRound(
             dim=self.size,
             bits=self.bits,
@@ -162,10 +156,6 @@ class PoissonBinomialSum(CountSum, PrivateSum):
             participation=participation,
             attained=_attained(self.dim, self.seed),
         )
-
-    @override
-    def secret_round(self, *, answered: int, participation: float) -> PoissonBinomialRound:
-        return self.round(cohort=answered, participation=participation)
 
     @property
     def size(self) -> int:

@@ -8,12 +8,11 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from shuffle_plugins.accounting.pairs.gaussian_cover import DRAWN_REACH
+from shuffle_plugins.accounting.pairs.noise import DRAWN_REACH
 from shuffle_plugins.core import checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.randomness import PROBABILITY_BITS, WHOLE, Randomness, secure
 
 DISTANCE = 2.0**-52

@@ -147,16 +147,9 @@ class FrequencyEstimation(ShuffleProtocol):
         present = _counted(checked_cohort(cohort), population, honest_fraction)
 
         def allowed(name: str, local_epsilon: float) -> bool:
+            oracle = built(name, local_epsilon=local_epsilon, categories=categories)
             return target.allows(
-                ShuffleRound(
-                    local_epsilon=local_epsilon,
-                    population=present.population,
-                    cohort=present.honest,
-                    sampling=present.sampling,
-                    mechanism=name,
-                    blanket=registry.blanket(name, local_epsilon=local_epsilon, dim=categories),
-                    channel_fixed=True,
-                )
+                oracle.round(population=present.population, cohort=present.honest, sampling=present.sampling)
             )
 
         def largest(name: str) -> float:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from shuffle_plugins.core import Rows, checks
-from shuffle_plugins.protocols.sums import LabelledSum, Tally
+from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.protocols.sums import _R, LabelledSum, Tally
 from shuffle_plugins.randomness import Randomness
 
 
@@ -58,7 +56,7 @@ class Intervals:
     simultaneous: bool
 
 
-class HistogramProtocol(LabelledSum):
+class HistogramProtocol(LabelledSum[_R]):
     """A sum whose total is a histogram: its errors, from the law of one category's noise."""
 
     @abstractmethod

@@ -30,12 +30,11 @@ from types import ModuleType
 from typing import Annotated
 
 import numpy as np
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.compressors import stochastic_round
 from shuffle_plugins.core import Dim, Radius, Ranged, Rows, checked_categories, rows_at_once, whole_number
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.randomness import Keystream, Randomness
 
 MOST_LEVELS = 1 << 24

@@ -15,9 +15,9 @@ import numpy as np
 from shuffle_plugins.accounting import largest_within
 from shuffle_plugins.accounting.published import clones
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms.noise.approximate_noise import noise_ratio
-from shuffle_plugins.mechanisms.signs.bit_planes import budgets
-from shuffle_plugins.mechanisms.signs.randomized_response import Constants
+from shuffle_plugins.mechanisms.bit_planes import budgets
+from shuffle_plugins.mechanisms.noise import noise_ratio
+from shuffle_plugins.mechanisms.sign_patterns import Constants
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

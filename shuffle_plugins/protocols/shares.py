@@ -63,7 +63,7 @@ from shuffle_plugins.core import (
     whole_number,
 )
 from shuffle_plugins.protocols.lattices import Interval, Levels
-from shuffle_plugins.protocols.sums import SummingProtocol, TargetUnreachable, unreachable
+from shuffle_plugins.protocols.sums import Participants, SummingProtocol, TargetUnreachable, unreachable
 from shuffle_plugins.randomness import PROBABILITY_BITS, Randomness, secure
 
 MOST_BITS = 62
@@ -82,7 +82,7 @@ _MASK = (1 << PROBABILITY_BITS) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitSum(SummingProtocol):
+class SplitSum(SummingProtocol[LaplaceRound]):
     r"""Each client rounds its number, adds its share of discrete Laplace noise, and splits the result.
 
     It sends m shares, whole numbers mod q that are uniform but for their sum. The shuffler mixes everybody's;
@@ -181,24 +181,26 @@ class SplitSum(SummingProtocol):
         return min(1.0, (mixing + self.noise.distance) * (1 + 1e-12))
 
     @override
-    def round(
+    def participants(
         self,
         *,
         population: int | None = None,
         cohort: float | None = None,
         sampling: Sampling | None = None,
-        adversary: Adversary = Adversary.MODEL_OBSERVER,
-    ) -> LaplaceRound:
-        """The round for an accountant, as :meth:`ShuffleProtocol.round`: the same for all of the cohort that
-        answer, if they are ``honest_cohort`` clients or more; a ValueError for fewer.
-        """
+    ) -> Participants:
+        """All of the cohort, of whom enough must have answered: ``honest_cohort`` clients or more."""
         checks.whole(
             "cohort",
             self.cohort if cohort is None else cohort,
             at_least=self.honest_cohort,
             at_most=self.cohort,
         )
-        present = self.participants(population=population, sampling=sampling)
+        return super().participants(population=population, sampling=sampling)
+
+    @override
+    def _round(
+        self, present: Participants, adversary: Adversary, participation: float | None
+    ) -> LaplaceRound:
         return LaplaceRound(
             noise_epsilon=self.noise_epsilon,
             sensitivity=self.levels,

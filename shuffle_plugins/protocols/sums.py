@@ -6,10 +6,8 @@ import inspect
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import (
@@ -26,7 +24,10 @@ from shuffle_plugins.accounting import (
     participation_losses,
 )
 from shuffle_plugins.core import FieldLayout, Ranged, ReportLayout, Reports, checks, whole_number
+from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms import Reporter, Summation
+
+_R = TypeVar("_R", bound=Round)
 
 MOST_MESSAGES = 1 << 28
 """Messages of all clients together that are listed one by one."""
@@ -116,10 +117,6 @@ class ShuffleProtocol(Ranged, Reporter):
     ) -> Round:
         """The round for an accountant.
 
-        Sums of vectors also take ``participation``, the probability with which each client adds its datum, by
-        a secret coin of its own; the others add zero in the same way, and all add noise. It counts against
-        everybody who sees the sum alone.
-
         Args:
             population: n of the whole training, of whom the cohort is drawn; by default the cohort alone.
             cohort: clients whose reports really came, by default the field: fewer hide less.
@@ -148,12 +145,49 @@ class ShuffleProtocol(Ranged, Reporter):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SummingProtocol(ShuffleProtocol, Summation):
+class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
     """A protocol whose clients' messages make up a sum. Totals are whole numbers.
 
     A subclass gives :meth:`of_noise` (its parameters for a noise), what a client sends, and the round; it
     is calibrated here.
     """
+
+    in_secret: ClassVar[bool] = False
+    """Whether it is known what a round costs whose clients take part in secret."""
+
+    @override
+    def round(
+        self,
+        *,
+        population: int | None = None,
+        cohort: float | None = None,
+        sampling: Sampling | None = None,
+        adversary: Adversary = Adversary.MODEL_OBSERVER,
+        participation: float | None = None,
+    ) -> _R:
+        """The round for an accountant.
+
+        Args:
+            population, cohort, sampling, adversary: as of :meth:`ShuffleProtocol.round`.
+            participation: probability with which each client adds its datum, by a secret coin of its own; the
+                others add zero in the same way, and all add noise. It counts against everybody who sees the
+                sum alone. None if all add their data.
+
+        Raises:
+            ValueError: if the numbers contradict each other, or too few honest clients are left.
+        """
+        present = self.participants(population=population, cohort=cohort, sampling=sampling)
+        if participation is not None and not self.in_secret:
+            Summation.secret_round(self, answered=present.reports, participation=participation)
+        return self._round(present, adversary, participation)
+
+    @abstractmethod
+    def _round(self, present: Participants, adversary: Adversary, participation: float | None) -> _R:
+        """The round of those present."""
+
+    @override
+    def secret_round(self, *, answered: int, participation: float) -> Round:
+        return self.round(cohort=answered, participation=participation)
 
     @property
     def local_epsilon(self) -> float:
@@ -239,15 +273,14 @@ class SummingProtocol(ShuffleProtocol, Summation):
         people = population_of(checked_cohort(cohort), population)
         honest_population(cohort, honest_fraction)
         share = checks.participation(participation)
-        secret: dict[str, Any] = {} if share is None else {"participation": share}
-        costs: dict[SummingProtocol, float] = {}
+        costs: dict[SummingProtocol[_R], float] = {}
 
         common = {"target": target, "cohort": cohort, "honest_fraction": honest_fraction, **data}
 
         def cost(quietness: float) -> float:
             protocol = cls.of_noise(1 / quietness, **common)
             if protocol not in costs:
-                costs[protocol] = target.cost(protocol.round(population=population, **secret))
+                costs[protocol] = target.cost(protocol.round(population=population, participation=share))
             return min(costs[protocol], _FARTHEST * target.epsilon)
 
         least = least_noise_multiplier(
@@ -407,7 +440,7 @@ class Tally:
         return self if other == 0 else NotImplemented
 
 
-class LabelledSum(SummingProtocol):
+class LabelledSum(SummingProtocol[_R]):
     """A sum whose messages are labelled bits: its total is a number for each label.
 
     A subclass says how many labels there are, and reads what each client sends out of reports.
@@ -503,7 +536,7 @@ class LabelledSum(SummingProtocol):
         """Labels and bits of one client's messages."""
 
 
-class CountSum(LabelledSum):
+class CountSum(LabelledSum[_R]):
     """A sum to which clients send equally many bits under each label: a report is a count for each."""
 
     @property

@@ -24,7 +24,7 @@ from scipy.optimize import brentq
 from torch import Tensor
 from typing_extensions import override
 
-from shuffle_plugins.accounting import Adversary, PrivacyTarget, Sampling, Tag, TaggedRound
+from shuffle_plugins.accounting import Adversary, PrivacyTarget, Tag, TaggedRound
 from shuffle_plugins.compressors import KashinFrame, TightFrame
 from shuffle_plugins.core import (
     Count,
@@ -39,7 +39,7 @@ from shuffle_plugins.core import (
     rows_at_once,
 )
 from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
-from shuffle_plugins.mechanisms.signs.bit_planes import (
+from shuffle_plugins.mechanisms.bit_planes import (
     MAX_LEVELS,
     NEXT_TO_NOTHING,
     BitPlanes,
@@ -48,10 +48,15 @@ from shuffle_plugins.mechanisms.signs.bit_planes import (
     plane_weights,
     worst_excess,
 )
-from shuffle_plugins.mechanisms.signs.coefficients import check_expected, flat_lean, sound_level
-from shuffle_plugins.mechanisms.signs.randomized_response import Constants, SignThresholds
-from shuffle_plugins.mechanisms.signs.representations import Frame, representation
-from shuffle_plugins.protocols.sums import LabelledSum, Tally, check_clips, honest_population
+from shuffle_plugins.mechanisms.coefficients import (
+    Frame,
+    check_expected,
+    flat_lean,
+    representation,
+    sound_level,
+)
+from shuffle_plugins.mechanisms.sign_patterns import Constants, SignThresholds
+from shuffle_plugins.protocols.sums import LabelledSum, Participants, Tally, check_clips, honest_population
 from shuffle_plugins.randomness import Randomness, secure
 
 _ENTRIES_AT_ONCE = 1 << 20
@@ -60,7 +65,7 @@ _MOST_PLANES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaggedSum(LabelledSum):
+class TaggedSum(LabelledSum[TaggedRound]):
     r"""The thesis's multi-message mean estimation (Girgis 2023, Chapter 3), as a sum.
 
     A datum is brought to :math:`[-1, 1]^D` and written as ``levels`` bit planes. Of each plane a client draws
@@ -80,6 +85,7 @@ class TaggedSum(LabelledSum):
         levels: m, bit planes.
     """
 
+    in_secret: ClassVar[bool] = True
     only_levels: ClassVar[int | None] = None  # of data that have no more
 
     dim: Dim
@@ -183,16 +189,7 @@ class TaggedSum(LabelledSum):
         return _level_epsilons(self.plan, self.budget)
 
     @override
-    def round(
-        self,
-        *,
-        population: int | None = None,
-        cohort: float | None = None,
-        sampling: Sampling | None = None,
-        adversary: Adversary = Adversary.MODEL_OBSERVER,
-        participation: float | None = None,
-    ) -> TaggedRound:
-        present = self.participants(population=population, cohort=cohort, sampling=sampling)
+    def _round(self, present: Participants, adversary: Adversary, participation: float | None) -> TaggedRound:
         single, several = _tag_counts(self.plan, size=self.size)
         # Of numbers next to 0 the last of several planes is almost certain, too.
         sizes = (self.flat, self.flat * NEXT_TO_NOTHING)
@@ -212,10 +209,6 @@ class TaggedSum(LabelledSum):
             adversary=adversary,
             participation=participation,
         )
-
-    @override
-    def secret_round(self, *, answered: int, participation: float) -> TaggedRound:
-        return self.round(cohort=answered, participation=participation)
 
     @property
     def tags(self) -> int:

@@ -14,7 +14,7 @@ from scipy import special, stats
 from torch import Tensor
 from typing_extensions import override
 
-from shuffle_plugins.accounting import Adversary, BitEncoding, CountedRound, PrivacyTarget, Sampling
+from shuffle_plugins.accounting import Adversary, BitEncoding, CountedRound, PrivacyTarget
 from shuffle_plugins.core import (
     Count,
     Dim,
@@ -28,10 +28,10 @@ from shuffle_plugins.core import (
     rows_at_once,
 )
 from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
-from shuffle_plugins.mechanisms.categories.mixture_oracle import flip_threshold
+from shuffle_plugins.mechanisms.oracles import flip_threshold
 from shuffle_plugins.protocols.draws import DRAWN_DISTANCE, drawn_binomials
 from shuffle_plugins.protocols.histograms import HistogramProtocol
-from shuffle_plugins.protocols.sums import CountSum, check_clips, honest_population, unreachable
+from shuffle_plugins.protocols.sums import CountSum, Participants, check_clips, honest_population, unreachable
 from shuffle_plugins.randomness import WHOLE, Randomness, secure
 
 FAILURE = 2.0**-40
@@ -48,7 +48,7 @@ _ROUNDOFF, _EACH = 1e-9, 2.0**-52
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnaryCounts(CountSum):
+class UnaryCounts(CountSum[CountedRound]):
     r"""Each client flips the bits of a vector of ``size`` bits, and the bits are summed one by one.
 
     A client's message for a bit is a label and the flipped bit. Shuffled, such messages say nothing but
@@ -170,15 +170,9 @@ class UnaryCounts(CountSum):
     # -- what it costs ----------------------------------------------------------------------------------
 
     @override
-    def round(
-        self,
-        *,
-        population: int | None = None,
-        cohort: float | None = None,
-        sampling: Sampling | None = None,
-        adversary: Adversary = Adversary.MODEL_OBSERVER,
+    def _round(
+        self, present: Participants, adversary: Adversary, participation: float | None
     ) -> CountedRound:
-        present = self.participants(population=population, cohort=cohort, sampling=sampling)
         return CountedRound(
             bit_epsilon=self.bit_epsilon,
             length=self.size,
@@ -309,7 +303,7 @@ class UnaryCounts(CountSum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CountedUnary(HistogramProtocol, UnaryCounts):
+class CountedUnary(HistogramProtocol[CountedRound], UnaryCounts):
     """How many clients hold each of several bits: histograms, and sums of binary vectors of bounded weight.
 
     A client's data are a vector of bits, with a one for each category that it holds (unary encoding). Each

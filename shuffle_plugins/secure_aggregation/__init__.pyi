@@ -2,14 +2,11 @@ from . import prio3 as prio3
 from . import statements as statements
 from .aggregator import COMMITMENT_BYTES as COMMITMENT_BYTES
 from .aggregator import Aggregator as Aggregator
-from .aggregator import Expanded as Expanded
 from .aggregator import Sealed as Sealed
 from .aggregator import SeedOpener as SeedOpener
 from .aggregator import commitment as commitment
 from .aggregator import seal_seed as seal_seed
 from .aggregator import sealed_seed_size as sealed_seed_size
-from .sharing import MOST_SUM_BITS as MOST_SUM_BITS
-from .sharing import SEED_BYTES as SEED_BYTES
 from .sharing import CheckFailed as CheckFailed
 from .sharing import Expansion as Expansion
 from .sharing import ResidueLayout as ResidueLayout
@@ -21,7 +18,6 @@ from .sharing import reconstruct as reconstruct
 from .sharing import share as share
 from .sharing import split as split
 from .verified import Answers as Answers
-from .verified import ProvenShares as ProvenShares
 from .verified import RoundVerifier as RoundVerifier
 from .verified import VerifiedTerms as VerifiedTerms
 from .verified import VerifyingAggregator as VerifyingAggregator

@@ -19,11 +19,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
-from cryptography.exceptions import InvalidSignature, InvalidTag
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
-from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
-
 from shuffle_plugins.core import checks
 from shuffle_plugins.secure_aggregation.sharing import SEED_BYTES, Expansion, Residues, SumTerms
 from shuffle_plugins.shuffler import (
@@ -34,16 +29,13 @@ from shuffle_plugins.shuffler import (
     SealingKey,
     ShuffleError,
     SigningKey,
+    keys,
 )
-from shuffle_plugins.shuffler.keys import public_key_bytes
 
 COMMITMENT_BYTES = 32
 """Bytes of a share's digest."""
 
-_SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)
-_HPKE_BYTES = KEY_BYTES + 16
-_SIGNATURE_BYTES = 64
-_COVER_BYTES = KEY_BYTES + _SIGNATURE_BYTES
+_COVER_BYTES = KEY_BYTES + keys.SIGNATURE_BYTES
 _TO_AGGREGATOR = b"shuffle-plugins/1 to the aggregator"
 _SIGNED = b"shuffle-plugins/1 signed seed"
 _COMMITTED = b"shuffle-plugins/1 share"
@@ -51,7 +43,7 @@ _COMMITTED = b"shuffle-plugins/1 share"
 
 def sealed_seed_size(size: int = SEED_BYTES) -> int:
     """Bytes of an envelope around a secret of ``size`` bytes."""
-    return _HPKE_BYTES + _COVER_BYTES + size
+    return keys.SEAL_BYTES + _COVER_BYTES + size
 
 
 def commitment(share: bytes) -> bytes:
@@ -73,16 +65,10 @@ def seal_seed(
     """
     if aggregator_key not in terms.aggregators:
         raise ShuffleError("a seed is sealed to one of the aggregators that the terms name")
-    binding = _binding(terms, commitment(share))
+    binding = terms.digest() + commitment(share)
     signature = signing_key.sign(_signed(binding, aggregator_key, seed))
-    try:
-        return _SUITE.encrypt(
-            public_key_bytes(signing_key) + signature + seed,
-            X25519PublicKey.from_public_bytes(aggregator_key),
-            info=_TO_AGGREGATOR + binding,
-        )
-    except ValueError as error:
-        raise ShuffleError("a public key of an aggregator is no point to seal to") from error
+    text = keys.public_key_bytes(signing_key) + signature + seed
+    return keys.sealed_to(aggregator_key, text, info=_TO_AGGREGATOR + binding)
 
 
 class SeedOpener:
@@ -97,7 +83,7 @@ class SeedOpener:
     def __init__(self, *, terms: SumTerms, private_key: SealingKey, enrolled: frozenset[bytes]) -> None:
         self._terms = terms
         self._private_key = private_key
-        self._key = public_key_bytes(private_key)
+        self._key = keys.public_key_bytes(private_key)
         self._enrolled = enrolled
         self._digest = terms.digest()
 
@@ -116,22 +102,12 @@ class SeedOpener:
                 to another share; UNKNOWN_SIGNER if no enrolled client signed it.
         """
         binding = self._digest + commitment
-        try:
-            cover = _SUITE.decrypt(envelope, self._private_key, info=_TO_AGGREGATOR + binding)
-        except (InvalidTag, ValueError):
-            raise BatchRefused(Refusal.UNREADABLE) from None
+        cover = keys.unsealed(envelope, self._private_key, info=_TO_AGGREGATOR + binding)
         signer, signature, seed = cover[:KEY_BYTES], cover[KEY_BYTES:_COVER_BYTES], cover[_COVER_BYTES:]
-        if signer not in self._enrolled:
+        bound = _signed(binding, self._key, seed)
+        if signer not in self._enrolled or not keys.has_signed(signer, signature, bound):
             raise BatchRefused(Refusal.UNKNOWN_SIGNER)
-        try:
-            Ed25519PublicKey.from_public_bytes(signer).verify(signature, _signed(binding, self._key, seed))
-        except (InvalidSignature, ValueError):
-            raise BatchRefused(Refusal.UNKNOWN_SIGNER) from None
         return signer, seed
-
-
-def _binding(terms: SumTerms, committed: bytes) -> bytes:
-    return terms.digest() + committed
 
 
 def _signed(binding: bytes, aggregator_key: bytes, seed: bytes) -> bytes:
@@ -222,7 +198,7 @@ class Aggregator(BatchService):
             ShuffleError: if the state file cannot be written.
         """
         required = self._required(terms, minimum)
-        self._spent.spend(terms.context.token)
+        self.spent.spend(terms.context.token)
         expansion, rejected, added = Expansion(terms.layout), dict[int, Refusal](), 0
         seeds = self._seeds(sealed, terms=terms, rejected=rejected)
         while group := list(islice(seeds, _AT_ONCE)):

@@ -181,7 +181,7 @@ class VerifyingAggregator(Aggregator):
             BatchRefused: REPLAYED for a spent round; UNDER_MINIMUM for too few good envelopes.
             ShuffleError: if the state file cannot be written.
         """
-        self._spent.spend(terms.context.token)
+        self.spent.spend(terms.context.token)
         answers, rejected = dict[int, bytes](), dict[int, Refusal]()
         for position, secret in self._opened(sealed, terms=terms, rejected=rejected, size=terms.secret_bytes):
             try:
@@ -211,7 +211,7 @@ class VerifyingAggregator(Aggregator):
             ShuffleError: if the state file cannot be written.
         """
         token = hashlib.sha256(_SECOND_STEP + terms.context.token).digest()[:TOKEN_BYTES]
-        self._spent.spend(token)
+        self.spent.spend(token)
         pairs, rejected = list(decided), dict[int, Refusal]()
         messages = [message for _, message in pairs]
         total, added, prio3 = terms.prio3.agg_init(), 0, terms.prio3

@@ -41,15 +41,21 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
-from cryptography.exceptions import InvalidSignature, InvalidTag
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
-from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
-
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
-from shuffle_plugins.shuffler.keys import KEY_BYTES, SealingKey, SigningKey, public_key_bytes
+from shuffle_plugins.shuffler.keys import (
+    KEY_BYTES,
+    SEAL_BYTES,
+    SIGNATURE_BYTES,
+    SealingKey,
+    SigningKey,
+    has_signed,
+    public_key_bytes,
+    sealed_to,
+    unsealed,
+)
 from shuffle_plugins.shuffler.shuffler import RoundContext
 
 MOST_MIXERS = 16
@@ -59,11 +65,8 @@ MARK_BYTES = 16
 """Bytes of a mark, of a mask, and of the sum of both."""
 
 _MODULUS = 1 << (8 * MARK_BYTES)
-_SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)
-_HPKE_BYTES = KEY_BYTES + 16
-_SIGNATURE_BYTES = 64
-_COVER_BYTES = 1 + KEY_BYTES + _SIGNATURE_BYTES
-_NAMED_BYTES = KEY_BYTES + _SIGNATURE_BYTES
+_NAMED_BYTES = KEY_BYTES + SIGNATURE_BYTES
+_COVER_BYTES = 1 + _NAMED_BYTES
 _REPORT, _DUMMY = b"\x01", b"\x00"
 
 _TO_ANALYZER = b"shuffle-plugins/4 to the analyzer"
@@ -100,24 +103,24 @@ def envelope_size(size: int, *, mixers: int = 1, reports: int = 1) -> int:
 def part_sizes(size: int, *, mixers: int, reports: int = 1) -> list[int]:
     """Bytes of an envelope's parts: the first mixer's layer, and the ticket for each of the others."""
     tickets = [ticket_size(mixers=mixers, position=position) for position in range(1, mixers)]
-    further = (reports - 1) * (size + _HPKE_BYTES)
+    further = (reports - 1) * (size + SEAL_BYTES)
     return [layer_size(size, mixers=mixers, position=0) + further, *tickets]
 
 
 def layer_size(size: int, *, mixers: int, position: int) -> int:
     """Bytes of the layer that the mixer at a position gets; after the last mixer, of a sealed report."""
     covers = (cover_size(mixers=mixers, position=place) for place in range(position, mixers))
-    return size + _HPKE_BYTES + sum(covers)
+    return size + SEAL_BYTES + sum(covers)
 
 
 def cover_size(*, mixers: int, position: int) -> int:
     """Bytes by which the layer of the mixer at a position is longer than what is inside."""
-    return _HPKE_BYTES + (1 + MARK_BYTES if position else _COVER_BYTES + (mixers - 1) * MARK_BYTES)
+    return SEAL_BYTES + (1 + MARK_BYTES if position else _COVER_BYTES + (mixers - 1) * MARK_BYTES)
 
 
 def ticket_size(*, mixers: int, position: int) -> int:
     """Bytes of the ticket that goes with a layer; the first mixer needs none."""
-    return _NAMED_BYTES + (mixers - position) * MARK_BYTES + _HPKE_BYTES if position else 0
+    return _NAMED_BYTES + (mixers - position) * MARK_BYTES + SEAL_BYTES if position else 0
 
 
 def seal(
@@ -153,27 +156,20 @@ def seal(
     binding = cascade_binding(context=context, analyzer_key=analyzer_key, mixer_keys=mixer_keys)
     flag = _DUMMY if report is None else _REPORT
     drawn, signer = draw_marks(len(mixer_keys)), public_key_bytes(signing_key)
-    try:
-        keys = [X25519PublicKey.from_public_bytes(key) for key in mixer_keys]
-        text, to_analyzer = report or bytes(whole), X25519PublicKey.from_public_bytes(analyzer_key)
-        inner = b"".join(
-            _SUITE.encrypt(
-                text[place * size : (place + 1) * size], to_analyzer, info=_TO_ANALYZER + context.digest()
-            )
-            for place in range(context.reports)
-        )
-        tickets = []
-        for position in range(len(mixer_keys) - 1, 0, -1):
-            marked = flag + mark_bytes(drawn.marks[position]) + inner
-            inner = _SUITE.encrypt(marked, keys[position], info=_at(_LAYER, binding, position))
-            masked = mark_bytes(drawn.masked[position], *drawn.masks[position])
-            ticket = signer + signing_key.sign(_at(_SIGNED_TICKET, binding, position) + masked) + masked
-            tickets.append(_SUITE.encrypt(ticket, keys[position], info=_at(_TICKET, binding, position)))
-        inner = mark_bytes(*drawn.masks[0]) + inner
-        cover = flag + signer + signing_key.sign(_at(_SIGNED, binding, 0) + flag + inner) + inner
-        return b"".join([_SUITE.encrypt(cover, keys[0], info=_at(_LAYER, binding, 0)), *tickets[::-1]])
-    except ValueError as error:
-        raise ShuffleError("a public key of the analyzer or the mixer is no point to seal to") from error
+    text = report or bytes(whole)
+    parts = [text[place * size : (place + 1) * size] for place in range(context.reports)]
+    info = _TO_ANALYZER + context.digest()
+    inner = b"".join(sealed_to(analyzer_key, part, info=info) for part in parts)
+    tickets = []
+    for position in range(len(mixer_keys) - 1, 0, -1):
+        marked = flag + mark_bytes(drawn.marks[position]) + inner
+        inner = sealed_to(mixer_keys[position], marked, info=_at(_LAYER, binding, position))
+        masked = mark_bytes(drawn.masked[position], *drawn.masks[position])
+        ticket = signer + signing_key.sign(_at(_SIGNED_TICKET, binding, position) + masked) + masked
+        tickets.append(sealed_to(mixer_keys[position], ticket, info=_at(_TICKET, binding, position)))
+    inner = mark_bytes(*drawn.masks[0]) + inner
+    cover = flag + signer + signing_key.sign(_at(_SIGNED, binding, 0) + flag + inner) + inner
+    return b"".join([sealed_to(mixer_keys[0], cover, info=_at(_LAYER, binding, 0)), *tickets[::-1]])
 
 
 class EnvelopeOpener:
@@ -221,8 +217,8 @@ class EnvelopeOpener:
         """
         cover = self._decrypted(envelope, _LAYER)
         flag = cover[:1]
-        start = cover_size(mixers=self.mixers, position=self.position) - _HPKE_BYTES
-        if flag not in (_REPORT, _DUMMY) or len(cover) - start < _HPKE_BYTES:
+        start = cover_size(mixers=self.mixers, position=self.position) - SEAL_BYTES
+        if flag not in (_REPORT, _DUMMY) or len(cover) - start < SEAL_BYTES:
             raise BatchRefused(Refusal.UNREADABLE)
         real, inner = flag == _REPORT, cover[start:]
         if self.position:
@@ -235,7 +231,7 @@ class EnvelopeOpener:
     def open_ticket(self, ticket: bytes) -> Opened:
         """Open one ticket, at a later mixer; errors as of :meth:`open` at the first."""
         text = self._decrypted(ticket, _TICKET)
-        if len(text) != ticket_size(mixers=self.mixers, position=self.position) - _HPKE_BYTES:
+        if len(text) != ticket_size(mixers=self.mixers, position=self.position) - SEAL_BYTES:
             raise BatchRefused(Refusal.UNREADABLE)
         signer, signature, masked = text[:KEY_BYTES], text[KEY_BYTES:_NAMED_BYTES], text[_NAMED_BYTES:]
         self._check_signature(signer, signature, _SIGNED_TICKET, masked)
@@ -243,21 +239,12 @@ class EnvelopeOpener:
         return Opened(signer=signer, mark=first, masks=tuple(masks))
 
     def _decrypted(self, ciphertext: bytes, label: bytes) -> bytes:
-        info = _at(label, self._binding, self.position)
-        try:
-            return _SUITE.decrypt(ciphertext, self._private_key, info=info)
-        except (InvalidTag, ValueError):
-            raise BatchRefused(Refusal.UNREADABLE) from None
+        return unsealed(ciphertext, self._private_key, info=_at(label, self._binding, self.position))
 
     def _check_signature(self, signer: bytes, signature: bytes, label: bytes, text: bytes) -> None:
-        if signer not in self._enrolled:
+        bound = _at(label, self._binding, self.position) + text
+        if signer not in self._enrolled or not has_signed(signer, signature, bound):
             raise BatchRefused(Refusal.UNKNOWN_SIGNER)
-        try:
-            Ed25519PublicKey.from_public_bytes(signer).verify(
-                signature, _at(label, self._binding, self.position) + text
-            )
-        except (InvalidSignature, ValueError):
-            raise BatchRefused(Refusal.UNKNOWN_SIGNER) from None
 
 
 def open_reports(
@@ -276,10 +263,8 @@ def open_reports(
     info = _TO_ANALYZER + context.digest()
     reports = []
     for ciphertext in inner:
-        try:
-            reports.append(_SUITE.decrypt(ciphertext, analyzer_private_key, info=info))
-        except (InvalidTag, ValueError):
-            continue
+        with suppress(BatchRefused):
+            reports.append(unsealed(ciphertext, analyzer_private_key, info=info))
     return reports
 
 

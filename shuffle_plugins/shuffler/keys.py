@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.exceptions import InvalidSignature, InvalidTag, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -25,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from shuffle_plugins.shuffler.errors import ShuffleError
+from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
 
 KEY_BYTES = 32
 """Bytes of a public key of either kind."""
@@ -36,6 +37,10 @@ SealingKey = X25519PrivateKey
 SigningKey = Ed25519PrivateKey
 """Private key with which a client signs its envelopes, and a mixer what it says."""
 
+SEAL_BYTES, SIGNATURE_BYTES = KEY_BYTES + 16, 64
+"""Bytes by which what is sealed is longer than what is inside, and bytes of a signature."""
+
+_SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)  # HPKE, RFC 9180, in base mode
 _Kind = TypeVar("_Kind")
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
 _LONGEST_KEY_FILE = 10_000  # bytes; two keys take 240
@@ -102,6 +107,31 @@ def public_key_bytes(private_key: SealingKey | SigningKey) -> bytes:
 def public_key_hex(private_key: SealingKey | SigningKey) -> str:
     """The public key that belongs to a private one, 64 hexadecimal digits."""
     return public_key_bytes(private_key).hex()
+
+
+def sealed_to(public_key: bytes, text: bytes, *, info: bytes) -> bytes:
+    """The text in an envelope that the owner of a key alone can open, told the same ``info``."""
+    try:
+        return _SUITE.encrypt(text, X25519PublicKey.from_public_bytes(public_key), info=info)
+    except ValueError as error:
+        raise ShuffleError("a public key is no point to seal to") from error
+
+
+def unsealed(ciphertext: bytes, private_key: SealingKey, *, info: bytes) -> bytes:
+    """What :func:`sealed_to` sealed; BatchRefused (UNREADABLE) if it was altered or sealed otherwise."""
+    try:
+        return _SUITE.decrypt(ciphertext, private_key, info=info)
+    except (InvalidTag, ValueError):
+        raise BatchRefused(Refusal.UNREADABLE) from None
+
+
+def has_signed(public_key: bytes, signature: bytes, text: bytes) -> bool:
+    """Whether the owner of a key has signed the text."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, text)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
 
 
 def parse_public_key(text: object) -> bytes:

@@ -31,7 +31,6 @@ from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, Opened, agree
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
 from shuffle_plugins.shuffler.keys import ServicePublicKey
 from shuffle_plugins.shuffler.service import BatchService
-from shuffle_plugins.shuffler.shuffler import RoundContext
 
 _REQUEST, _INPUTS, _MIXING, _OUTPUTS = "request", "inputs", "mixing", "outputs"
 _FOLDER_BYTES = 1 << 16  # that a batch counts for, however small: files take whole blocks of a disk
@@ -59,15 +58,6 @@ class Mixer(BatchService):
 
     role = "mixer"
 
-    def check_unspent(self, context: RoundContext) -> None:
-        """Refuse a round that has begun (REPLAYED), without recording anything."""
-        if context.token in self._spent:
-            raise BatchRefused(Refusal.REPLAYED)
-
-    def spend(self, context: RoundContext) -> None:
-        """Record that a round has begun, on disk when this returns; REPLAYED if it had before."""
-        self._spent.spend(context.token)
-
     def mix_spent(
         self,
         items: Iterable[bytes],
@@ -76,7 +66,7 @@ class Mixer(BatchService):
         request: BatchRequest,
         directory: Path | str | None = None,
     ) -> MixedStatement:
-        """Mix a batch of a round that :meth:`spend` has recorded; the caller sees to it that it happens once.
+        """Mix a batch of a round that is recorded as spent; the caller sees to it that it happens once.
 
         Args:
             items: those of the request, one after another. All are read before anything is written.
@@ -263,7 +253,7 @@ class BatchLimits(Ranged):
 class BatchSpool:
     """Files of a mixer's batches: a folder for each, from its first piece until its last has been given out.
 
-    Each round can be begun once (:meth:`Mixer.spend`). A batch whose pieces are not exactly those of its
+    Each round can be begun once. A batch whose pieces are not exactly those of its
     request, in order, is refused and cannot be tried again; so is one whose mixer was killed while it mixed.
     Folders of such batches are removed when the next one of the same run begins, or the next one a day later.
 
@@ -366,7 +356,8 @@ class BatchSpool:
     def _begin(self, request: BatchRequest) -> Path:
         """Make a batch's folder, if there is room for it, and spend its round."""
         mixer = self._mixer
-        mixer.check_unspent(request.context)
+        if request.context.token in mixer.spent:
+            raise BatchRefused(Refusal.REPLAYED)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = self._batch(request)
         try:
@@ -377,7 +368,7 @@ class BatchSpool:
             (folder / _REQUEST).write_text(request.to_json())
             (folder / _INPUTS).touch(mode=0o600)
             self._make_room(request, own=folder)
-            mixer.spend(request.context)
+            mixer.spent.spend(request.context.token)
             if request.mixers != self._cascade or request.mixers[request.position] != mixer.public_key:
                 raise ShuffleError(
                     "the server asks for other mixers, or in another order, than "

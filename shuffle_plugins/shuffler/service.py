@@ -122,6 +122,7 @@ class BatchService:
 
     Attributes:
         role: what the service does, as it stands in its signed statement of who it is.
+        spent: the rounds that it has begun.
     """
 
     role: ClassVar[str]
@@ -136,7 +137,7 @@ class BatchService:
         self._key = key
         self._enrolled = frozenset(enrolled)
         self._minimum = checks.whole("minimum", minimum, at_least=2)
-        self._spent = SpentTokens(state, public_key=key.public.sealing)
+        self.spent = SpentTokens(state, public_key=key.public.sealing)
 
     @property
     def minimum(self) -> int:

@@ -10,11 +10,8 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
 from shuffle_plugins.shuffler.errors import Refusal
-from shuffle_plugins.shuffler.keys import SigningKey
+from shuffle_plugins.shuffler.keys import SigningKey, has_signed
 
 CHALLENGE_BYTES = 32
 """Bytes of the random challenge to which a mixer answers who it is."""
@@ -38,11 +35,7 @@ class Statement:
 
     def holds(self, signature: bytes, *, verifying_key: bytes) -> bool:
         """Whether the owner of a key has signed this statement."""
-        try:
-            Ed25519PublicKey.from_public_bytes(verifying_key).verify(signature, self.digest)
-        except (InvalidSignature, ValueError):
-            return False
-        return True
+        return has_signed(verifying_key, signature, self.digest)
 
 
 def role_statement(

@@ -23,14 +23,10 @@ from shuffle_plugins.testing.case import (
 )
 
 _ESTIMATES = 4e-7  # relative error of float32 estimates
-_EXACT = 1e-4  # relative, of a variance enumerated from float32 estimates
 _TOLERANCE = 0.02  # relative error of a variance that is let pass
 _PARTS = 100  # batches of which means are taken, to estimate their error
 _ONE_BY_ONE = 500  # reports estimated between two looks at the error
-_MOST_ONE_BY_ONE = 2500  # estimating one report at a time is slow
-_ENOUGH = 0.004  # relative standard error at which no more reports are estimated
 _SHARE = 20  # at most a twentieth of the reports is estimated one by one
-_SAMPLES_PER_SUM = 400  # samples that a sum counts for
 _FEWEST_SUMS, _MOST_SUMS, _SUMMED = 40, 75, 12
 
 
@@ -85,7 +81,8 @@ def _mean_square(case: Case, record: Tensor, *, place: int) -> tuple[float, floa
         probabilities = case.mechanism.log_likelihood(case.outcomes, record).exp()
         values = case.outcome_estimates
         measured = float(probabilities @ (values - truth).square().sum(dim=1))
-        rounding = _EXACT * measured + FLOAT32 * float(probabilities @ values.square().sum(dim=1))
+        # Relative, of a variance enumerated from float32 estimates.
+        rounding = 1e-4 * measured + FLOAT32 * float(probabilities @ values.square().sum(dim=1))
         return measured, rounding, rounding
     values, weights = _one_by_one(case, case.drawn[place], truth)
     squares = _without_noise(values, weights, truth)
@@ -101,7 +98,7 @@ def _mean_square(case: Case, record: Tensor, *, place: int) -> tuple[float, floa
 def _one_by_one(case: Case, reports: Reports, truth: Tensor) -> tuple[Tensor, Tensor]:
     """What single reports stand for, and how many clients sent each; no more of them than needed."""
     first, kind = distinct(reports)
-    most = min(_MOST_ONE_BY_ONE, len(reports) // _SHARE)
+    most = min(2500, len(reports) // _SHARE)  # estimating one report at a time is slow
     if len(first) <= most:
         return estimates(case.mechanism, pick(reports, first)), torch.bincount(kind).double()
     values = torch.empty(0, case.mechanism.dim, dtype=torch.float64)
@@ -109,7 +106,8 @@ def _one_by_one(case: Case, reports: Reports, truth: Tensor) -> tuple[Tensor, Te
         more = estimates(case.mechanism, reports.narrow(start, start + _ONE_BY_ONE))
         values = torch.cat([values, more])
         squares = _without_noise(values, torch.ones(len(values), dtype=torch.float64), truth)
-        if float(squares.std()) <= _ENOUGH * float(squares.mean()) * len(squares) ** 0.5:
+        # Relative standard error at which no more reports are estimated.
+        if float(squares.std()) <= 0.004 * float(squares.mean()) * len(squares) ** 0.5:
             break
     return values, torch.ones(len(values), dtype=torch.float64)
 
@@ -153,7 +151,7 @@ def _sums(case: Case, records: Tensor, *, salt: int) -> float:
     mechanism = case.mechanism
     truth = torch.stack([case.truth(record) for record in records]).sum(dim=0)
     source = case.source(salt)
-    count = min(max(case.samples // _SAMPLES_PER_SUM, _FEWEST_SUMS), _MOST_SUMS)
+    count = min(max(case.samples // 400, _FEWEST_SUMS), _MOST_SUMS)  # samples that a sum counts for
     drawn = [mechanism.randomize_sum(records, randomness=source) for _ in range(count)]
     if any(total.shape != (mechanism.dim,) for total in drawn):
         raise Broken(f"randomize_sum must return ({mechanism.dim},), got {tuple(drawn[0].shape)}")

@@ -32,7 +32,6 @@ ROUNDING = 1e-9
 """Relative error of probabilities that a mechanism computes in float64."""
 
 _ORDERS = {Norm.L1: 1.0, Norm.L2: 2.0, Norm.LINF: float("inf")}
-_MOST_ENUMERATED = 1 << 12  # reports that are listed one by one
 _SEEDS_APART = 1 << 20  # no two checks share a seed
 _HASH_FACTOR = 6364136223846793005  # Knuth's multiplier for 64-bit words
 
@@ -152,7 +151,8 @@ class Case:
     def outcomes(self) -> Reports | None:
         """All reports and none twice, if they are few enough to go through one by one."""
         listed = self.mechanism.outcomes()
-        return listed if listed is not None and len(listed) <= _MOST_ENUMERATED else None
+        # Reports that are listed one by one.
+        return listed if listed is not None and len(listed) <= (1 << 12) else None
 
     @cached_property
     def outcome_estimates(self) -> Tensor:

@@ -149,7 +149,6 @@ _PARAMETERS = "refuses bad parameters"
 _MOST_VALUES = 1 << 21  # float32 values in the reports of a sample, to bound memory
 _LEAST_SAMPLES = 1000
 _TELLING = (0.02, 12.0)  # between these ε0 a sample of reports tells most
-_FEWER = 5  # elsewhere a fifth of the samples is drawn
 _NONSENSE = {
     "local_epsilon": (0, -1.0, math.nan, math.inf, 1e-300, "1", None),
     "dim": (0, -1, 1.5, True),
@@ -217,7 +216,8 @@ def check_mechanism(
             results.append(found)
             continue
         title = title or (factory.__name__ if isinstance(factory, type) else found.name)
-        enough = samples if _TELLING[0] <= local_epsilon <= _TELLING[1] else samples // _FEWER
+        # Elsewhere a fifth of the samples is drawn.
+        enough = samples if _TELLING[0] <= local_epsilon <= _TELLING[1] else samples // 5
         case = Case(
             mechanism=found,
             seed=seed,

@@ -29,14 +29,9 @@ from shuffle_plugins.testing.case import (
 )
 
 _ODD, _SOME, _MANY = 37, 50, 200  # clients
-_FLIPS = 80  # forged reports, each with two bits flipped
 _CHECKSUM = 4  # bytes at the end of the wire form
-_MOST_MOVED = 1000.0  # a forged report may move the sum by so many times a report's size
 _LOUDEST = 2.0  # above this ε0 two batches may report the same by chance
 _ROUNDING = 2e-5  # relative, of float32 sums in another order
-_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_TOLERANCE = 1e-9  # relative, of a norm in float64
 _CLOSE = 1e-4  # relative; clipping twice may round twice in float32
 _COHORT, _COHORTS = 200, 60
 
@@ -105,7 +100,8 @@ def bounds_forged_reports(case: Case) -> Measured:
     reports = mechanism.randomize(case.inside(_ODD), randomness=case.source())
     honest = mechanism.sum(reports).double()
     radius = mechanism.radius if isinstance(mechanism, LocalRandomizer) else 1.0
-    limit = _MOST_MOVED * (radius + math.sqrt(max(mechanism.worst_variance, 0.0)))
+    # A forged report may move the sum by so many times a report's size.
+    limit = 1000.0 * (radius + math.sqrt(max(mechanism.worst_variance, 0.0)))
     influence = 0.0
     for kind, forged, altered in _forgeries(case, reports):
         try:
@@ -149,7 +145,8 @@ def _bad_values(field: Field) -> Iterator[tuple[str, Tensor, int]]:
 def _flipped(case: Case, reports: Reports) -> Iterator[tuple[str, Reports, int]]:
     data = reports.to_bytes()
     generator = case.generator(4)
-    places = torch.randint(8 * (len(data) - _CHECKSUM), (_FLIPS, 2), generator=generator).tolist()
+    # Forged reports, each with two bits flipped.
+    places = torch.randint(8 * (len(data) - _CHECKSUM), (80, 2), generator=generator).tolist()
     for pair in places:
         altered = bytearray(data[:-_CHECKSUM])
         for place in pair:
@@ -299,7 +296,8 @@ def takes_every_dtype(case: Case) -> Measured:
     """Floats of 16, 32 and 64 bits, or integers of every width: finite sums, float64 for float64."""
     mechanism = case.mechanism
     vectors = isinstance(mechanism, LocalRandomizer)
-    for dtype in _FLOATS if vectors else _INTEGERS:
+    floats = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    for dtype in floats if vectors else (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
         batch = case.inside(_SOME).to(dtype)
         reports = mechanism.randomize(batch, randomness=case.source())
         total = mechanism.randomize_sum(batch, randomness=case.source())
@@ -376,7 +374,8 @@ def clips_into_the_ball(case: Case) -> Measured:
         clipped = ball.clip(given)
         inside = lengths(given, ball) <= ball.radius
         longest = float(lengths(clipped, ball).max())
-        if clipped.shape != given.shape or not longest <= ball.radius * (1 + _TOLERANCE):
+        # Relative, of a norm in float64.
+        if clipped.shape != given.shape or not longest <= ball.radius * (1 + 1e-9):
             raise Broken("clip() leaves rows outside the ball", norm=longest, radius=ball.radius)
         if not torch.allclose(clipped[inside], given[inside], rtol=1e-9, atol=0):
             raise Broken("clip() changes rows inside the ball")

@@ -36,20 +36,14 @@ from shuffle_plugins.testing.case import (
 
 _LARGEST_SURPRISE = 5.5  # standard errors; a sound mechanism exceeds them less than once in 10**7
 _SUREST = -10.0  # log-weights are cut here, so that one rare report does not decide
-_SMALLEST_P = 1e-7  # a sound sampler has a smaller p-value once in ten million checks
 _LEAST_EXPECTED = 10.0  # reports per cell that the chi-square law needs
 _ONLY_EVIDENCE = 4  # times as many samples where only an attack speaks of ε0
 _FEWER = 8  # an eighth of the samples suffices here
 _SIZES = (1, 2, 3)  # clients in a round; more cannot be enumerated
 _SHARES = (0.0, 0.3, 0.6, 0.9)  # of ε0, at which δ is compared
 _RELATIVE, _ABSOLUTE = 1e-9, 1e-12
-_MOST_TUPLES = 1 << 15  # outcomes of a shuffled round that are enumerated
-_MOST_RECORDS = 16  # all pairs of these are tried
-_PAIRS_EACH = 2  # pairs of records kept for each ε
 _FINEST, _COARSER = 1e-9, 8.0
-_LEAST_LOG = -1e4  # stands for the logarithm of zero
 _AUDITED_DELTA = 0.01
-_MOST_TRIALS = 20_000
 
 
 def probabilities_sum_to_one(case: Case) -> Measured:
@@ -123,7 +117,7 @@ def sampler_follows_its_law(case: Case) -> Measured:
         for reports, probabilities in zip([*case.drawn, *sent], law, strict=True)
     ]
     smallest = min(p_values)
-    if smallest < _SMALLEST_P:
+    if smallest < 1e-7:  # a sound sampler has a smaller p-value once in ten million checks
         raise Broken("reports are not as frequent as log_likelihood says", p_value=smallest)
     return measured | {"smallest p-value": smallest}
 
@@ -249,7 +243,7 @@ def is_covered_by_its_blanket(case: Case) -> Measured:
     mass, most = _round(case, 1).effective_blanket.mass, _overlap(case)
     if not mass <= most + ROUNDING:
         raise Broken("the blanket has more mass than some records have in common", mass=mass, common=most)
-    records = case.law[:_MOST_RECORDS] if listed else case.typical
+    records = case.law[:16] if listed else case.typical  # all pairs of these are tried
     tightest = 0.0
     triples = [(one, two, one) for one, two in itertools.permutations(range(len(records)), 2)]
     for clients in _SIZES:
@@ -290,7 +284,8 @@ def _telling(triples: list[Triple], found: list[list[float]]) -> list[tuple[int,
     """The pairs of records that tell most at each ε, without repeats."""
     kept: dict[tuple[int, int], None] = {}
     for column in zip(*found, strict=True):
-        best = sorted(range(len(triples)), key=lambda place: -column[place])[:_PAIRS_EACH]
+        # Pairs of records kept for each ε.
+        best = sorted(range(len(triples)), key=lambda place: -column[place])[:2]
         kept.update(dict.fromkeys(triples[place][:2] for place in best))
     return list(kept)
 
@@ -344,7 +339,8 @@ def _listed(case: Case, triple: Triple, clients: int) -> _Shuffled:
     """Likelihoods of every possible release under both neighbours, each order listed by itself."""
     one, two, rest = triple
     needed = [one, two] if clients == 1 else [one, two, rest]
-    law = _merged(case.law[needed], most=int(_MOST_TUPLES ** (1 / clients) + 1e-9)).log()
+    # Outcomes of a shuffled round that are enumerated.
+    law = _merged(case.law[needed], most=int((1 << 15) ** (1 / clients) + 1e-9)).log()
     releases = torch.cartesian_prod(*(torch.arange(law.shape[1]) for _ in range(clients)))
     releases = releases.reshape(-1, clients).T
     original = _log_shuffled(law[0][releases], law[-1][releases])
@@ -363,7 +359,7 @@ def _merged(law: Tensor, *, most: int) -> Tensor:
     law = law[:, law.amax(dim=0) > 0]
     if law.shape[1] <= most:
         return law
-    odds = (law / law.amax(dim=0)).log().clamp(min=_LEAST_LOG)
+    odds = (law / law.amax(dim=0)).log().clamp(min=-1e4)  # stands for the logarithm of zero
     width = _FINEST
     while True:
         kind = torch.zeros(law.shape[1], dtype=torch.int64)
@@ -407,7 +403,7 @@ def _shuffles_withstand_the_audit(case: Case) -> Measured:
             mechanism,
             _round(case, clients),
             delta=_AUDITED_DELTA,
-            num_trials=min(case.samples, _MOST_TRIALS),
+            num_trials=min(case.samples, 20_000),
             confidence=CONFIDENCE,
             neighbours=[
                 Neighbours(

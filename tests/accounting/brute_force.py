@@ -73,7 +73,7 @@ def hockey_stick(first: Law, second: Law, epsilon: float) -> float:
 def mixed_bound(pair: MixPair, factors: np.ndarray) -> np.ndarray:
     """The bound of section 3c of the proofs at each E of ``factors``, which rise: all shares and mixes."""
     draws = min(pair.slots, pair.population - 1) - pair.stands_in
-    shares, left_out = pair.shares()
+    buckets, left_out = pair.buckets()
     growth = factors - 1
     visible = pair.slots / pair.population
     total = np.full(len(factors), left_out)
@@ -84,30 +84,29 @@ def mixed_bound(pair: MixPair, factors: np.ndarray) -> np.ndarray:
         gain = ((1 + u)[:, None] - factors * (1 + v)[:, None]) / kept
         return np.vstack([gain, np.zeros(len(factors))]) + growth, np.append(kept * mass, 1 - kept)
 
-    for share in shares:
-        types = [seen_of(atoms, share.bucket.kept) for atoms in pair.others.types]
+    for bucket in buckets:
+        types = [seen_of(atoms, bucket.kept) for atoms in pair.others.types]
         gains, own = seen_of(pair.others.shared, 1.0)
         worst = np.zeros(len(factors))
         for mix in itertools.product(range(draws + 1), repeat=3):
             if sum(mix) != draws:
                 continue
             value = (
-                np.concatenate([share.bucket.own * gains, np.zeros((1, len(growth)))])
-                - pair.population * growth
+                np.concatenate([bucket.own * gains, np.zeros((1, len(growth)))]) - pair.population * growth
             )
             mass = np.append(visible * own, 1 - visible)
             if pair.stands_in:
-                rest, chances = seen_of(pair.others.shared, share.bucket.kept * pair.others.common)
-                value = np.vstack([value[:-1], share.bucket.others * rest - pair.population * growth])
+                rest, chances = seen_of(pair.others.shared, bucket.kept * pair.others.common)
+                value = np.vstack([value[:-1], bucket.others * rest - pair.population * growth])
                 mass = np.append(visible * own, (1 - visible) * chances)
             for (values, masses), count in zip(types, mix, strict=True):
-                lazy = share.bucket.others * values
+                lazy = bucket.others * values
                 for _ in range(count):
                     value = (value[:, None] + lazy[None]).reshape(-1, len(growth))
                     mass = np.outer(mass, masses).ravel()
             worst = np.maximum(worst, mass @ np.maximum(value, 0.0))
         # Given the share, what the mix tells is (A − E·B)₊ of A, B ≥ 0, so it falls in E, and its bounds may.
-        total += share.mass * np.minimum.accumulate(worst) / pair.population
+        total += bucket.mass * np.minimum.accumulate(worst) / pair.population
     return total
 
 

@@ -17,7 +17,7 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.accounting.pairs.clones import ClonePair
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.categories.subset_selection import ideal_subset_selection
+from shuffle_plugins.mechanisms.oracles import ideal_subset_selection
 
 
 def accountant_of(*entries: tuple[ShuffleRound, int], method: str = "pld") -> ShuffleAccountant:

@@ -8,7 +8,7 @@ from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
 from shuffle_plugins.auditing import LikelihoodRatio, audit_local, audit_round
 from shuffle_plugins.core import Field, Reports
 from shuffle_plugins.mechanisms import BinaryRandomizedResponse, PrivUnit, get
-from shuffle_plugins.mechanisms.signs.randomized_response import SignThresholds
+from shuffle_plugins.mechanisms.sign_patterns import cap_parameters
 from shuffle_plugins.randomness import Randomness, SeededRandomness
 
 
@@ -17,7 +17,7 @@ class DoubleEpsilon(BinaryRandomizedResponse):
 
     def __init__(self, **parameters):
         super().__init__(**parameters)
-        self._thresholds = SignThresholds.of(2 * self.local_epsilon)
+        self._cap = cap_parameters(local_epsilon=2 * self.local_epsilon, signs=1)
 
 
 class SometimesForgetsToFlip(BinaryRandomizedResponse):

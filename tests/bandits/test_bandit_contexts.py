@@ -9,7 +9,6 @@ import pytest
 
 from shuffle_plugins.bandits import (
     CentralModel,
-    ContextualActions,
     Environment,
     LinearBandit,
     every_policy,
@@ -53,11 +52,6 @@ def test_sampled_policies_are_among_all() -> None:
     } <= everything
 
 
-def test_one_dimension_has_two_policies_at_most() -> None:
-    found = every_policy(np.array([[[0.1], [0.5], [-0.3]]]), np.array([1.0]))
-    assert found.policies.tolist() == [[1], [2]]
-
-
 def test_a_bandit_finds_the_best_policy_and_clients_look_up_their_own_action() -> None:
     features, law = problem(contexts=3, actions=4)
     found, theta = every_policy(features, law), np.array([0.8, -0.5])
@@ -66,26 +60,3 @@ def test_a_bandit_finds_the_best_policy_and_clients_look_up_their_own_action() -
     bandit = LinearBandit(actions=found.actions, horizon=10**7, privacy=CentralModel(epsilon=1.0))
     played = environment.play(bandit, seed=0)
     assert environment.gaps[played.best] < 0.01
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda f, law: every_policy(f[:, :, :1].repeat(3, axis=2) / 2, law), "sampled_policies"),
-        (lambda f, law: every_policy(3 * f, law), "divide all"),
-        (lambda f, law: every_policy(f[0], law), "features"),
-        (lambda f, law: every_policy(f, law[:-1]), "probability for each"),
-        (lambda f, law: every_policy(f, law / 2), "add up to 1"),
-        (lambda f, law: sampled_policies(f, law, samples=0), "samples"),
-        (
-            lambda f, law: ContextualActions(features=f, law=law, policies=np.array([[9, 0, 0, 0]])),
-            "name actions",
-        ),
-        (lambda f, law: ContextualActions(features=f, law=law, policies=np.array([[0]])), "policies"),
-        (lambda f, law: every_policy(f, law).play(10**6, 0), "policy"),
-        (lambda f, law: every_policy(f, law).play(0, 9), "context"),
-    ],
-)
-def test_contexts_refuse(make, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make(*problem())

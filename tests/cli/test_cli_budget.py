@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from command_line import CommandLine
 from ledger_rounds import drawn, people
 
-from shuffle_plugins import cli
 from shuffle_plugins.accounting import Sampling, ShuffleAccountant
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ClientLimits, written
 from shuffle_plugins.mechanisms import MechanismSpec
 
-Run = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-    def run_command(*arguments: str) -> tuple[int, str, str]:
-        code = cli.main(["budget", *arguments])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run_command
+def run(run: CommandLine) -> CommandLine:
+    return replace(run, command=("budget",))
 
 
 def fill(path: Path) -> BudgetLedger:
@@ -45,7 +35,7 @@ def fill(path: Path) -> BudgetLedger:
     return ledger
 
 
-def test_what_is_printed_while_a_run_is_going_on(run: Run, tmp_path: Path) -> None:
+def test_what_is_printed_while_a_run_is_going_on(run: CommandLine, tmp_path: Path) -> None:
     path = tmp_path / "budget"
     with fill(path) as ledger:
         with ledger.writing():  # in the middle of entering something
@@ -60,16 +50,10 @@ def test_what_is_printed_while_a_run_is_going_on(run: Run, tmp_path: Path) -> No
     assert sorted(each.name for each in tmp_path.iterdir()) == ["budget"]
 
 
-def answer(run: Run, *arguments: str) -> Any:
-    code, out, err = run(*arguments, "--json")
-    assert (code, err) == (0, "")
-    return json.loads(out)
-
-
-def test_json_keeps_its_contract(run: Run, tmp_path: Path) -> None:
+def test_json_keeps_its_contract(run: CommandLine, tmp_path: Path) -> None:
     path = tmp_path / "budget"
     with fill(path) as ledger:
-        (found,) = answer(run, str(path), "--delta", "1e-6")
+        (found,) = run.json(str(path), "--delta", "1e-6")
         spending = ledger.accountant().spending(1e-6)
     assert found["rounds"] == {"open": 1, "received": 0, "complete": 3, "refused": 1}
     assert (found["reports"], found["rounds_charged"], found["delta"]) == (280, 5, 1e-6)
@@ -90,28 +74,28 @@ def test_json_keeps_its_contract(run: Run, tmp_path: Path) -> None:
     assert (first["reports"], second["reports"]) == (270, 10)
 
 
-def test_models_are_told_apart(run: Run, tmp_path: Path) -> None:
+def test_models_are_told_apart(run: CommandLine, tmp_path: Path) -> None:
     path = tmp_path / "budget"
     fill(path).close()
     BudgetLedger(path, model="empty").close()
     with BudgetLedger(path, model="other [x]") as ledger:
         ledger.begin(token=b"t", run="r", server_round=1, worst=drawn(50))
-    assert [each["model"] for each in answer(run, str(path))] == ["digits", "other [x]"]
-    assert [each["model"] for each in answer(run, str(path), "--model", "digits")] == ["digits"]
+    assert [each["model"] for each in run.json(str(path))] == ["digits", "other [x]"]
+    assert [each["model"] for each in run.json(str(path), "--model", "digits")] == ["digits"]
     assert "other [x]" in run(str(path))[1]
     code, _, err = run(str(path), "--model", "nobody")
     assert code == 2
     assert "'digits'" in err
 
 
-def test_a_ledger_without_rounds(run: Run, tmp_path: Path) -> None:
+def test_a_ledger_without_rounds(run: CommandLine, tmp_path: Path) -> None:
     path = tmp_path / "budget"
     BudgetLedger(path, model="m").close()
     assert run(str(path)) == (0, "No rounds yet.\n", "")
-    assert answer(run, str(path)) == []
+    assert run.json(str(path)) == []
 
 
-def test_what_is_no_ledger_ends_in_one_line_and_is_not_made(run: Run, tmp_path: Path) -> None:
+def test_what_is_no_ledger_ends_in_one_line_and_is_not_made(run: CommandLine, tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("x" * 2000)
     for wrong in (tmp_path / "missing", text, tmp_path, tmp_path / "no" / "where"):
@@ -122,7 +106,7 @@ def test_what_is_no_ledger_ends_in_one_line_and_is_not_made(run: Run, tmp_path: 
     assert run()[0] == 2
 
 
-def test_a_delta_out_of_range_is_refused(run: Run, tmp_path: Path) -> None:
+def test_a_delta_out_of_range_is_refused(run: CommandLine, tmp_path: Path) -> None:
     path = tmp_path / "budget"
     fill(path).close()
     for delta in ("0", "1", "x"):
@@ -154,7 +138,7 @@ def charged(path: Path, rounds: dict[str, int], *, promised: int | None = 100) -
                 )
 
 
-def test_a_clients_ledger_is_read_too(run: Run, tmp_path: Path) -> None:
+def test_a_clients_ledger_is_read_too(run: CommandLine, tmp_path: Path) -> None:
     path = tmp_path / "client.db"
     charged(path, {"run-b": 3, "run-a": 1})
     code, out, err = run(str(path), "--delta", "1e-6")
@@ -173,14 +157,14 @@ def test_a_clients_ledger_is_read_too(run: Run, tmp_path: Path) -> None:
     assert (found["rounds"], found["local_delta"], found["client"]) == (4, 0.0, True)
 
 
-def test_rounds_without_a_promise_are_seen_by_everybody(run: Run, tmp_path: Path) -> None:
+def test_rounds_without_a_promise_are_seen_by_everybody(run: CommandLine, tmp_path: Path) -> None:
     path = tmp_path / "client.db"
     charged(path, {"r": 2}, promised=None)
     found = json.loads(run(str(path), "--json")[1])
     assert found["server_upper"] == pytest.approx(3.0, rel=1e-4)
 
 
-def test_a_clients_ledger_has_no_models(run: Run, tmp_path: Path) -> None:
+def test_a_clients_ledger_has_no_models(run: CommandLine, tmp_path: Path) -> None:
     path = tmp_path / "client.db"
     ClientLedger(path).close()
     assert run(str(path)) == (0, "No rounds yet.\n", "")

@@ -1,39 +1,29 @@
 """``shuffle-plugins estimate``: what it prints is the protocols' own, and bad files end in one sentence."""
 
 import csv
-import json
 import math
 import random
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from command_line import CommandLine
 from thinning import first_fast
 
-from shuffle_plugins import cli
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
 from shuffle_plugins.mechanisms import KeyLaw, MultilevelHadamard, UserLevelMean
 
-Run = Callable[..., tuple[int, str, str]]
 COLOURS = ["red", "green", "blue", "black"]
 TARGET = ["--epsilon", "1", "--delta", "1e-6"]
 LISTED = ["--categories", ",".join(COLOURS)]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-    def run_command(*arguments: Any) -> tuple[int, str, str]:
-        code = cli.main(["estimate", *map(str, arguments)])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run_command
+def run(run: CommandLine) -> CommandLine:
+    return replace(run, command=("estimate",))
 
 
 @pytest.fixture
@@ -56,17 +46,11 @@ def histories(tmp_path: Path) -> Path:
     return path
 
 
-def answer(run: Run, *arguments: Any) -> Any:
-    code, out, err = run(*arguments, "--json")
-    assert (code, err) == (0, "")
-    return json.loads(out)
-
-
 @first_fast("protocol", ["counted-unary", "histogram-sum", "one-message"], fast=2)
 def test_frequencies_stay_within_epsilon_and_their_bars_hold_the_truth(run, values, protocol) -> None:
     path, held = values
     asked = ["frequencies", "--input", path, *TARGET, *LISTED, "--protocol", protocol]
-    found = answer(run, *asked, "--confidence", 1 - 1e-9)
+    found = run.json(*asked, "--confidence", 1 - 1e-9)
     assert 0.6 < found["lower"] <= found["upper"] <= 1
     assert found["upper"] > 0.9
     assert (found["clients"], found["delta"]) == (3000, 1e-6)
@@ -102,7 +86,7 @@ def test_a_column_of_csv_with_other_values_counted_together(run, tmp_path) -> No
     code, _, err = run("frequencies", "--input", path, "--categories-file", names, *TARGET)
     assert code == 2
     assert "name its column with --column" in err  # the heading line was read as a client's value
-    found = answer(run, *asked, "--other", "another", "--confidence", 1 - 1e-9)
+    found = run.json(*asked, "--other", "another", "--confidence", 1 - 1e-9)
     share = {row["category"]: (row["lower"], row["upper"]) for row in found["categories"]}
     assert list(share) == ["red", "green", "another"]
     assert share["another"][0] <= 0.25 <= share["another"][1]
@@ -110,13 +94,13 @@ def test_a_column_of_csv_with_other_values_counted_together(run, tmp_path) -> No
 
 def test_the_mean_of_users_is_the_plans(run, histories) -> None:
     asked = ["mean", "--input", histories, "--client", "user", "--columns", "x,y", "-e", 3, "--radius", 1]
-    found = answer(run, *asked, "--sigma", 0.3)
+    found = run.json(*asked, "--sigma", 0.3)
     plan = UserLevelMean(local_epsilon=3.0, dim=2, clients=1000, samples=4, radius=1.0, sigma=0.3)
     assert found["noise"] == pytest.approx(math.sqrt(plan.mean_variance))
     assert (found["clients"], found["samples"], found["local_epsilon"]) == (1000, 4, 3.0)
     # The second stage's channel follows from the first's reports: an epoch's, not one fixed before.
     for sigma, sampling in ((0.3, "full"), (0.01, "epoch")):
-        found_at = answer(run, *asked, "--sigma", sigma)
+        found_at = run.json(*asked, "--sigma", sigma)
         accountant = ShuffleAccountant()
         accountant.step(
             ShuffleRound(
@@ -127,7 +111,7 @@ def test_the_mean_of_users_is_the_plans(run, histories) -> None:
         assert found_at["upper"] == accountant.epsilon(1e-6).upper
     away = math.hypot(found["mean"]["x"] - 0.3, found["mean"]["y"] + 0.2)
     assert away < 12 * found["noise"]
-    fewer = answer(run, *asked, "--sigma", 0.3, "--samples", 2)
+    fewer = run.json(*asked, "--sigma", 0.3, "--samples", 2)
     assert fewer["samples"] == 2
     code, out, err = run(*asked, "--sigma", 0.3)
     assert (code, err) == (0, "")
@@ -136,7 +120,7 @@ def test_the_mean_of_users_is_the_plans(run, histories) -> None:
 
 def test_levels_share_one_report(run, values) -> None:
     path, held = values
-    found = answer(run, "refine", "--input", path, "--levels", "0.5,8,2", *LISTED)
+    found = run.json("refine", "--input", path, "--levels", "0.5,8,2", *LISTED)
     levels = MultilevelHadamard(local_epsilons=(8.0, 2.0, 0.5), dim=4)
     assert [row["local_epsilon"] for row in found["levels"]] == [8.0, 2.0, 0.5]
     assert [row["who"] for row in found["levels"]] == ["key 1", "key 2", "everybody"]

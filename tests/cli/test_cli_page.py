@@ -43,11 +43,6 @@ def test_the_interval_is_the_accountants() -> None:
     assert output.interval(expected) in verdict.html
 
 
-def test_published_bounds_are_those_of_a_comparison() -> None:
-    found = answers.bounds(Setting.read(SMALL), FEW_PUBLISHED)
-    assert found == compare(shuffle_round=ROUND, num_steps=20, delta=1e-5, published=FEW_PUBLISHED)
-
-
 @first_fast(
     "changed",
     [

@@ -17,23 +17,6 @@ from shuffle_plugins.planning import plan
 
 
 @pytest.mark.slow
-def test_a_plot_has_one_panel_per_local_epsilon(tmp_path: Path) -> None:
-    answers = [
-        compare(
-            shuffle_round=ShuffleRound(local_epsilon=e0, population=2_000, cohort=200, channel_fixed=True),
-            num_steps=rounds,
-            delta=1e-5,
-        )
-        for e0 in (0.5, 1.0)
-        for rounds in (10, 1)
-    ]
-    target = tmp_path / "epsilon.svg"
-    plot_comparisons(comparisons=answers, path=target)
-    drawn = target.read_text()
-    assert drawn.count('<g id="axes_') == 4, "the bounds, and their multiples of the certified one"
-
-
-@pytest.mark.slow
 def test_a_plot_shades_the_certified_interval(tmp_path: Path) -> None:
     target = tmp_path / "epsilon.svg"
     plot_comparisons(comparisons=[small(rounds) for rounds in (1, 10)], path=target)

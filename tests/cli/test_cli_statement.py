@@ -3,39 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from command_line import CommandLine
 from ledger_rounds import drawn, people
 
-from shuffle_plugins import cli
 from shuffle_plugins.accounting import FederatedAccountant, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ClientLimits, read_client_budget, written
 
 QUESTION = ["-n", "2000", "-k", "200", "-e", "1", "-t", "20", "-d", "1e-5"]
 ROUND = ShuffleRound(local_epsilon=1.0, population=2000, cohort=200, channel_fixed=True)
 
-Run = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-    def run_command(*arguments: str) -> tuple[int, str, str]:
-        code = cli.main(["statement", *arguments])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run_command
-
-
-def answer(run: Run, *arguments: str) -> Any:
-    code, out, err = run(*arguments, "--json")
-    assert (code, err) == (0, "")
-    return json.loads(out)
+def run(run: CommandLine) -> CommandLine:
+    return replace(run, command=("statement",))
 
 
 def accountant() -> ShuffleAccountant:
@@ -44,11 +28,11 @@ def accountant() -> ShuffleAccountant:
     return found
 
 
-def test_options_and_a_saved_accountant_state_the_same(run: Run, tmp_path: Path) -> None:
+def test_options_and_a_saved_accountant_state_the_same(run: CommandLine, tmp_path: Path) -> None:
     path = tmp_path / "accountant.json"
     path.write_text(json.dumps(accountant().state_dict()))
-    saved = answer(run, str(path), "-d", "1e-5")
-    asked = answer(run, *QUESTION)
+    saved = run.json(str(path), "-d", "1e-5")
+    asked = run.json(*QUESTION)
     assert asked["guarantees"][0]["upper"] == accountant().epsilon(1e-5).upper
     assert saved.pop("subject") != asked.pop("subject")
     assert saved == asked
@@ -59,29 +43,29 @@ def test_options_and_a_saved_accountant_state_the_same(run: Run, tmp_path: Path)
     assert "User: all data of one person" in markdown
 
 
-def test_a_federated_accountant_is_read_from_json(run: Run, tmp_path: Path) -> None:
+def test_a_federated_accountant_is_read_from_json(run: CommandLine, tmp_path: Path) -> None:
     federated = FederatedAccountant()
     federated.step(drawn(90), participants=people(95))
     path = tmp_path / "federated.json"
     path.write_text(json.dumps(federated.state_dict()))
-    found = answer(run, str(path), "-d", "1e-6", "--target-epsilon", "0.01", "--adversary", "server")
+    found = run.json(str(path), "-d", "1e-6", "--target-epsilon", "0.01", "--adversary", "server")
     assert [each["adversary"] for each in found["guarantees"]] == ["model-observer", "server", "local"]
     assert found["budget"]["adversary"] == "server"
     assert found["budget"]["exceeded"]
     assert found["clients"]["clients"] == 95
 
 
-def test_a_servers_ledger(run: Run, tmp_path: Path) -> None:
+def test_a_servers_ledger(run: CommandLine, tmp_path: Path) -> None:
     path = tmp_path / "budget"
     with BudgetLedger(path, model="digits") as ledger:
-        assert answer(run, str(path))["num_rounds"] == 0
+        assert run.json(str(path))["num_rounds"] == 0
         for index in range(3):
             token = bytes([index]) * 16
             ledger.begin(token=token, run="run", server_round=index, worst=drawn(50))
             if index < 2:
                 ledger.receive(token, actual=drawn(90), participants=people(95))
         spending = ledger.accountant().spending(1e-5)
-        found = answer(run, str(path))
+        found = run.json(str(path))
         assert [each["upper"] for each in found["guarantees"]] == [
             spending.observer.upper,
             spending.server.upper,
@@ -95,17 +79,17 @@ def test_a_servers_ledger(run: Run, tmp_path: Path) -> None:
     with BudgetLedger(path, model="letters") as ledger:
         ledger.begin(token=b"x" * 16, run="run", server_round=0, worst=drawn(50))
     assert run(str(path))[::2] == (2, f"error: {path} has several models; name one of 'digits', 'letters'\n")
-    assert answer(run, str(path), "--model", "letters")["num_rounds"] == 1
+    assert run.json(str(path), "--model", "letters")["num_rounds"] == 1
 
 
 @pytest.mark.slow
-def test_a_clients_ledger(run: Run, tmp_path: Path) -> None:
+def test_a_clients_ledger(run: CommandLine, tmp_path: Path) -> None:
     path = tmp_path / "client"
     promised = written(
         ShuffleRound(local_epsilon=1.0, population=50, cohort=50, sampling="full", channel_fixed=True)
     )
     with ClientLedger(path) as ledger:
-        assert answer(run, str(path))["num_rounds"] == 0
+        assert run.json(str(path))["num_rounds"] == 0
         for index, shuffled in enumerate((promised, promised, None)):
             ledger.charge(
                 run="run",
@@ -117,7 +101,7 @@ def test_a_clients_ledger(run: Run, tmp_path: Path) -> None:
                 limits=ClientLimits(),
                 shuffled=shuffled,
             )
-        found = answer(run, str(path), "--target-epsilon", "1")
+        found = run.json(str(path), "--target-epsilon", "1")
         server, local = found["guarantees"]
         total = read_client_budget(path, delta=1e-5).total
         assert (server["adversary"], server["upper"], server["lower"]) == ("server", total.epsilon, None)
@@ -126,7 +110,7 @@ def test_a_clients_ledger(run: Run, tmp_path: Path) -> None:
         assert found["warnings"] == ["the budget ε ≤ 1 at δ = 1e-05 against the server is exceeded"]
 
 
-def test_files_that_are_no_state_are_refused_in_a_line(run: Run, tmp_path: Path) -> None:
+def test_files_that_are_no_state_are_refused_in_a_line(run: CommandLine, tmp_path: Path) -> None:
     path = tmp_path / "file"
     for content, reason in (
         (b"\xff\xfe", "is no ledger, no JSON and no file of torch.save"),
@@ -146,7 +130,7 @@ def test_files_that_are_no_state_are_refused_in_a_line(run: Run, tmp_path: Path)
         assert reason in err
 
 
-def test_what_contradicts_itself_is_refused(run: Run, tmp_path: Path) -> None:
+def test_what_contradicts_itself_is_refused(run: CommandLine, tmp_path: Path) -> None:
     path = tmp_path / "accountant.json"
     path.write_text(json.dumps(accountant().state_dict()))
     for arguments, reason in (

@@ -11,8 +11,8 @@ import torch
 from scipy.linalg import hadamard as scipy_hadamard
 
 from shuffle_plugins.compressors import hadamard as module
+from shuffle_plugins.compressors.frames import public_signs
 from shuffle_plugins.compressors.hadamard import (
-    butterflies_,
     hadamard_coefficients,
     hadamard_scatter,
     hadamard_signs,
@@ -20,7 +20,6 @@ from shuffle_plugins.compressors.hadamard import (
     padded_dim,
     padded_transform,
 )
-from shuffle_plugins.compressors.public_bits import public_signs
 from shuffle_plugins.core import Rows
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -115,50 +114,21 @@ def test_in_place_and_into(path):
     assert hadamard_transform(half, normalized=True, out=half) is half
 
 
-STRIDED = batch(16, 3).t()
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        *[
-            (lambda out=out: hadamard_transform(batch(3, 8), out=out), "out must be")
-            for out in (torch.empty(2, 8), torch.empty(3, 8).double(), torch.empty(8, 3).t())
-        ],
-        (lambda: hadamard_transform(STRIDED, out=STRIDED), "out must be"),
-        *[
-            (lambda x=x: hadamard_transform(x), "power of two")
-            for x in (torch.zeros(3), torch.zeros(2, 0), torch.tensor(1.0), torch.zeros(2, 12))
-        ],
+        (lambda: hadamard_transform(batch(3, 8), out=torch.empty(2, 8)), "out must be"),
+        (lambda: hadamard_transform(torch.zeros(2, 12)), "power of two"),
         (lambda: hadamard_transform(torch.zeros(4, dtype=torch.int64)), "floating point"),
-        (lambda: padded_transform(torch.zeros(4, dtype=torch.complex64)), "floating point"),
-        (lambda: padded_transform(torch.zeros(3, 0)), r"\(\.\.\., dim\)"),
-        (lambda: padded_transform(torch.zeros(3, 5), signs=torch.ones(4, dtype=torch.int8)), "signs must be"),
         (lambda: padded_transform(torch.zeros(3, 5), signs=torch.ones(5)), "signs must be"),
-        *[
-            (lambda indices=indices: hadamard_coefficients(torch.zeros(1, 10), indices), message)
-            for indices, message in (
-                (torch.tensor([[16]]), "outside"),
-                (torch.tensor([[-1]]), "outside"),
-                (torch.tensor([[1]], dtype=torch.int32), "int64"),
-                (torch.tensor([[1], [2]]), "int64"),
-            )
-        ],
+        (lambda: hadamard_coefficients(torch.zeros(1, 10), torch.tensor([[16]])), "outside"),
+        (lambda: hadamard_coefficients(torch.zeros(1, 10), torch.tensor([[-1]])), "outside"),
         (lambda: hadamard_scatter(torch.tensor([8]), torch.ones(1), dim=5), "outside"),
-        (lambda: hadamard_scatter(torch.tensor([1, 2]), torch.ones(1), dim=5), "shape of values"),
-        (lambda: padded_dim(0), "dim must be"),
-        (lambda: padded_dim(1.5), "dim must be"),
     ],
 )
 def test_what_does_not_fit_is_refused(call, message, path):
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def test_gradients_are_not_followed(path):
-    x = batch(2, 16).requires_grad_()
-    assert not hadamard_transform(x).requires_grad
-    assert not padded_transform(x[:, :9]).requires_grad
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -192,12 +162,6 @@ def test_coefficients_of_blocks_with_any_strides(path):
     assert torch.equal(hadamard_coefficients(with_empty, indices), expected)
 
 
-def test_coefficients_of_nobody(path):
-    none = torch.zeros(0, 10)
-    assert hadamard_coefficients(none, torch.zeros(0, 3, dtype=torch.int64)).shape == (0, 3)
-    assert hadamard_coefficients(torch.zeros(3, 10), torch.zeros(3, 0, dtype=torch.int64)).shape == (3, 0)
-
-
 def test_signs_are_the_matrix():
     for dtype in (torch.int64, torch.int32, torch.uint8):
         index = torch.arange(64, dtype=dtype)
@@ -222,10 +186,6 @@ def test_scatter_is_a_sum_of_columns(dim):
     assert hadamard_scatter(indices.to(torch.uint8), values.float(), dim=dim).dtype == torch.float32
 
 
-def test_padded_dim():
-    assert [padded_dim(dim) for dim in (1, 2, 3, 4, 5, 13706)] == [1, 2, 4, 4, 8, 16384]
-
-
 def test_large_batches_are_shared_among_threads():
     x = batch(600, 1 << 11)
     indices = torch.arange(600).unsqueeze(1)
@@ -239,13 +199,6 @@ def test_large_batches_are_shared_among_threads():
         torch.set_num_threads(threads)
     assert all(torch.equal(a, b) for a, b in zip(alone, shared, strict=True))
     assert threading.active_count() == before
-
-
-def test_butterflies_work_in_place():
-    x = batch(3, 64)
-    expected = hadamard_transform(x)
-    butterflies_(x)
-    assert torch.equal(x, expected)
 
 
 @pytest.mark.slow

@@ -28,8 +28,3 @@ def test_what_is_not_finite_passes_through(l1_norms):
     x[1, 69], x[2, 3] = torch.nan, -torch.inf
     assert l1_norms(Rows(x)).tolist()[::2] == [70.0, torch.inf]
     assert l1_norms(Rows(x))[1].isnan()
-
-
-def test_no_rows_and_no_columns(l1_norms):
-    assert l1_norms(Rows(torch.zeros(0, 5))).shape == (0,)
-    assert l1_norms(Rows(torch.zeros(2, 0))).tolist() == [0.0, 0.0]

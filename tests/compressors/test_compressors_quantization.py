@@ -63,8 +63,3 @@ def test_many_values_are_rounded_in_chunks_from_one_stream():
 def test_what_has_no_neighbours_is_refused(bad):
     with pytest.raises(ValueError, match="clip it first"):
         stochastic_round(torch.tensor([0.0, bad]), randomness=SeededRandomness(1))
-
-
-def test_integers_are_refused():
-    with pytest.raises(ValueError, match="floating point"):
-        stochastic_round(torch.tensor([1]), randomness=SeededRandomness(1))

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 import torch
 
+from shuffle_plugins.compressors.frames import Rotation, public_random_bytes, public_signs
 from shuffle_plugins.compressors.hadamard import hadamard_signs
-from shuffle_plugins.compressors.public_bits import public_random_bytes, public_signs
-from shuffle_plugins.compressors.rotation import Rotation
 from shuffle_plugins.core import Rows
 
 DIMS = (1, 2, 3, 16, 100, 1000)
@@ -87,25 +86,3 @@ def test_public_bits_differ_by_purpose_and_are_fair():
     for seed in (1.0, True, None):
         with pytest.raises(ValueError, match="public seed"):
             public_random_bytes("a", seed=seed, count=1)
-
-
-def test_nobody():
-    rotation = Rotation(dim=5, seed=0)
-    assert rotation.represent(torch.zeros(0, 5)).shape == (0, 8)
-    assert rotation.reconstruct(torch.zeros(0, 8)).shape == (0, 5)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda rotation: rotation.represent(torch.zeros(2, 4)), "length 5"),
-        (lambda rotation: rotation.reconstruct(torch.tensor(1.0)), "length 8"),
-        (lambda rotation: rotation.coefficients(torch.zeros(1, 8), torch.zeros(1, 1).long()), "length 5"),
-        (lambda rotation: rotation.represent(torch.zeros(2, 5, dtype=torch.int64)), "floating point"),
-        (lambda _: Rotation(dim=0, seed=0), "dim must be"),
-        (lambda _: Rotation(dim=5, seed=0.5), "public seed"),
-    ],
-)
-def test_bad_arguments_are_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call(Rotation(dim=5, seed=0))

@@ -56,19 +56,3 @@ def test_the_bound_is_what_the_counts_say_when_they_are_many():
     assert np.log(8) - 1e-3 < bound < np.log(8)
     with_delta = float(epsilon_lower_bound(8 * 10**8, 10**8, trials=10**9, delta=0.3, confidence=0.99))
     assert np.log(5) - 1e-3 < with_delta < np.log(5)
-
-
-@pytest.mark.parametrize(("hits", "false_alarms"), [(0, 0), (0, 100), (100, 100), (50, 60)])
-def test_nothing_is_claimed_without_a_difference(hits, false_alarms):
-    assert epsilon_lower_bound(hits, false_alarms, trials=100, delta=0.0, confidence=0.9) == 0
-
-
-def test_events_that_delta_covers_prove_nothing():
-    assert epsilon_lower_bound(900, 0, trials=10**5, delta=0.0, confidence=0.99) > 4
-    assert epsilon_lower_bound(900, 0, trials=10**5, delta=0.01, confidence=0.99) == 0
-
-
-def test_a_bad_error_is_refused():
-    for error in (0.0, 1.0, float("nan")):
-        with pytest.raises(ValueError, match="error"):
-            clopper_pearson_lower(1, 2, error=error)

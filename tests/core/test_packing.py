@@ -79,21 +79,6 @@ def test_records_are_the_binary_text():
         assert all(torch.equal(a.long(), b) for a, (b, _) in zip(back, fields, strict=True))
 
 
-def test_any_integer_dtype_is_packed():
-    for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
-        given = torch.tensor([5, 0, 7, 1], dtype=dtype)
-        assert pack_bits(given, 3).tolist() == [0b10100011, 0b10010000]
-
-
-def test_other_lengths_are_refused():
-    data = pack_bits(values(5, 9), 5)
-    for wrong, bits, count in ((data[:-1], 5, 9), (data, 5, 20), (data.int(), 5, 9)):
-        with pytest.raises(ValueError, match="take uint8"):
-            unpack_bits(wrong, bits, count)
-    with pytest.raises(ValueError, match="number of values"):
-        unpack_bits(data, 5, -1)
-
-
 def test_a_large_batch_of_signs_packs_in_well_under_a_second():
     signs = torch.zeros((10_000, 13_706), dtype=torch.uint8)
     signs[::7, ::3] = 1

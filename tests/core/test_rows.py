@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 import torch
 
@@ -31,19 +30,6 @@ def test_blocks_act_as_one_matrix(matrix):
     torch.testing.assert_close(rows.narrow(2, 5).dense(), matrix[2:5])
 
 
-def test_blocks_are_views(matrix):
-    assert blocks_of(matrix).blocks[0].data_ptr() == matrix.data_ptr()
-    assert blocks_of(matrix).narrow(0, 2).blocks[0].data_ptr() == matrix.data_ptr()
-
-
-def test_no_rows():
-    rows = Rows([torch.zeros(0, 3), torch.zeros(0, 4)])
-    assert rows.l2_norm().shape == rows.linf_norm().shape == (0,)
-    assert rows.gather(torch.zeros(0, dtype=torch.int64)).shape == (0,)
-    assert torch.equal(rows.weighted_sum(torch.zeros(0)), torch.zeros(7))
-    assert rows.is_finite()
-
-
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("norm", ["l1_norm", "l2_norm", "linf_norm"])
 def test_norms_show_what_is_not_finite(matrix, bad, norm):
@@ -65,27 +51,3 @@ def test_half_precision_is_summed_in_float32(dtype):
     rows = Rows(torch.full((3, 70_000), 0.5, dtype=dtype))
     torch.testing.assert_close(rows.l2_norm(), torch.full((3,), 0.5 * 70_000**0.5))
     assert rows.weighted_sum(torch.ones(3)).dtype == rows.gram().dtype == torch.float32
-
-
-@pytest.mark.parametrize(
-    ("blocks", "message"),
-    [
-        ([], "at least one"),
-        (torch.zeros(3), "clients, dim"),
-        (torch.zeros(3, 2, 2), "clients, dim"),
-        (torch.zeros(3, 2, dtype=torch.int64), "floating"),
-        (torch.zeros(3, 2, dtype=torch.float8_e4m3fn), "16, 32 or 64 bits"),
-        (torch.eye(3).to_sparse(), "dense"),
-        ([torch.zeros(3, 2), torch.zeros(2, 2)], "differ in rows"),
-        ([torch.zeros(3, 2), torch.zeros(3, 2, dtype=torch.float64)], "differ in dtype"),
-    ],
-)
-def test_bad_blocks_are_refused(blocks, message):
-    with pytest.raises(ValueError, match=message):
-        Rows(blocks)
-
-
-@pytest.mark.parametrize("given", [np.zeros((3, 2)), [np.zeros((3, 2))], [[1.0, 2.0]], None, "rows"])
-def test_what_is_no_tensor_is_refused(given):
-    with pytest.raises(TypeError, match="torch tensors"):
-        Rows(given)

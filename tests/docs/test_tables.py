@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from example_scripts import ROOT, script
 
-ROOT = Path(__file__).parents[2]
-
-
-def _script(path: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(Path(path).stem + "_script", ROOT / path)
-    assert spec is not None
-    assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = found  # dataclasses look their module up
-    spec.loader.exec_module(found)
-    return found
-
-
-tables = _script("docs/tables.py")
+tables = script("docs/tables.py")
 
 
 @pytest.mark.parametrize("page", tables.tables())
@@ -46,16 +31,16 @@ def test_the_table_of_intervals_is_that_of_the_results(tmp_path: Path) -> None:
     page = tmp_path / "benchmarks.md"
     text = (ROOT / "docs/reference/benchmarks.md").read_text(encoding="utf-8")
     page.write_text(text, encoding="utf-8")
-    _script("benchmarks/intervals.py").write_table(page)
+    script("benchmarks/intervals.py").write_table(page)
     assert page.read_text(encoding="utf-8") == text
 
 
 def test_the_table_of_versions_is_that_of_the_results() -> None:
     """``benchmarks/versions.py`` writes both whenever it has run a set."""
-    script = _script("benchmarks/versions.py")
+    program = script("benchmarks/versions.py")
     found = json.loads((ROOT / "benchmarks/results/versions.json").read_text(encoding="utf-8"))
     page = (ROOT / "docs/reference/versions.md").read_text(encoding="utf-8")
-    assert script.TABLE.findall(page) == [script.table(found)]
+    assert program.TABLE.findall(page) == [program.table(found)]
 
 
 def test_the_fast_tests_run_the_core() -> None:
@@ -66,7 +51,7 @@ def test_the_fast_tests_run_the_core() -> None:
 def test_plans_are_those_of_the_results() -> None:
     """If this fails, run ``python benchmarks/plans.py`` and ``python docs/tables.py``."""
     kept = json.loads((ROOT / "benchmarks/results/plans.json").read_text(encoding="utf-8"))
-    found = _script("benchmarks/plans.py").planned(num_steps=1, cohort=10**6)
+    found = script("benchmarks/plans.py").planned(num_steps=1, cohort=10**6)
     assert found["local_epsilon"] == pytest.approx(kept["rounds"][0]["local_epsilon"], rel=1e-3)
     assert found["epsilon"] == pytest.approx(kept["rounds"][0]["epsilon"], rel=1e-3)
     assert found["error"] == pytest.approx(kept["rounds"][0]["error"], rel=2e-3)
@@ -77,9 +62,9 @@ def test_plans_are_those_of_the_results() -> None:
 def test_certified_settings_are_those_of_the_results() -> None:
     """If this fails, run ``python benchmarks/certified.py`` and ``python docs/tables.py``."""
     kept = json.loads((ROOT / "benchmarks/results/certified.json").read_text(encoding="utf-8"))
-    script = _script("benchmarks/certified.py")
+    program = script("benchmarks/certified.py")
     for part in ("epochs", "pairs", "several_reports"):
-        for found, held in zip(_numbers(getattr(script, part)()), _numbers(kept[part]), strict=True):
+        for found, held in zip(_numbers(getattr(program, part)()), _numbers(kept[part]), strict=True):
             assert found == pytest.approx(held, rel=1e-3)
 
 
@@ -87,9 +72,9 @@ def test_certified_settings_are_those_of_the_results() -> None:
 def test_protocols_are_those_of_the_results() -> None:
     """If this fails, run ``python benchmarks/protocols.py`` and ``python docs/tables.py``."""
     kept = json.loads((ROOT / "benchmarks/results/protocols.json").read_text(encoding="utf-8"))
-    script = _script("benchmarks/protocols.py")
+    program = script("benchmarks/protocols.py")
     for part in ("small", "thesis", "coins", "tags_on_samples", "single_sums"):
-        for found, held in zip(_numbers(getattr(script, part)()), _numbers(kept[part]), strict=True):
+        for found, held in zip(_numbers(getattr(program, part)()), _numbers(kept[part]), strict=True):
             assert found == pytest.approx(held, rel=2e-3)
 
 
@@ -125,9 +110,9 @@ def test_what_the_page_of_reproduction_names_is_there() -> None:
         assert (ROOT / "benchmarks" / name).exists(), name
     commands = re.findall(r"`python (\S+\.py)((?: [^`]*)?)`", text)
     assert len(commands) > 12
-    for script, arguments in commands:
-        source = (ROOT / script.replace("benchmarks/NAME.py", "benchmarks/intervals.py")).read_text(
+    for path, arguments in commands:
+        source = (ROOT / path.replace("benchmarks/NAME.py", "benchmarks/intervals.py")).read_text(
             encoding="utf-8"
         )
         for option in re.findall(r"--[\w-]+", arguments):
-            assert f'"{option}"' in source, f"{script} has no option {option}"
+            assert f'"{option}"' in source, f"{path} has no option {option}"

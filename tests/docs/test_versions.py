@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from example_scripts import script
 
-ROOT = Path(__file__).parents[2]
+versions = script("docs/versions.py")
 CONF = 'project = "tiny"\nmaster_doc = "index"\nexclude_patterns = ["build"]\n'
-
-
-@pytest.fixture(scope="module")
-def versions() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_versions", ROOT / "docs/versions.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -50,9 +39,7 @@ def copied(tree: Path, output: Path) -> None:
     (output / "index.html").write_text((tree / "index.rst").read_text())
 
 
-def test_every_version_has_its_site_and_is_listed(
-    versions: ModuleType, repository: Path, tmp_path: Path
-) -> None:
+def test_every_version_has_its_site_and_is_listed(repository: Path, tmp_path: Path) -> None:
     output = tmp_path / "sites"
     assert versions.build(repository, output, builder=copied) == ["unreleased", "0.10.0", "0.9.0", "0.2.0"]
     shown = {each.parent.name: each.read_text().split("\n")[0] for each in output.glob("*/index.html")}
@@ -63,9 +50,7 @@ def test_every_version_has_its_site_and_is_listed(
     assert sorted(each.name for each in output.iterdir()) == sorted([*shown, "index.html"])
 
 
-def test_a_site_that_cannot_be_built_leaves_what_was_there(
-    versions: ModuleType, repository: Path, tmp_path: Path
-) -> None:
+def test_a_site_that_cannot_be_built_leaves_what_was_there(repository: Path, tmp_path: Path) -> None:
     def broken(tree: Path, output: Path) -> None:
         output.mkdir()
         raise subprocess.CalledProcessError(2, "sphinx")
@@ -78,7 +63,7 @@ def test_a_site_that_cannot_be_built_leaves_what_was_there(
 
 
 @pytest.mark.slow
-def test_sphinx_builds_them(versions: ModuleType, repository: Path, tmp_path: Path) -> None:
+def test_sphinx_builds_them(repository: Path, tmp_path: Path) -> None:
     versions.build(repository, tmp_path / "sites")
     for version, said in (("unreleased", "not yet"), ("0.10.0", "v0.10.0"), ("0.2.0", "v0.2.0")):
         assert f"<h1>{said}" in (tmp_path / "sites" / version / "index.html").read_text()

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
+from example_scripts import EXAMPLES, example_script
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 RESULTS = json.loads((EXAMPLES / "results" / "bandits.json").read_text())["results"]
 
 
 @pytest.fixture(scope="module")
 def example():
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        import bandits
-
-        yield bandits
-    finally:
-        sys.path.remove(str(EXAMPLES))
+    with example_script("bandits") as module:
+        yield module
 
 
 @pytest.mark.parametrize(

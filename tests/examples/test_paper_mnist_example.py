@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from example_scripts import example_script
 from opacus import GradSampleModule
 from opacus_shuffle import PrivacyEngine
 from torch import nn
@@ -18,7 +17,6 @@ from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.accounting.published import published_bound
 from shuffle_plugins.mechanisms import LInfCoordinate
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 IMAGES, TESTS, PARAMETERS = 60, 20, 13_706
 SMALL = ["--population", "60", "--cohort", "20", "--rates", "0.1,0.05@2", "--physical-batch", "15"]
 SMALL += ["--threads", "1"]
@@ -26,13 +24,8 @@ SMALL += ["--threads", "1"]
 
 @pytest.fixture(scope="module")
 def example():
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        import paper_mnist
-
-        yield paper_mnist
-    finally:
-        sys.path.remove(str(EXAMPLES))
+    with example_script("paper_mnist") as module:
+        yield module
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from example_scripts import example_script
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr_shuffle import InMemoryStage, MechanismSpec, Replies
 from flwr_shuffle.messages import RECORD_KEY, Instruction, payload_of, read_plain_payload
@@ -14,19 +12,13 @@ from flwr_shuffle.messages import RECORD_KEY, Instruction, payload_of, read_plai
 from shuffle_plugins.core import Reports
 from shuffle_plugins.shuffler import InMemoryShuffler
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 CLIENTS, DIM = 30, 13_706
 
 
 @pytest.fixture(scope="module")
 def example():
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        import flower_population
-
-        yield flower_population
-    finally:
-        sys.path.remove(str(EXAMPLES))
+    with example_script("flower_population") as module:
+        yield module
 
 
 @pytest.fixture(scope="module")

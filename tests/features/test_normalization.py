@@ -1,4 +1,3 @@
-import pytest
 import torch
 
 from shuffle_plugins.features import Scattering, group_normalized, place_normalized
@@ -51,23 +50,3 @@ def test_empty_places_say_nothing():
     rows = place_normalized(scattering(torch.full((2, 8, 8), 0.3)), orders=scattering.orders)
     assert rows.abs().max() < 1
     assert not place_normalized(torch.zeros(2, 5, 2, 2), orders=(1, 4)).any()
-
-
-@pytest.mark.parametrize("orders", [(1, 4), (1, 2, 2, 1)])
-def test_refuses_orders_of_other_channels(orders):
-    with pytest.raises(ValueError, match="orders"):
-        place_normalized(torch.zeros(2, 6, 3, 2), orders=orders)
-
-
-@pytest.mark.parametrize(
-    ("coefficients", "groups", "said"),
-    [
-        (torch.zeros(2, 6, 3, 2), 4, "divide"),
-        (torch.zeros(2, 6, 3, 2), 0, "groups"),
-        (torch.zeros(2, 6), 2, "shape"),
-        (torch.zeros(2, 6, 3, 2, dtype=torch.int64), 2, "floating"),
-    ],
-)
-def test_refuses_what_it_cannot_normalise(coefficients, groups, said):
-    with pytest.raises(ValueError, match=said):
-        group_normalized(coefficients, groups=groups)

@@ -93,15 +93,10 @@ def test_the_default_number_type_and_gradients_change_nothing():
 @pytest.mark.parametrize(
     ("coefficients", "match"),
     [
-        (torch.rand(5, 6), "coefficients must be"),
-        (torch.ones(5, 6, 2, 2, dtype=torch.int64), "floating"),
         (torch.ones(9, 6, 2, 2), "the same everywhere"),
         (torch.full((9, 6, 2, 2), torch.nan), "finite"),
         (1 + 1e-9 * torch.rand(9, 6, 2, 2, dtype=torch.float64), "the same everywhere"),
         (1e-42 * torch.rand(9, 6, 2, 2, dtype=torch.float64), "ordinary size"),
-        (1e30 * torch.rand(9, 6, 2, 2), "ordinary size"),
-        (torch.rand(0, 6, 2, 2), "several pictures"),
-        (torch.rand(1, 1, 2, 2), "several pictures"),
         (torch.rand(5, 6, 2, 2), "got 5 of 6 channels"),
         (torch.rand(1, 6, 2, 2).expand(9, 6, 2, 2), "several pictures"),
     ],
@@ -109,10 +104,3 @@ def test_the_default_number_type_and_gradients_change_nothing():
 def test_refuses_coefficients_that_tell_no_covariance(coefficients, match):
     with pytest.raises(ValueError, match=match):
         ChannelWhitening.fit(coefficients)
-
-
-def test_refuses_other_channels_and_strengths():
-    with pytest.raises(ValueError, match="3 channels, got 4"):
-        ChannelWhitening.fit(drawn())(torch.ones(2, 4, 2, 2))
-    with pytest.raises(ValueError, match="strength"):
-        ChannelWhitening.fit(drawn(), strength=1.5)

@@ -24,9 +24,8 @@ from flwr_shuffle import (
     ShuffleMod,
     ShuffleStrategy,
 )
-from flwr_shuffle.evaluation import Metric, record_of, vector_of
+from flwr_shuffle.evaluation import record_of, vector_of
 from flwr_shuffle.messages import ClientRefusal, payload_of, read_plain_payload
-from mixing import MixedRun
 from mod_harness import ask as ask_mod
 from mod_harness import grid_of as mod_grid
 from mod_harness import instruction, question
@@ -269,19 +268,6 @@ def test_an_evaluation_that_the_stage_does_not_take_is_refused_before_the_run(tm
     liars = SharedRun(folder=tmp_path / "half", mechanism=half).strategy()
     asked = liars.settings.spec_of(PrivateEvaluation(metrics=METRICS, noise_multiplier=1.0))
     assert asked.protocol.honest_fraction == 0.5  # type: ignore[attr-defined]
-
-
-def test_a_mix_node_shuffles_metrics_as_it_shuffles_updates(tmp_path: Path) -> None:
-    """Envelopes are bound to the metrics: other ranges than the clients heard open nothing."""
-    run = MixedRun(folder=tmp_path)
-    run.stage.open(run.grid)
-    asked = run.instruction()
-    assert run.collect(run.answers(asked), asked).count == 6
-    ranged = run.instruction(metrics=tuple(Metric(name=f"m{i}", low=0, high=1) for i in range(3)))
-    answers = run.answers(ranged)
-    other = tuple(Metric(name=f"m{i}", low=0, high=2) for i in range(3))
-    lied = run.instruction(metrics=other, token=ranged.token)
-    assert run.collect(answers, lied).count == 0
 
 
 def test_a_run_in_which_everybody_refuses_ends_with_the_reasons() -> None:

@@ -20,46 +20,23 @@ QUESTIONS = Questions()
 # -- plans --------------------------------------------------------------------------------------------------
 
 
-def _row(row: Any) -> list[Any]:
-    return [
-        row.mechanism,
-        row.cohort,
-        row.num_steps,
-        row.local_epsilon,
-        row.epsilon.lower,
-        row.epsilon.upper,
-        row.noise_mse,
-        row.sampling_mse,
-        row.average_mse,
-        row.bits_per_report,
-        row.num_reports,
-        row.bits_per_client,
-        row.round_mse,
-        row.total_bits,
-    ]
-
-
 def planned(**fields: Any) -> dict[str, Any]:
-    found = plan(
-        **{
-            "target_epsilon": 0.5,
-            "delta": 1e-5,
-            "population": 400,
-            "dim": 20,
-            "mechanism": "l2-block",
-            "num_steps": (1, 10),
-            "cohorts": (40, 400),
-            **fields,
-        }
-    )
+    given = {
+        "target_epsilon": 0.5,
+        "delta": 1e-5,
+        "population": 400,
+        "dim": 20,
+        "mechanism": "l2-block",
+        "num_steps": (1, 10),
+        "cohorts": (40, 400),
+    }
+    found = plan(**given | fields)
     return {
-        "best": _row(found.best),
-        "thrifty": _row(found.thrifty),
+        "best": found.best,
+        "thrifty": found.thrifty,
         "edges": [found.cohort_edge, found.steps_edge],
-        "rows": [_row(row) for row in found.rows],
-        "baselines": [
-            [b.name, b.average_mse, b.cohort, b.num_steps, b.local_epsilon] for b in found.baselines
-        ],
+        "rows": found.rows,
+        "baselines": found.baselines,
         # Several have the same error, and the processor's rounding puts one of them first.
         "dismissed": sorted(each.mechanism for each in found.dismissed),
         "infeasible": found.infeasible,

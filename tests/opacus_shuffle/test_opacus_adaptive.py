@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 from opacus.utils.batch_memory_manager import BatchMemoryManager
-from opacus_shuffle import AdaptiveClipping, PrivacyEngine, ShufflePrivacyError, summation
-from opacus_shuffle.summation import LongerSum, PairSum, SumSetting
+from opacus_shuffle import AdaptiveClipping, PrivacyEngine, ShufflePrivacyError, sums
+from opacus_shuffle.sums import ClippedBall, LongerSum, PairSum, SumBuilder, SumSetting
 from thinning import first_fast
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -86,13 +86,8 @@ def train(module: nn.Module, optimizer: Any, loader: Any, *, steps: int) -> list
 
 
 def pair(local_epsilon: float, **adaptive: Any) -> PairSum:
-    chosen = SumSetting.of(
-        "binary-rr",
-        local_epsilon=local_epsilon,
-        noise_multiplier=None,
-        radius=2.0,
-        adaptive=AdaptiveClipping(**adaptive).starting_at(2.0),
-    )
+    ball = ClippedBall(radius=2.0, adaptive=AdaptiveClipping(**adaptive).starting_at(2.0))
+    chosen = SumSetting.of(SumBuilder.of("binary-rr"), ball, local_epsilon=local_epsilon)
     built = chosen.build(dim=1, population=1000, cohort=100, sampling=Sampling.WITHOUT_REPLACEMENT)
     assert isinstance(built, PairSum)
     return built
@@ -164,13 +159,8 @@ def test_every_step_is_recorded_as_generic_at_the_whole_local_epsilon() -> None:
 
 
 def longer(noise_multiplier: float, radius: float, **adaptive: Any) -> LongerSum:
-    chosen = SumSetting.of(
-        VectorSum.with_noise,
-        local_epsilon=None,
-        noise_multiplier=noise_multiplier,
-        radius=radius,
-        adaptive=AdaptiveClipping(**adaptive).starting_at(radius),
-    )
+    ball = ClippedBall(radius=radius, adaptive=AdaptiveClipping(**adaptive).starting_at(radius))
+    chosen = SumSetting.of(SumBuilder.of(VectorSum.with_noise), ball, noise_multiplier=noise_multiplier)
     built = chosen.build(dim=3, population=1000, cohort=100, sampling=Sampling.WITHOUT_REPLACEMENT)
     assert isinstance(built, LongerSum)
     return built
@@ -278,13 +268,13 @@ def test_physical_batches_give_one_bit_a_record_and_move_the_radius_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[tuple[int, float]] = []
-    original = summation.within
+    original = sums._within
 
     def spy(rows: Rows, *, radius: float, norm: Any) -> Tensor:
         asked.append((rows.num_rows, radius))
         return original(rows, radius=radius, norm=norm)
 
-    monkeypatch.setattr(summation, "within", spy)
+    monkeypatch.setattr(sums, "_within", spy)
     _, module, optimizer, loader = private(randomizer="privunit")
     with BatchMemoryManager(data_loader=loader, max_physical_batch_size=30, optimizer=optimizer) as batches:
         train(module, optimizer, batches, steps=16)
@@ -308,25 +298,6 @@ def test_an_empty_poisson_round_leaves_the_radius_alone() -> None:
     assert 0 in sizes
     assert max(sizes) > 0
     assert [a == b for a, b in itertools.pairwise(radii)] == [size == 0 for size in sizes]
-
-
-def test_the_radius_moves_within_an_epoch_that_is_paid_for_once() -> None:
-    engine, module, optimizer, loader = private(sampling="epoch", target_unclipped_quantile=0.51)
-    assert len(set(train(module, optimizer, loader, steps=8))) == 8
-    round_ = ShuffleRound(
-        local_epsilon=4.0, population=N, cohort=K, sampling=Sampling.EPOCH, channel_fixed=True
-    )
-    assert engine.accountant.history == [(round_.state(), 2)]
-
-
-def test_a_refused_step_leaves_the_radius_alone() -> None:
-    _, module, optimizer, loader = private(on_nonfinite="raise")
-    (x,) = next(iter(loader))
-    optimizer.zero_grad()
-    module(x * math.nan).mean().backward()
-    with pytest.raises(ValueError, match="NaN"):
-        optimizer.step()
-    assert optimizer.max_grad_norm == 1.0
 
 
 # ---- the engine --------------------------------------------------------------------------------------------
@@ -394,11 +365,3 @@ def test_a_resumed_run_goes_on_with_the_radius_it_had(tmp_path: Path, options: d
 def test_what_cannot_be_done_is_refused_before_training(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ShufflePrivacyError, match=says):
         private(**options)
-
-
-def test_the_optimizer_takes_adaptive_clipping_with_its_numbers() -> None:
-    moves = AdaptiveClipping(target_unclipped_quantile=0.9, max_clipbound=3.0)
-    _, module, optimizer, loader = private(clipping=moves)
-    assert isinstance(optimizer._setting, SumSetting)
-    assert optimizer._setting.adaptive == moves.starting_at(1.0)
-    assert len(train(module, optimizer, loader, steps=4)) == 4

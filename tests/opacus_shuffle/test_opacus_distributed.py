@@ -17,7 +17,7 @@ from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.optimizers import DPOptimizer
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from opacus_shuffle import Delivery, DistributedShuffleDPOptimizer, PrivacyEngine, ShufflePrivacyError
-from opacus_shuffle.summation import RoundSum
+from opacus_shuffle.sums import RoundSum
 from opacus_transparent import Transparent
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel

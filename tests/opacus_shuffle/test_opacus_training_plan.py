@@ -120,25 +120,7 @@ def test_it_counts_the_rounds_recorded_before_and_not_those_that_follow(make_pri
     assert later.epsilon == pytest.approx(alone.get_epsilon(1e-5), rel=1e-9)
 
 
-def test_steps_of_a_target_are_not_taken_for_those_of_the_next_call(
-    make_model: Callable[[], nn.Module], make_private: Privately, dataset: TensorDataset
-) -> None:
-    engine = with_epsilon(make_model(), dataset)
-    assert engine.training_plan.num_steps == 6
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        make_private(engine=engine, randomizer="privunit", local_epsilon=1.0)
-    assert (engine.training_plan.num_steps, engine.training_plan.whole_run) == (5, False)
-
-
 # -- how noisy it will be -----------------------------------------------------------------------------------
-
-
-def test_it_tells_the_signal_to_noise_ratio_of_the_mechanism_in_use(make_private: Privately) -> None:
-    engine, _, optimizer, _ = make_private(randomizer="privunit", local_epsilon=2.0, max_grad_norm=0.5)
-    expected = engine.training_plan.expected_noise
-    assert expected.noise == pytest.approx((optimizer.mechanism.worst_variance / 8) ** 0.5)
-    assert expected.largest_signal == 0.5
 
 
 def test_hopeless_noise_is_warned_of_where_the_call_is_made(
@@ -162,26 +144,6 @@ def test_a_target_delta_above_one_over_the_population_is_warned_of(
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=told)
         with_epsilon(make_model(), dataset, target_delta=1 / len(dataset))
-
-
-def test_a_run_with_enough_signal_is_not_warned_of(make_model: Callable[[], nn.Module]) -> None:
-    module = make_model()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        PrivacyEngine().make_private_with_epsilon(
-            module=module,
-            optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
-            data_loader=DataLoader(big_data(), batch_size=1000),
-            target_epsilon=2.0,
-            target_delta=1e-4,
-            num_steps=4,
-            max_grad_norm=1.0,
-        )
-
-
-def test_hopeless_noise_is_warned_of_without_a_target_too(make_private: Privately) -> None:
-    with pytest.warns(UserWarning, match="even over 1,000 steps"):
-        make_private(randomizer="privunit", local_epsilon=0.01)
 
 
 # -- how it is told -----------------------------------------------------------------------------------------

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 from typing import Any
 
 import pytest
 import torch
 from opacus import GradSampleModule
-from opacus.accountants import RDPAccountant
 from opacus.optimizers import DPOptimizer
 from opacus.schedulers import ExponentialNoise, LambdaGradClip
 from opacus.utils.batch_memory_manager import BatchMemoryManager
@@ -22,13 +20,12 @@ from opacus_shuffle import (
     ShuffleDPOptimizer,
     ShufflePrivacyError,
     SubsampledShufflePLDAccountant,
-    SubsampledShuffleRDPAccountant,
 )
 from thinning import first_fast
 from torch import nn
 from torch.utils.data import DataLoader
 
-from shuffle_plugins.accounting import FINE, LossComposition, ShuffleAccountant, gaussian_losses
+from shuffle_plugins.accounting import FINE, LossComposition, gaussian_losses
 from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.randomness import Randomness, SeededRandomness
 
@@ -154,30 +151,6 @@ def test_a_refused_round_leaves_nothing_behind(
 # ---- what it costs -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["rdp", "pld"])
-def test_epsilon_is_the_core_accountants(private_sum: Any, train: Any, method: str) -> None:
-    engine = PrivacyEngine(accountant=f"subsampled_shuffle_{method}")
-    _, module, optimizer, loader = private_sum(engine=engine)
-    assert train(module, optimizer, loader, epochs=2) == 10
-    core = ShuffleAccountant(method=method)  # type: ignore[arg-type]
-    core.step(optimizer.mechanism.round(population=40), num_steps=10)
-    assert engine.get_epsilon(1e-5) == core.epsilon(1e-5).upper
-    interval = engine.get_epsilon_interval(1e-5)
-    assert 0 < interval.lower < interval.upper
-
-
-def test_a_saved_history_of_sums_is_continued(private_sum: Any, train: Any, tmp_path: Any) -> None:
-    engine, module, optimizer, loader = private_sum()
-    train(module, optimizer, loader)
-    engine.save_checkpoint(path=tmp_path / "run.pt", module=module, optimizer=optimizer)
-    other, module, optimizer, loader = private_sum()
-    other.load_checkpoint(path=tmp_path / "run.pt", module=module, optimizer=optimizer)
-    assert other.accountant.history == engine.accountant.history
-    assert other.get_epsilon(1e-5) == engine.get_epsilon(1e-5)
-    train(module, optimizer, loader)
-    assert len(other.accountant) == 10
-
-
 def test_honest_clients_alone_are_counted_on(private_sum: Any) -> None:
     _, _, all_honest, _ = private_sum()
     _, _, optimizer, _ = private_sum(randomizer=functools.partial(VectorSum, honest_fraction=0.75))
@@ -228,7 +201,10 @@ def test_a_target_counts_what_was_spent_before(make_model: Any, dataset: Any, tr
     assert second[1].noise_multiplier > first[1].noise_multiplier
     train(*second, epochs=2)
     assert 0.99 * 2.0 < engine.get_epsilon(1e-5) <= 2.0
-    with pytest.warns(UserWarning, match="recorded"), pytest.raises(ShufflePrivacyError, match="no noise"):
+    with (
+        pytest.warns(UserWarning, match="recorded"),
+        pytest.raises(ShufflePrivacyError, match="leave no room"),
+    ):
         solved(make_model, dataset, engine=engine, target_epsilon=1.9)
 
 
@@ -266,14 +242,6 @@ def test_noise_may_change_between_rounds_only(private_sum: Any, step: Any) -> No
     (first, _), (second, _) = engine._accountant._core.history
     assert second.noise_multiplier == pytest.approx(3 * first.noise_multiplier, rel=1e-3)
     assert optimizer.mechanism.radius == 0.25
-
-
-def test_an_accountant_of_opacus_cannot_count_sums(private_sum: Any) -> None:
-    _, _, optimizer, _ = private_sum()
-    foreign = RDPAccountant()
-    with pytest.raises(ShufflePrivacyError, match="RDPAccountant accounts for Gaussian noise"):
-        optimizer.attach_step_hook(foreign.get_optimizer_hook_fn(sample_rate=0.2))
-    assert foreign.history == []
 
 
 @pytest.mark.parametrize("name", ["vector-sum", "multi-message"])
@@ -326,17 +294,6 @@ def test_noise_that_no_round_can_be_certified_with_is_refused_before_training(
     with pytest.raises(ShufflePrivacyError, match="too little"):
         optimizer.noise_multiplier = 0.05
     assert optimizer.noise_multiplier == 3.0
-
-
-@first_fast("target", [15.0, 50.0])
-def test_a_large_target_is_used(make_model: Any, dataset: Any, target: float) -> None:
-    engine = PrivacyEngine(accountant="subsampled_shuffle_rdp")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*not used up")
-        _, optimizer, _ = solved(make_model, dataset, engine=engine, target_epsilon=target)
-    accountant = SubsampledShuffleRDPAccountant()
-    accountant.record(optimizer.round, num_steps=10)
-    assert 0.97 * target < accountant.get_epsilon(1e-5) <= target
 
 
 def test_a_target_that_the_least_noise_does_not_use_up_is_told(make_model: Any, dataset: Any) -> None:

@@ -158,21 +158,6 @@ def planned(norm, mechanism):
     return CohortSGD(cohort=10).plan(problem, population=100, model=model, **BUDGET)
 
 
-@pytest.mark.parametrize(
-    ("act", "said"),
-    [
-        (lambda: logistic_regression(features=3, norm="l3"), "norm must be one of"),
-        (lambda: Problem(dim=1, domain=Ball(), gradients=max, lipschitz=1.0, norm="lp"), "norm must be one"),
-        (lambda: planned("l2", "linf-block"), "ℓ2 ball; take 'privunit-g'"),
-        (lambda: planned("linf", "laplace"), "ℓ∞ ball; take 'linf-block'"),
-        (lambda: planned("l1", "linf-coordinate"), "ℓ1 ball; take 'l1-hadamard'"),
-    ],
-)
-def test_what_does_not_fit_a_geometry_is_refused(act, said):
-    with pytest.raises(ValueError, match=said):
-        act()
-
-
 def test_a_strongly_convex_problem_knows_its_bound_in_every_norm():
     for norm, longest in (("l1", 2.0), ("l2", 1.0), ("linf", 1.0)):
         problem = Problem(dim=4, domain=Ball(), gradients=lambda *_: None, lipschitz=1.0, norm=norm)
@@ -238,17 +223,6 @@ def test_records_that_cannot_be_drawn_are_refused_before_anything_runs(method, m
             logistic_regression(features=4), data,
             method=method, model=model, records_per_client=10, report=None, **BUDGET,
         )  # fmt: skip
-
-
-def test_samples_of_one_record_and_wrong_numbers_of_records_are_refused():
-    with pytest.raises(ValueError, match="samples must be"):
-        CohortSGD(samples=0)
-    with pytest.raises(ValueError, match="at most records_per_client"):
-        CohortSGD(cohort=10, samples=2).plan(
-            logistic_regression(features=3), population=100, model=OneMessage(), **BUDGET
-        )
-    with pytest.raises(ValueError, match="records_per_client must be a whole number"):
-        CohortSGD().plan(logistic_regression(features=3), population=100, records_per_client=0, **BUDGET)
 
 
 # -- communication ----------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from shuffle_plugins.optim import Ball, Box, Problem, bounds
-from shuffle_plugins.optim.steps import Accelerated, Averaged, Decaying
+from shuffle_plugins.optim.plans import Accelerated, Averaged, Decaying
 
 F64 = torch.float64
 

@@ -20,8 +20,8 @@ from shuffle_plugins.secure_aggregation import (
     seal_seed,
     statements,
 )
-from shuffle_plugins.shuffler import BatchRefused, Refusal, ShuffleError
-from shuffle_plugins.shuffler.keys import generate_service_key, generate_signing_key
+from shuffle_plugins.shuffler import BatchRefused, Refusal
+from shuffle_plugins.shuffler.keys import generate_signing_key
 
 
 @pytest.fixture
@@ -147,12 +147,6 @@ def test_the_round_is_written_down_before_an_envelope_is_opened(
     with pytest.raises(BatchRefused) as refused:
         parties.aggregator().add_up(batch, terms=parties.terms)
     assert refused.value.code is Refusal.REPLAYED
-
-
-def test_an_aggregator_that_the_terms_do_not_name_does_nothing(parties: SumParties) -> None:
-    others = parties.terms_of(aggregators=(generate_service_key().public.sealing,))
-    with pytest.raises(ShuffleError, match="this one is not"):
-        parties.aggregator().check([Sealed(b"", b"")], terms=others)
 
 
 class Opener:

@@ -6,7 +6,9 @@ import random
 import numpy as np
 import pytest
 
-from shuffle_plugins.secure_aggregation.prio3 import FIELD64, FIELD128, expand_into_vector, prio3
+from shuffle_plugins.secure_aggregation.prio3 import prio3
+from shuffle_plugins.secure_aggregation.prio3.field import FIELD64, FIELD128
+from shuffle_plugins.secure_aggregation.prio3.prio3 import expand_into_vector
 
 FIELDS = pytest.mark.parametrize("field", [FIELD64, FIELD128], ids=lambda field: field.name)
 

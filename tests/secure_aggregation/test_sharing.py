@@ -8,7 +8,6 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
 from shuffle_plugins.randomness import Keystream
 from shuffle_plugins.secure_aggregation import (
-    MOST_SUM_BITS,
     CheckFailed,
     Expansion,
     ResidueLayout,
@@ -17,6 +16,7 @@ from shuffle_plugins.secure_aggregation import (
     reconstruct,
     share,
 )
+from shuffle_plugins.secure_aggregation.sharing import MOST_SUM_BITS
 
 SEED = bytes(range(32))
 

@@ -13,7 +13,6 @@ from sharing_parties import LARGEST, SumParties, round_context
 
 from shuffle_plugins.secure_aggregation import (
     CheckFailed,
-    ProvenShares,
     ResidueLayout,
     RoundVerifier,
     Sealed,
@@ -25,6 +24,7 @@ from shuffle_plugins.secure_aggregation import (
     share_with_proof,
 )
 from shuffle_plugins.secure_aggregation.prio3 import NONCE_SIZE, SEED_SIZE, VerificationError
+from shuffle_plugins.secure_aggregation.verified import ProvenShares
 from shuffle_plugins.shuffler import BatchRefused, Refusal
 
 

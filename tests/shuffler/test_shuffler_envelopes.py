@@ -10,6 +10,7 @@ from scipy.stats import chisquare
 from sealing import SIZE, Parties, round_context
 
 from shuffle_plugins.shuffler import BatchRefused, Refusal, RoundContext, ShuffleError, envelopes
+from shuffle_plugins.shuffler import keys as suite
 from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, envelope_size, open_reports
 from shuffle_plugins.shuffler.keys import generate_sealing_key, generate_signing_key, public_key_bytes
 
@@ -125,13 +126,11 @@ def bound(parties: Parties, label: bytes, *, keys: Sequence[bytes] = (), positio
 
 def resealed(parties: Parties, cover: bytes) -> bytes:
     key = X25519PublicKey.from_public_bytes(parties.mixer_key.public.sealing)
-    return envelopes._SUITE.encrypt(cover, key, info=bound(parties, envelopes._LAYER))
+    return suite._SUITE.encrypt(cover, key, info=bound(parties, envelopes._LAYER))
 
 
 def cover_of(parties: Parties, envelope: bytes) -> bytes:
-    return envelopes._SUITE.decrypt(
-        envelope, parties.mixer_key.sealing, info=bound(parties, envelopes._LAYER)
-    )
+    return suite._SUITE.decrypt(envelope, parties.mixer_key.sealing, info=bound(parties, envelopes._LAYER))
 
 
 def test_every_flipped_bit_under_the_cover_is_noticed(parties: Parties) -> None:
@@ -187,7 +186,7 @@ def test_an_enrolled_client_cannot_sign_a_ticket_of_another_length(parties: Part
     for marks, good in ((1, True), (0, False), (2, False)):
         masked = bytes(envelopes.MARK_BYTES * marks)
         text = public_key_bytes(signer) + signer.sign(signed + masked) + masked
-        ticket = envelopes._SUITE.encrypt(
+        ticket = suite._SUITE.encrypt(
             text,
             X25519PublicKey.from_public_bytes(own),
             info=bound(parties, envelopes._TICKET, keys=keys, position=1),

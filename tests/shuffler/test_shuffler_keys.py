@@ -88,19 +88,6 @@ def test_public_keys_are_64_hexadecimal_digits() -> None:
             keys.parse_public_key(text)
 
 
-def test_a_mixers_two_keys_are_in_one_file_and_one_text(tmp_path: Path) -> None:
-    key = keys.generate_service_key()
-    keys.write_private_key(tmp_path / "mixer", key)
-    assert stat.S_IMODE((tmp_path / "mixer").stat().st_mode) == 0o600
-    assert keys.read_service_key(tmp_path / "mixer").public == key.public
-    assert key.public.sealing == keys.public_key_bytes(key.sealing)
-    text = key.public.hex()
-    assert keys.parse_mixer_public_key(text) == key.public
-    for read in (keys.read_sealing_key, keys.read_signing_key):
-        with pytest.raises(ShuffleError, match="does not hold"):
-            read(tmp_path / "mixer")
-
-
 def test_what_is_not_a_mixers_two_keys_is_refused(tmp_path: Path) -> None:
     for text in (
         "",

@@ -1,12 +1,7 @@
 """The conformance checks as a pytest class: each check is a test, and a fault fails its own."""
 
-import subprocess
-import sys
 import textwrap
 
-import pytest
-
-from shuffle_plugins import testing
 from shuffle_plugins.mechanisms import LInfCoordinate, Mechanism, get
 from shuffle_plugins.testing import CHECKS, MechanismConformance
 
@@ -57,24 +52,3 @@ def test_a_fault_fails_its_own_test(pytester):
     assert outcomes["failed"] == 1
     assert sum(outcomes.values()) == len(CHECKS)
     result.stdout.fnmatch_lines(["FAILED*test_conformance?takes its bits on the wire?*"])
-
-
-def test_build_must_be_defined(pytester):
-    result = run(pytester, "class TestNothing(MechanismConformance): pass")
-    assert result.parseoutcomes() == {"failed": len(CHECKS)}
-    result.stdout.fnmatch_lines(["*define build()*"])
-
-
-@pytest.mark.slow
-def test_pytest_is_imported_only_where_the_class_is():
-    program = (
-        "import sys, shuffle_plugins.testing as t\n"
-        "assert 'pytest' not in sys.modules\n"
-        "t.check_mechanism('binary-rr', dims=(1,), checks=['builds'], samples=1000)\n"
-        "assert 'pytest' not in sys.modules\n"
-        "t.MechanismConformance\n"
-        "assert 'pytest' in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)
-    with pytest.raises(AttributeError, match="Conformance"):
-        _ = testing.Conformance

@@ -25,8 +25,8 @@ from shuffle_plugins.accounting import (
 from shuffle_plugins.accounting.published import clones, shuffle_rdp
 from shuffle_plugins.compressors import KashinFrame
 from shuffle_plugins.mechanisms import blanket, get
-from shuffle_plugins.mechanisms.privunit.privunit import optimal_privunit
-from shuffle_plugins.mechanisms.signs.bit_planes import BitPlanes, SampledPlan
+from shuffle_plugins.mechanisms.bit_planes import BitPlanes, SampledPlan
+from shuffle_plugins.mechanisms.privunit import optimal_privunit
 
 _SOURCE = "Girgis, thesis (UCLA 2023)"
 _LEVELS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)

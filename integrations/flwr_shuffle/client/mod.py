@@ -401,10 +401,10 @@ def _sleep(*, until: float) -> None:
 def _promised(spec: Spec, dim: int, minimum: int, participation: float, samples: int) -> str | None:
     """The round of as few reports as are promised, all clients taking part, as text for the ledger.
 
-    Where counts are shared with aggregators that the client has pinned, its own coin counts as well: nobody
-    sees more than the sum.
-    None if it cannot be accounted for. More than a hundred million reports count as that many, which costs no
-    less (Lemma 5 of ``docs/proofs/accounting.md``), so that no server can make a client compute for minutes.
+    Where counts are shared with pinned aggregators, the client's own coin counts as well: nobody sees more
+    than the sum. None if it cannot be accounted for. More than a hundred million reports count as that many,
+    which costs no less (Lemma 5 of docs/proofs/accounting.md), so that no server can make a client compute
+    for minutes.
     """
     reports = min(minimum, _LARGEST_PROMISE) if spec.cohort is None else spec.cohort
     if minimum < reports:

@@ -84,9 +84,9 @@ def log_statistics(names: Sequence[str], *, before: Sequence[str]) -> None:
 def log_outlook(mechanism: PrivateSum, *, reports: float, num_rounds: int) -> None:
     """Log how a round's noise compares with the largest mean that clipping allows, and warn if noise wins.
 
-    Noise wins if the noise of all rounds together is expected to be longer than the sum of all means, even if
-    every update were as long as clipping allows and all of them had one direction. Then the model moves more
-    by noise than by training, however it is trained.
+    It wins if the noise of all rounds is expected to be longer than the sum of all means, even if every
+    update were as long as clipping allows and all of them had one direction: then noise moves the model more
+    than training.
     """
     outlook = expected_noise(mechanism, cohort=reports)
     over = outlook.signal_to_noise_ratio_over(num_rounds)

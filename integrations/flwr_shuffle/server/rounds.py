@@ -380,11 +380,9 @@ def connected(
     """Wait until ``needed`` nodes are connected; their ids in ascending order.
 
     If they are fewer after the ``connect_timeout``, and ``enough``, a warning says so and they are returned.
-
-    Progress is logged every ten seconds. A simulation has as many clients as it was started with: once their
-    number has not changed for ``settling`` seconds, no more are waited for. Its nodes are recognised by their
-    heartbeats, which in Flower's simulations are never due. An :class:`InProcessGrid` with fewer nodes than
-    are needed is not waited for at all.
+    A simulation has as many clients as it was started with: once their number has not changed for
+    ``settling`` seconds, no more are waited for. Its nodes are recognised by their heartbeats, which are
+    never due.
     """
     inner, timeout = innermost(grid), waiting.connect_timeout
     if isinstance(inner, InProcessGrid) and inner.num_nodes < needed:

@@ -251,20 +251,17 @@ class ShuffleStrategy(Strategy):
         """Train as :meth:`flwr.serverapp.strategy.Strategy.start` does, each round shuffled.
 
         If the inner strategy has a ``start`` of its own, that one runs, with its own files, logs and
-        checkpoints; its rounds are configured and aggregated here, and what it returns is returned.
-
-        If the ledger has a checkpoint of this model, the run goes on after it: ``num_rounds`` counts the
-        rounds before it as well, and ``initial_arrays`` gives only names, shapes and types.
+        checkpoints; its rounds are configured and aggregated here, and what it returns is returned. If the
+        ledger has a checkpoint of this model, the run goes on after it: ``num_rounds`` counts the rounds
+        before it as well, and ``initial_arrays`` gives only names, shapes and types.
 
         Raises:
-            PrivacyBudgetExhausted: before a round that could exceed the budget. The model so far is in
-                :attr:`arrays`, and in the ledger.
+            PrivacyBudgetExhausted: before a round that could exceed the budget; the model is in
+                :attr:`arrays`.
             TimeoutError: if fewer than ``population`` clients connect in time.
             WrongRecipients: if the inner strategy samples on its own.
-            ClientsRefused: if client after client answers by an error; the text has the reasons. The model so
-                far is in :attr:`arrays`.
+            ClientsRefused: if client after client answers by an error; the text has the reasons.
             LedgerError: if the ledger's budget is of another app, or of a model with other arrays.
-            ValueError: if the checkpoint is of another model.
         """
         stage = self._settings.stage
         if isinstance(grid, ShuffleGrid) and grid.stage is not stage:

@@ -116,7 +116,8 @@ def _aggregated(aggregator: VerifyingAggregator, request: AggregateRequest) -> A
     answer = _added(aggregator, request)
     _log_rejected(answer.rejected.values())
     if answer.total:
-        _log.info("shuffle: %d clients are added up", request.count - len(answer.rejected))
+        what = "%d clients whose proofs hold" if request.largest else "the seeds of %d clients"
+        _log.info(f"shuffle: {what} are added up", request.count - len(answer.rejected))
     return replace(answer, signature=aggregator.sign(request.said(answer)))
 
 
@@ -158,7 +159,7 @@ def _register(
             return work(service, asked, context.node_config)
         except BatchRefused as refused:
             _log_rejected(refused.rejected.values())
-            _log.warning("shuffle: %d envelopes: %s", asked.count, refused)
+            _log.warning("shuffle: %s (envelopes: %d)", refused, asked.count)
             return declined(refused, request=asked, service=service)
         except Exception as error:  # Flower would send its text to the server
             _log_unable(role, error)
@@ -248,4 +249,4 @@ def _log_unable(role: Role, error: Exception) -> None:
 
 def _log_rejected(codes: Iterable[Refusal]) -> None:
     for code, count in Counter(codes).items():
-        _log.warning("shuffle: %d envelopes dropped (%s)", count, code)
+        _log.warning("shuffle: envelopes dropped (%s): %d", code, count)

@@ -259,9 +259,8 @@ class ServiceStage(ShuffleStage):
                 found[node] = BatchRefused(Refusal.NO_ANSWER)
             answer = found[node]
             if answer.rejected:
-                _log.warning(
-                    "shuffle: %s %d dropped %d envelopes", self.role.node, node, len(answer.rejected)
-                )
+                dropped = len(answer.rejected)
+                _log.warning("shuffle: %s %d dropped envelopes: %d", self.role.node, node, dropped)
             if isinstance(answer, BatchRefused):
                 _log.error("shuffle: %s %d: %s", self.role.node, node, answer)
                 if answer.code in (Refusal.NO_ANSWER, Refusal.NOT_PROVEN):

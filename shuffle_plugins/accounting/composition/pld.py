@@ -36,7 +36,10 @@ _CHEAP_GRID, _AFFORDABLE_GRID = (
 _MOST_GRID = 1 << 23  # points of the largest transform: its arrays take some hundred megabytes
 _MOST_CELLS = 1 << 22  # that one step's losses may span
 _FINEST_CELL = 1e-4  # of the span of one step's loss: finer grids of one step are not worth their size
-_RUNGS, _CLOSEST_RUNGS = 4, 2.0**-10  # of a ladder, to each doubling; of one, where laws change fast
+_RUNGS, _JUMP = (
+    4,
+    4.0,
+)  # of a ladder, to each doubling; deviations from one rung to the next that are too many
 _UNIT_ROUNDOFF = 2.0**-53
 _RELATIVE_SLACK = 1e-10  # of a δ summed over outcomes: more than sums of so many positive numbers can be off
 _EPSILON_SLACK, _RELATIVE_EPSILON_SLACK = 1e-13, 1e-12  # what rounding of grid points can take off an ε
@@ -502,7 +505,8 @@ class LossComposition:
     def _solve_tilt(self, excess: Callable[[float], float]) -> float:
         """The lowest rung that is high enough: about a deviation too high at the centre.
 
-        Where the law changes fast, as of losses that are rarely far larger than all others, rungs are closer.
+        Losses that are rarely far larger than all others move the law at once where a tilt reaches them; then
+        the rung below is closer.
         """
         most = self._most_tilt
         if excess(0.0) >= 0:
@@ -516,14 +520,12 @@ class LossComposition:
         while excess(min(math.pow(2.0, low + 1), most)) <= 0:
             low += 1
         high = low + 1
-        while high - low > 1 / _RUNGS or (high - low > _CLOSEST_RUNGS and self._jumps(low, high)):
+        while high - low > 1 / _RUNGS:
             middle = (low + high) / 2
             low, high = (low, middle) if excess(min(math.pow(2.0, middle), most)) > 0 else (middle, high)
-        return min(math.pow(2.0, high), most)
-
-    def _jumps(self, low: float, high: float) -> bool:
-        below, above = (self._cumulant(min(math.pow(2.0, at), self._most_tilt)) for at in (low, high))
-        return above.variance > 2 * below.variance
+        below, above = (min(math.pow(2.0, at), most) for at in (low, high))
+        apart = self._cumulant(above).mean - self._cumulant(below).mean
+        return below if apart > _JUMP * math.sqrt(self._cumulant(below).variance) else above
 
     def _window(self, tilt: float) -> Window:
         """The window at this tilt or, if it had too many points, at the next rung whose window has not.

@@ -1,8 +1,6 @@
 """From one (ε, δ) point of a shuffle to T rounds: amplification by sampling, then strong composition.
 
-This keeps one point of each round's privacy profile and forgets the rest, so it is far looser than composing
-privacy loss distributions or Rényi curves. It is how most papers compose their bounds. An argument outside of
-the range given for it raises ``ValueError``.
+It is how most papers compose their bounds, and far looser than composing losses or Rényi curves.
 """
 
 from __future__ import annotations
@@ -14,15 +12,7 @@ from shuffle_plugins.core import checks
 
 
 def check_rounds(*, local_epsilon: float, population: int, cohort: int, num_steps: int, delta: float) -> None:
-    """Refuse a question about T rounds of k of n clients that makes no sense.
-
-    Args:
-        local_epsilon: ε0 > 0 in nats.
-        population: n ≥ 1, the number of clients.
-        cohort: k in [1, n], reports shuffled together; k = n is full participation.
-        num_steps: T ≥ 1.
-        delta: total δ in (0, 1).
-    """
+    """Refuse a question about T rounds of k of n clients that makes no sense."""
     checks.number("local_epsilon", local_epsilon, above=0)
     checks.whole("population", population)
     checks.whole("cohort", cohort, at_most=population)
@@ -67,8 +57,6 @@ def strong_composition(*, epsilon: float, num_steps: int, delta_slack: float) ->
     steps' Rényi curves or privacy loss distributions is far tighter.
 
     Args:
-        epsilon: ε ≥ 0 of one step, in nats.
-        num_steps: T ≥ 0.
         delta_slack: δ̃ in (0, 1), what composition itself may add to δ.
     """
     checks.number("epsilon", epsilon, at_least=0)
@@ -103,9 +91,6 @@ def compose_points(
 
     Returns:
         ε in nats for replace-one neighbours, never above T·ε0.
-
-    Raises:
-        ValueError: if an argument is out of range, or by ``shuffled``.
     """
     check_rounds(
         local_epsilon=local_epsilon, population=population, cohort=cohort, num_steps=num_steps, delta=delta

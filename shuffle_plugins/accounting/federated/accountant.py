@@ -11,15 +11,19 @@ from typing import Any, Self
 
 from shuffle_plugins.accounting.accountant import (
     ShuffleAccountant,
+    check_none_forgotten,
     check_saved,
     sealed,
 )
 from shuffle_plugins.accounting.composition.pld import LossComposition, LossHistory
-from shuffle_plugins.accounting.federated.cohorts import Cohort, cheapest, costliest, fewer_sizes
-from shuffle_plugins.accounting.federated.participation import (
+from shuffle_plugins.accounting.federated.cohorts import (
+    Cohort,
     ParticipationCounts,
     RecordedRound,
+    cheapest,
+    costliest,
     distinct_participants,
+    fewer_sizes,
 )
 from shuffle_plugins.accounting.federated.rounds import FederatedRound, RoundKind, as_tuples
 from shuffle_plugins.accounting.losses.distribution import COARSE, FINE, PrivacyLossDistribution
@@ -125,19 +129,12 @@ class _CohortAccountant(ShuffleAccountant):
 
 @dataclass(slots=True)
 class _Answers:
-    """What was found out for one adversary and one δ.
+    """What was found out for one adversary and one δ."""
 
-    Attributes:
-        charged: what the history costs; None where it was not asked, or a round was recorded since.
-        allowed: a size and an ε that one more round of it was found not to exceed.
-        limit: an ε that the history is known not to exceed.
-        shown: the largest ε that was given out, so that ε never falls while rounds are recorded.
-    """
-
-    charged: float | None = None
-    allowed: tuple[Cohort, float] | None = None
-    limit: float = math.inf
-    shown: float = 0.0
+    charged: float | None = None  # what the history costs; None where a round was recorded since
+    allowed: tuple[Cohort, float] | None = None  # a size, and an ε that one more of it does not exceed
+    limit: float = math.inf  # an ε that the history is known not to exceed
+    shown: float = 0.0  # the largest ε given out, so that ε never falls while rounds are recorded
 
     def record(self, cohort: Cohort) -> None:
         """Keep what still holds once one more round is recorded."""
@@ -157,9 +154,6 @@ class FederatedAccountant:
 
     Args:
         method: how upper bounds compose, as for :class:`ShuffleAccountant`.
-
-    Raises:
-        ValueError: if ``method`` is unknown.
 
     Example:
         >>> from shuffle_plugins.mechanisms import registry
@@ -200,10 +194,8 @@ class FederatedAccountant:
                 as any others.
 
         Raises:
-            TypeError: if an argument is of the wrong type.
-            ValueError: if there are fewer participants than reports.
+            ValueError: if there are fewer participants than reports: somebody's round would not be counted.
         """
-        _check_round(federated_round)
         names = None if participants is None else distinct_participants(participants)
         if names is not None and len(names) < federated_round.reports:
             raise ValueError(
@@ -230,10 +222,8 @@ class FederatedAccountant:
             check_recordable(federated_round.before(adversary))
         kind = self._participation.of(federated_round)
         kind.recorded += 1
-        if (
-            federated_round.local_delta > kind.example.local_delta
-        ):  # sums of one kind: the largest δ0 is charged
-            kind.example = federated_round
+        # Of sums of one kind the largest δ0 is charged.
+        kind.example = max(kind.example, federated_round, key=lambda each: each.local_delta)
         for adversary in _AMPLIFIED:
             if released or adversary is Adversary.SERVER:
                 shuffle_round = federated_round.before(adversary)
@@ -268,11 +258,7 @@ class FederatedAccountant:
     # -- asking -----------------------------------------------------------------------------------------
 
     def spending(self, delta: float) -> FederatedSpending:
-        """What the rounds cost at δ before every adversary: :meth:`epsilon` of each, and Σ ε0.
-
-        Raises:
-            ValueError: if ``delta`` is not in (0, 1), or less than what the rounds' own δ0 adds up to.
-        """
+        """What the rounds cost at δ before every adversary: :meth:`epsilon` of each, and Σ ε0."""
         return FederatedSpending(
             observer=self.epsilon(delta),
             server=self.epsilon(delta, adversary=Adversary.SERVER),
@@ -310,16 +296,8 @@ class FederatedAccountant:
         """
         checks.delta(delta)
         if not lower:
-            adversary = Adversary(adversary)
-            return EpsilonInterval(
-                lower=0.0,
-                upper=self._charged_epsilon(delta, adversary),
-                delta=delta,
-                neighbouring_relation=NEIGHBOURING_RELATION,
-                adversary=adversary.value,
-                upper_bound="what a budget is charged",
-                lower_bound="none",
-            )
+            upper, bound = self._charged_epsilon(delta, Adversary(adversary)), "what a budget is charged"
+            return EpsilonInterval.below(upper, bound=bound, delta=delta, adversary=str(adversary))
         adversary = round_adversary(adversary)
         accountant, attained = self._charged(adversary), self._attained(adversary)
         if attained is None:
@@ -341,9 +319,6 @@ class FederatedAccountant:
 
         None if no participants are known by name, or names have changed between rounds: a client of one set
         of names may then be any of another.
-
-        Raises:
-            ValueError: if ``delta`` is not in (0, 1).
         """
         checks.delta(delta)
         rounds = self._participation.of_clients()
@@ -377,15 +352,7 @@ class FederatedAccountant:
         secret, and each of whose reports is computed on one of them alone: CLDP-SGD and DSS-SGD. How many
         reports a client sends the rounds say. That clients do so is up to their app.
         :meth:`epsilon` is for neighbours that differ in all of a client's data, and is larger.
-
-        Args:
-            delta: in (0, 1).
-            records_per_client: m.
-            adversary: the model's observer or the server.
-
-        Raises:
-            ValueError: if an argument is out of range, or the rounds are sums of many messages or of reports
-                with δ0 > 0, or clients sent more reports than they have records.
+        Sums of many messages and reports with δ0 > 0 are refused.
         """
         adversary = round_adversary(adversary)
         charged = self._charged(adversary)
@@ -432,12 +399,7 @@ class FederatedAccountant:
 
         Before the server, and locally, it is taken to be a round of the client who took part most. Ask with
         the most that the round can cost: the fewest reports that are accepted.
-
-        Raises:
-            TypeError: if the round is not a :class:`FederatedRound`.
-            ValueError: if ``max_epsilon`` or ``delta`` is out of range.
         """
-        _check_round(federated_round)
         checks.target_epsilon(max_epsilon, name="max_epsilon")
         checks.delta(delta)
         adversary = Adversary(adversary)
@@ -465,20 +427,16 @@ class FederatedAccountant:
 
     def _is_whole(self, adversary: Adversary) -> bool:
         """Whether somebody can have been in all rounds, so that all are charged."""
-        many = len(self._cohorts[adversary]) > self._most_sizes
-        if many and (
-            self._method == "rdp" or self._takes_long
-        ):  # a size takes milliseconds at every question
+        most = self._most_sizes
+        slow = self._method == "rdp" or most == _FEW_SIZES  # a size takes milliseconds at every question
+        if slow and len(self._cohorts[adversary]) > most:
             return False
         return adversary is Adversary.MODEL_OBSERVER or self._participation.is_complete
 
     @property
-    def _takes_long(self) -> bool:
-        return any(kind.example.server.takes_long for kind in self._participation.kinds)
-
-    @property
     def _most_sizes(self) -> int:
-        return _FEW_SIZES if self._takes_long else _MOST_SIZES
+        takes_long = any(kind.example.server.takes_long for kind in self._participation.kinds)
+        return _FEW_SIZES if takes_long else _MOST_SIZES
 
     def _charged(self, adversary: Adversary) -> ShuffleAccountant:
         """The rounds that the number reported charges for."""
@@ -545,7 +503,8 @@ class FederatedAccountant:
         """Replace the history by a saved one. On any error this accountant stays as it was.
 
         Raises:
-            ValueError: if the state is damaged, of another version or of another method.
+            ValueError: if the state is damaged, of another version or of another method, or has fewer rounds
+                than are recorded here: those were released, and must not be forgotten.
         """
         check_saved(state, by=type(self).__name__, version=_STATE_VERSION, method=self._method)
         try:
@@ -561,6 +520,7 @@ class FederatedAccountant:
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"the saved history is damaged: {error}") from error
+        check_none_forgotten(loaded.num_rounds, recorded=self.num_rounds)
         self.__dict__.update(loaded.__dict__)
 
     @classmethod
@@ -578,9 +538,6 @@ class FederatedAccountant:
             participation: for each kind of round, in how many of those whose participants are known by name
                 each client took part; one mapping for each set of names, see :meth:`rename`.
             method: how upper bounds compose.
-
-        Raises:
-            ValueError: if participation does not belong to the rounds.
         """
         accountant = cls(method=method)
         for record in records:
@@ -606,8 +563,3 @@ def _like(example: Round, cohort: Cohort) -> Round:
     if example.comparable is None and cohort.reports != example.cohort:
         raise AssertionError("sums of different cohorts were compared")
     return replace(example, population=cohort.hiding, cohort=cohort.reports, sampling=sampling)
-
-
-def _check_round(federated_round: object) -> None:
-    if not isinstance(federated_round, FederatedRound):
-        raise TypeError(f"expected a FederatedRound, got {type(federated_round).__name__}")

@@ -16,31 +16,22 @@ from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.accounting.terms import Adversary, Sampling
 from shuffle_plugins.core import checks
 
-FederatedState = tuple[Any, Any, float | None, float]
 RoundKind = tuple[Any, ...]
 
 
-class _Randomizer(Protocol):
-    """What is asked of a mechanism: those of ``shuffle_plugins.mechanisms`` all have it."""
-
+class _Mechanism(Protocol):
     @property
     def local_epsilon(self) -> float: ...
 
     @property
     def local_delta(self) -> float: ...
 
+
+class _Randomizer(_Mechanism, Protocol):
     def round(self, *, population: int, cohort: int, sampling: Sampling = ...) -> Round: ...
 
 
-class _SecretSum(Protocol):
-    """What is asked of a sum with secret participation."""
-
-    @property
-    def local_epsilon(self) -> float: ...
-
-    @property
-    def local_delta(self) -> float: ...
-
+class _SecretSum(_Mechanism, Protocol):
     def secret_round(self, *, answered: int, participation: float) -> Round: ...
 
 
@@ -56,10 +47,6 @@ class FederatedRound:
             both are measured without a further adversary of their own.
         local_epsilon: ε0 of one report in nats; infinite for a client's share of a multi-message sum.
         local_delta: δ0 of one report.
-
-    Raises:
-        ValueError: if the two rounds are not one round of one mechanism, or their sampling is not that of a
-            cohort of known size.
     """
 
     observer: Round
@@ -122,10 +109,6 @@ class FederatedRound:
             honest_fraction: share of the candidates, and of those that reported, who follow the protocol and
                 do not collude with the adversary. The others hide nobody: an honest client is charged for a
                 cohort of honest ones alone.
-
-        Raises:
-            ValueError: unless 1 ≤ reports ≤ invited ≤ candidates and 0 < honest_fraction ≤ 1, or if the
-                mechanism cannot be shuffled.
         """
         _check_counts(reports=reports, invited=invited, candidates=candidates)
         reports = _honest(reports, honest_fraction)
@@ -158,10 +141,6 @@ class FederatedRound:
                 taken to hide nobody.
             honest_fraction: share of those that answered who follow the protocol and do not work with whom ε
                 is against, whether the others send reports or dummies.
-
-        Raises:
-            ValueError: unless 1 ≤ reports ≤ answered, ``rate`` and ``honest_fraction`` are in (0, 1], or if
-                the mechanism cannot be shuffled.
         """
         _check_counts(reports=reports, answered=answered)
         hiding = _honest(answered, honest_fraction)
@@ -172,7 +151,7 @@ class FederatedRound:
         return cls._of(mechanism, both, both)
 
     @classmethod
-    def _of(cls, mechanism: _Randomizer, observer: Round, server: Round) -> Self:
+    def _of(cls, mechanism: _Mechanism, observer: Round, server: Round) -> Self:
         local_epsilon, local_delta = mechanism.local_epsilon, mechanism.local_delta
         return cls(observer=observer, server=server, local_epsilon=local_epsilon, local_delta=local_delta)
 
@@ -193,19 +172,10 @@ class FederatedRound:
             rate: probability with which each of them adds data.
             hides_shares: whether the server sees nothing of the shares but their sum. If it may see more, it
                 is charged as if it knew who took part.
-
-        Raises:
-            ValueError: if ``rate`` is not in (0, 1], if so few clients make too little noise, or if nothing
-                is known of the sum with secret participation.
         """
         checks.number("rate", rate, above=0, at_most=1)
         observer = mechanism.secret_round(answered=answered, participation=rate)
-        return cls(
-            observer=observer,
-            server=observer if hides_shares else observer.opened(),
-            local_epsilon=mechanism.local_epsilon,
-            local_delta=mechanism.local_delta,
-        )
+        return cls._of(mechanism, observer, observer if hides_shares else observer.opened())
 
     @property
     def reports(self) -> int:
@@ -250,27 +220,19 @@ class FederatedRound:
         return mechanism, self.local_epsilon, self.local_delta, blanket, self.is_secret
 
     def before(self, adversary: Adversary) -> Round:
-        """The round against an observer or the server.
-
-        Raises:
-            ValueError: for ``Adversary.LOCAL``, against which nothing is shuffled.
-        """
+        """The round against an observer or the server."""
         if adversary is Adversary.LOCAL:
             raise ValueError("with nobody trusted a round costs local_epsilon")
         return self.observer if adversary is Adversary.MODEL_OBSERVER else self.server
 
-    def state(self) -> FederatedState:
+    def state(self) -> tuple[Any, Any, float | None, float]:
         """The round as plain tuples, str, int, float and bool, for checkpoints."""
         local_epsilon = None if math.isinf(self.local_epsilon) else self.local_epsilon
         return (self.observer.state(), self.server.state(), local_epsilon, self.local_delta)
 
     @classmethod
-    def from_state(cls, state: FederatedState) -> Self:
-        """Rebuild a round from :meth:`state`; lists in place of tuples are read as well.
-
-        Raises:
-            ValueError: if it is not what :meth:`state` writes.
-        """
+    def from_state(cls, state: tuple[Any, Any, float | None, float]) -> Self:
+        """Rebuild a round from :meth:`state`; lists in place of tuples are read as well."""
         try:
             observer, server, local_epsilon, local_delta = state
             return cls(

@@ -71,13 +71,7 @@ def binomial_between(trials: int, probability: float, *, edges: Cells) -> Floats
 
 
 def _integrated(trials: int, probability: float, edges: Floats) -> Floats:
-    """Masses between edges, of a window of millions of counts.
-
-    A mass function so wide is a smooth function f of the count. The sum of f over a group's counts is the
-    integral of f − f″/24 from half a count below the first to half a count above the last (the midpoint
-    rule); and that is by Gauss's rule over pieces of an eighth of a deviation (docs/proofs/accounting.md,
-    section 5).
-    """
+    """Masses between edges, of a window of millions of counts."""
     deviation = math.sqrt(trials * probability * (1 - probability))
     pieces = max(1, math.ceil(float(np.diff(edges).max()) / deviation * 8))
     width = np.diff(edges)[:, None] / pieces

@@ -138,16 +138,7 @@ class _Chain:
 def _chain(
     occupied: Cells, mass: Floats, *, below: Floats, above: Floats, edge: Floats, cell: float
 ) -> _Chain:
-    """Group inward from the lower tail, as far as the first cells past the median.
-
-    Args:
-        occupied: cells that hold outcomes, increasing.
-        mass: Q masses of all cells.
-        below: how far each is below its upper edge, as P mass.
-        above: how far each is above its lower edge.
-        edge: ratios at the edges of cells, ``cell`` apart in their logarithm.
-        cell: that distance.
-    """
+    """Group inward from the lower tail, as far as the first cells past the median."""
     stop = min(int(np.searchsorted(np.cumsum(mass[occupied]), _CHAIN_SHARE * mass.sum())) + 2, len(occupied))
     cells = occupied[:stop]
     masses_q, deficits, surpluses = (each[cells].tolist() for each in (mass, below, above))

@@ -37,6 +37,7 @@ _LEAST_PERIOD = 18.0  # … and at least this over c
 _FADED = 20.0  # −log of the size, over the largest term's, of terms that are bounded and not computed
 _LEFT_OFF = 14.0  # −log of the Gaussian factor at the last term
 _FAR = 12.0  # standard deviations; further out the Gaussian may be wider in proportion
+_LEAST_RISING = 1e-9  # of the largest value's size, in a tilt's limit
 _LARGEST_EXPONENT = 300.0
 _LEAST_LOG = -34.0  # of a modulus of M; rounding cannot tell less
 _NEWTON_STEPS = 30  # at most, towards the saddle point; any contour gives a valid bound
@@ -94,10 +95,7 @@ def log_positive_part_bound(*, values: Floats, masses: Floats, trials: int, shif
 
 
 def _of_one_law(values: Floats, masses: Floats, trials: int, shift: Floats) -> tuple[Cells, MixedSums, float]:
-    """Rows that leave something to compute, and their sums in a unit that floats bear.
-
-    Elsewhere (x + S)₊ is x₊, as S is zero or cannot exceed −x.
-    """
+    """Rows that leave something to compute, and their sums in a unit that floats bear."""
     largest = np.maximum(values.max(axis=1, initial=0.0), 0.0)
     rows = np.flatnonzero(np.any(values != 0, axis=1) & (shift + trials * largest > 0))
     unit = float(np.abs(values[rows]).max(initial=0.0)) or 1.0
@@ -197,7 +195,9 @@ class MixedSums:
         x, deviation = self.shift, np.maximum(self.deviation, 1e-300)
         most = np.maximum(np.abs(self.packed[0]).max(axis=(0, 2)), 1e-300)
         low = np.log(0.1 / (deviation + most))
-        high = np.maximum(np.log(_LARGEST_EXPONENT / most), low + 1.0)
+        # Only values above zero grow with the tilt; far larger ones below it, which are rare, die out.
+        rising = np.maximum(self.packed[0].max(axis=(0, 2)), _LEAST_RISING * most)
+        high = np.maximum(np.log(_LARGEST_EXPONENT / rising), low + 1.0)
         # Of a Gaussian sum it is the root of c·σ² + x = 2/c.
         tilt = (np.sqrt(x**2 + 8 * deviation**2) - x) / (2 * deviation**2)
         log_tilt = np.clip(np.log(tilt), low, high)
@@ -305,16 +305,7 @@ class _Contours:
         return np.asarray(np.where(saddle.log_height < -700, 1e-290, found * height), dtype=np.float64)
 
     def _short_sums(self) -> tuple[Cells, Floats, Floats]:
-        """Sums of few terms, where those after them are negligible; narrows the Gaussian of their rows.
-
-        |M(c + it)/M(c)|² is 1 − 2Σ w w'·(1 − cos t(g − g')) over pairs of tilted values. From t to 2π/d − t
-        a pair of values d apart adds at least what it does at t. So M is as small as it is at t until values
-        that far apart turn by a whole circle more. The Gaussian is made as narrow as that allows.
-
-        Returns:
-            How many terms suffice, 0 where no such sum does; a bound on the sum of those left out before a
-            far one; and Im s of that one. Shape (rows,) each.
-        """
+        """Sums of few terms, where those after them are negligible; narrows the Gaussian of their rows."""
         saddle, tilt = self._saddle, self._saddle.tilt
         terms = np.zeros(len(tilt), dtype=np.int64)
         lost, far = np.zeros(len(tilt)), np.ones(len(tilt))
@@ -530,11 +521,7 @@ class _Nodes:
         return total
 
     def every(self) -> Floats:
-        """The largest sum of all mixes of two types, shape (rows,).
-
-        The terms of a·b + c draws of one type are those of a·b times those of c more, so that all sums are a
-        product of matrices.
-        """
+        """The largest sum of all mixes of two types, shape (rows,)."""
         terms, trials = self._terms, self._trials
         stride = math.isqrt(trials) + 1
         starts = np.arange(0, trials + 1, stride)[:, None]
@@ -554,15 +541,7 @@ class _Nodes:
         return np.asarray(sums.reshape(len(sums), -1)[:, : trials + 1].max(axis=1))
 
     def excess(self, cell: tuple[Mix, ...], *, edge: float) -> tuple[Floats, Floats]:
-        """Bounds on how far the sums in a cell are above the chord between its corners, shape (rows,) each.
-
-        Args:
-            cell: its corners, which are known.
-            edge: draws along an edge; 0 if the cell holds no other mix than its corners.
-
-        Returns:
-            Of terms that turn little its largest value, as it vanishes towards corners; and of the others.
-        """
+        """How far the sums in a cell are above the chord between its corners, at most; shape (rows,) each."""
         if not edge:
             return np.zeros(len(self._gap)), np.zeros(len(self._gap))
         sizes = np.maximum.reduce([self.known[corner][1] for corner in cell])
@@ -575,12 +554,7 @@ class _Nodes:
         return np.einsum("rt,rt->r", sizes, bend), far
 
     def bound(self, cell: tuple[Mix, ...], *, edge: float) -> Floats:
-        """A bound on the sums at all mixes in a cell, shape (rows,).
-
-        Args:
-            cell: its corners, which are known.
-            edge: draws along an edge; 0 if the cell holds no other mix than its corners.
-        """
+        """A bound on the sums at all mixes in a cell, shape (rows,)."""
         totals = np.sort([self.known[corner][0] for corner in cell], axis=0)
         if not edge or len(cell) == 1:
             return np.asarray(totals[-1])
@@ -664,10 +638,7 @@ def _drawn(values: Floats, masses: Floats, draws: int) -> Law:
 def _log_moments(
     values: Floats, masses: Floats, tilt: Floats, step: Floats, places: Cells
 ) -> tuple[Floats, Floats, Floats]:
-    """log|M|, arg M and a relative error of M at tilt + i·step·places; shape (laws, rows, places) each.
-
-    The places are consecutive.
-    """
+    """log|M|, arg M and a relative error of M at tilt + i·step·places; shape (laws, rows, places) each."""
     starts, stride = np.arange(places[0], places[-1] + 1, _STRIDE), min(_STRIDE, len(places))
     shape = (len(values), len(step), len(starts), stride)
     excess = np.empty(shape, dtype=np.complex128)
@@ -692,23 +663,7 @@ def _log_moments(
 def _moments_less_one(
     values: Floats, masses: Floats, *, tilt: Floats, step: Floats, starts: Cells, stride: int
 ) -> tuple[npt.NDArray[np.complex128], Floats]:
-    """M − 1 of a law along a contour, and what its rounding errors are a small multiple of.
-
-    e^{sG} − 1 at s = tilt + i·step·(a + b) is X + Y + X·Y of the same at tilt + i·step·a and at i·step·b, so
-    that few sines are needed and nothing cancels in M − 1.
-
-    Args:
-        values: shape (rows, atoms).
-        masses: shape (atoms,).
-        tilt: real part of s, shape (rows,).
-        step: shape (rows,).
-        starts: a, the first place of each block, shape (blocks,).
-        stride: places of a block, b = 0, …, stride − 1.
-
-    Returns:
-        M − 1, shape (rows, blocks, stride), and the scale of its rounding error over the unit roundoff, shape
-        (rows, blocks).
-    """
+    """M − 1 of a law along a contour, and what its rounding errors are a small multiple of."""
     weights, value = masses[:, None], values[:, :, None]
     coarse, fine = step[:, None, None] * starts, step[:, None, None] * np.arange(stride)
     tilted = tilt[:, None, None] * value

@@ -265,10 +265,7 @@ def _along(
 
 
 def _log_part(mean: Reals, variance: Reals, c: Reals) -> tuple[Floats, Floats, Floats]:
-    """log J = log E[Y₊·e^(−cY)] of a normal Y with this mean and variance, and its derivative by the mean.
-
-    Far out, log J is rounded up, and of the derivative there is a lower and an upper bound.
-    """
+    """log J = log E[Y₊·e^(−cY)] of a normal Y with this mean and variance, and its derivative by the mean."""
     root = np.sqrt(variance)
     a = (mean - c * variance) / root
     log_density = -0.5 * a * a - 0.5 * math.log(2 * math.pi)

@@ -9,11 +9,7 @@ Vector = NDArray[np.float64]
 
 
 def real_orders(orders: ArrayLike) -> Vector:
-    """Rényi orders as a vector.
-
-    Raises:
-        ValueError: if an order is not a finite number above 1.
-    """
+    """Rényi orders as a vector."""
     alpha = np.atleast_1d(np.asarray(orders, dtype=np.float64))
     if alpha.ndim != 1 or not (np.all(alpha > 1) and np.all(np.isfinite(alpha))):
         raise ValueError("Rényi orders must be finite numbers above 1")
@@ -26,9 +22,6 @@ def whole_orders(orders: ArrayLike, *, theorems: str) -> NDArray[np.int64]:
     Args:
         orders: from 2 on.
         theorems: which ones ask for it, for the message.
-
-    Raises:
-        ValueError: if there is no order, or one is not a whole number from 2 on.
     """
     values = np.atleast_1d(np.asarray(orders, dtype=np.float64))
     if values.ndim != 1 or values.size == 0:

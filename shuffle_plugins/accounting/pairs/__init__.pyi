@@ -1,1 +1,1 @@
-from . import gaussian_cover as gaussian_cover
+from . import noise as noise

@@ -124,9 +124,6 @@ def bit_losses(pair: BitPair) -> tuple[Floats, Floats, Floats, float]:
 
     The profile is convex in E on both sides of 1. Left of 1 it is that of the exchanged pair, which is the
     pair of the opposite bits.
-
-    Raises:
-        ArithmeticError: if there is more mass than one, so that no pair has this profile.
     """
     up = down = _side(pair.response, *_buckets(pair))
     if pair.one_sided:
@@ -153,11 +150,7 @@ def _side(response: BitResponse, ones: Floats, zeros: Floats) -> PositiveLosses:
 
 
 def _buckets(pair: BitPair) -> tuple[Floats, Floats]:
-    """How many ones and zeros make the noise in each bucket of datasets.
-
-    Buckets are fine while the bits of larger variance are few. From where these alone make several times the
-    noise that all the others would, one bucket holds all datasets.
-    """
+    """How many ones and zeros make the noise in each bucket of datasets."""
     bit, others = pair.response, pair.others
     edges = np.unique(np.floor(np.linspace(0, enough_noise(bit, others), pair.buckets + 1)))
     if edges[-1] <= others:
@@ -212,15 +205,7 @@ def _profiles(datasets: _Datasets, bit: BitResponse, *, information: float) -> t
 
 
 def _noise(datasets: _Datasets, bit: BitResponse) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Masses of the others' count of ones, from its mean to its upper tail; shape (rows, counts).
-
-    Each row begins at its own count. Mean and mode differ by less than one (Darroch 1964), and P is above Q
-    only past the mode. The law is read off its characteristic function under exponential tilts, one for every
-    stretch of counts, so that far tails are as accurate as the middle.
-
-    Returns:
-        The masses, and whether both a count and the one before it are known, shape (rows, counts − 1).
-    """
+    """Masses of the others' count of ones, from its mean to its upper tail; shape (rows, counts)."""
     zeros, ones = datasets.zeros, datasets.ones
     total = zeros + ones
     mean = zeros * bit.zero + ones * bit.one
@@ -342,9 +327,6 @@ def counted_losses(response: BitResponse, *, others: int, resolution: Resolution
         response: how each bit is randomised.
         others: clients beside the differing one.
         resolution: how finely losses are resolved on their grid.
-
-    Raises:
-        ArithmeticError: if the count is too large to compute.
     """
     loss, p, q, missing = bit_losses(BitPair(response=response, others=others, buckets=_BUCKETS))
     return finite_losses(loss, p, q, missing=missing, kind="upper", resolution=resolution, symmetric=False)
@@ -444,11 +426,7 @@ class _Crowd:
 
 
 def _crowds(response: BitResponse, *, population: int, others: int, tail: float, every: int) -> list[_Crowd]:
-    """Buckets of datasets, by how many of the others that are drawn in any case hold a bit.
-
-    Those who are drawn resemble the rest, but for the probability ``tail``. The buckets are from one
-    in ``every`` edges to the next.
-    """
+    """Buckets of datasets, by how many of the others that are drawn in any case hold a bit."""
     edges = np.append(_SAMPLED_EDGES[::every] * enough_noise(response, others), others + 1.0)
     edges = np.unique(np.floor(edges))
     low, high = edges[:-1], edges[1:] - 1
@@ -477,10 +455,7 @@ def _crowds(response: BitResponse, *, population: int, others: int, tail: float,
 
 
 def _corners(held: _Crowd, wanted: _Crowd) -> set[tuple[int, float, float]]:
-    """Shares of the rest that hold either bit, at whose mixtures all possible ones are, strip by strip.
-
-    Each with the number of its strip: that many of ``_STRIPS`` parts of the rest hold neither, at least.
-    """
+    """Shares of the rest that hold either bit, at whose mixtures all possible ones are, strip by strip."""
     sides = ((held.least, held.most), (wanted.least, wanted.most))
     neither = [k / _STRIPS for k in range(_STRIPS + 1)]
     found = [*product(*sides)]
@@ -499,15 +474,7 @@ def _corners(held: _Crowd, wanted: _Crowd) -> set[tuple[int, float, float]]:
 
 
 def _told(crowds: list[_Crowd], *, further: float) -> Floats:
-    """What further bits tell of the client that stands in: the law of a weight, its masses on ``_WEIGHTS``.
-
-    The weight is Σ g_i·ρ_i over the bits, g_i the share of those with further bits that hold bit i. The
-    shares are cut into ``_PARTS`` parts: whatever they are, some partition of them costs as much.
-
-    Args:
-        crowds: buckets of datasets.
-        further: share of the rest that hold further bits, at least.
-    """
+    """What further bits tell of the client that stands in: masses of a weight on ``_WEIGHTS``."""
     sums: list[list[Floats]] = [[np.eye(1, len(_FINE_WEIGHTS))[0]], *([] for _ in range(_PARTS))]
     for size in range(_PARTS, 0, -1):
         # So large a share is only held where many of the crowd hold the bit, too.
@@ -563,9 +530,6 @@ def counted_instance(
     Args:
         response, others, resolution: as of :func:`counted_losses`.
         held: whether everybody else holds a one.
-
-    Raises:
-        ArithmeticError: if no outcome is within floating-point range.
     """
     first, noise = binomial_window(others, response.one if held else response.zero)
     before, at = np.append(0.0, noise), np.append(noise, 0.0)
@@ -601,10 +565,7 @@ def elsewhere_instance(
 
 
 def _merged(response: BitResponse, *, ones: int, zeros: int, most: int) -> tuple[Floats, Floats]:
-    """Laws of a count of so many ones and zeros with one more zero, and with one more one.
-
-    Neighbouring counts are added up until at most ``most`` are left.
-    """
+    """Laws of a count of so many ones and zeros with one more zero, and with one more one."""
     (low, of_ones), (first, of_zeros) = (
         binomial_window(ones, response.one),
         binomial_window(zeros, response.zero),
@@ -642,9 +603,6 @@ def leaning_instance(
         own: bits of the client.
         opposite: whether everybody else leans to zero.
         resolution: how finely losses are resolved on their grid.
-
-    Raises:
-        ArithmeticError: if no outcome is within floating-point range.
     """
     bias = math.floor(bias / _LEAST_BIAS) * _LEAST_BIAS
     rest = 0.5 - bias if opposite else 0.5

@@ -68,9 +68,6 @@ class ClonePair:
         """Bounds (lower, upper) on the hockey-stick divergence of P and Q at ε ≥ 0.
 
         They differ by bucketing, tails beyond 1e-30 and rounding, about a part in 10⁴ at most.
-
-        Raises:
-            ValueError: if ``epsilon`` is negative or not finite.
         """
         checks.number("epsilon", epsilon, at_least=0)
         return self._delta(epsilon, "lower"), self._delta(epsilon, "upper")
@@ -116,9 +113,6 @@ class ClonePair:
 
         Returns:
             Divergences in nats, at most ε0, shape (m,).
-
-        Raises:
-            ValueError: if an order is not a finite number above 1.
         """
         alpha = real_orders(orders)
         nodes = _sign_nodes(self, float(alpha.max()))
@@ -194,10 +188,7 @@ class _SignNodes:
         return peak + math.log(total) if total > 0 else -math.inf
 
     def log_cut(self, scaled: float) -> float:
-        """log of a bound on what D beyond ±W adds to a moment, at α·ε0 = ``scaled``.
-
-        The summand is at most e^(α·ε0·D/m) for D > 0, because artanh is convex, and at most 2 for D < 0.
-        """
+        """log of a bound on what D beyond ±W adds to a moment, at α·ε0 = ``scaled``."""
         fewest, most = float(self.reports[0]), float(self.reports[-1])
         if self.cut >= most:
             return -math.inf
@@ -249,10 +240,7 @@ def _first(candidate: Callable[[float], float], holds: Callable[[float], bool], 
 
 
 def _clone_nodes(pair: ClonePair) -> tuple[Vector, Vector]:
-    """Smallest m and mass of buckets of the number of clones, but for those far below its mean.
-
-    Five standard deviations below it they begin; beyond as many above it they are coarse.
-    """
+    """Smallest m and mass of buckets of the number of clones, but for those far below its mean."""
     first, law = binomial_window(pair.cohort - 1, pair.clone_probability)
     mean = (pair.cohort - 1) * pair.clone_probability
     fine = max(1, int(_CLONE_TOLERANCE * mean))
@@ -266,11 +254,7 @@ def _clone_nodes(pair: ClonePair) -> tuple[Vector, Vector]:
 
 
 def _sign_nodes(pair: ClonePair, order: float) -> _SignNodes:
-    """Nodes that serve every order up to ``order``.
-
-    Buckets of m take their smallest m; D is spread to nodes at equal mean. Both can only raise a convex
-    function of the ratio.
-    """
+    """Nodes that serve every order up to ``order``."""
     reports, bucket_mass = _clone_nodes(pair)
     fewest, most = float(reports[0]), float(reports[-1])
     pull = most * order * pair.local_epsilon / fewest
@@ -399,11 +383,7 @@ def log_few(
 
 
 def _cells(reports: Vector, start: Vector, width: Vector, order: float, local_epsilon: float) -> Vector:
-    """log of a bound on what ``width`` counts of the rarer face from ``start`` on add, either face the rarer.
-
-    The binomial masses are log-concave and L is convex, so they stay below the ratio at the start and below
-    the chord.
-    """
+    """log of a bound on what ``width`` counts of the rarer face from ``start`` on add."""
     more = (reports - 2 * start) / reports
     less = np.maximum(reports - 2 * (start + width), 0.0) / reports
     loss = log_odds(share=more, local_epsilon=local_epsilon)

@@ -121,10 +121,7 @@ def _alone(radius: float, rate: float, excess: Floats) -> Floats:
 
 
 def _planes(radius: float) -> tuple[Floats, Floats, Floats]:
-    """Kinds that cover all x, x', z: half the distance η of x and x', and where the middle lies from z.
-
-    Returns η, the middle's offset from z along x − x', and across.
-    """
+    """Kinds that cover all x, x', z: half the distance η of x and x', and where the middle lies from z."""
     rows = []
     shares = next(cells for limit, cells in _SHARES if radius <= limit)
     skews = min(max(math.ceil(_SKEWS_PER_RADIUS * radius), _FEWEST_SKEWS), _MOST_SKEWS)

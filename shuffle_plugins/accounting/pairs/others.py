@@ -9,21 +9,12 @@ k report,
 
     H_E ≤ \mathbb{E}\Big[\Big(1 - E + \frac1D \sum_i \Big(\frac{r - E r'}{R_{z_i}} - (1 - E)\Big)\Big)_+\Big],
 
-the mean over the k reports, each ratio taken at report i. D is n and a little more, which covers terms of
-relative order 1/n. What others hold is not known, so this is the largest value over all of their datasets. By
-convexity it is enough to look at a few extreme laws, the *types*, and at how many of the others have which: a
-*mix*.
-
-D depends on *u*, a random number in [0, 1] that the proof lets the adversary know: the weight that is left to
-the part of the others' laws that every record could have sent. In large rounds it is close to one. The
-profile is bounded for u in each of a few buckets. The bounds are added up, each times the bucket's
-probability.
-
-The value of a mix is an integral along a line of the complex plane, of exponentials of linear functions of
-the numbers of others of each type. So it extends to numbers that are not whole. Mixes are divided into cells.
-Within a cell the value is at most the largest at the cell's corners plus an error of second order, which is
-bounded and added.
-Proofs: ``docs/proofs/accounting.md``, sections 3b and 3c.
+the mean over the k reports, each ratio taken at report i; D is n and a little more. It is bounded for all
+datasets of the others, by what is known of their laws: a few extreme ones, the *types*, that cover all
+(:class:`MixPair`), or how much one report tells at most (:class:`SpreadPair`). D depends on *u*, a random
+number in [0, 1] that the adversary may know: the weight that is left to the part of the others' laws that
+every record could have sent. Bounds for u in a few buckets are added up, each times the bucket's probability.
+Proofs: ``docs/proofs/accounting.md``, sections 3b to 3d.
 """
 
 from __future__ import annotations
@@ -49,8 +40,8 @@ _RARE_STEP = 4  # of less probable buckets one point of the profile in so many i
 _LESS_ROUGH = 2.0  # smoothing where a bucket is rare only as its round is: the variance of so many reports
 _FAR_APART = 6  # points at which a rare bucket is looked at first
 _SCOUTS = 32  # points of a first rough profile
-_LITTLE = 1e-4  # of a profile: by so much a rougher bound of a rare part may add to it, …
-_LITTLE_OF_ROUGH = 0.01  # … and to a rough profile
+_LITTLE = 1e-4  # largest relative error that a rare bucket's cheap bound may add to the profile, …
+_LITTLE_OF_ROUGH = 0.01  # … and to the first, rough one
 _NEGLIGIBLE = 1e-33  # of a δ that is one of up to 10^9 rounds'
 _ROUGH = 0.02  # smoothing of rough profiles, as a share of the sum's variance
 _FEW = 0.4  # smoothing: the variance of so many reports, …
@@ -62,6 +53,28 @@ _LOG_NEGLIGIBLE = math.log(1e-40)  # of a δ at which a profile may end
 _SHARES = (0.6, 1.5, 3.0, 6.0, 14.0, 72.0)  # ends of buckets of 1 − u, in units of its mean
 _NO_MATTER = 2e-4  # relative change of the others' laws within a bucket that needs no finer one
 _WIDEST = 0.01  # of a bucket, nevertheless
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bucket:
+    """An interval of u, represented by the values at its end that give the largest bound.
+
+    In the sum that bounds the profile the k reports count with two different weights. One of them stands in
+    the place that client 1's report would have: the proof invents a client 0 to send it. The k − 1 others are
+    the reports of the other clients.
+
+    Attributes:
+        mass: the probability that u lies in the interval.
+        kept: the smallest share, for u in the interval, that is left of the law of another client's report
+            when client 1's likelihood is divided by it.
+        own: n times the weight of the report in client 1's place.
+        others: n times the weight of each report of another client.
+    """
+
+    mass: float
+    kept: float
+    own: float
+    others: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,124 +115,63 @@ class OthersPair(ABC):
         """Variance of one round's privacy loss, by a formula that holds where losses are small."""
 
     @property
-    def common_reports(self) -> float:
-        """How many reports are expected that every record could have sent, or more."""
-        return float(self.slots)
+    @abstractmethod
+    def common(self) -> float:
+        """What all records' laws have in common, in (0, 1]."""
 
     @abstractmethod
-    def shares(self) -> tuple[list[Share], float]:
-        """Buckets of u, the weight of the part of the others' laws that every record could have sent.
-
-        Returns:
-            The buckets, and the probability of u in none of them.
-        """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Share(ABC):
-    """Upper bounds on the profile, given a bucket of u.
-
-    Attributes:
-        pair: the pair.
-        mass: probability of the bucket.
-    """
-
-    pair: OthersPair
-    mass: float
-
-    @abstractmethod
-    def bound(self, losses: Floats, *, share: float) -> Floats:
-        """The largest value for all datasets of the others at E = e^loss ≥ 1, shape (losses,).
+    def scaled_profile(self, bucket: Bucket, growth: Floats, *, share: float) -> Floats:
+        """n times the largest profile for all datasets of the others at E = 1 + ``growth``, given a bucket.
 
         Args:
-            losses: increasing.
+            bucket: that u is in.
+            growth: E − 1, increasing, shape (losses,).
             share: variance of the Gaussian that smooths a sum, over the sum's own, at most.
         """
 
     @abstractmethod
-    def log_bound(self, losses: Floats) -> Floats:
-        """Chernoff's bound on log(mass · profile at E = e^loss), shape (losses,)."""
+    def log_scaled_profile(self, bucket: Bucket, growth: Floats) -> Floats:
+        """Chernoff's bound on the logarithm of the same."""
+
+    def profile(self, bucket: Bucket, losses: Floats, *, share: float) -> Floats:
+        """The largest profile for all datasets of the others at E = e^loss ≥ 1, given a bucket."""
+        return self.at_most(
+            self.scaled_profile(bucket, np.expm1(losses), share=share) / self.population, losses
+        )
+
+    def log_profile(self, bucket: Bucket, losses: Floats) -> Floats:
+        """Chernoff's bound on its logarithm."""
+        return self.log_scaled_profile(bucket, np.expm1(losses)) - math.log(self.population)
 
     def at_most(self, found: Floats, losses: Floats) -> Floats:
-        """Bounds on a profile, without those that follow from its being one: it falls, and it ends."""
+        """Bounds on a profile, less what its being one forbids: it falls, and it ends."""
         found = np.minimum(found * (1 + 1e-14), 1.0)
-        return np.minimum.accumulate(np.where(losses >= self.pair.largest_loss, 0.0, found))
+        return np.minimum.accumulate(np.where(losses >= self.largest_loss, 0.0, found))
 
+    def buckets(self) -> tuple[list[Bucket], float]:
+        """Buckets of u, and the probability of u in none of them."""
+        n, common = self.population, self.common
+        unit, rest = 1 / max(n * common, 1.0), 1 - common
+        first = min(_NO_MATTER / max(rest, _NO_MATTER), _WIDEST)
+        ends = [0.0, *(min(max(share * unit, first), 0.999) for share in _SHARES)]
 
-@dataclass(frozen=True, kw_only=True)
-class MixedShare(Share):
-    """Of others of a few types: the largest value over all mixes of them."""
+        def below(gap: float) -> float:
+            return (1 - gap) * math.exp((n - 1) * math.log1p(-common * gap))
 
-    @property
-    @abstractmethod
-    def unit(self) -> float:
-        """How many times the profile :meth:`sums` are."""
-
-    @abstractmethod
-    def sums(self, growth: Floats) -> MixedSums:
-        """The sums whose largest expected positive part is :attr:`unit` times the profile at E.
-
-        Args:
-            growth: E − 1, shape (losses,).
-        """
-
-    def bound(self, losses: Floats, *, share: float) -> Floats:
-        """The largest value of all mixes, shape (losses,)."""
-        return self.at_most(self.sums(np.expm1(losses)).largest(share) / self.unit, losses)
-
-    def log_bound(self, losses: Floats) -> Floats:
-        """The same roughly, in logarithms."""
-        return self.sums(np.expm1(losses)).log_bound() + math.log(max(self.mass, 1e-300) / self.unit)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CommonBucket:
-    """An interval of u, represented by the values at its end that give the largest bound.
-
-    In the sum that bounds the profile the k reports count with two different weights. One of them stands in
-    the place that client 1's report would have: the proof invents a client 0 to send it. The k − 1 others are
-    the reports of the other clients.
-
-    Attributes:
-        mass: the probability that u lies in the interval.
-        kept: the smallest share, for u in the interval, that is left of the law of another client's report
-            when client 1's likelihood is divided by it.
-        own: n times the weight of the report in client 1's place.
-        others: n times the weight of each report of another client.
-    """
-
-    mass: float
-    kept: float
-    own: float
-    others: float
-
-
-def common_buckets(*, population: int, common: float) -> tuple[list[CommonBucket], float]:
-    """Buckets of u where all records have so much in common, and the probability of those left out."""
-    n, rest = population, 1 - common
-    unit = 1 / max(n * common, 1.0)
-    first = min(_NO_MATTER / max(rest, _NO_MATTER), _WIDEST)
-    ends = [0.0, *(min(max(share * unit, first), 0.999) for share in _SHARES)]
-
-    def below(gap: float) -> float:
-        return (1 - gap) * math.exp((n - 1) * math.log1p(-common * gap))
-
-    others = n * common / (1 + (n - 1) * common)
-    found = []
-    for near, far in pairwise(ends):
-        if far <= near:
-            continue
-        kept = rest + common * (1 - far)
-        seen = common * (1 - far) / kept
-        found.append(
-            CommonBucket(
-                mass=max(below(near) - below(far), 0.0) + 1e-13 * below(near),  # rounded up
-                kept=(1 - far) / kept,
-                own=n / (1 + (n - 1) * seen),
-                others=others,
+        found = []
+        for near, far in pairwise(ends):
+            if far <= near:
+                continue
+            kept = rest + common * (1 - far)
+            found.append(
+                Bucket(
+                    mass=max(below(near) - below(far), 0.0) + 1e-13 * below(near),  # rounded up
+                    kept=(1 - far) / kept,
+                    own=n / (1 + (n - 1) * common * (1 - far) / kept),
+                    others=n * common / (1 + (n - 1) * common),
+                )
             )
-        )
-    return found, below(ends[-1])
+        return found, below(ends[-1])
 
 
 def others_losses(
@@ -244,14 +196,14 @@ def others_losses(
         Losses log(P/Q), P masses and Q masses of the outcomes, shape (outcomes,) each, and the P mass that is
         in none of them.
     """
-    shares, left_out = pair.shares()
+    buckets, left_out = pair.buckets()
 
     def profile(losses: Floats, smoothing: float, *, little: float) -> Floats:
         others = 0.0 if beside is None else beside(losses) / mass
-        return _profile(shares, losses, smoothing=smoothing, mass=mass, beside=others, little=little)
+        return _profile(pair, buckets, losses, smoothing=smoothing, mass=mass, beside=others, little=little)
 
     tolerance = max(tolerance, _FINEST)
-    last, deviation = _last_loss(pair, shares), math.sqrt(pair.information)
+    last, deviation = _last_loss(pair, buckets), math.sqrt(pair.information)
     if deviation > _SMALL * pair.largest_loss:
         scouts = np.union1d(np.linspace(0.0, last, _SCOUTS), np.geomspace(1e-3 * last, last, _SCOUTS))
         rough = hull_outcomes(scouts, profile(scouts, _ROUGH, little=_LITTLE_OF_ROUGH if mass < 1 else 0.0))
@@ -261,7 +213,7 @@ def others_losses(
         losses = profile_points(last, step=step, uniform=_UNIFORM_REACH * deviation)
         few = min(_FEW / pair.slots, _MOST_SMOOTHED)
         if mass < 1 and pair.slots > MOST_EACH:  # sums of few telling reports have jumps, which take long
-            few = min(_FEW / pair.common_reports, _ROUGH)
+            few = min(_FEW / (pair.slots * pair.common), _ROUGH)
         smoothing = tolerance / 3 + few
         right = hull_outcomes(losses, profile(losses, smoothing, little=_LITTLE if mass < 1 else 0.0))
     else:
@@ -276,7 +228,8 @@ def others_losses(
 
 
 def _profile(
-    shares: list[Share],
+    pair: OthersPair,
+    buckets: list[Bucket],
     losses: Floats,
     *,
     smoothing: float,
@@ -287,50 +240,47 @@ def _profile(
     """Upper bounds on H_E at E = e^loss ≥ 1, shape (losses,)."""
     total = np.zeros(len(losses))
     some = np.unique(np.append(np.arange(0, len(losses), _RARE_STEP), len(losses) - 1))
-    for share in sorted(shares, key=lambda each: -each.mass):
-        if mass * share.mass > _COMMON:
-            total += share.mass * share.bound(losses, share=smoothing)
+    for bucket in sorted(buckets, key=lambda each: -each.mass):
+        if mass * bucket.mass > _COMMON:
+            total += bucket.mass * pair.profile(bucket, losses, share=smoothing)
             continue
         # Where a bucket is rare a rougher value does. In E it is convex, so a chord is above it.
         rough = _ROUGH
-        if share.mass > _COMMON:
-            rough = min(max(_LESS_ROUGH / share.pair.common_reports, _MOST_SMOOTHED), _ROUGH)
+        if bucket.mass > _COMMON:
+            rough = min(max(_LESS_ROUGH / (pair.slots * pair.common), _MOST_SMOOTHED), _ROUGH)
         enough = None
         if little:
-            enough = np.maximum(little * (total + beside)[some], _NEGLIGIBLE) / max(share.mass, 1e-300)
-        few = _rare_bound(share, losses[some], smoothing=max(smoothing, rough), enough=enough)
-        total += share.mass * np.interp(np.expm1(losses), np.expm1(losses[some]), few)
+            enough = np.maximum(little * (total + beside)[some], _NEGLIGIBLE) / max(bucket.mass, 1e-300)
+        few = _rare_bound(pair, bucket, losses[some], smoothing=max(smoothing, rough), enough=enough)
+        total += bucket.mass * np.interp(np.expm1(losses), np.expm1(losses[some]), few)
     return np.minimum.accumulate(np.minimum(total * (1 + 1e-12), 1.0))
 
 
-def _rare_bound(share: Share, losses: Floats, *, smoothing: float, enough: Floats | None) -> Floats:
-    """Upper bounds of a bucket at some losses.
-
-    Where Chernoff's bound is at most ``enough``, it is taken. A bucket of little probability is often one in
-    which nothing can be said: the bound is one at a loss, and so at all before it. Those take long. Hence
-    some losses far apart are looked at first.
-    """
+def _rare_bound(
+    pair: OthersPair, bucket: Bucket, losses: Floats, *, smoothing: float, enough: Floats | None
+) -> Floats:
+    """Upper bounds of a bucket at some losses."""
     found, left = np.ones(len(losses)), np.arange(len(losses))
     if enough is not None:
-        log_bound = share.log_bound(losses) - math.log(max(share.mass, 1e-300))
-        found = np.exp(np.minimum(log_bound + 1e-9, 0.0))
-        left = np.flatnonzero((found > enough) & (losses < share.pair.largest_loss))
+        found = np.exp(np.minimum(pair.log_profile(bucket, losses) + 1e-9, 0.0))
+        left = np.flatnonzero((found > enough) & (losses < pair.largest_loss))
     if enough is None or len(left) > 2 * _FAR_APART:
         apart = left[np.unique(np.linspace(0, len(left) - 1, _FAR_APART).astype(np.int64))[:-1]]
-        certain = apart[share.bound(losses[apart], share=_ROUGH) >= 1.0]
+        certain = apart[pair.profile(bucket, losses[apart], share=_ROUGH) >= 1.0]
         left = left[left > (certain[-1] if len(certain) else -1)]
     if len(left):
-        found[left] = np.minimum(found[left], share.bound(losses[left], share=smoothing))
-    return share.at_most(found, losses)
+        found[left] = np.minimum(found[left], pair.profile(bucket, losses[left], share=smoothing))
+    return pair.at_most(found, losses)
 
 
-def _last_loss(pair: OthersPair, shares: list[Share]) -> float:
+def _last_loss(pair: OthersPair, buckets: list[Bucket]) -> float:
     """Where the profile has ended: at the largest loss, or with less than 1e-40 left of each bucket's."""
     end, first = pair.largest_loss, _NO_END * math.sqrt(pair.information)
     if end <= first:
         return end
     losses = np.geomspace(first, end, _SCOUTS)
-    bounds = np.max([share.log_bound(losses) for share in shares], axis=0)
+    logs = [math.log(max(each.mass, 1e-300)) + pair.log_profile(each, losses) for each in buckets]
+    bounds = np.max(logs, axis=0)
     ended = np.flatnonzero(bounds < _LOG_NEGLIGIBLE)
     return float(losses[ended[0]]) if len(ended) else end
 
@@ -355,9 +305,9 @@ class MixPair(OthersPair):
         return self.slots * self.others.information / self.population**2
 
     @property
-    def common_reports(self) -> float:
+    def common(self) -> float:
         """That of what covers all of the types."""
-        return self.slots * self.others.common
+        return self.others.common
 
     @property
     def stands_in(self) -> bool:
@@ -374,44 +324,29 @@ class MixPair(OthersPair):
         extra = self.others.excess / self.population + _SMOOTHING / self.slots
         return self.information * (1 + extra) < _LEAST_GAIN * other
 
-    def shares(self) -> tuple[list[Share], float]:
-        """Buckets of u, each by its worst end, and the probability of those left out."""
-        buckets, left_out = common_buckets(population=self.population, common=self.others.common)
-        return [_Mixes(pair=self, mass=each.mass, bucket=each) for each in buckets], left_out
+    @override
+    def scaled_profile(self, bucket: Bucket, growth: Floats, *, share: float) -> Floats:
+        return self.sums(bucket, growth).largest(share)
 
+    @override
+    def log_scaled_profile(self, bucket: Bucket, growth: Floats) -> Floats:
+        return self.sums(bucket, growth).log_bound()
 
-@dataclass(frozen=True, kw_only=True)
-class _Mixes(MixedShare):
-    """Given a bucket of u.
-
-    Attributes:
-        bucket: the bucket.
-    """
-
-    pair: MixPair
-    bucket: CommonBucket
-
-    @property
-    def unit(self) -> float:
-        """The population, n: sums are n times the profile."""
-        return float(self.pair.population)
-
-    def sums(self, growth: Floats) -> MixedSums:
-        """Those of the theorem."""
-        pair, bucket, others = self.pair, self.bucket, self.pair.others
-        types = [_law(each, growth, bucket.kept) for each in others.types]
-        values, masses = _law(others.shared, growth, 1.0)
-        visible, trials = pair.slots / pair.population, min(pair.slots, pair.population - 1)
+    def sums(self, bucket: Bucket, growth: Floats) -> MixedSums:
+        """Those of section 3c of the proofs at E = 1 + ``growth``, shape (losses,)."""
+        types = [_law(each, growth, bucket.kept) for each in self.others.types]
+        values, masses = _law(self.others.shared, growth, 1.0)
+        visible, trials = self.slots / self.population, min(self.slots, self.population - 1)
         own = bucket.own * values, visible * masses
-        if pair.stands_in:
-            values, masses = _law(others.shared, growth, bucket.kept * others.common)
+        if self.stands_in:
+            values, masses = _law(self.others.shared, growth, bucket.kept * self.common)
             own = (
                 np.column_stack([own[0], bucket.others * values]),
                 np.append(own[1], (1 - visible) * masses),
             )
             trials -= 1
         return MixedSums(
-            shift=-pair.population * growth,
+            shift=-self.population * growth,
             types=[(bucket.others * values, masses) for values, masses in types],
             own=own,
             trials=trials,
@@ -419,13 +354,7 @@ class _Mixes(MixedShare):
 
 
 def _law(atoms: Atoms, growth: Floats, kept: float) -> Law:
-    """What a report adds, less its mean, if it is read against that share of its law: Lemma 10 of the proofs.
-
-    Args:
-        atoms: (R_x/R_z − 1, R_x'/R_z − 1, mass).
-        growth: E − 1, shape (rows,).
-        kept: the share.
-    """
+    """What a report adds, less its mean, if it is read against that share of its law (Lemma 10)."""
     u, v, mass = np.array(atoms).T
     values = ((u - v) - growth[:, None] * (v + (1 - kept))) / kept
     if kept == 1:
@@ -464,78 +393,38 @@ class SpreadPair(OthersPair):
         return self.slots * self.participation * self.information_bound.information / self.population**2
 
     def helps(self, other: float) -> bool:
-        """Whether this pair's bound is expected to be clearly smaller than that of another pair.
-
-        This is an estimate that saves time; it has no influence on what is proved.
-
-        Args:
-            other: ``information`` of another pair of the same round: the variance of its privacy loss.
-
-        Returns:
-            True if this pair's variance, with an allowance for sums that are not normal, is at least 3 per
-            cent smaller. False if ε0 is above 30, or if there are so few reports that the allowance is large.
-        """
+        """Whether it is expected to be clearly smaller than a pair whose ``information`` is ``other``."""
         if self.local_epsilon > _LOUDEST:
             return False
         reports = self.slots * self.participation
         steady = reports * self.information_bound.information / math.expm1(self.local_epsilon) ** 2
         return self.information * (1 + _EXTRA / math.sqrt(steady)) < _LEAST_GAIN_OF_SPREAD * other
 
-    def shares(self) -> tuple[list[Share], float]:
-        """Bounds on the profile for each bucket of u, valid for every u in the bucket.
-
-        u is a random number in [0, 1] that the proof lets the adversary know. The smaller it is, the less
-        the other clients' reports hide that of client 1.
-
-        Returns:
-            The buckets, and the probability that u is in none of them.
-        """
-        buckets, left_out = common_buckets(population=self.population, common=self.information_bound.common)
-        return [_Spread(pair=self, mass=each.mass, bucket=each) for each in buckets], left_out
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Spread(Share):
-    """Upper bounds on the profile of a :class:`SpreadPair`, given that u is in one bucket.
-
-    Attributes:
-        bucket: the bucket, with the weights of the reports at its worst end.
-    """
-
-    pair: SpreadPair
-    bucket: CommonBucket
+    @property
+    def common(self) -> float:
+        """θ of the bound."""
+        return self.information_bound.common
 
     @override
-    def bound(self, losses: Floats, *, share: float) -> Floats:
-        shift, each, own = self._terms(np.expm1(losses))
-        found = positive_part_bound(shift, each=each, own=own) / self.pair.population
-        return self.at_most(found, losses)
+    def scaled_profile(self, bucket: Bucket, growth: Floats, *, share: float) -> Floats:
+        shift, each, own = self._terms(bucket, growth)
+        return positive_part_bound(shift, each=each, own=own)
 
     @override
-    def log_bound(self, losses: Floats) -> Floats:
-        shift, each, own = self._terms(np.expm1(losses))
-        scale = math.log(max(self.mass, 1e-300) / self.pair.population)
-        return log_chernoff(shift, each=each, own=own) + scale
+    def log_scaled_profile(self, bucket: Bucket, growth: Floats) -> Floats:
+        shift, each, own = self._terms(bucket, growth)
+        return log_chernoff(shift, each=each, own=own)
 
-    def _terms(self, growth: Floats) -> tuple[Floats, BoundedTerms, BoundedTerms]:
-        """What n times the profile is bounded by: E[(x + all terms)₊].
-
-        Args:
-            growth: E − 1, shape (losses,).
-
-        Returns:
-            x = n·(1 − E), the terms of the other clients' reports, and the single term of the report that
-            takes the place of client 1's. All means are zero.
-        """
-        pair, known, bucket = self.pair, self.pair.information_bound, self.bucket
-        e, n = math.exp(pair.local_epsilon), pair.population
+    def _terms(self, bucket: Bucket, growth: Floats) -> tuple[Floats, BoundedTerms, BoundedTerms]:
+        """What n times the profile is bounded by: E[(x + all terms)₊]."""
+        known, e, n = self.information_bound, math.exp(self.local_epsilon), self.population
         factor = 1 + growth  # E
         # With r = R_x and r' = R_x': r − E·r' + (E − 1)·R_z = E·(r̃ − r'), r̃ a mixture of r and R_z. So the
         # variance of (r − E·r')/R_z under R_z is at most E²·I.
         spread = known.information * factor**2
         each = BoundedTerms(
-            count=min(pair.slots, n - 1),
-            variance=pair.participation * bucket.others**2 * ((spread + growth**2) / bucket.kept - growth**2),
+            count=min(self.slots, n - 1),
+            variance=self.participation * bucket.others**2 * ((spread + growth**2) / bucket.kept - growth**2),
             above=bucket.others * (np.maximum(e - factor, 0.0) / bucket.kept + growth),
             below=bucket.others * np.maximum((factor * e - 1) / bucket.kept - growth, 0.0),
         )
@@ -544,7 +433,7 @@ class _Spread(Share):
         below = np.maximum(factor * top - top / e - growth, 1e-300)
         own = BoundedTerms(
             count=1,
-            variance=pair.participation * pair.slots / n * bucket.own**2 * above * below,
+            variance=self.participation * self.slots / n * bucket.own**2 * above * below,
             above=bucket.own * above,
             below=bucket.own * below,
         )

@@ -1,28 +1,24 @@
-r"""Datasets in which all other clients hold one record z: what they make of a report, exactly.
+r"""What one report tells: its blanket, its gains beside others alike, types of others, its information.
 
 Against everybody else's law :math:`R_z`, a report y of the differing client has the gains
-:math:`u = R_x(y)/R_z(y) - 1` and :math:`v = R_{x'}(y)/R_z(y) - 1`. Their law under :math:`R_z` gives the
-round exactly: over k independent draws from :math:`R_z`
-
-.. math:: dP/dF = 1 + \frac1n \sum u \qquad dQ/dF = 1 + \frac1n \sum v,
-
-because client 1 stands in each of the k places with probability 1/n. Reports may be read coarsely first: that
-leaks less, so it stays a lower bound. ``docs/proofs/accounting.md``, section 4.
+:math:`u = R_x(y)/R_z(y) - 1` and :math:`v = R_{x'}(y)/R_z(y) - 1`. Their law under :math:`R_z`, as
+:data:`Atoms`, gives a round of others alike exactly (``docs/proofs/accounting.md``, section 4). Types *cover*
+all records if, for every E ≥ 1, all x and x' and every z, the law of (R_x − E·R_x')/R_z is in convex order
+below a mixture of those of the types (section 3c).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
-from dataclasses import fields as dataclass_fields
+from dataclasses import astuple, dataclass, fields, replace
 from enum import StrEnum
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 
 from shuffle_plugins.accounting.numerics.grid import Floats
-from shuffle_plugins.core import checks
+from shuffle_plugins.core import Positive, Ranged, checks, in_range
 
 Atoms = tuple[tuple[float, float, float], ...]
 """Triples (u, v, mass): the two gains of a report, and how likely it is under everybody else's record."""
@@ -127,9 +123,6 @@ def checked_atoms(atoms: Iterable[tuple[float, float, float]], *, within: float)
     Args:
         atoms: triples (u, v, mass).
         within: how far masses may be from one, and means from zero, relative to the gains.
-
-    Raises:
-        ValueError: if they are not the law of two gains of mean zero.
     """
     found = tuple((float(u), float(v), float(mass)) for u, v, mass in atoms)
     if not all(map(math.isfinite, (x for atom in found for x in atom))):
@@ -252,12 +245,6 @@ class RecordTypes:
             ),
         )
 
-    @classmethod
-    def from_state(cls, state: Sequence[Any]) -> Self:
-        """Rebuild it from its fields as a plain sequence."""
-        types, common, shared = state
-        return cls(types=tuple(types), common=common, shared=shared)
-
     def thinned(self, participation: float) -> Self:
         """Of the same reports where a client sends none, whatever it holds, with probability 1 − γ.
 
@@ -347,8 +334,8 @@ def _checked(atoms: Iterable[tuple[float, float, float]]) -> Atoms:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class InformationBound:
-    """What is known of a randomizer: upper bounds on how much one of its reports can tell.
+class InformationBound(Ranged):
+    """Upper bounds on how much one report of a randomizer can tell.
 
     R_z is the distribution of a report about the record z. For any two records x and x' of client 1 there has
     to be a probability density w over reports, which may depend on x and x', with the properties below.
@@ -359,19 +346,11 @@ class InformationBound:
             probabilities for all records, this is the mean over places of the sum given the place.
         common: θ in (0, 1], such that θ·w(y) ≤ R_z(y) for all records z and reports y.
         heaviest: h above 0, such that R_x(y)/w(y) and R_x'(y)/w(y) lie between e^−ε0·h and h for all y.
-
-    Raises:
-        ValueError: if a number is not finite or not in its range.
     """
 
-    information: float
-    common: float
-    heaviest: float
-
-    def __post_init__(self) -> None:
-        checks.number("information", self.information, above=0)
-        checks.number("common", self.common, above=0, at_most=1)
-        checks.number("heaviest", self.heaviest, above=0)
+    information: Positive
+    common: Annotated[float, in_range(above=0, at_most=1)]
+    heaviest: Positive
 
     @classmethod
     def of_blanket(cls, *, local_epsilon: float, information: float, mass: float) -> Self:
@@ -381,38 +360,14 @@ class InformationBound:
             local_epsilon: ε0 in nats.
             information: I, as the attribute.
             mass: total mass of the blanket, the least of R_z(y) over all z at each y; in (0, 1].
-
-        Raises:
-            ValueError: if a number is out of range.
         """
         return cls(information=information, common=mass, heaviest=math.exp(local_epsilon) * mass)
 
     @classmethod
     def of_any(cls, *, local_epsilon: float, information: float) -> Self:
-        """For any ε0-LDP randomizer; w is the larger of R_x and R_x' at each y, scaled to a total of one.
-
-        Args:
-            local_epsilon: ε0 in nats.
-            information: I, as the attribute.
-
-        Raises:
-            ValueError: if a number is out of range.
-        """
+        """For any ε0-LDP randomizer; w is the larger of R_x and R_x' at each y, scaled to a total of one."""
         share = math.exp(-local_epsilon)
         return cls(information=information, common=share, heaviest=2 / (1 + share))
-
-    @classmethod
-    def from_state(cls, state: Sequence[float]) -> Self:
-        """Rebuild it from what :meth:`state` gives.
-
-        Raises:
-            ValueError: if these are not three numbers in their ranges.
-        """
-        return cls(**dict(zip(("information", "common", "heaviest"), state, strict=True)))
-
-    def state(self) -> tuple[float, ...]:
-        """Information, common and heaviest as a plain tuple."""
-        return astuple(self)
 
 
 _MASS_TOLERANCE = 1e-11
@@ -459,14 +414,11 @@ class Blanket:
             a lower bound.
         tail: mass of the differing client's own report that the weights leave out, charged to δ.
         form: what the reports are.
-        instances: datasets in which everybody else holds one record z, each as triples (u, v, mass): with
-            R_z, the law of a report about z, u = R_x/R_z − 1 and v = R_x'/R_z − 1 have that mass under R_z.
-            Exact, or a coarser reading of reports; each makes a lower bound.
+        instances: datasets in which everybody else holds one record; each makes a lower bound.
         others: types that cover the records of all other clients, if it is proved that some do. The reports
             then hide each other by all that they are, not by the blanket alone; the smaller bound holds.
-        information_bound: upper bounds on what one report can tell, if they are known. The accountant then
-            computes both the bound that follows from them and the bound that follows from the masses, and
-            takes the smaller one.
+        information_bound: upper bounds on what one report can tell, if they are known: the smaller bound
+            holds.
 
     Raises:
         ValueError: if a mass is negative or the weights do not have mean one.
@@ -646,15 +598,8 @@ class Blanket:
         return 2 * self.differing + self.low + self.high + 2 * math.fsum(mass for _, mass in self.edges)
 
     def state(self) -> tuple[Any, ...]:
-        """The blanket as a plain tuple of float, bool, str and tuples, for checkpoints.
-
-        Without instances, types of others and a bound on information it is as it was before there were any.
-        """
-        *fields, form, instances, others, information = astuple(self)
-        last = [instances, others, information]
-        while last and not last[-1]:
-            last.pop()
-        return (*fields, form.value, *last)
+        """The blanket as a plain tuple of float, bool, str, None and tuples, for checkpoints."""
+        return tuple(each.value if isinstance(each, Form) else each for each in astuple(self))
 
     @classmethod
     def from_state(cls, state: tuple[Any, ...]) -> Self:
@@ -663,26 +608,26 @@ class Blanket:
         Raises:
             ValueError: if the tuple is not one that :meth:`state` writes.
         """
-        names = [field.name for field in dataclass_fields(cls)]
-        if not isinstance(state, (tuple, list)) or not len(names) - 3 <= len(state) <= len(names):
-            raise ValueError(f"not the state of a Blanket: {state!r}")
-        fields = dict(zip(names, state, strict=False))
         try:
-            if fields.get("others") is not None:
-                fields["others"] = RecordTypes.from_state(fields["others"])
-            if fields.get("information_bound") is not None:
-                fields["information_bound"] = InformationBound.from_state(fields["information_bound"])
-            return cls(**fields)
+            found = _named(cls, state)
+            for name, kind in (("others", RecordTypes), ("information_bound", InformationBound)):
+                if found[name] is not None:
+                    found[name] = kind(**_named(kind, found[name]))
+            return cls(**found)
         except TypeError as error:
             raise ValueError(f"not the state of a Blanket: {state!r}") from error
 
 
-def _corner_coordinate(weight: float, largest: float) -> float:
-    """Where in [0, 1] a weight lies between 1 and e^ε0, freed of rounding; nan outside.
+def _named(kind: type[Any], state: Sequence[Any]) -> dict[str, Any]:
+    """A dataclass's fields from a plain sequence of them."""
+    names = [each.name for each in fields(kind)]
+    if not isinstance(state, (tuple, list)) or len(state) != len(names):
+        raise ValueError(f"not the state of a {kind.__name__}: {state!r}")
+    return dict(zip(names, state, strict=True))
 
-    A weight is 1 only if it is so close to it in units of one and of the range: what is small beside e^ε0 may
-    still tell a lot.
-    """
+
+def _corner_coordinate(weight: float, largest: float) -> float:
+    """Where in [0, 1] a weight lies between 1 and e^ε0, freed of rounding; nan outside."""
     above, fraction = weight - 1.0, (weight - 1.0) / (largest - 1.0)
     if not -1e-9 <= fraction <= 1 + 1e-9:
         return math.nan

@@ -268,13 +268,7 @@ def _instance_of_an_epoch(draw: CohortDraw) -> CohortDraw:
 
 
 def _placed(draw: CohortDraw, build: Callable[..., Pair], *, upper: bool, few: bool = False) -> PairMixture:
-    """A pair under the sampling and before the adversary of a round.
-
-    ``build`` makes it of a ``population``, ``slots`` and their ``participation``.
-
-    Against a server that sees the cohort, the cohort is the population. A client who checks in to a secret
-    round of a pass, or comes in a secret batch of an epoch, hides among the whole population.
-    """
+    """A pair under the sampling and before the adversary of a round."""
     population, sampling = draw.population, draw.sampling
     if sampling is Sampling.POISSON or (sampling is Sampling.CHECK_IN and draw.sees_cohort):
         if draw.sees_cohort:
@@ -290,11 +284,7 @@ def _placed(draw: CohortDraw, build: Callable[..., Pair], *, upper: bool, few: b
 
 
 def _random_cohorts(draw: CohortDraw, build: Callable[..., Pair], *, upper: bool, few: bool) -> PairMixture:
-    """Poisson cohorts, against a server: the client took part, so the cohort is 1 + Bin(n − 1, γ) and public.
-
-    With full participation fewer clients are worse, so a bucket of cohort sizes is replaced by its smallest
-    size in an upper bound and by its largest in a lower one.
-    """
+    """Poisson cohorts, against a server: the client took part; the cohort is 1 + Bin(n − 1, γ), public."""
     first, last = window_ends(draw.population - 1, draw.sampling_rate)
     edges = _cohort_edges(draw, first=first, size=last - first + 1, upper=upper, few=few)
     sizes = 1 + first + (edges[:-1] if upper else edges[1:] - 1)
@@ -307,11 +297,7 @@ def _random_cohorts(draw: CohortDraw, build: Callable[..., Pair], *, upper: bool
 
 
 def _cohort_edges(draw: CohortDraw, *, first: int, size: int, upper: bool, few: bool) -> Cells:
-    """Where buckets of ``size`` cohort sizes begin and end: close around the mean, wide in the tails.
-
-    Sizes far above the mean are one bucket from above: they are rare, and little better than those before.
-    Those far below are rare but worse, which is felt in small cohorts. ``few`` halves the number of buckets.
-    """
+    """Where buckets of ``size`` cohort sizes begin and end: close around the mean, wide in the tails."""
     if size <= _FEW_SIZES:
         return np.arange(size + 1)
     mean = (draw.population - 1) * draw.sampling_rate - first
@@ -334,7 +320,7 @@ def blanket_pair(blanket: Blanket, *, population: int, slots: int, participation
     blanket's; one that is not of the blanket weighs nothing, and a client that sends none adds nothing.
     """
     if blanket.local_epsilon > _NOBODY_HIDES and slots > _NEVER_ALONE and not blanket.tail:
-        return _alone(blanket, participation=participation * slots / population)
+        return _alone(blanket.local_epsilon, share=slots / population, participation=participation)
     if blanket.high > 0 and blanket.local_epsilon > _MOST_SPREAD:
         blanket = _without_high(blanket)
     weak = blanket.weak - 1.0
@@ -354,24 +340,20 @@ def blanket_pair(blanket: Blanket, *, population: int, slots: int, participation
     )
 
 
-def _alone(blanket: Blanket, *, participation: float) -> SlotPair:
-    """A report that nobody hides: it is known whether it was sent, and it is one of binary response."""
-    gain, mass = math.expm1(blanket.local_epsilon), 1 / (math.exp(blanket.local_epsilon) + 1)
-    atoms = (
-        (gain, 0.0, participation * mass),
-        (0.0, gain, participation * mass),
-        (-1.0, -1.0, participation * (1 - 2 * mass)),
-        (0.0, 0.0, 1 - participation),
-    )
+def _alone(local_epsilon: float, *, share: float, participation: float) -> SlotPair:
+    """A report that nobody hides, of binary response: what it tells is known to be another's, or of none."""
+    mass = 1 / (math.exp(local_epsilon) + 1)
+    gain, rest = share * math.expm1(local_epsilon), -share
+    if participation < 1:  # who reports is known
+        gain, rest, mass = math.expm1(local_epsilon), -1.0, participation * mass
+    told = 2 * mass
+    silent = participation - told
+    atoms = ((gain, 0.0, mass), (0.0, gain, mass), (rest, rest, silent), (0.0, 0.0, 1 - participation))
     return SlotPair(population=1, slots=1, atoms=tuple(atom for atom in atoms if atom[2] > 0))
 
 
 def _without_high(blanket: Blanket) -> Blanket:
-    """Trade (e, e) reports, with (1, 1) and empty ones, for (e, 1) and (1, e) at equal mean.
-
-    Each trade is a mean-preserving spread (step ii of Claim 2). It is what is left where (e, e) reports are
-    so rare that spreading others over them and nothing loses its digits.
-    """
+    """Trade (e, e) reports, with (1, 1) and empty ones, for (e, 1) and (1, e) at equal mean."""
     e = math.exp(blanket.local_epsilon)
     paired = min(blanket.high, blanket.low)
     return replace(
@@ -428,12 +410,7 @@ def pair_losses(
 
 
 def _parts(mixture: PairMixture, *, kind: BoundKind, resolution: Resolution) -> list[Outcomes]:
-    """Each component's outcomes.
-
-    The outcomes of one of several components are put together as soon as they are listed, more finely than
-    those of all: a pass over millions of them costs far more than listing them. A component of little mass is
-    resolved no more finely than it matters to all.
-    """
+    """Each component's outcomes."""
     pairs = mixture.pairs
     cells = _FINER * STORED_CELLS[kind] * resolution.cells
     if len(pairs) == 1:
@@ -481,11 +458,7 @@ def outcomes_of(
     mass: float = 1.0,
     beside: Callable[[Floats], Floats] | None = None,
 ) -> Outcomes:
-    """A pair's outcomes; ``mass`` and ``beside`` as of :func:`others_losses`.
-
-    Raises:
-        ValueError: if an envelope over datasets is to be bounded from below.
-    """
+    """A pair's outcomes; ``mass`` and ``beside`` as of :func:`others_losses`."""
     if isinstance(pair, SlotPair):
         if kind == "lower":
             return (*slot_losses_from_below(pair), 0.0)

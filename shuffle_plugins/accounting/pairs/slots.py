@@ -70,19 +70,14 @@ class SlotPair:
     def __post_init__(self) -> None:
         if not 1 <= self.slots <= self.population:
             raise ValueError(f"slots must be in [1, population], got {self.slots} of {self.population}")
-        if not all(len(atom) == 3 and all(map(math.isfinite, atom)) for atom in self.atoms):
-            raise ValueError("atoms must be triples (u, v, mass) of finite numbers")
         if any(mass < 0 or min(u, v) < -1 - _MASS_TOLERANCE for u, v, mass in self.atoms):
             raise ValueError("an atom needs a mass that is not negative, and u, v of at least -1")
         total = math.fsum(mass for _, _, mass in self.atoms)
-        if abs(total - 1) > _MASS_TOLERANCE:
-            raise ValueError(f"the masses of a slot's atoms must sum to 1, got {total!r}")
-        if not 0 <= self.lost < 1:
-            raise ValueError(f"lost must be in [0, 1), got {self.lost!r}")
-        for name, axis in (("u", 0), ("v", 1)):
-            mean = math.fsum(atom[axis] * atom[2] for atom in self.atoms)
-            if abs(mean + self.lost) > _MASS_TOLERANCE:
-                raise ValueError(f"{name} must have mean -lost = {-self.lost!r}, got {mean!r}")
+        means = [math.fsum(atom[axis] * atom[2] for atom in self.atoms) for axis in (0, 1)]
+        if not (abs(total - 1) <= _MASS_TOLERANCE and max(means) <= min(means) + 2 * _MASS_TOLERANCE):
+            raise ValueError(f"masses must sum to 1 and u and v have one mean, got {total!r} and {means}")
+        if not abs(means[0] + self.lost) <= _MASS_TOLERANCE:
+            raise ValueError(f"u must have mean -lost = {-self.lost!r}, got {means[0]!r}")
 
     @property
     def largest_ratio(self) -> float:
@@ -116,9 +111,6 @@ def slot_losses(pair: SlotPair, *, tolerance: float) -> tuple[Floats, Floats, Fl
         Losses, P masses and Q masses, shape (outcomes,) each, and the P mass missing from them (as much Q
         mass is missing, on the other side): H_E(P‖Q) ≤ Σ (p − E·q)₊ + missing for every E > 0, and so it is
         with P and Q exchanged.
-
-    Raises:
-        ValueError: if the tolerance is out of range.
     """
     if not 0 < tolerance <= 0.1:
         raise ValueError(f"tolerance must be in (0, 0.1], got {tolerance!r}")
@@ -294,10 +286,7 @@ class _Profile:
         return np.minimum.accumulate(np.where(losses >= self._pure, 0.0, result))
 
     def _with_a_jump(self, values: Floats, shift: Floats) -> Floats:
-        """Rounds with a rare atom: the expected number of them, times a bound on the positive part of each.
-
-        The smaller of Scarf's and Chernoff's: ``docs/proofs/noise.md``, "Rare weights".
-        """
+        """Rounds with a rare atom: the number expected, times a bound on the positive part of each."""
         others = self._slots - 1
         mean = (self._mass * values).sum(axis=1)
         variance = others * (self._mass * values**2).sum(axis=1)[:, None]
@@ -350,9 +339,6 @@ def slot_losses_from_below(pair: SlotPair) -> tuple[Floats, Floats, Floats]:
     Masses may fall short of one; what is left out leaks nothing. Where few reports tell nearly all, these are
     counted. Otherwise, and where scores are not resolved, as a few likelihoods are so large that the masses
     of their sums do not add up to one, the sum of all scores is read.
-
-    Raises:
-        ArithmeticError: if scores are not resolved, and no class of few reports tells much.
     """
     if few_outcomes(pair):
         return listed_outcomes(pair, common=_CLEAR_ROUNDOFF)[:3]
@@ -440,11 +426,7 @@ def _clearest(pair: SlotPair) -> tuple[tuple[_Class, _Class] | None, bool]:
 
 
 def _sum_of_scores(pair: SlotPair) -> tuple[Floats, Floats, Floats]:
-    """From below: reports are read as scores, and only their sum is kept.
-
-    Raises:
-        ArithmeticError: if masses do not add up to one.
-    """
+    """From below: reports are read as scores, and only their sum is kept."""
     u, v, mass = (np.array(column) for column in zip(*(a for a in pair.atoms if a[2] > 0), strict=True))
     # What rounding added to the means would be added to the mass of P and Q.
     total = mass.sum()
@@ -481,9 +463,6 @@ def bundle_losses_from_below(
 
     Returns:
         As :func:`slot_losses_from_below`.
-
-    Raises:
-        ArithmeticError: as there, or if there are so many reports that the transform would be too long.
     """
     u, v, mass = (np.array(column) for column in zip(*(a for a in atoms if a[2] > 0), strict=True))
     total = mass.sum()
@@ -504,10 +483,7 @@ def bundle_losses_from_below(
 
 
 def _scores(slots: _Slots, *, shortest: bool = False) -> Cells | None:
-    """Whole numbers nearly proportional to u − v; None if the transform of their sum would be too long.
-
-    With ``shortest``, coarser ones if only these fit.
-    """
+    """Whole numbers nearly proportional to u − v; None if the transform of their sum would be too long."""
     difference = slots.u - slots.v
     top = float(np.abs(difference).max())
     if top == 0:
@@ -534,10 +510,7 @@ def _scores(slots: _Slots, *, shortest: bool = False) -> Cells | None:
 
 
 def _in_blocks(slots: _Slots) -> _Slots:
-    """Blocks of slots, each summed up by the score of its own; a few slots that fill no block are left out.
-
-    The reports are put into blocks at random, which anybody who sees them can do.
-    """
+    """Blocks of slots, each read as one score; a few slots that fill no block are left out."""
     blocks = math.isqrt(slots.count)
     inner = _Slots(slots.population, slots.count // blocks, slots.u, slots.v, slots.mass)
     scores = _scores(inner)
@@ -702,10 +675,7 @@ class _Tallied:
             start = stop + sign
 
     def _piece(self, tilt: float, left: int, right: int) -> tuple[Floats, Floats, Floats, Floats]:
-        """Four columns of the places from ``left`` to ``right``: places first, then what the class keeps.
-
-        Here that is masses and the two gains, exact but for rounding, from the transform of the tilted law.
-        """
+        """Four columns of the places from ``left`` to ``right``: places first, then what the class keeps."""
         found, count = self._transform(tilt, left, right), self.count
         mass, mass_top = found.law(1.0, count)
         gain_u, u_top = found.law(count * found.first_u, count - 1)

@@ -4,8 +4,7 @@ One module per paper, which gives the paper's bound on one shuffle: ε at a δ, 
 bound is for **replace-one** neighbours unless its docstring says otherwise, raises ``ValueError`` outside the
 range in which its theorem is stated, and says how loose it is.
 :mod:`~shuffle_plugins.accounting.published.catalogue` samples and composes them, puts them all to one
-question and says which are valid for it. The accountant reports one of them, "stronger clones, numerical",
-for a single round, where its own answer for the same pair is a grid's width larger.
+question and says which are valid for it.
 """
 
 from shuffle_plugins.core import face

@@ -57,9 +57,6 @@ def printed_rdp(
 
     Returns:
         What the theorem claims, in nats, shape (m,).
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     alpha = np.atleast_1d(np.asarray(orders, dtype=np.float64))
     if not (np.all(alpha > 1) and np.all(np.isfinite(alpha))):
@@ -81,11 +78,7 @@ def printed_epsilon(
     """ε at δ by Theorem 4.5.1 and the thesis's conversion, Lemma 2.1.3. **Not a bound**: see :data:`REASONS`.
 
     Args:
-        delta: δ in (0, 1).
         rounds, cohort, population, global_noise, dissimilarity_noise: of :func:`printed_rdp`.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     claimed = printed_rdp(
         orders=_ORDERS,
@@ -110,15 +103,11 @@ def noisy_steps_epsilon(
     does not count: how they move depends on it (the second of :data:`REASONS`).
 
     Args:
-        delta: δ in (0, 1).
         steps: local steps of one client in the whole run, all rounds together.
         global_noise, dissimilarity_noise: σ1/C1 and σ2/C2, of :func:`printed_rdp`.
 
     Returns:
         ε in nats, rounded up; of the run, for one client's whole data.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     inverse = _inverse_noise(global_noise, dissimilarity_noise)
     rdp = 2 * checks.num_steps(steps, name="steps") * inverse * _ORDERS

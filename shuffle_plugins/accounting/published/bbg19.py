@@ -7,7 +7,7 @@ W ~ ω/γ. With independent copies of the *privacy amplification variable*
 
 and M ~ Bin(n, γ), the shuffle's hockey-stick divergence is at most E[(L_1 + … + L_M)₊]/(γ·n) (Lemma 5.3).
 The paper bounds it by Hoeffding's or by Bennett's inequality from a few numbers about L. Evaluating it
-exactly is what :mod:`~shuffle_plugins.accounting.pairs.counts` does, for a randomizer's own blanket or the
+exactly is what :mod:`~shuffle_plugins.accounting.pairs.slots` does, for a randomizer's own blanket or the
 worst one.
 """
 
@@ -75,7 +75,6 @@ def k_ary_response_variable(
 
     Args:
         epsilon, local_epsilon: as of :func:`generic_variable`.
-        categories: K ≥ 2.
     """
     _check_point(epsilon, local_epsilon)
     checks.whole("categories", categories, at_least=2)
@@ -116,7 +115,6 @@ def hoeffding(variable: AmplificationVariable, cohort: int) -> float:
 
     Args:
         variable: L at some ε.
-        cohort: n ≥ 1.
     """
     if variable.deficit == 0:
         return math.inf
@@ -135,7 +133,6 @@ def bennett(variable: AmplificationVariable, cohort: int) -> float:
 
     Args:
         variable: L at some ε.
-        cohort: n ≥ 1.
     """
     if variable.deficit == 0:
         return math.inf
@@ -172,8 +169,6 @@ def blanket_bound(
         inequality: :func:`hoeffding` or :func:`bennett`.
         variable_at: gives L as a function of ε in [0, ε0).
         local_epsilon: ε0 in (0, 100], nats.
-        cohort: n ≥ 1.
-        delta: in (0, 1].
 
     Returns:
         ε in nats for replace-one neighbours, at most ε0.

@@ -79,17 +79,14 @@ class PublishedBound:
         """ε of T rounds.
 
         Args:
-            local_epsilon: ε0 > 0 in nats.
             population: n, the number of clients.
             cohort: k ≤ n, reports shuffled together; k = n is full participation.
-            num_steps: T ≥ 1.
-            delta: total δ in (0, 1).
 
         Returns:
             ε in nats for replace-one neighbours, never above T·ε0.
 
         Raises:
-            ValueError: if an argument is out of range, or in a range in which the theorem says nothing.
+            ValueError: in a range in which the theorem says nothing.
         """
         rounds: dict[str, Any] = {
             "local_epsilon": local_epsilon,

@@ -27,8 +27,6 @@ def check_in_shuffle_bound(*, local_epsilon: float, cohort: int, delta: float) -
 
     Args:
         local_epsilon: ε0 in (0, 100], nats.
-        cohort: n ≥ 1.
-        delta: in (0, 1].
 
     Returns:
         ε in nats for replace-one neighbours. It may exceed ε0.
@@ -52,7 +50,6 @@ def check_in_window_bound(
         local_epsilon: ε0 in (0, 100], nats.
         window: m ≥ 1 slots.
         participation: p0 in (0, 1].
-        delta: in (0, 1].
 
     Returns:
         ε in nats for replace-one neighbours, of the whole window.

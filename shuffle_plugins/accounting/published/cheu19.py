@@ -22,16 +22,11 @@ def binary_response_bound(*, local_epsilon: float, cohort: int, delta: float) ->
     Not a bound for other ε0-LDP randomizers: 3-ary response leaks more from ε0 = log 2 on. 4.3 to
     5 times the exact ε of binary response at n = 10⁴…10⁶, ε0 = 0.5…4, δ = 10⁻⁶.
 
-    Args:
-        local_epsilon: ε0 > 0 in nats.
-        cohort: n ≥ 1, reports shuffled together.
-        delta: in (0, 1].
-
     Returns:
         ε in nats for replace-one neighbours. It may exceed ε0.
 
     Raises:
-        ValueError: if an argument is out of range, or λ < 14·log(4/δ), where the theorem is silent.
+        ValueError: if λ < 14·log(4/δ), where the theorem is silent.
     """
     checks.number("local_epsilon", local_epsilon, above=0)
     checks.whole("cohort", cohort)

@@ -16,7 +16,7 @@ import numpy as np
 from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window
 from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.accounting.pairs.clones import ClonePair
-from shuffle_plugins.accounting.pairs.gaussian_cover import gaussian_profile
+from shuffle_plugins.accounting.pairs.noise import gaussian_profile
 from shuffle_plugins.core import checks
 
 _ROUNDING = 1e-9
@@ -32,13 +32,8 @@ def clone_bound(*, local_epsilon: float, cohort: int, delta: float) -> float:
     Holds for randomizers chosen adaptively along the permutation. At n = 10⁴…10⁶ and ε0 = 0.5…4 it lies
     about 4 to 6 times above the exact blanket pair.
 
-    Args:
-        local_epsilon: ε0 > 0 in nats.
-        cohort: n ≥ 1, reports shuffled together.
-        delta: in (0, 1].
-
     Raises:
-        ValueError: if an argument is out of range, or ε0 > log(n/(16·log(2/δ))), where the theorem is silent.
+        ValueError: if ε0 > log(n/(16·log(2/δ))), where the theorem is silent.
     """
     checks.number("local_epsilon", local_epsilon, above=0)
     checks.whole("cohort", cohort)
@@ -61,12 +56,6 @@ def local_delta_cost(*, local_epsilon: float, local_delta: float, cohort: int, e
 
     Every report is replaced by one of a pure ε0-LDP randomizer within a distance (1 + e^−ε0/2)·δ0. The cost
     is paid in every round and grows with n; a Gaussian mechanism's own blanket is far cheaper.
-
-    Args:
-        local_epsilon: ε0 > 0 in nats.
-        local_delta: δ0 in [0, 1].
-        cohort: n ≥ 1.
-        epsilon: ε ≥ 0 after shuffling, in nats.
     """
     checks.number("local_epsilon", local_epsilon, above=0)
     checks.whole("cohort", cohort)
@@ -86,17 +75,11 @@ def approximate_ldp(
 
     ε is that of :func:`clone_bound` at ``delta``; δ is ``delta`` and :func:`local_delta_cost`.
 
-    Args:
-        local_epsilon: ε0 > 0 in nats.
-        local_delta: δ0 in [0, 1].
-        cohort: n ≥ 1.
-        delta: what shuffling itself may cost, in (0, 1].
-
     Returns:
         ε in nats and the total δ, for replace-one neighbours.
 
     Raises:
-        ValueError: if an argument is out of range, outside the regime of :func:`clone_bound`, or if the total
+        ValueError: outside the regime of :func:`clone_bound`, or if the total
             δ reaches 1, where it promises nothing.
     """
     epsilon = clone_bound(local_epsilon=local_epsilon, cohort=cohort, delta=delta)
@@ -123,14 +106,8 @@ def specific_randomizer(*, distance: float, shared: float, cohort: int, delta: f
     rests instead is the "variation ratio" shortcut, which is not valid.) The smallest a is the distance in
     total variation of R(x1) and R(x1').
 
-    Args:
-        distance: a in (0, 1].
-        shared: p in (0, 1/3].
-        cohort: n ≥ 1.
-        delta: in (0, 1].
-
     Raises:
-        ValueError: if an argument is out of range, or n·p < 8·log(2/δ), where the theorem is silent.
+        ValueError: if n·p < 8·log(2/δ), where the theorem is silent.
     """
     checks.number("distance", distance, above=0, at_most=1)
     checks.number("shared", shared, above=0, at_most=1 / 3)
@@ -153,15 +130,6 @@ def k_ary_response_bound(*, local_epsilon: float, categories: int, cohort: int, 
         ε = log(1 + (e^ε0 − 1)·(4·√(2(K+1)·log(4/δ)/((e^ε0 + K − 1)·K·n)) + 4(K+1)/(K·n))).
 
     2.5 to 5.3 times the exact blanket's ε at K = 10, ε0 = 0.5…4, n = 10⁴…10⁶; falls with K, as that does.
-
-    Args:
-        local_epsilon: ε0 > 0 in nats.
-        categories: K ≥ 2.
-        cohort: n ≥ 1.
-        delta: in (0, 1].
-
-    Raises:
-        ValueError: if an argument is out of range or outside the regime of Theorem 4.1.
     """
     checks.number("local_epsilon", local_epsilon, above=0)
     checks.whole("cohort", cohort)
@@ -190,14 +158,12 @@ def noisy_sgd_pass(*, noise_multiplier: float, records: int, delta: float) -> fl
 
     Args:
         noise_multiplier: standard deviation of the noise over the radius to which gradients are clipped.
-        records: n ≥ 1, records and steps.
-        delta: in (0, 1).
 
     Returns:
         ε in nats for replace-one neighbours.
 
     Raises:
-        ValueError: if an argument is out of range, or outside the regime of :func:`clone_bound`.
+        ValueError: outside the regime of :func:`clone_bound`.
     """
     checks.whole("records", records)
     checks.delta(delta)
@@ -239,14 +205,12 @@ def noisy_sgd_with_replacement(*, noise_multiplier: float, records: int, delta: 
 
     Args:
         noise_multiplier: standard deviation of the noise over the radius to which gradients are clipped.
-        records: n ≥ 1, records and steps.
-        delta: in (0, 1).
 
     Returns:
         ε in nats for replace-one neighbours.
 
     Raises:
-        ValueError: if an argument is out of range, or no ε0 ≤ 300 has a small enough δ0.
+        ValueError: if no ε0 ≤ 300 has a small enough δ0.
     """
     checks.whole("records", records)
     checks.delta(delta)
@@ -286,10 +250,6 @@ def clone_pair(*, local_epsilon: float, cohort: int) -> ClonePair:
     ε (Appendix F) and its Rényi divergence (Section 6.1), both rounded up, are therefore bounds for all of
     them. The pair's ε lies 12 to 46 % above the binary blanket pair's, which covers adaptive choices too
     (Claim 6 of ``docs/proofs/accounting.md``).
-
-    Args:
-        local_epsilon: ε0 in (0, 300], nats.
-        cohort: n in [1, 1e12].
     """
     return ClonePair(
         local_epsilon=local_epsilon,
@@ -303,11 +263,6 @@ def binary_response_lower(*, local_epsilon: float, cohort: int, delta: float) ->
 
     The larger of the two directions. A lower bound on any bound for all ε0-LDP randomizers; 3-ary response
     gives a larger one from ε0 = log 2 on.
-
-    Args:
-        local_epsilon: ε0 in (0, 300], nats.
-        cohort: n in [1, 1e12].
-        delta: in (0, 1).
 
     Returns:
         ε in nats for replace-one neighbours, rounded down.

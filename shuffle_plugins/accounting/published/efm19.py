@@ -52,9 +52,7 @@ def erlingsson_rdp(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> V
     At small divergences 2(e^ε0 + 1)·e^4ε0 times the binary blanket pair's.
 
     Args:
-        orders: real α > 1, shape (m,).
         local_epsilon: ε0 in (0, 100], nats.
-        cohort: n ≥ 1.
 
     Returns:
         Divergences in nats for replace-one neighbours, shape (m,). Not capped at ε0.

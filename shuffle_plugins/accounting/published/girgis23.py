@@ -31,12 +31,10 @@ def linear_rdp_epsilon(*, rho: float, delta: float, largest_order: float = math.
     At δ = 10⁻⁵ it is 1.8 to 2.5 times the best conversion for ε up to 3.5, 5 times at ρ = 1, 21 times at 100.
 
     Args:
-        rho: ρ > 0.
-        delta: in (0, 1/e].
         largest_order: the largest α at which the divergence is known to be at most α·ρ.
 
     Raises:
-        ValueError: if an argument is out of range, or the order of the proof is above ``largest_order``.
+        ValueError: if the order of the proof is above ``largest_order``.
     """
     checks.number("rho", rho, above=0)
     checks.number("delta", delta, above=0, at_most=1 / math.e)
@@ -58,14 +56,10 @@ def binary_response_rdp(*, orders: ArrayLike, local_epsilon: float) -> Vector:
     much. Exact, not a bound.
 
     Args:
-        orders: real α > 1, shape (m,).
         local_epsilon: ε0 = log((1 − p)/p) > 0 in nats.
 
     Returns:
         Divergences in nats for replace-one neighbours, shape (m,), rounded up; at most ε0.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     alpha = real_orders(orders)
     checks.number("local_epsilon", local_epsilon, above=0)
@@ -103,11 +97,7 @@ def self_sampling_bound(
     20,000, q = 0.2, ε0 = 0.5 and 1, δ = 10⁻⁶: one (ε, δ) point a round, and a closed form on top.
 
     Args:
-        local_epsilon: ε0 > 0 in nats.
-        population: n ≥ 1.
         participation: q in (0, 1], a client's probability of joining a round.
-        num_steps: T ≥ 1.
-        delta: total δ in (0, 1).
         records: m ≥ 1, records of a client, of which a report uses one at random.
         shuffled: ε of one shuffle, called with ``local_epsilon``, ``cohort`` and ``delta``. The thesis takes
             a result of Balle et al. 2019 without its constant; the clones' closed form is the default.
@@ -116,7 +106,7 @@ def self_sampling_bound(
         ε in nats for neighbours that differ in one record, never above T·ε0.
 
     Raises:
-        ValueError: if an argument is out of range, if exp(−qn/12) alone exceeds δ, or by ``shuffled``.
+        ValueError: if exp(−qn/12) alone exceeds δ, or by ``shuffled``.
     """
     checks.number("local_epsilon", local_epsilon, above=0)
     for name, value in (("population", population), ("num_steps", num_steps), ("records", records)):
@@ -161,18 +151,11 @@ def sampled_records_bound(
     help (Remark C.1.1). T rounds are composed strongly, with δ/2 for that and δ̃ = δ/(2qT), as in the thesis.
 
     Args:
-        local_epsilon: ε0 > 0 of one report, in nats.
-        population, cohort: n and k, clients.
         records, samples: m and s, records of a client, and those that it reports on.
-        num_steps: T ≥ 1.
-        delta: total δ in (0, 1).
         shuffled: as in :func:`self_sampling_bound`.
 
     Returns:
         ε in nats for neighbours that differ in one record, never above T·ε0.
-
-    Raises:
-        ValueError: if an argument is out of range, or by ``shuffled``.
     """
     checks.number("local_epsilon", local_epsilon, above=0)
     for name, value, most in (
@@ -208,7 +191,6 @@ def frequency_error_bound(*, local_epsilon: float, categories: int, reports: int
     condition that the theorem does not have.
 
     Args:
-        local_epsilon: ε0 > 0 in nats.
         categories: K ≥ 2; an odd one counts as K − 1.
         reports: n ≥ 1, clients with one report each.
 
@@ -216,7 +198,7 @@ def frequency_error_bound(*, local_epsilon: float, categories: int, reports: int
         The bound, rounded down.
 
     Raises:
-        ValueError: if an argument is out of range, or there are too few reports.
+        ValueError: if there are too few reports.
     """
     checks.number("local_epsilon", local_epsilon, above=0)
     even = checks.whole("categories", categories, at_least=2) // 2 * 2
@@ -239,14 +221,9 @@ def local_error_order(
     no minimum. It is stated for ε0 = O(1).
 
     Args:
-        local_epsilon: ε0 > 0 in nats.
         dim: d ≥ 1.
-        cohort: n ≥ 1.
         norm: p ≥ 1, may be infinite.
         radius: r > 0 of the ball.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     checks.number("local_epsilon", local_epsilon, above=0)
     checks.whole("dim", dim)
@@ -272,12 +249,8 @@ def central_error_order(
         epsilon: ε > 0 in nats.
         delta: δ in (0, 1/n).
         dim: d ≥ 1.
-        cohort: n ≥ 1.
         bits: b > 0, bits that a client sends.
         radius: r > 0.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     checks.number("epsilon", epsilon, above=0)
     checks.whole("dim", dim)
@@ -302,9 +275,6 @@ def communication_orders(*, epsilon: float, dim: int, cohort: int) -> dict[str, 
     Returns:
         Orders by scheme: ``"bit planes"`` (the thesis), ``"Cheu et al."``, ``"Chang et al."`` (sums of many
         shuffled messages) and ``"secure aggregation"``.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     checks.number("epsilon", epsilon, above=0)
     checks.whole("dim", dim)

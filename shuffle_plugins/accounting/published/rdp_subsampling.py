@@ -47,7 +47,7 @@ def without_replacement(
         Divergences in nats, shape (m,), rounded up.
 
     Raises:
-        ValueError: if an argument is out of range, or ``rdp`` is too short.
+        ValueError: if ``rdp`` is too short.
     """
     curve = _curve(rdp)
     if not pure_epsilon > 0:
@@ -81,7 +81,7 @@ def poisson(*, orders: ArrayLike, rdp: ArrayLike, sampling_rate: float) -> Vecto
         Divergences in nats, shape (m,), rounded up.
 
     Raises:
-        ValueError: if an argument is out of range, or ``rdp`` is too short.
+        ValueError: if ``rdp`` is too short.
     """
     curve = _curve(rdp)
     whole = whole_orders(orders, theorems=_THEOREMS)

@@ -60,9 +60,6 @@ def compose_renyi(
 
     Returns:
         ε in nats, never above T·ε0.
-
-    Raises:
-        ValueError: if an argument is out of range, or by ``curve``.
     """
     check_rounds(
         local_epsilon=local_epsilon, population=population, cohort=cohort, num_steps=num_steps, delta=delta
@@ -111,9 +108,6 @@ def compose_sampled_renyi(
 
     Returns:
         ε in nats, never above T·ε0.
-
-    Raises:
-        ValueError: if an argument is out of range, or by ``curve``.
     """
     check_rounds(
         local_epsilon=local_epsilon, population=population, cohort=cohort, num_steps=num_steps, delta=delta

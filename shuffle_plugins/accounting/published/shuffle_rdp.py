@@ -44,9 +44,6 @@ def first_shuffle_rdp(
     Composed at ε0 = 0.5, n = 10⁶, T = 10⁵, δ = 10⁻⁸ it gives ε = 1.14, and 1.64 at c = 1/2; the pair, 0.91.
 
     Args:
-        orders: real α > 1, shape (m,).
-        local_epsilon: ε0 > 0 in nats.
-        cohort: n ≥ 1.
         split: c in (0, 1), or None for the best one.
 
     Returns:
@@ -95,10 +92,9 @@ def shuffle_rdp_corollary(*, orders: ArrayLike, local_epsilon: float, cohort: in
 
     Args:
         orders: whole α ≥ 2, shape (m,).
-        local_epsilon, cohort: as of :func:`first_shuffle_rdp`, whose result this one's is like.
 
     Raises:
-        ValueError: if an argument is out of range or an order outside the regime.
+        ValueError: if an order is outside the regime.
     """
     alpha = _check(orders=orders, local_epsilon=local_epsilon, cohort=cohort, smallest=2.0)
     if not np.all(alpha == np.floor(alpha)):
@@ -120,7 +116,6 @@ def shuffle_rdp_lower_bound(*, orders: ArrayLike, local_epsilon: float, cohort: 
 
     Args:
         orders: whole α ≥ 2, shape (m,).
-        local_epsilon, cohort: as of :func:`first_shuffle_rdp`; divergences are rounded down.
     """
     return subsampled_rdp_lower_bound(
         orders=orders, local_epsilon=local_epsilon, population=cohort, cohort=cohort
@@ -137,10 +132,6 @@ def simple_shuffle_rdp_lower_bound(*, orders: ArrayLike, local_epsilon: float, c
 
     Args:
         orders: whole α ≥ 2, shape (m,).
-        local_epsilon, cohort: as of :func:`first_shuffle_rdp`; divergences are rounded down.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     alpha = _check(orders=orders, local_epsilon=local_epsilon, cohort=cohort, smallest=2.0)
     if not np.all(alpha == np.floor(alpha)):

@@ -29,13 +29,8 @@ def stronger_clone_bound(*, local_epsilon: float, cohort: int, delta: float) -> 
 
     At n = 10⁴…10⁶ and ε0 = 0.5…4 it lies 2.3 to 4.7 times above the pair it bounds.
 
-    Args:
-        local_epsilon: ε0 > 0 in nats.
-        cohort: n ≥ 1, reports shuffled together.
-        delta: in (0, 1].
-
     Raises:
-        ValueError: if an argument is out of range, or ε0 > log(n/(8·log(2/δ)) − 1), where the theorem is
+        ValueError: if ε0 > log(n/(8·log(2/δ)) − 1), where the theorem is
             silent.
     """
     checks.number("local_epsilon", local_epsilon, above=0)
@@ -60,14 +55,12 @@ def stronger_clone_rdp_bound(*, orders: ArrayLike, local_epsilon: float, cohort:
 
     Args:
         orders: real α > 1, below n/(16·ε0·e^ε0), shape (m,).
-        local_epsilon: ε0 > 0 in nats.
-        cohort: n ≥ 1.
 
     Returns:
         Divergences in nats for replace-one neighbours, shape (m,).
 
     Raises:
-        ValueError: if an argument is out of range, or an order outside the corollary's regime.
+        ValueError: if an order is outside the corollary's regime.
     """
     pair = binary_pair(local_epsilon=local_epsilon, cohort=cohort)
     alpha = real_orders(orders)

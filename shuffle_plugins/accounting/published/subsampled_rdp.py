@@ -36,7 +36,6 @@ def log_ternary_chi(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> 
 
     Args:
         orders: real α ≥ 2, shape (m,).
-        local_epsilon: ε0 > 0 in nats.
         cohort: k ≥ 1. The paper states k ≥ 2; at k = 1 the tail alone is a bound.
 
     Returns:
@@ -69,7 +68,7 @@ def subsample_ternary_chi(*, orders: ArrayLike, log_chi: ArrayLike, sampling_rat
         Divergences in nats, shape (m,), rounded up.
 
     Raises:
-        ValueError: if an argument is out of range, or ``log_chi`` is too short.
+        ValueError: if ``log_chi`` is too short.
     """
     whole = whole_orders(orders, theorems=_THEOREMS)
     log_terms = np.asarray(log_chi, dtype=np.float64)
@@ -95,7 +94,6 @@ def subsampled_rdp_bound(*, orders: ArrayLike, local_epsilon: float, population:
 
     Args:
         orders: whole λ ≥ 2, shape (m,).
-        local_epsilon: ε0 > 0 in nats.
         population: n, the number of clients.
         cohort: k, 1 ≤ k ≤ n.
 

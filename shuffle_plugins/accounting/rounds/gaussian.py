@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from typing_extensions import override
 
 from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution, tighter
 from shuffle_plugins.accounting.numerics.grid import Floats
+from shuffle_plugins.accounting.numerics.search import narrowed
 from shuffle_plugins.accounting.pairs.gaussian_reports import (
     gaussian_instance_losses,
     gaussian_report_losses,
@@ -124,6 +126,21 @@ class GaussianReportsRound(ShuffleRound):
         if self.blanket is not None:
             return super().lower_losses(family, resolution)
         return gaussian_instance_losses(radius=self.attained, draw=self, resolution=resolution)
+
+    @property
+    def remedy(self) -> str:
+        """How many reports hide each other by their noise, so that nothing is charged for δ0."""
+        if self._profile() is not None:
+            return ""
+        everybody = self.population if self.sampling is Sampling.WITHOUT_REPLACEMENT else self.cohort
+
+        def hides(cohort: float) -> bool:
+            return replace(self, cohort=round(cohort))._profile() is not None
+
+        if everybody == self.cohort or not hides(everybody):
+            return f"{self.description} are hidden by no such cohort: take more noise"
+        _, least = narrowed(lambda cohort: not hides(cohort), self.cohort, everybody, precision=0.05)
+        return f"{self.description} hide each other from about {math.ceil(least)} of {self.population} on"
 
     def _profile(self) -> tuple[Floats, Floats] | None:
         if self.spans_batches or not self.channel_fixed or self.radius > _LARGEST_RADIUS:

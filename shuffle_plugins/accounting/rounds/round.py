@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import lru_cache
@@ -139,6 +138,11 @@ class Round(Ranged, CohortDraw, ABC):
         return "what rounds of this kind release, which they do not say"
 
     @property
+    def remedy(self) -> str:
+        """What would give such a round a certified ε, where it has none."""
+        return ""
+
+    @property
     @override
     def secrecy(self) -> str:
         drawn = super().secrecy
@@ -268,13 +272,6 @@ class Round(Ranged, CohortDraw, ABC):
         distributions. If losses were rounded down, exchanging would round them up: override it then.
         """
         return lower_losses(self, family, resolution).reversed()
-
-    def single_bounds(self, delta: float) -> Iterator[tuple[float, str]]:
-        """Further upper bounds on ε, as (ε, name), for a history of exactly one such round.
-
-        They need no loss distribution.
-        """
-        return iter(())
 
     # -- checkpoints --------------------------------------------------------------------------------------
 

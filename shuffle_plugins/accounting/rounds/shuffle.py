@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from typing import Annotated, Any, ClassVar
 
 from typing_extensions import override
 
-from shuffle_plugins.accounting.composition.points import compose_points
 from shuffle_plugins.accounting.losses.distribution import (
     BoundKind,
     PrivacyLossDistribution,
     Resolution,
     tighter,
 )
-from shuffle_plugins.accounting.pairs.clones import binary_pair
 from shuffle_plugins.accounting.pairs.reports import Blanket, Form
 from shuffle_plugins.accounting.pairs.shuffle import (
     PairMixture,
@@ -28,12 +25,11 @@ from shuffle_plugins.accounting.pairs.shuffle import (
     upper_pair,
     upper_pairs,
 )
-from shuffle_plugins.accounting.pairs.slots import SlotPair
+from shuffle_plugins.accounting.pairs.slots import SlotPair, few_outcomes
 from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.accounting.terms import Adversary, Sampling
 from shuffle_plugins.core import Flag, LocalEpsilon, in_range, one_of
 
-_GRIDLESS = "stronger clones, numerical"
 _PAIR_NAMES = {
     Form.CORNERS: "blanket pair",
     Form.CLONES: "clones pair",
@@ -223,8 +219,7 @@ class ShuffleRound(Round):
     @property
     @override
     def resolves_alone(self) -> bool:
-        blanket = self.effective_blanket
-        return not (blanket.high or blanket.edges or blanket.tail)
+        return all(isinstance(pair, SlotPair) and few_outcomes(pair) for pair in self._pairs())
 
     @property
     @override
@@ -240,26 +235,6 @@ class ShuffleRound(Round):
     @override
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
         return _losses(self.instances()[family], "lower", resolution)
-
-    @override
-    def single_bounds(self, delta: float) -> Iterator[tuple[float, str]]:
-        known = (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL, Sampling.EPOCH)
-        cloned = self.effective_blanket.form is Form.CLONES
-        if cloned or self.own_delta or self.sampling not in known:
-            return
-        cohort = self.population if self.spans_batches else int(self.cohort)
-        with suppress(ValueError):  # ε0 beyond the theorem's range
-            yield (
-                compose_points(
-                    shuffled=binary_pair(local_epsilon=self.local_epsilon, cohort=cohort).upper_epsilon,
-                    local_epsilon=self.local_epsilon,
-                    population=cohort if self.sees_cohort else self.population,
-                    cohort=cohort,
-                    num_steps=1,
-                    delta=delta,
-                ),
-                _GRIDLESS,
-            )
 
     def _upper_pairs(self) -> tuple[PairMixture, ...]:
         return upper_pairs(

@@ -20,7 +20,7 @@ from shuffle_plugins.accounting.losses.distribution import (
 from shuffle_plugins.accounting.numerics.binomial import TAIL
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.pairs.bits import has_leaning_instance, leaning_instance
-from shuffle_plugins.accounting.pairs.gaussian_cover import (
+from shuffle_plugins.accounting.pairs.noise import (
     DRAWN_REACH,
     GaussianCover,
     ScoreCover,
@@ -122,7 +122,7 @@ class SumRound(_CoveredSum):
         coin_distance: bound on the total variation between the coins really tossed for one coordinate and
             fair ones.
         coin_ratio: bound on abs(log(P/P')) between the mass P of a number of heads really tossed for one
-            coordinate and the mass P' that fair coins have. It holds up to ``gaussian_cover.DRAWN_REACH``
+            coordinate and the mass P' that fair coins have. It holds up to ``DRAWN_REACH``
             deviations of each client's coins, or of each of up to 512 parts of everybody's; beyond it P is
             zero. None if none is known; then a large ε has no certificate.
     """

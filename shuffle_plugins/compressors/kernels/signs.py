@@ -21,9 +21,6 @@ from shuffle_plugins.randomness import COIN_BITS, PROBABILITY_BITS, Keystream, r
 
 WORD_BITS = 32
 
-_CHUNK_BITS = 1 << 20  # bits handled at a time
-_CHUNK_WORDS = 1 << 16  # words handled at a time
-_LOW_BITS = 0x0101010101010101  # the lowest bit of each of eight bytes
 _GATHER = 0x0102040810204080  # moves the lowest bits of eight bytes into the top byte
 MARGIN = 2.0**-5
 """Float32 errs by less than this in the expected coin; within it, integers decide."""
@@ -82,11 +79,11 @@ def pack_signs_torch(bits: Tensor) -> Tensor:
     rows, columns = bits.shape
     width = packed_width(columns)
     packed = torch.empty((rows, width), dtype=torch.int32, device=bits.device)
-    chunk = max(1, _CHUNK_BITS // max(1, columns))
+    chunk = max(1, (1 << 20) // max(1, columns))  # bits handled at a time
     for start in range(0, rows, chunk):
         part = bits[start : start + chunk].view(torch.uint8)
         padded = pad(part, (0, width * WORD_BITS - columns))
-        eights = padded.view(torch.int64) & _LOW_BITS
+        eights = padded.view(torch.int64) & 0x0101010101010101  # the lowest bit of each of eight bytes
         packed[start : start + chunk] = (eights.mul_(_GATHER) >> 56).to(torch.uint8).view(torch.int32)
     return packed
 
@@ -101,7 +98,7 @@ def unpack_signs_torch(packed: Tensor, *, columns: int) -> Tensor:
 def decode_signs_torch(packed: Tensor, *, columns: int) -> Tensor:
     """:func:`decode_signs` in torch: full adders on whole words, so a row costs five operations a word."""
     counts = torch.zeros(packed.shape[1] * WORD_BITS, dtype=torch.int64, device=packed.device)
-    chunk = max(1 << 10, _CHUNK_WORDS // max(1, packed.shape[1]))
+    chunk = max(1 << 10, (1 << 16) // max(1, packed.shape[1]))  # words handled at a time
     for start in range(0, packed.shape[0], chunk):
         level, weight = packed[start : start + chunk], 0
         while level.shape[0]:
@@ -138,7 +135,7 @@ def _add_up(level: Tensor) -> tuple[Tensor, Tensor]:
 class SignRule(Ranged):
     """How a value v in [-1, 1] becomes a sign: plus exactly if a uniform 62-bit draw is below a threshold.
 
-    The threshold is that of ``random_signs`` (``mechanisms/signs/randomized_response.py``): an integer in
+    The threshold is that of ``random_signs`` (``mechanisms/sign_patterns.py``): an integer in
     [low, 2**62 - low] for every v, linear in v up to rounding in float64. Draw i of a keystream has coin
     i, plus 2**15, as its upper 16 bits and the lower 46 bits of refinement i as the rest
     (:meth:`~shuffle_plugins.randomness.chacha.Keystream.coins`,

@@ -1,17 +1,7 @@
-from .circuits import CountCircuit as CountCircuit
-from .circuits import HistogramCircuit as HistogramCircuit
-from .circuits import MultihotCountVecCircuit as MultihotCountVecCircuit
-from .circuits import SumCircuit as SumCircuit
-from .circuits import SumVecCircuit as SumVecCircuit
-from .circuits import ValidityCircuit as ValidityCircuit
 from .circuits import best_chunk_length as best_chunk_length
-from .field import FIELD64 as FIELD64
-from .field import FIELD128 as FIELD128
-from .field import PrimeField as PrimeField
 from .prio3 import NONCE_SIZE as NONCE_SIZE
 from .prio3 import SEED_SIZE as SEED_SIZE
 from .prio3 import VERIFY_KEY_SIZE as VERIFY_KEY_SIZE
-from .prio3 import FullyLinearProof as FullyLinearProof
 from .prio3 import Prio3 as Prio3
 from .prio3 import Prio3Count as Prio3Count
 from .prio3 import Prio3Histogram as Prio3Histogram
@@ -22,5 +12,3 @@ from .prio3 import Prio3SumVecWithMultiproof as Prio3SumVecWithMultiproof
 from .prio3 import Report as Report
 from .prio3 import VerificationError as VerificationError
 from .prio3 import VerifyState as VerifyState
-from .prio3 import derive_seed as derive_seed
-from .prio3 import expand_into_vector as expand_into_vector

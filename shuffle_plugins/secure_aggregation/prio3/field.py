@@ -46,8 +46,7 @@ class PrimeField:
 
     def zeros(self, count: int) -> FieldVector:
         """A vector of ``count`` zeros."""
-        vector: FieldVector = kernels().empty(count, self.limbs)
-        return vector
+        return np.zeros(count if self.limbs == 1 else (count, self.limbs), dtype=np.uint64)
 
     def from_integers(self, integers: Sequence[int]) -> FieldVector:
         """A vector of any Python integers, each taken modulo the prime."""
@@ -102,21 +101,15 @@ class PrimeField:
 
     def add(self, x: FieldVector, y: FieldVector) -> FieldVector:
         """x + y, element by element."""
-        out = np.empty_like(x)
-        kernels().add(x, _alike(x, y), out)
-        return out
+        return _each(kernels().add, x, y)
 
     def subtract(self, x: FieldVector, y: FieldVector) -> FieldVector:
         """x - y, element by element."""
-        out = np.empty_like(x)
-        kernels().subtract(x, _alike(x, y), out)
-        return out
+        return _each(kernels().subtract, x, y)
 
     def multiply(self, x: FieldVector, y: FieldVector) -> FieldVector:
         """x · y, element by element."""
-        out = np.empty_like(x)
-        kernels().multiply(x, _alike(x, y), out)
-        return out
+        return _each(kernels().multiply, x, y)
 
     def weigh_rows(self, rows: FieldVector, weights: FieldVector) -> FieldVector:
         """Of each row of ``len(weights)`` elements, the weighted sum."""
@@ -190,10 +183,12 @@ FIELD128 = PrimeField("Field128", 2**128 - 28 * 2**64 + 1, 2)
 """The integers modulo 2**128 - 28·2**64 + 1."""
 
 
-def _alike(x: FieldVector, y: FieldVector) -> FieldVector:
+def _each(kernel: Any, x: FieldVector, y: FieldVector) -> FieldVector:
     if x.shape != y.shape:
         raise ValueError(f"vectors of shapes {x.shape} and {y.shape} do not go together")
-    return y
+    out = np.empty_like(x)
+    kernel(x, y, out)
+    return out
 
 
 @lru_cache(maxsize=64)

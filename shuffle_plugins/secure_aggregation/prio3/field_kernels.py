@@ -20,11 +20,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
+
+from shuffle_plugins.compressors import compiled
 
 if numba.config.DISABLE_JIT:
     raise ImportError("Prio3 needs numba's compiler, which is switched off: unset NUMBA_DISABLE_JIT")
@@ -156,35 +157,28 @@ def _compiled_set(vector, i, element):
     return two
 
 
-def _compiled(function: Callable[..., Any]) -> Any:
-    try:
-        return numba.njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # nowhere to keep a cache
-        return numba.njit(nogil=True)(function)
-
-
-@_compiled
+@compiled
 def add(x, y, out):
     """``out = x + y``."""
     for i in range(x.shape[0]):
         _set(out, i, _add(_get(x, i), _get(y, i)))
 
 
-@_compiled
+@compiled
 def subtract(x, y, out):
     """``out = x - y``."""
     for i in range(x.shape[0]):
         _set(out, i, _subtract(_get(x, i), _get(y, i)))
 
 
-@_compiled
+@compiled
 def multiply(x, y, out):
     """``out = x · y``, element by element."""
     for i in range(x.shape[0]):
         _set(out, i, _multiply(_get(x, i), _get(y, i)))
 
 
-@_compiled
+@compiled
 def weigh_rows(rows, weights, out):
     """``out[j] = Σ_i weights[i] · rows[j·len(weights) + i]``."""
     length = weights.shape[0]
@@ -195,7 +189,7 @@ def weigh_rows(rows, weights, out):
         _set(out, j, total)
 
 
-@_compiled
+@compiled
 def bit_check_wires(bits, randomness, one, length, wires):
     """The wires of the bit check of the draft's SumVec circuit.
 
@@ -219,7 +213,7 @@ def bit_check_wires(bits, randomness, one, length, wires):
             power = _multiply(power, factor)
 
 
-@_compiled
+@compiled
 def _coefficients(values, inverse_roots):
     """Values at the roots of unity to coefficients times their number, in bit-reversed order, in place."""
     n = values.shape[0]
@@ -233,7 +227,7 @@ def _coefficients(values, inverse_roots):
         half, step = half // 2, 2 * step
 
 
-@_compiled
+@compiled
 def _values(coefficients, roots):
     """Coefficients in bit-reversed order to values at the roots of unity, in place."""
     n = coefficients.shape[0]
@@ -248,7 +242,7 @@ def _values(coefficients, roots):
         half, step = 2 * half, step // 2
 
 
-@_compiled
+@compiled
 def _odd_values(values, inverse_roots, twist, roots):
     """Values at the n-th roots of unity to values at the other 2n-th roots of unity, in place."""
     _coefficients(values, inverse_roots)
@@ -257,7 +251,7 @@ def _odd_values(values, inverse_roots, twist, roots):
     _values(values, roots)
 
 
-@_compiled
+@compiled
 def double(values, inverse_roots, twist, roots, out):
     """A polynomial by its values at the n-th roots of unity to its values at the 2n-th."""
     odd = values.copy()
@@ -267,7 +261,7 @@ def double(values, inverse_roots, twist, roots, out):
         _set(out, 2 * k + 1, _get(odd, k))
 
 
-@_compiled
+@compiled
 def sum_of_products(wires, inverse_roots, twist, roots, out):
     """The sum of the products of pairs of polynomials: wires 0 and 1, 2 and 3, and so on.
 
@@ -285,8 +279,3 @@ def sum_of_products(wires, inverse_roots, twist, roots, out):
         for k in range(n):
             product = _multiply(_get(left, k), _get(right, k))
             _set(out, 2 * k + 1, _add(_get(out, 2 * k + 1), product))
-
-
-def empty(count: int, limbs: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Room for ``count`` elements of the field of so many limbs, all zero."""
-    return np.zeros(count if limbs == 1 else (count, limbs), dtype=np.uint64)

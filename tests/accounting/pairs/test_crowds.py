@@ -12,9 +12,8 @@ from brute_force import shuffled_laws
 from thinning import first_fast
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.pairs import others as mixes
 from shuffle_plugins.accounting.pairs import others as others_module
-from shuffle_plugins.accounting.pairs.others import CommonBucket, MixPair, others_losses
+from shuffle_plugins.accounting.pairs.others import Bucket, MixPair, others_losses
 from shuffle_plugins.accounting.pairs.reports import RecordTypes
 
 VIOLATION = 1e-12
@@ -126,9 +125,8 @@ def test_sums_are_those_of_the_theorem(population: int, cohort: int) -> None:
         kept = u / (1 - types.common + types.common * u)
         seen = types.common * kept
         weight = n / (1 + (n - 1) * seen)
-        bucket = CommonBucket(mass=1.0, kept=kept, own=weight, others=weight * seen)
-        given = mixes._Mixes(pair=pair, mass=1.0, bucket=bucket)
-        found = given.bound(epsilons, share=1e-5)
+        bucket = Bucket(mass=1.0, kept=kept, own=weight, others=weight * seen)
+        found = pair.profile(bucket, epsilons, share=1e-5)
         for epsilon, bound in zip(epsilons[epsilons < math.log(pair.largest_ratio)], found, strict=False):
             direct = max(
                 claim_nine(
@@ -198,19 +196,6 @@ def test_never_above_the_blanket_nor_below_an_instance(
         accountant.step(signs, num_steps=3)
         interval = accountant.epsilon(1e-4)
         assert interval.lower <= interval.upper <= upper(generic, 3, 1e-4) * (1 + 1e-3)
-
-
-@pytest.mark.slow
-def test_costs_rise_and_fall_as_they_should() -> None:
-    common = {"population": 20_000, "cohort": 2_000}
-    rising = [upper(sign_round(level, **common), 20, 1e-6) for level in (0.5, 1.0, 2.0, 4.0)]
-    assert rising == sorted(rising)
-    longer = [upper(sign_round(1.0, **common), steps, 1e-6) for steps in (1, 10, 100)]
-    assert longer == sorted(longer)
-    hidden = [upper(sign_round(1.0, population=n, cohort=2_000), 20, 1e-6) for n in (2_000, 8_000, 50_000)]
-    assert hidden == sorted(hidden, reverse=True)
-    alone = upper(sign_round(1.0, population=2_000, cohort=2_000), 20, 1e-6)
-    assert upper(sign_round(1.0, **common, adversary="server"), 20, 1e-6) == alone
 
 
 def test_epochs_and_check_ins_keep_the_blanket() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from shuffle_plugins.accounting.pairs.gaussian_cover import (
+from shuffle_plugins.accounting.pairs.noise import (
     DRAWN_REACH,
     LONG_ROUNDOFF,
     REACH,

@@ -213,13 +213,9 @@ def test_a_quotient_of_a_bound_is_rounded_up(monkeypatch):
     ("changed", "message"),
     [
         ({"slots": 11}, "slots must be"),
-        ({"slots": 0}, "slots must be"),
         ({"atoms": ((1.0, 0.0, 0.4), (0.0, 1.0, 0.4))}, "sum to 1"),
         ({"atoms": ((1.0, 0.0, 0.5), (0.0, 1.0, 0.5))}, "must have mean"),
         ({"atoms": ((1.0, 0.0, 0.5), (-1.5, 0.0, 0.5))}, "at least -1"),
-        ({"atoms": ((math.inf, 0.0, 0.5), (0.0, 0.0, 0.5))}, "finite"),
-        ({"lost": 0.5}, "must have mean"),
-        ({"lost": -0.1}, "lost must be"),
     ],
 )
 def test_laws_that_are_none_are_refused(changed, message):
@@ -227,8 +223,3 @@ def test_laws_that_are_none_are_refused(changed, message):
     SlotPair(**good)
     with pytest.raises(ValueError, match=message):
         SlotPair(**(good | changed))
-
-
-def test_tolerance_is_checked():
-    with pytest.raises(ValueError, match="tolerance"):
-        slot_losses(corner_slots(1.0, population=10, slots=10), tolerance=0.0)

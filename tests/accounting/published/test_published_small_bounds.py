@@ -289,7 +289,7 @@ def test_the_closed_form_of_binary_response_as_cited(delta):
 
 def test_noisy_sgd_in_random_order():
     """ε0 is the least one allowed, δ is met; at little noise it beats sampling with replacement."""
-    from shuffle_plugins.accounting.pairs.gaussian_cover import gaussian_profile
+    from shuffle_plugins.accounting.pairs.noise import gaussian_profile
 
     records, delta = 10**6, 1e-6
     for noise in (2.5, 4.0, 10.0):
@@ -316,7 +316,7 @@ def test_noisy_sgd_in_random_order():
 
 
 def test_sampling_with_replacement_composes_what_sampling_amplifies():
-    from shuffle_plugins.accounting.pairs.gaussian_cover import gaussian_profile
+    from shuffle_plugins.accounting.pairs.noise import gaussian_profile
 
     found = clones.noisy_sgd_with_replacement(noise_multiplier=4.0, records=50_000, delta=1e-5)
     levels = np.linspace(0.1, 5, 50_000)

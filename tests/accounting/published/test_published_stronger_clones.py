@@ -80,30 +80,3 @@ def test_the_binary_pair_never_exceeds_the_clone_pair() -> None:
         shuffle = {"local_epsilon": local_epsilon, "cohort": n}
         lower, _ = binary_pair(**shuffle).epsilon(delta)
         assert lower <= clones.clone_pair(**shuffle).upper_epsilon(delta)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"local_epsilon": 0.0}, "local_epsilon"),
-        ({"local_epsilon": math.inf}, "local_epsilon"),
-        ({"cohort": 0}, "cohort"),
-        ({"delta": 0.0}, "delta"),
-        ({"delta": 1.1}, "delta"),
-    ],
-)
-def test_bad_arguments_are_refused(change: dict[str, float], message: str) -> None:
-    question = {"local_epsilon": 0.5, "cohort": 10**4, "delta": 1e-6} | change
-    with pytest.raises(ValueError, match=message):
-        stronger_clones.stronger_clone_bound(**question)
-    delta = question.pop("delta")
-    with pytest.raises(ValueError, match=message):
-        binary_pair(**question).epsilon(delta)
-
-
-@pytest.mark.parametrize("orders", [[1.0], [math.nan], [math.inf], [2.0, math.inf]])
-def test_bad_orders_are_refused(orders: list[float]) -> None:
-    with pytest.raises(ValueError, match="orders"):
-        stronger_clones.stronger_clone_rdp_bound(orders=orders, local_epsilon=1.0, cohort=10**4)
-    with pytest.raises(ValueError, match="orders"):
-        binary_pair(local_epsilon=1.0, cohort=10**4).rdp(orders)

@@ -25,9 +25,11 @@ from shuffle_plugins.accounting import (
 from shuffle_plugins.accounting.published import clones
 from shuffle_plugins.accounting.rounds.sums import SumRound
 from shuffle_plugins.accounting.rounds.tags import Tag, TaggedRound
-from shuffle_plugins.mechanisms.categories.hadamard_response import ideal_hadamard_response
-from shuffle_plugins.mechanisms.categories.k_rr import ideal_k_ary_response
-from shuffle_plugins.mechanisms.categories.subset_selection import ideal_subset_selection
+from shuffle_plugins.mechanisms.oracles import (
+    ideal_hadamard_response,
+    ideal_k_ary_response,
+    ideal_subset_selection,
+)
 
 VIOLATION = 1e-12
 SHARES = (0.0, 0.05, 0.2, 0.5, 0.8, 0.95)  # of ε0

@@ -240,3 +240,16 @@ def test_the_instance_of_few_random_reports_is_that_of_each_number(population: i
         )
         delta = np.maximum(found.p - math.exp(epsilon) * found.q, 0.0).sum()
         assert exact * (1 - 1e-2) <= delta <= exact
+
+
+def test_who_is_refused_is_told_how_many_reports_hide_each_other() -> None:
+    few = GaussianReportsRound(
+        local_epsilon=2.0, local_delta=1e-6, population=60_000, cohort=3_000, radius=0.224, channel_fixed=True
+    )
+    accountant = ShuffleAccountant()
+    accountant.step(few, num_steps=1000)
+    with pytest.raises(ValueError, match=r"hide each other from about \d+ of 60000 on") as refused:
+        accountant.epsilon(1e-5)
+    least = int(str(refused.value).split("from about ")[1].split()[0])
+    assert replace(few, cohort=least).pair_name == "Gaussian reports"
+    assert replace(few, cohort=int(0.9 * least)).pair_name != "Gaussian reports"

@@ -335,24 +335,6 @@ def test_saved_states_bring_rounds_back():
     assert (type(received), received.cohort, received.records_per_client) == (SampledRecordsRound, 80, 20)
 
 
-@pytest.mark.parametrize(
-    ("records", "samples", "more", "said"),
-    [
-        (0, 1, {}, "records_per_client must be a whole number"),
-        (2.0, 1, {}, "records_per_client must be a whole number"),
-        (2, 0, {}, "samples_per_client must be a whole number"),
-        (2, 3, {}, "at most records_per_client, got 3 of 2"),
-        (10**13, 1, {}, "more than"),
-        (2, 1, {"local_delta": 1e-9}, "one record per client"),
-        (4, 2, {"sampling": "epoch"}, "one report per client and round"),
-        (4, 2, {"sampling": "check-in"}, "one report per client and round"),
-    ],
-)
-def test_what_cannot_be_is_refused(records, samples, more, said):
-    with pytest.raises(ValueError, match=said):
-        sampled(records, samples, **more)
-
-
 def test_several_reports_with_a_delta_of_their_own_are_refused():
     leaky = ShuffleRound(local_epsilon=1.0, local_delta=1e-9, population=100, cohort=10, channel_fixed=True)
     with pytest.raises(ValueError, match="not accounted where a client sends several"):

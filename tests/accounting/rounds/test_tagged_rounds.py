@@ -210,34 +210,6 @@ def test_states_round_trip_in_an_accountant() -> None:
             TaggedRound.from_state(damaged)
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "said"),
-    [
-        ("tags", (), "at least one"),
-        ("tags", (Tag(local_epsilon=0.5, count=3, places=True), (0.5, 3, True)), "at least one"),
-        ("population", 0, "population"),
-        ("cohort", 101, "cohort"),
-        ("cohort", 50, "full participation"),
-        ("honest", 0, "honest"),
-        ("honest", 101, "honest"),
-        ("sampling", Sampling.POISSON, "known size"),
-        ("opposite", 1, "opposite"),
-    ],
-)
-def test_bad_rounds_are_refused(field: str, value: object, said: str) -> None:
-    good = TaggedRound(tags=(Tag(local_epsilon=0.5, count=3, places=True),), population=100, cohort=100)
-    with pytest.raises(ValueError, match=said):
-        replace(good, **{field: value})
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [("local_epsilon", 0.0), ("local_epsilon", math.nan), ("count", 0), ("places", 1)]
-)
-def test_bad_tags_are_refused(field: str, value: object) -> None:
-    with pytest.raises(ValueError, match=field):
-        replace(Tag(local_epsilon=0.5, count=3, places=True), **{field: value})
-
-
 @pytest.mark.parametrize("method", ["pld", "rdp"])
 @first_fast(("local_epsilon", "count"), [(100.0, 8), (249.0, 3), (400.0, 3), (10.0, 40)], fast=3)
 def test_loud_tags_protect_nobody(method: str, local_epsilon: float, count: int) -> None:

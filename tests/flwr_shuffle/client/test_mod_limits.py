@@ -6,7 +6,6 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -18,24 +17,12 @@ from flwr.app import Context, Message
 from flwr.supercore.task_identity import TaskIdentity
 from flwr_shuffle.client.limits import ClientRefused, ClientSettings, failed_share, stricter
 from flwr_shuffle.client.mod import ShuffleMod
-from flwr_shuffle.messages import ClientRefusal, context_of, payload_of
+from flwr_shuffle.messages import ClientRefusal, payload_of
 from mod_harness import GENEROUS, adding, ask, grid_of, instruction
 
 from shuffle_plugins.accounting import Sampling, ShuffleAccountant
 from shuffle_plugins.ledger import ClientLedger, ClientLimits
 from shuffle_plugins.mechanisms import MechanismSpec
-from shuffle_plugins.shuffler import (
-    BatchRefused,
-    BatchRequest,
-    BatchSpool,
-    EnvelopeOpener,
-    Mixer,
-    Refusal,
-    RoundContext,
-    SpentTokens,
-    envelope_size,
-    open_reports,
-)
 from shuffle_plugins.shuffler.keys import (
     generate_sealing_key,
     generate_service_key,
@@ -339,28 +326,6 @@ def sealed(tmp_path: Path) -> _Sealed:
     return _Sealed(tmp_path)
 
 
-def test_sealed_reports_open_at_the_mixer_and_then_at_the_analyzer(sealed: _Sealed) -> None:
-    spec = _spec(1.0)
-    grid = grid_of(TRAIN, node_config=sealed.config, num_nodes=60)
-    asked = instruction(spec, analyzer_key=public_key_bytes(sealed.analyzer), participation=0.5)
-    payloads = [payload_of(ask(grid, MODEL, asked, node=node)) for node in grid.get_node_ids()]
-    size = spec.report_bytes(dim=4)
-    assert {len(payload) for payload in payloads} == {envelope_size(size)}
-    assert len(set(payloads)) == len(payloads)
-    context = context_of(asked, dim=4)
-    opener = EnvelopeOpener(
-        context=context,
-        analyzer_key=asked.analyzer_key,
-        private_key=sealed.mixer.sealing,
-        enrolled=frozenset({public_key_bytes(sealed.signer)}),
-    )
-    opened = [opener.open(payload) for payload in payloads]
-    real = [envelope.inner for envelope in opened if envelope.real]
-    assert 5 < len(real) < 55
-    reports = open_reports(real, context=context, analyzer_private_key=sealed.analyzer)
-    assert [len(report) for report in reports] == [size] * len(real)
-
-
 def test_a_client_that_pinned_a_mixer_sends_nothing_unsealed(sealed: _Sealed) -> None:
     refusal = _answer(ShuffleMod(limits=GENEROUS), sealed.config, instruction(_spec(1.0)))
     assert refusal == ClientRefusal.UNSEALED
@@ -460,36 +425,6 @@ def test_no_promise_makes_a_client_compute_for_long(minimum: int) -> None:
     assert _answer(mod, {}, instruction(_spec(2.0), minimum=minimum)) is None
 
 
-def test_a_mixer_gives_out_no_fewer_than_clients_were_promised(sealed: _Sealed, tmp_path: Path) -> None:
-    """Also if its own minimum is smaller; and a server that tells it another number opens nothing."""
-    asked = instruction(_spec(1.0), analyzer_key=public_key_bytes(sealed.analyzer), minimum=4)
-    signers = [generate_signing_key() for _ in range(4)]
-    payloads = []
-    for place, signer in enumerate(signers):
-        write_private_key(tmp_path / f"{place}.pem", signer)
-        config = sealed.config | {"shuffle-signing-key-file": str(tmp_path / f"{place}.pem")}
-        payloads.append(payload_of(ask(grid_of(TRAIN, node_config=config), MODEL, asked)))
-
-    def mixed(envelopes: list[bytes], context: RoundContext) -> int:
-        state = tmp_path / os.urandom(4).hex()
-        SpentTokens.create(state, public_key=sealed.mixer.public.sealing)
-        enrolled = frozenset(public_key_bytes(signer) for signer in signers)
-        key = sealed.mixer
-        mixer = Mixer(key=key, enrolled=enrolled, minimum=2, state=state)
-        request = BatchRequest.of(
-            envelopes, context=context, analyzer_key=asked.analyzer_key, mixers=(key.public,)
-        )
-        return BatchSpool(f"{state}.batches", mixer=mixer).mix(request, envelopes)[0].count
-
-    context = context_of(asked, dim=4)
-    assert mixed(payloads, context) == 4
-    with pytest.raises(BatchRefused) as few:
-        mixed(payloads[:3], context)
-    assert few.value.code is Refusal.UNDER_MINIMUM
-    with pytest.raises(BatchRefused):
-        mixed(payloads[:3], replace(context, minimum=2))
-
-
 # -- when a reply leaves ------------------------------------------------------------------------------------
 
 
@@ -534,17 +469,7 @@ def _failing(message: Message, context: Context) -> Message:
 
 
 @pytest.mark.parametrize("train", [TRAIN, _failing, _never])
-def test_every_reply_leaves_at_its_time(
-    train: Callable[[Message, Context], Message], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answer, waited = _timed(train, monkeypatch)
-    _let_end()
-    assert waited == ["training", "training", "the time"]
-    assert len(payload_of(answer)) == _spec(400.0).report_bytes(dim=4) + 1
-
-
-@pytest.mark.parametrize("train", [TRAIN, _failing, _never])
-def test_a_reply_at_its_time_is_made_once(
+def test_every_reply_leaves_at_its_time_and_is_made_once(
     train: Callable[[Message, Context], Message], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a range proof it is most of a client's work: nothing is made that is then thrown away."""
@@ -557,10 +482,12 @@ def test_a_reply_at_its_time_is_made_once(
 
     monkeypatch.setattr(mod_module._Task, "payload", counted)
     _END.clear()
-    answer, _ = _timed(train, monkeypatch)
+    answer, waited = _timed(train, monkeypatch)
     sent = list(payloads)
     _let_end()
     assert sent == [payload_of(answer)]
+    assert waited == ["training", "training", "the time"]
+    assert len(sent[0]) == _spec(400.0).report_bytes(dim=4) + 1
 
 
 def test_training_whose_reply_has_left_ends_and_counts_as_failed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -583,19 +510,3 @@ def test_training_whose_reply_has_left_ends_and_counts_as_failed(monkeypatch: py
     threads[0].join(timeout=600)
     assert not threads[0].is_alive()
     assert failed_share(grid.context(grid.get_node_ids()[0])) == 1
-
-
-def test_the_wait_is_until_the_request_and_the_time_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    now = [100.0]
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        now[0] += seconds
-
-    monkeypatch.setattr(mod_module.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(mod_module.time, "sleep", sleep)
-    mod_module._sleep(until=107.5)
-    assert slept == [7.5]
-    mod_module._sleep(until=101.0)
-    assert slept == [7.5]

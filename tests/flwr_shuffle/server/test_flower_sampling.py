@@ -121,7 +121,3 @@ def test_default_minimums_are_met_but_by_poor_draws():
         assert 2 <= least < 80
         assert binom.cdf(least - 1, 1000, 0.1) < 1e-4
         assert sampling.default_minimum(20) == 2
-
-
-def test_of_too_few_nodes_all_are_drawn():
-    assert sorted(FixedSize(len(NODES) + 1).draw(NODES)) == sorted(NODES)

@@ -585,15 +585,6 @@ def test_rounds_need_the_grid():
         shuffled().start(grid, record(MODEL))
 
 
-def test_a_round_that_came_to_no_end_is_charged():
-    strategy = shuffled()
-    grid = ShuffleGrid(grid_of(), stage=strategy.settings.stage)
-    strategy.configure_train(1, record(MODEL), _config(), grid)
-    assert strategy.accountant.num_rounds == 0
-    strategy.configure_train(1, record(MODEL), _config(), grid)
-    assert strategy.accountant.num_rounds == 1
-
-
 @pytest.mark.parametrize(
     ("options", "match"),
     [

@@ -31,7 +31,6 @@ from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.shuffler import (
     BatchRefused,
     BatchRequest,
-    MixedStatement,
     Mixer,
     Refusal,
     RoundContext,
@@ -479,22 +478,6 @@ def test_a_signed_batch_of_other_envelopes_of_the_round_is_refused(run: MixedRun
     assert refusal_of(run, run.answers(instruction), instruction) is Refusal.NOT_PROVEN
 
 
-def test_a_mix_node_of_an_older_version_is_named(run: MixedRun, caplog: pytest.LogCaptureFixture) -> None:
-    mixer = run.nodes[0]
-
-    def old(replies: list[Message]) -> list[Message]:
-        for reply in replies:
-            if reply.metadata.src_node_id == mixer:
-                reply.content = of_an_older_version({}, run, 0, mixer)
-        return replies
-
-    run.grid.receive = old
-    with pytest.raises(RuntimeError, match="no mix node"):
-        run.stage.open(run.grid)
-    assert f"node {mixer} says that it is a mix node of version 1 of messages" in caplog.text
-    assert "install the same shuffle-plugins" in caplog.text
-
-
 def test_a_server_of_an_older_version_is_told_so(run: MixedRun, caplog: pytest.LogCaptureFixture) -> None:
     old = RecordDict({SERVICE_KEY: ConfigRecord({"version": 1, "run": "r", "envelopes": [b"x"]})})
     (reply,) = run.grid.send_and_receive([Message(old, run.nodes[0], Role.MIXER.work)])
@@ -637,40 +620,11 @@ REQUEST = BatchRequest.of(
     mixers=(Signer.key.public,),
 )
 PUT = MixMessage(request=REQUEST, first=0, items=[bytes([i]) * SIZE_OF_ITEMS for i in range(4)], most=2)
-TAKE = MixMessage(request=REQUEST, first=1, most=2)
-ITEMS = [bytes([i]) * REQUEST.output_size for i in range(2)]
-REFUSED = BatchRefused(Refusal.UNDER_MINIMUM, {0: Refusal.DUPLICATE})
-
-
-def said_of(request: BatchRequest, **changes: Any) -> MixedStatement:
-    """What a mixer says of a batch, signed."""
-    values = {"answered": 3, "rejected": {2: Refusal.UNREADABLE}, "count": 2}
-    outputs = items_digest(ITEMS, size=REQUEST.output_size)
-    said = MixedStatement(**{"request": request.digest(), "outputs": outputs, **values, **changes})
-    return replace(said, signature=MIXER.sign(request.statement(said)))
-
-
-SAID = said_of(REQUEST)
-TOKEN = REQUEST.context.token
-ANSWERS = {
-    "batch": Answer(token=TOKEN, said=SAID, items=ITEMS),
-    "refused": declined(REFUSED, request=PUT, service=MIXER),
-}
 
 
 def read(answer: Answer, *, message: MixMessage = PUT, **changes: Any) -> Answer:
     """What a server with another request makes of an answer."""
     return replace(message, request=replace(message.request, **changes)).read(answer.to_content())
-
-
-def test_answers_are_read() -> None:
-    assert read(ANSWERS["batch"]) == ANSWERS["batch"]
-    part, done = Answer(token=TOKEN, items=ITEMS), Answer(token=TOKEN)
-    assert read(part, message=TAKE) == part
-    assert read(done, message=replace(PUT, items=PUT.items[:2])) == done
-    with pytest.raises(BatchRefused) as refused:
-        read(ANSWERS["refused"])
-    assert (refused.value.code, refused.value.rejected) == (REFUSED.code, REFUSED.rejected)
 
 
 def test_a_role_is_signed_for_one_question_of_one_node() -> None:
@@ -682,52 +636,11 @@ def test_a_role_is_signed_for_one_question_of_one_node() -> None:
         assert not role.holds(**{**told, **change})
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"answered": 2},
-        {"answered": 4, "rejected": {}, "count": 5},
-        {"rejected": {4: Refusal.UNREADABLE}},
-    ],
-    ids=str,
-)
-def test_counts_that_do_not_add_up_are_refused_even_if_signed(change: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="as many good and bad"):
-        read(Answer(token=TOKEN, said=said_of(REQUEST, **change), items=ITEMS))
-
-
 @pytest.mark.parametrize("position", [4, -1])
 def test_an_envelope_that_was_not_sent_is_not_dropped(position: int) -> None:
     refused = BatchRefused(Refusal.UNDER_MINIMUM, {position: Refusal.UNREADABLE})
     with pytest.raises(ValueError, match="that was not sent"):
         read(declined(refused, request=PUT, service=MIXER))
-
-
-@pytest.mark.parametrize("kind", ANSWERS)
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"inputs": bytes(32)},
-        {"minimum": 3},
-        {"analyzer_key": bytes(31) + b"x"},
-        {"mixers": (generate_service_key().public,)},
-        {"context": replace(REQUEST.context, run="other")},
-        {"context": replace(REQUEST.context, token=b"x" * 16)},
-    ],
-    ids=lambda change: next(iter(change)),
-)
-def test_an_answer_is_bound_to_its_request_and_its_mixer(kind: str, change: dict[str, Any]) -> None:
-    with pytest.raises(BatchRefused) as refused:
-        read(ANSWERS[kind], **change)
-    other_round = change.get("context", REQUEST.context).token != TOKEN
-    assert refused.value.code is (Refusal.WRONG_ROUND if other_round else Refusal.NOT_PROVEN)
-
-
-@pytest.mark.parametrize("items", [[bytes(50)], [bytes(50)] * 3])
-def test_as_many_items_come_as_were_asked_for(items: list[bytes]) -> None:
-    with pytest.raises(BatchRefused) as refused:
-        read(Answer(token=TOKEN, items=items), message=TAKE)
-    assert refused.value.code is Refusal.NOT_PROVEN
 
 
 def test_the_mix_node_keeps_nothing_in_the_runs_state(run: MixedRun) -> None:

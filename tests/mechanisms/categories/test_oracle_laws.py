@@ -90,17 +90,6 @@ def test_blanket_is_that_of_the_law(case, epsilon):
     assert best >= own.outside * (1 - 1e-6)
 
 
-@pytest.mark.parametrize("dim", [2, 3, 6, 16])
-@pytest.mark.parametrize("name", ["rappor", "oue"])
-def test_unary_blanket_of_two_categories_says_as_much_as_is_differing(name, dim):
-    mechanism = get(name, local_epsilon=1.2, dim=2)
-    chances = law(mechanism)[1].exp()
-    assert float(chances[0][(chances[1] > chances[0] * 1.01)].sum()) == pytest.approx(
-        mechanism.blanket().differing, rel=1e-9
-    )
-    assert get(name, local_epsilon=1.2, dim=dim).blanket().differing == mechanism.blanket().differing
-
-
 @pytest.mark.parametrize("buckets", [2, 4, 6, 9])
 def test_hash_values_of_three_categories_are_independent(buckets):
     mechanism = get("local-hashing", local_epsilon=1.0, dim=8, buckets=buckets)

@@ -8,7 +8,7 @@ from thinning import first_fast
 
 from shuffle_plugins.core import Field, Reports
 from shuffle_plugins.mechanisms import get
-from shuffle_plugins.mechanisms.categories.subsets import (
+from shuffle_plugins.mechanisms.oracles import (
     elements_through,
     flags_through,
     rank,

@@ -15,7 +15,7 @@ from shuffle_plugins.accounting.pairs.reports import information
 from shuffle_plugins.accounting.pairs.shuffle import alike_pair
 from shuffle_plugins.accounting.pairs.slots import SlotPair, slot_losses, slot_losses_from_below
 from shuffle_plugins.mechanisms import get
-from shuffle_plugins.mechanisms.noise.additive_law import (
+from shuffle_plugins.mechanisms.noise_law import (
     discrete_gaussian_instance,
     discrete_laplace_blanket,
     gaussian_blanket,

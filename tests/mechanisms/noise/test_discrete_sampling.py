@@ -9,8 +9,8 @@ import pytest
 import torch
 from scipy import stats
 
-from shuffle_plugins.mechanisms.noise import discrete_sampling
-from shuffle_plugins.mechanisms.noise.discrete_sampling import (
+from shuffle_plugins.mechanisms import discrete_sampling
+from shuffle_plugins.mechanisms.discrete_sampling import (
     MAX_SCALE,
     MAX_SIGMA,
     bernoulli_exp,

@@ -8,13 +8,17 @@ from scipy import special
 
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.mechanisms import get
-from shuffle_plugins.mechanisms.privunit.blanket_mixed import blanket_mixed_blanket, mixed_half_spaces
-from shuffle_plugins.mechanisms.privunit.half_spaces import HalfSpaceParameters
+from shuffle_plugins.mechanisms.half_spaces import (
+    blanket_mixed_blanket,
+    half_spaces,
+    mixed_half_spaces,
+)
+from shuffle_plugins.mechanisms.privunit import StepDensity
 
 EPSILONS = [1e-6, 0.5, 2.0, 8.0, 60.0, 500.0]
 
 
-def density(p: HalfSpaceParameters, inner: np.ndarray) -> np.ndarray:
+def density(p: StepDensity, inner: np.ndarray) -> np.ndarray:
     """Of a report with that inner product with the direction, over N(0, I)."""
     inside = sum(
         share / tail * (inner >= s) for share, tail, s in zip(p.shares, p.tails, p.thresholds, strict=True)
@@ -71,7 +75,7 @@ def test_the_blanket_is_the_law_of_two_opposite_records(epsilon):
     assert own.mass == pytest.approx(p.plain_probability, rel=1e-9)
 
 
-def told(p: HalfSpaceParameters, *places: float, draws: np.ndarray) -> tuple[float, float]:
+def told(p: StepDensity, *places: float, draws: np.ndarray) -> tuple[float, float]:
     """Σ (R_x − R_x')²/R_z for x, x' and z at these angles in a plane, and its standard error."""
     along = [density(p, draws[0] * math.cos(a) + draws[1] * math.sin(a)) for a in places]
     values = (along[0] - along[1]) ** 2 / along[2]
@@ -111,7 +115,7 @@ def test_after_shuffling_it_has_a_sixth_less_variance_than_privunit_at_equal_eps
 def test_thresholds_rise_and_are_in_range():
     for thresholds in ((), (1.0, 1.0), (2.0, 1.0), (-0.1,), (40.0,)):
         with pytest.raises(ValueError, match="threshold"):
-            HalfSpaceParameters.at(*thresholds, local_epsilon=1.0, dim=3)
+            half_spaces(*thresholds, local_epsilon=1.0, dim=3)
 
 
 @pytest.mark.parametrize("name", ["blanket-mixed-gaussian", "privunit"])

@@ -9,8 +9,7 @@ from scipy import special, stats
 
 from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms import get
-from shuffle_plugins.mechanisms.privunit.privunit_reports import Draws, dense_reports
-from shuffle_plugins.mechanisms.privunit.privunit_sum import ChunkedSum
+from shuffle_plugins.mechanisms.privunit import sum_of_units
 from shuffle_plugins.randomness import SeededRandomness
 
 DIM = 12
@@ -19,7 +18,7 @@ P_VALUE = 1e-4
 
 def inner_product_cdf(a, *, parameters, share):
     """CDF of ⟨V, x/‖x‖⟩ when the cap is around +x with probability ``share``, else around -x."""
-    d, s, c = parameters.dim, parameters.cap_measure, parameters.uniform_probability
+    d, s, c = parameters.dim, parameters.tails[0], parameters.plain_probability
     below = 0.5 + 0.5 * np.sign(a) * special.betainc(0.5, (d - 1) / 2, a * a)
     upper_cap = np.clip(1 - (1 - below) / s, 0, 1)
     lower_cap = np.clip(below / s, 0, 1)
@@ -104,7 +103,7 @@ def fixed_draws(rows, *, uniform_share=0.3, seed=5):
     generator = torch.Generator().manual_seed(seed)
     along = torch.rand(len(rows), generator=generator, dtype=torch.float64) * 1.6 - 0.8
     uniform = torch.rand(len(rows), generator=generator) < uniform_share
-    return Draws(along=along, uniform=uniform | (rows.norm(dim=1) == 0))
+    return {"along": along, "plain": uniform | (rows.norm(dim=1) == 0)}
 
 
 @cache
@@ -113,17 +112,20 @@ def shortcut_sums(make, *, chunk):
     rows, source = make(), SeededRandomness(6)
     draws = fixed_draws(rows)
     batch = Rows([rows[:, :5], rows[:, 5:]])
-    norms = ChunkedSum(batch, chunk=chunk).norms()
+    norms = batch.l2_norm()
     return torch.stack(
-        [ChunkedSum(batch, chunk=chunk).sample(norms, draws=draws, randomness=source) for _ in range(600)]
-    ).double()
+        [sum_of_units(batch, norms, **draws, chunk=chunk, randomness=source) for _ in range(600)]
+    )
 
 
 def literal_sums(rows, draws, *, count, seed=7):
-    repeated = Draws(along=draws.along.repeat(count), uniform=draws.uniform.repeat(count))
-    many = rows.repeat(count, 1)
-    vectors = dense_reports(Rows(many), many.norm(dim=1), draws=repeated, randomness=SeededRandomness(seed))
-    return vectors.reshape(count, len(rows), rows.shape[1]).double().sum(dim=1)
+    leaning, along = (~draws["plain"]).unsqueeze(1), draws["along"].unsqueeze(1)
+    directions = torch.nn.functional.normalize(rows.double(), dim=1) * leaning
+    normals = SeededRandomness(seed).normal((count, *rows.shape), dtype=torch.float64)
+    across = normals - (normals * directions).sum(dim=2, keepdim=True) * directions
+    across = torch.nn.functional.normalize(across, dim=2)
+    along = along * leaning
+    return (along * directions + (1 - along.square()).sqrt() * across).sum(dim=1)
 
 
 def statistics_of(sums, rows):
@@ -165,8 +167,8 @@ def test_the_shortcut_has_the_exact_mean_and_covariance(make, chunk):
     mean = torch.zeros(DIM, dtype=torch.float64)
     covariance = torch.zeros(DIM, DIM, dtype=torch.float64)
     identity = torch.eye(DIM, dtype=torch.float64)
-    for u, a, uniform in zip(directions, draws.along, draws.uniform, strict=True):
-        if uniform:
+    for u, a, plain in zip(directions, draws["along"], draws["plain"], strict=True):
+        if plain:
             covariance += identity / DIM
         else:
             mean += a * u
@@ -178,15 +180,20 @@ def test_the_shortcut_has_the_exact_mean_and_covariance(make, chunk):
     assert float(errors.abs().max()) < 5
 
 
+def added(rows, along, *, chunk):
+    """The sum of reports that all lean, by these inner products."""
+    batch, plain = Rows(rows), torch.zeros(len(rows), dtype=torch.bool)
+    source = SeededRandomness(8)
+    return sum_of_units(batch, batch.l2_norm(), along=along, plain=plain, chunk=chunk, randomness=source)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("dim", [2, 12, 5_000])
 def test_one_client_has_exactly_its_norm_and_inner_product(dim, dtype):
     row = torch.linspace(-1, 2, dim, dtype=dtype).unsqueeze(0)
     tolerance = 2e-6 if dtype == torch.float32 else 1e-12
     for along in (-1.0, -0.2, 0.0, 0.7, 1.0):
-        draws = Draws(along=torch.tensor([along], dtype=torch.float64), uniform=torch.tensor([False]))
-        chunked = ChunkedSum(Rows(row), chunk=1)
-        total = chunked.sample(chunked.norms(), draws=draws, randomness=SeededRandomness(8))
+        total = added(row, torch.tensor([along], dtype=torch.float64), chunk=1)
         assert float(total.norm()) == pytest.approx(1, abs=tolerance)
         assert float(total @ row[0].double() / row[0].double().norm()) == pytest.approx(along, abs=tolerance)
 
@@ -196,23 +203,16 @@ def test_equal_directions_add_up_their_inner_products_at_any_scale(scale):
     """Every report is orthogonal to the common direction but for its own part along it."""
     direction = torch.linspace(-1, 2, 200)
     rows = torch.outer(torch.tensor([1.0, 2.0, 0.5, 3.0, 1.0, 7.0]) * scale, direction)
-    draws = Draws(along=torch.linspace(-0.5, 0.9, 6).double(), uniform=torch.zeros(6, dtype=torch.bool))
-    chunked = ChunkedSum(Rows(rows), chunk=6)
-    norms = chunked.norms()
-    assert torch.allclose(norms / scale, torch.tensor([1.0, 2, 0.5, 3, 1, 7]) * direction.norm(), rtol=1e-5)
-    total = chunked.sample(norms, draws=draws, randomness=SeededRandomness(9))
-    along = total @ direction.double() / direction.double().norm()
-    assert float(along) == pytest.approx(float(draws.along.sum()), abs=1e-4)
+    along = torch.linspace(-0.5, 0.9, 6).double()
+    found = added(rows, along, chunk=6) @ direction.double() / direction.double().norm()
+    assert float(found) == pytest.approx(float(along.sum()), abs=1e-4)
 
 
 def test_reports_without_a_random_part_are_added_exactly():
     rows = generic_rows().double()
     signs = torch.tensor([1.0, -1, 1, 1, -1, -1, 1, -1, 1]).double()
-    draws = Draws(along=signs, uniform=torch.zeros(9, dtype=torch.bool))
-    chunked = ChunkedSum(Rows(rows), chunk=4)
-    total = chunked.sample(chunked.norms(), draws=draws, randomness=SeededRandomness(1))
     expected = (torch.nn.functional.normalize(rows, dim=1) * signs.unsqueeze(1)).sum(dim=0)
-    torch.testing.assert_close(total, expected)
+    torch.testing.assert_close(added(rows, signs, chunk=4), expected)
 
 
 def test_the_sum_of_a_large_batch_has_the_right_length():

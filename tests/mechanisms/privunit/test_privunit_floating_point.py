@@ -51,7 +51,7 @@ def axis_row(dim):
 @pytest.mark.parametrize("dim", [64, 512])
 def test_reports_show_no_grid_whether_uniform_or_leaning(dim):
     mechanism = get("privunit", local_epsilon=30.0, dim=dim)
-    assert mechanism.parameters.uniform_probability < 0.05
+    assert mechanism.parameters.plain_probability < 0.05
     half, found, excess = dim // 2, {}, {}
     for seed, (kind, row) in enumerate(
         {"uniform": torch.zeros(1, dim), "leaning": generic_row(dim), "axis": axis_row(dim)}.items()

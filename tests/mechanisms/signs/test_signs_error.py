@@ -9,8 +9,8 @@ import torch
 from thinning import first_fast
 
 from shuffle_plugins.mechanisms import get
-from shuffle_plugins.mechanisms.signs.bit_planes import best_plan, budgets, plane_weights
-from shuffle_plugins.mechanisms.signs.coordinate_blocks import CoordinateBlocks
+from shuffle_plugins.mechanisms.bit_planes import best_plan, budgets, plane_weights
+from shuffle_plugins.mechanisms.sign_patterns import CoordinateBlocks
 from shuffle_plugins.randomness import SeededRandomness
 
 FIGURE = {1.0: (1.25, 2.06, 2.90), 4.0: (0.313, 0.188, 0.196), 8.0: (0.266, 0.094, 0.061, 0.060)}

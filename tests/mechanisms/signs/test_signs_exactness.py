@@ -8,15 +8,14 @@ import pytest
 import torch
 
 from shuffle_plugins.mechanisms import get
-from shuffle_plugins.mechanisms.signs.bit_planes import (
+from shuffle_plugins.mechanisms.bit_planes import (
     BitPlanes,
     SampledPlan,
     budgets,
     plane_value,
     plane_weights,
 )
-from shuffle_plugins.mechanisms.signs.randomized_response import Constants, split_budget
-from shuffle_plugins.mechanisms.signs.sign_patterns import cap_parameters
+from shuffle_plugins.mechanisms.sign_patterns import Constants, cap_parameters, split_budget
 
 WHOLE = 1 << 62
 EPSILONS = [1e-4, 1.5, 8.0, 50.0]

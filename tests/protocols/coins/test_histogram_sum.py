@@ -118,13 +118,3 @@ def test_what_malicious_clients_send_is_bounded_or_set_aside():
     assert histogram.refused == protocol.messages_per_client
     without = protocol.estimate(protocol.total(counts.narrow(1, 4)), reports=3)
     assert torch.equal(histogram.counts, without.counts)
-
-
-def test_a_million_clients_over_a_hundred_thousand_categories():
-    clients, categories = 1_000_000, 100_000
-    protocol = HistogramSum(categories=categories, cohort=clients, levels=400, coins=4)
-    x = torch.arange(clients) % 1_000
-    histogram = protocol.randomize_histogram(x, randomness=SeededRandomness(0))
-    noise = histogram.counts - torch.bincount(x, minlength=categories)
-    assert float(noise.var()) == pytest.approx(protocol.noise_variance, rel=0.05)
-    assert float(noise.abs().max()) <= clients * protocol.largest_error(confidence=0.9999)

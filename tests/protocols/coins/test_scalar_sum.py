@@ -106,16 +106,6 @@ def test_a_target_so_loose_that_no_epsilon_is_known_for_so_little_noise_gets_mor
     assert 1.0 < accountant.epsilon(delta).upper <= epsilon
 
 
-@pytest.mark.slow
-def test_a_large_share_of_delta_for_coins_is_made_up_for_by_noise():
-    # 1e6 steps leave about half of δ for the noise.
-    epsilon, delta, steps = 3.0, 1e-8, 10**6
-    found = ScalarSum.calibrated(cohort=100, epsilon=epsilon, delta=delta, num_steps=steps)
-    accountant = ShuffleAccountant()
-    accountant.step(found.round(), num_steps=steps)
-    assert accountant.epsilon(delta, lower=False).upper <= epsilon
-
-
 def test_dishonest_clients_that_tell_whether_they_were_drawn_are_charged_for() -> None:
     """Two of forty are drawn, half are honest; the others say so if drawn. Exactly, over both cohorts."""
     population, cohort, honest, epsilon = 40, 2, 20, 0.01

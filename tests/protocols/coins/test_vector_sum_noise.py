@@ -8,7 +8,7 @@ import pytest
 from thinning import first_fast
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.accounting.pairs.gaussian_cover import covering_deviation, gaussian_cover
+from shuffle_plugins.accounting.pairs.noise import covering_deviation, gaussian_cover
 from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.protocols.coins import _close_trials, _fewest_coins
 from shuffle_plugins.protocols.lattices import FixedPoint

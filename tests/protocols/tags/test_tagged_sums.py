@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.core import Reports
-from shuffle_plugins.mechanisms.signs.bit_planes import SampledPlan, plane_value, plane_weights
+from shuffle_plugins.mechanisms.bit_planes import SampledPlan, plane_value, plane_weights
 from shuffle_plugins.protocols import BallSum, BinarySum, CubeSum, VectorSum, published
 from shuffle_plugins.protocols.tags import _level_epsilons
 from shuffle_plugins.randomness import SeededRandomness
@@ -31,20 +31,6 @@ def cube(clients: int, dim: int) -> Tensor:
 
 
 # ---- what it computes --------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_the_variance_of_binary_vectors_is_the_same_for_all_and_exact() -> None:
-    protocol = BinarySum(dim=5, cohort=40, budget=6.0, samples=2)
-    source = SeededRandomness(6)
-    for x in (torch.zeros(40, 5), torch.ones(40, 5), binary(40, 5).float()):
-        errors = torch.stack(
-            [protocol.randomize_sum(x, randomness=source) - x.sum(dim=0) for _ in range(800)]
-        )
-        each = errors.double().square().sum(dim=1)
-        assert float(each.mean()) == pytest.approx(
-            protocol.worst_variance, abs=5 * float(each.std()) / math.sqrt(800)
-        )
 
 
 def test_the_variance_of_a_cube_is_attained() -> None:
@@ -184,7 +170,7 @@ def test_messages_of_malicious_clients_are_set_aside_or_move_one_sign_each() -> 
     assert protocol.surplus(protocol.tally(flood)) == 4
     moved = (protocol.estimate(counted, reports=3) - protocol.estimate(before, reports=2)).abs()
     largest = 3 * protocol.planes.weights[0] / protocol.planes.thresholds[0].gain
-    assert 0 < float(moved.max()) <= largest
+    assert 0 < float(moved.max()) <= largest * (1 + 1e-9)
 
 
 def test_bits_are_bits_and_long_rows_are_brought_in() -> None:
@@ -194,13 +180,6 @@ def test_bits_are_bits_and_long_rows_are_brought_in() -> None:
     assert torch.allclose(loud.randomize_sum(torch.tensor([[40.0], [3.0]])), torch.tensor([1.0]))
     ball_sum = BallSum(dim=1, cohort=2, budget=200.0, samples=1, frame="rotation", radius=0.5)
     assert torch.allclose(ball_sum.randomize_sum(torch.tensor([[40.0], [3.0]])), torch.tensor([1.0]))
-
-
-def test_two_clients_can_be_calibrated_for() -> None:
-    protocol = CubeSum.calibrated(dim=1, cohort=2, epsilon=EPSILON, delta=DELTA)
-    accountant = ShuffleAccountant()
-    accountant.step(protocol.round())
-    assert 0.9 < accountant.epsilon(DELTA, lower=False).upper <= 1.0
 
 
 def test_bits_are_counted() -> None:

@@ -112,8 +112,7 @@ def _mixed(config) -> dict[str, Any]:
     stage = PausingStage(
         mixer_public_key=str(config["mixer-public-key"]),
         analyzer_private_key=analyzer_key,
-        poll_interval=0.3,
-        answer_timeout=20,
+        waiting=Waiting(poll_interval=0.3, answer_timeout=20),
         exclude_after=2,
     )
     return ROUND | {

@@ -1,0 +1,729 @@
+"""Vectors of [-1, 1] as bit planes, sampled, flipped and decoded; and the mechanisms that send them.
+
+Each level is a sign per sampled coordinate, of a gain that is best for it: ``docs/proofs/mechanisms.md``, 2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from shuffle_plugins.accounting import Atoms, Blanket, InformationBound, diluted, most_telling, product_atoms
+from shuffle_plugins.compressors import Rotation
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.mechanisms.coefficients import (
+    CLIENTS,
+    FAILURE,
+    CoefficientRandomizer,
+    Coordinates,
+    Frame,
+    NumberRandomizer,
+    Oversized,
+    aligned_records,
+    flat_lean,
+)
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES, Norm
+from shuffle_plugins.mechanisms.sign_patterns import (
+    LOUDEST_EXACT,
+    Constants,
+    CoordinateBlocks,
+    SignThresholds,
+    cap_blanket,
+    plus_thresholds,
+    split_budget,
+    spread_information,
+)
+from shuffle_plugins.randomness import PROBABILITY_BITS, WHOLE, Randomness
+
+MAX_LEVELS = 32
+
+CERTAIN = ((1.0, 1.0),)
+"""A record all of whose numbers are as large as can be."""
+
+NEXT_TO_NOTHING = 2.0**-10
+"""Of the largest numbers, small ones of which all signs but the first are alike; far above rounding."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledPlan:
+    """How a vector is sampled: m = ``levels`` bit planes, s = ``samples`` coordinates of each."""
+
+    levels: int
+    samples: int
+
+
+def plane_weights(levels: int) -> tuple[float, ...]:
+    """W_k of each level: 1/2, 1/4, …, and twice the last power once more; 1 for one level."""
+    return (*(2.0**-k for k in range(1, levels)), 2.0 ** -(levels - 1))
+
+
+def budgets(
+    levels: int, *, per_place: float | NDArray[np.float64], constants: Constants = Constants.EXACT
+) -> NDArray[np.float64]:
+    """Budgets of one sign of each level, which add up to ``per_place`` = ε0/samples.
+
+    Shape (levels,), or (levels, plans) for as many values. The thesis's are proportional to W^(2/3).
+    """
+    total = np.asarray(per_place, dtype=np.float64)
+    weights = np.array(plane_weights(levels)).reshape(-1, *[1] * total.ndim)
+    printed: NDArray[np.float64] = total * weights ** (2 / 3) / np.sum(weights ** (2 / 3))
+    if constants is Constants.THESIS or levels == 1:
+        return printed
+    log_squares = 2 * np.log(weights)
+    low, high = log_squares.min() + _log_slope(total), _log_slope(total / levels)
+    for _ in range(60):  # halvings, to float64's digits
+        middle = (low + high) / 2
+        too_much = _budget_of_log_slope(middle - log_squares).sum(axis=0) > total
+        low, high = np.where(too_much, middle, low), np.where(too_much, high, middle)
+    filled = _budget_of_log_slope(high - log_squares)
+    exactly: NDArray[np.float64] = filled * (total / filled.sum(axis=0))
+    return exactly
+
+
+def _log_slope(budget: NDArray[np.float64]) -> NDArray[np.float64]:
+    """log(cosh(v/2) / sinh³(v/2)), minus the derivative of 1/tanh²(v/2)."""
+    half = budget / 2
+    decay = -np.expm1(-2 * half)
+    slope: NDArray[np.float64] = 2 * math.log(2) - 2 * half + np.log1p(np.exp(-2 * half)) - 3 * np.log(decay)
+    return slope
+
+
+def _budget_of_log_slope(log_slope: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Inverse of :func:`_log_slope`. With t = 1/tanh(v/2) = 1 + u the slope is u(u + 1)(u + 2).
+
+    Newton's method from above: the polynomial is increasing and convex.
+    """
+    u = np.exp(np.minimum(log_slope - math.log(2), log_slope / 3))
+    slope = np.exp(log_slope)
+    for _ in range(8):  # to float64's digits
+        u = u - (u * (u + 1) * (u + 2) - slope) / (3 * u * u + 6 * u + 2)
+    budget: NDArray[np.float64] = np.log1p(2 / u)
+    return budget
+
+
+def best_plan(
+    *,
+    local_epsilon: float,
+    dim: int,
+    levels: int | None = None,
+    samples: int | None = None,
+    constants: Constants = Constants.EXACT,
+) -> SampledPlan:
+    """The plan of least worst variance; what is given is kept. Ties go to fewer bits."""
+    if levels is not None:
+        checks.whole("levels", levels, at_most=MAX_LEVELS)
+    if samples is not None:
+        checks.whole("samples", samples, at_most=dim)
+    return _best_plan(local_epsilon, dim, levels, samples, Constants(constants))
+
+
+@lru_cache(maxsize=1024)
+def _best_plan(
+    local_epsilon: float, dim: int, levels: int | None, samples: int | None, constants: Constants
+) -> SampledPlan:
+    counts = (
+        np.arange(1, min(dim, math.ceil(local_epsilon) + 1) + 1) if samples is None else np.array([samples])
+    )
+    best, plan, since = math.inf, SampledPlan(levels=1, samples=1), 0
+    for m in range(1, MAX_LEVELS + 1) if levels is None else (levels,):
+        worst = _worst_variances(local_epsilon, dim, m, counts, constants)
+        at = int(worst.argmin())
+        since += 1
+        if worst[at] < best * (1 - 1e-9):
+            best, plan, since = float(worst[at]), SampledPlan(levels=m, samples=int(counts[at])), 0
+        if since == 2:  # levels without gain
+            break
+    return plan
+
+
+def _worst_variances(
+    local_epsilon: float, dim: int, levels: int, counts: NDArray[np.int64], constants: Constants
+) -> NDArray[np.float64]:
+    short, longer = dim // counts, dim % counts
+    lengths = ((longer, short + 1), (counts - longer, short))
+    spent = budgets(levels, per_place=local_epsilon / counts, constants=constants)
+    total = np.zeros(len(counts))
+    for k, weight in enumerate(plane_weights(levels)):
+        half = spent[k] / 2
+        noise = 1 / np.sinh(half) ** 2 if constants is Constants.EXACT else 1 / half**2
+        for blocks, length in lengths:
+            excess = worst_excess(length, last=k == levels - 1, constants=constants)
+            total += weight**2 * blocks * length * (length * noise + excess)
+    return total
+
+
+def worst_excess(length: NDArray[np.int64], *, last: bool, constants: Constants) -> NDArray[np.float64]:
+    r"""Largest variance of one coordinate of one plane in units of W², less length·(1/g² - 1).
+
+    It is :math:`b - w^2` for the value w in a block of length b, and :math:`2b(w + 1) - (w + 1)^2` with the
+    thesis's constants, which count what is not sampled as the low end.
+    """
+    b = length.astype(np.float64)
+    if constants is Constants.EXACT:
+        return b if last else b - 1
+    above = np.minimum(b, 2.0) if last else np.full_like(b, 2.0)
+    return 2 * b * above - above**2
+
+
+def sampled_blanket(
+    *,
+    local_epsilon: float,
+    plan: SampledPlan,
+    constants: Constants,
+    records: tuple[tuple[float, float], ...] = CERTAIN,
+    square: float = 1.0,
+) -> Blanket:
+    """Of one sign about a public place, or of several; those are bounded by what they tell together, too.
+
+    Args:
+        plan: how the vector is sampled.
+        constants: looser ones flip the sign more often, which is bounded by the exact ones.
+        records: of some records how large their numbers are, in (0, 1], and which share of them is so large;
+            the others are 0. Their opposites are records too.
+        square: the mean square of the numbers of a record, at most.
+    """
+    if plan.levels * plan.samples == 1:
+        sign = cap_blanket(local_epsilon=local_epsilon, signs=1, exact=True)
+        if records == CERTAIN and constants is Constants.EXACT:
+            return sign
+        instances = opposite_rows(local_epsilon, plan, constants, records=records)
+        bound = InformationBound.of_blanket(
+            local_epsilon=local_epsilon,
+            information=spread_information(local_epsilon=local_epsilon, signs=1, mean_square=square),
+            mass=sign.mass,
+        )
+        return replace(
+            sign, exact=False, instances=instances, information_bound=bound if square < 1 else None
+        )
+    instances = opposite_rows(local_epsilon, plan, constants, records=records)
+    several = replace(Blanket.generic(local_epsilon, exact=False), instances=instances).shared()
+    return replace(several, information_bound=_signs_information(local_epsilon, plan, constants))
+
+
+def _signs_information(
+    local_epsilon: float, plan: SampledPlan, constants: Constants
+) -> InformationBound | None:
+    """How much several signs, each flipped by itself, tell together: section 3d of the proofs."""
+    if local_epsilon > LOUDEST_EXACT:
+        return None
+    shares = budgets(plan.levels, per_place=local_epsilon / plan.samples, constants=constants)
+    spent = plan.samples * [float(share) for share in shares]
+    # of a sign flipped with probability p, q = 1 − p: q²/p + p²/q = e^v − 1 + e^−v
+    product = math.fsum(math.log1p(4 * math.sinh(v / 2) ** 2) for v in spent)
+    return InformationBound.of_blanket(
+        local_epsilon=local_epsilon,
+        information=math.expm1(product) * (1 + 1e-12),  # of rounding
+        mass=math.exp(math.fsum(math.log(2) - math.log1p(math.exp(v)) for v in spent)) / (1 + 1e-12),
+    )
+
+
+def opposite_rows(
+    local_epsilon: float,
+    plan: SampledPlan,
+    constants: Constants,
+    *,
+    records: tuple[tuple[float, float], ...] = CERTAIN,
+) -> tuple[Atoms, ...]:
+    """The instance of rows x and x' = −x, one of the records, that tells most, if it can be listed.
+
+    A sign is read as whether it is that of x. Everybody else holds x', or x in some of the numbers, or fair
+    signs, whichever tells most. For ``records`` see :func:`sampled_blanket`; several signs have records all
+    of whose numbers are one size.
+    """
+    if plan.levels * plan.samples > 16 or local_epsilon > LOUDEST_EXACT:
+        return ()
+    shares = budgets(plan.levels, per_place=local_epsilon / plan.samples, constants=constants)
+    thresholds = split_budget(
+        local_epsilon, shares=shares.tolist(), repeats=plan.samples, constants=constants
+    )
+    count = plan.levels * plan.samples
+    held = [[-1] * (count - i) + [other] * i for other in (1, 0) for i in range(count + 1)]
+    if count == 1:
+        rows = records
+    else:
+        # Numbers next to nothing have certain signs in all levels: they are on the edge of both halves.
+        small = [size * NEXT_TO_NOTHING for size, _ in records if plan.levels > 1]
+        rows = tuple((size, 1.0) for size in (*(size for size, share in records if share == 1), *small))
+    candidates = []
+    for size, share in rows:
+        leans = plane_leans(size, levels=plan.levels)
+        likely = [(1 + t.gain * lean) / 2 for t, lean in zip(thresholds, leans, strict=True)] * plan.samples
+        candidates += [diluted(product_atoms(likely=likely, held=each), share) for each in held]
+    return (most_telling(candidates),)
+
+
+def plane_leans(value: float, *, levels: int) -> tuple[float, ...]:
+    """How large, at least, what each level sends of the numbers ±value is; of opposite signs."""
+    sizes = [abs(plane_mean(value, level=k, levels=levels)) for k in range(levels)]
+    if value < 1:  # numbers in single precision, of which the last level magnifies the rounding
+        sizes[-1] = max(sizes[-1] - 1e-6 * 2.0**levels, 0.0)
+    return tuple(sizes)
+
+
+def plane_mean(value: float, *, level: int, levels: int) -> float:
+    """What one level sends of a number in [−1, 1]: a sign, or in the last level the rest."""
+    depth = min(level + 1, levels - 1)
+    scaled = (value + 1) * 2.0 ** (depth - 1)
+    whole = min(math.floor(scaled), (1 << depth) - 1)
+    return 2 * (scaled - whole if level == levels - 1 else whole % 2) - 1.0
+
+
+def plane_value(x: Tensor, *, level: int, levels: int) -> Tensor:
+    """What one level sends of each value of [-1, 1]: a sign ±1, or in the last the rest; float64.
+
+    With the weights of :func:`plane_weights`, x is the weighted sum over levels 0, …, levels - 1. The value 1
+    has all signs +1.
+    """
+    depth = min(level + 1, levels - 1)
+    scaled = (x.double().clamp(-1, 1) + 1) * 2.0 ** (depth - 1)
+    whole = scaled.floor().clamp_(max=2.0**depth - 1)
+    return (scaled - whole if level == levels - 1 else whole.remainder_(2)) * 2 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class BitPlanes:
+    """m levels of s sampled coordinates each, every one a flipped sign.
+
+    Attributes:
+        dim: length of a vector.
+        plan: numbers of levels and samples.
+        thresholds: sign thresholds of each level.
+        constants: whose constants.
+        blocks: the blocks that coordinates are drawn from.
+        weights: weight of each level.
+    """
+
+    dim: int
+    plan: SampledPlan
+    thresholds: tuple[SignThresholds, ...]
+    constants: Constants = Constants.EXACT
+    blocks: CoordinateBlocks = field(init=False)
+    weights: tuple[float, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if len(self.thresholds) != self.plan.levels:
+            raise ValueError(f"{self.plan.levels} levels need as many thresholds, got {len(self.thresholds)}")
+        object.__setattr__(self, "blocks", CoordinateBlocks(dim=self.dim, count=self.plan.samples))
+        object.__setattr__(self, "weights", plane_weights(self.plan.levels))
+
+    @classmethod
+    def within(
+        cls, local_epsilon: float, *, dim: int, plan: SampledPlan, constants: Constants = Constants.EXACT
+    ) -> Self:
+        """Signs whose costs add up to at most ε0, shared out so that the worst variance is least."""
+        levels, samples = plan.levels, plan.samples
+        shares = budgets(levels, per_place=local_epsilon / samples, constants=constants)
+        thresholds = split_budget(local_epsilon, shares=shares.tolist(), repeats=samples, constants=constants)
+        return cls(dim=dim, plan=plan, thresholds=thresholds, constants=constants)
+
+    @property
+    def messages(self) -> int:
+        """How many signs one report carries."""
+        return self.plan.levels * self.plan.samples
+
+    @property
+    def noises(self) -> tuple[float, ...]:
+        """1/gain² - 1 of each level, free of cancellation."""
+        return tuple(4 * t.low * t.high / (t.high - t.low) ** 2 for t in self.thresholds)
+
+    @property
+    def worst_variance(self) -> float:
+        """Largest variance over [-1, 1]^dim, attained."""
+        short, longer = divmod(self.dim, self.plan.samples)
+        lengths = np.repeat([short + 1, short], [longer, self.plan.samples - longer])
+        total = 0.0
+        for level, (weight, noise) in enumerate(zip(self.weights, self.noises, strict=True)):
+            last = level == self.plan.levels - 1
+            excess = worst_excess(lengths, last=last, constants=self.constants)
+            total += weight**2 * float(np.sum(lengths * (lengths * noise + excess)))
+        return total
+
+    @property
+    def worst_second_moment(self) -> float:
+        """Largest sum over coordinates of second moments of :meth:`moments`."""
+        extra = 1.0 if self.constants is Constants.EXACT else 4.0
+        squares = zip(self.weights, self.noises, strict=True)
+        return self.blocks.square_lengths * sum(weight**2 * (noise + extra) for weight, noise in squares)
+
+    def draw(self, clients: int, *, randomness: Randomness, device: torch.device) -> Tensor:
+        """Places within blocks, (clients, levels, samples) int64, independent of all data."""
+        return self.blocks.draw(clients, repeats=self.plan.levels, randomness=randomness, device=device)
+
+    def columns(self, places: Tensor) -> Tensor:
+        """Coordinates that places (..., samples) stand for."""
+        return places + self.blocks.starts().to(places.device)
+
+    def flip(self, values: Tensor, *, randomness: Randomness) -> Tensor:
+        """Bits (clients, levels, samples) for values in [-1, 1] of the sampled coordinates."""
+        plus = torch.empty(values.shape, dtype=torch.int64, device=values.device)
+        for level, thresholds in enumerate(self.thresholds):
+            plus[:, level] = plus_thresholds(self._sent(values, level), thresholds=thresholds)
+        return randomness.bernoulli(plus)
+
+    def _sent(self, values: Tensor, level: int) -> Tensor:
+        """What a level's signs (clients, samples) are about, for values (clients, levels, samples)."""
+        return plane_value(values[:, level], level=level, levels=self.plan.levels)
+
+    def _planes(self, x: Tensor) -> Iterator[tuple[float, float, Tensor]]:
+        """Weight, noise and plane of each level, for all coordinates."""
+        for level, (weight, noise) in enumerate(zip(self.weights, self.noises, strict=True)):
+            yield weight, noise, plane_value(x, level=level, levels=self.plan.levels)
+
+    @property
+    def layout(self) -> tuple[FieldLayout, ...]:
+        """The form of a report: places, unless blocks have one coordinate, and signs."""
+        signs = FieldLayout(1, self.messages)
+        bits = self.blocks.index_bits
+        return (FieldLayout(bits, self.messages), signs) if bits else (signs,)
+
+    def sent(self, places: Tensor, bits: Tensor) -> tuple[Tensor, ...]:
+        """The fields of reports of places and bits: bits alone where every block has one coordinate."""
+        return (places, bits) if self.blocks.index_bits else (bits,)
+
+    def parse(self, reports: Reports) -> tuple[Tensor, Tensor]:
+        """Coordinates and signs ±1 in reports of this layout, each (reports, levels, samples) int64.
+
+        Raises:
+            ValueError: if reports name a place that does not exist.
+        """
+        shape = (len(reports), self.plan.levels, self.plan.samples)
+        parts = [field.values.to(torch.int64).reshape(shape) for field in reports.fields]
+        bits = parts[-1]
+        places = parts[0] if len(parts) == 2 else torch.zeros_like(bits)
+        if bool(((places < 0) | (places >= self.blocks.lengths().to(places.device))).any()):
+            raise ValueError("a report names a coordinate outside its block")
+        if bits.numel() and not (int(bits.min()) >= 0 and int(bits.max()) <= 1):
+            raise ValueError("a sign takes one bit")
+        return self.columns(places), bits * 2 - 1
+
+    def sum(self, reports: Reports) -> Tensor:
+        """Unbiased estimate of the sum of vectors in [-1, 1], (dim,) float64.
+
+        Whole numbers are counted first, so neither order nor chunks change more than the last rounding.
+
+        Raises:
+            ValueError: as :meth:`parse`.
+        """
+        columns, signs = self.parse(reports)
+        total = self.estimate(self.count(columns, signs))
+        if self.constants is Constants.THESIS:
+            hits = self.count(columns, torch.ones_like(signs)).double()
+            weights = torch.tensor(self.weights, dtype=torch.float64, device=hits.device)
+            missed = (hits * weights.unsqueeze(1)).sum(dim=0)
+            total += missed * self.blocks.lengths_by_coordinate().to(total.device) - len(reports)
+        return total
+
+    def estimate(self, counts: Tensor) -> Tensor:
+        """What signs added up, (levels, dim), say of the sum, (dim,) float64: unbiased, from the centre."""
+        scale = torch.tensor(
+            [w / t.gain for w, t in zip(self.weights, self.thresholds, strict=True)], dtype=torch.float64
+        )
+        total = (counts.double() * scale.to(counts.device).unsqueeze(1)).sum(dim=0)
+        return total * self.blocks.lengths_by_coordinate().to(total.device)
+
+    def count(self, columns: Tensor, values: Tensor) -> Tensor:
+        """Values (clients, levels, samples) added up at their columns, int64 (levels, dim)."""
+        levels = torch.arange(self.plan.levels, device=columns.device).view(1, -1, 1) * self.dim
+        counts = torch.zeros(self.plan.levels * self.dim, dtype=torch.int64, device=columns.device)
+        return counts.index_add_(0, (columns + levels).flatten(), values.flatten()).view(-1, self.dim)
+
+    def moments(self, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """For each level, mean and second moment of every coordinate of its estimate, (clients, dim) float64.
+
+        Within a block the coordinates of one estimate are never both non-zero; blocks and levels are
+        independent. The thesis's constant, -1 in every coordinate, is left out.
+
+        Args:
+            x: (clients, dim) in [-1, 1].
+        """
+        lengths = self.blocks.lengths_by_coordinate().to(x.device)
+        for weight, noise, plane in self._planes(x):
+            if self.constants is Constants.EXACT:
+                yield weight * plane, (weight**2 * (noise + 1) * lengths).expand_as(plane)
+            else:
+                above = plane + 1
+                yield weight * above, weight**2 * lengths * (noise + 2 * above)
+
+    def variance(self, x: Tensor) -> Tensor:
+        """E‖estimate - x‖² of each row of [-1, 1]^dim, (clients,) float64."""
+        total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        lengths = self.blocks.lengths_by_coordinate().to(x.device).double()
+        for weight, noise, plane in self._planes(x):
+            if self.constants is Constants.EXACT:
+                each = (lengths - plane.square()).sum(dim=1)
+            else:
+                above = plane + 1
+                each = (2 * above * lengths - above.square()).sum(dim=1)
+            total += weight**2 * (each + noise * self.blocks.square_lengths)
+        return total
+
+    def outcomes(self) -> tuple[Tensor, Tensor] | None:
+        """Places and bits (reports, levels, samples) of every report, if they are at most 2**16."""
+        every = self.blocks.outcomes(1 << self.messages, repeats=self.plan.levels, most=MOST_OUTCOMES)
+        if every is None:
+            return None
+        shape = (len(every[1]), self.plan.levels, self.plan.samples)
+        bits = every[1].unsqueeze(1) >> torch.arange(self.messages) & 1
+        return every[0].view(shape), bits.view(shape)
+
+    def log_likelihood(self, reports: Reports, values: Tensor) -> Tensor:
+        """Log-probability of each report for one vector in [-1, 1], (reports,) float64."""
+        columns, signs = self.parse(reports)
+        at = values[columns]
+        places = self.plan.levels * float(self.blocks.lengths().double().log().sum())
+        total = torch.full((len(reports),), -places, dtype=torch.float64, device=at.device)
+        for level, thresholds in enumerate(self.thresholds):
+            plus = plus_thresholds(self._sent(at, level), thresholds=thresholds)
+            drawn = torch.where(signs[:, level] > 0, plus, WHOLE - plus).double()
+            total += drawn.log_().sub_(PROBABILITY_BITS * math.log(2)).sum(dim=1)
+        return total
+
+
+class BitPlaneRandomizer(NumberRandomizer):
+    """A randomizer that sends bit planes of sampled numbers of [-1, 1] that stand for a row."""
+
+    def _choose_planes(self, levels: int | None, samples: int | None, constants: Constants | str) -> None:
+        constants, size = Constants(constants), self._frame.size
+        plan = best_plan(
+            local_epsilon=self.local_epsilon, dim=size, levels=levels, samples=samples, constants=constants
+        )
+        self._planes = BitPlanes.within(self.local_epsilon, dim=size, plan=plan, constants=constants)
+
+    @property
+    def plan(self) -> SampledPlan:
+        """How many bit planes there are, and how many coordinates are sent of each."""
+        return self._planes.plan
+
+    @property
+    def constants(self) -> Constants:
+        """Whether probabilities are exact, or those printed in the thesis."""
+        return self._planes.constants
+
+    @property
+    @override
+    def layout(self) -> ReportLayout:
+        return ReportLayout(self.name, self.dim, self._planes.layout)
+
+    @override
+    def sum(self, reports: Reports) -> Tensor:
+        self.check_reports(reports)
+        return self._in_units(self._planes.sum(reports))
+
+    @override
+    def outcomes(self) -> Reports | None:
+        every = self._planes.outcomes()
+        return None if every is None else self.layout.reports(*self._planes.sent(*every))
+
+    @override
+    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
+        self.check_reports(reports)
+        return self._planes.log_likelihood(reports, self._numbers_of(x))
+
+    @override
+    def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        places = self._planes.draw(x.num_rows, randomness=randomness, device=x.device)
+        numbers = self._sampled_numbers(x, norms, self._planes.columns(places))
+        bits = self._planes.flip(numbers, randomness=randomness)
+        return self.layout.reports(*self._planes.sent(places, bits))
+
+
+class LInfBitPlanes(BitPlaneRandomizer):
+    r"""R^ℓ∞_{v,m,s} of Girgis's thesis (Algorithms 3.5.1 and 3.5.2) with exact ε0.
+
+    A coordinate :math:`x/r = \sum_{k<m} 2^{-k} σ_k + 2^{-(m-1)} w` has m - 1 signs and a rest w in [-1, 1].
+    For each level a client draws one coordinate from each of s blocks and sends its place there and a sign of
+    mean :math:`g_k σ_k`, or :math:`g_m w` in the last; :math:`g_k = \tanh(v_k/2)`. The s signs of all levels
+    spend :math:`s \sum_k v_k \le ε_0` together, and only the m·s sampled entries of a row are read beyond its
+    norm. With b_i the length of coordinate i's block (d/s where s divides d),
+
+    .. math:: E\|R(x) - x\|^2 = r^2 \sum_{k<m} 4^{-k} \sum_i (b_i/g_k^2 - 1)
+              + r^2 4^{-(m-1)} \sum_i (b_i/g_m^2 - w_i^2).
+
+    Levels reduce what quantisation adds; where d is large beside ε0 they act as further samples. The thesis
+    counts what is not sampled as the low end of the range, which has up to four times the variance of
+    counting it as the centre, and its probabilities do not spend all of ε0 (``constants="thesis"``).
+
+    Clipping is coordinate by coordinate, the projection onto the ball.
+
+    Args:
+        levels: m, in [1, 32]; by default, with ``samples``, of least worst variance.
+        samples: s, coordinates sent per level, in [1, d].
+        constants: ``"exact"``, or ``"thesis"`` for the printed ones.
+    """
+
+    name: ClassVar[str] = "linf-bit-planes"
+    norm: ClassVar[Norm] = Norm.LINF
+
+    def __init__(
+        self,
+        *,
+        local_epsilon: float,
+        dim: int,
+        radius: float = 1.0,
+        levels: int | None = None,
+        samples: int | None = None,
+        constants: Constants | str = Constants.EXACT,
+    ) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
+        self._frame = Coordinates(dim)
+        self._choose_planes(levels, samples, constants)
+
+    @property
+    def worst_variance(self) -> float:
+        """Largest E‖R(x) - x‖² over the ball, attained; where the last level is 0, as at x = 0 for m = 1."""
+        return self.radius**2 * self._planes.worst_variance
+
+    def variance(self, x: Tensor | Rows) -> Tensor:
+        """E‖R(x) - x‖² of each row, (clients,) float64, exact; rows are read in chunks."""
+        rows = self.check_rows(x)
+        parts = [torch.zeros(0, dtype=torch.float64, device=rows.device)]
+        parts += [self._planes.variance(part / self.radius) for part in self._chunks(rows)]
+        return torch.cat(parts) * self.radius**2
+
+    def blanket(self) -> Blanket:
+        """That of one sign; several are bounded by the generic blanket."""
+        return sampled_blanket(local_epsilon=self.local_epsilon, plan=self.plan, constants=self.constants)
+
+
+class SampledBits(LInfBitPlanes):
+    r"""R^Bin_{v,s} of Girgis's thesis (Algorithms 3.3.1 and 3.3.2) with exact ε0, on [-r, r]^d.
+
+    A client draws one coordinate from each of s blocks and sends its place there and a sign of mean
+    :math:`\tanh(ε_0/2s) \, x_j/r`: s messages of ε0/s each. It is ``linf-bit-planes`` with one level, the
+    last, whose rounding to a bit and randomised response are one draw.
+
+    The thesis takes bits b in {0, 1}^d. They are the corners r(2b - 1) of this ball: take means of these, and
+    those of b are (mean/r + 1)/2, with a quarter of the variance. (Bits 0 and 1 put in as they are come out
+    unbiased too.) A mechanism of bits alone could be given no gradient and be put through none of the tests
+    that all vector mechanisms pass; and counting what is not sampled as 1/2, as happens here, has at worst
+    variance :math:`(d/4)(b\,\coth^2(ε_0/2s) - 1)`, b = d/s, where the thesis's 0 adds up to 3/4 d(b - 1).
+
+    .. math:: E\|R(x) - x\|^2 = r^2 \coth^2(ε_0/2s) \sum_i b_i - \|x\|^2.
+
+    By default s is the best for this, about ε0/2.18 for large d. ``constants="thesis"`` has the printed
+    probabilities and decoding, r(2b - 1) standing for b; Thm 3.3.1 takes s = ceil(ε0).
+
+    Args:
+        samples: s, in [1, d]; of least worst variance by default.
+        constants: ``"exact"``, or ``"thesis"`` for the printed ones.
+    """
+
+    name: ClassVar[str] = "sampled-bits"
+
+    def __init__(
+        self,
+        *,
+        local_epsilon: float,
+        dim: int,
+        radius: float = 1.0,
+        samples: int | None = None,
+        constants: Constants | str = Constants.EXACT,
+    ) -> None:
+        super().__init__(
+            local_epsilon=local_epsilon,
+            dim=dim,
+            radius=radius,
+            levels=1,
+            samples=samples,
+            constants=constants,
+        )
+
+
+class L2BitPlanes(CoefficientRandomizer, BitPlaneRandomizer):
+    r"""R^ℓ2_{v,m,s} of Girgis's thesis (Algorithms 3.6.1 and 3.6.2) with exact ε0.
+
+    A row x is represented by D coefficients w, public and linear (the randomised rotation
+    :math:`w = H\,\mathrm{diag}(±1)\,x/\sqrt D` of the zero-padded row, or a Kashin frame), which go through
+    ``linf-bit-planes`` on [-r_inf, r_inf]^D. Only sampled coefficients are computed. The server sums signs
+    and transforms back once.
+
+    **Bias.** A coefficient beyond r_inf is clipped, and only then is the estimate biased.
+    r_inf = level·r/√D, and ``oversized`` says how the level is chosen:
+
+    - ``"clip"`` (default): √(2 log(2Dn/β)). For vectors chosen before the seed, nothing is clipped in a round
+      of n = ``clients`` clients but with probability β = ``failure``. A vector made for the seed, a row of
+      the rotation, say, is clipped and biased whatever the level. Up to D = 47 or so, r_inf = r.
+    - ``"balance"``: less variance for a small bias in every round, for about n = ``clients`` clients.
+    - ``"bound"``: r_inf = r, unbiased for every vector, at D/level² times the variance.
+
+    :meth:`clipping_bias` is the bias of given rows, exactly; :meth:`variance` includes its square.
+    With ``frame="kashin"`` no coefficient is ever beyond the frame's level, about 2, so the estimate is
+    unbiased and varies far less; encoding takes several transforms of every row. Only a vector made from the
+    seed, close to one column of the frame, is sent as a shorter one.
+
+    Args:
+        levels: m, in [1, 32]; by default, with ``samples``, of least worst variance.
+        samples: s, coefficients sent per level, in [1, D].
+        frame: ``"rotation"`` or ``"kashin"``.
+        seed: whole number that fixes rotation or frame. It is public and all must use the same; draw a new
+            one where somebody might have chosen vectors for it.
+        level: r_inf·√D/r, instead of what follows; for a Kashin frame, that frame's own level.
+        oversized: ``"clip"``, ``"balance"`` or ``"bound"``; no matter with a Kashin frame.
+        clients: n, reports in a round; for the level alone.
+        failure: β, in (0, 1); for the level alone.
+        constants: ``"exact"``, or ``"thesis"`` for the printed ones: also 10·√(log(Dn/β)) for the level.
+    """
+
+    name: ClassVar[str] = "l2-bit-planes"
+
+    def __init__(
+        self,
+        *,
+        local_epsilon: float,
+        dim: int,
+        radius: float = 1.0,
+        levels: int | None = None,
+        samples: int | None = None,
+        frame: Frame | str = Frame.ROTATION,
+        seed: int = 0,
+        level: float | None = None,
+        oversized: Oversized | str = Oversized.CLIP,
+        clients: int = CLIENTS,
+        failure: float = FAILURE,
+        constants: Constants | str = Constants.EXACT,
+    ) -> None:
+        super().__init__(
+            local_epsilon=local_epsilon, dim=dim, radius=radius, frame=frame, seed=seed, level=level
+        )
+        self._choose_planes(levels, samples, constants)
+        noise = self._planes.worst_second_moment * self._frame.column_square / self._frame.size
+        thesis = self.constants is Constants.THESIS
+        self._choose_level(oversized, clients=clients, failure=failure, noise=noise, thesis=thesis)
+
+    def blanket(self) -> Blanket:
+        """A bound: no vector is extreme in all its coefficients. Some have many that are all of one size."""
+        records: tuple[tuple[float, float], ...] = ((flat_lean(self.level), 1.0),)
+        if isinstance(self._frame, Rotation):
+            records = aligned_records(level=self.level, dim=self.dim)
+        return sampled_blanket(
+            local_epsilon=self.local_epsilon,
+            plan=self.plan,
+            constants=self.constants,
+            records=records,
+            square=self._mean_square,
+        )
+
+    @property
+    def _worst_spread_variance(self) -> float:
+        if self._frame.isometric:
+            return self.coefficient_radius**2 * self._planes.worst_variance
+        return self.coefficient_radius**2 * self._frame.column_square * self._planes.worst_second_moment
+
+    def _spread_variance(self, coefficients: Tensor) -> Tensor:
+        if self._frame.isometric:
+            scaled = coefficients / self.coefficient_radius
+            return self.coefficient_radius**2 * self._planes.variance(scaled)
+        lengths = self._planes.blocks.lengths().tolist()
+        total = coefficients.new_zeros(len(coefficients))
+        for means, second_moments in self._planes.moments(coefficients / self.coefficient_radius):
+            total += second_moments.sum(dim=1) * self._frame.column_square
+            total -= self._blockwise_squares(means, lengths)
+        return total * self.coefficient_radius**2

@@ -1,0 +1,341 @@
+r"""What stands for a row as D numbers of [-1, 1]: its coordinates, or coefficients of a public frame.
+
+A vector of the ℓ2 ball is represented by D coefficients, of absolute value at most r_inf = level·r/√D with r
+the radius. All levels are in units of :math:`r/\sqrt{D}`, what every coefficient would be if all were equal.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shuffle_plugins.accounting import zero_between
+from shuffle_plugins.compressors import (
+    KashinFrame,
+    Rotation,
+    TightFrame,
+    hadamard_coefficients,
+    hadamard_transform,
+    kashin_level,
+    kashin_stretch,
+    padded_dim,
+)
+from shuffle_plugins.core import Rows, checks, rows_at_once
+from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
+
+CLIENTS, FAILURE = 10_000, 1e-6
+"""Reports in a round, and how likely one may be clipped, that the level provides for by default."""
+
+_SINGLE_PRECISION = 1 - 1e-5
+
+
+class Frame(StrEnum):
+    """How an l2 ball is spread over coefficients."""
+
+    ROTATION = "rotation"
+    KASHIN = "kashin"
+
+
+class Oversized(StrEnum):
+    """What becomes of coefficients that are larger than the rotation makes likely.
+
+    ``CLIP``: the level is so large that, with probability 1 - β over the rotation's signs, no coefficient of
+    any client is clipped. Otherwise those coefficients are clipped, with a bias.
+
+    ``BALANCE``: the level that minimises variance/n + bias² for n clients with the same vector, its rotated
+    entries as good as normal. Always biased: hardly where n is large beside the variance of one report, and
+    down to a shrunk estimate of little but directions where it is small.
+
+    ``BOUND``: r_inf = r, which no coefficient can leave. Always unbiased, and of D/level² times the variance.
+    """
+
+    CLIP = "clip"
+    BALANCE = "balance"
+    BOUND = "bound"
+
+
+def representation(frame: Frame, *, dim: int, seed: int, level: float | None = None) -> TightFrame:
+    """The frame of that kind, the same wherever dim, public seed and level (of a Kashin frame) are."""
+    checks.whole("seed", seed, at_least=-math.inf)
+    if frame is Frame.ROTATION:
+        return Rotation(dim=dim, seed=seed)
+    level = kashin_level(dim) if level is None else level
+    return KashinFrame(dim=dim, seed=seed, level=level, stretch=kashin_stretch(dim, level=level))
+
+
+def sound_level(*, size: int, clients: int, failure: float) -> float:
+    r"""Level that no coefficient of any client passes, but with probability β: at most :math:`\sqrt{size}`.
+
+    :math:`P(\max |w| > t) \le 2 \, size \, n \exp(-size\,t^2/(2 r^2))` gives
+    :math:`\sqrt{2 \log(2 \, size \, n/β)}`.
+    """
+    return min(math.sqrt(2 * math.log(2 * size * clients / failure)), math.sqrt(size))
+
+
+def balanced_level(*, size: int, clients: int, noise: float) -> float:
+    r"""Level c, at most √size, that minimises :math:`c^2 \, noise/n + E[(|g| - c)_+^2]`, g standard normal.
+
+    ``noise`` is the variance of one report at level 1, in units of r².
+    """
+
+    def slope(level: float) -> float:
+        density = math.exp(-level * level / 2) / math.sqrt(2 * math.pi)
+        above = math.erfc(level / math.sqrt(2)) / 2
+        return level * noise / clients - 2 * (density - level * above)
+
+    high = math.sqrt(size)
+    return high if slope(high) <= 0 else zero_between(slope, 0.0, high, xtol=1e-15, rtol=1e-14)
+
+
+def check_expected(*, clients: int, failure: float) -> None:
+    """Refuse numbers of expected clients, and chances that one is clipped, that are none."""
+    checks.whole("clients", clients)
+    checks.number("failure", failure, above=0, below=1)
+
+
+def flat_lean(level: float) -> float:
+    """The size of the coefficients of the vector ±r·e_1, as a share of r_inf; at most 1.
+
+    All of them have the same size: in a rotation and in a Kashin frame they are a row of a Hadamard matrix.
+    Rounded down by as much as computing them in single precision can change them.
+    """
+    return 1.0 if level <= 1 else _SINGLE_PRECISION / level
+
+
+def aligned_records(*, level: float, dim: int) -> tuple[tuple[float, float], ...]:
+    """Vectors whose rotated coefficients are of one size, or 0: their sizes, and how many are not 0.
+
+    Of the first 2**a numbers all are of one size, with the rotation's own signs, and the others 0. Then each
+    2**a-th coefficient is √(2**a) times what it would be if all were equal, and the others are 0.
+    """
+    found = []
+    for power in range(dim.bit_length()):
+        size = flat_lean(level / 2.0 ** (power / 2))
+        found.append((size, 2.0**-power))
+        if size == 1:
+            break
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """A vector's own coordinates, as a representation."""
+
+    dim: int
+    column_square = 1.0
+    isometric = True
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return self.dim
+
+    def represent(self, x: Tensor) -> Tensor:
+        """The vectors themselves."""
+        return x
+
+    def reconstruct(self, coefficients: Tensor) -> Tensor:
+        """The vectors themselves."""
+        return coefficients
+
+    def coefficients(self, x: Tensor | Rows, indices: Tensor) -> Tensor:
+        """Entries of each row at indices of its own, (clients, count)."""
+        return Rows.of(x).gather(indices)
+
+
+@dataclass(frozen=True)
+class HadamardRows:
+    """Products of a vector with the ±1 rows of a Hadamard matrix, none above its l1 norm."""
+
+    dim: int
+    isometric = False
+
+    @property
+    def size(self) -> int:
+        """D, the next power of two."""
+        return padded_dim(self.dim)
+
+    @property
+    def column_square(self) -> float:
+        """dim/D², the squared norm of what one unit coefficient is reconstructed to."""
+        return self.dim / self.size**2
+
+    def represent(self, x: Tensor) -> Tensor:
+        """All products, (clients, D)."""
+        every = torch.arange(self.size, device=x.device).expand(len(x), -1)
+        return hadamard_coefficients(x, every)
+
+    def reconstruct(self, coefficients: Tensor) -> Tensor:
+        """Vectors (..., dim) of coefficients (..., D)."""
+        return hadamard_transform(coefficients)[..., : self.dim] / self.size
+
+    def coefficients(self, x: Tensor | Rows, indices: Tensor) -> Tensor:
+        """Products of each row with Hadamard rows of its own, (clients, count)."""
+        return hadamard_coefficients(x, indices)
+
+
+class NumberRandomizer(LocalRandomizer):
+    """A randomizer that sends some of the D coefficients of a row over :attr:`coefficient_radius`.
+
+    A subclass sets ``_frame``. On an l-infinity ball clipping is coordinate by coordinate, the projection.
+    """
+
+    _frame: TightFrame | Coordinates | HadamardRows
+
+    @property
+    def coefficient_radius(self) -> float:
+        """The largest absolute value of a coefficient, beyond which it is clipped."""
+        return self.radius
+
+    def clip_rows(self, rows: Rows, norms: Tensor) -> Tensor:
+        """The rows in the ball: each coordinate brought into [-radius, radius] by itself, or rows scaled."""
+        if self.norm is Norm.LINF:
+            return rows.dense().clamp(-self.radius, self.radius)
+        return super().clip_rows(rows, norms)
+
+    def _numbers_of(self, x: Tensor) -> Tensor:
+        """All numbers that stand for one row (dim,)."""
+        coefficients = self._frame.represent(x.detach().double().unsqueeze(0))[0]
+        return (coefficients / self.coefficient_radius).clamp(-1, 1)
+
+    def _sampled_numbers(self, x: Rows, norms: Tensor, columns: Tensor) -> Tensor:
+        """Those of each row, as ``clip`` leaves it, at columns of its own: of the shape of ``columns``."""
+        values = self._frame.coefficients(x, columns.flatten(1)).double().view(columns.shape)
+        if self.norm is not Norm.LINF:
+            values *= self.clip_factors(norms.double()).view(-1, *[1] * (columns.dim() - 1))
+        return values.div_(self.coefficient_radius).clamp_(-1, 1)
+
+    def _in_units(self, total: Tensor) -> Tensor:
+        """The sum of rows, (dim,) float32, for which a sum of their numbers stands."""
+        return (self._frame.reconstruct(total) * self.coefficient_radius).to(torch.float32)
+
+    def _chunks(self, rows: Rows) -> Iterator[Tensor]:
+        step = rows_at_once(self._frame.size, device=rows.device, entries=1 << 20)
+        for start in range(0, rows.num_rows, step):
+            yield rows.narrow(start, start + step).dense().double()
+
+
+class CoefficientRandomizer(NumberRandomizer):
+    r"""Sends some of the D coefficients of a row's public representation, each within [-r_inf, r_inf].
+
+    A coefficient beyond r_inf = level·r/√D is clipped, and only then is the estimate biased. Of a Kashin
+    frame none is, but all coefficients of a vector are shortened if they are too long (``kashin_stretch``),
+    as if the vector were shorter: accounting counts on it. Vectors close to single columns of the frame, made
+    from the seed, have coefficients up to 1.6 times as long; of vectors with a few equal numbers and zeros
+    about one in a hundred is shortened, by at most 6 per cent where it was measured.
+    """
+
+    norm = Norm.L2
+    _frame: TightFrame
+
+    def __init__(
+        self,
+        *,
+        local_epsilon: float,
+        dim: int,
+        radius: float,
+        frame: Frame | str,
+        seed: int,
+        level: float | None,
+    ) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
+        if level is not None:
+            level = checks.number("level", level, above=0, at_most=1e6)
+        self._frame = representation(Frame(frame), dim=dim, seed=seed, level=level)
+        self._level = math.nan if level is None else level
+
+    @property
+    def level(self) -> float:
+        """r_inf·√D/r: how many times its average size a coefficient may have."""
+        return self._level
+
+    @property
+    def coefficient_radius(self) -> float:
+        """r_inf, beyond which a coefficient is clipped."""
+        return self._level * self.radius / math.sqrt(self._frame.size)
+
+    def clipping_bias(self, x: Tensor | Rows) -> Tensor:
+        """E[R(x)] - x of each row, (clients, dim) float64: rounding alone where no coefficient is clipped."""
+        rows = self.check_rows(x)
+        biases = [torch.zeros(0, self.dim, dtype=torch.float64, device=rows.device)]
+        biases += [self._frame.reconstruct(self._clipped(part)) - part for part in self._chunks(rows)]
+        return torch.cat(biases)
+
+    def variance(self, x: Tensor | Rows) -> Tensor:
+        """E‖R(x) - x‖² of each row, (clients,) float64, exact, with the square of the bias of clipping.
+
+        It takes as many transforms of the batch as a report has signs, where coefficients are not an
+        isometry.
+        """
+        rows = self.check_rows(x)
+        totals = [torch.zeros(0, dtype=torch.float64, device=rows.device)]
+        for part in self._chunks(rows):
+            clipped = self._clipped(part)
+            bias = self._frame.reconstruct(clipped) - part
+            totals.append(self._spread_variance(clipped) + bias.square().sum(dim=1))
+        return torch.cat(totals)
+
+    @property
+    def worst_variance(self) -> float:
+        """A bound on E‖R(x) - x‖² over the ball: the largest variance, and the largest bias squared.
+
+        The bias is largest for a vector of one coefficient; with a sound level it takes a vector made for the
+        seed. With a Kashin frame the bias of vectors whose coefficients are shortened is left out: it is
+        up to (1 - stretch/level)·radius for those made for the seed, and rarely 0.06·radius for others.
+        """
+        kashin = isinstance(self._frame, KashinFrame)
+        bias = 0.0 if kashin else max(0.0, self.radius - self.coefficient_radius)
+        return self._worst_spread_variance + bias**2
+
+    @property
+    def _mean_square(self) -> float:
+        """An upper bound on the mean square of a record's coefficients over r_inf²."""
+        stretch = self._frame.stretch if isinstance(self._frame, KashinFrame) else 1.0
+        return min((stretch / (_SINGLE_PRECISION**10 * self.level)) ** 2, 1.0)
+
+    @property
+    @abstractmethod
+    def _worst_spread_variance(self) -> float:
+        """Largest E‖R(x) - E R(x)‖², or a bound."""
+
+    @abstractmethod
+    def _spread_variance(self, coefficients: Tensor) -> Tensor:
+        """E‖R(x) - E R(x)‖², (clients,), for clipped coefficients (clients, D)."""
+
+    def _choose_level(
+        self, oversized: Oversized | str, *, clients: int, failure: float, noise: float, thesis: bool = False
+    ) -> None:
+        """Set the level, given the variance of one report at level 1 in units of r²."""
+        check_expected(clients=clients, failure=failure)
+        oversized, size = Oversized(oversized), self._frame.size
+        if not math.isnan(self._level):
+            return
+        if isinstance(self._frame, KashinFrame):
+            self._level = self._frame.level
+        elif oversized is Oversized.BOUND:
+            self._level = math.sqrt(size)
+        elif oversized is Oversized.BALANCE:
+            self._level = balanced_level(size=size, clients=clients, noise=noise)
+        elif thesis:  # as printed in Algorithm 3.6.1
+            self._level = 10 * math.sqrt(math.log(size * clients / failure))
+        else:
+            self._level = sound_level(size=size, clients=clients, failure=failure)
+
+    def _clipped(self, x: Tensor) -> Tensor:
+        return self._frame.represent(x).clamp(-self.coefficient_radius, self.coefficient_radius)
+
+    def _blockwise_squares(self, means: Tensor, lengths: list[int]) -> Tensor:
+        """Squared norm of what each block of coefficients reconstructs to alone, summed, (clients,)."""
+        if self._frame.isometric:
+            return means.square().sum(dim=1)
+        total, start = means.new_zeros(len(means)), 0
+        for length in lengths:
+            alone = torch.zeros_like(means)
+            alone[:, start : start + length] = means[:, start : start + length]
+            total += self._frame.reconstruct(alone).square().sum(dim=1)
+            start += length
+        return total

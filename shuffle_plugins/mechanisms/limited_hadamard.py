@@ -1,0 +1,322 @@
+"""Hadamard response in one bit, also with little randomness, and in layers for several analysts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import pairwise
+from typing import ClassVar
+
+from typing_extensions import override
+
+from shuffle_plugins.accounting import Blanket, RecordTypes
+from shuffle_plugins.compressors import hadamard_scatter, hadamard_signs, padded_dim
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checked_categories, checks
+from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES, FrequencyOracle
+from shuffle_plugins.mechanisms.oracles import (
+    Mixture,
+    as_built,
+    flip_threshold,
+    ideal_hadamard_response,
+    odds_below,
+)
+from shuffle_plugins.randomness import WHOLE, Randomness, secure
+
+
+def binary_entropy(probability: float) -> float:
+    """H2(p) in bits, for p in [0, 1]."""
+    if probability in (0.0, 1.0):
+        return 0.0
+    rest = math.log1p(-probability) * (1 - probability)
+    return -(probability * math.log(probability) + rest) / math.log(2)
+
+
+def critical_randomness(local_epsilon: float) -> float:
+    """H2(1/(e^ε0 + 1)), the private random bits per client beyond which more do not help (Theorem 7.3.1)."""
+    return binary_entropy(1 / (math.exp(local_epsilon) + 1))
+
+
+class LimitedHadamard(FrequencyOracle):
+    r"""Randomness-limited Hadamard response (Girgis's thesis, section 7.3.2, after Acharya, Sun 2019).
+
+    A report is a group j and a bit Y. The group, a column of the Hadamard matrix of size S, is uniform, owes
+    nothing to x and could be public; here it is sent. The bit answers whether :math:`H_{x+1,j} = 1`: it is 1
+    with probability q if so, with probability q/e else, :math:`e = e^{ε_0}`. Category c is counted as
+    :math:`H_{c+1,j}\,(2Y - q - q/e)/(q - q/e)`.
+
+    q = e/(e+1) if the answer may take R ≥ H2(1/(e+1)) bits of private randomness. Below, q is the smaller
+    solution of H2(q) = R, which costs accuracy and saves keys, not privacy or draws: R is the entropy of the
+    bit given x and j, whatever the generator. Both outcomes keep to ε0. Y = 1 has odds e. Y = 0 has odds (1 -
+    q/e)/(1 - q), at most e exactly if q ≤ e/(e+1), so also for every q ≤ 1/2. Probabilities are multiples of
+    2**-62, rounded so that neither exceeds e.
+
+    The thesis uses the row x of the smallest S ≥ K; here row 0, whose answer is always yes, is left out and S
+    is above K, so that all categories fare alike. It takes a bit more where K is a power of two.
+
+    Theorem 7.3.1's lower bound is ``accounting.published.girgis23.frequency_error_bound`` where randomness is
+    enough. Its regime R < H2(1/(e+1)), with q² in the denominator, is not offered: it is wrong. At ε0 = 1, R
+    = 0.0114 and K = 1000 this very mechanism has less error. The order is 1/q, not 1/q².
+
+    Args:
+        randomness_bits: R, bits of private randomness for the answer, positive; as many as help by default.
+    """
+
+    name: ClassVar[str] = "limited-hadamard"
+
+    def __init__(self, *, local_epsilon: float, dim: int, randomness_bits: float | None = None) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim)
+        self._size = padded_dim(dim + 1)
+        self._limited = randomness_bits is not None and checks.number(
+            "randomness_bits", randomness_bits, above=0
+        ) < critical_randomness(self.local_epsilon)
+        if randomness_bits is not None and self._limited:
+            self._yes = math.floor(_smaller_probability(randomness_bits) * WHOLE)
+            self._no = math.ceil(self._yes / odds_below(self.local_epsilon))
+        else:
+            self._no = flip_threshold(self.local_epsilon)
+            self._yes = WHOLE - self._no
+        if self._yes <= self._no:
+            raise ValueError(
+                f"randomness_bits={randomness_bits!r} makes both answers equally likely at "
+                f"local_epsilon={local_epsilon!r}, as probabilities are multiples of 2**-62: give more"
+            )
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, randomness_bits={self.randomness_bits!r})"
+
+    @property
+    def randomness_bits(self) -> float:
+        """Entropy of the answer given category and group, in bits: H2(q), the larger of the two."""
+        return max(binary_entropy(self._yes / WHOLE), binary_entropy(self._no / WHOLE))
+
+    @property
+    def answer_probability(self) -> float:
+        """q, the probability of a 1 where the answer is yes."""
+        return self._yes / WHOLE
+
+    @property
+    @override
+    def layout(self) -> ReportLayout:
+        fields = FieldLayout((self._size - 1).bit_length()), FieldLayout(1)
+        return ReportLayout(self.name, self.dim, fields)
+
+    @property
+    def _gain(self) -> float:
+        return (self._yes - self._no) / WHOLE
+
+    @property
+    def worst_variance(self) -> float:
+        """E‖R(x) - e_x‖² = K·(1 + 2(q(1-q) + p(1-p))/(q - p)²) - 1 with p = q/e, for every category."""
+        spread = sum(p / WHOLE * ((WHOLE - p) / WHOLE) for p in (self._yes, self._no))
+        return self.dim * (1 + 2 * spread / self._gain**2) - 1
+
+    def blanket(self) -> Blanket:
+        """That of its own two answers with limited randomness; else of the masses of Hadamard response.
+
+        Either answer of a group is likely for any third record. Of a group drawn at random, and either
+        answer, any three categories make any of the 8 combinations equally likely, also if one of the three
+        rows is the product of the others.
+        """
+        if self._limited:
+            return _limited_blanket(local_epsilon=self.local_epsilon, yes=self._yes, no=self._no)
+        odds = Mixture.of(self.local_epsilon, share=Fraction(1, 2)).odds
+        law = as_built(
+            ideal_hadamard_response(local_epsilon=self.local_epsilon), categories=self.dim, odds=odds
+        )
+        eighths = dict.fromkeys(itertools.product((0, 1), repeat=3), law.mass / 8)
+        others = RecordTypes.two_level(local_epsilon=self.local_epsilon, shares=eighths)
+        return replace(law, outside=0.0, others=others)
+
+    @override
+    def sum(self, reports: Reports) -> Tensor:
+        groups, answers = self.read_reports(reports, self._size, 2)
+        offset = (WHOLE - self._yes - self._no) / WHOLE
+        values = (2 * answers - 1).double().add_(offset).div_(self._gain)
+        return hadamard_scatter(groups, values, dim=self.dim + 1)[1:]
+
+    @override
+    def outcomes(self) -> Reports | None:
+        if 2 * self._size > MOST_OUTCOMES:
+            return None
+        every = torch.arange(2 * self._size)
+        return self.layout.reports(every // 2, every % 2)
+
+    @override
+    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
+        category = self.check_categories(x.reshape(1)).to(reports.fields[0].values.device)
+        groups, answers = self.read_reports(reports, self._size, 2)
+        ones = self._one_thresholds(category + 1, groups)
+        drawn = torch.where(answers > 0, ones, WHOLE - ones)
+        return drawn.double().div_(WHOLE).log_().sub_(math.log(self._size))
+
+    def _one_thresholds(self, rows: Tensor, groups: Tensor) -> Tensor:
+        return torch.where(hadamard_signs(rows, groups) > 0, self._yes, self._no)
+
+    @override
+    def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
+        groups = randomness.integers(self._size, len(x), device=x.device)
+        return self.layout.reports(groups, randomness.bernoulli(self._one_thresholds(x + 1, groups)))
+
+
+def _smaller_probability(entropy: float) -> float:
+    """The largest p in [0, 1/2] whose entropy, up to rounding, is at most the given number of bits."""
+    low, high = 0.0, 0.5
+    for _ in range(1100):
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if binary_entropy(middle) <= entropy else (low, middle)
+    return low
+
+
+def _limited_blanket(*, local_epsilon: float, yes: int, no: int) -> Blanket:
+    """One-bit Hadamard response with answers less random than ε0 allows.
+
+    Two categories disagree in half of the groups, either way in a quarter, and agree on yes and on no in a
+    quarter each: all pairs have the same law. Under the blanket, of mass p + 1 - q, the answer 1 has
+    probability p and weighs e^ε0 for who means yes; the answer 0 has 1 - q and weighs r = (1 - p)/(1 - q) <
+    e^ε0 for who means no. The atoms (r, r) are spread over (1, 1) and (e^ε0, e^ε0) at equal mean: an upper
+    bound. ``yes`` is q, at most half, and ``no`` p, both in units of 2**-62.
+    """
+    one, zero = no / WHOLE / 4, (WHOLE - yes) / WHOLE / 4
+    excess = (yes - no) / (WHOLE - yes)
+    spread = excess / math.expm1(checks.local_epsilon(local_epsilon))
+    # Everybody else holds x'. A quarter of the groups say yes to x alone, a quarter to x' alone.
+    gain, loss = (yes - no) / no, (no - yes) / yes
+    quarters = (
+        (gain, 0.0, no / WHOLE / 4),
+        (-excess / (1 + excess), 0.0, (WHOLE - no) / WHOLE / 4),
+        (loss, 0.0, yes / WHOLE / 4),
+        (excess, 0.0, zero),
+        (0.0, 0.0, 0.5),
+    )
+    if spread > 1 - 1e-6:  # nearer to 1, the spread masses lose their digits
+        return replace(Blanket.generic(local_epsilon, exact=False), instances=(quarters,))
+    return Blanket(
+        local_epsilon=local_epsilon,
+        differing=one,
+        low=one + zero * (2 - spread),
+        high=one + zero * spread,
+        edges=((1 + excess, zero),),
+        exact=False,
+        instances=(quarters,),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class LayeredReports:
+    """What the clients of a round make.
+
+    Attributes:
+        public: reports of the last level; anybody may see them.
+        keys: uint8 (clients, levels): column j is the key that turns public reports into those of level j.
+            The last column is zero. A column gives away as much as the level it opens: send it to that
+            analyst alone.
+    """
+
+    public: Reports
+    keys: Tensor
+
+
+class MultilevelHadamard:
+    r"""Successive refinement of one-bit Hadamard response (Girgis's thesis, section 7.4, Theorem 7.4.1).
+
+    For :math:`ε_1 > \dots > ε_d` let :math:`z_j = 1/(e^{ε_j}+1)`. A client takes the report of ``levels[0]``,
+    a :class:`~.LimitedHadamard` at ε_1 whose answer :math:`Y^1` is
+    flipped with probability z_1, and flips the answer further by independent bits :math:`U^j \sim
+    \mathrm{Ber}(q_j)`, :math:`q_j = (z_j - z_{j-1})/(1 - 2z_{j-1})`: :math:`Y^j = Y^1 ⊕ U^2 ⊕ \dots ⊕ U^j` is
+    in all flipped with probability z_j, a report of ``levels[j - 1]``. :math:`Y^d` is public; the analyst of
+    level j gets the key :math:`L^j = U^{j+1} ⊕ \dots ⊕ U^d`, for :math:`Y^j = Y^d ⊕ L^j`. Each level's
+    mechanism sums, averages and accounts its reports.
+
+    What an analyst sees, (Y^d, L^j), is a function of Y^j and of noise that owes nothing to x: it costs ε_j.
+    Analysts who pool their keys learn the lowest Y^j among theirs and further noise: a coalition learns what
+    its most trusted member knows, and no more.
+
+    The noise is Σ H2(q_j) bits of randomness per client. A report for every analyst on its own would take Σ
+    H2(z_j), and cost Σ ε_j where they meet. q_j is a multiple of 2**-62, rounded up from where the level
+    before really is, so no level exceeds its ε; the flip that a level's estimator takes out differs by less
+    than 2**-61.
+
+    A key belongs to its report: put both in one order, or leave reports unshuffled.
+
+    Args:
+        local_epsilons: ε_1 > … > ε_d in nats, each in [1e-9, 500].
+    """
+
+    def __init__(self, *, local_epsilons: Sequence[float], dim: int) -> None:
+        if not local_epsilons:
+            raise ValueError("local_epsilons needs at least one level")
+        self._levels = tuple(LimitedHadamard(local_epsilon=epsilon, dim=dim) for epsilon in local_epsilons)
+        epsilons = [level.local_epsilon for level in self._levels]
+        if any(late >= early for early, late in pairwise(epsilons)):
+            raise ValueError(f"local_epsilons must fall from level to level, got {epsilons}")
+        self._steps, self._flips = _cascade(epsilons)
+
+    def __repr__(self) -> str:
+        epsilons = tuple(level.local_epsilon for level in self._levels)
+        return f"{type(self).__name__}(local_epsilons={epsilons!r}, dim={self.dim})"
+
+    @property
+    def levels(self) -> tuple[LimitedHadamard, ...]:
+        """The mechanism of each level, which reads its reports; from the most trusted one to the public."""
+        return self._levels
+
+    @property
+    def dim(self) -> int:
+        """K, the number of categories."""
+        return self._levels[0].dim
+
+    @property
+    def flip_probabilities(self) -> tuple[Fraction, ...]:
+        """Exact probability with which each level's answer is flipped, at least 1/(e^ε + 1)."""
+        return self._flips
+
+    @property
+    def randomness_bits(self) -> float:
+        """Σ H2(q_j): entropy of a client's noise, in bits."""
+        return math.fsum(binary_entropy(step / WHOLE) for step in self._steps)
+
+    @property
+    def separate_randomness_bits(self) -> float:
+        """Σ H2(z_j): what a report for every analyst on its own would take, in bits."""
+        return math.fsum(binary_entropy(float(flip)) for flip in self._flips)
+
+    def randomize(self, x: Tensor, *, randomness: Randomness | None = None) -> LayeredReports:
+        """Report each client's category, (clients,) integers in [0, dim), once for all levels."""
+        randomness = secure(randomness)
+        reports = self._levels[0].randomize(x, randomness=randomness)
+        steps = torch.tensor([*self._steps[1:], 0], device=x.device).expand(len(x), len(self._levels))
+        noise = randomness.bernoulli(steps).to(torch.uint8)
+        keys = noise.flip(1).cumsum(dim=1, dtype=torch.int64).flip(1).bitwise_and_(1).to(torch.uint8)
+        return LayeredReports(public=_flipped(reports, keys[:, 0]), keys=keys)
+
+    def unlock(self, public: Reports, key: Tensor) -> Reports:
+        """The reports of the level that a key (clients,), in their order, belongs to: Y^j = Y^d ⊕ L^j."""
+        self._levels[0].check_reports(public)
+        bits = checked_categories(key, categories=2)
+        if len(bits) != len(public):
+            raise ValueError(f"a key has a bit for each of {len(public)} reports, got {len(bits)}")
+        return _flipped(public, bits)
+
+
+def _flipped(reports: Reports, bits: Tensor) -> Reports:
+    groups, answers = (field.values for field in reports.fields)
+    return reports.layout.reports(groups, answers.to(torch.int64) ^ bits.to(answers.device))
+
+
+def _cascade(local_epsilons: Sequence[float]) -> tuple[tuple[int, ...], tuple[Fraction, ...]]:
+    """Thresholds of the steps, and the exact probability of a flip after each."""
+    steps, flips = [], []
+    flip = Fraction(0)
+    for epsilon in local_epsilons:
+        target = 1 / (odds_below(epsilon) + 1)
+        step = max(math.ceil(WHOLE * (target - flip) / (1 - 2 * flip)), 0)
+        flip += Fraction(step, WHOLE) * (1 - 2 * flip)
+        steps.append(step)
+        flips.append(flip)
+    return tuple(steps), tuple(flips)

@@ -1,0 +1,739 @@
+"""Vectors plus noise on every coordinate, on a public grid (``docs/proofs/mechanisms.md``, section 6).
+
+A real number plus real noise, computed in floating point, shows the number in its low digits (Mironov 2012).
+So nothing here leaves a client but whole numbers, multiples of a public step h: a code in [0, 2·limit], the
+coordinate's multiple plus ``limit``. Multiples beyond ±limit are moved onto it, which is post-processing:
+privacy is untouched, and it happens to a coordinate with a probability that each mechanism states.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy import special
+from typing_extensions import override
+
+from shuffle_plugins.accounting import (
+    Adversary,
+    Atoms,
+    Blanket,
+    GaussianReportsRound,
+    InformationBound,
+    Sampling,
+    ShuffleRound,
+    zero_between,
+)
+from shuffle_plugins.compressors import stochastic_round
+from shuffle_plugins.core import (
+    FieldLayout,
+    ReportLayout,
+    Reports,
+    Rows,
+    checks,
+    compact_dtype,
+    rows_at_once,
+)
+from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.mechanisms.discrete_sampling import MAX_SIGMA, discrete_gaussian, discrete_laplace
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES, LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.noise_law import (
+    discrete_gaussian_instance,
+    discrete_laplace_blanket,
+    discrete_laplace_information,
+    discrete_laplace_instances,
+    gaussian_blanket,
+    gaussian_instance,
+    laplace_ball_information,
+)
+from shuffle_plugins.randomness import Randomness
+
+FINE_BITS = 20
+"""Bits per coordinate of the mechanism called Laplace: the grid adds about 1e-4 to its variance."""
+
+COARSE_BITS = 12
+"""Bits per coordinate of the mechanism called discrete Laplace, unless it is told others."""
+
+DEFAULT_LOCAL_DELTA = 1e-6
+
+_MARGIN = 1e-9  # relative; covers rounding in float64
+_LOUDEST_BLANKET = 150.0  # keeps products of the blanket's weights in float64's range
+_LEAST_BITS, _MOST_BITS = 6, 40  # of a discrete Gaussian
+_SMOOTHING_VARIANCE = 4
+_ROUNDING_SHARE = 1e-3  # of δ0, spent on rows that rounding makes too long
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
+
+
+class GridNoise(LocalRandomizer):
+    """A randomizer whose report is, per coordinate, a noisy multiple of a public step."""
+
+    @property
+    @abstractmethod
+    def step(self) -> float:
+        """h, the grid's step, in the units of a row."""
+
+    @property
+    @abstractmethod
+    def bits(self) -> int:
+        """How many bits a report spends on each coordinate."""
+
+    @abstractmethod
+    def _noisy(self, scaled: Tensor, randomness: Randomness) -> Tensor:
+        """Whole numbers, int64: the float64 rows in units of the step, with noise."""
+
+    @property
+    def limit(self) -> int:
+        """The largest multiple of the step that is sent, 2**(bits - 1) - 1."""
+        return (1 << (self.bits - 1)) - 1
+
+    @property
+    @override
+    def layout(self) -> ReportLayout:
+        return ReportLayout(self.name, self.dim, (FieldLayout(self.bits, self.dim),))
+
+    @override
+    def sum(self, reports: Reports) -> Tensor:
+        codes = self._codes(reports)
+        total = torch.zeros(self.dim, dtype=torch.int64, device=codes.device)
+        for start, stop in self._chunks(len(codes), codes.device):
+            total += codes[start:stop].sum(dim=0, dtype=torch.int64)
+        return self._value(total.sub_(len(codes) * self.limit))
+
+    @override
+    def sum_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Tensor:
+        total = torch.zeros(self.dim, dtype=torch.int64, device=x.device)
+        for start, stop in self._chunks(x.num_rows, x.device):
+            total += self._cut(x.narrow(start, stop), randomness).sum(dim=0)
+        return self._value(total)
+
+    @override
+    def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        codes = torch.empty(x.num_rows, self.dim, dtype=compact_dtype(self.bits), device=x.device)
+        for start, stop in self._chunks(x.num_rows, x.device):
+            codes[start:stop] = self._cut(x.narrow(start, stop), randomness).add_(self.limit)
+        return self.layout.reports(codes)
+
+    def _value(self, multiple: Tensor) -> Tensor:
+        return multiple.double().mul_(self.step).to(torch.float32)
+
+    def _codes(self, reports: Reports) -> Tensor:
+        """The codes of reports, (reports, dim), as compact as they came, checked."""
+        self.check_reports(reports)
+        codes = reports.fields[0].values.reshape(len(reports), self.dim)
+        if codes.numel() and not (int(codes.min()) >= 0 and int(codes.max()) <= 2 * self.limit):
+            raise ValueError("a report holds a code that does not exist: it was altered or forged; drop it")
+        return codes
+
+    def _multiples(self, reports: Reports) -> Tensor:
+        """The multiples of the step in reports, (reports, dim) int64, checked."""
+        return self._codes(reports).to(torch.int64, copy=True).sub_(self.limit)
+
+    def _cut(self, x: Rows, randomness: Randomness) -> Tensor:
+        """Noisy multiples of the step, those beyond ±limit moved onto it, (clients, dim) int64."""
+        return self._noisy(self._scaled(x), randomness).clamp_(-self.limit, self.limit)
+
+    def _chunks(self, count: int, device: torch.device) -> list[tuple[int, int]]:
+        size = rows_at_once(self.dim, device=device)
+        return [(start, min(start + size, count)) for start in range(0, count, size)]
+
+    def _scaled(self, x: Rows) -> Tensor:
+        """Rows in units of the step, float64, none outside the ball by more than float64's own rounding."""
+        rows = x.dense().to(torch.float64, copy=True)
+        order = 1.0 if self.norm is Norm.L1 else 2.0
+        lengths = torch.linalg.vector_norm(rows, ord=order, dim=1, keepdim=True)
+        if not bool(lengths.isfinite().all()):  # squares overflowed
+            largest = rows.abs().amax(dim=1, keepdim=True).clamp_(min=1.0)
+            lengths = torch.linalg.vector_norm(rows / largest, ord=order, dim=1, keepdim=True).mul_(largest)
+        return rows.mul_(lengths.div_(self.radius).clamp_(min=1.0).mul_(self.step).reciprocal_())
+
+    def _whole_around(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The multiple below each coordinate of one row (dim,), and how far above it the coordinate is."""
+        scaled = self._scaled(Rows.of(x.detach().reshape(1, -1)))
+        below = scaled.floor()
+        return below, scaled - below
+
+    def _rounding_variance(self, x: Rows) -> Tensor:
+        """Variance of rounding each row to neighbouring multiples without bias, in squared steps."""
+        spread = torch.zeros(x.num_rows, dtype=torch.float64, device=x.device)
+        for start, stop in self._chunks(x.num_rows, x.device):
+            fraction = self._scaled(x.narrow(start, stop))
+            fraction.sub_(fraction.floor())
+            spread[start:stop] = fraction.mul_(1 - fraction).sum(dim=1)
+        return spread
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaplaceGrid:
+    """One discrete Laplace mechanism, in units of its step.
+
+    Attributes:
+        scale: T, exactly.
+        radius_in_steps: r/h.
+        whole_radius: q if r = q·h in one dimension, else None.
+    """
+
+    scale: Fraction
+    radius_in_steps: float
+    whole_radius: int | None
+
+    @property
+    def noise_variance(self) -> float:
+        """1/(2·sinh²(1/(2T))), in squared steps."""
+        return 0.5 / math.sinh(0.5 / float(self.scale)) ** 2
+
+
+@lru_cache(maxsize=256)
+def laplace_grid(*, local_epsilon: float, dim: int, bits: int) -> LaplaceGrid:
+    """The finest grid on which ±(r + 28·T·h) has codes of so many bits."""
+    limit = (1 << (bits - 1)) - 1
+    # Noise scales from the ball to the last code; cut with probability below e^-28.
+    wanted = limit / (28.0 + checks.local_epsilon(local_epsilon) / 2)
+    whole = int(local_epsilon * wanted / 2) if checks.dim(dim) == 1 else 0
+    if whole >= 1:
+        grain = 1 << 40
+        scale = Fraction(math.ceil(Fraction(2 * whole) / Fraction(local_epsilon) * grain), grain)
+        return LaplaceGrid(scale=scale, radius_in_steps=float(whole), whole_radius=whole)
+    scale = Fraction(wanted).limit_denominator(1 << 20)
+    rate = 1 / float(scale)
+    radius = local_epsilon / (math.expm1(rate) + rate) * (1 - _MARGIN)
+    return LaplaceGrid(scale=scale, radius_in_steps=radius, whole_radius=None)
+
+
+@lru_cache(maxsize=256)
+def grid_blanket(*, local_epsilon: float, dim: int, bits: int = COARSE_BITS) -> Blanket:
+    """The discrete Laplace blanket in one dimension, the generic one as a bound in more.
+
+    The generic one also where ε0 is too large for the discrete Laplace one (above 150), or so small that the
+    step is longer than the radius.
+    """
+    grid = laplace_grid(local_epsilon=local_epsilon, dim=dim, bits=bits)
+    whole = grid.whole_radius
+    if whole is None or local_epsilon > _LOUDEST_BLANKET or whole > 1 << 21:
+        generic = Blanket.generic(local_epsilon, exact=False).shared()
+        if grid.radius_in_steps < 1 or local_epsilon > _LOUDEST_BLANKET:
+            return generic
+        # Rows on an axis, at whole steps, so that nothing is rounded.
+        steps = 2 * math.floor(grid.radius_in_steps)
+        rate = float(1 / grid.scale)
+        own = discrete_laplace_instances(rate=rate, steps=steps, axes=dim)
+        if local_epsilon > 30.0:  # beyond, no round is large enough
+            return replace(generic, instances=own)
+        information = laplace_ball_information(
+            rate=rate * (1 + _MARGIN), radius=grid.radius_in_steps * (1 + _MARGIN), dim=dim
+        )
+        bound = InformationBound.of_any(local_epsilon=local_epsilon, information=information)
+        return replace(generic, instances=own, information_bound=bound)
+    law = discrete_laplace_blanket(local_epsilon=local_epsilon, steps=2 * whole)
+    own = discrete_laplace_instances(rate=local_epsilon / (2 * whole), steps=2 * whole, axes=1)
+    information = discrete_laplace_information(local_epsilon=local_epsilon, steps=2 * whole)
+    bound = InformationBound.of_blanket(
+        local_epsilon=local_epsilon, information=information, mass=law.mass * (1 - _MARGIN)
+    )
+    return replace(law, instances=own, information_bound=bound).shared()
+
+
+class DiscreteLaplace(GridNoise):
+    r"""x/h rounded to whole numbers without bias, plus noise with P[k] ∝ :math:`e^{-|k|/T}`, per coordinate.
+
+    ε0 holds for the whole l1 ball and the rounding in it, exactly: see the module. Noise is drawn from its
+    exact law (:mod:`~shuffle_plugins.mechanisms.discrete_sampling`), rounding from thresholds out of 2**62.
+    Fewer bits mean a coarser grid: the noise's variance is about :math:`e^{1/(2T)}` times that of the Laplace
+    mechanism, 2·(2r/ε0)², with T about :math:`2^{bits-1}/(28 + ε_0/2)`. Codes end 28·T·h beyond the ball; a
+    coordinate is cut there with probability below e^-28, a bias below 1e-12 of the noise's scale, which is
+    not removed.
+
+    Source: Ghosh, Roughgarden, Sundararajan 2009; Canonne, Kamath, Steinke 2020.
+
+    Args:
+        bits: bits per coordinate, in [8, 24].
+    """
+
+    name: ClassVar[str] = "discrete-laplace"
+    norm: ClassVar[Norm] = Norm.L1
+
+    def __init__(
+        self, *, local_epsilon: float, dim: int, radius: float = 1.0, bits: int = COARSE_BITS
+    ) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
+        self._bits = checks.whole("bits", bits, at_least=8, at_most=24)
+        self._grid = laplace_grid(local_epsilon=self.local_epsilon, dim=dim, bits=bits)
+
+    @property
+    @override
+    def bits(self) -> int:
+        return self._bits
+
+    @property
+    def grid(self) -> LaplaceGrid:
+        """The noise, and the radius in steps."""
+        return self._grid
+
+    @property
+    @override
+    def step(self) -> float:
+        return self.radius / self._grid.radius_in_steps
+
+    @property
+    def worst_variance(self) -> float:
+        """The noise's variance, and at most h²/4 per coordinate or r·h in all for rounding."""
+        rounding = min(self.dim / 4, self._grid.radius_in_steps)
+        return (self.dim * self._grid.noise_variance + rounding) * self.step**2
+
+    def variance(self, x: Tensor | Rows) -> Tensor:
+        """E‖R(x) - x‖² of each row, (clients,) float64: noise, and h²·f(1 - f) where x/h has fraction f."""
+        rounding = self._rounding_variance(self.check_rows(x))
+        return rounding.add_(self.dim * self._grid.noise_variance).mul_(self.step**2)
+
+    @override
+    def blanket(self) -> Blanket:
+        return grid_blanket(local_epsilon=self.local_epsilon, dim=self.dim, bits=self._bits)
+
+    @override
+    def outcomes(self) -> Reports | None:
+        if self.dim > 1 or 2 * self.limit + 1 > MOST_OUTCOMES:
+            return None
+        return self.layout.reports(torch.arange(2 * self.limit + 1, dtype=compact_dtype(self._bits)))
+
+    @override
+    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
+        multiples = self._multiples(reports)
+        below, fraction = self._whole_around(x)
+        low = self._log_mass(multiples, below) + torch.log1p(-fraction)
+        high = self._log_mass(multiples, below + 1) + fraction.log()
+        return torch.logaddexp(low, high).sum(dim=1)
+
+    @override
+    def _noisy(self, scaled: Tensor, randomness: Randomness) -> Tensor:
+        edge, scale = self._grid.radius_in_steps, self._grid.scale
+        rounded = stochastic_round(scaled.clamp_(-edge, edge), randomness=randomness)
+        noise = discrete_laplace(rounded.numel(), scale=scale, randomness=randomness, device=rounded.device)
+        return rounded.add_(noise.reshape(rounded.shape))
+
+    def _log_mass(self, multiples: Tensor, centre: Tensor) -> Tensor:
+        """Log-probability of a multiple when the noise is added to ``centre`` and cut at ±limit."""
+        rate = 1 / float(self._grid.scale)
+        distance = (multiples - centre).abs().mul_(-rate)
+        at_end, inside = -math.log1p(math.exp(-rate)), math.log(math.tanh(rate / 2))
+        return distance.add_((multiples.abs() == self.limit).double(), alpha=at_end - inside).add_(inside)
+
+
+class Laplace(DiscreteLaplace):
+    r"""The Laplace mechanism: noise of scale 2·radius/ε0 on every coordinate of a vector in the l1 ball.
+
+    The textbook's x + Laplace(2r/ε0), computed in floating point, is not private: which doubles can come out
+    depends on x (Mironov 2012, "On significance of the least significant bits for differential privacy").
+    This is :class:`~.DiscreteLaplace` on a grid of about 2**-14 of the noise's scale, 20 bits per coordinate,
+    with the same variance up to 1e-4 and an exact ε0.
+
+    Source: Dwork, McSherry, Nissim, Smith 2006.
+    """
+
+    name: ClassVar[str] = "laplace"
+
+    def __init__(self, *, local_epsilon: float, dim: int, radius: float = 1.0) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius, bits=FINE_BITS)
+
+
+def gaussian_delta(ratio: float, *, epsilon: float) -> float:
+    r"""The least δ of noise whose standard deviation is ``ratio`` times the distance of the records.
+
+    Balle, Wang 2018, Theorem 8: noise N(0, σ²) on records at distance Δ is (ε, δ)-private if and only if
+    :math:`Φ(\frac{Δ}{2σ} - \frac{εσ}{Δ}) - e^ε Φ(-\frac{Δ}{2σ} - \frac{εσ}{Δ}) \le δ`. With the step
+    μ = 1/ratio and z = ε·ratio − μ/2 that is φ(z)·(M(z) − M(z + μ)), M the Mills ratio. Where μ is small the
+    two Φ agree in nearly all digits, so the difference is taken as the integral of M' = z·M − 1 there.
+    """
+    half, shift = 0.5 / ratio, epsilon * ratio
+    if half < 0.005:
+        places = shift - half + half * (1 + _NODES)
+        slopes = 1 - places * math.sqrt(math.pi / 2) * special.erfcx(places / math.sqrt(2))
+        density = math.exp(-0.5 * (shift - half) ** 2) / math.sqrt(2 * math.pi)
+        return density * half * float(_WEIGHTS @ slopes)
+    log_first = float(special.log_ndtr(half - shift))
+    log_second = epsilon + float(special.log_ndtr(-half - shift))
+    return math.exp(log_first) * -math.expm1(log_second - log_first)
+
+
+def _local_delta(local_delta: float) -> float:
+    return checks.number("local_delta", local_delta, at_least=1e-30, at_most=0.1)
+
+
+@lru_cache(maxsize=256)
+def noise_ratio(*, local_epsilon: float, local_delta: float) -> float:
+    """Standard deviation of the least Gaussian noise that is (ε0, δ0)-private, per unit of distance.
+
+    Rounded up; δ0 in [1e-30, 0.1].
+    """
+    epsilon, delta = checks.local_epsilon(local_epsilon), _local_delta(local_delta)
+
+    def excess(log_ratio: float) -> float:
+        found = gaussian_delta(math.exp(log_ratio), epsilon=epsilon)
+        return math.log(max(found, 1e-300) / delta)
+
+    return math.exp(zero_between(excess, -8.0, 72.0, xtol=1e-13, rtol=1e-13)) * (1 + _MARGIN)
+
+
+class ApproximateNoise(GridNoise):
+    """Noise on the l2 ball whose reports are (ε0, δ0)-LDP: ε0 alone does not describe them.
+
+    Reports are accounted by the likelihoods of the noise:
+    :class:`~shuffle_plugins.accounting.GaussianReportsRound`. A number (dim 1) has a blanket of its own as
+    well, whose cut tail is charged instead of δ0, and the smaller of both bounds is taken.
+    Epochs, check-ins, rounds of few reports and little noise go through (ε0, δ0), which charges δ0 once for
+    every report of a round: for these choose δ0 far below the δ that is wanted, divided by the reports.
+    """
+
+    norm: ClassVar[Norm] = Norm.L2
+
+    def __init__(self, *, local_epsilon: float, dim: int, radius: float, local_delta: float) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
+        self._delta = _local_delta(local_delta)
+
+    @property
+    @override
+    def local_delta(self) -> float:
+        return self._delta
+
+    @abstractmethod
+    def _sigma_per_radius(self) -> float:
+        """Of the Gaussian mechanism whose post-processing a report is: standard deviation over radius."""
+
+    @abstractmethod
+    def _radius_per_sigma(self) -> float:
+        """Radius of all records, over the standard deviation of the noise that a report is made of."""
+
+    @abstractmethod
+    def _attained_per_sigma(self) -> float:
+        """Of two opposite records, with what codes add to the noise; 0 where that is not known."""
+
+    @abstractmethod
+    def _instance(self) -> Atoms:
+        """Of one number: two opposite records, everybody else at one of them."""
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, local_delta={self.local_delta!r})"
+
+    def blanket(self) -> Blanket:
+        """That of scalar Gaussian noise, at dim 1; its ``local_epsilon`` is where its weights are cut.
+
+        Raises:
+            ValueError: at dim 2 and more, where no blanket without δ0 is known, and at dim 1 if the noise is
+                too small for its weights to be represented; use :meth:`round`.
+        """
+        if self.dim > 1:
+            raise ValueError(
+                f"a report of {self.name} is ({self.local_epsilon:.4g}, {self.local_delta:g})-LDP, and no "
+                "bound covers it without its δ0: use round(), or ShuffleRound(local_delta=…); in a shell "
+                "--mechanism generic --local-delta …, far below δ / k"
+            )
+        law = gaussian_blanket(sigma=self._sigma_per_radius(), radius=1.0)
+        return replace(law, instances=(self._instance(),))
+
+    def round(
+        self,
+        *,
+        population: int,
+        cohort: float,
+        sampling: Sampling = Sampling.WITHOUT_REPLACEMENT,
+        adversary: Adversary = Adversary.MODEL_OBSERVER,
+    ) -> ShuffleRound:
+        """A round of this mechanism: its noise; at dim 1 its blanket, too, whose cut is the round's ε0."""
+        reports: dict[str, Any] = {"local_epsilon": self.local_epsilon, "local_delta": self.local_delta}
+        if self.dim == 1:
+            try:
+                own = self.blanket()
+                reports = {"local_epsilon": own.local_epsilon, "mechanism": self.name, "blanket": own}
+            except ValueError:  # too little noise for its weights
+                pass
+        return GaussianReportsRound(
+            **reports,
+            population=population,
+            cohort=cohort,
+            sampling=sampling,
+            adversary=adversary,
+            radius=self._radius_per_sigma(),
+            attained=self._attained_per_sigma(),
+            channel_fixed=True,
+        )
+
+
+class Gaussian(ApproximateNoise):
+    r"""x + N(0, σ²) on every coordinate, σ by the analytic calibration for records at distance 2·radius.
+
+    The noisy value is rounded to the nearest multiple of the step :math:`h = (r + 10σ)/(2^{bits-1} - 1)`
+    before it leaves the client. That is post-processing of x + N(0, σ²) and costs nothing; the grid adds
+    h²/12 to the variance and, as h is small beside σ, no bias (below e^-100 of it). Codes end 10σ beyond the
+    ball; a coordinate is cut there with probability below 2e-23, a bias below 2e-24·σ, which is not removed.
+    The noise itself has no end (:meth:`.Randomness.normal`): one that did, however far, would let a large ε0
+    or a small δ0 be broken by reports that one of two records can never send.
+
+    ε0 and δ0 are proved for ideal real arithmetic. The noise and the sum are float64, off by a relative
+    1e-15; a grid 2**30 times coarser than that hides which doubles are possible, but no proof covers the
+    difference. :class:`~.DiscreteGaussian` is exact.
+
+    Source: Balle, Wang 2018, Theorem 8.
+
+    Args:
+        local_delta: δ0 of one report, in [1e-30, 0.1].
+        bits: bits per coordinate, in [8, 24].
+    """
+
+    name: ClassVar[str] = "gaussian"
+
+    def __init__(
+        self,
+        *,
+        local_epsilon: float,
+        dim: int,
+        radius: float = 1.0,
+        local_delta: float = DEFAULT_LOCAL_DELTA,
+        bits: int = 20,
+    ) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius, local_delta=local_delta)
+        self._bits = checks.whole("bits", bits, at_least=8, at_most=24)
+        self._ratio = noise_ratio(local_epsilon=self.local_epsilon, local_delta=local_delta)
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the noise on a coordinate."""
+        return 2 * self.radius * self._ratio
+
+    @property
+    @override
+    def bits(self) -> int:
+        return self._bits
+
+    @property
+    @override
+    def step(self) -> float:
+        return (self.radius + 10.0 * self.sigma) / self.limit
+
+    @property
+    def worst_variance(self) -> float:
+        """dim·(σ² + h²/12), whatever the row."""
+        return self.dim * (self.sigma**2 + self.step**2 / 12)
+
+    @override
+    def variance(self, x: Tensor | Rows) -> Tensor:
+        rows = self.check_rows(x)
+        return torch.full((rows.num_rows,), self.worst_variance, dtype=torch.float64, device=rows.device)
+
+    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
+        """Log-density of each report as a Gaussian around x (dim,), up to a constant, (reports,) float64."""
+        below, fraction = self._whole_around(x)
+        residual = self._multiples(reports) - below - fraction
+        return residual.mul_(self.step / self.sigma).square_().sum(dim=1).mul_(-0.5)
+
+    @override
+    def _sigma_per_radius(self) -> float:
+        return 2 * self._ratio
+
+    @override
+    def _radius_per_sigma(self) -> float:
+        return 1 / self._sigma_per_radius()
+
+    @override
+    def _attained_per_sigma(self) -> float:
+        if self.bits < 16:  # too coarse a grid for reports to be taken as they are without it
+            return 0.0
+        # A sum of codes, smoothed over some steps, is normal to the last digit.
+        step = self.step / self.sigma
+        return self._radius_per_sigma() / math.sqrt(1 + 10 * step**2)
+
+    @override
+    def _instance(self) -> Atoms:
+        return gaussian_instance(sigma=self.sigma / self.step, radius=self.radius / self.step)
+
+    @override
+    def _noisy(self, scaled: Tensor, randomness: Randomness) -> Tensor:
+        noise = randomness.normal(tuple(scaled.shape), dtype=torch.float64, device=scaled.device)
+        return scaled.add_(noise, alpha=self.sigma / self.step).round_().to(torch.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianGrid:
+    """One discrete Gaussian mechanism, in units of its step.
+
+    Attributes:
+        sigma: σ of the noise, a whole number.
+        radius_in_steps: radius over step.
+        bits: bits per coordinate.
+    """
+
+    sigma: int
+    radius_in_steps: float
+    bits: int
+
+    @property
+    def continuous_sigma(self) -> float:
+        """Standard deviation of the continuous Gaussian of which the noise is a post-processing."""
+        return math.sqrt(self.sigma**2 - _SMOOTHING_VARIANCE)
+
+
+def rounded_distance(radius_in_steps: float, *, dim: int, miss: float) -> float:
+    """The distance of two rounded records of the ball, exceeded with probability at most ``miss``."""
+    apart, root = 2 * radius_in_steps, math.sqrt(dim)
+    spread = (2 * apart + root) * math.sqrt(math.log(1 / miss) / 2)
+    return min(math.sqrt(apart**2 + min(dim / 4, root * apart) + spread), apart + root)
+
+
+@lru_cache(maxsize=256)
+def gaussian_grid(*, local_epsilon: float, local_delta: float, dim: int, bits: int | None) -> GaussianGrid:
+    """The finest grid on which ±(radius + 9.5σ) has codes of so many bits.
+
+    Without ``bits``: the fewest on which rounding adds no more than 1 % to the variance, or, where σ would
+    exceed what can be sampled, the best that can.
+
+    Raises:
+        ValueError: if no grid is fine enough, or a parameter is out of range.
+    """
+    ratio = noise_ratio(local_epsilon=local_epsilon, local_delta=local_delta * (1 - _ROUNDING_SHARE))
+
+    def sigma(radius: float) -> int:
+        distance = rounded_distance(radius, dim=dim, miss=local_delta * _ROUNDING_SHARE) * (1 + _MARGIN)
+        return math.ceil(math.hypot(ratio * distance, math.sqrt(_SMOOTHING_VARIANCE)))
+
+    def finest(width: int) -> GaussianGrid | None:
+        def fits(radius: float) -> bool:
+            noise = sigma(radius)
+            return noise <= MAX_SIGMA and radius + 9.5 * noise + 1 <= (1 << (width - 1)) - 1
+
+        low, high = -20.0, 40.0
+        if not fits(2.0**low):
+            return None
+        for _ in range(80):
+            middle = (low + high) / 2
+            low, high = (middle, high) if fits(2.0**middle) else (low, middle)
+        return GaussianGrid(sigma=sigma(2.0**low), radius_in_steps=2.0**low, bits=width)
+
+    def loss(grid: GaussianGrid) -> float:
+        return grid.sigma / (2 * ratio * grid.radius_in_steps)
+
+    best = None
+    for width in range(_LEAST_BITS, _MOST_BITS + 1) if bits is None else (bits,):
+        grid = finest(width)
+        if grid is not None and (best is None or loss(grid) < loss(best) * (1 - _MARGIN)):
+            best = grid
+        if best is not None and loss(best) <= 1.005:
+            return best
+    if best is None:
+        raise ValueError(
+            f"no grid of {'so many as 40' if bits is None else bits} bits per coordinate holds the noise for "
+            f"local_epsilon={local_epsilon} in dimension {dim}: allow more bits, or raise local_epsilon or "
+            "local_delta"
+        )
+    return best
+
+
+class DiscreteGaussian(ApproximateNoise):
+    r"""x/h rounded to whole numbers without bias, plus noise with P[k] ∝ :math:`e^{-k^2/(2σ^2)}`.
+
+    (ε0, δ0) holds for the whole l2 ball and the rounding in it: see the module. Noise is drawn from its exact
+    law (:mod:`~shuffle_plugins.mechanisms.discrete_sampling`), rounding from thresholds out of 2**62; no
+    float decides. Codes end 9.5σ beyond the ball; a coordinate is cut there with probability below 1e-20, a
+    bias below 1e-21·σ, which is not removed. Fewer bits mean a coarser grid and so more noise.
+
+    Source: Canonne, Kamath, Steinke 2020.
+
+    Args:
+        local_delta: δ0 of one report, in [1e-30, 0.1].
+        bits: bits per coordinate, in [6, 40]; by default the fewest that add no more than 1 % to the
+            variance.
+    """
+
+    name: ClassVar[str] = "discrete-gaussian"
+
+    def __init__(
+        self,
+        *,
+        local_epsilon: float,
+        dim: int,
+        radius: float = 1.0,
+        local_delta: float = DEFAULT_LOCAL_DELTA,
+        bits: int | None = None,
+    ) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius, local_delta=local_delta)
+        if bits is not None:
+            checks.whole("bits", bits, at_least=_LEAST_BITS, at_most=_MOST_BITS)
+        self._grid = gaussian_grid(
+            local_epsilon=self.local_epsilon, local_delta=self.local_delta, dim=dim, bits=bits
+        )
+
+    @property
+    def grid(self) -> GaussianGrid:
+        """The noise, the radius in steps, the bits."""
+        return self._grid
+
+    @property
+    @override
+    def bits(self) -> int:
+        return self._grid.bits
+
+    @property
+    @override
+    def step(self) -> float:
+        return self.radius / self._grid.radius_in_steps
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the noise on a coordinate, σ·h."""
+        return self._grid.sigma * self.step
+
+    @property
+    def worst_variance(self) -> float:
+        """The noise's variance, and at most h²/4 per coordinate or √dim·r·h in all for rounding."""
+        rounding = min(self.dim / 4, math.sqrt(self.dim) * self._grid.radius_in_steps)
+        return self.dim * self.sigma**2 + rounding * self.step**2
+
+    def variance(self, x: Tensor | Rows) -> Tensor:
+        """E‖R(x) - x‖² of each row, (clients,) float64: noise, and h²·f(1 - f) where x/h has fraction f."""
+        rounding = self._rounding_variance(self.check_rows(x))
+        return rounding.mul_(self.step**2).add_(self.dim * self.sigma**2)
+
+    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
+        """Log-probability of each report, had its client held x (dim,), up to a constant, (reports,) float64.
+
+        The two outermost codes, where values beyond are cut, are taken as they are.
+        """
+        multiples = self._multiples(reports)
+        below, fraction = self._whole_around(x)
+        low = (multiples - below).square_().mul_(-0.5 / self._grid.sigma**2)
+        high = (multiples - below - 1).square_().mul_(-0.5 / self._grid.sigma**2)
+        return torch.logaddexp(low + torch.log1p(-fraction), high + fraction.log()).sum(dim=1)
+
+    @override
+    def _sigma_per_radius(self) -> float:
+        return self._grid.continuous_sigma / math.ceil(self._grid.radius_in_steps)
+
+    def _radius_per_sigma(self) -> float:
+        """Of rounded records, whose length exceeds this with probability below 1e-34.
+
+        With ℓ = 80, e^-ℓ = 2e-35: ‖y‖² + 2‖y‖·√(ℓ/2) + d/4 + √(dℓ/2), each random part by Hoeffding's
+        inequality (``docs/proofs/sums.md``, "Rounding"). Never more than ‖y‖ + √d.
+        """
+        radius, log_miss = self._grid.radius_in_steps, 80.0
+        likely = radius**2 + 2 * radius * math.sqrt(log_miss / 2)
+        likely += self.dim / 4 + math.sqrt(self.dim * log_miss / 2)
+        longest = min(math.sqrt(likely), radius + math.sqrt(self.dim)) * (1 + _MARGIN)
+        return longest / self._grid.continuous_sigma
+
+    @override
+    def _attained_per_sigma(self) -> float:
+        # Whole records are not rounded; noise of variance 4 more makes the discrete law a normal one.
+        return math.floor(self._grid.radius_in_steps) / math.hypot(self._grid.sigma, 2)
+
+    @override
+    def _instance(self) -> Atoms:
+        return discrete_gaussian_instance(sigma=self._grid.sigma, radius=self._grid.radius_in_steps)
+
+    @override
+    def _noisy(self, scaled: Tensor, randomness: Randomness) -> Tensor:
+        rounded = stochastic_round(scaled, randomness=randomness)
+        noise = discrete_gaussian(
+            rounded.numel(), sigma=self._grid.sigma, randomness=randomness, device=rounded.device
+        )
+        return rounded.add_(noise.reshape(rounded.shape))

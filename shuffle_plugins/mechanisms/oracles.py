@@ -1,0 +1,829 @@
+"""Frequency oracles: randomizers of a category whose reports support some categories, their own more often.
+
+Category c is counted by the reports that support it: ([y ∈ L_c] - b)/(a - b) with a the probability that a
+report supports its own category and b that it supports another one. A mechanism is its likely sets L_c and
+its sampler. Every report has just two likelihoods, in the ratio e^ε0, and any two categories have the same
+law, so one pair of records is the worst at every ε. ``ideal_…`` are blankets in real arithmetic.
+"""
+
+from __future__ import annotations
+
+import decimal
+import itertools
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+from typing import ClassVar
+
+from typing_extensions import override
+
+from shuffle_plugins.accounting import Blanket, RecordTypes, two_level_atoms
+from shuffle_plugins.compressors import hadamard_scatter, hadamard_signs, padded_dim
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks, rows_at_once
+from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES, FrequencyOracle
+from shuffle_plugins.randomness import WHOLE, Randomness
+
+RANK_BITS = 62
+
+_LARGEST_TABLE = 1 << 12  # of binomials that is looked up; computed beyond
+
+
+def odds_below(local_epsilon: float | Fraction) -> Fraction:
+    """A rational just below e^ε0, closer than 1e-59 of it and never above; ε0 is taken as it is given."""
+    exponent = Fraction(local_epsilon)
+    with decimal.localcontext(decimal.Context(prec=80, rounding=decimal.ROUND_FLOOR)):
+        quotient = decimal.Decimal(exponent.numerator) / decimal.Decimal(exponent.denominator)
+        return Fraction(quotient.exp() * (1 - decimal.Decimal(10) ** -60))
+
+
+def flip_threshold(local_epsilon: float | Fraction) -> int:
+    r"""The smallest p in units of 2**-62 with :math:`(1-p)/p \le e^{ε_0}`."""
+    return math.ceil(WHOLE / (odds_below(local_epsilon) + 1))
+
+
+def _likely_sets(
+    local_epsilon: float, share: Callable[[int, int, int], float], *, alike: bool = True
+) -> Blanket:
+    """The blanket of which ``share(a, b, c)`` is likely, or not, for each of two records and a third.
+
+    ``alike``: any three categories have these shares. Then they bound what the others' records make of a
+    round from above, too, and from below where everybody else holds the third.
+    """
+    shares = {kinds: share(*kinds) for kinds in itertools.product((0, 1), repeat=3)}
+    law = Blanket(
+        local_epsilon=checks.local_epsilon(local_epsilon),
+        differing=shares[1, 0, 0] + shares[1, 0, 1],
+        low=shares[0, 0, 0] + shares[0, 0, 1],
+        high=shares[1, 1, 0] + shares[1, 1, 1],
+        outside=shares[1, 0, 0],
+    )
+    if not alike:
+        return law
+    instance = two_level_atoms(local_epsilon=local_epsilon, shares=shares)
+    types = RecordTypes.two_level(local_epsilon=local_epsilon, shares=shares)
+    return replace(law, instances=(instance,), others=types)
+
+
+def as_built(ideal: Blanket, *, categories: int, odds: Fraction) -> Blanket:
+    """The blanket of an oracle whose probabilities are rounded to multiples of 2**-62.
+
+    Where these follow ε0 it is that of real arithmetic. Elsewhere the oracle is one of a smaller ε0, a
+    post-processing of the one at ε0 (its report is further mixed with a uniform one, its bits are further
+    flipped), so the blanket at ε0 holds as a bound.
+
+    Args:
+        ideal: in real arithmetic, of three categories or more.
+        categories: how many there are: of two, there is no third record to hide nobody.
+        odds: the largest odds of a report, as they are rounded.
+    """
+    if math.log1p(float(odds - 1)) < ideal.local_epsilon * (1 - 1e-6):
+        return replace(ideal, exact=False, outside=0.0, instances=())
+    return ideal if categories > 2 else replace(ideal, outside=0.0, instances=())
+
+
+class SupportOracle(FrequencyOracle):
+    """An oracle whose reports are counted by the categories that they support."""
+
+    @property
+    @abstractmethod
+    def _rates(self) -> tuple[float, float, float, float]:
+        """a, 1 - a, b and a - b, none of them a difference that cancels."""
+
+    @abstractmethod
+    def _supporters(self, reports: Reports) -> Tensor:
+        """How many reports, checked, support each category, (dim,)."""
+
+    @property
+    @override
+    def worst_variance(self) -> float:
+        own, missed, other, gain = self._rates
+        return (own * missed + (self.dim - 1) * other * (1 - other)) / gain**2
+
+    @override
+    def sum(self, reports: Reports) -> Tensor:
+        _, _, other, gain = self._rates
+        return (self._supporters(reports).double() - len(reports) * other) / gain
+
+
+@dataclass(frozen=True)
+class Mixture:
+    r"""With probability γ a report is uniform among those likely for x, otherwise uniform among all.
+
+    A likely report is :math:`1 + γ/((1-γ)\,share)` times as probable as another one. γ is rounded down to a
+    multiple of 2**-62, so these odds never exceed e^ε0, and no report becomes the less probable for it.
+
+    Attributes:
+        kept: γ as a multiple of 2**-62, in [1, 2**62 - 1].
+        share: the part of all reports that is likely for x, the same for every x.
+    """
+
+    kept: int
+    share: Fraction
+
+    @classmethod
+    def of(cls, local_epsilon: float, *, share: Fraction) -> Mixture:
+        r"""The largest γ within ε0, :math:`γ \le (e^{ε_0}-1)\,share / (1 + (e^{ε_0}-1)\,share)`.
+
+        Raises:
+            ValueError: if ε0 is out of range, or so small that a γ of 2**-62 exceeds it.
+        """
+        weight = (odds_below(checks.local_epsilon(local_epsilon)) - 1) * share
+        kept = math.floor(WHOLE * weight / (1 + weight))
+        if kept < 1:
+            raise ValueError(
+                f"local_epsilon={local_epsilon!r} leaves a true report a probability below 2**-62 when only "
+                f"{float(share):.3g} of the reports are likely: raise it, or use fewer categories"
+            )
+        return cls(kept=kept, share=share)
+
+    @property
+    def truth(self) -> float:
+        """γ, the probability of a report drawn from those likely for the category."""
+        return self.kept / WHOLE
+
+    @property
+    def noise(self) -> float:
+        """1 - γ, without cancellation."""
+        return (WHOLE - self.kept) / WHOLE
+
+    @property
+    def odds(self) -> Fraction:
+        """How much more probable a likely report is than another one, at most e^ε0."""
+        return 1 + Fraction(self.kept, WHOLE - self.kept) / self.share
+
+    def truthful(self, count: int, randomness: Randomness, device: torch.device | str) -> Tensor:
+        """True with probability γ, (count,) bool."""
+        return randomness.bernoulli(torch.tensor(self.kept, device=device).expand(count))
+
+
+class MixtureOracle(SupportOracle):
+    r"""An oracle whose report is uniform among those likely for x with probability γ, else among all.
+
+    .. math:: P(y|x) = \frac{1}{N} \Bigl(1 - γ + \frac{γ}{share}\,[y \text{ likely for } x]\Bigr)
+
+    for N reports, of which a part ``share`` is likely for each x. A subclass calls :meth:`_mix` when it is
+    built.
+    """
+
+    def _mix(self, share: Fraction, *, overlap: Fraction) -> None:
+        """``overlap``: the part of the reports that are likely for x that are likely for another category."""
+        self._mixture = Mixture.of(self.local_epsilon, share=share)
+        self._overlap = overlap
+
+    @property
+    @abstractmethod
+    def _count(self) -> int:
+        """N; a report that is one number below it is one of all there are."""
+
+    @abstractmethod
+    def _likely(self, reports: Reports, category: int) -> Tensor:
+        """Which reports are likely for a category, bool (reports,)."""
+
+    @abstractmethod
+    def _ideal(self) -> Blanket:
+        """The blanket in real arithmetic."""
+
+    @override
+    def blanket(self) -> Blanket:
+        return as_built(self._ideal(), categories=self.dim, odds=self._mixture.odds)
+
+    @property
+    @override
+    def _rates(self) -> tuple[float, float, float, float]:
+        truth, noise, share = self._mixture.truth, self._mixture.noise, self._mixture.share
+        other = truth * float(self._overlap) + noise * float(share)
+        return (
+            truth + noise * float(share),
+            noise * float(1 - share),
+            other,
+            truth * float(1 - self._overlap),
+        )
+
+    @override
+    def outcomes(self) -> Reports | None:
+        return self.layout.reports(torch.arange(self._count)) if self._count <= MOST_OUTCOMES else None
+
+    @override
+    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
+        likely = self._likely(reports, int(self.check_categories(x.reshape(1))[0]))
+        uniform, more = math.log(self._mixture.noise), math.log1p(float(self._mixture.odds - 1))
+        return likely.double().mul_(more).add_(uniform - math.log(self._count))
+
+    def _truthful(self, x: Tensor, randomness: Randomness) -> Tensor:
+        return self._mixture.truthful(len(x), randomness, x.device)
+
+
+def ideal_k_ary_response(*, local_epsilon: float, categories: int) -> Blanket:
+    """K-ary randomized response: the true category with odds e^ε0 over any other. K = 2 is one bit."""
+    checks.whole("categories", categories, at_least=2)
+    if categories == 2:
+        return Blanket.bit(local_epsilon)
+    size = math.exp(checks.local_epsilon(local_epsilon)) + categories - 1
+    ways = {0: categories - 3, 1: 1}
+    return _likely_sets(local_epsilon, lambda a, b, c: ways.get(a + b + c, 0) / size, alike=False)
+
+
+class KRandomizedResponse(MixtureOracle):
+    r"""K-ary randomized response (Kairouz, Bonawitz, Ramage 2016; thesis Table 7.1).
+
+    The true category has odds e^ε0 over any other one: with probability :math:`γ = (e-1)/(e+K-1)` it is sent,
+    else a uniform category of all K, in ceil(log2 K) bits. The best oracle where K is below about e^ε0.
+    """
+
+    name: ClassVar[str] = "k-rr"
+
+    def __init__(self, *, local_epsilon: float, dim: int) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim)
+        self._mix(Fraction(1, dim), overlap=Fraction(0))
+
+    @property
+    @override
+    def layout(self) -> ReportLayout:
+        return ReportLayout(self.name, self.dim, (FieldLayout((self.dim - 1).bit_length()),))
+
+    @override
+    def _ideal(self) -> Blanket:
+        return ideal_k_ary_response(local_epsilon=self.local_epsilon, categories=self.dim)
+
+    @override
+    def _supporters(self, reports: Reports) -> Tensor:
+        return torch.bincount(self._named(reports), minlength=self.dim)
+
+    @property
+    @override
+    def _count(self) -> int:
+        return self.dim
+
+    @override
+    def _likely(self, reports: Reports, category: int) -> Tensor:
+        return self._named(reports) == category
+
+    def _named(self, reports: Reports) -> Tensor:
+        return self.read_reports(reports, self.dim)[0]
+
+    @override
+    def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
+        truthful = self._truthful(x, randomness)
+        uniform = randomness.integers(self.dim, len(x), device=x.device)
+        return self.layout.reports(torch.where(truthful, x, uniform))
+
+
+def ideal_hadamard_response(*, local_epsilon: float) -> Blanket:
+    """Hadamard response: a row of the code half of which is likely for each category, any two sharing half.
+
+    The product of two rows of the code is a row too, unlikely wherever just one of the two is likely: a third
+    record of that row, as there is for rows 1 and 2, hides nobody.
+    """
+    share = 1 / (2 * (math.exp(checks.local_epsilon(local_epsilon)) + 1))
+    return _likely_sets(local_epsilon, lambda a, b, c: share if c == (a == b) else 0.0, alike=False)
+
+
+class HadamardResponse(MixtureOracle):
+    r"""Hadamard response of one block (Acharya, Sun, Zhang 2019, section 4): best for small ε0, in few bits.
+
+    Category x stands for row x + 1 of the Hadamard matrix of size S, the smallest power of two above K; row
+    0, all ones, is not used. A report is a column y. The half of them where :math:`H_{x+1,y} = 1` has odds
+    e^ε0 over the rest, :math:`E[H_{c+1,y}] = γ\,[c = x]` with :math:`γ = (e-1)/(e+1)`: all counts together
+    are one transform of the histogram of reports.
+    """
+
+    name: ClassVar[str] = "hadamard-response"
+
+    def __init__(self, *, local_epsilon: float, dim: int) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim)
+        self._mix(Fraction(1, 2), overlap=Fraction(1, 2))
+        self._size = padded_dim(dim + 1)
+
+    @property
+    @override
+    def layout(self) -> ReportLayout:
+        return ReportLayout(self.name, self.dim, (FieldLayout((self._size - 1).bit_length()),))
+
+    @override
+    def _ideal(self) -> Blanket:
+        return ideal_hadamard_response(local_epsilon=self.local_epsilon)
+
+    @override
+    def _supporters(self, reports: Reports) -> Tensor:
+        columns = self._columns(reports)
+        ones = torch.ones(len(columns), dtype=torch.float64, device=columns.device)
+        return (hadamard_scatter(columns, ones, dim=self.dim + 1)[1:] + len(columns)) / 2
+
+    @property
+    @override
+    def _count(self) -> int:
+        return self._size
+
+    @override
+    def _likely(self, reports: Reports, category: int) -> Tensor:
+        columns = self._columns(reports)
+        return hadamard_signs(torch.tensor(category + 1, device=columns.device), columns) > 0
+
+    def _columns(self, reports: Reports) -> Tensor:
+        return self.read_reports(reports, self._size)[0]
+
+    @override
+    def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
+        rows = x + 1
+        columns = randomness.integers(self._size, len(x), device=x.device)
+        wrong = self._truthful(x, randomness) & (hadamard_signs(rows, columns) < 0)
+        # Flipping a column's bit at the row's lowest one changes the sign: it maps one half onto the other.
+        return self.layout.reports(torch.where(wrong, columns ^ (rows & -rows), columns))
+
+
+def _hash_range(local_epsilon: float) -> int:
+    """The best number of buckets of local hashing, about e^ε0 + 1, up to a billion."""
+    return max(round(min(math.exp(local_epsilon), 10**9)) + 1, 2)
+
+
+def ideal_local_hashing(*, local_epsilon: float, buckets: int | None = None) -> Blanket:
+    """Local hashing: a public random hash of the category, as K-ary response over its buckets.
+
+    Hash values of any three categories are uniform and independent. ``buckets``: g ≥ 2; the best for
+    estimation, about e^ε0 + 1, by default.
+    """
+    e = math.exp(checks.local_epsilon(local_epsilon))
+    g = _hash_range(local_epsilon) if buckets is None else checks.whole("buckets", buckets, at_least=2)
+    met = (1 - 1 / g, 1 / g)
+    return _likely_sets(local_epsilon, lambda a, b, c: g / (e + g - 1) * met[a] * met[b] * met[c])
+
+
+class LocalHashing(MixtureOracle):
+    r"""Optimal local hashing (Wang, Blocki, Li, Jha 2017), with a hash family that is exactly uniform.
+
+    A client draws a hash :math:`h(x) = \sum_j a_j x_j \bmod g` of the m = ceil(log2 K) bits of its category,
+    and sends its coefficients a with a value z in [0, g): with probability :math:`γ = (e-1)/(e+g-1)` the
+    value h(x), else a uniform one. A report supports the categories whose hash is z.
+
+    Three categories' hash values are as those of a random function (``docs/proofs/mechanisms.md``, section
+    3), so the blanket of :func:`ideal_local_hashing` holds, and the variance is exact.
+
+    Summing takes clients x dim comparisons.
+
+    Args:
+        buckets: g, range of the hash, in [2, 2**31]; the best one, about e^ε0 + 1, by default.
+    """
+
+    name: ClassVar[str] = "local-hashing"
+
+    def __init__(self, *, local_epsilon: float, dim: int, buckets: int | None = None) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim)
+        if buckets is None:
+            buckets = _hash_range(self.local_epsilon)
+        self._buckets = checks.whole("buckets", buckets, at_least=2, at_most=1 << 31)
+        self._mix(Fraction(1, buckets), overlap=Fraction(1, buckets))
+        self._digits = (dim - 1).bit_length()
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, buckets={self._buckets})"
+
+    @property
+    def buckets(self) -> int:
+        """g, range of the hash."""
+        return self._buckets
+
+    @property
+    @override
+    def layout(self) -> ReportLayout:
+        """The hash function's coefficients and the hashed category, all below the hash's range."""
+        field = FieldLayout((self._buckets - 1).bit_length(), self._digits + 1)
+        return ReportLayout(self.name, self.dim, (field,))
+
+    @override
+    def _ideal(self) -> Blanket:
+        return ideal_local_hashing(local_epsilon=self.local_epsilon, buckets=self._buckets)
+
+    @override
+    def _supporters(self, reports: Reports) -> Tensor:
+        coefficients, values = self._parts(reports)
+        low = self._digits // 2
+        counts = torch.zeros(1 << self._digits, dtype=torch.int64, device=values.device)
+        # h(c) = z is met in the middle: the upper bits' part of h(c) equals z less the lower bits' part.
+        compact = torch.int16 if self._buckets <= 1 << 15 else torch.int64
+        rows = max(1, (1 << 20) // len(counts))
+        for start in range(0, len(values), rows):
+            part = coefficients[start : start + rows]
+            upper = self._hashes(part[:, low:], torch.zeros_like(part[:, :1])).to(compact)
+            lower = self._hashes(-part[:, :low], values[start : start + rows].unsqueeze(1)).to(compact)
+            same = upper.unsqueeze(2) == lower.unsqueeze(1)
+            counts += _column_counts(same.view(torch.uint8).reshape(len(part), -1))
+        return counts[: self.dim]
+
+    @override
+    def outcomes(self) -> Reports | None:
+        if self._count > MOST_OUTCOMES:
+            return None
+        powers = self._buckets ** torch.arange(self._digits, -1, -1)
+        return self.layout.reports(torch.arange(self._count).unsqueeze(1) // powers % self._buckets)
+
+    @property
+    @override
+    def _count(self) -> int:
+        return int(self._buckets ** (self._digits + 1))
+
+    @override
+    def _likely(self, reports: Reports, category: int) -> Tensor:
+        coefficients, values = self._parts(reports)
+        return self._hash(coefficients, torch.full_like(values, category)) == values
+
+    def _hash(self, coefficients: Tensor, x: Tensor) -> Tensor:
+        """Each client's hash of its own category, (clients,)."""
+        digits = x.unsqueeze(1) >> torch.arange(self._digits, device=x.device) & 1
+        return (coefficients * digits).sum(dim=1).remainder_(self._buckets)
+
+    def _hashes(self, coefficients: Tensor, first: Tensor) -> Tensor:
+        """Each client's ``first`` plus its hash of every number of as many bits as coefficients, doubling."""
+        found = first
+        for column in coefficients.unbind(dim=1):
+            found = torch.cat([found, found + column.unsqueeze(1)], dim=1)
+        return found.remainder(self._buckets)
+
+    def _parts(self, reports: Reports) -> tuple[Tensor, Tensor]:
+        (numbers,) = self.read_reports(reports, self._buckets)
+        return numbers[:, :-1], numbers[:, -1]
+
+    @override
+    def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
+        coefficients = randomness.integers(self._buckets, (len(x), self._digits), device=x.device)
+        uniform = randomness.integers(self._buckets, len(x), device=x.device)
+        values = torch.where(self._truthful(x, randomness), self._hash(coefficients, x), uniform)
+        return self.layout.reports(torch.cat([coefficients, values.unsqueeze(1)], dim=1))
+
+
+def _subset_size(local_epsilon: float, categories: int) -> int:
+    """The best number of categories in a report of subset selection, about K/(e^ε0 + 1)."""
+    return min(max(round(categories / (math.exp(local_epsilon) + 1)), 1), categories - 1)
+
+
+def ideal_subset_selection(*, local_epsilon: float, categories: int, size: int | None = None) -> Blanket:
+    """Subset selection: a set of ``size`` categories, likelier by e^ε0 if it has the true one.
+
+    Args:
+        categories: K ≥ 3.
+        size: categories in a report, in [1, K − 1]; the best for estimation, about K/(e^ε0 + 1), by default.
+    """
+    checks.local_epsilon(local_epsilon)
+    k = checks.whole("categories", categories, at_least=3)
+    s = _subset_size(local_epsilon, k) if size is None else checks.whole("size", size, at_most=k - 1)
+    density = 1 / (1 + math.expm1(local_epsilon) * s / k)
+
+    def share(*wanted: int) -> float:
+        """That a random subset has the wanted ones of three categories, and not the others."""
+        chance = density
+        for i in range(3):  # the wanted ones first
+            taken = s - min(i, sum(wanted))
+            chance *= (taken if i < sum(wanted) else k - i - taken) / (k - i)
+        return max(chance, 0.0)
+
+    return _likely_sets(local_epsilon, share)
+
+
+class SubsetSelection(MixtureOracle):
+    r"""Subset selection (Wang et al. 2016; Ye, Barg 2018): the least error of the oracles here, in more bits.
+
+    A report is a set of s categories; those with the true one have odds e^ε0 over the rest. With probability
+    :math:`γ = (e-1)s/(K + (e-1)s)` it is uniform among those with x, else uniform among all: that is a
+    uniform set through a fixed element, shifted cyclically to x, or to a uniform category.
+
+    On the wire a set is its rank, ceil(log2 C(K, s)) bits, while that is at most 62; else its s elements or K
+    flags, whichever is shorter.
+
+    Args:
+        size: s, categories in a report, in [1, K/2]; the best one, about K/(e^ε0 + 1), by default. Larger
+            sets take more bits and say less.
+    """
+
+    name: ClassVar[str] = "subset-selection"
+
+    def __init__(self, *, local_epsilon: float, dim: int, size: int | None = None) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim)
+        if size is None:
+            size = _subset_size(self.local_epsilon, dim)
+        self._size = size = checks.whole("size", size, at_most=dim // 2)
+        self._mix(Fraction(size, dim), overlap=Fraction(size - 1, dim - 1))
+        self._rank_bits = rank_bits(dim, size)
+        self._index_bits = (dim - 1).bit_length()
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, size={self._size})"
+
+    @property
+    def size(self) -> int:
+        """s, categories in a report."""
+        return self._size
+
+    @property
+    def _flagged(self) -> bool:
+        return self._rank_bits is None and self._size * self._index_bits > self.dim
+
+    @property
+    @override
+    def layout(self) -> ReportLayout:
+        if self._rank_bits is not None:
+            field = FieldLayout(self._rank_bits)
+        else:
+            field = FieldLayout(1, self.dim) if self._flagged else FieldLayout(self._index_bits, self._size)
+        return ReportLayout(self.name, self.dim, (field,))
+
+    @override
+    def _ideal(self) -> Blanket:
+        if self.dim == 2:
+            return Blanket.generic(self.local_epsilon)
+        return ideal_subset_selection(local_epsilon=self.local_epsilon, categories=self.dim, size=self._size)
+
+    @override
+    def _supporters(self, reports: Reports) -> Tensor:
+        if self._flagged:
+            return _column_counts(self._flags(reports))
+        return torch.bincount(self._elements(reports).reshape(-1), minlength=self.dim)
+
+    @property
+    @override
+    def _count(self) -> int:
+        return math.comb(self.dim, self._size)
+
+    @override
+    def outcomes(self) -> Reports | None:
+        return None if self._rank_bits is None else super().outcomes()
+
+    @override
+    def _likely(self, reports: Reports, category: int) -> Tensor:
+        if self._flagged:
+            return self._flags(reports)[:, category] > 0
+        return (self._elements(reports) == category).any(dim=1)
+
+    def _elements(self, reports: Reports) -> Tensor:
+        if self._rank_bits is not None:
+            (ranks,) = self.read_reports(reports, self._count)
+            return unrank(ranks, things=self.dim, size=self._size)
+        (elements,) = self.read_reports(reports, self.dim)
+        if bool((elements[:, 1:] <= elements[:, :-1]).any()):
+            raise ValueError("a report is no ascending list of categories: it was altered or forged; drop it")
+        return elements
+
+    def _flags(self, reports: Reports) -> Tensor:
+        self.check_reports(reports, 2)
+        flags = reports.fields[0].values
+        if bool((_row_counts(flags) != self._size).any()):
+            raise ValueError(
+                f"a report is no set of {self._size} categories: it was altered or forged; drop it"
+            )
+        return flags
+
+    @override
+    def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
+        anywhere = randomness.integers(self.dim, len(x), device=x.device)
+        anchors = torch.where(self._truthful(x, randomness), x, anywhere)
+        if self._flagged:
+            flags = flags_through(anchors, things=self.dim, size=self._size, randomness=randomness)
+            return self.layout.reports(flags)
+        elements = elements_through(anchors, things=self.dim, size=self._size, randomness=randomness)
+        sent = elements if self._rank_bits is None else rank(elements, things=self.dim)
+        return self.layout.reports(sent)
+
+
+def _log_choices(things: int, size: int) -> float:
+    return math.lgamma(things + 1) - math.lgamma(size + 1) - math.lgamma(things - size + 1)
+
+
+def rank_bits(things: int, size: int) -> int | None:
+    """Bits of a rank among the sets of ``size`` of ``things``; None if they are more than 62."""
+    if size > 1 and _log_choices(things, size) > 2 * RANK_BITS * math.log(2):
+        return None
+    bits = (math.comb(things, size) - 1).bit_length()
+    return bits if bits <= RANK_BITS else None
+
+
+def rank(sets: Tensor, *, things: int) -> Tensor:
+    """Rank of each set in colexicographic order: Σ C(c_i, i + 1) over its elements c_0 < c_1 < …
+
+    ``sets`` are int64 (clients, size), each row ascending, in [0, things), size at most things / 2, and
+    :func:`rank_bits` is not None. Returns int64 (clients,).
+    """
+    ranks = sets.new_zeros(len(sets))
+    for i in range(sets.shape[1]):
+        ranks += _choices(sets[:, i], i + 1, things=things)
+    return ranks
+
+
+def unrank(ranks: Tensor, *, things: int, size: int) -> Tensor:
+    """The sets of the given ranks, int64 (clients, size), each row ascending; the inverse of :func:`rank`."""
+    left = ranks.clone()
+    sets = torch.empty(len(ranks), size, dtype=torch.int64, device=ranks.device)
+    for i in range(size - 1, -1, -1):
+        sets[:, i] = _largest(left, i + 1, things=things)
+        left -= _choices(sets[:, i], i + 1, things=things)
+    return sets
+
+
+def _largest(ranks: Tensor, size: int, *, things: int) -> Tensor:
+    """The largest c below ``things`` with C(c, size) at most the rank."""
+    if things <= _LARGEST_TABLE:
+        return torch.searchsorted(_table(things, size).to(ranks.device), ranks, right=True) - 1
+    low, high = torch.full_like(ranks, size - 1), torch.full_like(ranks, things)
+    for _ in range(things.bit_length()):
+        middle = (low + high) // 2
+        fits = _binomials(middle, size) <= ranks
+        low, high = torch.where(fits, middle, low), torch.where(fits, high, middle)
+    return low
+
+
+def _choices(elements: Tensor, size: int, *, things: int) -> Tensor:
+    if things <= _LARGEST_TABLE:
+        return _table(things, size).to(elements.device)[elements]
+    return _binomials(elements, size)
+
+
+@lru_cache(maxsize=256)
+def _table(things: int, size: int) -> Tensor:
+    return _binomials(torch.arange(things), size)
+
+
+def _binomials(things: Tensor, size: int) -> Tensor:
+    """C(things, size) of each int64 entry, exact where C(things, i) fits in 62 bits for all i up to size."""
+    found = torch.ones_like(things)
+    for i in range(size):
+        left = things - i
+        found = found // (i + 1) * left + found % (i + 1) * left // (i + 1)
+    return found
+
+
+def elements_through(anchors: Tensor, *, things: int, size: int, randomness: Randomness) -> Tensor:
+    """A uniform set of ``size`` of ``things`` among those with the anchor, (clients, size) ascending.
+
+    The other elements are Floyd's draw (Bentley, Floyd 1987): one integer each, none rejected for being
+    taken.
+    """
+    chosen = torch.zeros(len(anchors), size, dtype=torch.int64, device=anchors.device)
+    for i, last in enumerate(range(things - size, things - 1), start=1):
+        drawn = randomness.integers(last + 1, len(anchors), device=anchors.device) + 1
+        taken = (chosen[:, :i] == drawn.unsqueeze(1)).any(dim=1)
+        chosen[:, i] = torch.where(taken, last + 1, drawn)
+    return chosen.add_(anchors.unsqueeze(1)).remainder_(things).sort(dim=1).values
+
+
+def flags_through(anchors: Tensor, *, things: int, size: int, randomness: Randomness) -> Tensor:
+    """The same draw as flags 0 and 1, uint8 (clients, things), for sets that are not small.
+
+    The others are the first ``size`` - 1 distinct values of a stream of uniform ones: every round draws as
+    many as are still missing. Up to half of all things that is about 1.4 integers for each.
+    """
+    flags = torch.zeros(len(anchors), things, dtype=torch.uint8, device=anchors.device)
+    flags.scatter_(1, anchors.unsqueeze(1), 1)
+    rows = max(1, (1 << 18) // size)  # which fit a cache
+    for start in range(0, len(anchors), rows):
+        part, first = flags[start : start + rows], anchors[start : start + rows]
+        missing = size - _row_counts(part)
+        while bool(missing.any()):
+            clients = torch.repeat_interleave(missing)
+            drawn = randomness.integers(things - 1, len(clients), device=anchors.device)
+            part[clients, (drawn + first[clients]).add_(1).remainder_(things)] = 1
+            missing = size - _row_counts(part)
+    return flags
+
+
+def _column_counts(flags: Tensor) -> Tensor:
+    """How many ones each column of (rows, columns) has, int64 (columns,), without widening all of them."""
+    counts = torch.zeros(flags.shape[1], dtype=torch.int64, device=flags.device)
+    for start in range(0, len(flags), 255):  # ones that a byte can count
+        counts += flags[start : start + 255].sum(dim=0, dtype=torch.uint8)
+    return counts
+
+
+def _row_counts(flags: Tensor) -> Tensor:
+    return _column_counts(flags.T)
+
+
+def ideal_rappor(*, local_epsilon: float, categories: int) -> Blanket:
+    """Symmetric unary encoding: K bits, each flipped with odds e^(−ε0/2)."""
+    flipped = 1 / (math.exp(checks.local_epsilon(local_epsilon) / 2) + 1)
+    return _unary(local_epsilon, categories, likely=flipped, missed=flipped)
+
+
+def ideal_optimal_unary_encoding(*, local_epsilon: float, categories: int) -> Blanket:
+    """Optimal unary encoding: the true bit is a fair coin, every other one is set with odds e^−ε0."""
+    likely = 1 / (math.exp(checks.local_epsilon(local_epsilon)) + 1)
+    return _unary(local_epsilon, categories, likely=likely, missed=0.5)
+
+
+def _unary(local_epsilon: float, categories: int, *, likely: float, missed: float) -> Blanket:
+    """K bits: the true one is unset with probability ``missed``, another one set with probability ``likely``.
+
+    A category with its bit unset makes a report e^ε0 times less likely than one with its bit set, so the
+    blanket is the report's probability as if nobody's bit were the true one, times missed/(1 − likely); only
+    a report of all ones has none that is unlikely.
+    """
+    checks.whole("categories", categories, at_least=3)
+    bits = (1 - likely, likely)
+    scale = missed / (1 - likely)
+    law = _likely_sets(local_epsilon, lambda a, b, c: scale * bits[a] * bits[b] * bits[c])
+    all_ones = scale * likely**categories
+    return replace(law, low=law.low + all_ones * math.exp(local_epsilon), high=law.high - all_ones)
+
+
+class UnaryEncoding(SupportOracle):
+    r"""A bit for each category: the true one is set with probability a, every other one with probability b.
+
+    A report takes K bits and K random words: use another oracle for many categories. A subclass sets a and b,
+    in units of 2**-62, when it is built.
+    """
+
+    _own_threshold: int
+    _other_threshold: int
+
+    @property
+    @override
+    def layout(self) -> ReportLayout:
+        return ReportLayout(self.name, self.dim, (FieldLayout(1, self.dim),))
+
+    @property
+    @override
+    def _rates(self) -> tuple[float, float, float, float]:
+        own, other = self._own_threshold, self._other_threshold
+        return own / WHOLE, (WHOLE - own) / WHOLE, other / WHOLE, (own - other) / WHOLE
+
+    @override
+    def _supporters(self, reports: Reports) -> Tensor:
+        return _column_counts(self._flags(reports))
+
+    @override
+    def outcomes(self) -> Reports | None:
+        if 1 << self.dim > MOST_OUTCOMES:
+            return None
+        words = torch.arange(1 << self.dim).unsqueeze(1)
+        return self.layout.reports((words >> torch.arange(self.dim) & 1).to(torch.uint8))
+
+    @override
+    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
+        category = int(self.check_categories(x.reshape(1))[0])
+        flags = self._flags(reports)
+        own = flags[:, category].double()
+        found = torch.zeros_like(own)
+        for ones, bits, threshold in (
+            (own, 1, self._own_threshold),
+            (_row_counts(flags).double() - own, self.dim - 1, self._other_threshold),
+        ):
+            found += ones * math.log(threshold / WHOLE)
+            found += (bits - ones) * math.log((WHOLE - threshold) / WHOLE)
+        return found
+
+    def _flags(self, reports: Reports) -> Tensor:
+        self.check_reports(reports, 2)
+        return reports.fields[0].values
+
+    @override
+    def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
+        bits = torch.empty(len(x), self.dim, dtype=torch.uint8, device=x.device)
+        rows = rows_at_once(self.dim, device=x.device)
+        for start in range(0, len(x), rows):
+            part = x[start : start + rows].unsqueeze(1)
+            thresholds = torch.full((len(part), self.dim), self._other_threshold, device=x.device)
+            thresholds.scatter_(1, part, self._own_threshold)
+            bits[start : start + rows] = randomness.bernoulli(thresholds)
+        return self.layout.reports(bits)
+
+
+class Rappor(UnaryEncoding):
+    r"""Symmetric unary encoding, basic one-time RAPPOR (Erlingsson, Pihur, Korolova 2014; thesis Table 7.1).
+
+    Every bit is flipped with probability :math:`1/(e^{ε_0/2} + 1)`: a = 1 - b. Two categories differ in two
+    bits, so a report's odds are at most the square of a bit's.
+    """
+
+    name: ClassVar[str] = "rappor"
+
+    def __init__(self, *, local_epsilon: float, dim: int) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim)
+        self._other_threshold = flip_threshold(Fraction(self.local_epsilon) / 2)
+        self._own_threshold = WHOLE - self._other_threshold
+
+    @override
+    def blanket(self) -> Blanket:
+        ideal = ideal_rappor(local_epsilon=self.local_epsilon, categories=max(self.dim, 3))
+        odds = Fraction(self._own_threshold, self._other_threshold) ** 2
+        return as_built(ideal, categories=self.dim, odds=odds)
+
+
+class OptimalUnaryEncoding(UnaryEncoding):
+    r"""Optimal unary encoding (Wang, Blocki, Li, Jha 2017): a = 1/2, b = 1/(e^ε0 + 1).
+
+    Zeros are many and ones tell the most, so the true bit is left to a fair coin and the others are kept
+    quiet.
+    """
+
+    name: ClassVar[str] = "oue"
+
+    def __init__(self, *, local_epsilon: float, dim: int) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim)
+        self._other_threshold = flip_threshold(self.local_epsilon)
+        self._own_threshold = WHOLE // 2
+
+    @override
+    def blanket(self) -> Blanket:
+        ideal = ideal_optimal_unary_encoding(local_epsilon=self.local_epsilon, categories=max(self.dim, 3))
+        odds = Fraction(WHOLE - self._other_threshold, self._other_threshold)
+        return as_built(ideal, categories=self.dim, odds=odds)

@@ -1,0 +1,343 @@
+"""ProjUnit: PrivUnit after a public random projection (``docs/proofs/mechanisms.md``, section 5)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import ClassVar
+
+import numpy as np
+from scipy import special
+from typing_extensions import override
+
+from shuffle_plugins.accounting import Atoms, Blanket, most_telling, read_coarsely
+from shuffle_plugins.compressors import hadamard_signs, hadamard_transform, padded_dim, public_signs
+from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
+from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.privunit import PrivUnit, optimal_privunit, privunit_blanket
+from shuffle_plugins.mechanisms.sphere import caps_at_angle
+from shuffle_plugins.randomness import Randomness
+
+DEFAULT_SLACK = 3.0
+
+
+def mixed_block(dim: int) -> int:
+    """How many columns of a row are mixed together before they are folded."""
+    return min(1 << (dim - 1).bit_length(), 1024)  # short enough for a cache
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Folding:
+    """The maps W_b of one public seed.
+
+    Attributes:
+        dim: d, length of a row.
+        size: k, length of a folded row; at ``dim`` nothing is folded and W is D_2.
+        seed: any whole number, public.
+        block: columns mixed together.
+        padded: length of a mixed row, a multiple of ``block``.
+        folds: B, pieces of a row.
+        patterns: how many patterns there are: the next power of two.
+    """
+
+    dim: int
+    size: int
+    seed: int
+    block: int = field(init=False)
+    padded: int = field(init=False)
+    folds: int = field(init=False)
+    patterns: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        block = 1 if self.size == self.dim else mixed_block(self.dim)
+        padded = -(-self.dim // block) * block
+        folds = -(-padded // self.size)
+        checks.whole("public seed", self.seed, at_least=-math.inf)
+        values = {"block": block, "padded": padded, "folds": folds, "patterns": padded_dim(folds)}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @cached_property
+    def before(self) -> Tensor:
+        """D_1, (dim,) int8."""
+        return public_signs("fold before", seed=self.seed, count=self.dim)
+
+    @cached_property
+    def after(self) -> Tensor:
+        """D_2, (folds·size,) int8."""
+        return public_signs("fold after", seed=self.seed, count=self.folds * self.size)
+
+    def project(self, x: Rows, patterns: Tensor, *, factors: Tensor) -> Tensor:
+        """factors[i]·W_b x_i, in the range of the dtype, for each client's pattern b, (clients, size)."""
+        device = x.device
+        wide = -(-self.folds * self.size // self.block) * self.block
+        signs = hadamard_signs(patterns.unsqueeze(1), torch.arange(self.folds, device=device))
+        folded = torch.empty(x.num_rows, self.size, dtype=x.compute_dtype, device=device)
+        careful = x.num_rows > 0 and float(factors.min()) < 1e-15  # far outside the ball
+        dtype = torch.float64 if careful else x.compute_dtype
+        before, after = self.before.to(device, dtype), self.after.to(device, dtype)
+        step = rows_at_once(wide, device=device)
+        work = torch.zeros(min(step, x.num_rows), wide, dtype=dtype, device=device)
+        for start in range(0, x.num_rows, step):
+            stop = min(start + step, x.num_rows)
+            rows = work[: stop - start]
+            rows[:, self.dim :] = 0
+            torch.mul(x.narrow(start, stop).dense(), before, out=rows[:, : self.dim])
+            if self.block > 1:
+                blocks = rows.view(-1, self.block)
+                hadamard_transform(blocks, out=blocks)
+            pieces = rows[:, : len(after)].mul_(after).view(-1, self.folds, self.size)
+            weights = signs[start:stop].to(dtype) * (factors[start:stop] * self.block**-0.5).unsqueeze(1)
+            folded[start:stop] = torch.bmm(weights.to(dtype).unsqueeze(1), pieces).squeeze(1)
+        return folded
+
+    def unfold(self, sums: Tensor) -> Tensor:
+        """The sum over patterns of W_bᵀ sums[b], (dim,), for sums (patterns, size)."""
+        pieces = hadamard_transform(sums.T.contiguous()).T[: self.folds]
+        return self._unmixed(pieces.reshape(1, -1)).squeeze(0)
+
+    def unfold_each(self, folded: Tensor, patterns: Tensor) -> Tensor:
+        """W_bᵀ y_i for each client's pattern b, (clients, dim), for folded rows (clients, size)."""
+        signs = hadamard_signs(patterns.unsqueeze(1), torch.arange(self.folds, device=folded.device))
+        pieces = signs.to(folded.dtype).unsqueeze(2) * folded.unsqueeze(1)
+        return self._unmixed(pieces.flatten(1))
+
+    def _unmixed(self, pieces: Tensor) -> Tensor:
+        mixed = pieces.mul(self.after.to(pieces.device))[:, : self.padded]
+        if self.block > 1:
+            blocks = mixed.reshape(-1, self.block)
+            mixed = hadamard_transform(blocks, normalized=True).view(len(mixed), -1)
+        return mixed[:, : self.dim] * self.before.to(pieces.device)
+
+
+def check_projected_dim(projected_dim: int | None, *, dim: int) -> int:
+    """How many numbers a row is folded to; 4096 by default, or ``dim`` where that is less."""
+    if projected_dim is None:
+        return min(checks.dim(dim), 4096)
+    return checks.whole("projected_dim", projected_dim, at_least=min(dim, 2), at_most=dim)
+
+
+def inflation(*, projected_dim: int, dim: int, slack: float) -> float:
+    """1 + slack/√(2k): how much larger than the ball of rows that of folded rows is; 1 without folding."""
+    checks.number("slack", slack, at_least=0, at_most=100)
+    return 1.0 if projected_dim == dim else 1 + slack / math.sqrt(2 * projected_dim)
+
+
+@lru_cache(maxsize=256)
+def along_square(*, local_epsilon: float, dim: int) -> float:
+    r"""E⟨V, u⟩² of PrivUnit's report V around a direction u, slightly more than 1/dim.
+
+    With probability c it is that of the uniform law, 1/d. On the cap, :math:`A^2 \sim Beta(1/2, (d-1)/2)`
+    gives :math:`E[A^2; A \ge t] = P[Beta(3/2, (d-1)/2) \ge t^2]/(2d)`.
+    """
+    law = optimal_privunit(local_epsilon=local_epsilon, dim=dim)
+    if dim == 1:
+        return 1.0
+    c, (t,), (measure,) = law.plain_probability, law.thresholds, law.tails
+    in_cap = float(special.betaincc(1.5, (dim - 1) / 2, t * t)) / (2 * dim)
+    return c / dim + (1 - c) * in_cap / measure
+
+
+@lru_cache(maxsize=256)
+def projunit_blanket(
+    *, local_epsilon: float, dim: int, projected_dim: int | None = None, slack: float = DEFAULT_SLACK
+) -> Blanket:
+    """PrivUnit's in ``projected_dim`` dimensions: exact without folding, a bound with it.
+
+    The pattern of a report does not depend on the row. Given it, a report is PrivUnit's of a point of the
+    ball, and PrivUnit's blanket covers every pair of points; folded rows just need not reach the boundary.
+    """
+    checks.local_epsilon(local_epsilon)
+    size = check_projected_dim(projected_dim, dim=dim)
+    own = privunit_blanket(local_epsilon=local_epsilon, dim=size)
+    if size == dim:
+        return own
+    lean = (1 - 1e-6) / inflation(projected_dim=size, dim=dim, slack=slack)
+    known = size > 1 and mixed_block(dim) <= dim
+    instances = (_folded_instance(local_epsilon, size, lean),) if known else ()
+    return replace(own, exact=False, outside=0.0, instances=instances)
+
+
+def _folded_instance(local_epsilon: float, size: int, lean: float) -> Atoms:
+    """The instance of rows that are one coordinate of the folded row, and so shorter than its ball.
+
+    PrivUnit reports about their direction with probability (1 + lean)/2, else about the opposite one. The
+    rows are opposite to each other; everybody else's is x', or at a right angle. Such rows exist where
+    coordinates are mixed in blocks no longer than a row, as they undo the mixing of one block.
+    """
+    law = optimal_privunit(local_epsilon=local_epsilon, dim=size)
+    (threshold,), (measure,), density = law.thresholds, law.tails, law.plain_probability
+    shared = float(caps_at_angle(threshold, angle=math.pi / 2, dim=size))
+    weight = {s: 1 + math.expm1(local_epsilon) * (1 + s * lean) / 2 if s else 1.0 for s in (1, 0, -1)}
+    candidates = []
+    for parts in (
+        {(s, -s): measure for s in (1, -1)},
+        {
+            **{(s, t): shared for s in (1, -1) for t in (1, -1)},
+            **{(s, 0): measure - 2 * shared for s in (1, -1)},
+            **{(0, t): measure - 2 * shared for t in (1, -1)},
+        },
+    ):
+        atoms = [
+            (weight[s] / weight[t], weight[-s] / weight[t], density * area * weight[t])
+            for (s, t), area in parts.items()
+        ]
+        first, second, mass = (np.array(column) for column in zip(*atoms, strict=True))
+        candidates.append(read_coarsely(first - 1, second - 1, mass))
+    return most_telling(candidates)
+
+
+class ProjUnit(LocalRandomizer):
+    r"""PrivUnit of :math:`y = W_b x \in \mathbb{R}^k`, b drawn by the client and part of the report.
+
+    The projections W_b have public signs shared by all, and a uniform pattern b of few bits. A report is
+    (b, V), V PrivUnit's unit vector for y in the ball of radius :math:`ρ = radius\,(1 + slack/\sqrt{2k})`,
+    and stands for :math:`W_b^T V ρ/m`. Since b is uniform and does not depend on x, a report can be shuffled
+    and costs what PrivUnit's does, ε0 exactly.
+
+    **Bias.** :math:`E[W_b^T W_b] = I`, so the estimate is unbiased as long as ‖W_b x‖ ≤ ρ. A longer y is
+    shortened to ρ. The original normalises every y instead and is biased for all. Here ‖y‖ is nearly
+    ‖x‖·(1 + N(0, 1/(2k))); at the default slack of 3, averaged over public seeds, a row on the boundary loses
+    4e-4/√(2k) of itself, 4e-6 at k = 4096, and a row at 0.9 of the radius nothing. Under one seed the loss
+    sits in the few patterns, if any, whose y is too long. :meth:`expectation` computes E[R(x)] exactly. By
+    the Cauchy-Schwarz inequality the bias, averaged over seeds, is at most :math:`\sqrt{E(‖y‖ - ρ)_+^2}`.
+
+    **Error.** With β the excess of E⟨V, y/‖y‖⟩² over the uniform 1/k, as a share of 1 - 1/k,
+    :math:`E‖R(x) - x‖^2 \le (ρ/m)^2 ((1 - β) d/k + β B) - ‖x‖^2`, an equality if k divides d and both are
+    powers of two; m is that of PrivUnit in k dimensions, about :math:`\sqrt{d/k}` times that in d. So the
+    price of projecting is about ρ²/radius², 7 % at k = 4096. 32·k + ceil(log2 B) bits, B = d/k rounded up.
+
+    Source: Asi, Feldman, Nelson, Nguyen, Talwar 2023, "Fast optimal locally private mean estimation via
+    random projections".
+
+    Args:
+        projected_dim: k, in [2, dim]; 4096 or dim by default, whichever is less. At dim this is PrivUnit.
+        slack: how much longer than the radius y may be, in standard deviations.
+        seed: of the public signs; clients and analyzer use the same.
+    """
+
+    name: ClassVar[str] = "projunit"
+    norm: ClassVar[Norm] = Norm.L2
+
+    def __init__(
+        self,
+        *,
+        local_epsilon: float,
+        dim: int,
+        radius: float = 1.0,
+        projected_dim: int | None = None,
+        slack: float = DEFAULT_SLACK,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
+        size = check_projected_dim(projected_dim, dim=dim)
+        self._folding = Folding(dim=dim, size=size, seed=seed)
+        grown = inflation(projected_dim=size, dim=dim, slack=slack)
+        self._slack = slack
+        self._inner = PrivUnit(local_epsilon=self.local_epsilon, dim=size, radius=self.radius * grown)
+        excess = along_square(local_epsilon=self.local_epsilon, dim=size)
+        leaning = (size * excess - 1) / (size - 1) if size > 1 else 0.0
+        spread = (1 - leaning) * dim / size + leaning * self._folding.folds
+        self._worst_variance = self._inner.scale**2 * spread
+
+    @property
+    def projected_dim(self) -> int:
+        """k, numbers per report."""
+        return self._folding.size
+
+    @property
+    def folded_radius(self) -> float:
+        """ρ, radius of the ball of PrivUnit."""
+        return self._inner.radius
+
+    @property
+    @override
+    def layout(self) -> ReportLayout:
+        pattern = FieldLayout((self._folding.patterns - 1).bit_length())
+        return ReportLayout(
+            self.name, self.dim, (pattern, FieldLayout(32, self.projected_dim, floating=True))
+        )
+
+    @property
+    def worst_variance(self) -> float:
+        """The bound at 0."""
+        return self._worst_variance
+
+    def variance(self, x: Tensor | Rows) -> Tensor:
+        """A bound on E‖R(x) - x‖² of each row, (clients,) float64; see the class for when it is the value."""
+        return self.worst_variance - self.check_rows(x).l2_norm().double().square()
+
+    def expectation(self, x: Tensor | Rows) -> Tensor:
+        """E[R(x)] of each row, (clients, dim) float64: x, but for what is lost where ‖W_b x‖ > ρ.
+
+        Goes through all patterns.
+        """
+        rows = self.check_rows(x)
+        wide = Rows([block.double() for block in rows.blocks])
+        folding = self._folding
+        means = torch.zeros(rows.num_rows, self.dim, dtype=torch.float64, device=rows.device)
+        wide, norms = self.admitted(wide, self.row_norms(wide), clip=True)
+        factors = self.clip_factors(norms)
+        for pattern in range(folding.patterns):
+            chosen = torch.full((rows.num_rows,), pattern, device=rows.device)
+            folded = self._inner.clip(folding.project(wide, chosen, factors=factors))
+            means += folding.unfold_each(folded, chosen)
+        return means / folding.patterns
+
+    @override
+    def blanket(self) -> Blanket:
+        return projunit_blanket(
+            local_epsilon=self.local_epsilon,
+            dim=self.dim,
+            projected_dim=self.projected_dim,
+            slack=self._slack,
+        )
+
+    @override
+    def sum(self, reports: Reports) -> Tensor:
+        patterns, inner = self._split(reports)
+        vectors = self._inner.check_vectors(inner)
+        sums = torch.zeros(self._folding.patterns, self.projected_dim, device=vectors.device)
+        sums.index_add_(0, patterns, vectors)
+        return self._folding.unfold(sums).mul_(self._inner.scale)
+
+    @override
+    def outcomes(self) -> Reports | None:
+        listed = self._inner.outcomes() if self.dim == 1 else None
+        if listed is None:
+            return None
+        patterns = torch.zeros(len(listed), dtype=torch.int64)
+        return self.layout.reports(patterns, listed.fields[0].values)
+
+    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
+        """Log-density of V with respect to the uniform law, given the pattern, (reports,) float64."""
+        patterns, inner = self._split(reports)
+        row = Rows(x.detach().double().reshape(1, -1))
+        factors = self.clip_factors(self.row_norms(row))
+        found = torch.empty(len(reports), dtype=torch.float64)
+        for pattern in torch.unique(patterns):
+            here = (patterns == pattern).nonzero().squeeze(1)
+            y = self._folding.project(row, pattern.reshape(1), factors=factors).squeeze(0)
+            vectors = Field(inner.fields[0].values[here], 32)
+            part = Reports(mechanism=inner.mechanism, dim=inner.dim, fields=(vectors,))
+            found[here] = self._inner.log_likelihood(part, y)
+        return found
+
+    @override
+    def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        patterns = randomness.integers(self._folding.patterns, x.num_rows, device=x.device)
+        folded = self._folding.project(x, patterns, factors=self.clip_factors(norms))
+        inner = self._inner.randomize(folded, randomness=randomness, clip=True)
+        return self.layout.reports(patterns, inner.fields[0].values)
+
+    def _split(self, reports: Reports) -> tuple[Tensor, Reports]:
+        """Patterns, checked, and the reports of PrivUnit."""
+        self.check_reports(reports)
+        patterns, vectors = (field.values for field in reports.fields)
+        if patterns.numel() and not (
+            int(patterns.min()) >= 0 and int(patterns.max()) < self._folding.patterns
+        ):
+            raise ValueError(f"a report names a pattern outside [0, {self._folding.patterns})")
+        return patterns.to(torch.int64), self._inner.layout.reports(vectors)
