@@ -89,7 +89,7 @@ class ShuffleAccountant:
         self._uppers: dict[float, tuple[float, str]] = {}
         self._allowance: _Allowance | None = None
         self._long = LossHistory(self._long_law)
-        self._long_reversed = LossHistory(lambda recorded: self._long_law(recorded).reversed())
+        self._long_reversed = LossHistory(self._long_law_reversed)
         self._instances = _Instances()
 
     def __repr__(self) -> str:
@@ -272,7 +272,8 @@ class ShuffleAccountant:
         """This history and further rounds; what was composed of it is shared."""
         longer = type(self)(method=self._method)
         longer._rounds, longer._steps = self._rounds.copy(), self._steps.copy()
-        longer._earlier, longer._long = self._earlier.copy(), self._long
+        longer._earlier = self._earlier.copy()
+        longer._long, longer._long_reversed = self._long, self._long_reversed
         longer.step(shuffle_round, num_steps=num_steps)
         return longer
 
@@ -304,7 +305,7 @@ class ShuffleAccountant:
         upper = partial(NamedBound, kind="upper", source=source)
         found = []
         with suppress(ArithmeticError):  # losses beyond what floats can hold
-            orders = self._replacement.epsilon(RenyiComposition(*self._upper_laws()), delta)
+            orders = max(self._replacement.epsilon(each, delta) for each in self._upper_orders())
             found = [
                 upper(name=self._upper_name("pld"), epsilon=self._by_losses(delta)),
                 upper(name=self._upper_name("rdp"), epsilon=orders),
@@ -333,6 +334,7 @@ class ShuffleAccountant:
         return sealed(
             version=_STATE_VERSION,
             method=self._method,
+            neighbouring_relation=str(self.neighbouring_relation),
             history=tuple((r.state(), steps) for r, steps in self.history),
         )
 
@@ -377,6 +379,9 @@ class ShuffleAccountant:
     def _long_law(self, recorded: Round) -> PrivacyLossDistribution:
         """The law of a round in a history of many distinct ones."""
         return upper_losses(recorded, COARSE)
+
+    def _long_law_reversed(self, recorded: Round) -> PrivacyLossDistribution:
+        return self._long_law(recorded).reversed()
 
     def _upper_name(self, method: Method) -> str:
         self._names.update(each.pair_name for each in self._rounds[self._seen :])
@@ -425,7 +430,7 @@ class ShuffleAccountant:
         return [upper_losses(r, resolution) for r in distinct], list(distinct.values())
 
     def _upper_compositions(self) -> Iterator[LossComposition]:
-        """The history composed; in both directions if a record that is added costs another ε than a removed one."""
+        """The history composed; in both directions if to add a record costs another ε than to remove it."""
         if self._resolution is not COARSE:
             laws, steps = self._upper_laws()
             for each in _directions(laws):
@@ -747,7 +752,7 @@ def _stretch(fits: Callable[[int], bool], *, known_good: int) -> int:
 
 def sealed(*, version: int, method: Method, **kept: Any) -> dict[str, Any]:
     """A state that says what it is for, and has a digest by which :func:`check_saved` knows it again."""
-    state = {"version": version, "method": method, "neighbouring_relation": NEIGHBOURING_RELATION, **kept}
+    state = {"neighbouring_relation": NEIGHBOURING_RELATION, **kept, "version": version, "method": method}
     return {**state, "digest": _digest(state)}
 
 
@@ -761,7 +766,7 @@ def check_saved(state: object, *, by: str, version: int, method: Method) -> None
     """Check what a saved state says about itself, of an accountant class of this name, version and method.
 
     Raises:
-        ValueError: if it is of another version, method or neighbouring relation, or not as it was written: a
+        ValueError: if it is of another version or method, or not as it was written: a
             cohort that was halved, or a participant's round that is missing, would lower ε.
     """
     saved = state if isinstance(state, Mapping) else {}
@@ -769,8 +774,6 @@ def check_saved(state: object, *, by: str, version: int, method: Method) -> None
         raise ValueError(f"not a state of {by}, or of a version this release cannot read")
     if saved.get("method") != method:
         raise ValueError(f"saved by method {saved.get('method')!r}, this accountant uses {method!r}")
-    if saved.get("neighbouring_relation") != NEIGHBOURING_RELATION:
-        raise ValueError("the state is for another neighbouring relation")
     try:
         kept_whole = saved.get("digest") == _digest(saved)
     except (TypeError, ValueError):

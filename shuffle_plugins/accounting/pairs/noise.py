@@ -299,7 +299,9 @@ def profile_reach(mu: float, *, cells: int) -> Floats:
     """
     largest = mu * mu / 2 + _REACH * mu
     if largest > _LARGEST_LOSS:
-        raise ArithmeticError(f"a noise multiplier of {1 / mu:.3g} protects nobody: losses reach {largest:.3g}")
+        raise ArithmeticError(
+            f"a noise multiplier of {1 / mu:.3g} protects nobody: losses reach {largest:.3g}"
+        )
     return np.linspace(0.0, largest, math.ceil(2 * cells * largest / mu) + 1)
 
 

@@ -18,7 +18,7 @@ from shuffle_plugins.accounting.losses.distribution import (
     joined,
 )
 from shuffle_plugins.accounting.numerics.grid import Floats
-from shuffle_plugins.accounting.pairs.gaussian_cover import (
+from shuffle_plugins.accounting.pairs.noise import (
     gaussian_losses,
     gaussian_profile,
     participation_losses,
@@ -68,6 +68,8 @@ class CentralGaussianRound(Round):
         if self.sampling is Sampling.POISSON:
             checks.number("cohort", self.cohort, above=0, at_most=self.population)
         else:
+            if float(self.cohort).is_integer():
+                object.__setattr__(self, "cohort", int(self.cohort))
             super()._check_cohort()
         if self._adds_or_removes and self.sampling is Sampling.WITHOUT_REPLACEMENT:
             raise ValueError(
@@ -107,7 +109,7 @@ class CentralGaussianRound(Round):
             return gaussian_losses(noise_multiplier=noise, sampling_rate=rate, resolution=resolution)
         if self._adds_or_removes:
             return removal_losses(noise_multiplier=noise, sampling_rate=rate, resolution=resolution)
-        # A client who is not drawn leaves the zero vector, half as far away as the record that takes its place.
+        # Who is not drawn leaves the zero vector, half as far away as the record that takes its place.
         return participation_losses(
             noise_multiplier=noise, norm=0.5, participation=rate, sampling_rate=1.0, resolution=resolution
         )
@@ -119,9 +121,7 @@ class CentralGaussianRound(Round):
 
     @override
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        """In one dimension, the client's record at the norm C. Everybody else holds zero or, where one of them
-        takes the place of who is not drawn, the client's other record.
-        """
+        """In one dimension, of a record at the norm C; the others hold zero, or the client's other record."""
         mu, rate = 1 / self.noise_multiplier, self.sampling_rate
         if self.sampling is Sampling.POISSON and not self._adds_or_removes:
             ends, rest = (-mu / 2, mu / 2), 0.0
@@ -131,9 +131,7 @@ class CentralGaussianRound(Round):
         cell = min(1.0, 1 / mu) / (_FINER * resolution.cells)
         edges = np.linspace(-reach, reach, 2 * math.ceil(reach / cell) + 1)
         p, q = (rate * _cells(edges - end) + (1 - rate) * _cells(edges - rest) for end in ends)
-        return finite_losses(
-            None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False
-        )
+        return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
 
 
 def removal_losses(
@@ -171,4 +169,4 @@ def removal_losses(
 def _cells(edges: Floats) -> Floats:
     """Masses of a standard normal between edges."""
     left, right = np.diff(ndtr(edges)), -np.diff(ndtr(-edges))
-    return np.where(edges[1:] <= 0, left, right)
+    return np.asarray(np.where(edges[1:] <= 0, left, right), dtype=np.float64)

@@ -182,7 +182,7 @@ class Round(Ranged, CohortDraw, ABC):
 
         @property
         def neighbouring_relation(self) -> str:
-            """Which datasets are neighbours; rounds with a trusted server may have another than replace-one."""
+            """Which datasets are neighbours: replace-one, unless a server is trusted."""
 
     else:  # a subclass may have fields of these names, which a property would not let be set
         local_epsilon, local_delta = math.inf, 0.0
