@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from flwr.serverapp import (
     GaussianPrivacyEvent,
@@ -22,6 +23,7 @@ from shuffle_plugins.accounting import (
 from shuffle_plugins.core import checks
 
 _BACKEND, _SCHEMA = "certified-pld", 1
+_ROUNDOFF = 4 * 2.0**-53
 
 
 class CertifiedAccountant:
@@ -43,6 +45,7 @@ class CertifiedAccountant:
         self._config = config
         self._events: list[tuple[GaussianPrivacyEvent, int]] = []
         self._accountant = ShuffleAccountant()
+        self._precision = 0.0  # Σ 1/z²: without sampling Gaussians compose to one
 
     @property
     def config(self) -> PrivacyConfig:
@@ -52,7 +55,7 @@ class CertifiedAccountant:
     @property
     def num_releases(self) -> int:
         """How many releases were composed."""
-        return self._accountant.num_steps
+        return sum(count for _, count in self._events)
 
     def compose(self, event: GaussianPrivacyEvent, count: int = 1) -> None:
         """Compose ``count`` equal releases.
@@ -61,7 +64,11 @@ class CertifiedAccountant:
             ValueError: if the event is of another population than the configuration, or ``count`` is no
                 positive int.
         """
-        self._accountant.step(self._round(event), num_steps=checks.whole("count", count))
+        checks.whole("count", count)
+        if self._unsampled(event):
+            self._accountant, self._precision = self._as_one(event, count)
+        else:
+            self._accountant.step(self._round(event), num_steps=count)
         self._events.append((event, count))
 
     def epsilon_interval(self, delta: float | None = None) -> EpsilonInterval:
@@ -97,9 +104,10 @@ class CertifiedAccountant:
         limit, asked = self._config.max_epsilon if max_epsilon is None else max_epsilon, self._round(event)
         if limit is None:
             raise ValueError("give max_epsilon, here or in the PrivacyConfig")
-        return self._accountant.would_exceed(
-            asked, target_epsilon=limit, delta=self._config.target_delta, num_steps=count
-        )
+        delta = self._config.target_delta
+        if self._unsampled(event):
+            return self._as_one(event, checks.whole("count", count))[0].epsilon(delta, lower=False) > limit
+        return self._accountant.would_exceed(asked, target_epsilon=limit, delta=delta, num_steps=count)
 
     def state_dict(self) -> dict[str, object]:
         """The events as plain values that JSON holds."""
@@ -135,7 +143,18 @@ class CertifiedAccountant:
                 f"the state has {loaded.num_releases} releases and this accountant {self.num_releases}: take "
                 "the latest checkpoint, as what was released must not be forgotten"
             )
-        self._events, self._accountant = loaded._events, loaded._accountant
+        self.__dict__.update(loaded.__dict__)
+
+    def _unsampled(self, event: GaussianPrivacyEvent) -> bool:
+        self._round(event)  # refuses what is none of this configuration's
+        return self._config.sampling_method is SamplingMethod.NO_AMPLIFICATION
+
+    def _as_one(self, event: GaussianPrivacyEvent, count: int) -> tuple[ShuffleAccountant, float]:
+        """The events and these, none of which is sampled, as one release of less noise; and their Σ 1/z²."""
+        precision = (self._precision + count / event.noise_multiplier**2) * (1 + _ROUNDOFF)
+        one = ShuffleAccountant()
+        one.step(self._round(replace(event, noise_multiplier=1 / math.sqrt(precision))))
+        return one, precision
 
     def _round(self, event: GaussianPrivacyEvent) -> CentralGaussianRound:
         if event.population_size != self._config.population_size:

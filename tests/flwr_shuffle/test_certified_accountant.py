@@ -110,7 +110,7 @@ def test_states_are_json_and_forget_nothing() -> None:
 
 def test_events_of_another_population_are_refused() -> None:
     ours = CertifiedAccountant(config())
-    for ask in (ours.compose, ours.would_exceed):
+    for ask in (ours.compose, lambda event: ours.would_exceed(event, max_epsilon=1.0)):
         with pytest.raises(ValueError, match="population_size is 50"):
             ask(GaussianPrivacyEvent(1.0, 10, 50))
     with pytest.raises(ValueError, match="count"):
