@@ -1,4 +1,5 @@
 from . import messages as messages
+from .accountant import CertifiedAccountant as CertifiedAccountant
 from .client.limits import ClientLimits as ClientLimits
 from .client.mod import ShuffleMod as ShuffleMod
 from .evaluation import PrivateEvaluation as PrivateEvaluation

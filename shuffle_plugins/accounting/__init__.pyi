@@ -52,6 +52,7 @@ from .pairs.reports import product_atoms as product_atoms
 from .pairs.reports import read_coarsely as read_coarsely
 from .pairs.reports import two_level_atoms as two_level_atoms
 from .pairs.shuffle import pair_losses as pair_losses
+from .rounds.central import CentralGaussianRound as CentralGaussianRound
 from .rounds.gaussian import GaussianReportsRound as GaussianReportsRound
 from .rounds.records import SampledRecordsRound as SampledRecordsRound
 from .rounds.records import SeveralReportsRound as SeveralReportsRound
@@ -78,5 +79,6 @@ from .terms import DeltaInterval as DeltaInterval
 from .terms import EpsilonInterval as EpsilonInterval
 from .terms import Method as Method
 from .terms import NamedBound as NamedBound
+from .terms import NeighbouringRelation as NeighbouringRelation
 from .terms import Sampling as Sampling
 from .terms import Unit as Unit

@@ -89,6 +89,7 @@ class ShuffleAccountant:
         self._uppers: dict[float, tuple[float, str]] = {}
         self._allowance: _Allowance | None = None
         self._long = LossHistory(self._long_law)
+        self._long_reversed = LossHistory(self._long_law_reversed)
         self._instances = _Instances()
 
     def __repr__(self) -> str:
@@ -130,11 +131,21 @@ class ShuffleAccountant:
                 f"this history is measured against the {self._rounds[0].adversary}; keep rounds measured "
                 f"against the {shuffle_round.adversary} in an accountant of their own"
             )
+        if self._rounds and self.neighbouring_relation != shuffle_round.neighbouring_relation:
+            raise ValueError(
+                f"the neighbours of this history are {self.neighbouring_relation}, of this round "
+                f"{shuffle_round.neighbouring_relation}: their ε do not add up; keep them in two accountants"
+            )
 
     @property
     def method(self) -> Method:
         """How upper bounds compose: ``"pld"`` or ``"rdp"``."""
         return self._method
+
+    @property
+    def neighbouring_relation(self) -> str:
+        """Which datasets are neighbours: replace-one, unless the rounds have another relation."""
+        return self._rounds[0].neighbouring_relation if self._rounds else NEIGHBOURING_RELATION
 
     @property
     def history(self) -> tuple[tuple[Round, int], ...]:
@@ -163,7 +174,13 @@ class ShuffleAccountant:
         checks.delta(delta)
         if not lower:
             upper, bound = self._certified(delta)
-            return EpsilonInterval.below(upper, bound=bound, delta=delta, adversary=self._adversary())
+            return EpsilonInterval.below(
+                upper,
+                bound=bound,
+                delta=delta,
+                adversary=self._adversary(),
+                neighbouring_relation=self.neighbouring_relation,
+            )
         found = self._epsilons.get(delta)
         if found is None:
             attained, certified = self._lower_epsilon(delta), self._upper_epsilon(delta)
@@ -176,7 +193,7 @@ class ShuffleAccountant:
                 lower=min(attained[0], certified[0]),
                 upper=certified[0],
                 delta=delta,
-                neighbouring_relation=NEIGHBOURING_RELATION,
+                neighbouring_relation=self.neighbouring_relation,
                 adversary=self._adversary(),
                 upper_bound=certified[1],
                 lower_bound=attained[1],
@@ -198,7 +215,7 @@ class ShuffleAccountant:
             lower=min(lower, upper),
             upper=upper,
             epsilon=epsilon,
-            neighbouring_relation=NEIGHBOURING_RELATION,
+            neighbouring_relation=self.neighbouring_relation,
             adversary=self._adversary(),
             upper_bound=upper_name,
             lower_bound=lower_name,
@@ -255,7 +272,8 @@ class ShuffleAccountant:
         """This history and further rounds; what was composed of it is shared."""
         longer = type(self)(method=self._method)
         longer._rounds, longer._steps = self._rounds.copy(), self._steps.copy()
-        longer._earlier, longer._long = self._earlier.copy(), self._long
+        longer._earlier = self._earlier.copy()
+        longer._long, longer._long_reversed = self._long, self._long_reversed
         longer.step(shuffle_round, num_steps=num_steps)
         return longer
 
@@ -287,7 +305,7 @@ class ShuffleAccountant:
         upper = partial(NamedBound, kind="upper", source=source)
         found = []
         with suppress(ArithmeticError):  # losses beyond what floats can hold
-            orders = self._replacement.epsilon(RenyiComposition(*self._upper_laws()), delta)
+            orders = max(self._replacement.epsilon(each, delta) for each in self._upper_orders())
             found = [
                 upper(name=self._upper_name("pld"), epsilon=self._by_losses(delta)),
                 upper(name=self._upper_name("rdp"), epsilon=orders),
@@ -316,6 +334,7 @@ class ShuffleAccountant:
         return sealed(
             version=_STATE_VERSION,
             method=self._method,
+            neighbouring_relation=str(self.neighbouring_relation),
             history=tuple((r.state(), steps) for r, steps in self.history),
         )
 
@@ -360,6 +379,9 @@ class ShuffleAccountant:
     def _long_law(self, recorded: Round) -> PrivacyLossDistribution:
         """The law of a round in a history of many distinct ones."""
         return upper_losses(recorded, COARSE)
+
+    def _long_law_reversed(self, recorded: Round) -> PrivacyLossDistribution:
+        return self._long_law(recorded).reversed()
 
     def _upper_name(self, method: Method) -> str:
         self._names.update(each.pair_name for each in self._rounds[self._seen :])
@@ -407,19 +429,30 @@ class ShuffleAccountant:
         resolution = _resolution_of(distinct)
         return [upper_losses(r, resolution) for r in distinct], list(distinct.values())
 
-    def _upper_composition(self) -> LossComposition:
-        if self._resolution is COARSE:
-            return LossComposition(self._rounds, self._steps, history=self._long)
-        return LossComposition(*self._upper_laws())
+    def _upper_compositions(self) -> Iterator[LossComposition]:
+        """The history composed; in both directions if to add a record costs another ε than to remove it."""
+        if self._resolution is not COARSE:
+            laws, steps = self._upper_laws()
+            for each in _directions(laws):
+                yield LossComposition(each, steps)
+            return
+        yield LossComposition(self._rounds, self._steps, history=self._long)
+        if not self._long.total.symmetric:
+            yield LossComposition(self._rounds, self._steps, history=self._long_reversed)
+
+    def _upper_orders(self) -> Iterator[RenyiComposition]:
+        laws, steps = self._upper_laws()
+        for each in _directions(laws):
+            yield RenyiComposition(each, steps)
 
     def _composed_delta(self, epsilon: float) -> float:
         found = []
         if self._method == "pld":
             with suppress(ArithmeticError):  # rounds of very different scales share no grid
-                found.append(self._upper_composition().delta(epsilon))
+                found.append(max(each.delta(epsilon) for each in self._upper_compositions()))
         if not found or self._takes_orders:
             with suppress(ArithmeticError):  # losses beyond what floats can hold
-                found.append(RenyiComposition(*self._upper_laws()).delta(epsilon))
+                found.append(max(each.delta(epsilon) for each in self._upper_orders()))
         return min(found, default=1.0)
 
     @property
@@ -467,18 +500,15 @@ class ShuffleAccountant:
         if self._method == "pld":
             found.append((self._by_losses(delta), name))
         if self._takes_orders or found[-1][0] == math.inf:
-            try:
-                laws, steps = self._upper_laws()
-            except ArithmeticError:  # losses beyond what floats can hold
-                return min(found)
-            orders = RenyiComposition(laws, steps)
-            found.append((self._replacement.epsilon(orders, delta), self._upper_name("rdp")))
+            with suppress(ArithmeticError):  # losses beyond what floats can hold
+                bound = max(self._replacement.epsilon(each, delta) for each in self._upper_orders())
+                found.append((bound, self._upper_name("rdp")))
         return min(found)
 
     def _by_losses(self, delta: float) -> float:
         """Certified ε by privacy losses; infinite if floats or one grid cannot hold them all."""
         try:
-            return self._replacement.epsilon(self._upper_composition(), delta)
+            return max(self._replacement.epsilon(each, delta) for each in self._upper_compositions())
         except ArithmeticError:
             return math.inf
 
@@ -501,6 +531,12 @@ class ShuffleAccountant:
             if best >= _CLOSED * most:
                 break
         return best, best_name
+
+
+def _directions(laws: list[PrivacyLossDistribution]) -> Iterator[list[PrivacyLossDistribution]]:
+    yield laws
+    if not all(law.symmetric for law in laws):
+        yield [law.reversed() for law in laws]
 
 
 class _Instances:
@@ -716,7 +752,7 @@ def _stretch(fits: Callable[[int], bool], *, known_good: int) -> int:
 
 def sealed(*, version: int, method: Method, **kept: Any) -> dict[str, Any]:
     """A state that says what it is for, and has a digest by which :func:`check_saved` knows it again."""
-    state = {"version": version, "method": method, "neighbouring_relation": NEIGHBOURING_RELATION, **kept}
+    state = {"neighbouring_relation": NEIGHBOURING_RELATION, **kept, "version": version, "method": method}
     return {**state, "digest": _digest(state)}
 
 
@@ -730,7 +766,7 @@ def check_saved(state: object, *, by: str, version: int, method: Method) -> None
     """Check what a saved state says about itself, of an accountant class of this name, version and method.
 
     Raises:
-        ValueError: if it is of another version, method or neighbouring relation, or not as it was written: a
+        ValueError: if it is of another version or method, or not as it was written: a
             cohort that was halved, or a participant's round that is missing, would lower ε.
     """
     saved = state if isinstance(state, Mapping) else {}
@@ -738,8 +774,6 @@ def check_saved(state: object, *, by: str, version: int, method: Method) -> None
         raise ValueError(f"not a state of {by}, or of a version this release cannot read")
     if saved.get("method") != method:
         raise ValueError(f"saved by method {saved.get('method')!r}, this accountant uses {method!r}")
-    if saved.get("neighbouring_relation") != NEIGHBOURING_RELATION:
-        raise ValueError("the state is for another neighbouring relation")
     try:
         kept_whole = saved.get("digest") == _digest(saved)
     except (TypeError, ValueError):

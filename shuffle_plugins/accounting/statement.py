@@ -433,6 +433,10 @@ def _entries(accountant: ShuffleAccountant | FederatedAccountant) -> Iterator[tu
     else:
         history = ((each, steps, each, True) for each, steps in accountant.history)
     for each, steps, whole, released in history:
+        if each.neighbouring_relation != NEIGHBOURING_RELATION:
+            raise ValueError(
+                f"a statement is for {NEIGHBOURING_RELATION} neighbours, not {each.neighbouring_relation}"
+            )
         stated = StatedRounds(
             mechanism=each.description,
             rounds=steps,

@@ -16,11 +16,23 @@ from shuffle_plugins.core import checks, rounded
 Method = Literal["pld", "rdp"]
 """How upper bounds of rounds compose: privacy loss distributions, the tightest, or Rényi divergences."""
 
-NEIGHBOURING_RELATION = "replace-one"
-"""Two datasets are neighbours if one client's record is replaced by another; their sizes are equal."""
-
 MAX_POPULATION = 10**15
 """Above this a population does not fit a float64 exactly, together with the counts that are taken from it."""
+
+
+class NeighbouringRelation(StrEnum):
+    """Which two datasets are neighbours.
+
+    ``REPLACE_ONE``: one client's record is replaced by another; their sizes are equal. It is the relation of
+    everything that is shuffled. ``ADD_OR_REMOVE_ONE``: one of them has one client's record more; rounds of a
+    trusted server may have it.
+    """
+
+    REPLACE_ONE = "replace-one"
+    ADD_OR_REMOVE_ONE = "add-or-remove-one"
+
+
+NEIGHBOURING_RELATION = NeighbouringRelation.REPLACE_ONE.value
 
 
 class Unit(StrEnum):
@@ -208,7 +220,7 @@ class EpsilonInterval(_Interval):
             the worst case over ε0-LDP randomizers; it says that ``upper`` cannot be improved below it.
         upper: certified ε, rounded up. This is the guarantee.
         delta: δ both are for.
-        neighbouring_relation: always ``"replace-one"``.
+        neighbouring_relation: ``"replace-one"``, unless rounds of a trusted server have another one.
         adversary: against whom the rounds were measured.
         upper_bound: name of the bound behind ``upper``.
         lower_bound: name of the bound behind ``lower``.
@@ -217,13 +229,21 @@ class EpsilonInterval(_Interval):
     delta: float
 
     @classmethod
-    def below(cls, upper: float, *, bound: str, delta: float, adversary: str) -> EpsilonInterval:
+    def below(
+        cls,
+        upper: float,
+        *,
+        bound: str,
+        delta: float,
+        adversary: str,
+        neighbouring_relation: str = NEIGHBOURING_RELATION,
+    ) -> EpsilonInterval:
         """Of an upper end alone, and the name of its bound."""
         return cls(
             lower=0.0,
             upper=upper,
             delta=delta,
-            neighbouring_relation=NEIGHBOURING_RELATION,
+            neighbouring_relation=neighbouring_relation,
             adversary=adversary,
             upper_bound=bound,
             lower_bound="none",

@@ -22,6 +22,7 @@ from shuffle_plugins.core import missing_extra
 
 _MODULES = {
     "epsilon": "rounds",
+    "central": "rounds",
     "statement": "spent",
     "compare": "rounds",
     "calibrate": "rounds",

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from shuffle_plugins import accounting
 from shuffle_plugins.cli import options, output
@@ -114,6 +115,78 @@ def compare_command(
 
         plot_comparisons(comparisons=answers, path=plot)
         output.picture_written(plot, as_json=as_json)
+
+
+def central_command(
+    *,
+    population: options.PopulationOption,
+    rounds: options.RoundsOption,
+    delta: options.DeltaOption,
+    noise_multiplier: Annotated[
+        float,
+        options.number_option(
+            "--noise-multiplier Z",
+            "Deviation of the noise over the norm that vectors are clipped to, as in Opacus and in Flower's "
+            "strategies. Replaced vectors are two such norms apart, which is counted.",
+        ),
+    ],
+    cohort: options.CohortOption = None,
+    sampling: Annotated[
+        str,
+        options.choice_option(
+            "--sampling SCHEME",
+            "How the cohort is chosen: without-replacement, poisson (as Opacus does), or full, which also "
+            "stands for whoever sees the cohort.",
+            ("without-replacement", "poisson", "full"),
+        ),
+    ] = "without-replacement",
+    neighbours: Annotated[
+        str,
+        options.choice_option(
+            "--neighbours RELATION",
+            "replace-one, as everywhere else here, or add-or-remove-one, as in Opacus.",
+            tuple(accounting.NeighbouringRelation),
+        ),
+    ] = "replace-one",
+    as_json: options.JsonOption = False,
+) -> None:
+    """The ε of DP-SGD or DP-FedAvg with a trusted server, to be compared with what a shuffler gives."""
+    relation = accounting.NeighbouringRelation(neighbours)
+    replaced = relation is accounting.NeighbouringRelation.REPLACE_ONE
+    if sampling == "full" and cohort not in (None, population):
+        raise typer.BadParameter("under full sampling everybody takes part: leave out --cohort")
+    if sampling != "full" and cohort is None:
+        raise typer.BadParameter(f"--cohort is needed under {sampling} sampling")
+    central = accounting.CentralGaussianRound(
+        noise_multiplier=noise_multiplier / 2 if replaced else noise_multiplier,
+        population=population,
+        cohort=population if cohort is None else cohort,
+        sampling=accounting.Sampling(sampling),
+        neighbouring_relation=relation,
+    )
+    accountant = accounting.ShuffleAccountant()
+    accountant.step(central, num_steps=rounds)
+    output.progress("composing")
+    found = accountant.epsilon(delta)
+    if as_json:
+        output.print_json(
+            {
+                "noise_multiplier": noise_multiplier,
+                "population": population,
+                "cohort": central.cohort,
+                "sampling": sampling,
+                "rounds": rounds,
+                "delta": delta,
+                **output.interval_json(found),
+                "neighbouring_relation": neighbours,
+                "trusted": "server",
+            }
+        )
+    else:
+        output.show(
+            f"[bold]{escape(output.interval(found))}[/] at δ = {delta:g} · {neighbours} · trusted server"
+        )
+    output.warn(output.delta_warnings(delta, population=population))
 
 
 class Unknown(StrEnum):

@@ -630,3 +630,15 @@ def test_a_recipe_is_printed_with_reasons_and_as_json(run: CommandLine) -> None:
     code, out, err = run(*asked, "--mechanism", "linf-block", "--dim", "8")
     assert (code, out) == (2, "")
     assert "no recipe for 'linf-block'" in err
+
+
+def test_a_central_run_has_its_relation_and_its_noise_over_the_clipping_norm(run: CommandLine) -> None:
+    asked = ("central", "-n", "1000", "-k", "100", "-t", "100", "-d", "1e-6", "--noise-multiplier")
+    added = run.json(*asked, "1", "--sampling", "poisson", "--neighbours", "add-or-remove-one")
+    assert (added["neighbouring_relation"], added["trusted"]) == ("add-or-remove-one", "server")
+    assert 8.05 < added["lower"] <= added["upper"] < 8.06  # as by dp_accounting
+    replaced = run.json(*asked, "2")  # two norms apart
+    assert 8.05 < replaced["lower"] <= replaced["upper"] < 8.83
+    code, out, err = run(*asked, "2", "--neighbours", "add-or-remove-one")
+    assert (code, out) == (2, "")
+    assert "poisson" in err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Self
@@ -117,13 +117,14 @@ class _CohortAccountant(ShuffleAccountant):
     def _long_law(self, recorded: Round) -> PrivacyLossDistribution:
         return _fine_law(recorded)
 
-    def _upper_composition(self) -> LossComposition:
+    def _upper_compositions(self) -> Iterator[LossComposition]:
         if len(self._earlier) > _MOST_SIZES:
             laws, steps = [upper_losses(each, COARSE) for each in self._counts], list(self._counts.values())
-            return LossComposition(laws, steps)
-        if self.num_steps > _FEW_ROUNDS:
-            return LossComposition(self._rounds, self._steps, history=self._long)
-        return super()._upper_composition()
+            yield LossComposition(laws, steps)
+        elif self.num_steps > _FEW_ROUNDS:
+            yield LossComposition(self._rounds, self._steps, history=self._long)
+        else:
+            yield from super()._upper_compositions()
 
 
 @dataclass(slots=True)

@@ -291,6 +291,20 @@ def _mills(x: Floats) -> Floats:
     return np.asarray(math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2)), dtype=np.float64)
 
 
+def profile_reach(mu: float, *, cells: int) -> Floats:
+    """Losses from 0 up at which a Gaussian profile is asked for, ``cells`` to half a deviation.
+
+    Raises:
+        ArithmeticError: if the noise is so small that losses leave floating-point range.
+    """
+    largest = mu * mu / 2 + _REACH * mu
+    if largest > _LARGEST_LOSS:
+        raise ArithmeticError(
+            f"a noise multiplier of {1 / mu:.3g} protects nobody: losses reach {largest:.3g}"
+        )
+    return np.linspace(0.0, largest, math.ceil(2 * cells * largest / mu) + 1)
+
+
 def gaussian_losses(
     *, noise_multiplier: float, sampling_rate: float, resolution: Resolution
 ) -> PrivacyLossDistribution:
@@ -305,13 +319,7 @@ def gaussian_losses(
         ArithmeticError: if the noise is so small that losses leave floating-point range.
     """
     mu = 1.0 / noise_multiplier
-    largest = mu * mu / 2 + _REACH * mu
-    if largest > _LARGEST_LOSS:
-        raise ArithmeticError(
-            f"a noise multiplier of {noise_multiplier:.3g} protects nobody: losses reach {largest:.3g}"
-        )
-    count = math.ceil(2 * resolution.cells * largest / mu)
-    losses = np.linspace(0.0, largest, count + 1)
+    losses = profile_reach(mu, cells=resolution.cells)
     deltas = gaussian_profile(losses, mu=mu)
     return profile_losses(losses, deltas, resolution=resolution, sampling_rate=sampling_rate)
 

@@ -14,6 +14,7 @@ from typing_extensions import override
 from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution
 from shuffle_plugins.accounting.terms import (
     MAX_POPULATION,
+    NEIGHBOURING_RELATION,
     Adversary,
     CohortDraw,
     Sampling,
@@ -179,8 +180,13 @@ class Round(Ranged, CohortDraw, ABC):
         def local_delta(self) -> float:
             """δ0 of everything that one client sends in the round."""
 
+        @property
+        def neighbouring_relation(self) -> str:
+            """Which datasets are neighbours: replace-one, unless a server is trusted."""
+
     else:  # a subclass may have fields of these names, which a property would not let be set
         local_epsilon, local_delta = math.inf, 0.0
+        neighbouring_relation = NEIGHBOURING_RELATION
 
     @property
     def own_delta(self) -> float:
