@@ -23,7 +23,7 @@ from shuffle_plugins.accounting import (
 from shuffle_plugins.core import checks
 
 _BACKEND, _SCHEMA = "certified-pld", 1
-_ROUNDOFF = 4 * 2.0**-53
+_ROUNDOFF, _MOST = 4 * 2.0**-53, 10**12
 
 
 class CertifiedAccountant:
@@ -64,7 +64,7 @@ class CertifiedAccountant:
             ValueError: if the event is of another population than the configuration, or ``count`` is no
                 positive int.
         """
-        checks.whole("count", count)
+        checks.whole("count", count, at_most=_MOST)
         if self._unsampled(event):
             self._accountant, self._precision = self._as_one(event, count)
         else:
@@ -104,9 +104,11 @@ class CertifiedAccountant:
         limit, asked = self._config.max_epsilon if max_epsilon is None else max_epsilon, self._round(event)
         if limit is None:
             raise ValueError("give max_epsilon, here or in the PrivacyConfig")
+        limit = checks.number("max_epsilon", limit, above=0)
+        checks.whole("count", count, at_most=_MOST)
         delta = self._config.target_delta
         if self._unsampled(event):
-            return self._as_one(event, checks.whole("count", count))[0].epsilon(delta, lower=False) > limit
+            return self._as_one(event, count)[0].epsilon(delta, lower=False) > limit
         return self._accountant.would_exceed(asked, target_epsilon=limit, delta=delta, num_steps=count)
 
     def state_dict(self) -> dict[str, object]:
@@ -123,8 +125,8 @@ class CertifiedAccountant:
         """Replace the events by saved ones; on any error this accountant stays as it was.
 
         Raises:
-            ValueError: if the state is damaged, of another backend or configuration, or has fewer releases
-                than are composed here.
+            ValueError: if the state is damaged, of another backend or configuration, or does not go on from
+                what is composed here.
         """
         if state.get("schema_version") != _SCHEMA or state.get("backend") != _BACKEND:
             raise ValueError(f"not a state of {type(self).__name__}")
@@ -136,12 +138,12 @@ class CertifiedAccountant:
         try:
             for each in state["compositions"]:  # type: ignore[attr-defined]
                 loaded.compose(GaussianPrivacyEvent(**each["event"]), each["count"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"the saved compositions are damaged: {error}") from error
-        if loaded.num_releases < self.num_releases:
+        if loaded._events[: len(self._events)] != self._events:
             raise ValueError(
-                f"the state has {loaded.num_releases} releases and this accountant {self.num_releases}: take "
-                "the latest checkpoint, as what was released must not be forgotten"
+                f"the state's {loaded.num_releases} releases do not begin with the {self.num_releases} of "
+                "this accountant: take the latest checkpoint, as what was released must not be forgotten"
             )
         self.__dict__.update(loaded.__dict__)
 
@@ -151,7 +153,9 @@ class CertifiedAccountant:
 
     def _as_one(self, event: GaussianPrivacyEvent, count: int) -> tuple[ShuffleAccountant, float]:
         """The events and these, none of which is sampled, as one release of less noise; and their Σ 1/z²."""
-        precision = (self._precision + count / event.noise_multiplier**2) * (1 + _ROUNDOFF)
+        precision = (self._precision + count / event.noise_multiplier / event.noise_multiplier) * (
+            1 + _ROUNDOFF
+        )
         one = ShuffleAccountant()
         one.step(self._round(replace(event, noise_multiplier=1 / math.sqrt(precision))))
         return one, precision

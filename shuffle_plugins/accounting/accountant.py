@@ -601,7 +601,7 @@ def _at_once(
     for each, taken in zip(*history, strict=True):
         counts[each] = counts.get(each, 0) + taken
     steps, families = list(counts.values()), {each: lower_families(each) for each in counts}
-    leading = {each: names[0] for each, names in families.items()}
+    leading = {each: _leading(each, resolution) for each in counts}
     picks = [] if resolution is COARSE else [leading]
     if every_family:
         shared = set.intersection(*(set(names) for names in families.values()))
@@ -617,11 +617,21 @@ def _at_once(
 
 
 def _leaking_most(each: Round) -> PrivacyLossDistribution:
-    return lower_losses(each, lower_families(each)[0], COARSE)
+    return lower_losses(each, _leading(each, COARSE), COARSE)
 
 
 def _leaking_most_reversed(each: Round) -> PrivacyLossDistribution:
-    return reversed_lower_losses(each, lower_families(each)[0], COARSE)
+    return reversed_lower_losses(each, _leading(each, COARSE), COARSE)
+
+
+def _leading(each: Round, resolution: Resolution) -> str:
+    """The family that leaks most of those whose losses can be computed."""
+    families = lower_families(each)
+    for family in families:
+        with suppress(ArithmeticError):  # no outcome that floats can hold
+            lower_losses(each, family, resolution)
+            return family
+    return families[0]
 
 
 @dataclass(frozen=True, slots=True)

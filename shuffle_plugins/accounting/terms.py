@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 from enum import StrEnum
 from numbers import Real
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-from shuffle_plugins.accounting.losses.distribution import BoundKind
 from shuffle_plugins.core import checks, rounded
+
+if TYPE_CHECKING:  # the command line's --help loads no NumPy
+    from shuffle_plugins.accounting.losses.distribution import BoundKind
 
 Method = Literal["pld", "rdp"]
 """How upper bounds of rounds compose: privacy loss distributions, the tightest, or Rényi divergences."""

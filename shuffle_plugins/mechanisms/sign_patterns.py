@@ -33,7 +33,9 @@ LOUDEST_EXACT = 42
 MAX_SIGNS = 20
 
 _CONTEXT = decimal.Context(prec=80, rounding=decimal.ROUND_FLOOR)
-_BELOW = 1 - Decimal(10) ** -60  # more than 80 digits can lose in one exponential
+_BELOW = _CONTEXT.subtract(
+    Decimal(1), Decimal("1e-60")
+)  # an exponential times this is surely below the exact one
 
 
 class Constants(StrEnum):

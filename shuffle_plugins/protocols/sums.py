@@ -304,8 +304,9 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
     @classmethod
     def _check_options(cls, data: dict[str, Any]) -> None:
         known = {each.name for each in fields(cls)} | set(inspect.signature(cls.of_noise).parameters)
+        known -= {"noise", "target", "data"}  # its own
         if unknown := set(data) - known:
-            listed = ", ".join(sorted(known - {"noise", "target", "data"}))
+            listed = ", ".join(sorted(known))
             raise TypeError(f"{cls.__name__} takes no option {', '.join(unknown)}; its options: {listed}")
 
     @abstractmethod

@@ -84,6 +84,8 @@ def test_a_limit_is_looked_at_before_the_release() -> None:
     ours.compose(event)
     assert ours.num_releases == before + 1
     assert ours.get_epsilon(1e-6) > 5.0
+    with pytest.raises(ValueError, match="max_epsilon"):
+        ours.would_exceed(event, max_epsilon=float("nan"))
     with pytest.raises(ValueError, match="give max_epsilon"):
         CertifiedAccountant(config()).would_exceed(event)
 
@@ -100,6 +102,10 @@ def test_states_are_json_and_forget_nothing() -> None:
     assert loaded.state_dict() == state
     with pytest.raises(ValueError, match="must not be forgotten"):
         ours.load_state_dict(early)
+    other = CertifiedAccountant(config(POISSON, ADD))
+    other.compose(GaussianPrivacyEvent(500.0, 100, 1_000), 6)
+    with pytest.raises(ValueError, match="must not be forgotten"):
+        ours.load_state_dict(other.state_dict())
     with pytest.raises(ValueError, match="another PrivacyConfig"):
         CertifiedAccountant(config()).load_state_dict(state)
     with pytest.raises(ValueError, match="damaged"):

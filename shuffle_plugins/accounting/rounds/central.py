@@ -33,6 +33,7 @@ from shuffle_plugins.accounting.terms import (
 from shuffle_plugins.core import Positive, checks, one_of
 
 _INSTANCE = "Gaussian instance"
+_LEAST_NOISE = 0.05  # of an instance that is listed: with less nobody is protected
 _FINER = 8  # cells of the instance's outcomes in one of its losses' cells
 
 
@@ -68,7 +69,7 @@ class CentralGaussianRound(Round):
         if self.sampling is Sampling.POISSON:
             checks.number("cohort", self.cohort, above=0, at_most=self.population)
         else:
-            if float(self.cohort).is_integer():
+            if type(self.cohort) is float and self.cohort.is_integer():
                 object.__setattr__(self, "cohort", int(self.cohort))
             super()._check_cohort()
         if self._adds_or_removes and self.sampling is Sampling.WITHOUT_REPLACEMENT:
@@ -117,7 +118,7 @@ class CentralGaussianRound(Round):
     @property
     @override
     def lower_families(self) -> tuple[str, ...]:
-        return (_INSTANCE,)
+        return (_INSTANCE,) if self.noise_multiplier >= _LEAST_NOISE else ()
 
     @override
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:

@@ -505,7 +505,10 @@ def test_of_rounds_whose_losses_take_long_few_sizes_stand_for_many(monkeypatch: 
     assert len({each for each, _ in exact.history}) > 90
     monkeypatch.undo()
     each = exact.epsilon(DELTA)
-    assert 0.99 * each.lower < found.lower <= each.lower < each.upper <= found.upper < 1.01 * each.upper
+    # The few sizes are resolved more finely than each of the many.
+    assert (
+        0.99 * each.lower < found.lower <= each.lower < 0.999 * each.upper < found.upper < 1.01 * each.upper
+    )
 
 
 @pytest.mark.slow

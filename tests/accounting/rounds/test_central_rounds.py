@@ -156,6 +156,17 @@ def test_epsilon_falls_with_noise_and_rises_with_the_rate() -> None:
     assert by_rate == sorted(by_rate)
 
 
+@pytest.mark.parametrize("cohort", [True, "10", np.int64(10), 10.5])
+def test_a_cohort_of_fixed_size_is_a_whole_number(cohort: object) -> None:
+    with pytest.raises(ValueError, match="cohort"):
+        accountant(1.0, cohort, 100, 1, DRAWN, REPLACE)  # type: ignore[arg-type]
+
+
+def test_noise_that_protects_nobody_has_no_epsilon_and_takes_no_memory() -> None:
+    with pytest.raises(ValueError, match="no ε at δ=1e-06 can be certified"):
+        accountant(0.003, 10, 1_000, 1, POISSON, ADD).epsilon(1e-6)
+
+
 def test_relations_do_not_add_up_and_a_fixed_size_has_one() -> None:
     with pytest.raises(ValueError, match="use neighbouring_relation='replace-one', or sampling='poisson'"):
         accountant(1.0, 10, 100, 1, DRAWN, ADD)
