@@ -38,6 +38,7 @@ from shuffle_plugins.accounting.terms import (
     EpsilonInterval,
     Method,
     NamedBound,
+    NeighbouringRelation,
     check_method,
 )
 from shuffle_plugins.core import checks
@@ -355,6 +356,8 @@ class ShuffleAccountant:
             raise ValueError(f"the saved history is damaged: {error}") from error
         for shuffle_round, steps in entries:
             loaded.step(shuffle_round, num_steps=steps)
+        if entries and state["neighbouring_relation"] != loaded.neighbouring_relation:
+            raise ValueError("the saved history is damaged: its rounds have other neighbours than it says")
         check_none_forgotten(loaded.num_steps, recorded=self.num_steps)
         self.__dict__.update(loaded.__dict__)
 
@@ -784,6 +787,8 @@ def check_saved(state: object, *, by: str, version: int, method: Method) -> None
         raise ValueError(f"not a state of {by}, or of a version this release cannot read")
     if saved.get("method") != method:
         raise ValueError(f"saved by method {saved.get('method')!r}, this accountant uses {method!r}")
+    if saved.get("neighbouring_relation") not in tuple(NeighbouringRelation):
+        raise ValueError("the state is for no neighbouring relation that is known here")
     try:
         kept_whole = saved.get("digest") == _digest(saved)
     except (TypeError, ValueError):
