@@ -229,8 +229,8 @@ class QuantileClipping(Ranged):
     its report, whether its update was within the round's norm; the mean of these bits estimates the share of
     such clients, and the norm moves by exp(-learning_rate · (share - quantile)) (Andrew, Thakkar, McMahan,
     Ramaswamy: Differentially Private Learning with Adaptive Clipping, 2021). The bit is one more coordinate
-    of the vector in the ball: in an ℓ2 ball it leaves √(1 - 0.3²) = 95 % of the radius to the update, in an ℓ1
-    ball 70 %, in the ℓ∞ cube all. A sum's ``dim`` must be one more than the model's.
+    of the vector in the ball: in an ℓ2 ball it leaves √(1 - 0.3²) = 95 % of the radius to the update, in
+    an ℓ1 ball 70 %, in the ℓ∞ cube all. A sum's ``dim`` must be one more than the model's.
 
     Args:
         quantile: share of the clients whose updates the norm should not clip, in [0, 1].
