@@ -49,7 +49,7 @@ class CertifiedAccountant:
 
     @property
     def config(self) -> PrivacyConfig:
-        """Flower's configuration."""
+        """The configuration, Flower's own, that this accountant was made with."""
         return self._config
 
     @property
@@ -65,10 +65,11 @@ class CertifiedAccountant:
                 positive int.
         """
         checks.whole("count", count, at_most=_MOST)
-        if self._unsampled(event):
+        asked = self._round(event)
+        if self._unsampled:
             self._accountant, self._precision = self._as_one(event, count)
         else:
-            self._accountant.step(self._round(event), num_steps=count)
+            self._accountant.step(asked, num_steps=count)
         self._events.append((event, count))
 
     def epsilon_interval(self, delta: float | None = None) -> EpsilonInterval:
@@ -107,7 +108,7 @@ class CertifiedAccountant:
         limit = checks.number("max_epsilon", limit, above=0)
         checks.whole("count", count, at_most=_MOST)
         delta = self._config.target_delta
-        if self._unsampled(event):
+        if self._unsampled:
             return self._as_one(event, count)[0].epsilon(delta, lower=False) > limit
         return self._accountant.would_exceed(asked, target_epsilon=limit, delta=delta, num_steps=count)
 
@@ -147,8 +148,8 @@ class CertifiedAccountant:
             )
         self.__dict__.update(loaded.__dict__)
 
-    def _unsampled(self, event: GaussianPrivacyEvent) -> bool:
-        self._round(event)  # refuses what is none of this configuration's
+    @property
+    def _unsampled(self) -> bool:
         return self._config.sampling_method is SamplingMethod.NO_AMPLIFICATION
 
     def _as_one(self, event: GaussianPrivacyEvent, count: int) -> tuple[ShuffleAccountant, float]:

@@ -157,7 +157,7 @@ class Request(Protocol):
 
     @property
     def token(self) -> bytes:
-        """Of the round."""
+        """Tells this round from all others."""
 
     @property
     def count(self) -> int:
@@ -241,7 +241,7 @@ class MixMessage(ServiceMessage):
 
     @property
     def token(self) -> bytes:
-        """Of the round."""
+        """Tells this round from all others."""
         return self.request.context.token
 
     @property
@@ -340,7 +340,7 @@ class AggregateRequest(ServiceMessage):
 
     @cached_property
     def terms(self) -> SumTerms:
-        """The round."""
+        """What the aggregators have to agree on: the layout, who they are, and how large a row may be."""
         context, layout, aggregators = self.context, self.layout, tuple(self.aggregators)
         if not self.largest:
             return SumTerms(context=context, layout=layout, aggregators=aggregators)
@@ -348,7 +348,7 @@ class AggregateRequest(ServiceMessage):
 
     @property
     def token(self) -> bytes:
-        """Of the round."""
+        """Tells this round from all others."""
         return self.context.token
 
     @property

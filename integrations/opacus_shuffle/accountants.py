@@ -411,7 +411,7 @@ class StepLog:
         self._begun = self._told = time.monotonic()
 
     def __call__(self, _: Any) -> None:
-        """Count a step."""
+        """Record one step of the optimizer."""
         self._steps += 1
         now = time.monotonic()
         if now >= self._told + _SECONDS:

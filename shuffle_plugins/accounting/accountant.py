@@ -565,7 +565,7 @@ class _Instances:
         from round to round, so families mix freely; the direction may not. With ``every_family``, each that
         all rounds have is composed as well.
         """
-        names = self._leading_names(history[0])
+        names = self._leading_names(history[0], resolution)
         if not names:
             return
         found: list[Iterator[tuple[str, Callable[[], LossComposition]]]] = []
@@ -577,15 +577,15 @@ class _Instances:
             with suppress(ArithmeticError):
                 yield name, ask(compose())
 
-    def _leading_names(self, rounds: Sequence[Round]) -> frozenset[str] | None:
+    def _leading_names(self, rounds: Sequence[Round], resolution: Resolution) -> frozenset[str] | None:
         """Names of the families that leak most of each round; None if a round has no instance."""
         known = self._looked_at
         if rounds[: len(known)] != known:
             known, self._leading = [], frozenset()
         for each in rounds[len(known) :]:
-            families = lower_families(each)
             if self._leading is not None:
-                self._leading = self._leading | {families[0]} if families else None
+                has_one = bool(lower_families(each))
+                self._leading = self._leading | {_leading(each, resolution)} if has_one else None
         self._looked_at = list(rounds)
         return self._leading
 

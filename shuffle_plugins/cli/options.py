@@ -113,7 +113,7 @@ class AskedNumber(NamedTuple):
     hint: str = ""
 
     def option(self) -> Any:
-        """The option."""
+        """The option of a command that asks for this number."""
         return option(self.spec, f"{self.label}, {self.symbol}. {self.hint}".strip(), self.read)
 
 
@@ -177,6 +177,20 @@ PlotOption = Annotated[Path | None, option("--plot FILE", "Draw a picture of it 
 _PROBE_DIMS = (1, 2, 1_000)  # whether a blanket depends on the dimension is found by trying these
 
 
+def taking_part(population: int, cohort: float | None, *, sampling: str) -> float:
+    """k to account for, from the options that give it; under full participation it is n."""
+    if sampling != "full":
+        if cohort is None:
+            raise typer.BadParameter(f"--cohort is needed under {sampling} sampling")
+        return cohort
+    if cohort not in (None, population):
+        raise typer.BadParameter(
+            f"under full sampling everybody takes part, {population:,} clients and not {cohort:,.12g}: leave "
+            "out --cohort; if the same few take part in every round, they are the --population"
+        )
+    return population
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
     """Rounds of one kind, and the δ at which they are asked about; its fields are options of commands.
@@ -226,17 +240,7 @@ class Question:
 
     def participants(self) -> tuple[int, float]:
         """(n, k) to account for; under full participation both are n."""
-        if self.sampling != "full":
-            if self.cohort is None:
-                raise typer.BadParameter(f"--cohort is needed under {self.sampling} sampling")
-            return self.population, self.cohort
-        if self.cohort not in (None, self.population):
-            raise typer.BadParameter(
-                f"under full sampling everybody takes part, {self.population:,} clients and not "
-                f"{self.cohort:,.12g}: leave out --cohort; if the same few take part in every round, they "
-                "are the --population"
-            )
-        return self.population, self.population
+        return self.population, taking_part(self.population, self.cohort, sampling=self.sampling)
 
     def blanket_factory(self) -> Callable[[float], accounting.Blanket] | None:
         """The mechanism's blanket as a function of ε0; None for the generic one."""

@@ -153,14 +153,10 @@ def central_command(
     """The ε of DP-SGD or DP-FedAvg with a trusted server, to be compared with what a shuffler gives."""
     relation = accounting.NeighbouringRelation(neighbours)
     replaced = relation is accounting.NeighbouringRelation.REPLACE_ONE
-    if sampling == "full" and cohort not in (None, population):
-        raise typer.BadParameter("under full sampling everybody takes part: leave out --cohort")
-    if sampling != "full" and cohort is None:
-        raise typer.BadParameter(f"--cohort is needed under {sampling} sampling")
     central = accounting.CentralGaussianRound(
         noise_multiplier=noise_multiplier / 2 if replaced else noise_multiplier,
         population=population,
-        cohort=population if cohort is None else cohort,
+        cohort=options.taking_part(population, cohort, sampling=sampling),
         sampling=accounting.Sampling(sampling),
         neighbouring_relation=relation,
     )

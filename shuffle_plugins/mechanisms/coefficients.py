@@ -135,11 +135,11 @@ class Coordinates:
         return self.dim
 
     def represent(self, x: Tensor) -> Tensor:
-        """The vectors themselves."""
+        """The vectors, as they are."""
         return x
 
     def reconstruct(self, coefficients: Tensor) -> Tensor:
-        """The vectors themselves."""
+        """The coefficients, which are the vectors."""
         return coefficients
 
     def coefficients(self, x: Tensor | Rows, indices: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ class Folding:
 
     @cached_property
     def before(self) -> Tensor:
-        """D_1, (dim,) int8."""
+        """D_1, the public signs that coordinates are multiplied by first, shape (dim,), int8."""
         return public_signs("fold before", seed=self.seed, count=self.dim)
 
     @cached_property

@@ -531,15 +531,8 @@ def counted_instance(
         response, others, resolution: as of :func:`counted_losses`.
         held: whether everybody else holds a one.
     """
-    first, noise = binomial_window(others, response.one if held else response.zero)
-    before, at = np.append(0.0, noise), np.append(noise, 0.0)
-    p = response.not_one * at + response.one * before
-    q = response.not_zero * at + response.zero * before
-    # A count at an edge may come from more or less noise than the window has: it is likelier than it seems.
-    known = slice(int(first > 0), len(noise) + int(first + len(noise) > others))
-    return finite_losses(
-        None, p[known], q[known], missing=0.0, kind="lower", resolution=resolution, symmetric=False
-    )
+    q, p = _counts(response, ones=others if held else 0, zeros=0 if held else others)
+    return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
 
 
 def elsewhere_instance(
@@ -554,8 +547,8 @@ def elsewhere_instance(
         response, population, cohort, resolution: as of :func:`sampled_counts_losses`.
     """
     gamma = cohort / population
-    zero, one = _merged(response, ones=0, zeros=cohort - 1, most=_MOST_COUNTS)
-    without, standing = _merged(response, ones=cohort - 1, zeros=0, most=_MOST_COUNTS_ELSEWHERE)
+    zero, one = _merged(_counts(response, ones=0, zeros=cohort - 1), most=_MOST_COUNTS)
+    without, standing = _merged(_counts(response, ones=cohort - 1, zeros=0), most=_MOST_COUNTS_ELSEWHERE)
     drawn = np.multiply.outer(gamma * without, np.multiply.outer(one, zero))
     rest = np.multiply.outer((1 - gamma) * standing, np.multiply.outer(zero, zero))
     p, q = drawn + rest, drawn.swapaxes(1, 2) + rest
@@ -564,7 +557,7 @@ def elsewhere_instance(
     )
 
 
-def _merged(response: BitResponse, *, ones: int, zeros: int, most: int) -> tuple[Floats, Floats]:
+def _counts(response: BitResponse, *, ones: int, zeros: int) -> tuple[Floats, Floats]:
     """Laws of a count of so many ones and zeros with one more zero, and with one more one."""
     (low, of_ones), (first, of_zeros) = (
         binomial_window(ones, response.one),
@@ -573,13 +566,16 @@ def _merged(response: BitResponse, *, ones: int, zeros: int, most: int) -> tuple
     count = np.convolve(of_ones, of_zeros)
     # A count at an edge may come from more or less noise than the window has: it is likelier than it seems.
     known = slice(int(low + first > 0), len(count) + int(low + first + len(count) > ones + zeros))
-    laws = [
-        np.convolve(count, flips)[known]
-        for flips in ([response.not_zero, response.zero], [response.not_one, response.one])
-    ]
+    return (
+        np.convolve(count, [response.not_zero, response.zero])[known],
+        np.convolve(count, [response.not_one, response.one])[known],
+    )
+
+
+def _merged(laws: tuple[Floats, Floats], *, most: int) -> tuple[Floats, Floats]:
+    """The same with neighbouring counts added up until at most ``most`` are left."""
     edges = np.arange(0, len(laws[0]), -(-len(laws[0]) // most))
-    zero, one = (np.add.reduceat(law, edges) for law in laws)
-    return zero, one
+    return np.add.reduceat(laws[0], edges), np.add.reduceat(laws[1], edges)
 
 
 def has_leaning_instance(*, others: int, own: int) -> bool:

@@ -410,7 +410,7 @@ def pair_losses(
 
 
 def _parts(mixture: PairMixture, *, kind: BoundKind, resolution: Resolution) -> list[Outcomes]:
-    """Each component's outcomes."""
+    """Losses, masses and left-out mass of each component of the mixture."""
     pairs = mixture.pairs
     cells = _FINER * STORED_CELLS[kind] * resolution.cells
     if len(pairs) == 1:

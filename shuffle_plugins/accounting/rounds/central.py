@@ -25,11 +25,7 @@ from shuffle_plugins.accounting.pairs.noise import (
     profile_reach,
 )
 from shuffle_plugins.accounting.rounds.round import Round
-from shuffle_plugins.accounting.terms import (
-    Adversary,
-    NeighbouringRelation,
-    Sampling,
-)
+from shuffle_plugins.accounting.terms import NeighbouringRelation, Sampling
 from shuffle_plugins.core import Positive, checks, one_of
 
 _INSTANCE = "Gaussian instance"
@@ -85,8 +81,8 @@ class CentralGaussianRound(Round):
     @property
     @override
     def sampling_rate(self) -> float:
-        drawn = self.sampling is not Sampling.FULL and self.adversary is Adversary.MODEL_OBSERVER
-        return self.cohort / self.population if drawn else 1.0
+        hidden = self.sampling is not Sampling.FULL and not self.sees_cohort
+        return self.cohort / self.population if hidden else 1.0
 
     @property
     @override
@@ -124,14 +120,12 @@ class CentralGaussianRound(Round):
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
         """In one dimension, of a record at the norm C; the others hold zero, or the client's other record."""
         mu, rate = 1 / self.noise_multiplier, self.sampling_rate
-        if self.sampling is Sampling.POISSON and not self._adds_or_removes:
-            ends, rest = (-mu / 2, mu / 2), 0.0
-        else:
-            ends, rest = (mu, 0.0), 0.0
+        opposite = self.sampling is Sampling.POISSON and not self._adds_or_removes
+        ends = (-mu / 2, mu / 2) if opposite else (mu, 0.0)
         reach = 12.0 + max(map(abs, ends))
         cell = min(1.0, 1 / mu) / (_FINER * resolution.cells)
         edges = np.linspace(-reach, reach, 2 * math.ceil(reach / cell) + 1)
-        p, q = (rate * _cells(edges - end) + (1 - rate) * _cells(edges - rest) for end in ends)
+        p, q = (rate * _cells(edges - end) + (1 - rate) * _cells(edges) for end in ends)
         return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
@@ -71,9 +72,9 @@ class _CoveredSum(Round):
     SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (*Round.SAMPLINGS, Sampling.SINGLE_PASS)
 
     @property
+    @abstractmethod
     def noise_multiplier(self) -> float:
         """Standard deviation of the covering Gaussian over the sensitivity."""
-        raise NotImplementedError
 
     @property
     def _relative_norm(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar
@@ -128,9 +129,9 @@ class _ComposedRound(Round):
     def reversed_lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
         return self._dataset(resolution, exchanged=True)
 
+    @abstractmethod
     def _dataset(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
         """The privacy losses of the instance, or of its neighbour and it."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
