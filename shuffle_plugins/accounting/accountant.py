@@ -577,7 +577,9 @@ class _Instances:
             with suppress(ArithmeticError):
                 yield name, ask(compose())
 
-    def _leading_names(self, rounds: Sequence[Round], resolution: Resolution) -> frozenset[str] | None:
+    def _leading_names(
+        self, rounds: Sequence[Round], resolution: Resolution = COARSE
+    ) -> frozenset[str] | None:
         """Names of the families that leak most of each round; None if a round has no instance."""
         known = self._looked_at
         if rounds[: len(known)] != known:
