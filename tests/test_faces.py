@@ -173,14 +173,24 @@ def home(path: str) -> str:
     return package_of(path.removeprefix("integrations/").removesuffix(".py").replace("/", "."))
 
 
-def test_other_packages_are_imported_through_their_faces() -> None:
+def test_what_pages_and_examples_import_is_at_a_face() -> None:
     past = {
         f"{path}: from {module} import {name}"
         for path, code in sources()
         for module, name in imports(code)
-        if name and package_of(module) != home(path) and not at_a_face(module, name)
+        if name and not home(path) and not at_a_face(module, name)
     }
     assert sorted(past) == []
+
+
+def test_packages_take_no_private_name_of_each_other() -> None:
+    private = {
+        f"{path}: from {module} import {name}"
+        for path, code in sources()
+        for module, name in imports(code)
+        if home(path) not in ("", package_of(module)) and re.search(r"\b_[a-z]", f"{module}.{name}")
+    }
+    assert sorted(private) == []
 
 
 def test_no_import_goes_up() -> None:
