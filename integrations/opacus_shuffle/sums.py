@@ -19,8 +19,10 @@ from typing_extensions import override
 
 from opacus_shuffle.errors import ShufflePrivacyError, checked
 from shuffle_plugins.accounting import COARSE, Round, Sampling, ShuffleRound
-from shuffle_plugins.core import Fraction as Share
-from shuffle_plugins.core import Positive, Ranged, Rows, adapted_norm, checks
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Fraction as Share
+from shuffle_plugins.core.ranges import Positive, Ranged
+from shuffle_plugins.core.rows import Rows, adapted_norm
 from shuffle_plugins.mechanisms import BinaryRandomizedResponse, LocalRandomizer, Norm, PrivateSum, registry
 from shuffle_plugins.randomness import Randomness
 

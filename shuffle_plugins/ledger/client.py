@@ -12,7 +12,8 @@ from functools import lru_cache
 from sqlite3 import Connection
 from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 
-from shuffle_plugins.core import Delta, Ranged, TargetEpsilon, checks, whole_number
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Delta, Ranged, TargetEpsilon, whole_number
 from shuffle_plugins.ledger.database import Database, StrPath, application_of
 
 if TYPE_CHECKING:

@@ -30,16 +30,10 @@ from shuffle_plugins.accounting import (
     zero_between,
 )
 from shuffle_plugins.compressors import stochastic_round
-from shuffle_plugins.core import (
-    FieldLayout,
-    ReportLayout,
-    Reports,
-    Rows,
-    checks,
-    compact_dtype,
-    rows_at_once,
-)
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.reports import FieldLayout, ReportLayout, Reports, compact_dtype
+from shuffle_plugins.core.rows import Rows, rows_at_once
 from shuffle_plugins.mechanisms.discrete_sampling import MAX_SIGMA, discrete_gaussian, discrete_laplace
 from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES, LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.noise_law import (

@@ -17,8 +17,9 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import Atoms, Blanket, InformationBound, diluted
 from shuffle_plugins.compressors import l1_norms
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.rows import Rows, rows_at_once
 from shuffle_plugins.mechanisms.coefficients import (
     CLIENTS,
     FAILURE,

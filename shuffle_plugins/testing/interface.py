@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core import Field, Reports
+from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.mechanisms import LocalRandomizer
 from shuffle_plugins.randomness import SeededRandomness
 from shuffle_plugins.testing.case import (

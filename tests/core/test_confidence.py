@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shuffle_plugins.core import clopper_pearson_lower, clopper_pearson_upper, epsilon_lower_bound
+from shuffle_plugins.core.confidence import clopper_pearson_lower, clopper_pearson_upper, epsilon_lower_bound
 
 
 @pytest.mark.parametrize("trials", [1, 7, 200, 10**6])

@@ -43,7 +43,7 @@ from shuffle_plugins.accounting.published import (
     stronger_clones,
     subsampled_rdp,
 )
-from shuffle_plugins.core import clopper_pearson_lower, clopper_pearson_upper, epsilon_lower_bound
+from shuffle_plugins.core.confidence import clopper_pearson_lower, clopper_pearson_upper, epsilon_lower_bound
 from shuffle_plugins.mechanisms import registry
 
 DELTA = 1e-6

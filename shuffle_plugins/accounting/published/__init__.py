@@ -7,6 +7,6 @@ range in which its theorem is stated, and says how loose it is.
 question and says which are valid for it.
 """
 
-from shuffle_plugins.core import face
+from shuffle_plugins.core.extras import face
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -26,7 +26,8 @@ from shuffle_plugins.accounting.pairs.noise import (
 )
 from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.accounting.terms import NeighbouringRelation, Sampling
-from shuffle_plugins.core import Positive, checks, one_of
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Positive, one_of
 
 _INSTANCE = "Gaussian instance"
 _LEAST_NOISE = 0.05  # of an instance that is listed: with less nobody is protected

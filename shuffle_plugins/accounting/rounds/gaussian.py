@@ -19,7 +19,8 @@ from shuffle_plugins.accounting.pairs.gaussian_reports import (
 from shuffle_plugins.accounting.pairs.shuffle import PairMixture
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import Sampling
-from shuffle_plugins.core import NotNegative, Positive, checks
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import NotNegative, Positive
 
 _INSTANCE = "sum of Gaussian reports"
 _WITHOUT_INSTANCE = (Sampling.SINGLE_PASS, Sampling.CHECK_IN, Sampling.EPOCH)

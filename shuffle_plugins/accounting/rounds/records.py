@@ -32,7 +32,7 @@ from shuffle_plugins.accounting.rounds.round import (
 )
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import MAX_POPULATION, Adversary, Sampling, Unit
-from shuffle_plugins.core import Count, Flag, LocalEpsilon
+from shuffle_plugins.core.ranges import Count, Flag, LocalEpsilon
 
 # Under Poisson sampling the number of clients in a round is random. Its possible values are put into this
 # many groups, and each group is charged as if it had its smallest number of reports.

@@ -28,7 +28,7 @@ from shuffle_plugins.accounting.pairs.shuffle import (
 from shuffle_plugins.accounting.pairs.slots import SlotPair, few_outcomes
 from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.accounting.terms import Adversary, Sampling
-from shuffle_plugins.core import Flag, LocalEpsilon, in_range, one_of
+from shuffle_plugins.core.ranges import Flag, LocalEpsilon, in_range, one_of
 
 _PAIR_NAMES = {
     Form.CORNERS: "blanket pair",

@@ -35,14 +35,14 @@ from shuffle_plugins.accounting.pairs.noise import (
 )
 from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.accounting.terms import Sampling
-from shuffle_plugins.core import (
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import (
     Chance,
     Count,
     Dim,
     Fraction,
     NotNegative,
     Positive,
-    checks,
     in_range,
     whole_number,
 )

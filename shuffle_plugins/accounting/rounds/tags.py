@@ -29,17 +29,8 @@ from shuffle_plugins.accounting.pairs.reports import Blanket, product_atoms
 from shuffle_plugins.accounting.rounds.round import Round, lower_families, lower_losses, upper_losses
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import Sampling
-from shuffle_plugins.core import (
-    Chance,
-    Count,
-    Dim,
-    Flag,
-    Fraction,
-    LocalEpsilon,
-    Ranged,
-    checks,
-    one_of,
-)
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Chance, Count, Dim, Flag, Fraction, LocalEpsilon, Ranged, one_of
 
 _LOUDEST_UNEVEN = 40.0  # ε0 of a bit; beyond it a zero is never flipped in practice, and nobody is hidden
 _FEW_FLIPS = 60.0  # times γ²: of zeros of a count, up to which the others' own bit tells more (measured)
