@@ -5,6 +5,7 @@ from .accountants import SubsampledShufflePLDAccountant as SubsampledShufflePLDA
 from .accountants import SubsampledShuffleRDPAccountant as SubsampledShuffleRDPAccountant
 from .accountants import register_accountants as register_accountants
 from .engine import PrivacyEngine as PrivacyEngine
+from .engine import TrainingPlan as TrainingPlan
 from .errors import CohortMismatch as CohortMismatch
 from .errors import PrivacyBudgetExceeded as PrivacyBudgetExceeded
 from .errors import ShufflePrivacyError as ShufflePrivacyError
@@ -16,5 +17,4 @@ from .loaders import FixedSizeSampler as FixedSizeSampler
 from .loaders import PoissonSampler as PoissonSampler
 from .optimizer import DistributedShuffleDPOptimizer as DistributedShuffleDPOptimizer
 from .optimizer import ShuffleDPOptimizer as ShuffleDPOptimizer
-from .runs import TrainingPlan as TrainingPlan
 from .sums import AdaptiveClipping as AdaptiveClipping

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NoReturn
 
 import opacus
@@ -371,35 +371,6 @@ class _RecordRound(AccountingHook):
                 "(replace-one): stop training here, or agree on a larger budget"
             )
         self.accountant.record(new_round)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PaidEpoch:
-    """An epoch, one iteration over the loader, that these hooks have recorded as one round."""
-
-    iteration: int
-    round: Round
-    hooks: tuple[AccountingHook, ...] = ()
-
-    def recorded_by(self, hook: AccountingHook, optimizer: Any, *, iteration: int) -> PaidEpoch:
-        """Have the hook record the epoch, unless it did before; another iteration is a new epoch.
-
-        Raises:
-            ShufflePrivacyError: if the round changed within the epoch.
-        """
-        if iteration != self.iteration:
-            hook(optimizer)
-            return PaidEpoch(iteration=iteration, round=optimizer.round, hooks=(hook,))
-        if optimizer.round != self.round:
-            raise ShufflePrivacyError(
-                "the randomizer changed within an epoch, which is accounted for as one round of one "
-                "randomizer. Change it after the last step of an epoch, or begin a new iteration over the "
-                "loader, which is a new epoch"
-            )
-        if any(hook is other for other in self.hooks):
-            return self
-        hook(optimizer)
-        return replace(self, hooks=(*self.hooks, hook))
 
 
 class StepLog:

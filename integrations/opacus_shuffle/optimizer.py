@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 from weakref import WeakSet
@@ -13,10 +14,17 @@ from weakref import WeakSet
 import torch
 from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from opacus_shuffle.accountants import AccountingHook, PaidEpoch, refuse_other_accountants
+from opacus_shuffle.accountants import (
+    AccountingHook,
+    SubsampledShuffleAccountant,
+    refuse_other_accountants,
+)
 from opacus_shuffle.errors import CohortMismatch, ShufflePrivacyError, checked
 from opacus_shuffle.loaders import SAMPLERS, CohortSampler, Delivery
 from opacus_shuffle.sums import (
@@ -29,7 +37,6 @@ from opacus_shuffle.sums import (
     SumSetting,
     positive,
 )
-from opacus_shuffle.watch import MixedRecords, StaleInputs, forget_forward_passes, is_earlier, mark_as_earlier
 from shuffle_plugins.accounting import Round, Sampling
 from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.mechanisms import PrivateSum
@@ -38,6 +45,9 @@ from shuffle_plugins.randomness import Randomness, secure
 # Under which an adaptive radius, and the number of rounds, are saved beside the original optimizer's state.
 _CLIP_BOUND, _ROUNDS = "max_grad_norm", "privacy_rounds"
 _alive: WeakSet[ShuffleMixin] = WeakSet()
+
+# Where rounds on a parameter are recorded. A parameter may outlive the engine that trained it.
+BOOKS: MutableMapping[Tensor, SubsampledShuffleAccountant] = WeakTensorKeyDictionary()
 
 
 def _refuse_raw_steps(stepping: Optimizer, _arguments: object, _keywords: object) -> None:
@@ -160,10 +170,9 @@ class ShuffleMixin:
         self._looked_at: int | None = None
         self._refused_round: int | None = None
         self._stale_inputs = StaleInputs()
-        self._paid: PaidEpoch | None = None
+        self._paid: dict[int, tuple[int, Round]] = {}  # by hook: the last epoch that it recorded
         self._stepping = False
-        self._booked_in: object = None
-        self._retired = False
+        self._accountant: object = None  # of the engine that made this optimizer, if one did
         builder = SumBuilder.of(randomizer)
         ball = ClippedBall.of(
             clipping,
@@ -363,9 +372,16 @@ class ShuffleMixin:
             return
         if self._batch is None:
             raise ShufflePrivacyError("no batch of an epoch was delivered")
-        iteration = self._batch.iteration
-        paid = self._paid or PaidEpoch(iteration=iteration, round=self.round)
-        self._paid = paid.recorded_by(hook, self, iteration=iteration)
+        iteration, paid = self._paid.get(id(hook), (None, None))
+        if iteration != self._batch.iteration:
+            hook(self)
+            self._paid[id(hook)] = (self._batch.iteration, self.round)
+        elif paid != self.round:
+            raise ShufflePrivacyError(
+                "the randomizer changed within an epoch, which is accounted for as one round of one "
+                "randomizer. Change it after the last step of an epoch, or begin a new iteration over the "
+                "loader, which is a new epoch"
+            )
 
     def _record_passed_over(self, *, but: int = 0) -> None:
         """Record the batches that were delivered and not stepped on, once the model is trained on one.
@@ -378,28 +394,21 @@ class ShuffleMixin:
                 self._record(hook)
             self._unrecorded -= 1
 
-    def watch(self, module: nn.Module) -> None:
-        """Look after the whole model: training on earlier batches, layers that mix records, other parameters.
+    def watch(self, module: nn.Module, *, accountant: SubsampledShuffleAccountant | None = None) -> None:
+        """Look after the whole model: training on earlier batches is noticed, and layers that mix records.
 
-        From then on :meth:`zero_grad` clears the per-sample gradients of the whole module: Opacus computes
-        them for parameters that this optimizer does not hold too, and refuses to add a second batch's.
+        With the accountant of an engine, an optimizer of any of the parameters that records elsewhere steps
+        no more: each accountant would lack the other's rounds.
         """
         module.register_forward_pre_hook(self._stale_inputs, with_kwargs=True)
         self._watched = MixedRecords(module)
         own = set(self._trained)
         self._others = tuple(p for p in module.parameters() if p.requires_grad and p not in own)
-
-    def book_in(self, accountant: object, *, module: nn.Module) -> None:
-        """Take note of the accountant of this optimizer's engine, and retire what another one's engine made.
-
-        Two accountants of one model would each lack the other's rounds: an optimizer of any of the module's
-        parameters that is booked elsewhere steps no more.
-        """
-        self._booked_in = accountant
-        ours = set(map(id, module.parameters()))
-        for other in _alive:
-            if other._booked_in not in (None, accountant) and not ours.isdisjoint(map(id, other._trained)):
-                other._retired = True
+        if accountant is not None:
+            self._accountant = accountant
+            for p in module.parameters():
+                if p in own or p in BOOKS:
+                    BOOKS[p] = accountant
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """As Opacus's; also drops the per-sample gradients of a watched module."""
@@ -491,7 +500,7 @@ class ShuffleMixin:
                 "no shuffle accountant is attached, so the step's cost would go unrecorded: call "
                 "optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=k / n))"
             )
-        if self._retired:
+        if self._accountant is not None and any(BOOKS[p] is not self._accountant for p in self._trained):
             raise ShufflePrivacyError(
                 "another engine has made this model private since, and neither engine's ε would have all "
                 "rounds: go on with what it returned. To use both, assign engine.accountant = "
@@ -531,7 +540,7 @@ class ShuffleMixin:
         return self._sum.estimate(self._with_common_noise(total), reports=received)
 
     def _with_common_noise(self, total: Tensor) -> Tensor:
-        common = self._sum.common_noise(randomness=self._randomness)
+        common = self.mechanism.common_noise(randomness=self._randomness)
         return total if common is None else total + common
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
@@ -798,3 +807,145 @@ class DistributedShuffleDPOptimizer(ShuffleMixin, DistributedDPOptimizer):  # ty
         torch.distributed.all_gather(votes, own)
         self._agreed = True
         return [vote.tolist() for vote in votes]
+
+
+# ---- what is noticed of a model that trains ---------------------------------------------------------------
+
+
+class StaleInputs:
+    """A forward pre-hook that notices training on the tensors of an earlier batch.
+
+    Tensors are compared by their storage, to which weak references are held. So slices and views are
+    recognised; copies, such as those on another device, are not. Copies of this hook, as in a copied or
+    unpickled model, check nothing.
+
+    Attributes:
+        seen: whether the model was trained on a tensor of an earlier batch since the latest delivery.
+        trained: whether it was trained at all since then.
+    """
+
+    def __init__(self, *, blind: bool = False) -> None:
+        self.seen = self.trained = False
+        self._blind = blind
+        self._current: set[StorageWeakRef] = set()
+        self._earlier: set[StorageWeakRef] = set()
+        self._prune_at = 64
+        # not as a decorator: it loads torch's compiler, as every optimizer does, for up to a second
+        self._untraced = torch.compiler.disable(self._check)  # type: ignore[no-untyped-call]
+
+    def deliver(self, batch: object) -> None:
+        """Take note of a batch that is handed out: a tensor, or a mapping, list or tuple of batches."""
+        self.seen = self.trained = False
+        if self._blind:
+            return
+        self._earlier |= self._current
+        self._current = set(_storages(batch))
+        if len(self._earlier) > self._prune_at:
+            self._earlier = {ref for ref in self._earlier if not ref.expired()}  # type: ignore[no-untyped-call]
+            self._prune_at = max(64, 2 * len(self._earlier))
+
+    def any_stale(self, inputs: object) -> bool:
+        """Whether a tensor among ``inputs`` belongs to an earlier batch and not to the last one."""
+        return any(ref in self._earlier and ref not in self._current for ref in _storages(inputs))
+
+    def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        """Check the inputs of a forward pass in training mode with gradients enabled; other passes may use
+        any batch."""
+        self._untraced(module, args, kwargs)
+
+    def _check(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        if module.training and torch.is_grad_enabled():
+            self.trained = True
+            self.seen = self.seen or self.any_stale((args, kwargs))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return functools.partial(StaleInputs, blind=True), ()
+
+
+class MixedRecords:
+    """Notices layers through which the records of a batch reach one another, or the saved model."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self._norms = [(name, part) for name, part in module.named_modules() if isinstance(part, _BatchNorm)]
+        self._buffers: dict[str, Tensor] = {}
+        self._frozen: list[tuple[str, Tensor, int]] = []
+
+    def deliver(self) -> None:
+        """Take note of buffers and frozen parameters at the moment when a batch is handed out."""
+        self._buffers = {
+            name: buffer.detach().clone()
+            for name, buffer in self.module.named_buffers()
+            if not name.endswith("num_batches_tracked")
+        }
+        self._frozen = [  # by torch's count of writes: copies of a large model would cost too much
+            (name, p, p._version)
+            for name, p in self.module.named_parameters()
+            if not p.requires_grad and not p.is_inference()
+        ]
+
+    def found(self) -> str | None:
+        """A layer that normalises with the batch, or a buffer that changed since the batch was delivered."""
+        for name, part in self._norms:
+            if part.training or part.running_mean is None:
+                return f"the layer {name!r}, a {type(part).__name__},"
+        for name, buffer in self.module.named_buffers():
+            before = self._buffers.get(name)
+            if before is not None and buffer.shape == before.shape and not _same(buffer, before.to(buffer)):
+                return f"the buffer {name!r}, which changed while the model was trained,"
+        for name, p, version in self._frozen:
+            if p._version != version:
+                return f"the frozen parameter {name!r}, which changed while the model was trained,"
+        return None
+
+
+def _same(now: Tensor, before: Tensor) -> bool:
+    """Whether two tensors have the same entries; NaN is the same as NaN."""
+    return torch.equal(now, before) or bool(((now == before) | (now.isnan() & before.isnan())).all())
+
+
+def _storages(batch: object) -> Iterator[StorageWeakRef]:
+    """The memory behind every tensor of a batch; sparse tensors and torch's wrappers have none."""
+    if isinstance(batch, Tensor):
+        try:
+            yield StorageWeakRef(batch.untyped_storage())  # type: ignore[no-untyped-call]
+        except (NotImplementedError, RuntimeError):
+            return
+    elif isinstance(batch, Mapping):
+        for value in batch.values():
+            yield from _storages(value)
+    elif isinstance(batch, (list, tuple)):
+        for value in batch:
+            yield from _storages(value)
+
+
+def forget_forward_passes(module: nn.Module) -> None:
+    """Drop what Opacus's hooks keep of forward passes that no backward pass followed.
+
+    A loop that skips a batch because of its loss leaves one behind. Opacus would wait for its backward pass,
+    and no later batch would get per-sample gradients.
+    """
+    waiting = [p for p in module.parameters() if getattr(p, "_forward_counter", 0)]
+    if not waiting:
+        return
+    for part in module.modules():
+        kept = getattr(part, "activations", None)
+        if isinstance(kept, list):
+            kept.clear()
+        if hasattr(part, "max_batch_len"):
+            del part.max_batch_len
+    for p in waiting:
+        p._forward_counter = 0  # type: ignore[attr-defined]
+        if hasattr(p, "_current_grad_sample"):
+            del p._current_grad_sample
+
+
+def mark_as_earlier(grad_sample: Tensor | list[Tensor] | None) -> None:
+    """Mark per-sample gradients as those of a batch before the present one."""
+    for gradients in [grad_sample] if isinstance(grad_sample, Tensor) else grad_sample or []:
+        gradients._of_an_earlier_batch = True  # type: ignore[attr-defined]
+
+
+def is_earlier(grad_sample: Tensor | list[Tensor] | None) -> bool:
+    """Whether per-sample gradients were marked by :func:`mark_as_earlier`."""
+    return hasattr(grad_sample[0] if isinstance(grad_sample, list) else grad_sample, "_of_an_earlier_batch")

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from typing_extensions import override
 
 from opacus_shuffle.errors import ShufflePrivacyError, checked
 from shuffle_plugins.accounting import COARSE, Round, Sampling, ShuffleRound
@@ -167,11 +166,10 @@ def _no_builder(what: str, kind: type[PrivateSum]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveClipping(Ranged):
-    """How the clipping radius follows the gradients (Andrew, Thakkar, McMahan, Ramaswamy 2021, Algorithm 1).
+    """How the clipping radius C follows the gradients (Andrew et al. 2021, Algorithm 1).
 
-    Each record also reports, privately, whether its gradient was within the radius C. After a round is
-    released, C becomes C·exp(-rate·(estimated share of such gradients - target)). That is a function of what
-    was released, so moving C costs nothing more. Names are those of Opacus's ``AdaClipDPOptimizer``.
+    After a round C becomes C·exp(-rate·(released share of gradients within C - target)). Names are those of
+    Opacus's ``AdaClipDPOptimizer``.
 
     Attributes:
         target_unclipped_quantile: share of gradients that C is to leave unclipped, in [0, 1].
@@ -189,7 +187,6 @@ class AdaptiveClipping(Ranged):
     max_clipbound: Positive | None = None
     unclipped_num_std: Positive | None = None
 
-    @override
     def __post_init__(self) -> None:
         checked(super().__post_init__)
 
@@ -332,14 +329,14 @@ class ClippedBall:
 
         NaN and infinite entries stay, for the randomizer to refuse.
         """
-        assert self.limits is not None
-        return [self._clip(part, limit) for part, limit in zip(parts, self.limits, strict=True)]
-
-    def _clip(self, part: Tensor, limit: float) -> Tensor:
-        if self.norm is Norm.LINF:  # coordinate by coordinate
-            return torch.where(part.isfinite(), part.clamp(-limit, limit), part)
-        norms: Tensor = part.norm(1 if self.norm is Norm.L1 else 2, dim=1, keepdim=True)
-        return part * (limit / norms.clamp(min=limit))
+        clipped = []
+        for part, limit in zip(parts, self.limits or (), strict=True):
+            if self.norm is Norm.LINF:  # coordinate by coordinate
+                clipped.append(torch.where(part.isfinite(), part.clamp(-limit, limit), part))
+            else:
+                norms = part.norm(1 if self.norm is Norm.L1 else 2, dim=1, keepdim=True)
+                clipped.append(part * (limit / norms.clamp(min=limit)))
+        return clipped
 
 
 def _within(rows: Rows, *, radius: float, norm: Norm) -> Tensor:
@@ -355,73 +352,42 @@ def _within(rows: Rows, *, radius: float, norm: Norm) -> Tensor:
 class RoundSum:
     """What happens to the rows of one round. Shares of disjoint clients add up to the round's total.
 
+    Under adaptive clipping one entry more is released: an estimate of how many rows were within the radius,
+    minus how many were outside. A local randomizer's report then becomes a pair with the report of a bit;
+    both are about one record, so their ε add up. A row g of a multi-message sum becomes (g clipped to C, ±h),
+    in a ball of radius √(C² + h²), for which the mechanism is built.
+
     Attributes:
         mechanism: randomises the rows and adds them up.
         round: what the released sum costs (replace-one, against an observer of the model).
+        bit: randomises the bits of pairs.
+        radius, height: C and h of longer rows.
     """
 
     mechanism: PrivateSum
     round: Round
+    bit: BinaryRandomizedResponse | None = None
+    radius: float | None = None
+    height: float = 1.0
 
     def share(self, rows: Rows, *, randomness: Randomness) -> Tensor:
-        """What these clients add to the total. ValueError for NaN or infinite rows."""
-        return self.mechanism.share(rows, randomness=randomness)
-
-    def common_noise(self, *, randomness: Randomness) -> Tensor | None:
-        """Noise that is added to the total once for all clients; None if every share has its own."""
-        return self.mechanism.common_noise(randomness=randomness)
-
-    def estimate(self, total: Tensor, *, reports: int) -> Tensor:
-        """The released sum, floating (dim,), from the total of ``reports`` clients.
-
-        Under adaptive clipping one entry is appended: an estimate of how many rows were within the radius,
-        minus how many were outside.
-        """
-        return self.mechanism.estimate(total, reports=reports)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PairSum(RoundSum):
-    """Every row gives a pair: its randomised vector, and a randomised bit that says whether it was clipped.
-
-    Both are about the same record, so their ε add up (basic composition); what is shuffled are pairs.
-    """
-
-    bit: BinaryRandomizedResponse
-
-    @override
-    def share(self, rows: Rows, *, randomness: Randomness) -> Tensor:
+        """What these clients add to the total."""
+        if self.radius is not None:
+            factors = (self.radius / rows.l2_norm().clamp(min=self.radius)).unsqueeze(1).to(rows.dtype)
+            bits = _within(rows, radius=self.radius, norm=Norm.L2)
+            rows = Rows([*(block * factors for block in rows.blocks), bits * self.height])
         total = self.mechanism.share(rows, randomness=randomness)
+        if self.bit is None:
+            return total
         bits = _within(rows, radius=self.mechanism.radius, norm=self.mechanism.norm)
         return torch.cat([total, self.bit.share(bits, randomness=randomness).to(total)])
 
-    @override
     def estimate(self, total: Tensor, *, reports: int) -> Tensor:
-        return torch.cat([self.mechanism.estimate(total[:-1], reports=reports), total[-1:]])
-
-
-@dataclass(frozen=True, kw_only=True)
-class LongerSum(RoundSum):
-    """A multi-message sum of rows with one more entry, +h or -h, which says whether the row was clipped.
-
-    A row g becomes (g clipped to the radius C, ±h), which lies in a ball of radius √(C² + h²): the mechanism
-    is built for that ball, and its round costs what any sum in it costs.
-    """
-
-    radius: float  # C
-    height: float  # h
-
-    @override
-    def share(self, rows: Rows, *, randomness: Randomness) -> Tensor:
-        factors = (self.radius / rows.l2_norm().clamp(min=self.radius)).unsqueeze(1).to(rows.dtype)
-        bits = _within(rows, radius=self.radius, norm=Norm.L2)
-        longer = Rows([*(block * factors for block in rows.blocks), bits * self.height])
-        return self.mechanism.share(longer, randomness=randomness)
-
-    @override
-    def estimate(self, total: Tensor, *, reports: int) -> Tensor:
-        longer = self.mechanism.estimate(total, reports=reports)
-        return torch.cat([longer[:-1], longer[-1:] / self.height])
+        """The released sum, floating (dim,), from the total of ``reports`` clients and common noise."""
+        if self.bit is not None:
+            return torch.cat([self.mechanism.estimate(total[:-1], reports=reports), total[-1:]])
+        released = self.mechanism.estimate(total, reports=reports)
+        return released if self.radius is None else torch.cat([released[:-1], released[-1:] / self.height])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -441,12 +407,7 @@ class SumSetting:
         local_epsilon: float | None = None,
         noise_multiplier: float | None = None,
     ) -> SumSetting:
-        """The user's choice, with that one of the two privacy numbers which the randomizer takes.
-
-        Raises:
-            ShufflePrivacyError: if the number that the randomizer needs is missing.
-            TypeError: if one that it does not take was given.
-        """
+        """The user's choice, with that one of the two privacy numbers which the randomizer takes."""
         sums = " or ".join(map(repr, registry.available(registry.Kind.SUMS)))
         if builder.takes_noise_multiplier:
             if local_epsilon is not None:
@@ -493,7 +454,7 @@ class SumSetting:
             if longer.norm is not Norm.L2:
                 raise ShufflePrivacyError("clipping='adaptive' needs a sum of vectors in an l2 ball")
             cost = self._round(longer, **draw)
-            return LongerSum(mechanism=longer, round=cost, radius=radius, height=height)
+            return RoundSum(mechanism=longer, round=cost, radius=radius, height=height)
         bit_epsilon = adaptive.bit_epsilon(privacy, cohort=cohort)
         mechanism = self.builder.build(_rest(privacy, bit_epsilon), dim=dim, cohort=cohort, radius=radius)
         if mechanism.must_be_summed:
@@ -501,7 +462,7 @@ class SumSetting:
                 f"clipping='adaptive' adds a bit to every report, and reports of {mechanism.name!r} may be "
                 "seen added up only: use a local randomizer, such as 'privunit', or another clipping"
             )
-        return PairSum(
+        return RoundSum(
             mechanism=mechanism,
             bit=BinaryRandomizedResponse(local_epsilon=bit_epsilon),
             round=ShuffleRound(

@@ -23,7 +23,7 @@ from opacus_shuffle import (
     PrivacyEngine,
     ShufflePrivacyError,
 )
-from opacus_shuffle.watch import StaleInputs
+from opacus_shuffle.optimizer import StaleInputs
 from thinning import first_fast
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
