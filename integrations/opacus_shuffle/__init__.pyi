@@ -1,16 +1,12 @@
-from .accountants import AccountingHook as AccountingHook
 from .accountants import Girgis2021Accountant as Girgis2021Accountant
-from .accountants import SubsampledShuffleAccountant as SubsampledShuffleAccountant
 from .accountants import SubsampledShufflePLDAccountant as SubsampledShufflePLDAccountant
 from .accountants import SubsampledShuffleRDPAccountant as SubsampledShuffleRDPAccountant
-from .accountants import register_accountants as register_accountants
 from .engine import PrivacyEngine as PrivacyEngine
 from .engine import TrainingPlan as TrainingPlan
 from .errors import CohortMismatch as CohortMismatch
 from .errors import PrivacyBudgetExceeded as PrivacyBudgetExceeded
 from .errors import ShufflePrivacyError as ShufflePrivacyError
 from .loaders import CohortLoader as CohortLoader
-from .loaders import CohortSampler as CohortSampler
 from .loaders import Delivery as Delivery
 from .loaders import EpochSampler as EpochSampler
 from .loaders import FixedSizeSampler as FixedSizeSampler

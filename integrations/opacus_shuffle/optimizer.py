@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.weak import WeakTensorKeyDictionary
+from typing_extensions import override
 
 from opacus_shuffle.accountants import (
     AccountingHook,
@@ -69,22 +70,15 @@ register_optimizer_step_pre_hook(_refuse_raw_steps)
 class ShuffleMixin:
     """Replaces a :class:`DPOptimizer`'s clip-and-noise by clip-and-randomise; mix in before it.
 
-    Every sample's gradient over *all* trainable parameters is one vector. A local randomizer spends ε0 on it
-    once, and the sum of the randomised vectors, which does not depend on order, is the shuffle. Under
-    ``randomizer="vector-sum"`` each vector is rounded to a lattice, and the fair coins of the whole cohort
-    are tossed together before anything is released, as the protocol's analyzer would find them; under
-    ``randomizer="multi-message"`` each vector becomes many flipped bits, shuffled under tags. No other noise
-    is added.
+    Every sample's gradient over *all* trainable parameters is one vector, on which a local randomizer spends
+    ε0 once; the sum of the randomised vectors, which does not depend on order, is the shuffle.
+    No other noise is added. ε is for replace-one at fixed population.
 
     A step is taken on a batch that a :class:`~opacus_shuffle.CohortLoader` has just delivered, once, and on
-    no other. A batch that is passed over in an iteration in which the model is trained releases nothing and
-    is recorded all the same, with the next step or when the next one is delivered: whether a step is taken
-    may depend on the data (``if not isfinite(loss): continue``), and how many batches are delivered does not.
-
-    A round that is not what the accountant records is refused before anything is recorded or released. It is
-    then dropped, with the rest of its physical batches, and every ``p.grad`` is cleared.
-
-    Neighbouring relation: replace-one at fixed population.
+    no other. A batch that is passed over in an iteration in which the model is trained is recorded all the
+    same: whether a step is taken may depend on the data (``if not isfinite(loss): continue``), and how many
+    batches are delivered does not. A round that is not what the accountant records is refused before anything
+    is recorded or released, and dropped with the rest of its physical batches.
     """
 
     # What the base optimizer brings.
@@ -111,22 +105,13 @@ class ShuffleMixin:
         on_nonfinite: str = "zero",
         randomness: Randomness | None = None,
     ) -> None:
-        """Wrap an optimizer.
+        """Wrap the optimizer that takes the randomised average; the rest is as of ``make_private``.
 
         Args:
-            optimizer: the optimizer that takes the randomised average.
-            randomizer, local_epsilon, noise_multiplier, max_grad_norm, clipping: as of
-                :meth:`PrivacyEngine.make_private`; an ``AdaptiveClipping`` says how the radius moves.
             population: n, the size of the data set over all processes.
             cohort: k, the (Poisson: expected) number of samples in a step over all processes.
             sampling: the law of the batch sampler.
-            loss_reduction: ``"mean"`` divides the sum by k, ``"sum"`` leaves it; as the loss does.
-            on_nonfinite: as of :meth:`PrivacyEngine.make_private`.
-            randomness: the randomizer's coins; a fresh cryptographic generator by default. Processes must not
-                share a stream.
-
-        Raises:
-            ShufflePrivacyError: if the configuration cannot be accounted for.
+            randomness: the randomizer's coins. Processes must not share a stream.
         """
         if sampling not in list(SAMPLERS):
             raise ShufflePrivacyError(
@@ -193,11 +178,7 @@ class ShuffleMixin:
         _alive.add(self)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        """Refuse to be copied or pickled, alone or with a loader or an engine.
-
-        A copy would record its rounds in a copy of the accountant, and the engine's ε would not have them.
-        Torch cannot make one either: its attempt leaves every other optimizer of this class unusable.
-        """
+        """Refuse: a copy would record in a copy of the accountant. Torch's attempt also breaks all others."""
         raise ShufflePrivacyError(
             "a shuffle optimizer cannot be copied or pickled, nor can the loader and the engine that it "
             "belongs to: its copy would record rounds where this engine does not see them. Save "
@@ -237,9 +218,7 @@ class ShuffleMixin:
     def max_grad_norm(self) -> float:
         """Radius of the norm ball; assign to change it from the next round on.
 
-        Under adaptive clipping it moves by itself after every round. Under per-layer clipping it is that of
-        the ball which all layers' gradients make up: a number assigned scales all of ``max_grad_norms``
-        alike.
+        Under per-layer clipping of the ball that all layers make up: all ``max_grad_norms`` are scaled alike.
         """
         return float(self._setting.ball.radius)
 
@@ -267,10 +246,7 @@ class ShuffleMixin:
 
     @property
     def noise_multiplier(self) -> float:
-        """Noise multiplier of a sum of many messages per sample; assign to change it from the next round on.
-
-        Opacus's noise schedulers assign it, and every round is accounted with the noise that it has.
-        """
+        """Noise multiplier of a multi-message sum; assign to change it from the next round on."""
         if not self._setting.builder.takes_noise_multiplier:
             raise AttributeError(NO_NOISE_MULTIPLIER)
         return float(self._setting.privacy)
@@ -285,11 +261,9 @@ class ShuffleMixin:
 
     @property
     def effective_noise_multiplier(self) -> float:
-        """Deviation of the released sum's error per coordinate over ``max_grad_norm``, to log and compare.
+        """Root mean square error of the released sum per coordinate, over ``max_grad_norm``, to log.
 
-        The root mean square over coordinates, for a cohort of the expected size in the randomizer's worst
-        case, rounding included. It measures error and says nothing about ε: the noise of local randomizers
-        is not Gaussian, and must not be accounted as if it were.
+        In the randomizer's worst case. The noise is not Gaussian, and must not be accounted as if it were.
         """
         mechanism = self.mechanism
         reports = 1 if mechanism.must_be_summed else self._cohort
@@ -313,12 +287,11 @@ class ShuffleMixin:
     @property
     def clipping_described(self) -> str:
         """How a sample's gradient is clipped at present, in words."""
-        norm = self.mechanism.norm
+        norm, ball, moves = self.mechanism.norm, self._setting.ball, ""
         how = f"as a whole to the {norm} ball"
-        if self._setting.ball.limits is not None:
+        if ball.limits is not None:
             how = f"each parameter's part by itself, to {norm} balls that lie in one"
-        moves = ""
-        if self._setting.ball.adaptive is not None:
+        if ball.adaptive is not None:
             moves = ", which moves with a private number of unclipped gradients that the rounds pay for"
         return (
             f"every sample's gradient over all {self.num_parameters:,} trained parameters is clipped, {how} "
@@ -357,13 +330,6 @@ class ShuffleMixin:
                 "step_hook cannot be replaced, since rounds are recorded by hooks: add one with "
                 "attach_step_hook"
             )
-
-    def _run_hooks(self) -> None:
-        for hook in self._hooks:
-            if isinstance(hook, AccountingHook):
-                self._record(hook)
-            else:
-                hook(self)
 
     def _record(self, hook: AccountingHook) -> None:
         """Have it record the round; an epoch before its first release, with which the rest of it is paid."""
@@ -517,7 +483,8 @@ class ShuffleMixin:
             )
         self._trains = True
         self._record_passed_over(but=1)  # this batch, which the hooks record themselves
-        self._run_hooks()
+        for hook in self._hooks:
+            self._record(hook) if isinstance(hook, AccountingHook) else hook(self)
         self._unrecorded -= 1
         self._released += 1
         params = self.params
@@ -544,11 +511,7 @@ class ShuffleMixin:
         return total if common is None else total + common
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
-        """Take one physical batch in; on a round's last one, check it, record its cost, and set ``p.grad``.
-
-        Returns:
-            True if the original optimizer may step now.
-        """
+        """Take one physical batch in; after a round's last one ``p.grad`` is set, and the result is True."""
         batch = self._batch if self._unused else None
         if batch is not None and batch.round == self._refused_round:
             self._unused = False
@@ -647,17 +610,15 @@ class ShuffleMixin:
     # ---- checkpoints ------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The original optimizer's state and the number of rounds released; under adaptive clipping also the
-        present ``max_grad_norm``."""
+        """The original optimizer's state, the rounds released, and a ``max_grad_norm`` that moves."""
         state: dict[str, Any] = super().state_dict()  # type: ignore[misc]
         state = {**state, _ROUNDS: max((hook.released() for hook in self._accounting), default=0)}
         return state if self._setting.ball.adaptive is None else {**state, _CLIP_BOUND: self.max_grad_norm}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the original optimizer, and under adaptive clipping the radius, within its bounds.
+        """Restore the original optimizer, and a radius that moves, within its bounds.
 
-        If rounds released before the state was saved are not in the accountant's history, it is marked, and
-        a warning says so.
+        An accountant whose history lacks rounds that the state says were released is marked, with a warning.
         """
         adaptive = self._setting.ball.adaptive
         radius = state_dict.get(_CLIP_BOUND)
@@ -684,10 +645,7 @@ class ShuffleMixin:
         self._attached = True
 
     def begin_iteration(self) -> None:
-        """Forget a round that was begun and not released: it cannot meet the next cohort.
-
-        Its last batch, if the model was not trained on it, was only looked at, and is not recorded.
-        """
+        """Forget a round that was begun and not released: it cannot meet the next cohort."""
         first = self._batch is not None and self._batch.part == 0
         looked_at = first and self._unused and not self._stale_inputs.trained
         self._record_passed_over(but=int(looked_at))
@@ -703,11 +661,7 @@ class ShuffleMixin:
         self._record_passed_over()
 
     def expect_batch(self, delivery: Delivery, batch: object = None) -> None:
-        """Take note of a batch that is handed out: the next step is on this one, and on no earlier one.
-
-        Loaders call this. Gradients that were computed before are another batch's, and refused. The tensors
-        of ``batch`` are recognised if they are used again.
-        """
+        """Take note of a batch that is handed out: the next step is on this one, and on no earlier one."""
         self._trains |= self._stale_inputs.trained
         if delivery.part == 0:
             self._record_passed_over()
@@ -736,20 +690,14 @@ class ShuffleMixin:
 
 
 class ShuffleDPOptimizer(ShuffleMixin, DPOptimizer):  # type: ignore[misc]
-    """Opacus's ``DPOptimizer`` with local randomisation and shuffling in place of Gaussian noise.
-
-    See :class:`ShuffleMixin`.
-    """
+    """Opacus's ``DPOptimizer`` with local randomisation and shuffling in place of Gaussian noise."""
 
 
 class DistributedShuffleDPOptimizer(ShuffleMixin, DistributedDPOptimizer):  # type: ignore[misc]
     """The same over several processes: each randomises its part of one common cohort, the sums are reduced.
 
-    The coins of a vector sum are tossed by process 0, once for the clients of all processes, and whole
-    numbers are reduced: the result has the law of one process's, whatever their number.
-
-    Before a round is recorded the processes agree on its total size and that none of them refuses it; if one
-    does, all raise.
+    Noise that clients share is added by process 0 alone. Before a round is recorded the processes agree on
+    its total size and that none of them refuses it; if one does, all raise.
     """
 
     _agreed = False
@@ -758,8 +706,8 @@ class DistributedShuffleDPOptimizer(ShuffleMixin, DistributedDPOptimizer):  # ty
     def _num_processes() -> int:
         return int(torch.distributed.get_world_size())
 
+    @override
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
-        """As in :class:`ShuffleMixin`; a refusal here makes the other processes refuse too."""
         self._agreed = False
         try:
             return super().pre_step(closure)
@@ -813,15 +761,10 @@ class DistributedShuffleDPOptimizer(ShuffleMixin, DistributedDPOptimizer):  # ty
 
 
 class StaleInputs:
-    """A forward pre-hook that notices training on the tensors of an earlier batch.
+    """A forward pre-hook that notices training on the tensors of an earlier batch (``seen``), or at all.
 
-    Tensors are compared by their storage, to which weak references are held. So slices and views are
-    recognised; copies, such as those on another device, are not. Copies of this hook, as in a copied or
-    unpickled model, check nothing.
-
-    Attributes:
-        seen: whether the model was trained on a tensor of an earlier batch since the latest delivery.
-        trained: whether it was trained at all since then.
+    Tensors are told by their storage: slices and views are recognised, copies are not. Copies of this hook,
+    as in a copied or unpickled model, check nothing.
     """
 
     def __init__(self, *, blind: bool = False) -> None:
@@ -849,8 +792,7 @@ class StaleInputs:
         return any(ref in self._earlier and ref not in self._current for ref in _storages(inputs))
 
     def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        """Check the inputs of a forward pass in training mode with gradients enabled; other passes may use
-        any batch."""
+        """Check a forward pass in training mode with gradients; other passes may use any batch."""
         self._untraced(module, args, kwargs)
 
     def _check(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:

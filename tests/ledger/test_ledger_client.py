@@ -21,10 +21,9 @@ from shuffle_plugins.ledger import (
     ClientLedger,
     ClientLimits,
     LedgerError,
-    Refused,
     ReportRefused,
-    written,
 )
+from shuffle_plugins.ledger.client import Refused, written
 from shuffle_plugins.protocols import VectorSum
 
 EPSILON = 1.0608  # of the sum below, at δ = 1e-6

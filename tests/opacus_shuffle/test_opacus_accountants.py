@@ -20,8 +20,8 @@ from opacus_shuffle import (
     ShufflePrivacyError,
     SubsampledShufflePLDAccountant,
     SubsampledShuffleRDPAccountant,
-    register_accountants,
 )
+from opacus_shuffle.accountants import register_accountants
 from torch import nn
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
