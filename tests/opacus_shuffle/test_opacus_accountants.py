@@ -55,12 +55,6 @@ def test_epsilon_is_the_core_accountants_own(accountant: Any) -> None:
     assert 0 < interval.lower < interval.upper
 
 
-def test_step_of_the_base_interface_says_what_to_do(accountant: Any) -> None:
-    with pytest.raises(ShufflePrivacyError, match="record"):
-        accountant.step(noise_multiplier=1.0, sample_rate=0.1)
-    assert len(accountant) == 0
-
-
 @pytest.mark.parametrize("name", ["subsampled_shuffle_rdp", "subsampled_shuffle_pld"])
 def test_opacus_noise_search_refuses_instead_of_looping(name: str) -> None:
     with pytest.raises(ShufflePrivacyError, match="history"):
@@ -176,21 +170,6 @@ def test_the_hook_refuses_a_plain_dp_optimizer_before_its_step(
     assert len(accountant) == 0
 
 
-def test_opacus_own_engine_cannot_calibrate_with_it(dataset: Any, make_model: Any) -> None:
-    engine = opacus.PrivacyEngine(accountant="subsampled_shuffle_pld")
-    model = make_model()
-    with pytest.raises(ShufflePrivacyError, match="history"):
-        engine.make_private_with_epsilon(
-            module=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            data_loader=torch.utils.data.DataLoader(dataset, batch_size=8),
-            target_epsilon=1.0,
-            target_delta=1e-5,
-            epochs=1,
-            max_grad_norm=1.0,
-        )
-
-
 def test_the_hook_checks_the_rate_it_was_made_for(
     make_private: Any, step: Any, flat: Any, accountant: Any
 ) -> None:
@@ -211,15 +190,6 @@ def test_the_engine_takes_only_an_accountant_that_knows_rounds(make_private: Any
     engine.accountant = RDPAccountant()
     with pytest.raises(ShufflePrivacyError, match="subsampled_shuffle_pld"):
         make_private(engine=engine)
-
-
-def test_an_accountant_of_ones_own_making_is_used_if_it_is_ours(make_private: Any, train: Any) -> None:
-    engine = PrivacyEngine()
-    engine.accountant = mine = SubsampledShuffleRDPAccountant()
-    _, module, optimizer, loader = make_private(engine=engine)
-    train(module, optimizer, loader)
-    assert len(mine) == 5
-    assert isinstance(module, nn.Module)
 
 
 def test_a_run_by_the_published_theorem_keeps_to_its_target_or_is_refused_before_it_begins() -> None:

@@ -144,16 +144,6 @@ def test_the_bit_has_the_noise_that_was_asked_for() -> None:
     assert pair(4.0).bit.local_epsilon == pytest.approx(0.4)  # a tenth of ε0: k/10 would take 0.91
 
 
-def test_every_step_is_recorded_as_generic_at_the_whole_local_epsilon() -> None:
-    engine, module, optimizer, loader = private(randomizer="privunit", local_epsilon=3.0)
-    train(module, optimizer, loader, steps=4)
-    optimizer.local_epsilon = 2.0
-    train(module, optimizer, loader, steps=4)
-    assert optimizer.local_epsilon == 2.0
-    rounds = [ShuffleRound(local_epsilon=e, population=N, cohort=K, channel_fixed=True) for e in (3.0, 2.0)]
-    assert engine.accountant.history == [(r.state(), 4) for r in rounds]
-
-
 # ---- sums --------------------------------------------------------------------------------------------------
 
 

@@ -194,19 +194,15 @@ def test_what_is_released_is_its_estimate_of_what_it_took_in(
 )
 @pytest.mark.parametrize("clipping", ["flat", "adaptive"])
 def test_it_is_calibrated_to_a_target_and_clips_adaptively(
-    make_model: Any, dataset: Any, train: Any, randomizer: Any, parameter: str, clipping: str
+    calibrated: Any, train: Any, randomizer: Any, parameter: str, clipping: str
 ) -> None:
-    engine, module = PrivacyEngine(accountant="subsampled_shuffle_rdp"), make_model()
-    module, optimizer, loader = engine.make_private_with_epsilon(
-        module=module,
-        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
-        data_loader=torch.utils.data.DataLoader(dataset, batch_size=20),
+    engine, module, optimizer, loader = calibrated(
+        batch_size=20,
         randomizer=randomizer,
         clipping=clipping,
         target_epsilon=3.0,
         target_delta=1e-4,
         num_steps=4,
-        max_grad_norm=1.0,
         randomness=SeededRandomness(2),
     )
     assert getattr(optimizer, parameter) > 0
