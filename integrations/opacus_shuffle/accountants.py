@@ -181,14 +181,16 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
     def state_dict(self, destination: MutableMapping[str, Any] | None = None) -> MutableMapping[str, Any]:
         """State that loads under ``weights_only=True``, in ``destination`` if that is given."""
         destination = OrderedDict() if destination is None else destination
-        destination |= {
-            "history": self.history,
-            "mechanism": self.mechanism(),
-            "neighbouring_relation": NEIGHBOURING_RELATION,
-            "run": self._run,
-            "unrecorded": self._unrecorded,
-            "warnings": self.warnings,
-        }
+        destination.update(
+            {
+                "history": self.history,
+                "mechanism": self.mechanism(),
+                "neighbouring_relation": NEIGHBOURING_RELATION,
+                "run": self._run,
+                "unrecorded": self._unrecorded,
+                "warnings": self.warnings,
+            }
+        )
         if self._budget is not None:
             destination["target"] = self._budget
         return destination

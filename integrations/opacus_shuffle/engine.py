@@ -346,11 +346,11 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
     def _make_private(self, given: SimpleNamespace) -> PrivateObjects:
         accountant = self._require_accountant()
         population, cohort = self._population_and_cohort(given, accountant)
-        privacy, num_steps = {"local_epsilon": None, "noise_multiplier": None}, None
+        num_steps = None
         if hasattr(given, "epochs"):
             privacy, num_steps = _solved(given, population=population, cohort=cohort, accountant=accountant)
         else:
-            privacy = {name: getattr(given, name) for name in privacy}
+            privacy = {name: getattr(given, name) for name in ("local_epsilon", "noise_multiplier")}
         target_epsilon, target_delta = given.target_epsilon, given.target_delta
         distributed = isinstance(
             given.module, (DifferentiallyPrivateDistributedDataParallel, DistributedDataParallel)

@@ -32,7 +32,8 @@ from shuffle_plugins.accounting import (
 from shuffle_plugins.compressors import stochastic_round
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.core.reports import FieldLayout, ReportLayout, Reports, compact_dtype
+from shuffle_plugins.core.packing import compact_dtype
+from shuffle_plugins.core.reports import FieldLayout, ReportLayout, Reports
 from shuffle_plugins.core.rows import Rows, rows_at_once
 from shuffle_plugins.mechanisms.discrete_sampling import MAX_SIGMA, discrete_gaussian, discrete_laplace
 from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES, LocalRandomizer, Norm
