@@ -34,7 +34,7 @@ def whole(name: str, value: object, *, at_least: float = 1, at_most: float = mat
             allowed = f" in [{at_least}, {_power(at_most)}]"
         elif at_least == -math.inf:
             allowed = ""
-        hint = _as_int(value, at_least=at_least, at_most=at_most)
+        hint = "" if isinstance(value, int) else _as_int(value, at_least=at_least, at_most=at_most)
         raise ValueError(f"{name} must be a whole number{allowed}, got {value!r}{hint}")
     return value
 
@@ -136,11 +136,10 @@ def radius(value: object) -> float:
 
 def _as_int(value: object, *, at_least: float, at_most: float) -> str:
     """What to pass in place of a number that is whole and allowed, but no Python int."""
-    whole_float = isinstance(value, float) and value.is_integer()
-    if not whole_float and (isinstance(value, int) or not isinstance(value, numbers.Integral)):
-        return ""
-    meant = int(value)  # type: ignore[arg-type]
-    return f": pass the int {meant}" if at_least <= meant <= at_most else ""
+    if (isinstance(value, float) and value.is_integer()) or isinstance(value, numbers.Integral):
+        meant = int(value)
+        return f": pass the int {meant}" if at_least <= meant <= at_most else ""
+    return ""
 
 
 def _power(high: int) -> str:

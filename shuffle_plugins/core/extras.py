@@ -40,7 +40,7 @@ def face(
 ) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names are loaded when they are used.
 
-    The stub beside the package's file lists them; ``extra`` is to be installed if a name's package is missing.
+    The stub beside the file lists them; ``extra`` is to be installed if a package is missing.
     """
     find, names, listed = lazy_loader.attach_stub(package, file)
 
