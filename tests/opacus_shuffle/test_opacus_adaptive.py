@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from opacus.utils.batch_memory_manager import BatchMemoryManager
-from opacus_shuffle import AdaptiveClipping, PrivacyEngine, ShufflePrivacyError, sums
+from opacus_shuffle import AdaptiveClipping, PrivacyEngine, ShufflePrivacyError
 from opacus_shuffle.sums import ClippedBall, RoundSum, SumBuilder, SumSetting
 from thinning import first_fast
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from shuffle_plugins.accounting import Sampling, ShuffleRound, calibrate_local_epsilon
 from shuffle_plugins.core import Rows
-from shuffle_plugins.protocols import BallSum, VectorSum
+from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.randomness import SeededRandomness
 
 N, K = 400, 100
@@ -252,26 +251,6 @@ def test_one_step_moves_the_radius_by_the_released_share(monkeypatch: pytest.Mon
         assert radius == pytest.approx(expected, rel=1e-5)
 
 
-def test_physical_batches_give_one_bit_a_record_and_move_the_radius_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[tuple[int, float]] = []
-    original = sums._within
-
-    def spy(rows: Rows, *, radius: float, norm: Any) -> Tensor:
-        asked.append((rows.num_rows, radius))
-        return original(rows, radius=radius, norm=norm)
-
-    monkeypatch.setattr(sums, "_within", spy)
-    _, module, optimizer, loader = private(randomizer="privunit")
-    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=30, optimizer=optimizer) as batches:
-        train(module, optimizer, batches, steps=16)
-    assert [rows for rows, _ in asked] == [25, 25, 25, 25] * 4
-    rounds = [{radius for _, radius in asked[i : i + 4]} for i in range(0, 16, 4)]
-    assert [len(radii) for radii in rounds] == [1, 1, 1, 1]
-    assert len(set.union(*rounds)) == 4
-
-
 def test_an_empty_poisson_round_leaves_the_radius_alone() -> None:
     _, module, optimizer, loader = private(
         spread(20), cohort=1, sampling="poisson", target_unclipped_quantile=0.6
@@ -300,19 +279,6 @@ def test_calibration_counts_the_pair_as_any_randomizer_at_its_epsilon() -> None:
     )
     train(module, optimizer, loader, steps=8)
     assert 0.99 < engine.get_epsilon(1e-5) <= 1.0
-
-
-@first_fast("randomizer", ["vector-sum", "multi-message"])
-def test_calibrated_sums_stay_within_the_target(randomizer: str) -> None:
-    engine, module, optimizer, loader = private(
-        randomizer=randomizer, target_epsilon=4.0, target_delta=1e-5, num_steps=8
-    )
-    assert isinstance(optimizer.mechanism, (VectorSum, BallSum))
-    assert optimizer.mechanism.dim == 4
-    train(module, optimizer, loader, steps=8)
-    assert 3.8 < engine.get_epsilon(1e-5) <= 4.0
-    assert len(engine.accountant.history) == 1  # the radius moved, the round did not
-    assert "3 parameters" in str(engine.training_plan)
 
 
 @pytest.mark.parametrize(

@@ -481,14 +481,6 @@ def test_gradient_accumulation_stops_at_the_step(make_private: Any) -> None:
     assert len(engine.accountant) == 1  # the first batch was passed over
 
 
-def test_sharded_models_are_refused(make_private: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import opacus_shuffle.engine as engine_module
-
-    monkeypatch.setattr(engine_module, "FSDPModule", nn.Sequential)
-    with pytest.raises(ShufflePrivacyError, match="FSDP"):
-        make_private()
-
-
 # ---- budget ------------------------------------------------------------------------------------------------
 
 

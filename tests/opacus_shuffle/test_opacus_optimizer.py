@@ -18,7 +18,6 @@ from opacus_shuffle import (
     Delivery,
     FixedSizeSampler,
     PoissonSampler,
-    PrivacyEngine,
     ShuffleDPOptimizer,
     ShufflePrivacyError,
     SubsampledShufflePLDAccountant,
@@ -494,39 +493,6 @@ def test_scalar_frozen_and_integer_parameters(transparent: Any) -> None:
     assert all(torch.equal(p, q) for p, q in zip(resting, before, strict=True))
 
 
-def test_parameters_of_several_precisions(transparent: Any) -> None:
-    class TwoPrecisions(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.single = nn.Linear(6, 4)
-            self.wide = nn.Linear(4, 3).double()
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.wide(self.single(x).double())
-
-    module = GradSampleModule(TwoPrecisions())
-    optimizer = wrap(module, randomizer=transparent, max_grad_norm=1e6)
-    backward(module, torch.randn(8, 6))
-    gradient = [p.grad.clone() for p in module.parameters()]
-    optimizer.step()
-    for p, g in zip(module.parameters(), gradient, strict=True):
-        assert p.grad.dtype == p.dtype
-        assert torch.allclose(p.grad, g, rtol=1e-4, atol=1e-6)
-
-
-def test_complex_parameters_are_refused(flat: Any) -> None:
-    class Complex(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(6, dtype=torch.complex64))
-
-    module = Complex()
-    optimizer = wrap(module)
-    optimizer.expect_batch(Delivery(rows=8))
-    module.weight.grad_sample = torch.zeros(8, 6, dtype=torch.complex64)
-    refused(optimizer, module, flat, ValueError, "floating")
-
-
 # ---- configuration -----------------------------------------------------------------------------------------
 
 
@@ -616,16 +582,6 @@ def test_an_accountant_of_opacus_cannot_count_our_steps(accountant: Any) -> None
     with pytest.raises(ShufflePrivacyError, match="SubsampledShufflePLDAccountant"):
         optimizer.attach_step_hook(foreign.get_optimizer_hook_fn(sample_rate=0.2))
     assert foreign.history == []
-
-
-@pytest.mark.parametrize("accountant", ["subsampled_shuffle_rdp", "girgis-2021"])
-def test_a_hook_may_log_what_our_accountant_says(make_private: Any, train: Any, accountant: str) -> None:
-    engine, module, optimizer, loader = make_private(engine=PrivacyEngine(accountant=accountant))
-    books, logged = engine.accountant, []
-    optimizer.attach_step_hook(lambda _: logged.append(books.get_epsilon(1e-3)))
-    train(module, optimizer, loader)
-    assert len(logged) == 5
-    assert logged == sorted(logged)
 
 
 def test_the_noise_to_log_is_that_of_the_released_sum() -> None:
