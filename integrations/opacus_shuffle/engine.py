@@ -36,10 +36,8 @@ from opacus_shuffle.optimizer import (
 from opacus_shuffle.sums import (
     DEFAULT_RANDOMIZER,
     AdaptiveClipping,
-    ClippedBall,
     Randomizer,
     RoundSum,
-    SumBuilder,
     SumSetting,
     clipping_of,
     positive,
@@ -640,19 +638,13 @@ def _solved(
         steps = checked(checks.whole, "epochs", given.epochs) * (population // cohort)
     target_epsilon = positive("target_epsilon", given.target_epsilon)
     target_delta = checked(checks.delta, given.target_delta, name="target_delta")
-    builder = SumBuilder.of(given.randomizer)
     trained = [p for group in given.optimizer.param_groups for p in group["params"] if p.requires_grad]
-    dim = sum(p.numel() for p in trained)
-    ball = ClippedBall.of(
-        given.clipping,
-        given.max_grad_norm,
-        parameters=len(trained),
-        norm=lambda: builder.norm(dim=dim, cohort=cohort),
-    )
+    sizes = [p.numel() for p in trained]
+    setting = SumSetting.of(given.randomizer, given.clipping, given.max_grad_norm, sizes=sizes, cohort=cohort)
     privacy = _Run(
-        setting=SumSetting(builder=builder, privacy=1.0, ball=ball),
+        setting=setting,
         accountant=accountant,
-        dim=dim,
+        dim=sum(sizes),
         population=population,
         cohort=cohort,
         sampling=given.sampling,
@@ -662,9 +654,9 @@ def _solved(
     ).privacy()
     _logger.info(
         "%s=%.6g for epsilon=%g at delta=%g (replace-one), n=%d, k=%d, %d steps",
-        builder.privacy_parameter, privacy, target_epsilon, target_delta, population, cohort, steps,
+        setting.privacy_parameter, privacy, target_epsilon, target_delta, population, cohort, steps,
     )  # fmt: skip
-    return {builder.privacy_parameter: privacy}, steps
+    return {setting.privacy_parameter: privacy}, steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -683,7 +675,7 @@ class _Run:
 
     def privacy(self) -> float:
         """The least noise multiplier, or the largest ε0, that keeps to the target; refused if none does."""
-        noise = self.setting.builder.takes_noise_multiplier
+        noise = self.setting.takes_noise_multiplier
         if noise:
             lowest, highest, precision = 2.0**-14, 1 / 0.25, 1e-3  # less noise has no finite ε
         else:
@@ -747,7 +739,7 @@ class _Run:
 
     def _guess(self, rest: float) -> float:
         """Where the search begins, if so much of the target is left."""
-        if not self.setting.builder.takes_noise_multiplier:
+        if not self.setting.takes_noise_multiplier:
             target = PrivacyTarget(epsilon=rest, delta=self.target_delta, num_steps=self.num_rounds)
             like = ShuffleRound(
                 local_epsilon=1.0, population=self.population, cohort=self.cohort, sampling=self.sampling
@@ -772,7 +764,7 @@ class _Run:
     def _warn_of_rest(self, privacy: float, *, spent: float, at_end: bool) -> None:
         """Say that the run leaves a part of its target unused, since the search stopped at a limit."""
         remedy = "Take more steps or a larger batch_size to use more of it, or a smaller target"
-        if self.setting.builder.takes_noise_multiplier:
+        if self.setting.takes_noise_multiplier:
             least = "the least that is tried" if at_end else "the least that keeps to it"
             limit = f"noise_multiplier={rounded(privacy, up=True)}, {least}"
         elif at_end:

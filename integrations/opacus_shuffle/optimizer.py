@@ -32,9 +32,7 @@ from opacus_shuffle.sums import (
     NO_LOCAL_EPSILON,
     NO_NOISE_MULTIPLIER,
     AdaptiveClipping,
-    ClippedBall,
     Randomizer,
-    SumBuilder,
     SumSetting,
     positive,
 )
@@ -158,16 +156,9 @@ class ShuffleMixin:
         self._paid: dict[int, tuple[int, Round]] = {}  # by hook: the last epoch that it recorded
         self._stepping = False
         self._accountant: object = None  # of the engine that made this optimizer, if one did
-        builder = SumBuilder.of(randomizer)
-        ball = ClippedBall.of(
-            clipping,
-            max_grad_norm,
-            parameters=len(self._trained),
-            norm=lambda: builder.norm(dim=self.num_parameters, cohort=cohort),
-        )
-        self._build(
-            SumSetting.of(builder, ball, local_epsilon=local_epsilon, noise_multiplier=noise_multiplier)
-        )
+        sizes = [p.numel() for p in self._trained]
+        chosen = SumSetting.of(randomizer, clipping, max_grad_norm, sizes=sizes, cohort=cohort)
+        self._build(chosen.with_privacy(local_epsilon=local_epsilon, noise_multiplier=noise_multiplier))
         super().__init__(
             optimizer,
             noise_multiplier=None,  # type: ignore[call-arg]
@@ -204,13 +195,13 @@ class ShuffleMixin:
     @property
     def local_epsilon(self) -> float:
         """ε0 of one sample's gradient in one step, in nats; assign to change it from the next round on."""
-        if self._setting.builder.takes_noise_multiplier:
+        if self._setting.takes_noise_multiplier:
             raise AttributeError(NO_LOCAL_EPSILON)
         return float(self._setting.privacy)
 
     @local_epsilon.setter
     def local_epsilon(self, value: float) -> None:
-        if self._setting.builder.takes_noise_multiplier:
+        if self._setting.takes_noise_multiplier:
             raise AttributeError(NO_LOCAL_EPSILON)
         self._build(replace(self._setting, privacy=value))
 
@@ -247,7 +238,7 @@ class ShuffleMixin:
     @property
     def noise_multiplier(self) -> float:
         """Noise multiplier of a multi-message sum; assign to change it from the next round on."""
-        if not self._setting.builder.takes_noise_multiplier:
+        if not self._setting.takes_noise_multiplier:
             raise AttributeError(NO_NOISE_MULTIPLIER)
         return float(self._setting.privacy)
 
@@ -255,7 +246,7 @@ class ShuffleMixin:
     def noise_multiplier(self, value: float | None) -> None:
         if value is None:  # Opacus's constructor assigns it
             return
-        if not self._setting.builder.takes_noise_multiplier:
+        if not self._setting.takes_noise_multiplier:
             raise ShufflePrivacyError(NO_NOISE_MULTIPLIER)
         self._build(replace(self._setting, privacy=value))
 

@@ -49,118 +49,6 @@ def positive(name: str, value: object) -> float:
     return checked(checks.number, name, value, above=0)
 
 
-# ---- what randomises ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SumBuilder:
-    """Builds the private sum that a user chose, once the number of parameters and the cohort are known."""
-
-    factory: Callable[..., Any]
-    privacy_parameter: str  # "local_epsilon" or "noise_multiplier"
-    described: str  # for messages
-
-    @classmethod
-    def of(cls, randomizer: Any) -> SumBuilder:
-        """From a registered name, a ``PrivateSum`` class, a partial of one, or a function that builds one."""
-        described = f"randomizer={randomizer!r}" if isinstance(randomizer, str) else "this randomizer"
-        if randomizer == DEFAULT_RANDOMIZER:
-            described += " (the default)"
-        if isinstance(randomizer, str):
-            checked(registry.check_known, randomizer)
-            factory = registry.factory(randomizer)
-            takes_noise = registry.kind_of(randomizer) is registry.Kind.SUMS
-        else:
-            factory, owner = randomizer, _innermost(randomizer)
-            if isinstance(owner, PrivateSum) and owner.privacy_parameter == "noise_multiplier":
-                raise ShufflePrivacyError(_no_builder("a built sum", type(owner)))
-            if isinstance(owner, PrivateSum) or not callable(randomizer):
-                raise ShufflePrivacyError(
-                    "randomizer must be a registered name, a LocalRandomizer class, or a factory taking "
-                    f"local_epsilon, dim and radius; got {randomizer!r}. An instance will not do: dim is "
-                    "known only here"
-                )
-            takes_noise = "noise_multiplier" in _parameters(factory)
-            if isinstance(owner, type) and issubclass(owner, PrivateSum):
-                takes_noise = owner.privacy_parameter == "noise_multiplier"
-        return cls(
-            factory=_with_noise(factory) if takes_noise else factory,
-            privacy_parameter="noise_multiplier" if takes_noise else "local_epsilon",
-            described=described,
-        )
-
-    @property
-    def takes_noise_multiplier(self) -> bool:
-        """Whether privacy is set by a noise multiplier, and otherwise by ``local_epsilon``."""
-        return self.privacy_parameter == "noise_multiplier"
-
-    def norm(self, *, dim: int, cohort: int) -> Norm:
-        """The norm of the ball in which vectors are taken."""
-        of = getattr(_innermost(self.factory), "norm", None)
-        return of if isinstance(of, Norm) else self.build(1.0, dim=dim, cohort=cohort, radius=1.0).norm
-
-    def build(self, privacy: float, *, dim: int, cohort: int, radius: float) -> PrivateSum:
-        """Build the sum for ``local_epsilon`` or ``noise_multiplier``, and check what comes out."""
-        asked: dict[str, float] = {"dim": dim, "radius": radius}
-        asked |= {"cohort": cohort} if self.takes_noise_multiplier else {"local_epsilon": privacy}
-        arguments = {**asked, self.privacy_parameter: privacy}
-        try:
-            built = self.factory(**arguments)
-        except TypeError as error:
-            raise ShufflePrivacyError(
-                f"the randomizer cannot be built with {', '.join(sorted(arguments))} "
-                "alone. Gradients are vectors: one of categories will not do, one with further options comes "
-                f"as a functools.partial ({error})"
-            ) from error
-        if not isinstance(built, PrivateSum):
-            raise ShufflePrivacyError(
-                f"the randomizer factory returned {built!r}, not a LocalRandomizer or another PrivateSum"
-            )
-        if isinstance(built, LocalRandomizer) and not built.shufflable:
-            raise ShufflePrivacyError(
-                f"a report of {built!r} can be read only by whoever knows whose it is: it cannot be shuffled"
-            )
-        found = {name: getattr(built, name) for name in asked if name != "cohort" or built.cohort is not None}
-        wrong = {name: value for name, value in found.items() if value != asked[name]}
-        if wrong:
-            raise ShufflePrivacyError(f"asked for {asked}, the randomizer has {wrong}")
-        return built
-
-
-def _innermost(factory: Any) -> Any:
-    """The class or function behind partials and bound methods."""
-    while isinstance(factory, functools.partial):
-        factory = factory.func
-    return getattr(factory, "__self__", None) or factory
-
-
-def _parameters(factory: Callable[..., Any]) -> Sequence[str]:
-    try:
-        return list(inspect.signature(factory).parameters)
-    except (TypeError, ValueError):  # a callable without a signature
-        return []
-
-
-def _with_noise(factory: Any) -> Callable[..., Any]:
-    """What takes the noise multiplier: the class's ``with_noise`` where a class or its partial was given."""
-    if isinstance(factory, functools.partial):
-        return functools.partial(_with_noise(factory.func), *factory.args, **factory.keywords)
-    found: Callable[..., Any] = getattr(factory, "with_noise", factory)
-    if "noise_multiplier" not in _parameters(found):
-        raise ShufflePrivacyError(
-            _no_builder(getattr(factory, "__qualname__", repr(factory)), _innermost(factory))
-        )
-    return found
-
-
-def _no_builder(what: str, kind: type[PrivateSum]) -> str:
-    return (
-        f"{what} will not do as randomizer, since dim and cohort are known only here: pass {kind.name!r}, or "
-        f"{kind.__name__}.with_noise (as a functools.partial with further options), with noise_multiplier; "
-        "make_private_with_epsilon calibrates it to a target"
-    )
-
-
 # ---- clipping -------------------------------------------------------------------------------------------
 
 
@@ -288,18 +176,6 @@ class ClippedBall:
     norm: Norm = Norm.L2
 
     @classmethod
-    def of(
-        cls, clipping: object, max_grad_norm: object, *, parameters: int, norm: Callable[[], Norm]
-    ) -> ClippedBall:
-        """From what the user passed; ``norm`` of the ball is asked for only where it matters."""
-        clipping = clipping_of(clipping)
-        if clipping == "per_layer":
-            return cls.of_layers(max_grad_norm, parameters=parameters, norm=norm())
-        radius = positive("max_grad_norm", max_grad_norm)
-        adaptive = clipping.starting_at(radius) if isinstance(clipping, AdaptiveClipping) else None
-        return cls(radius=radius, adaptive=adaptive)
-
-    @classmethod
     def of_layers(cls, limits: object, *, parameters: int, norm: Norm) -> ClippedBall:
         """The smallest ball that holds every gradient whose parts are within their limits."""
         if not isinstance(limits, Sequence) or isinstance(limits, str):
@@ -390,26 +266,105 @@ class RoundSum:
         return released if self.radius is None else torch.cat([released[:-1], released[-1:] / self.height])
 
 
+# ---- what randomises ------------------------------------------------------------------------------------
+
+
+def _innermost(factory: Any) -> Any:
+    """The class or function behind partials and bound methods."""
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    return getattr(factory, "__self__", None) or factory
+
+
+def _parameters(factory: Callable[..., Any]) -> Sequence[str]:
+    try:
+        return list(inspect.signature(factory).parameters)
+    except (TypeError, ValueError):  # a callable without a signature
+        return []
+
+
+def _with_noise(factory: Any) -> Callable[..., Any]:
+    """What takes the noise multiplier: the class's ``with_noise`` where a class or its partial was given."""
+    if isinstance(factory, functools.partial):
+        return functools.partial(_with_noise(factory.func), *factory.args, **factory.keywords)
+    found: Callable[..., Any] = getattr(factory, "with_noise", factory)
+    if "noise_multiplier" not in _parameters(found):
+        raise ShufflePrivacyError(
+            _no_builder(getattr(factory, "__qualname__", repr(factory)), _innermost(factory))
+        )
+    return found
+
+
+def _no_builder(what: str, kind: type[PrivateSum]) -> str:
+    return (
+        f"{what} will not do as randomizer, since dim and cohort are known only here: pass {kind.name!r}, or "
+        f"{kind.__name__}.with_noise (as a functools.partial with further options), with noise_multiplier; "
+        "make_private_with_epsilon calibrates it to a target"
+    )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SumSetting:
-    """The user's randomizer, its ``local_epsilon`` or ``noise_multiplier``, and the ball of gradients."""
+    """The private sum that a user chose: what builds it, its privacy number, and the ball of gradients."""
 
-    builder: SumBuilder
-    privacy: float
+    factory: Callable[..., Any]
+    privacy_parameter: str  # "local_epsilon" or "noise_multiplier"
+    described: str  # for messages
     ball: ClippedBall
+    privacy: float = 1.0
 
     @classmethod
     def of(
-        cls,
-        builder: SumBuilder,
-        ball: ClippedBall,
-        *,
-        local_epsilon: float | None = None,
-        noise_multiplier: float | None = None,
+        cls, randomizer: Any, clipping: object, max_grad_norm: object, *, sizes: Sequence[int], cohort: int
     ) -> SumSetting:
-        """The user's choice, with that one of the two privacy numbers which the randomizer takes."""
+        """From what the user passed; its privacy number is not chosen yet.
+
+        Args:
+            randomizer: a registered name, a ``PrivateSum`` class, a partial of one, or what builds one.
+            clipping, max_grad_norm: as of ``make_private``.
+            sizes: how many entries each trained parameter has.
+            cohort: k.
+        """
+        described = f"randomizer={randomizer!r}" if isinstance(randomizer, str) else "this randomizer"
+        if randomizer == DEFAULT_RANDOMIZER:
+            described += " (the default)"
+        if isinstance(randomizer, str):
+            checked(registry.check_known, randomizer)
+            factory = registry.factory(randomizer)
+            takes_noise = registry.kind_of(randomizer) is registry.Kind.SUMS
+        else:
+            factory, owner = randomizer, _innermost(randomizer)
+            if isinstance(owner, PrivateSum) and owner.privacy_parameter == "noise_multiplier":
+                raise ShufflePrivacyError(_no_builder("a built sum", type(owner)))
+            if isinstance(owner, PrivateSum) or not callable(randomizer):
+                raise ShufflePrivacyError(
+                    "randomizer must be a registered name, a LocalRandomizer class, or a factory taking "
+                    f"local_epsilon, dim and radius; got {randomizer!r}. An instance will not do: dim is "
+                    "known only here"
+                )
+            takes_noise = "noise_multiplier" in _parameters(factory)
+            if isinstance(owner, type) and issubclass(owner, PrivateSum):
+                takes_noise = owner.privacy_parameter == "noise_multiplier"
+        found = cls(
+            factory=_with_noise(factory) if takes_noise else factory,
+            privacy_parameter="noise_multiplier" if takes_noise else "local_epsilon",
+            described=described,
+            ball=ClippedBall(radius=1.0),
+        )
+        clipping = clipping_of(clipping)
+        if clipping == "per_layer":
+            norm = getattr(_innermost(found.factory), "norm", None)
+            if not isinstance(norm, Norm):
+                norm = found.mechanism(dim=sum(sizes), cohort=cohort).norm
+            return replace(found, ball=ClippedBall.of_layers(max_grad_norm, parameters=len(sizes), norm=norm))
+        radius = positive("max_grad_norm", max_grad_norm)
+        adaptive = clipping.starting_at(radius) if isinstance(clipping, AdaptiveClipping) else None
+        return replace(found, ball=ClippedBall(radius=radius, adaptive=adaptive))
+
+    def with_privacy(self, *, local_epsilon: float | None, noise_multiplier: float | None) -> SumSetting:
+        """With that one of the two privacy numbers which the randomizer takes."""
         sums = " or ".join(map(repr, registry.available(registry.Kind.SUMS)))
-        if builder.takes_noise_multiplier:
+        if self.takes_noise_multiplier:
             if local_epsilon is not None:
                 raise TypeError(
                     "got an unexpected keyword argument 'local_epsilon': privacy of a sum of many messages "
@@ -421,42 +376,74 @@ class SumSetting:
                     "max_grad_norm, of Gaussian noise that would give about the same privacy; "
                     "make_private_with_epsilon finds it"
                 )
-            return cls(builder=builder, privacy=noise_multiplier, ball=ball)
+            return replace(self, privacy=noise_multiplier)
         if noise_multiplier is not None:
             raise TypeError(
                 f"got an unexpected keyword argument 'noise_multiplier': it goes with randomizer="
-                f"{sums}; privacy of {builder.described} is set by local_epsilon"
+                f"{sums}; privacy of {self.described} is set by local_epsilon"
             )
         if local_epsilon is None:
             raise ShufflePrivacyError(
-                f"{builder.described} needs local_epsilon, ε0 of one sample's gradient in one step, such as "
+                f"{self.described} needs local_epsilon, ε0 of one sample's gradient in one step, such as "
                 f"4.0; or give noise_multiplier with randomizer={sums}. make_private_with_epsilon finds one"
             )
-        return cls(builder=builder, privacy=local_epsilon, ball=ball)
+        return replace(self, privacy=local_epsilon)
+
+    @property
+    def takes_noise_multiplier(self) -> bool:
+        """Whether privacy is set by a noise multiplier, and otherwise by ``local_epsilon``."""
+        return self.privacy_parameter == "noise_multiplier"
+
+    def mechanism(self, privacy: float = 1.0, *, dim: int, cohort: int, radius: float = 1.0) -> PrivateSum:
+        """Build what randomises, and check what comes out."""
+        asked: dict[str, float] = {"dim": dim, "radius": radius}
+        asked |= {"cohort": cohort} if self.takes_noise_multiplier else {"local_epsilon": privacy}
+        arguments = {**asked, self.privacy_parameter: privacy}
+        try:
+            built = self.factory(**arguments)
+        except TypeError as error:
+            raise ShufflePrivacyError(
+                f"the randomizer cannot be built with {', '.join(sorted(arguments))} "
+                "alone. Gradients are vectors: one of categories will not do, one with further options comes "
+                f"as a functools.partial ({error})"
+            ) from error
+        if not isinstance(built, PrivateSum):
+            raise ShufflePrivacyError(
+                f"the randomizer factory returned {built!r}, not a LocalRandomizer or another PrivateSum"
+            )
+        if isinstance(built, LocalRandomizer) and not built.shufflable:
+            raise ShufflePrivacyError(
+                f"a report of {built!r} can be read only by whoever knows whose it is: it cannot be shuffled"
+            )
+        found = {name: getattr(built, name) for name in asked if name != "cohort" or built.cohort is not None}
+        wrong = {name: value for name, value in found.items() if value != asked[name]}
+        if wrong:
+            raise ShufflePrivacyError(f"asked for {asked}, the randomizer has {wrong}")
+        return built
 
     def build(self, *, dim: int, population: int, cohort: int, sampling: Sampling) -> RoundSum:
         """Build the sum of one round, or refuse batches for which no accounting is known."""
-        privacy = positive(self.builder.privacy_parameter, self.privacy)
+        privacy = positive(self.privacy_parameter, self.privacy)
         radius, adaptive = positive("max_grad_norm", self.ball.radius), self.ball.adaptive
         draw: dict[str, Any] = {"population": population, "cohort": cohort, "sampling": sampling}
-        if self.builder.takes_noise_multiplier and cohort < 2:
+        if self.takes_noise_multiplier and cohort < 2:
             raise ShufflePrivacyError(
                 f"batch_size (the cohort, k) is {cohort}: a sum hides a record among others', so it must be "
                 "at least 2, and is better some hundreds"
             )
         if adaptive is None:
-            mechanism = self.builder.build(privacy, dim=dim, cohort=cohort, radius=radius)
+            mechanism = self.mechanism(privacy, dim=dim, cohort=cohort, radius=radius)
             return RoundSum(mechanism=mechanism, round=self._round(mechanism, **draw))
-        if self.builder.takes_noise_multiplier:
+        if self.takes_noise_multiplier:
             height = adaptive.height(radius, noise_multiplier=privacy, cohort=cohort)
             ball = math.hypot(radius, height)
-            longer = self.builder.build(privacy, dim=dim + 1, cohort=cohort, radius=ball)
+            longer = self.mechanism(privacy, dim=dim + 1, cohort=cohort, radius=ball)
             if longer.norm is not Norm.L2:
                 raise ShufflePrivacyError("clipping='adaptive' needs a sum of vectors in an l2 ball")
             cost = self._round(longer, **draw)
             return RoundSum(mechanism=longer, round=cost, radius=radius, height=height)
         bit_epsilon = adaptive.bit_epsilon(privacy, cohort=cohort)
-        mechanism = self.builder.build(_rest(privacy, bit_epsilon), dim=dim, cohort=cohort, radius=radius)
+        mechanism = self.mechanism(_rest(privacy, bit_epsilon), dim=dim, cohort=cohort, radius=radius)
         if mechanism.must_be_summed:
             raise ShufflePrivacyError(
                 f"clipping='adaptive' adds a bit to every report, and reports of {mechanism.name!r} may be "
@@ -489,7 +476,7 @@ class SumSetting:
         try:
             cost.upper_losses(COARSE)  # without a finite ε0 there may be no ε at all
         except ArithmeticError as error:
-            name, value = self.builder.privacy_parameter, self.privacy
+            name, value = self.privacy_parameter, self.privacy
             raise ShufflePrivacyError(
                 f"{name}={value:g} is too little noise for any ε to be certified ({error}): "
                 f"raise {name}, to 0.25 at least"

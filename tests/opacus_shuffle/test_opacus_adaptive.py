@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from opacus_shuffle import AdaptiveClipping, PrivacyEngine, ShufflePrivacyError
-from opacus_shuffle.sums import ClippedBall, RoundSum, SumBuilder, SumSetting
+from opacus_shuffle.sums import RoundSum, SumSetting
 from thinning import first_fast
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -85,10 +85,9 @@ def train(module: nn.Module, optimizer: Any, loader: Any, *, steps: int) -> list
 
 
 def pair(local_epsilon: float, **adaptive: Any) -> RoundSum:
-    ball = ClippedBall(radius=2.0, adaptive=AdaptiveClipping(**adaptive).starting_at(2.0))
-    chosen = SumSetting.of(SumBuilder.of("binary-rr"), ball, local_epsilon=local_epsilon)
-    built = chosen.build(dim=1, population=1000, cohort=100, sampling=Sampling.WITHOUT_REPLACEMENT)
-    return built
+    chosen = SumSetting.of("binary-rr", AdaptiveClipping(**adaptive), 2.0, sizes=[1], cohort=100)
+    chosen = chosen.with_privacy(local_epsilon=local_epsilon, noise_multiplier=None)
+    return chosen.build(dim=1, population=1000, cohort=100, sampling=Sampling.WITHOUT_REPLACEMENT)
 
 
 # ---- what a report costs -----------------------------------------------------------------------------------
@@ -147,10 +146,10 @@ def test_the_bit_has_the_noise_that_was_asked_for() -> None:
 
 
 def longer(noise_multiplier: float, radius: float, **adaptive: Any) -> RoundSum:
-    ball = ClippedBall(radius=radius, adaptive=AdaptiveClipping(**adaptive).starting_at(radius))
-    chosen = SumSetting.of(SumBuilder.of(VectorSum.with_noise), ball, noise_multiplier=noise_multiplier)
-    built = chosen.build(dim=3, population=1000, cohort=100, sampling=Sampling.WITHOUT_REPLACEMENT)
-    return built
+    clipping = AdaptiveClipping(**adaptive)
+    chosen = SumSetting.of(VectorSum.with_noise, clipping, radius, sizes=[3], cohort=100)
+    chosen = chosen.with_privacy(local_epsilon=None, noise_multiplier=noise_multiplier)
+    return chosen.build(dim=3, population=1000, cohort=100, sampling=Sampling.WITHOUT_REPLACEMENT)
 
 
 def test_rows_of_a_sum_stay_in_the_ball_that_is_accounted_for(monkeypatch: pytest.MonkeyPatch) -> None:
