@@ -16,7 +16,6 @@ from .comparison import Comparison as Comparison
 from .comparison import PublishedAccountant as PublishedAccountant
 from .comparison import compare as compare
 from .composition.pld import LossComposition as LossComposition
-from .composition.points import compose_points as compose_points
 from .composition.renyi import delta_from_rdp as delta_from_rdp
 from .composition.renyi import epsilon_from_rdp as epsilon_from_rdp
 from .composition.renyi import renyi_divergence as renyi_divergence

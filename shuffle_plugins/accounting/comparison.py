@@ -10,9 +10,12 @@ import numpy as np
 
 from shuffle_plugins.accounting.accountant import ShuffleAccountant
 from shuffle_plugins.accounting.numerics.orders import Vector
-from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS, PublishedBound
-from shuffle_plugins.accounting.published.renyi_rounds import compose_sampled_renyi
-from shuffle_plugins.accounting.published.subsampled_rdp import subsampled_rdp_bound
+from shuffle_plugins.accounting.published.catalogue import (
+    PUBLISHED_BOUNDS,
+    PublishedBound,
+    compose_renyi,
+)
+from shuffle_plugins.accounting.published.divergences import subsampled_rdp_bound
 from shuffle_plugins.accounting.rounds.records import SampledRecordsRound
 from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
@@ -211,12 +214,13 @@ class PublishedAccountant(ShuffleAccountant):
             return total
 
         _, population, cohort, _ = kinds[0]
-        found = compose_sampled_renyi(
+        found = compose_renyi(
             curve=curve,
             local_epsilon=self._pure_epsilon(),
             population=population,
             cohort=cohort,
             num_steps=1,
             delta=delta,
+            sampling=None,
         )
         return found, name

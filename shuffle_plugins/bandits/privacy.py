@@ -29,7 +29,7 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     calibrate_local_epsilon,
 )
-from shuffle_plugins.accounting.published import clones
+from shuffle_plugins.accounting.published import shuffles
 from shuffle_plugins.bandits.designs import Indices, Vectors
 from shuffle_plugins.core import Delta, Ranged, checks, in_range, one_of
 from shuffle_plugins.mechanisms import blanket
@@ -324,7 +324,7 @@ def published_local_epsilon(*, epsilon: float, delta: float, reports: int) -> fl
         return epsilon
 
     def excess(local_epsilon: float) -> float:
-        return clones.clone_bound(local_epsilon=local_epsilon, cohort=reports, delta=delta) - epsilon
+        return shuffles.clone_bound(local_epsilon=local_epsilon, cohort=reports, delta=delta) - epsilon
 
     low, high = checks.MIN_LOCAL_EPSILON, math.log(share) * (1 - 1e-12)
     if low >= high or excess(low) > 0:

@@ -21,7 +21,7 @@ from paper_figures import bounds, claims, headlines, refinement, single_shuffle 
 from paper_figures.bounds import Question  # noqa: E402
 from paper_figures.data import Role  # noqa: E402
 
-from shuffle_plugins.accounting.published import cheu19, clones  # noqa: E402
+from shuffle_plugins.accounting.published import shuffles  # noqa: E402
 
 ROLES = {role.value for role in Role}
 NO_EPSILON = {
@@ -183,7 +183,7 @@ def test_the_blunt_sampling_theorem_is_never_below_the_full_one():
 def test_exact_binary_response(local_epsilon):
     """Its δ(ε) inverts the package's ε(δ), equals an enumeration, and stays below the 2019 closed form."""
     delta = 1e-6
-    lower = clones.binary_response_lower(local_epsilon=local_epsilon, cohort=2000, delta=delta)
+    lower = shuffles.binary_response_lower(local_epsilon=local_epsilon, cohort=2000, delta=delta)
     found = single_shuffle.binary_response_delta(epsilon=lower, local_epsilon=local_epsilon, cohort=2000)
     assert found == pytest.approx(delta, rel=1e-4)
 
@@ -197,7 +197,7 @@ def test_exact_binary_response(local_epsilon):
     assert found == pytest.approx(enumerated, rel=1e-9)
 
     try:
-        closed = cheu19.binary_response_bound(local_epsilon=local_epsilon, cohort=2000, delta=delta)
+        closed = shuffles.binary_response_bound(local_epsilon=local_epsilon, cohort=2000, delta=delta)
     except ValueError:
         assert 4000 / (e + 1) < 14 * math.log(4 / delta)
     else:

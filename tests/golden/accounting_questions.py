@@ -31,18 +31,7 @@ from shuffle_plugins.accounting import (
     epsilon_from_rdp,
     pair_epsilon_interval,
 )
-from shuffle_plugins.accounting.composition import points
-from shuffle_plugins.accounting.published import (
-    PUBLISHED_BOUNDS,
-    bbg19,
-    check_ins,
-    clones,
-    efm19,
-    rdp_subsampling,
-    shuffle_rdp,
-    stronger_clones,
-    subsampled_rdp,
-)
+from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS, catalogue, divergences, shuffles
 from shuffle_plugins.core import clopper_pearson_lower, clopper_pearson_upper, epsilon_lower_bound
 from shuffle_plugins.mechanisms import registry
 
@@ -430,7 +419,7 @@ for _bound in PUBLISHED_BOUNDS:
 def blanket_bound(
     *, local_epsilon: float, cohort: int, delta: float, inequality: Any, variable: Any
 ) -> float:
-    return bbg19.blanket_bound(
+    return shuffles.blanket_bound(
         inequality=inequality,
         variable_at=partial(variable, local_epsilon=local_epsilon),
         local_epsilon=local_epsilon,
@@ -439,23 +428,23 @@ def blanket_bound(
     )
 
 
-_blanket = partial(blanket_bound, inequality=bbg19.bennett)
+_blanket = partial(blanket_bound, inequality=shuffles.bennett)
 _SHUFFLES: dict[str, Callable[..., Any]] = {
-    "check-ins": check_ins.check_in_shuffle_bound,
-    "clones, closed form": clones.clone_bound,
-    "clones, numerical": lambda *, delta, **shuffle: clones.clone_pair(**shuffle).epsilon(delta),
-    "clones, 10 categories": partial(clones.k_ary_response_bound, categories=10),
-    "clones, binary response from below": clones.binary_response_lower,
-    "clones, (ε0, δ0)": partial(clones.approximate_ldp, local_delta=1e-12),
-    "erlingsson": efm19.erlingsson_bound,
-    "stronger clones, closed form": stronger_clones.stronger_clone_bound,
+    "check-ins": shuffles.check_in_shuffle_bound,
+    "clones, closed form": shuffles.clone_bound,
+    "clones, numerical": lambda *, delta, **shuffle: shuffles.clone_pair(**shuffle).epsilon(delta),
+    "clones, 10 categories": partial(shuffles.k_ary_response_bound, categories=10),
+    "clones, binary response from below": shuffles.binary_response_lower,
+    "clones, (ε0, δ0)": partial(shuffles.approximate_ldp, local_delta=1e-12),
+    "erlingsson": shuffles.erlingsson_bound,
+    "stronger clones, closed form": shuffles.stronger_clone_bound,
     "stronger clones, numerical": lambda *, delta, **shuffle: binary_pair(**shuffle).epsilon(delta),
-    "blanket, bennett, laplace": partial(_blanket, variable=bbg19.laplace_variable),
+    "blanket, bennett, laplace": partial(_blanket, variable=shuffles.laplace_variable),
     "blanket, bennett, k-ary": partial(
-        _blanket, variable=partial(bbg19.k_ary_response_variable, categories=5)
+        _blanket, variable=partial(shuffles.k_ary_response_variable, categories=5)
     ),
     "blanket, hoeffding, generic": partial(
-        blanket_bound, inequality=bbg19.hoeffding, variable=bbg19.generic_variable
+        blanket_bound, inequality=shuffles.hoeffding, variable=shuffles.generic_variable
     ),
 }
 for _name, _published in _SHUFFLES.items():
@@ -470,19 +459,19 @@ for _name, _published in _SHUFFLES.items():
         },
     )
 _CURVES: dict[str, Callable[..., Any]] = {
-    "clones": lambda *, orders, **shuffle: clones.clone_pair(**shuffle).rdp(orders),
-    "erlingsson": efm19.erlingsson_rdp,
+    "clones": lambda *, orders, **shuffle: shuffles.clone_pair(**shuffle).rdp(orders),
+    "erlingsson": divergences.erlingsson_rdp,
     "stronger clones": lambda *, orders, **shuffle: binary_pair(**shuffle).rdp(orders),
-    "stronger clones, closed form": lambda *, orders, **fields: stronger_clones.stronger_clone_rdp_bound(
+    "stronger clones, closed form": lambda *, orders, **fields: divergences.stronger_clone_rdp_bound(
         orders=orders[:3], **fields
     ),
-    "shuffle RDP, first": shuffle_rdp.first_shuffle_rdp,
-    "shuffle RDP, first, split": partial(shuffle_rdp.first_shuffle_rdp, split=0.3),
-    "shuffle RDP, second": shuffle_rdp.second_shuffle_rdp,
-    "shuffle RDP, corollary": lambda *, orders, **fields: shuffle_rdp.shuffle_rdp_corollary(
+    "shuffle RDP, first": divergences.first_shuffle_rdp,
+    "shuffle RDP, first, split": partial(divergences.first_shuffle_rdp, split=0.3),
+    "shuffle RDP, second": divergences.second_shuffle_rdp,
+    "shuffle RDP, corollary": lambda *, orders, **fields: divergences.shuffle_rdp_corollary(
         orders=orders[:2], **fields
     ),
-    "shuffle RDP, from below": shuffle_rdp.shuffle_rdp_lower_bound,
+    "shuffle RDP, from below": divergences.shuffle_rdp_lower_bound,
 }
 for _name, _curve in _CURVES.items():
     QUESTIONS.add(
@@ -490,8 +479,8 @@ for _name, _curve in _CURVES.items():
         partial(_curve, orders=_ORDERS, local_epsilon=0.25, cohort=20_000),
     )
 for _name, _curve in {
-    "above": subsampled_rdp.subsampled_rdp_bound,
-    "below": subsampled_rdp.subsampled_rdp_lower_bound,
+    "above": divergences.subsampled_rdp_bound,
+    "below": divergences.subsampled_rdp_lower_bound,
 }.items():
     QUESTIONS.add(
         f"subsampled curve: {_name}, 1.0",
@@ -499,26 +488,26 @@ for _name, _curve in {
     )
 QUESTIONS.add(
     "ternary divergence: 1.0",
-    partial(subsampled_rdp.log_ternary_chi, orders=_ORDERS, local_epsilon=1.0, cohort=500),
+    partial(divergences.log_ternary_chi, orders=_ORDERS, local_epsilon=1.0, cohort=500),
 )
 QUESTIONS.add(
     "window of check-ins: 1.0",
     lambda: [
-        check_ins.check_in_window_bound(local_epsilon=1.0, window=500, participation=p, delta=1e-6)
+        shuffles.check_in_window_bound(local_epsilon=1.0, window=500, participation=p, delta=1e-6)
         for p in (1.0, 0.3)
     ],
 )
 QUESTIONS.add(
     "local delta: 1.0",
-    partial(clones.local_delta_cost, local_epsilon=1.0, local_delta=1e-10, cohort=300, epsilon=0.5),
+    partial(shuffles.local_delta_cost, local_epsilon=1.0, local_delta=1e-10, cohort=300, epsilon=0.5),
 )
 _CURVE: dict[str, Any] = {"orders": range(2, 41), "sampling_rate": 0.05}
 QUESTIONS.add(
     "sampling of a curve",
     lambda: {
-        "k of n": rdp_subsampling.without_replacement(**_CURVE, rdp=[0.02 * n for n in range(2, 41)]),
-        "poisson": rdp_subsampling.poisson(**_CURVE, rdp=[0.02 * n for n in range(2, 41)]),
-        "ternary": subsampled_rdp.subsample_ternary_chi(
+        "k of n": divergences.without_replacement(**_CURVE, rdp=[0.02 * n for n in range(2, 41)]),
+        "poisson": divergences.poisson(**_CURVE, rdp=[0.02 * n for n in range(2, 41)]),
+        "ternary": divergences.subsample_ternary_chi(
             **_CURVE, log_chi=[-5.0 + 0.1 * n for n in range(2, 41)]
         ),
     },
@@ -526,13 +515,13 @@ QUESTIONS.add(
 QUESTIONS.add(
     "points",
     lambda: {
-        "sampled": points.amplify_by_sampling(epsilon=0.7, delta=1e-6, sampling_rate=0.1),
+        "sampled": catalogue.amplify_by_sampling(epsilon=0.7, delta=1e-6, sampling_rate=0.1),
         "composed": [
-            points.strong_composition(epsilon=e, num_steps=t, delta_slack=1e-6)
+            catalogue.strong_composition(epsilon=e, num_steps=t, delta_slack=1e-6)
             for e in (0.01, 0.3, 2.0)
             for t in (1, 50, 10_000)
         ],
-        "specific": clones.specific_randomizer(distance=0.4, shared=0.1, cohort=10_000, delta=1e-6),
+        "specific": shuffles.specific_randomizer(distance=0.4, shared=0.1, cohort=10_000, delta=1e-6),
     },
 )
 

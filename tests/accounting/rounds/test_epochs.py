@@ -22,7 +22,7 @@ from shuffle_plugins.accounting import (
     calibrate_cohort,
     calibrate_local_epsilon,
 )
-from shuffle_plugins.accounting.published import clones
+from shuffle_plugins.accounting.published import shuffles
 from shuffle_plugins.accounting.rounds.sums import SumRound
 from shuffle_plugins.accounting.rounds.tags import Tag, TaggedRound
 from shuffle_plugins.mechanisms.oracles import (
@@ -326,7 +326,7 @@ def test_the_randomizer_of_a_report_may_be_chosen_during_the_round_at_the_price_
     for local_epsilon, was, least in ((2.0, 0.155, 0.114), (4.0, 0.601, 0.411)):
         found = accountant_of((epoch(1, population=10_000, local_epsilon=local_epsilon), 1)).epsilon(1e-6)
         assert found.upper == pytest.approx(least, abs=5e-4)
-        published = clones.clone_pair(local_epsilon=local_epsilon, cohort=10_000).upper_epsilon(1e-6)
+        published = shuffles.clone_pair(local_epsilon=local_epsilon, cohort=10_000).upper_epsilon(1e-6)
         assert published == pytest.approx(was, abs=5e-4)
 
 
