@@ -28,10 +28,6 @@ from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.accounting.terms import NeighbouringRelation, Sampling
 from shuffle_plugins.core import Positive, checks, one_of
 
-_INSTANCE = "Gaussian instance"
-_LEAST_NOISE = 0.05  # of an instance that is listed: with less nobody is protected
-_FINER = 8  # cells of the instance's outcomes in one of its losses' cells
-
 
 @dataclass(frozen=True, kw_only=True)
 class CentralGaussianRound(Round):
@@ -59,6 +55,8 @@ class CentralGaussianRound(Round):
     KIND: ClassVar[str] = "central-gaussian"
     SOURCE: ClassVar[str] = "Balle, Wang 2018, Theorem 8; Balle, Barthe, Gaboardi 2018, Theorem 11"
     SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (*Round.SAMPLINGS, Sampling.POISSON)
+    pair_name = "Gaussian"
+    seen = "the noisy sum; the server sees every vector, and is trusted"
 
     @override
     def _check_cohort(self) -> None:
@@ -86,18 +84,8 @@ class CentralGaussianRound(Round):
 
     @property
     @override
-    def pair_name(self) -> str:
-        return "Gaussian"
-
-    @property
-    @override
     def description(self) -> str:
         return f"a sum with Gaussian noise of {self.noise_multiplier:.6g} of its sensitivity, trusted server"
-
-    @property
-    @override
-    def seen(self) -> str:
-        return "the noisy sum; the server sees every vector, and is trusted"
 
     @override
     def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
@@ -105,7 +93,7 @@ class CentralGaussianRound(Round):
         if rate == 1 or self.sampling is Sampling.WITHOUT_REPLACEMENT:
             return gaussian_losses(noise_multiplier=noise, sampling_rate=rate, resolution=resolution)
         if self._adds_or_removes:
-            return removal_losses(noise_multiplier=noise, sampling_rate=rate, resolution=resolution)
+            return _removal_losses(noise_multiplier=noise, sampling_rate=rate, resolution=resolution)
         # Who is not drawn leaves the zero vector, half as far away as the record that takes its place.
         return participation_losses(
             noise_multiplier=noise, norm=0.5, participation=rate, sampling_rate=1.0, resolution=resolution
@@ -114,7 +102,9 @@ class CentralGaussianRound(Round):
     @property
     @override
     def lower_families(self) -> tuple[str, ...]:
-        return (_INSTANCE,) if self.noise_multiplier >= _LEAST_NOISE else ()
+        return (
+            ("Gaussian instance",) if self.noise_multiplier >= 0.05 else ()
+        )  # with less nobody is protected
 
     @override
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
@@ -123,24 +113,19 @@ class CentralGaussianRound(Round):
         opposite = self.sampling is Sampling.POISSON and not self._adds_or_removes
         ends = (-mu / 2, mu / 2) if opposite else (mu, 0.0)
         reach = 12.0 + max(map(abs, ends))
-        cell = min(1.0, 1 / mu) / (_FINER * resolution.cells)
+        cell = min(1.0, 1 / mu) / (8 * resolution.cells)
         edges = np.linspace(-reach, reach, 2 * math.ceil(reach / cell) + 1)
         p, q = (rate * _cells(edges - end) + (1 - rate) * _cells(edges) for end in ends)
         return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
 
 
-def removal_losses(
+def _removal_losses(
     *, noise_multiplier: float, sampling_rate: float, resolution: Resolution
 ) -> PrivacyLossDistribution:
     """From above, of a Gaussian on a Poisson sample, one record with (P) and without it (Q).
 
     P = γN(μ, 1) + (1−γ)N(0, 1), Q = N(0, 1). With δ the Gaussian's profile H_E(P‖Q) is γ·δ(l) at
     E = 1 + γ(e^l − 1), and H_E(Q‖P) is γ·E·e^−l·δ(l) at 1/E = 1 − γ(1 − e^−l).
-
-    Args:
-        noise_multiplier: deviation over sensitivity.
-        sampling_rate: γ in (0, 1].
-        resolution: how finely losses are kept.
     """
     mu = 1 / noise_multiplier
     losses = profile_reach(mu, cells=resolution.cells)

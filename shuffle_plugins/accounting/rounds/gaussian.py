@@ -21,10 +21,6 @@ from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import Sampling
 from shuffle_plugins.core import NotNegative, Positive, checks
 
-_INSTANCE = "sum of Gaussian reports"
-_WITHOUT_INSTANCE = (Sampling.SINGLE_PASS, Sampling.CHECK_IN, Sampling.EPOCH)
-_LARGEST_RADIUS = 4.0  # in units of σ; beyond it, reports have next to nothing in common
-
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianReportsRound(ShuffleRound):
@@ -38,9 +34,7 @@ class GaussianReportsRound(ShuffleRound):
     bounds, and needs no δ0.
 
     Attributes:
-        local_epsilon, local_delta: ε0 and δ0 of one report.
-        mechanism, blanket: as of :class:`ShuffleRound`, of reports of one number; both or neither.
-        population, cohort, sampling, adversary, channel_fixed: as of :class:`ShuffleRound`.
+        mechanism, blanket: of reports of one number; both or neither.
         radius: of the ball of records, in units of σ, the noise's standard deviation: r/σ for a ball of
             radius r. Positive. Two records are at most 2·radius·σ apart.
         attained: in the same unit, the length of two records that clients may really hold, opposite each
@@ -118,8 +112,8 @@ class GaussianReportsRound(ShuffleRound):
     def lower_families(self) -> tuple[str, ...]:
         if self.blanket is not None:
             return super().lower_families
-        known = self.attained > 0 and self.sampling not in _WITHOUT_INSTANCE
-        return (_INSTANCE,) if known else ()
+        without = (Sampling.SINGLE_PASS, Sampling.CHECK_IN, Sampling.EPOCH)
+        return ("sum of Gaussian reports",) if self.attained > 0 and self.sampling not in without else ()
 
     @override
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
@@ -143,17 +137,14 @@ class GaussianReportsRound(ShuffleRound):
         return f"{self.description} hide each other from about {math.ceil(least)} of {self.population} on"
 
     def _profile(self) -> tuple[Floats, Floats] | None:
-        if self.spans_batches or not self.channel_fixed or self.radius > _LARGEST_RADIUS:
-            return None
-        sampling = self.sampling
-        if sampling is Sampling.EPOCH:  # before a server, one batch
-            sampling = Sampling.FULL
-        if sampling is Sampling.CHECK_IN:
+        # Beyond four σ reports have next to nothing in common.
+        if self.spans_batches or not self.channel_fixed or self.radius > 4:
             return None
         return gaussian_round_profile(
             radius=self.radius,
             population=self.population,
             cohort=self.cohort,
-            sampling=sampling,
+            # before a server an epoch is one batch
+            sampling=Sampling.FULL if self.sampling is Sampling.EPOCH else self.sampling,
             sees_cohort=self.sees_cohort,
         )

@@ -25,10 +25,7 @@ from shuffle_plugins.core import Ranged, checks, one_of, whole_number
 
 _SeenBy = Annotated[Adversary, lambda _, value: round_adversary(value)]
 _KINDS: dict[str, type[Round]] = {}
-_LOST_MASS = 1e-6  # what roundoff may take from a law, generously: parts that were forgotten are looked for
-_CACHED = (
-    8192  # distributions kept: histories of some thousand distinct rounds are asked about again and again
-)
+_cached = lru_cache(maxsize=8192)  # histories of some thousand distinct rounds are asked about time and again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +42,6 @@ class Round(Ranged, CohortDraw, ABC):
         cohort: k, how many clients take part. Under full participation it equals ``population``. Under
             ``SINGLE_PASS`` it is the size of the smallest batch, and one accountant step then stands for a
             whole pass.
-        sampling: how the cohort is chosen.
-        adversary: against whom the round is measured. A server that sees who took part gains what sampling
-            hides.
     """
 
     population: Annotated[int, whole_number(at_most=MAX_POPULATION)]
@@ -88,22 +82,19 @@ class Round(Ranged, CohortDraw, ABC):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sampling not in self.SAMPLINGS:
-            raise ValueError(self._refusal())
+            if self.sampling is Sampling.EPOCH:
+                raise ValueError(
+                    "epoch sampling is not accounted for this round: its batches release noisy sums, and no "
+                    "bound is known on how such batches hide one another in a shuffled epoch; draw k of n "
+                    "(sampling='without-replacement'), or let clients send reports that are private alone"
+                )
+            raise ValueError(
+                f"the noise of a {type(self).__name__} is that of a cohort of known size, so {self.sampling} "
+                "sampling is not accounted; draw k of n, or let everybody take part"
+            )
         self._check_cohort()
         if self.sampling is Sampling.FULL and self.cohort != self.population:
             raise ValueError("full participation needs cohort == population")
-
-    def _refusal(self) -> str:
-        if self.sampling is Sampling.EPOCH:
-            return (
-                "epoch sampling is not accounted for this round: its batches release noisy sums, and no "
-                "bound is known on how such batches hide one another in a shuffled epoch; draw k of n "
-                "(sampling='without-replacement'), or let clients send reports that are private one by one"
-            )
-        return (
-            f"the noise of a {type(self).__name__} is that of a cohort of known size, so {self.sampling} "
-            "sampling is not accounted; draw k of n, or let everybody take part"
-        )
 
     def _check_cohort(self) -> None:
         checks.whole("cohort", self.cohort, at_most=self.population)
@@ -162,10 +153,7 @@ class Round(Ranged, CohortDraw, ABC):
         )
 
     def opened(self) -> Round:
-        """This round as one sees it who knows whose data are in it; itself where nobody's coin hides that.
-
-        Rounds with secret participation override it. Sampling of the cohort is left as it is.
-        """
+        """This round to one who knows whose data are in it; itself where no secret coins hide that."""
         return self
 
     # -- what a single report guarantees ------------------------------------------------------------------
@@ -190,10 +178,7 @@ class Round(Ranged, CohortDraw, ABC):
 
     @property
     def own_delta(self) -> float:
-        """The round without amplification is (:attr:`local_epsilon`, this)-DP.
-
-        It is :attr:`local_delta` plus any tail that was cut off the mechanism's blanket.
-        """
+        """δ0 and any tail that was cut off the blanket: unamplified, a round is (ε0, this)-DP."""
         return self.local_delta
 
     @property
@@ -215,10 +200,9 @@ class Round(Ranged, CohortDraw, ABC):
         return 0.0
 
     def replacement_ratio(self, log_tail: float) -> float:
-        """η such that the round and its stand-in are within e^η of each other.
+        """η such that each outcome's probability is at most e^η times that under the stand-in, and reversely.
 
-        Every outcome's probability under one is at most e^η times that under the other, except for outcomes
-        that have at most probability exp(``log_tail``) together. Infinite if no such η is known.
+        Except for outcomes of probability exp(``log_tail``) together. Infinite if no such η is known.
         """
         return math.inf
 
@@ -228,15 +212,11 @@ class Round(Ranged, CohortDraw, ABC):
     def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
         """The privacy loss distribution of a pair that dominates the round, from above.
 
-        Raises:
-            ArithmeticError: if losses leave floating-point range.
+        ArithmeticError if losses leave floating-point range.
         """
 
     def upper_losses_from_below(self, resolution: Resolution) -> PrivacyLossDistribution | None:
-        """A lower bound on the same distribution; None if there is no such bound.
-
-        How far it is from :meth:`upper_losses` shows the numerical error.
-        """
+        """A lower bound on the same distribution, which shows the numerical error; None if there is none."""
         return None
 
     @property
@@ -246,10 +226,7 @@ class Round(Ranged, CohortDraw, ABC):
 
     @property
     def takes_long(self) -> bool:
-        """Whether the losses of one such round may take a tenth of a second.
-
-        Where rounds of many sizes are composed at once, few sizes then stand for all.
-        """
+        """Whether its losses may take a tenth of a second: few sizes then stand for many in one history."""
         return False
 
     @property
@@ -260,8 +237,7 @@ class Round(Ranged, CohortDraw, ABC):
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
         """The privacy loss distribution of one of the :attr:`lower_families`, from below.
 
-        Raises:
-            ArithmeticError: if no outcome is within floating-point range.
+        ArithmeticError if no outcome is within floating-point range.
         """
         raise ValueError(f"a {type(self).__name__} has no instance {family!r}")
 
@@ -283,11 +259,8 @@ class Round(Ranged, CohortDraw, ABC):
     def from_state(cls, state: tuple[Any, ...]) -> Self:
         """Rebuild a round from :meth:`state`.
 
-        ``Round.from_state`` reads every kind; called on a subclass it accepts that subclass alone.
-
-        Raises:
-            ValueError: if the tuple is not one that :meth:`state` writes, or the module that defines its kind
-                is not imported.
+        ``Round.from_state`` reads every kind whose module is imported, a subclass its own alone. ValueError
+        if the tuple is not one that :meth:`state` writes.
         """
         if not isinstance(state, (tuple, list)) or not state or not isinstance(state[0], str):
             raise ValueError(f"not the state of a {cls.__name__}: {state!r}")
@@ -310,6 +283,23 @@ class Round(Ranged, CohortDraw, ABC):
         return saved
 
 
+@dataclass(frozen=True, kw_only=True)
+class OneInstanceRound(Round):
+    """A round with one known instance, whose losses are made for each direction by itself."""
+
+    @override
+    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+        return self._instance(resolution, exchanged=False)
+
+    @override
+    def reversed_lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+        return self._instance(resolution, exchanged=True)
+
+    @abstractmethod
+    def _instance(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
+        """The losses of a dataset and its neighbour, or of the neighbour and it."""
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, StrEnum):
         return value.value
@@ -321,14 +311,9 @@ def _plain(value: Any) -> Any:
 # -- the same answers, computed once for equal rounds -------------------------------------------------------
 
 
-@lru_cache(maxsize=_CACHED)
+@_cached
 def check_recordable(each: Round) -> None:
-    """Check what every accountant relies on: a third party's round may have answers that are none.
-
-    Raises:
-        ValueError: if its fields are unchecked, its saved state would be read as another round, or a number
-            that it gives is out of range.
-    """
+    """Check what every accountant relies on: a third party's round may have answers that are none."""
     name = type(each).__qualname__
     if not isinstance(each.sampling, Sampling) or not isinstance(each.adversary, Adversary):
         raise ValueError(f"the fields of a {name} are unchecked: call super().__post_init__()")
@@ -354,18 +339,14 @@ def check_recordable(each: Round) -> None:
         raise ValueError(f"a {name} is out of range: {', '.join(wrong)}")
 
 
-@lru_cache(maxsize=_CACHED)
+@_cached
 def upper_losses(each: Round, resolution: Resolution) -> PrivacyLossDistribution:
-    """:meth:`Round.upper_losses`, computed once for equal rounds.
-
-    Raises:
-        ValueError: if it bounds from below, has masses that are none, or lacks a part of its mass.
-    """
+    """:meth:`Round.upper_losses`, computed once for equal rounds; of a whole law that bounds from above."""
     found, name = each.upper_losses(resolution), type(each).__qualname__
     if found.kind != "upper":
         raise ValueError(f"upper_losses of a {name} bound from {found.kind!r}: make them with kind='upper'")
     mass = float(found.p.sum()) + found.missing
-    if not (found.missing >= 0 and mass >= 1 - _LOST_MASS):
+    if not (found.missing >= 0 and mass >= 1 - 1e-6):  # a part that was forgotten is more than roundoff
         raise ValueError(
             f"upper_losses of a {name} have P mass {float(found.p.sum())!r} and missing={found.missing!r}: "
             "together they must be one; what is left out is charged to δ and belongs to missing"
@@ -373,25 +354,25 @@ def upper_losses(each: Round, resolution: Resolution) -> PrivacyLossDistribution
     return found
 
 
-@lru_cache(maxsize=_CACHED)
+@_cached
 def resolves_alone(each: Round) -> bool:
     """:attr:`Round.resolves_alone`, computed once for equal rounds."""
     return each.resolves_alone
 
 
-@lru_cache(maxsize=_CACHED)
+@_cached
 def lower_families(each: Round) -> tuple[str, ...]:
     """:attr:`Round.lower_families`, computed once for equal rounds."""
     return each.lower_families
 
 
-@lru_cache(maxsize=_CACHED)
+@_cached
 def lower_losses(each: Round, family: str, resolution: Resolution) -> PrivacyLossDistribution:
     """:meth:`Round.lower_losses`, computed once for equal rounds."""
     return each.lower_losses(family, resolution)
 
 
-@lru_cache(maxsize=_CACHED)
+@_cached
 def reversed_lower_losses(each: Round, family: str, resolution: Resolution) -> PrivacyLossDistribution:
     """:meth:`Round.reversed_lower_losses`, computed once for equal rounds."""
     return each.reversed_lower_losses(family, resolution)

@@ -30,21 +30,13 @@ from shuffle_plugins.accounting.rounds.round import Round
 from shuffle_plugins.accounting.terms import Adversary, Sampling
 from shuffle_plugins.core import Flag, LocalEpsilon, in_range, one_of
 
-_PAIR_NAMES = {
-    Form.CORNERS: "blanket pair",
-    Form.CLONES: "clones pair",
-    Form.BIT: "blanket pair",
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class ShuffleRound(Round):
     """A round in which each client sends one randomised report, and the reports are shuffled.
 
     Attributes:
-        local_epsilon: ε0 of every client's report in nats, in [1e-9, 500], spent once per participating
-            client and round.
-        population, sampling, adversary: as of :class:`Round`.
+        local_epsilon: ε0 of every client's report in nats, spent once per participating client and round.
         cohort: k, the number of reports shuffled together. Under Poisson sampling it is the expected number,
             γ·n, and need not be whole. Under full participation it equals ``population``. Under a single pass
             it is the size of the smallest batch, and one step of the accountant is one whole pass. Under
@@ -77,6 +69,7 @@ class ShuffleRound(Round):
     KIND: ClassVar[str] = "shuffle"
     SAMPLINGS: ClassVar[tuple[Sampling, ...]] = tuple(Sampling)
     SELF_SAMPLED: ClassVar[bool] = True
+    seen = "the reports without senders and in random order (their sum shows less)"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -137,8 +130,7 @@ class ShuffleRound(Round):
     def pair_name(self) -> str:
         if self.channel_fixed and mixed(self.effective_blanket, self, mechanism=self.mechanism):
             return "crowd pair"
-        form, fixed = self.effective_blanket.form, self.channel_fixed and not self.spans_batches
-        return _PAIR_NAMES[form if fixed or form is Form.CLONES else Form.CORNERS]
+        return "clones pair" if self.effective_blanket.form is Form.CLONES else "blanket pair"
 
     @property
     @override
@@ -149,9 +141,9 @@ class ShuffleRound(Round):
 
     @property
     def replacement_distance(self) -> float:
-        """How far, in total variation, a round is from one of pure ε0 randomizers; 0 without ``local_delta``.
+        """From a round of pure ε0 randomizers: (1 + e^-ε0/2)·δ0 for every client that reports.
 
-        (1 + e^-ε0/2)·δ0 for every client that reports: Feldman, McMillan, Talwar 2021, Theorem 3.8.
+        Feldman, McMillan, Talwar 2021, Theorem 3.8; 0 without ``local_delta``.
         """
         if self.sampling in (Sampling.SINGLE_PASS, Sampling.CHECK_IN, Sampling.EPOCH):
             reports = float(self.population)
@@ -166,17 +158,9 @@ class ShuffleRound(Round):
 
         Under Poisson sampling the number of reports is public and independent of the data. Recording it
         charges what the round really cost. Record the rounds of a history all in one way.
-
-        Args:
-            count: reports received, at least one; a round without reports releases nothing and costs nothing.
-
-        Raises:
-            ValueError: if the round is not under Poisson sampling, or the count is out of range.
         """
-        if self.sampling is Sampling.CHECK_IN:
-            raise ValueError("a check-in pass is charged as a whole, whatever the counts of its rounds")
-        if self.sampling is Sampling.EPOCH:
-            raise ValueError("an epoch is charged as a whole, whatever the sizes of its batches")
+        if self.sampling in (Sampling.CHECK_IN, Sampling.EPOCH):
+            raise ValueError(f"{self.sampling} sampling is charged as a whole, whatever its counts")
         if self.sampling is not Sampling.POISSON:
             raise ValueError(f"the cohort of a round under {self.sampling} sampling is known beforehand")
         if type(count) is not int or not 1 <= count <= self.population:
@@ -190,11 +174,6 @@ class ShuffleRound(Round):
     @override
     def description(self) -> str:
         return f"{self.mechanism} with local_epsilon={self.local_epsilon:.6g}"
-
-    @property
-    @override
-    def seen(self) -> str:
-        return "the reports without senders and in random order (their sum shows less)"
 
     # -- losses -------------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from shuffle_plugins.accounting.pairs.noise import (
     participation_losses,
     score_cover,
 )
-from shuffle_plugins.accounting.rounds.round import Round
+from shuffle_plugins.accounting.rounds.round import OneInstanceRound, Round
 from shuffle_plugins.accounting.terms import Sampling
 from shuffle_plugins.core import (
     Chance,
@@ -48,10 +48,7 @@ from shuffle_plugins.core import (
 )
 
 _MOST_LISTED_LOSSES = 1 << 11
-_MOST_LISTED = 1 << 24  # outcomes of an instance
 _ROUNDOFF = 1e-12
-_WRAPPED = 1e-11  # more than sums mod q can move: their range leaves out noise of probability 2**-40
-_MOST_PARTS = 512  # that the coins of one coordinate are drawn in, where they are drawn for everybody at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +67,7 @@ class _CoveredSum(Round):
     participation: Chance | None = None
 
     SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (*Round.SAMPLINGS, Sampling.SINGLE_PASS)
+    pair_name = "covering Gaussian"
 
     @property
     @abstractmethod
@@ -80,11 +78,6 @@ class _CoveredSum(Round):
     def _relative_norm(self) -> float:
         """A bound on ‖x‖₂ over the sensitivity."""
         return 1.0
-
-    @property
-    @override
-    def pair_name(self) -> str:
-        return "covering Gaussian"
 
     @override
     def opened(self) -> Round:
@@ -112,7 +105,6 @@ class SumRound(_CoveredSum):
     the Gaussian that covers the binomial (``gaussian_cover``).
 
     Attributes:
-        dim, participation: number of coordinates, and probability of adding one's vector by a secret coin.
         sensitivity: bound on ‖x − x'‖₂ over the vectors a client may send, in steps of the lattice.
         attained: a distance of two such vectors that differ in one coordinate only, a whole number of steps,
             at most ``sensitivity``: it makes the lower bound. 0 if none is known. If ``norm`` is half the
@@ -137,6 +129,7 @@ class SumRound(_CoveredSum):
 
     KIND: ClassVar[str] = "sum"
     CHARGED_BY_RATIO: ClassVar[bool] = True
+    seen = "the sum of all vectors and coins, and nothing of what single clients add to it"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -176,11 +169,6 @@ class SumRound(_CoveredSum):
 
     @property
     @override
-    def seen(self) -> str:
-        return "the sum of all vectors and coins, and nothing of what single clients add to it"
-
-    @property
-    @override
     def replacement_distance(self) -> float:
         return min(1.0, self.dim * (self.cover().distance + self.coin_distance))
 
@@ -188,8 +176,8 @@ class SumRound(_CoveredSum):
     def replacement_ratio(self, log_tail: float) -> float:
         ratio = self.coin_ratio if self.coin_distance else 0.0
         each = log_tail - math.log(2 * self.dim)  # half for the coins, half for their cover
-        # Two tails of each client's coins (Hoeffding), or of each of the parts that many are drawn in.
-        drawn_tail = math.log(2 * self.cohort * _MOST_PARTS) - DRAWN_REACH**2 / 2
+        # Two tails of each client's coins (Hoeffding), or of each of the 512 parts that many are drawn in.
+        drawn_tail = math.log(2 * self.cohort * 512) - DRAWN_REACH**2 / 2
         if ratio is None or (self.coin_distance and each < drawn_tail):
             return math.inf
         return self.dim * (log_ratio(self.trials, log_tail=each) + ratio)
@@ -214,7 +202,7 @@ class SumRound(_CoveredSum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoissonBinomialRound(_CoveredSum):
+class PoissonBinomialRound(_CoveredSum, OneInstanceRound):
     """A round of the Poisson binomial mechanism (Chen, Özgür, Kairouz 2022), in an ℓ2 ball.
 
     For each coordinate j a client with value v_j in [−1, 1] adds ``bits`` bits, each a one with probability
@@ -223,13 +211,11 @@ class PoissonBinomialRound(_CoveredSum):
     norm of what v does: a client cannot be extreme in all coordinates at once.
 
     Attributes:
-        dim: coordinates.
         bits: of one client in one coordinate.
         flip: q, the least probability of a one, in (0, ½).
         distance: bound on ‖v − v'‖₂ over two clients' values.
         honest: clients of the cohort counted on to follow the protocol; all of them if None.
-        participation: probability with which each of the cohort, by a secret coin of its own, sends bits of
-            its values; the others' are of v = 0. None if all send their own.
+        participation: as of :class:`SumRound`; the others' bits are of v = 0.
         attained: values of a v such that v, −v and 0 may all be sent, as (abs(v_j), how many coordinates),
             rounded down, coordinates of value 0 left out: it makes the lower bound. None if none is known.
     """
@@ -242,6 +228,7 @@ class PoissonBinomialRound(_CoveredSum):
 
     KIND: ClassVar[str] = "poisson-binomial"
     SOURCE: ClassVar[str] = "shuffle_plugins, docs/proofs/counts.md"
+    seen = "the number of ones in each coordinate, over all clients, and nobody's own bits"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -281,11 +268,6 @@ class PoissonBinomialRound(_CoveredSum):
 
     @property
     @override
-    def seen(self) -> str:
-        return "the number of ones in each coordinate, over all clients, and nobody's own bits"
-
-    @property
-    @override
     def replacement_distance(self) -> float:
         return min(1.0, self.dim * self.cover().distance)
 
@@ -296,19 +278,12 @@ class PoissonBinomialRound(_CoveredSum):
         return ("opposite vectors instance",) if known else ()
 
     @override
-    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+    def _instance(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
         """A client that holds v or −v while everybody else holds −v.
 
         With secret participation it holds v or 0, and everybody else 0: then who does not take part sends
         what the others do.
         """
-        return self._opposite_vectors(resolution, exchanged=False)
-
-    @override
-    def reversed_lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        return self._opposite_vectors(resolution, exchanged=True)
-
-    def _opposite_vectors(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
         pairs = self.attained or ()
         half = (1 - 2 * self.flip) / 2
         laws = [
@@ -342,14 +317,14 @@ class PoissonBinomialRound(_CoveredSum):
         return saved | {"attained": attained if attained is None else tuple(map(tuple, attained))}
 
 
-def laplace_profile(*, rate: float, shift: int) -> tuple[Floats, Floats]:
+def _laplace_profile(*, rate: float, shift: int) -> tuple[Floats, Floats]:
     """Losses from 0 up, and δ there rounded up: of the discrete Laplace against itself ``shift`` steps away.
 
     Of two sums g steps apart the log-likelihood ratio at k is a·(|k − g| − |k|), a the noise's rate. At the
     losses a·(g − 2j) that occur the profile is P(k ≤ j) − e^{a(g−2j)}·P(k ≤ j − g) = 1 − e^{−aj}; between
     them it is linear in E = e^ε. Sums that are closer cost less at every ε, as the noise is log-concave.
 
-    Where more than 2,048 losses occur, that many of them: between points of a profile its chord is above it.
+    Of many losses 2,048 are listed: between points of a profile its chord is above it.
     """
     places = shift // 2 + 1
     j = np.unique(np.linspace(0, places - 1, min(places, _MOST_LISTED_LOSSES)).astype(np.int64))[::-1]
@@ -361,47 +336,6 @@ def laplace_profile(*, rate: float, shift: int) -> tuple[Floats, Floats]:
         kept = slice(0 if places <= _MOST_LISTED_LOSSES else 1, None)
         losses, values = np.append(0.0, losses[kept]), np.append(centre, values[kept])
     return losses * (1 + _ROUNDOFF), values * (1 + _ROUNDOFF)
-
-
-def laplace_losses(
-    *, rate: float, shift: int, sampling_rate: float, resolution: Resolution
-) -> PrivacyLossDistribution:
-    """From above, the privacy loss distribution of the discrete Laplace on a sample of fixed size.
-
-    Args:
-        rate: how fast the noise falls, in nats per step.
-        shift: how many steps two sums can be apart.
-        sampling_rate: γ in (0, 1].
-        resolution: how finely losses are resolved on their grid.
-    """
-    losses, deltas = laplace_profile(rate=rate, shift=shift)
-    return profile_losses(losses, deltas, resolution=resolution, sampling_rate=sampling_rate)
-
-
-def has_laplace_instance(*, shift: int) -> bool:
-    """Whether :func:`laplace_instance_losses` can list the outcomes."""
-    return 0 < shift <= _MOST_LISTED
-
-
-def laplace_instance_losses(
-    *, rate: float, shift: int, sampling_rate: float, resolution: Resolution
-) -> PrivacyLossDistribution:
-    """From below: everybody else holds x', and the client x or x', ``shift`` steps apart.
-
-    P is the law of the sum when the client holds x and takes part with probability γ. Arguments as of
-    :func:`laplace_losses`, ``shift`` at least 1.
-    """
-    fall = -rate
-    outside = 1 / (1 + math.exp(fall))
-    inside = -math.expm1(fall) * outside * np.exp(fall * np.arange(1, shift))
-    moved = np.concatenate([[outside], inside, [outside * math.exp(fall * shift)]]) * (1 - _WRAPPED)
-    q = moved[::-1]
-    p = (1 - sampling_rate) * q + sampling_rate * moved
-    return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
-
-
-_LARGEST_EPSILON = 500.0  # as of a local randomizer: above it e^ε0 leaves a float no room
-_INSTANCE = "discrete Laplace instance"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -426,20 +360,17 @@ class LaplaceRound(Round):
     distance: Fraction = 0.0
 
     KIND: ClassVar[str] = "laplace"
+    pair_name = "discrete Laplace"
+    seen = "the sum with its noise, and nothing of what single clients add to it"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.whole("attained", self.attained, at_least=0, at_most=self.sensitivity)
 
     @property
-    def rate(self) -> float:
+    def _rate(self) -> float:
         """How fast the noise falls, in nats per step."""
         return self.noise_epsilon / self.sensitivity
-
-    @property
-    @override
-    def pair_name(self) -> str:
-        return "discrete Laplace"
 
     @property
     @override
@@ -448,33 +379,29 @@ class LaplaceRound(Round):
 
     @property
     @override
-    def seen(self) -> str:
-        return "the sum with its noise, and nothing of what single clients add to it"
-
-    @property
-    @override
     def replacement_distance(self) -> float:
         return self.distance
 
     @override
     def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
-        return laplace_losses(
-            rate=self.rate,
-            shift=self.sensitivity,
-            sampling_rate=self.sampling_rate,
-            resolution=resolution,
-        )
+        losses, deltas = _laplace_profile(rate=self._rate, shift=self.sensitivity)
+        return profile_losses(losses, deltas, resolution=resolution, sampling_rate=self.sampling_rate)
 
     @property
     @override
     def lower_families(self) -> tuple[str, ...]:
-        return ("discrete Laplace instance",) if has_laplace_instance(shift=self.attained) else ()
+        return ("discrete Laplace instance",) if 0 < self.attained <= 1 << 24 else ()  # what can be listed
 
     @override
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        return laplace_instance_losses(
-            rate=self.rate,
-            shift=self.attained,
-            sampling_rate=self.sampling_rate,
-            resolution=resolution,
-        )
+        """Everybody else holds x', and the client x (P, if it takes part) or x', ``attained`` apart."""
+        fall, rate = -self._rate, self.sampling_rate
+        outside = 1 / (1 + math.exp(fall))
+        inside = -math.expm1(fall) * outside * np.exp(fall * np.arange(1, self.attained))
+        moved = np.concatenate([[outside], inside, [outside * math.exp(fall * self.attained)]])
+        moved *= (
+            1 - 1e-11
+        )  # more than sums mod q can move: their range leaves out noise of probability 2**-40
+        q = moved[::-1]
+        p = (1 - rate) * q + rate * moved
+        return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)

@@ -678,7 +678,7 @@ def test_a_window_reads_its_masses_exactly_and_charges_what_it_lacks(kind: Bound
     sign = 1 if kind == "upper" else -1
     p = mass * np.exp(log_scale - tilt * (loss - centre))
     for errors in ({"noise": 0.0, "wrapped": 0.0, "farthest": 0.7}, lacks):
-        window = pld.Window(loss, mass, tilt, centre, log_scale, **errors, cell=cell, sign=sign)
+        window = pld.Window(loss, mass, tilt, centre, log_scale, **errors, sign=sign)
         epsilons = np.concatenate([loss[13:], loss[13:-1] + 0.3 * cell, [loss[-1] + 0.01]])
         found = window.deltas(epsilons)
         for epsilon, value in zip(epsilons.tolist(), found.tolist(), strict=True):
@@ -728,7 +728,7 @@ def test_the_noise_of_a_transform_is_what_the_proof_says() -> None:
 @pytest.mark.parametrize("steps", [2, 5, 40])
 def test_what_lies_outside_of_a_window_is_bounded(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """Of windows so narrow that much does: its tilted mass, summed exactly, is no more than is charged."""
-    monkeypatch.setattr(pld, "_MOST_PRODUCTS", 1)
+    monkeypatch.setattr(pld, "_product", lambda *_: None)
     law = two_outcomes("upper")
     for width in (0.5, 1.0, 2.0):
         monkeypatch.setattr(pld, "_SIGMAS", width)
@@ -767,11 +767,11 @@ def test_a_law_of_which_one_loss_is_left_has_no_answer(steps: int) -> None:
 @pytest.mark.parametrize("kind", ["upper", "lower"])
 def test_many_deltas_of_one_law_are_those_of_each_by_itself(kind: BoundKind) -> None:
     pair = ShuffleRound(local_epsilon=2.0, population=90, cohort=90).dominating_pair()
-    composed = LossComposition([pair_losses(pair, kind=kind)], [1])
-    epsilons = np.concatenate([np.linspace(0.0, 1.5, 40), composed._single.loss[-4:], [2.5]])
+    law, sign = pair_losses(pair, kind=kind), 1 if kind == "upper" else -1
+    composed = LossComposition([law], [1])
+    epsilons = np.concatenate([np.linspace(0.0, 1.5, 40), law.loss[-4:], [2.5]])
     epsilons.sort()
     one_by_one = composed.deltas(epsilons)
-    law, sign = composed._single, 1 if kind == "upper" else -1
     for epsilon, found in zip((epsilons - sign * law.loss_error).tolist(), one_by_one.tolist(), strict=True):
         above = law.loss > max(epsilon, 0.0)
         exact = math.fsum(-law.p[above] * np.expm1(max(epsilon, 0.0) - law.loss[above]))

@@ -209,5 +209,5 @@ def test_lemma_2_refuses_a_short_curve_and_a_bad_rate() -> None:
         divergences.subsample_ternary_chi(orders=[5], log_chi=[0.0], sampling_rate=0.5)
     with pytest.raises(ValueError, match="sampling_rate"):
         divergences.subsample_ternary_chi(orders=[2], log_chi=[0.0], sampling_rate=0.0)
-    with pytest.raises(ValueError, match="at least 2|from 2 on"):
+    with pytest.raises(ValueError, match="at least 2"):
         divergences.log_ternary_chi(orders=[1.5], local_epsilon=1.0, cohort=5)

@@ -208,7 +208,7 @@ def test_with_few_flips_on_a_sample_the_ends_are_near(
 @pytest.mark.parametrize("encoding", list(BitEncoding))
 def test_no_crowd_on_a_sample_costs_more(encoding: BitEncoding, held: int) -> None:
     """A crowd of which ``held`` have a further bit and all others the one that client 1 changes to."""
-    bit, gamma, others = encoding.response(4.8), 1 / 6, 999
+    bit, gamma, others = getattr(BitResponse, encoding)(4.8), 1 / 6, 999
 
     def law(ones: int) -> tuple[np.ndarray, np.ndarray]:
         crowd = np.convolve(
