@@ -29,7 +29,7 @@ from shuffle_plugins.accounting import (
     pair_epsilon_interval,
 )
 from shuffle_plugins.accounting import calibrate as calibrations
-from shuffle_plugins.accounting.accountant import _digest, _Instances
+from shuffle_plugins.accounting.accountant import _digest
 from shuffle_plugins.accounting.composition.pld import LossComposition, Spectrum
 from shuffle_plugins.accounting.losses.distribution import FINE
 from shuffle_plugins.accounting.published.catalogue import published_bound
@@ -470,13 +470,6 @@ def test_a_search_finds_the_largest_number_that_fits(limit: int) -> None:
 def test_an_epochs_cost_says_nothing_about_its_batches() -> None:
     with pytest.raises(ValueError, match="the same at every batch size"):
         calibrate_cohort(**TARGET, population=100, local_epsilon=1.0, num_steps=1, sampling="epoch")
-
-
-def test_a_replaced_history_has_the_instances_of_its_own_rounds() -> None:
-    bits = dataclasses.replace(ROUND, mechanism="binary-rr", blanket=Blanket.bit(1.0))
-    kept = _Instances()
-    for history in ([ROUND], [ROUND, bits], [bits], [bits, bits], [ROUND, ROUND]):
-        assert kept._leading_names(history) == _Instances()._leading_names(history)
 
 
 def test_bounds_that_cross_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

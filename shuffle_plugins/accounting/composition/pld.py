@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -502,6 +503,16 @@ class LossComposition:
         return below if apart > 4 * math.sqrt(self._cumulant(below).variance) else above
 
     def _window(self, tilt: float) -> Window:
+        """The window at this tilt or, if it had too many points, at the next rung whose window has not.
+
+        Losses that are rarely far larger than all others widen the law at once where a tilt reaches them.
+        """
+        for rungs in range(_RUNGS):
+            with suppress(ArithmeticError):
+                return self._window_at(tilt * 2.0 ** (-rungs / _RUNGS))
+        return self._window_at(0.0)
+
+    def _window_at(self, tilt: float) -> Window:
         if tilt in self._windows:
             return self._windows[tilt]
         cumulant, centre, variance = self._cumulant(tilt)

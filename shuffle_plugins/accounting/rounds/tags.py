@@ -28,11 +28,11 @@ from shuffle_plugins.accounting.pairs.reports import Blanket, product_atoms
 from shuffle_plugins.accounting.rounds.round import (
     OneInstanceRound,
     Round,
+    ShuffleRound,
     lower_families,
     lower_losses,
     upper_losses,
 )
-from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import Sampling
 from shuffle_plugins.core import (
     Chance,

@@ -31,7 +31,7 @@ from shuffle_plugins.accounting import (
 from shuffle_plugins.accounting import accountant as accountants
 from shuffle_plugins.accounting.accountant import _digest
 from shuffle_plugins.accounting.federated import accountant as federated_accountants
-from shuffle_plugins.accounting.federated.cohorts import Cohort, ParticipationCounts
+from shuffle_plugins.accounting.federated.rounds import Cohort, ParticipationCounts
 from shuffle_plugins.mechanisms import registry
 
 VIOLATION = 1e-12
