@@ -114,6 +114,8 @@ class ShuffleAccountant:
             self._steps.append(num_steps)
         if self._epsilons or self._answers:
             self._epsilons, self._answers = {}, {}
+        if self._allowance is not None and self._allowance[0][:2] != (len(rounds) - 1, rounds[-1]):
+            self._allowance = None
 
     def _check_joins(self, shuffle_round: Round) -> None:
         if not isinstance(shuffle_round, Round):
@@ -231,7 +233,7 @@ class ShuffleAccountant:
         self._check_joins(shuffle_round)
         goes_on = bool(self._rounds) and self._rounds[-1] == shuffle_round
         taken = self._steps[-1] if goes_on else 0
-        question = (len(self._rounds) - goes_on, target_epsilon, delta, shuffle_round)
+        question = (len(self._rounds) - goes_on, shuffle_round, target_epsilon, delta)
         if self._allowance is not None:
             known, most = self._allowance
             if known == question and taken + num_steps <= most:
