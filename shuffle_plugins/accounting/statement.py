@@ -9,7 +9,7 @@ import math
 import platform
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -293,6 +293,7 @@ class PrivacyStatement:
         checks.delta(delta)
         unit = checks.choice(Unit, "unit", unit)
         federated = isinstance(accountant, FederatedAccountant)
+        spread = accountant.client_spread(delta) if isinstance(accountant, FederatedAccountant) else None
         entries = list(_entries(accountant))
         if any(each.UNIT is Unit.RECORD for each, _ in entries):
             unit, member = Unit.RECORD, Unit.CLIENT.value
@@ -327,7 +328,7 @@ class PrivacyStatement:
             accesses=(*((_ROUNDS,) if entries else ()), *(accesses or (_REST,)), _TUNING),
             warnings=tuple(filter(None, found)),
             target=target,
-            spread=accountant.client_spread(delta) if federated else None,
+            spread=spread,
             versions=_versions_of(*packages),
         )
 
@@ -466,6 +467,7 @@ def _guarantees(accountant: ShuffleAccountant | FederatedAccountant, delta: floa
     if not accountant.history:
         yield Guarantee.of_nothing(delta=delta)
         return
+    asked: dict[Adversary, Callable[[float], EpsilonInterval]]
     if isinstance(accountant, FederatedAccountant):
         most = f"in {accountant.worst_client_rounds} of {accountant.num_rounds} rounds"
         whose = {

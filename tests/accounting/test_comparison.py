@@ -74,24 +74,6 @@ def test_bounds_of_a_comparison_are_each_listed_once() -> None:
         found.beside(["a guess"])
 
 
-def test_one_full_round_is_known_as_well_from_the_binary_pair() -> None:
-    """The published pair is this package's own there; they differ by the numerics alone."""
-    found = compare(
-        shuffle_round=ShuffleRound(
-            local_epsilon=1.0,
-            population=5_000,
-            cohort=5_000,
-            mechanism="any",
-            blanket=Blanket.generic(1.0),
-            channel_fixed=True,
-        ),
-        num_steps=1,
-        delta=1e-6,
-    )
-    epsilons = {bound.name: bound.epsilon for bound in found.bounds}
-    assert epsilons["stronger clones, numerical"] == pytest.approx(found.interval.upper, rel=1e-3)
-
-
 @first_fast(
     ("sampling", "adversary", "population"),
     [

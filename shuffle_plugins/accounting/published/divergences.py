@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
 
 from shuffle_plugins.accounting.numerics.binomial import log_probability, log_sum
@@ -451,6 +451,6 @@ def _check(
     return alpha
 
 
-def _check_whole(orders: ArrayLike, local_epsilon: float, cohort: int) -> Vector:
+def _check_whole(orders: ArrayLike, local_epsilon: float, cohort: int) -> NDArray[np.int64]:
     _check(orders, local_epsilon, cohort)
     return whole_orders(orders, theorems="the theorems of sampled and shuffled reports")

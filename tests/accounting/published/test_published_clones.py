@@ -11,7 +11,6 @@ from shuffle_plugins.accounting.pairs.clones import binary_pair
 from shuffle_plugins.accounting.published import shuffles
 from shuffle_plugins.accounting.published.catalogue import (
     amplify_by_sampling,
-    published_bound,
     strong_composition,
 )
 
@@ -48,16 +47,6 @@ def test_closed_form_is_refused_outside_its_regime() -> None:
         shuffles.clone_bound(local_epsilon=edge * (1 + 1e-9), cohort=1_000, delta=1e-6)
     with pytest.raises(ValueError, match=r"Theorem 3\.1 needs"):
         shuffles.clone_bound(local_epsilon=0.1, cohort=10, delta=1e-6)
-
-
-def test_composed_epsilon_grows_with_the_rounds_and_stays_below_pure_composition() -> None:
-    question = {"local_epsilon": 1.5, "population": 60_000, "cohort": 10_000, "delta": 1e-5}
-    values = [
-        published_bound("clones, closed form").epsilon(**question, num_steps=rounds)
-        for rounds in (1, 10, 100, 1_200)
-    ]
-    assert values == sorted(values)
-    assert all(value <= 1.5 * rounds for value, rounds in zip(values, (1, 10, 100, 1_200), strict=True))
 
 
 def exact_homogeneous_composition(epsilon: float, rounds: int, delta: float) -> float:
@@ -163,28 +152,6 @@ def test_corollary_4_2_as_printed() -> None:
     assert value == pytest.approx(math.log(1 + (e - 1) * spread), rel=1e-12)
 
 
-def test_theorem_4_1_gives_back_the_general_bound_with_a_larger_constant() -> None:
-    """The paper: a = tanh(ε0/2), p = e^−ε0/3 costs a factor of at most 3/2 over Theorem 3.1."""
-    e0, n, delta = 1.0, 10**6, 1e-8
-    general = shuffles.clone_bound(local_epsilon=e0, cohort=n, delta=delta)
-    specific = shuffles.specific_randomizer(
-        distance=math.tanh(e0 / 2), shared=math.exp(-e0) / 3, cohort=n, delta=delta
-    )
-    assert 1.2 < math.expm1(specific) / math.expm1(general) < 1.5
-
-
-def test_k_ary_response_falls_with_its_categories() -> None:
-    values = [
-        shuffles.k_ary_response_bound(local_epsilon=2.0, categories=k, cohort=10**6, delta=1e-8)
-        for k in (2, 3, 10, 100)
-    ]
-    assert values == sorted(values, reverse=True)
-    with pytest.raises(ValueError, match=r"Theorem 4\.1 needs"):
-        shuffles.k_ary_response_bound(local_epsilon=2.0, categories=10**4, cohort=10**6, delta=1e-8)
-    with pytest.raises(ValueError, match="categories"):
-        shuffles.k_ary_response_bound(local_epsilon=2.0, categories=1, cohort=10**6, delta=1e-8)
-
-
 @pytest.mark.parametrize(("local_epsilon", "n"), [(0.8, 3), (2.0, 4)])
 def test_theorem_3_8_covers_leaky_channels(local_epsilon: float, n: int) -> None:
     """Randomizers that, beyond ε0, give their record away with probability δ0."""
@@ -274,14 +241,3 @@ def test_binary_response_lower_stays_below_the_binary_pair() -> None:
     for bad in (0.0, 1.0):
         with pytest.raises(ValueError, match="delta"):
             shuffles.binary_response_lower(local_epsilon=1.0, cohort=10, delta=bad)
-
-
-def test_one_round_pays_for_no_composition() -> None:
-    """All of δ goes to the round, none to strong composition."""
-    question = {"local_epsilon": 1.0, "population": 10**5, "cohort": 10**5, "num_steps": 1, "delta": 1e-6}
-    assert published_bound("clones, closed form").epsilon(**question) == shuffles.clone_bound(
-        local_epsilon=1.0, cohort=10**5, delta=1e-6
-    )
-    assert published_bound("clones, numerical").epsilon(**question) == pytest.approx(
-        shuffles.clone_pair(local_epsilon=1.0, cohort=10**5).upper_epsilon(1e-6), rel=1e-9
-    )

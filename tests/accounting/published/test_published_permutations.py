@@ -71,18 +71,6 @@ def test_check_ins_as_printed() -> None:
     assert shuffles.check_in_shuffle_bound(local_epsilon=e0, cohort=n, delta=delta) == pytest.approx(printed)
 
 
-def test_small_local_epsilons_have_the_simple_form_of_the_paper() -> None:
-    """ε ≤ 7·p0·ε0·√(log(1/δ)/m) for ε0 ≤ 1 and δ ≤ 1/100."""
-    for e0 in (0.01, 0.5, 1.0):
-        for m in (1, 10, 10**6):
-            for delta in (0.01, 1e-9):
-                for p0 in (0.1, 1.0):
-                    found = shuffles.check_in_window_bound(
-                        local_epsilon=e0, window=m, participation=p0, delta=delta
-                    )
-                    assert found <= 7 * p0 * e0 * math.sqrt(math.log(1 / delta) / m)
-
-
 def test_shuffling_bounds_lie_above_the_pair_that_dominates() -> None:
     for local_epsilon in (0.01, 0.1, 0.5, 1.0, 3.0):
         for n in (1, 10, 1_000, 10**6, 10**9):

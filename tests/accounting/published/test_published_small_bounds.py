@@ -184,34 +184,7 @@ def test_theorem_4_4_1_asks_a_shuffle_for_no_delta_above_one():
     assert found == pytest.approx(deviation + 3 * step * (math.exp(step) - 1), rel=1e-9)
 
 
-def test_theorem_4_4_1_refuses_few_reports():
-    with pytest.raises(ValueError, match="needs more reports a round: 100 are expected"):
-        thesis.self_sampling_bound(
-            local_epsilon=1.0, population=1000, participation=0.1, num_steps=10, delta=1e-6
-        )
-
-
 # -- orders and Table 3.1 -----------------------------------------------------------------------------------
-
-
-def test_orders_of_errors():
-    local = {"dim": 100, "cohort": 10_000}
-    assert thesis.local_error_order(local_epsilon=0.5, norm=1, **local) == pytest.approx(0.04)
-    assert thesis.local_error_order(local_epsilon=1e-3, norm=1.5, **local) == 1.0  # never above r²
-    assert thesis.local_error_order(local_epsilon=0.5, norm=2, **local) == pytest.approx(0.04)
-    assert thesis.local_error_order(local_epsilon=4.0, norm=math.inf, radius=3, **local) == pytest.approx(
-        2.25
-    )
-    central = {"epsilon": 1.0, "delta": 1e-6, "dim": 100, "cohort": 10_000}
-    enough = thesis.central_error_order(bits=1000, **central)
-    assert enough == pytest.approx(1e-6 * math.log(1e6))
-    assert thesis.central_error_order(bits=100, **central) == pytest.approx(1e-6 * 10_000 / 400)
-    assert thesis.central_error_order(bits=10, **central) == pytest.approx(1e-6 * 1000)
-    for wrong in ({"norm": 0.5}, {"norm": math.nan}):
-        with pytest.raises(ValueError, match="norm must be at least 1"):
-            thesis.local_error_order(local_epsilon=1.0, **local, **wrong)
-    with pytest.raises(ValueError, match="delta"):
-        thesis.central_error_order(bits=10, **{**central, "delta": 0.01})
 
 
 @pytest.mark.parametrize(("epsilon", "radius"), [(0.5, 3.0), (2.0, 0.7)])

@@ -192,24 +192,6 @@ def test_what_a_client_reveals_to_all_is_the_cap() -> None:
     assert accountant.epsilon(1e-12).upper <= 0.02
 
 
-def test_states_round_trip_in_an_accountant() -> None:
-    recorded = TaggedRound(
-        tags=(Tag(local_epsilon=0.5, count=3, places=True), Tag(local_epsilon=0.2, count=1, places=False)),
-        population=100,
-        cohort=20,
-        honest=15,
-        sampling=Sampling.WITHOUT_REPLACEMENT,
-    )
-    assert TaggedRound.from_state(recorded.state()) == recorded
-    accountant, restored = ShuffleAccountant(), ShuffleAccountant()
-    accountant.step(recorded, num_steps=7)
-    restored.load_state_dict(accountant.state_dict())
-    assert restored.history == ((recorded, 7),)
-    for damaged in (recorded.state()[:-1], ("tags", "full", "model-observer", ((0.5,),), 9, 9, None, False)):
-        with pytest.raises(ValueError, match="not the state"):
-            TaggedRound.from_state(damaged)
-
-
 @pytest.mark.parametrize("method", ["pld", "rdp"])
 @first_fast(("local_epsilon", "count"), [(100.0, 8), (249.0, 3), (400.0, 3), (10.0, 40)], fast=3)
 def test_loud_tags_protect_nobody(method: str, local_epsilon: float, count: int) -> None:
