@@ -14,17 +14,13 @@ from opacus_shuffle.errors import ShufflePrivacyError, warn_caller
 from opacus_shuffle.loaders import rounds_in
 from opacus_shuffle.optimizer import ShuffleMixin
 from opacus_shuffle.sums import SumSetting
-from shuffle_plugins.accounting import (
+from shuffle_plugins.accounting import PrivacyTarget, Round, Sampling, ShuffleRound, largest_within
+from shuffle_plugins.accounting.calibrate import (
     LARGEST_SEARCHED_LOCAL_EPSILON,
     LEAST_SEARCHED_LOCAL_EPSILON,
-    PrivacyTarget,
-    Round,
-    Sampling,
-    ShuffleRound,
-    delta_warning,
-    largest_within,
     normal_guess,
 )
+from shuffle_plugins.accounting.statement import delta_warning
 from shuffle_plugins.core import rounded
 from shuffle_plugins.mechanisms import noise_ratio
 from shuffle_plugins.planning import ExpectedNoise, expected_noise

@@ -20,7 +20,6 @@ from scipy.optimize import brentq
 from typing_extensions import override
 
 from shuffle_plugins.accounting import (
-    LARGEST_SEARCHED_LOCAL_EPSILON,
     NEIGHBOURING_RELATION,
     EpsilonInterval,
     Floats,
@@ -29,6 +28,7 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     calibrate_local_epsilon,
 )
+from shuffle_plugins.accounting.calibrate import LARGEST_SEARCHED_LOCAL_EPSILON
 from shuffle_plugins.accounting.published import shuffles
 from shuffle_plugins.bandits.designs import Indices, Vectors
 from shuffle_plugins.core import Delta, Ranged, checks, in_range, one_of

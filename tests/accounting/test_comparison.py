@@ -8,12 +8,17 @@ from shuffle_plugins.accounting import (
     Adversary,
     Blanket,
     PoissonBinomialRound,
-    PublishedAccountant,
     Sampling,
     ShuffleAccountant,
     ShuffleRound,
 )
-from shuffle_plugins.accounting.comparison import OutOfRange, _fixed_cohort, _published, compare
+from shuffle_plugins.accounting.comparison import (
+    OutOfRange,
+    PublishedAccountant,
+    _fixed_cohort,
+    _published,
+    compare,
+)
 from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS, published_bound
 from shuffle_plugins.accounting.terms import NamedBound
 

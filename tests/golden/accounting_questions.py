@@ -26,10 +26,10 @@ from shuffle_plugins.accounting import (
     calibrate_local_epsilon,
     calibrate_num_steps,
     compare,
-    delta_from_rdp,
     epsilon_from_rdp,
     pair_epsilon_interval,
 )
+from shuffle_plugins.accounting.composition.renyi import delta_from_rdp
 from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS
 from shuffle_plugins.core import clopper_pearson_lower, clopper_pearson_upper, epsilon_lower_bound
 from shuffle_plugins.mechanisms import registry

@@ -21,7 +21,6 @@ from shuffle_plugins.accounting import (
     Blanket,
     FederatedAccountant,
     FederatedRound,
-    RecordedRound,
     Round,
     Sampling,
     ShuffleAccountant,
@@ -31,7 +30,7 @@ from shuffle_plugins.accounting import (
 from shuffle_plugins.accounting import accountant as accountants
 from shuffle_plugins.accounting.accountant import _digest
 from shuffle_plugins.accounting.federated import accountant as federated_accountants
-from shuffle_plugins.accounting.federated.rounds import Cohort, ParticipationCounts
+from shuffle_plugins.accounting.federated.rounds import Cohort, ParticipationCounts, RecordedRound
 from shuffle_plugins.mechanisms import registry
 
 VIOLATION = 1e-12
