@@ -60,25 +60,6 @@ def test_every_published_bound_is_listed_or_says_why_not() -> None:
             assert listed[bound.name].epsilon == bound.epsilon(**question)
 
 
-def test_bounds_of_a_comparison_are_each_listed_once() -> None:
-    shuffle_round = ShuffleRound(
-        local_epsilon=0.5, population=500, cohort=500, sampling="full", channel_fixed=True
-    )
-    found = compare(shuffle_round=shuffle_round, num_steps=1, delta=1e-5, published=())
-    kinds = [bound.kind for bound in found.bounds]
-    assert kinds == sorted(kinds, reverse=True)  # upper ones, then lower ones
-    uppers, lowers = ([b.epsilon for b in found.bounds if b.kind == kind] for kind in ("upper", "lower"))
-    assert uppers == sorted(uppers)
-    assert lowers == sorted(lowers, reverse=True)
-    assert min(len(uppers), len(lowers)) > 1
-    more = found.beside([CLONES, GIRGIS])
-    names = [bound.name for bound in more.bounds] + [each.name for each in more.out_of_range]
-    assert len(names) == len(set(names)) == len(found.bounds) + 2
-    assert more.beside([CLONES]) == more
-    with pytest.raises(ValueError, match="no published bound is called 'a guess'"):
-        found.beside(["a guess"])
-
-
 @first_fast(
     ("sampling", "adversary", "population"),
     [

@@ -322,16 +322,25 @@ def _erlingsson_bound(*, delta: float, **shuffle: Any) -> float:
     return shuffles.erlingsson_bound(delta=min(delta, shuffles.LARGEST_DELTA), **shuffle)
 
 
-_POINTS = "sampling (Ullman), strong composition (KOV 2015)"
-_RENYI = "sampling by Wang et al. 2019, RDP"
 _ERRATUM = (
     "the paper's erratum withdraws it for adaptive randomizers; here Claims 2 and 6 of "
     "docs/proofs/accounting.md carry it"
 )
 _DISCRETE = "stated for randomizers with discrete outputs"
 
-_by_points = partial(PublishedBound, compose=Composition.POINTS)
-_by_renyi = partial(PublishedBound, compose=Composition.RENYI)
+
+def _points(name: str, source: str, bound: Callable[..., float], **about: Any) -> PublishedBound:
+    source = f"{source}, sampling (Ullman), strong composition (KOV 2015)"
+    return PublishedBound(name=name, source=source, bound=bound, compose=Composition.POINTS, **about)
+
+
+def _renyi(name: str, source: str, bound: Callable[..., Vector], **about: Any) -> PublishedBound:
+    source = f"{source}, sampling by {about.pop('by', 'Wang et al. 2019')}, RDP"
+    return PublishedBound(name=name, source=source, bound=bound, compose=Composition.RENYI, **about)
+
+
+_CCS = "Girgis et al. 2021 (CCS), Thm"
+_CLONES, _BINARY = "Feldman et al. 2021", "Feldman et al. 2022, binary pair"
 
 PUBLISHED_BOUNDS: tuple[PublishedBound, ...] = (
     PublishedBound(
@@ -341,97 +350,65 @@ PUBLISHED_BOUNDS: tuple[PublishedBound, ...] = (
         compose=Composition.SAMPLED_RENYI,
         note=_DISCRETE,
     ),
-    _by_renyi(
-        name="shuffle RDP, first bound",
-        source=f"Girgis et al. 2021 (CCS), Thm 5.3.1, {_RENYI}",
-        bound=divergences.first_shuffle_rdp,
-        note=_DISCRETE,
-    ),
-    _by_renyi(
-        name="shuffle RDP, second bound",
-        source=f"Girgis et al. 2021 (CCS), Thm 5.3.2, {_RENYI}",
-        bound=_second_shuffle_rdp,
-        note=_DISCRETE,
-    ),
-    _by_renyi(
-        name="shuffle RDP, Poisson sampling",
-        source="Girgis et al. 2021 (CCS), Thm 5.3.1, sampling by Zhu and Wang 2019, RDP",
-        bound=divergences.first_shuffle_rdp,
+    _renyi("shuffle RDP, first bound", f"{_CCS} 5.3.1", divergences.first_shuffle_rdp, note=_DISCRETE),
+    _renyi("shuffle RDP, second bound", f"{_CCS} 5.3.2", _second_shuffle_rdp, note=_DISCRETE),
+    _renyi(
+        "shuffle RDP, Poisson sampling",
+        f"{_CCS} 5.3.1",
+        divergences.first_shuffle_rdp,
+        by="Zhu and Wang 2019",
         sampling=Sampling.POISSON,
         valid=False,
         note="its sampling theorem is for Poisson cohorts and add/remove neighbours, not for replace-one",
     ),
-    _by_points(
-        name="clones, closed form",
-        source=f"Feldman et al. 2021, Thm 3.1, {_POINTS}",
-        bound=shuffles.clone_bound,
+    _points("clones, closed form", f"{_CLONES}, Thm 3.1", shuffles.clone_bound, adaptive=True),
+    _points(
+        "clones, numerical",
+        f"{_CLONES}, Thm 3.2 and App. F",
+        partial(_pair_epsilon, shuffles.clone_pair),
         adaptive=True,
     ),
-    _by_points(
-        name="clones, numerical",
-        source=f"Feldman et al. 2021, Thm 3.2 and App. F, {_POINTS}",
-        bound=partial(_pair_epsilon, shuffles.clone_pair),
-        adaptive=True,
-    ),
-    _by_renyi(
-        name="clones, RDP",
-        source=f"Feldman et al. 2021, Sec. 6.1, {_RENYI}",
-        bound=partial(_pair_rdp, shuffles.clone_pair),
-        adaptive=True,
-    ),
-    _by_points(
-        name="stronger clones, closed form",
-        source=f"Feldman et al. 2022, Thm 3.2, {_POINTS}",
-        bound=shuffles.stronger_clone_bound,
+    _renyi("clones, RDP", f"{_CLONES}, Sec. 6.1", partial(_pair_rdp, shuffles.clone_pair), adaptive=True),
+    _points(
+        "stronger clones, closed form",
+        "Feldman et al. 2022, Thm 3.2",
+        shuffles.stronger_clone_bound,
         adaptive=True,
         note=f"{_ERRATUM}: this closed form is never below the numerical bound of the binary pair",
     ),
-    _by_points(
-        name="stronger clones, numerical",
-        source=f"Feldman et al. 2022, binary pair, {_POINTS}",
-        bound=partial(_pair_epsilon, binary_pair),
+    _points(
+        "stronger clones, numerical",
+        _BINARY,
+        partial(_pair_epsilon, binary_pair),
         adaptive=True,
         note=_ERRATUM,
     ),
-    _by_renyi(
-        name="stronger clones, RDP",
-        source=f"Feldman et al. 2022, binary pair, {_RENYI}",
-        bound=partial(_pair_rdp, binary_pair),
-        adaptive=True,
-        note=_ERRATUM,
+    _renyi("stronger clones, RDP", _BINARY, partial(_pair_rdp, binary_pair), adaptive=True, note=_ERRATUM),
+    *(
+        _points(
+            f"privacy blanket, {name}",
+            "Balle et al. 2019, generic blanket",
+            partial(_generic_blanket_bound, inequality),
+        )
+        for name, inequality in (("Bennett", shuffles.bennett), ("Hoeffding", shuffles.hoeffding))
     ),
-    _by_points(
-        name="privacy blanket, Bennett",
-        source=f"Balle et al. 2019, generic blanket, {_POINTS}",
-        bound=partial(_generic_blanket_bound, shuffles.bennett),
-    ),
-    _by_points(
-        name="privacy blanket, Hoeffding",
-        source=f"Balle et al. 2019, generic blanket, {_POINTS}",
-        bound=partial(_generic_blanket_bound, shuffles.hoeffding),
-    ),
-    _by_points(
-        name="random check-ins, shuffling",
-        source=f"Balle et al. 2020, Thm 5.1, {_POINTS}",
-        bound=shuffles.check_in_shuffle_bound,
+    _points(
+        "random check-ins, shuffling",
+        "Balle et al. 2020, Thm 5.1",
+        shuffles.check_in_shuffle_bound,
         adaptive=True,
     ),
-    _by_points(
-        name="amplification by shuffling",
-        source=f"Erlingsson et al. 2019, Thm 7, {_POINTS}",
-        bound=_erlingsson_bound,
+    _points("amplification by shuffling", "Erlingsson et al. 2019, Thm 7", _erlingsson_bound, adaptive=True),
+    _renyi(
+        "amplification by shuffling, RDP",
+        "Erlingsson et al. 2019, Remark 1",
+        divergences.erlingsson_rdp,
         adaptive=True,
     ),
-    _by_renyi(
-        name="amplification by shuffling, RDP",
-        source=f"Erlingsson et al. 2019, Remark 1, {_RENYI}",
-        bound=divergences.erlingsson_rdp,
-        adaptive=True,
-    ),
-    _by_points(
-        name="binary response, closed form",
-        source=f"Cheu et al. 2019, Thm 4.11 as cited, {_POINTS}",
-        bound=shuffles.binary_response_bound,
+    _points(
+        "binary response, closed form",
+        "Cheu et al. 2019, Thm 4.11 as cited",
+        shuffles.binary_response_bound,
         valid=False,
         note="for binary randomized response alone, not for every ε0-LDP randomizer; its paper was not read",
     ),

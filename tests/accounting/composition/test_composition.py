@@ -92,16 +92,6 @@ def test_powers_of_a_transform_are_off_by_no_more_than_is_charged() -> None:
     assert np.all(pld._power(np.zeros(3, dtype=np.complex128), 7) == 0)
 
 
-def test_law_masses_are_probabilities() -> None:
-    for sampling in ("without-replacement", "poisson"):
-        shuffle_round = ShuffleRound(local_epsilon=1.0, population=4_000, cohort=700, sampling=sampling)
-        law = pair_losses(shuffle_round.dominating_pair(), kind="upper")
-        assert law.p.sum() == pytest.approx(1.0, abs=1e-12)
-        assert law.q.sum() == pytest.approx(1.0, abs=1e-12)
-        assert law.missing < 1e-28
-        assert np.all(np.diff(law.loss) > 0)
-
-
 @pytest.mark.parametrize("steps", [2, 3])
 def test_small_compositions_bracket_the_product_of_outcomes(steps: int) -> None:
     shuffle_round = ShuffleRound(local_epsilon=1.0, population=4, cohort=3)

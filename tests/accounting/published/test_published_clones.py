@@ -15,15 +15,6 @@ from shuffle_plugins.accounting.published.catalogue import (
 )
 
 
-@pytest.mark.parametrize(
-    ("e0", "n", "delta", "expected"),
-    [(0.5, 10**4, 1e-6, 0.09387), (1, 10**4, 1e-6, 0.21403), (2, 10**4, 1e-6, 0.50092),
-     (1, 10**6, 1e-8, 0.02678), (2, 10**6, 1e-8, 0.07116), (4, 10**6, 1e-8, 0.22637)],
-)  # fmt: skip
-def test_closed_form_reference_values(e0: float, n: int, delta: float, expected: float) -> None:
-    assert shuffles.clone_bound(local_epsilon=e0, cohort=n, delta=delta) == pytest.approx(expected, abs=6e-6)
-
-
 def test_closed_form_covers_shuffled_binary_rr() -> None:
     """δ of the bound's own ε, for binary RR with everybody else at 0, stays below the δ asked for."""
     n, e0, delta = 2_000, 0.5, 1e-3

@@ -98,16 +98,6 @@ def test_regimes_are_kept() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             shuffles.erlingsson_bound(**(inside | change))
-    refused = [
-        {"local_epsilon": 0.0},
-        {"local_epsilon": 101.0},
-        {"cohort": 0},
-        {"delta": 0.0},
-        {"delta": 1.5},
-    ]
-    for change in refused:
-        with pytest.raises(ValueError, match=next(iter(change))):
-            shuffles.check_in_shuffle_bound(**(inside | change))
     with pytest.raises(ValueError, match="window"):
         shuffles.check_in_window_bound(local_epsilon=0.5, window=0, delta=0.1)
     for bad in (0.0, 1.1):

@@ -17,17 +17,6 @@ GRID = [
 
 
 @pytest.mark.parametrize(
-    ("local_epsilon", "n", "delta", "expected"),
-    [(0.5, 10**4, 1e-6, 0.08450), (1, 10**4, 1e-6, 0.18001), (2, 10**4, 1e-6, 0.39816),
-     (4, 10**4, 1e-6, 0.95814), (1, 10**6, 1e-8, 0.02219), (2, 10**6, 1e-8, 0.05407),
-     (4, 10**6, 1e-8, 0.16652)],
-)  # fmt: skip
-def test_closed_form_reference_values(local_epsilon: float, n: int, delta: float, expected: float) -> None:
-    value = shuffles.stronger_clone_bound(local_epsilon=local_epsilon, cohort=n, delta=delta)
-    assert value == pytest.approx(expected, abs=6e-6)
-
-
-@pytest.mark.parametrize(
     ("closed_form", "pair"),
     [
         (shuffles.stronger_clone_bound, binary_pair),

@@ -204,7 +204,9 @@ def test_with_few_flips_on_a_sample_the_ends_are_near(
 
 
 @first_fast("held", [40, 0, 1, 300, 999])
-@pytest.mark.parametrize("encoding", list(BitEncoding))
+@pytest.mark.parametrize(
+    "encoding", [BitEncoding.OPTIMAL, pytest.param(BitEncoding.SYMMETRIC, marks=pytest.mark.slow)]
+)
 def test_no_crowd_on_a_sample_costs_more(encoding: BitEncoding, held: int) -> None:
     """A crowd of which ``held`` have a further bit and all others the one that client 1 changes to."""
     bit, gamma, others = getattr(BitResponse, encoding)(4.8), 1 / 6, 999

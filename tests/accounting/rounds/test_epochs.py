@@ -18,8 +18,6 @@ from shuffle_plugins.accounting import (
     EpsilonInterval,
     ShuffleAccountant,
     ShuffleRound,
-    calibrate_cohort,
-    calibrate_local_epsilon,
 )
 from shuffle_plugins.accounting.published import shuffles
 from shuffle_plugins.accounting.rounds.sums import SumRound
@@ -312,22 +310,6 @@ def test_the_randomizer_of_a_report_may_be_chosen_during_the_round_at_the_price_
         assert found.upper == pytest.approx(least, abs=5e-4)
         published = shuffles.clone_pair(local_epsilon=local_epsilon, cohort=10_000).upper_epsilon(1e-6)
         assert published == pytest.approx(was, abs=5e-4)
-
-
-@pytest.mark.slow
-def test_calibration_knows_epochs() -> None:
-    asked = {"target_epsilon": 0.3685, "delta": 1e-5, "population": 60_000}
-    assert calibrate_local_epsilon(**asked, num_steps=20, cohort=60, sampling="epoch") == pytest.approx(
-        3.0, abs=5e-3
-    )
-    batches = {"population": 500, "num_steps": 2, "local_epsilon": 1.0, "sampling": "epoch"}
-    with pytest.raises(ValueError, match="same at every batch size"):
-        calibrate_cohort(target_epsilon=0.5, delta=1e-5, **batches)
-    smallest = calibrate_cohort(target_epsilon=0.8, delta=1e-5, adversary="server", **batches)
-    assert 1 < smallest < 500
-    for size, fits in ((smallest, True), (smallest - 1, False)):
-        one = epoch(size, population=500, local_epsilon=1.0, adversary="server")
-        assert (accountant_of((one, 2)).epsilon(1e-5, lower=False).upper <= 0.8) is fits
 
 
 @pytest.mark.parametrize(

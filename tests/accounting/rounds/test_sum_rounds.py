@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 from shuffle_plugins.accounting import ShuffleAccountant, SumRound
-from shuffle_plugins.accounting.losses.distribution import COARSE, FINE
+from shuffle_plugins.accounting.losses.distribution import FINE
 from shuffle_plugins.accounting.pairs.noise import (
     _cell_mass,
     _left_out,
@@ -272,13 +272,6 @@ def test_a_ratio_is_known_as_far_as_coins_are_drawn():
     assert few.replacement_ratio(beyond - 1e-9) == math.inf
     fair = single(population=1, cohort=1, trials=1 << 16, dim=1)
     assert fair.replacement_ratio(beyond - 1e-9) < math.inf
-
-
-def test_a_vector_may_be_as_long_as_the_sensitivity_if_nothing_else_is_said():
-    asked = {"trials": 4 * 90**2, "participation": 0.3}
-    default, said = (single(norm=norm, **asked).upper_losses(COARSE) for norm in (None, 20.0))
-    np.testing.assert_array_equal(default.p, said.p)
-    assert default.missing == said.missing
 
 
 @pytest.mark.parametrize("steps", [1, 3])

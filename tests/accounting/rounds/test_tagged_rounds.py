@@ -205,6 +205,7 @@ def test_loud_tags_protect_nobody(method: str, local_epsilon: float, count: int)
     assert accountant.epsilon(1e-6).upper == accountant.epsilon(1e-6, lower=False).upper
 
 
+@pytest.mark.slow
 def test_tags_too_many_or_too_quiet_for_a_law_cost_their_local_guarantees() -> None:
     for tag, most in (
         (Tag(local_epsilon=1.0, count=10**9, places=False), 1e9),
