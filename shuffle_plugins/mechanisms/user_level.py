@@ -16,7 +16,8 @@ from shuffle_plugins.core import FieldLayout, ReportLayout, Reports
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.core.ranges import Count, Dim, LocalEpsilon, Radius, Ranged, in_range, one_of
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer
+from shuffle_plugins.mechanisms.private_sum import Norm
 from shuffle_plugins.mechanisms.sign_patterns import SignThresholds, random_signs
 from shuffle_plugins.randomness import Randomness, secure
 
