@@ -102,13 +102,13 @@ class ClonePair:
     def rdp(self, orders: ArrayLike) -> Vector:
         """Rényi divergence of P and Q at real orders α > 1, rounded up, in nats and at most ε0; shape (m,).
 
-        It is the pair's own to a few parts in 10⁴ where outcomes likelier than 1e-28 decide, and up to a fifth
-        above where rarer ones do.
+        It is the pair's own to a few parts in 10⁴ where outcomes likelier than 1e-28 decide, and up to a
+        fifth above where rarer ones do.
         """
         alpha = real_orders(orders)
         told, far, log_far = _profile(self)
-        # Of each outcome p·E^(α−1) + q·E^(1−α) − p − q. Of the profile's end α(α−1)∫ E^(α−2)·δ dE, and as much
-        # for what E^(−α−1) adds; of rarer losses E^(α−1) at the far ends of cells.
+        # Of each outcome p·E^(α−1) + q·E^(1−α) − p − q. Of the profile's end α(α−1)∫ E^(α−2)·δ dE, and as
+        # much for what E^(−α−1) adds; of rarer losses E^(α−1) at the far ends of cells.
         a = alpha[:, None]
         excess = told.p * np.expm1(-a * told.loss) * np.expm1((1 - a) * told.loss)
         with np.errstate(divide="ignore"):
@@ -122,7 +122,7 @@ class ClonePair:
 
 @lru_cache(maxsize=64)
 def _profile(pair: ClonePair) -> tuple[PositiveLosses, Vector, Vector]:
-    """Outcomes that dominate the likely ones; far ends of cells of loss, and log P[loss above their start]."""
+    """Outcomes that dominate the likely ones; ends of cells of loss, and log P[loss above their start]."""
     low, high = 0.0, pair.local_epsilon
     for _ in range(14):  # about where the profile falls into the windows' tails
         middle = (low + high) / 2

@@ -218,13 +218,7 @@ def others_losses(
         right = hull_outcomes(losses, profile(losses, smoothing, little=_LITTLE if mass < 1 else 0.0))
     else:
         right = rough
-    right, left, rest = joined(right, right, total=1.0)
-    return (
-        np.concatenate([right.loss, [0.0], -left.loss]),
-        np.concatenate([right.p, [rest], left.q]),
-        np.concatenate([right.q, [rest], left.p]),
-        right.beyond + left_out,
-    )
+    return *joined(right, right, total=1.0), right.beyond + left_out
 
 
 def _profile(

@@ -120,13 +120,7 @@ def slot_losses(pair: SlotPair, *, tolerance: float) -> tuple[Floats, Floats, Fl
     lost = pair.slots * pair.lost / pair.population
     right = _speaking_for_first(pair, u, v, mass, tolerance=tolerance)
     left = _speaking_for_first(pair, v, u, mass, tolerance=tolerance) if pair.one_sided else right
-    right, left, rest = joined(right, left, total=1.0 - lost)
-    return (
-        np.concatenate([right.loss, [0.0], -left.loss]),
-        np.concatenate([right.p, [rest], left.q]),
-        np.concatenate([right.q, [rest], left.p]),
-        max(right.beyond, left.beyond) + lost,
-    )
+    return *joined(right, left, total=1.0 - lost), max(right.beyond, left.beyond) + lost
 
 
 Atom = tuple[float, float, float]

@@ -26,13 +26,11 @@ from shuffle_plugins.accounting.losses.distribution import (
     MASS_ERROR,
     RATIO_ERROR,
     BoundKind,
-    PositiveLosses,
     PrivacyLossDistribution,
     discounted,
     finite_losses,
     growth_of,
     log_mass_ratio,
-    mirrored,
     tighter,
 )
 from shuffle_plugins.accounting.numerics.binomial import binomial_window
@@ -563,16 +561,6 @@ def test_moments_under_a_large_tilt_are_finite() -> None:
         exact = mpmath.fsum(t * float(x) for t, x in zip(terms, loss, strict=True)) / mpmath.fsum(terms)
         assert mean == pytest.approx(float(exact), rel=1e-12)
         assert 0 <= variance <= (loss[-1] - loss[0]) ** 2 / 4
-
-
-def test_more_mass_than_one_is_no_pair() -> None:
-    def outcomes(p: float) -> PositiveLosses:
-        return PositiveLosses(loss=np.ones(1), p=np.array([p]), q=np.array([p / math.e]), beyond=0.05)
-
-    for masses in mirrored(outcomes(0.6)):
-        assert masses.sum() + 0.05 == pytest.approx(1)
-    with pytest.raises(ArithmeticError, match="no pair has the profile"):
-        mirrored(outcomes(0.7))
 
 
 def two_outcomes(kind: BoundKind, **errors: float) -> PrivacyLossDistribution:
