@@ -282,7 +282,7 @@ def optimal_privunit(*, local_epsilon: float, dim: int) -> StepDensity:
         share = inverse_odds + cap_measure(threshold, dim=dim)
         return threshold * share - (cap_moment(threshold, dim=dim) if threshold < 1 else 0.0)
 
-    threshold = zero_between(slope, 0.0, 1.0, xtol=1e-300, rtol=1e-13, most_steps=2000)
+    threshold = zero_between(slope, 0.0, 1.0, xtol=1e-300, rtol=1e-13)
     return privunit_at(min(threshold, 1 - 1e-16), local_epsilon=local_epsilon, dim=dim)
 
 
