@@ -54,7 +54,7 @@ def released_totals(
         if not isinstance(reports, Reports):
             raise ValueError("clients must randomise their rewards first: pass what batch.randomize() gives")
         mechanism = reward_mechanism(noise)
-        mechanism.check_reports(reports)
+        mechanism.layout.check(reports)
         chosen = torch.from_numpy(places)
         return np.array(
             [float(mechanism.sum(_among(reports, chosen == place))[0]) for place in range(played)]

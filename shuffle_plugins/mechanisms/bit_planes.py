@@ -8,29 +8,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import ClassVar, Self
+from functools import cached_property, lru_cache
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Atoms, Blanket, InformationBound, diluted, most_telling, product_atoms
-from shuffle_plugins.compressors import Rotation
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
+from shuffle_plugins.compressors.frames import Rotation
+from shuffle_plugins.core import Count, FieldLayout, ReportLayout, Reports, Rows, checks, one_of, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, Norm
 from shuffle_plugins.mechanisms.coefficients import (
-    CLIENTS,
-    FAILURE,
     CoefficientRandomizer,
     Coordinates,
     Frame,
     NumberRandomizer,
-    Oversized,
     aligned_records,
     flat_lean,
 )
-from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES, Norm
 from shuffle_plugins.mechanisms.sign_patterns import (
     LOUDEST_EXACT,
     Constants,
@@ -487,25 +484,41 @@ class BitPlanes:
         return total
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class BitPlaneRandomizer(NumberRandomizer):
-    """A randomizer that sends bit planes of sampled numbers of [-1, 1] that stand for a row."""
+    """A randomizer that sends bit planes of sampled numbers of [-1, 1] that stand for a row.
 
-    def _choose_planes(self, levels: int | None, samples: int | None, constants: Constants | str) -> None:
-        constants, size = Constants(constants), self._frame.size
+    Attributes:
+        levels: m, in [1, 32]; by default, with ``samples``, of least worst variance.
+        samples: s, numbers sent per level, at most all there are.
+        constants: ``"exact"``, or ``"thesis"`` for the printed ones.
+    """
+
+    levels: Annotated[int, whole_number(at_most=MAX_LEVELS)] | None = None
+    samples: Count | None = None
+    constants: Annotated[Constants, one_of(Constants)] = Constants.EXACT
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value in vars(self._planes.plan).items():
+            object.__setattr__(self, name, value)
+
+    @cached_property
+    def _planes(self) -> BitPlanes:
+        size, constants = self._frame.size, self.constants
         plan = best_plan(
-            local_epsilon=self.local_epsilon, dim=size, levels=levels, samples=samples, constants=constants
+            local_epsilon=self.local_epsilon,
+            dim=size,
+            levels=self.levels,
+            samples=self.samples,
+            constants=constants,
         )
-        self._planes = BitPlanes.within(self.local_epsilon, dim=size, plan=plan, constants=constants)
+        return BitPlanes.within(self.local_epsilon, dim=size, plan=plan, constants=constants)
 
     @property
     def plan(self) -> SampledPlan:
         """How many bit planes there are, and how many coordinates are sent of each."""
         return self._planes.plan
-
-    @property
-    def constants(self) -> Constants:
-        """Whether probabilities are exact, or those printed in the thesis."""
-        return self._planes.constants
 
     @property
     @override
@@ -514,7 +527,7 @@ class BitPlaneRandomizer(NumberRandomizer):
 
     @override
     def sum(self, reports: Reports) -> Tensor:
-        self.check_reports(reports)
+        self.layout.check(reports)
         return self._in_units(self._planes.sum(reports))
 
     @override
@@ -524,7 +537,7 @@ class BitPlaneRandomizer(NumberRandomizer):
 
     @override
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
-        self.check_reports(reports)
+        self.layout.check(reports)
         return self._planes.log_likelihood(reports, self._numbers_of(x))
 
     @override
@@ -550,39 +563,23 @@ class LInfBitPlanes(BitPlaneRandomizer):
     Levels reduce what quantisation adds; where d is large beside ε0 they act as further samples. The thesis
     counts what is not sampled as the low end of the range, which has up to four times the variance of
     counting it as the centre, and its probabilities do not spend all of ε0 (``constants="thesis"``).
-
     Clipping is coordinate by coordinate, the projection onto the ball.
-
-    Args:
-        levels: m, in [1, 32]; by default, with ``samples``, of least worst variance.
-        samples: s, coordinates sent per level, in [1, d].
-        constants: ``"exact"``, or ``"thesis"`` for the printed ones.
     """
 
     name: ClassVar[str] = "linf-bit-planes"
     norm: ClassVar[Norm] = Norm.LINF
 
-    def __init__(
-        self,
-        *,
-        local_epsilon: float,
-        dim: int,
-        radius: float = 1.0,
-        levels: int | None = None,
-        samples: int | None = None,
-        constants: Constants | str = Constants.EXACT,
-    ) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
-        self._frame = Coordinates(dim)
-        self._choose_planes(levels, samples, constants)
+    @cached_property
+    def _frame(self) -> Coordinates:
+        return Coordinates(self.dim)
 
     @property
     def worst_variance(self) -> float:
         """Largest E‖R(x) - x‖² over the ball, attained; where the last level is 0, as at x = 0 for m = 1."""
         return self.radius**2 * self._planes.worst_variance
 
+    @override
     def variance(self, x: Tensor | Rows) -> Tensor:
-        """E‖R(x) - x‖² of each row, (clients,) float64, exact; rows are read in chunks."""
         rows = self.check_rows(x)
         parts = [torch.zeros(0, dtype=torch.float64, device=rows.device)]
         parts += [self._planes.variance(part / self.radius) for part in self._chunks(rows)]
@@ -593,6 +590,7 @@ class LInfBitPlanes(BitPlaneRandomizer):
         return sampled_blanket(local_epsilon=self.local_epsilon, plan=self.plan, constants=self.constants)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class SampledBits(LInfBitPlanes):
     r"""R^Bin_{v,s} of Girgis's thesis (Algorithms 3.3.1 and 3.3.2) with exact ε0, on [-r, r]^d.
 
@@ -602,41 +600,19 @@ class SampledBits(LInfBitPlanes):
 
     The thesis takes bits b in {0, 1}^d. They are the corners r(2b - 1) of this ball: take means of these, and
     those of b are (mean/r + 1)/2, with a quarter of the variance. (Bits 0 and 1 put in as they are come out
-    unbiased too.) A mechanism of bits alone could be given no gradient and be put through none of the tests
-    that all vector mechanisms pass; and counting what is not sampled as 1/2, as happens here, has at worst
-    variance :math:`(d/4)(b\,\coth^2(ε_0/2s) - 1)`, b = d/s, where the thesis's 0 adds up to 3/4 d(b - 1).
+    unbiased too.)
 
     .. math:: E\|R(x) - x\|^2 = r^2 \coth^2(ε_0/2s) \sum_i b_i - \|x\|^2.
 
     By default s is the best for this, about ε0/2.18 for large d. ``constants="thesis"`` has the printed
     probabilities and decoding, r(2b - 1) standing for b; Thm 3.3.1 takes s = ceil(ε0).
-
-    Args:
-        samples: s, in [1, d]; of least worst variance by default.
-        constants: ``"exact"``, or ``"thesis"`` for the printed ones.
     """
 
     name: ClassVar[str] = "sampled-bits"
-
-    def __init__(
-        self,
-        *,
-        local_epsilon: float,
-        dim: int,
-        radius: float = 1.0,
-        samples: int | None = None,
-        constants: Constants | str = Constants.EXACT,
-    ) -> None:
-        super().__init__(
-            local_epsilon=local_epsilon,
-            dim=dim,
-            radius=radius,
-            levels=1,
-            samples=samples,
-            constants=constants,
-        )
+    levels: int = field(init=False, repr=False, default=1)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class L2BitPlanes(CoefficientRandomizer, BitPlaneRandomizer):
     r"""R^ℓ2_{v,m,s} of Girgis's thesis (Algorithms 3.6.1 and 3.6.2) with exact ε0.
 
@@ -658,51 +634,22 @@ class L2BitPlanes(CoefficientRandomizer, BitPlaneRandomizer):
     With ``frame="kashin"`` no coefficient is ever beyond the frame's level, about 2, so the estimate is
     unbiased and varies far less; encoding takes several transforms of every row. Only a vector made from the
     seed, close to one column of the frame, is sent as a shorter one.
-
-    Args:
-        levels: m, in [1, 32]; by default, with ``samples``, of least worst variance.
-        samples: s, coefficients sent per level, in [1, D].
-        frame: ``"rotation"`` or ``"kashin"``.
-        seed: whole number that fixes rotation or frame. It is public and all must use the same; draw a new
-            one where somebody might have chosen vectors for it.
-        level: r_inf·√D/r, instead of what follows; for a Kashin frame, that frame's own level.
-        oversized: ``"clip"``, ``"balance"`` or ``"bound"``; no matter with a Kashin frame.
-        clients: n, reports in a round; for the level alone.
-        failure: β, in (0, 1); for the level alone.
-        constants: ``"exact"``, or ``"thesis"`` for the printed ones: also 10·√(log(Dn/β)) for the level.
+    With ``constants="thesis"`` the level is 10·√(log(Dn/β)).
     """
 
     name: ClassVar[str] = "l2-bit-planes"
+    frame: Annotated[Frame, one_of(Frame)] = Frame.ROTATION
 
-    def __init__(
-        self,
-        *,
-        local_epsilon: float,
-        dim: int,
-        radius: float = 1.0,
-        levels: int | None = None,
-        samples: int | None = None,
-        frame: Frame | str = Frame.ROTATION,
-        seed: int = 0,
-        level: float | None = None,
-        oversized: Oversized | str = Oversized.CLIP,
-        clients: int = CLIENTS,
-        failure: float = FAILURE,
-        constants: Constants | str = Constants.EXACT,
-    ) -> None:
-        super().__init__(
-            local_epsilon=local_epsilon, dim=dim, radius=radius, frame=frame, seed=seed, level=level
-        )
-        self._choose_planes(levels, samples, constants)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         noise = self._planes.worst_second_moment * self._frame.column_square / self._frame.size
-        thesis = self.constants is Constants.THESIS
-        self._choose_level(oversized, clients=clients, failure=failure, noise=noise, thesis=thesis)
+        self._choose_level(noise=noise, thesis=self.constants is Constants.THESIS)
 
     def blanket(self) -> Blanket:
         """A bound: no vector is extreme in all its coefficients. Some have many that are all of one size."""
-        records: tuple[tuple[float, float], ...] = ((flat_lean(self.level), 1.0),)
+        records: tuple[tuple[float, float], ...] = ((flat_lean(self._level), 1.0),)
         if isinstance(self._frame, Rotation):
-            records = aligned_records(level=self.level, dim=self.dim)
+            records = aligned_records(level=self._level, dim=self.dim)
         return sampled_blanket(
             local_epsilon=self.local_epsilon,
             plan=self.plan,

@@ -11,6 +11,8 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
+from typing import Annotated, cast
 
 from shuffle_plugins.accounting import zero_between
 from shuffle_plugins.compressors import (
@@ -23,9 +25,9 @@ from shuffle_plugins.compressors import (
     kashin_stretch,
     padded_dim,
 )
-from shuffle_plugins.core import Rows, checks, rows_at_once
+from shuffle_plugins.core import Count, Rows, checks, in_range, one_of, rows_at_once, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 
 CLIENTS, FAILURE = 10_000, 1e-6
 """Reports in a round, and how likely one may be clipped, that the level provides for by default."""
@@ -181,10 +183,12 @@ class HadamardRows:
 class NumberRandomizer(LocalRandomizer):
     """A randomizer that sends some of the D coefficients of a row over :attr:`coefficient_radius`.
 
-    A subclass sets ``_frame``. On an l-infinity ball clipping is coordinate by coordinate, the projection.
+    A subclass gives its ``_frame``. On an l-infinity ball clipping is coordinate by coordinate.
     """
 
-    _frame: TightFrame | Coordinates | HadamardRows
+    @cached_property
+    def _frame(self) -> TightFrame | Coordinates | HadamardRows:
+        raise NotImplementedError
 
     @property
     def coefficient_radius(self) -> float:
@@ -219,6 +223,7 @@ class NumberRandomizer(LocalRandomizer):
             yield rows.narrow(start, start + step).dense().double()
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class CoefficientRandomizer(NumberRandomizer):
     r"""Sends some of the D coefficients of a row's public representation, each within [-r_inf, r_inf].
 
@@ -227,31 +232,33 @@ class CoefficientRandomizer(NumberRandomizer):
     as if the vector were shorter: accounting counts on it. Vectors close to single columns of the frame, made
     from the seed, have coefficients up to 1.6 times as long; of vectors with a few equal numbers and zeros
     about one in a hundred is shortened, by at most 6 per cent where it was measured.
+
+    Attributes:
+        frame: ``"rotation"`` or ``"kashin"``.
+        seed: whole number that fixes rotation or frame. It is public and all must use the same; draw a new
+            one where somebody might have chosen vectors for it.
+        level: r_inf·√D/r; by default the Kashin frame's own, or what ``oversized`` says.
+        oversized: how the level of a rotation is chosen.
+        clients: n, reports in a round; for a rotation's level alone.
+        failure: β, how likely a round may be clipped; for a rotation's level alone.
     """
 
     norm = Norm.L2
-    _frame: TightFrame
+    frame: Annotated[Frame, one_of(Frame)] = Frame.KASHIN
+    seed: Annotated[int, whole_number(at_least=-math.inf)] = 0
+    level: Annotated[float, in_range(above=0, at_most=1e6)] | None = None
+    oversized: Annotated[Oversized, one_of(Oversized)] = Oversized.CLIP
+    clients: Count = CLIENTS
+    failure: Annotated[float, in_range(above=0, below=1)] = FAILURE
 
-    def __init__(
-        self,
-        *,
-        local_epsilon: float,
-        dim: int,
-        radius: float,
-        frame: Frame | str,
-        seed: int,
-        level: float | None,
-    ) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
-        if level is not None:
-            level = checks.number("level", level, above=0, at_most=1e6)
-        self._frame = representation(Frame(frame), dim=dim, seed=seed, level=level)
-        self._level = math.nan if level is None else level
+    @cached_property
+    def _frame(self) -> TightFrame:
+        return representation(self.frame, dim=self.dim, seed=self.seed, level=self.level)
 
     @property
-    def level(self) -> float:
+    def _level(self) -> float:
         """r_inf·√D/r: how many times its average size a coefficient may have."""
-        return self._level
+        return cast(float, self.level)
 
     @property
     def coefficient_radius(self) -> float:
@@ -295,7 +302,7 @@ class CoefficientRandomizer(NumberRandomizer):
     def _mean_square(self) -> float:
         """An upper bound on the mean square of a record's coefficients over r_inf²."""
         stretch = self._frame.stretch if isinstance(self._frame, KashinFrame) else 1.0
-        return min((stretch / (_SINGLE_PRECISION**10 * self.level)) ** 2, 1.0)
+        return min((stretch / (_SINGLE_PRECISION**10 * self._level)) ** 2, 1.0)
 
     @property
     @abstractmethod
@@ -306,24 +313,22 @@ class CoefficientRandomizer(NumberRandomizer):
     def _spread_variance(self, coefficients: Tensor) -> Tensor:
         """E‖R(x) - E R(x)‖², (clients,), for clipped coefficients (clients, D)."""
 
-    def _choose_level(
-        self, oversized: Oversized | str, *, clients: int, failure: float, noise: float, thesis: bool = False
-    ) -> None:
+    def _choose_level(self, *, noise: float, thesis: bool = False) -> None:
         """Set the level, given the variance of one report at level 1 in units of r²."""
-        check_expected(clients=clients, failure=failure)
-        oversized, size = Oversized(oversized), self._frame.size
-        if not math.isnan(self._level):
+        size = self._frame.size
+        if self.level is not None:
             return
         if isinstance(self._frame, KashinFrame):
-            self._level = self._frame.level
-        elif oversized is Oversized.BOUND:
-            self._level = math.sqrt(size)
-        elif oversized is Oversized.BALANCE:
-            self._level = balanced_level(size=size, clients=clients, noise=noise)
+            level = self._frame.level
+        elif self.oversized is Oversized.BOUND:
+            level = math.sqrt(size)
+        elif self.oversized is Oversized.BALANCE:
+            level = balanced_level(size=size, clients=self.clients, noise=noise)
         elif thesis:  # as printed in Algorithm 3.6.1
-            self._level = 10 * math.sqrt(math.log(size * clients / failure))
+            level = 10 * math.sqrt(math.log(size * self.clients / self.failure))
         else:
-            self._level = sound_level(size=size, clients=clients, failure=failure)
+            level = sound_level(size=size, clients=self.clients, failure=self.failure)
+        object.__setattr__(self, "level", level)
 
     def _clipped(self, x: Tensor) -> Tensor:
         return self._frame.represent(x).clamp(-self.coefficient_radius, self.coefficient_radius)

@@ -7,7 +7,7 @@ one for PrivUnitG, eight for the blanket-mixed Gaussian mechanism (``docs/proofs
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import combinations, pairwise
 from typing import ClassVar
 
@@ -205,8 +205,9 @@ class PrivUnitG(HalfSpaceReports):
     def blanket(self) -> Blanket:
         return privunit_g_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
 
+    @cached_property
     @override
-    def _law(self) -> StepDensity:
+    def parameters(self) -> StepDensity:
         return optimal_privunit_g(local_epsilon=self.local_epsilon, dim=self.dim)
 
 
@@ -408,6 +409,7 @@ class BlanketMixedGaussian(HalfSpaceReports):
     def blanket(self) -> Blanket:
         return blanket_mixed_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
 
+    @cached_property
     @override
-    def _law(self) -> StepDensity:
+    def parameters(self) -> StepDensity:
         return mixed_half_spaces(local_epsilon=self.local_epsilon, dim=self.dim)

@@ -7,16 +7,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from itertools import pairwise
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket, RecordTypes
-from shuffle_plugins.compressors import hadamard_scatter, hadamard_signs, padded_dim
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checked_categories, checks
+from shuffle_plugins.compressors.hadamard import hadamard_scatter, hadamard_signs, padded_dim
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checked_categories, checks, in_range
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES, FrequencyOracle
+from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, FrequencyOracle
 from shuffle_plugins.mechanisms.oracles import (
     Mixture,
     as_built,
@@ -40,6 +41,7 @@ def critical_randomness(local_epsilon: float) -> float:
     return binary_entropy(1 / (math.exp(local_epsilon) + 1))
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LimitedHadamard(FrequencyOracle):
     r"""Randomness-limited Hadamard response (Girgis's thesis, section 7.3.2, after Acharya, Sun 2019).
 
@@ -61,42 +63,42 @@ class LimitedHadamard(FrequencyOracle):
     enough. Its regime R < H2(1/(e+1)), with q² in the denominator, is not offered: it is wrong. At ε0 = 1, R
     = 0.0114 and K = 1000 this very mechanism has less error. The order is 1/q, not 1/q².
 
-    Args:
+    Attributes:
         randomness_bits: R, bits of private randomness for the answer, positive; as many as help by default.
+            When built, what it takes of them: the entropy of the answer given category and group.
     """
 
     name: ClassVar[str] = "limited-hadamard"
+    randomness_bits: Annotated[float, in_range(above=0)] | None = None
 
-    def __init__(self, *, local_epsilon: float, dim: int, randomness_bits: float | None = None) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim)
-        self._size = padded_dim(dim + 1)
-        self._limited = randomness_bits is not None and checks.number(
-            "randomness_bits", randomness_bits, above=0
-        ) < critical_randomness(self.local_epsilon)
-        if randomness_bits is not None and self._limited:
-            self._yes = math.floor(_smaller_probability(randomness_bits) * WHOLE)
-            self._no = math.ceil(self._yes / odds_below(self.local_epsilon))
-        else:
-            self._no = flip_threshold(self.local_epsilon)
-            self._yes = WHOLE - self._no
-        if self._yes <= self._no:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        used = max(binary_entropy(answer / WHOLE) for answer in self._answers)
+        object.__setattr__(self, "randomness_bits", used)
+
+    @cached_property
+    def _answers(self) -> tuple[int, int]:
+        """q and q/e in units of 2**-62: they add up to one unless randomness is limited."""
+        bits, no = self.randomness_bits, flip_threshold(self.local_epsilon)
+        yes = WHOLE - no
+        if bits is not None and bits < critical_randomness(self.local_epsilon):
+            yes = math.floor(_smaller_probability(bits) * WHOLE)
+            no = math.ceil(yes / odds_below(self.local_epsilon))
+        if yes <= no:
             raise ValueError(
-                f"randomness_bits={randomness_bits!r} makes both answers equally likely at "
-                f"local_epsilon={local_epsilon!r}, as probabilities are multiples of 2**-62: give more"
+                f"randomness_bits={bits!r} makes both answers equally likely at "
+                f"local_epsilon={self.local_epsilon!r}, as probabilities are multiples of 2**-62: give more"
             )
-
-    def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}, randomness_bits={self.randomness_bits!r})"
-
-    @property
-    def randomness_bits(self) -> float:
-        """Entropy of the answer given category and group, in bits: H2(q), the larger of the two."""
-        return max(binary_entropy(self._yes / WHOLE), binary_entropy(self._no / WHOLE))
+        return yes, no
 
     @property
     def answer_probability(self) -> float:
         """q, the probability of a 1 where the answer is yes."""
-        return self._yes / WHOLE
+        return self._answers[0] / WHOLE
+
+    @property
+    def _size(self) -> int:
+        return padded_dim(self.dim + 1)
 
     @property
     @override
@@ -106,12 +108,13 @@ class LimitedHadamard(FrequencyOracle):
 
     @property
     def _gain(self) -> float:
-        return (self._yes - self._no) / WHOLE
+        yes, no = self._answers
+        return (yes - no) / WHOLE
 
     @property
     def worst_variance(self) -> float:
         """E‖R(x) - e_x‖² = K·(1 + 2(q(1-q) + p(1-p))/(q - p)²) - 1 with p = q/e, for every category."""
-        spread = sum(p / WHOLE * ((WHOLE - p) / WHOLE) for p in (self._yes, self._no))
+        spread = sum(p / WHOLE * ((WHOLE - p) / WHOLE) for p in self._answers)
         return self.dim * (1 + 2 * spread / self._gain**2) - 1
 
     def blanket(self) -> Blanket:
@@ -121,8 +124,9 @@ class LimitedHadamard(FrequencyOracle):
         answer, any three categories make any of the 8 combinations equally likely, also if one of the three
         rows is the product of the others.
         """
-        if self._limited:
-            return _limited_blanket(local_epsilon=self.local_epsilon, yes=self._yes, no=self._no)
+        yes, no = self._answers
+        if yes + no < WHOLE:
+            return _limited_blanket(local_epsilon=self.local_epsilon, yes=yes, no=no)
         odds = Mixture.of(self.local_epsilon, share=Fraction(1, 2)).odds
         law = as_built(
             ideal_hadamard_response(local_epsilon=self.local_epsilon), categories=self.dim, odds=odds
@@ -134,7 +138,7 @@ class LimitedHadamard(FrequencyOracle):
     @override
     def sum(self, reports: Reports) -> Tensor:
         groups, answers = self.read_reports(reports, self._size, 2)
-        offset = (WHOLE - self._yes - self._no) / WHOLE
+        offset = (WHOLE - sum(self._answers)) / WHOLE
         values = (2 * answers - 1).double().add_(offset).div_(self._gain)
         return hadamard_scatter(groups, values, dim=self.dim + 1)[1:]
 
@@ -154,7 +158,7 @@ class LimitedHadamard(FrequencyOracle):
         return drawn.double().div_(WHOLE).log_().sub_(math.log(self._size))
 
     def _one_thresholds(self, rows: Tensor, groups: Tensor) -> Tensor:
-        return torch.where(hadamard_signs(rows, groups) > 0, self._yes, self._no)
+        return torch.where(hadamard_signs(rows, groups) > 0, *self._answers)
 
     @override
     def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
@@ -297,7 +301,7 @@ class MultilevelHadamard:
 
     def unlock(self, public: Reports, key: Tensor) -> Reports:
         """The reports of the level that a key (clients,), in their order, belongs to: Y^j = Y^d ⊕ L^j."""
-        self._levels[0].check_reports(public)
+        self._levels[0].layout.check(public)
         bits = checked_categories(key, categories=2)
         if len(bits) != len(public):
             raise ValueError(f"a key has a bit for each of {len(public)} reports, got {len(bits)}")

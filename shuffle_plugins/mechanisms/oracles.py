@@ -15,16 +15,16 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache
-from typing import ClassVar
+from functools import cached_property, lru_cache
+from typing import Annotated, ClassVar, cast
 
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket, RecordTypes, two_level_atoms
-from shuffle_plugins.compressors import hadamard_scatter, hadamard_signs, padded_dim
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks, rows_at_once
+from shuffle_plugins.compressors.hadamard import hadamard_scatter, hadamard_signs, padded_dim
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks, rows_at_once, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES, FrequencyOracle
+from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, FrequencyOracle
 from shuffle_plugins.randomness import WHOLE, Randomness
 
 RANK_BITS = 62
@@ -160,19 +160,27 @@ class Mixture:
         return randomness.bernoulli(torch.tensor(self.kept, device=device).expand(count))
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class MixtureOracle(SupportOracle):
     r"""An oracle whose report is uniform among those likely for x with probability γ, else among all.
 
     .. math:: P(y|x) = \frac{1}{N} \Bigl(1 - γ + \frac{γ}{share}\,[y \text{ likely for } x]\Bigr)
 
-    for N reports, of which a part ``share`` is likely for each x. A subclass calls :meth:`_mix` when it is
-    built.
+    for N reports, of which a part ``share`` is likely for each x.
     """
 
-    def _mix(self, share: Fraction, *, overlap: Fraction) -> None:
-        """``overlap``: the part of the reports that are likely for x that are likely for another category."""
-        self._mixture = Mixture.of(self.local_epsilon, share=share)
-        self._overlap = overlap
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._mixture  # noqa: B018  (refuses what it cannot be)
+
+    @cached_property
+    def _mixture(self) -> Mixture:
+        return Mixture.of(self.local_epsilon, share=self._shares[0])
+
+    @property
+    @abstractmethod
+    def _shares(self) -> tuple[Fraction, Fraction]:
+        """The part of all reports that is likely for x, and that part of these that is likely for another."""
 
     @property
     @abstractmethod
@@ -194,13 +202,13 @@ class MixtureOracle(SupportOracle):
     @property
     @override
     def _rates(self) -> tuple[float, float, float, float]:
-        truth, noise, share = self._mixture.truth, self._mixture.noise, self._mixture.share
-        other = truth * float(self._overlap) + noise * float(share)
+        truth, noise, (share, overlap) = self._mixture.truth, self._mixture.noise, self._shares
+        other = truth * float(overlap) + noise * float(share)
         return (
             truth + noise * float(share),
             noise * float(1 - share),
             other,
-            truth * float(1 - self._overlap),
+            truth * float(1 - overlap),
         )
 
     @override
@@ -236,9 +244,10 @@ class KRandomizedResponse(MixtureOracle):
 
     name: ClassVar[str] = "k-rr"
 
-    def __init__(self, *, local_epsilon: float, dim: int) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim)
-        self._mix(Fraction(1, dim), overlap=Fraction(0))
+    @property
+    @override
+    def _shares(self) -> tuple[Fraction, Fraction]:
+        return Fraction(1, self.dim), Fraction(0)
 
     @property
     @override
@@ -293,15 +302,20 @@ class HadamardResponse(MixtureOracle):
 
     name: ClassVar[str] = "hadamard-response"
 
-    def __init__(self, *, local_epsilon: float, dim: int) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim)
-        self._mix(Fraction(1, 2), overlap=Fraction(1, 2))
-        self._size = padded_dim(dim + 1)
+    @property
+    @override
+    def _count(self) -> int:
+        return padded_dim(self.dim + 1)
+
+    @property
+    @override
+    def _shares(self) -> tuple[Fraction, Fraction]:
+        return Fraction(1, 2), Fraction(1, 2)
 
     @property
     @override
     def layout(self) -> ReportLayout:
-        return ReportLayout(self.name, self.dim, (FieldLayout((self._size - 1).bit_length()),))
+        return ReportLayout(self.name, self.dim, (FieldLayout((self._count - 1).bit_length()),))
 
     @override
     def _ideal(self) -> Blanket:
@@ -313,23 +327,18 @@ class HadamardResponse(MixtureOracle):
         ones = torch.ones(len(columns), dtype=torch.float64, device=columns.device)
         return (hadamard_scatter(columns, ones, dim=self.dim + 1)[1:] + len(columns)) / 2
 
-    @property
-    @override
-    def _count(self) -> int:
-        return self._size
-
     @override
     def _likely(self, reports: Reports, category: int) -> Tensor:
         columns = self._columns(reports)
         return hadamard_signs(torch.tensor(category + 1, device=columns.device), columns) > 0
 
     def _columns(self, reports: Reports) -> Tensor:
-        return self.read_reports(reports, self._size)[0]
+        return self.read_reports(reports, self._count)[0]
 
     @override
     def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
         rows = x + 1
-        columns = randomness.integers(self._size, len(x), device=x.device)
+        columns = randomness.integers(self._count, len(x), device=x.device)
         wrong = self._truthful(x, randomness) & (hadamard_signs(rows, columns) < 0)
         # Flipping a column's bit at the row's lowest one changes the sign: it maps one half onto the other.
         return self.layout.reports(torch.where(wrong, columns ^ (rows & -rows), columns))
@@ -352,6 +361,7 @@ def ideal_local_hashing(*, local_epsilon: float, buckets: int | None = None) -> 
     return _likely_sets(local_epsilon, lambda a, b, c: g / (e + g - 1) * met[a] * met[b] * met[c])
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LocalHashing(MixtureOracle):
     r"""Optimal local hashing (Wang, Blocki, Li, Jha 2017), with a hash family that is exactly uniform.
 
@@ -364,27 +374,30 @@ class LocalHashing(MixtureOracle):
 
     Summing takes clients x dim comparisons.
 
-    Args:
+    Attributes:
         buckets: g, range of the hash, in [2, 2**31]; the best one, about e^ε0 + 1, by default.
     """
 
     name: ClassVar[str] = "local-hashing"
+    buckets: Annotated[int, whole_number(at_least=2, at_most=1 << 31)] | None = None
 
-    def __init__(self, *, local_epsilon: float, dim: int, buckets: int | None = None) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim)
-        if buckets is None:
-            buckets = _hash_range(self.local_epsilon)
-        self._buckets = checks.whole("buckets", buckets, at_least=2, at_most=1 << 31)
-        self._mix(Fraction(1, buckets), overlap=Fraction(1, buckets))
-        self._digits = (dim - 1).bit_length()
-
-    def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}, buckets={self._buckets})"
+    def __post_init__(self) -> None:
+        if self.buckets is None:
+            object.__setattr__(self, "buckets", _hash_range(checks.local_epsilon(self.local_epsilon)))
+        super().__post_init__()
 
     @property
-    def buckets(self) -> int:
-        """g, range of the hash."""
-        return self._buckets
+    def _buckets(self) -> int:
+        return cast(int, self.buckets)
+
+    @property
+    def _digits(self) -> int:
+        return (self.dim - 1).bit_length()
+
+    @property
+    @override
+    def _shares(self) -> tuple[Fraction, Fraction]:
+        return Fraction(1, self._buckets), Fraction(1, self._buckets)
 
     @property
     @override
@@ -482,6 +495,7 @@ def ideal_subset_selection(*, local_epsilon: float, categories: int, size: int |
     return _likely_sets(local_epsilon, share)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class SubsetSelection(MixtureOracle):
     r"""Subset selection (Wang et al. 2016; Ye, Barg 2018): the least error of the oracles here, in more bits.
 
@@ -492,29 +506,37 @@ class SubsetSelection(MixtureOracle):
     On the wire a set is its rank, ceil(log2 C(K, s)) bits, while that is at most 62; else its s elements or K
     flags, whichever is shorter.
 
-    Args:
+    Attributes:
         size: s, categories in a report, in [1, K/2]; the best one, about K/(e^ε0 + 1), by default. Larger
             sets take more bits and say less.
     """
 
     name: ClassVar[str] = "subset-selection"
+    size: int | None = None
 
-    def __init__(self, *, local_epsilon: float, dim: int, size: int | None = None) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim)
-        if size is None:
-            size = _subset_size(self.local_epsilon, dim)
-        self._size = size = checks.whole("size", size, at_most=dim // 2)
-        self._mix(Fraction(size, dim), overlap=Fraction(size - 1, dim - 1))
-        self._rank_bits = rank_bits(dim, size)
-        self._index_bits = (dim - 1).bit_length()
-
-    def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}, size={self._size})"
+    def __post_init__(self) -> None:
+        if self.size is None:
+            best = _subset_size(checks.local_epsilon(self.local_epsilon), checks.dim(self.dim))
+            object.__setattr__(self, "size", best)
+        super().__post_init__()
 
     @property
-    def size(self) -> int:
-        """s, categories in a report."""
-        return self._size
+    @override
+    def _shares(self) -> tuple[Fraction, Fraction]:
+        size = checks.whole("size", self.size, at_most=self.dim // 2)
+        return Fraction(size, self.dim), Fraction(size - 1, self.dim - 1)
+
+    @property
+    def _size(self) -> int:
+        return cast(int, self.size)
+
+    @cached_property
+    def _rank_bits(self) -> int | None:
+        return rank_bits(self.dim, self._size)
+
+    @property
+    def _index_bits(self) -> int:
+        return (self.dim - 1).bit_length()
 
     @property
     def _flagged(self) -> bool:
@@ -566,7 +588,7 @@ class SubsetSelection(MixtureOracle):
         return elements
 
     def _flags(self, reports: Reports) -> Tensor:
-        self.check_reports(reports, 2)
+        self.layout.check(reports, 2)
         flags = reports.fields[0].values
         if bool((_row_counts(flags) != self._size).any()):
             raise ValueError(
@@ -728,12 +750,13 @@ def _unary(local_epsilon: float, categories: int, *, likely: float, missed: floa
 class UnaryEncoding(SupportOracle):
     r"""A bit for each category: the true one is set with probability a, every other one with probability b.
 
-    A report takes K bits and K random words: use another oracle for many categories. A subclass sets a and b,
-    in units of 2**-62, when it is built.
+    A report takes K bits and K random words: use another oracle for many categories.
     """
 
-    _own_threshold: int
-    _other_threshold: int
+    @cached_property
+    @abstractmethod
+    def _thresholds(self) -> tuple[int, int]:
+        """a and b, in units of 2**-62."""
 
     @property
     @override
@@ -743,7 +766,7 @@ class UnaryEncoding(SupportOracle):
     @property
     @override
     def _rates(self) -> tuple[float, float, float, float]:
-        own, other = self._own_threshold, self._other_threshold
+        own, other = self._thresholds
         return own / WHOLE, (WHOLE - own) / WHOLE, other / WHOLE, (own - other) / WHOLE
 
     @override
@@ -763,26 +786,28 @@ class UnaryEncoding(SupportOracle):
         flags = self._flags(reports)
         own = flags[:, category].double()
         found = torch.zeros_like(own)
+        true, other = self._thresholds
         for ones, bits, threshold in (
-            (own, 1, self._own_threshold),
-            (_row_counts(flags).double() - own, self.dim - 1, self._other_threshold),
+            (own, 1, true),
+            (_row_counts(flags).double() - own, self.dim - 1, other),
         ):
             found += ones * math.log(threshold / WHOLE)
             found += (bits - ones) * math.log((WHOLE - threshold) / WHOLE)
         return found
 
     def _flags(self, reports: Reports) -> Tensor:
-        self.check_reports(reports, 2)
+        self.layout.check(reports, 2)
         return reports.fields[0].values
 
     @override
     def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
+        own, other = self._thresholds
         bits = torch.empty(len(x), self.dim, dtype=torch.uint8, device=x.device)
         rows = rows_at_once(self.dim, device=x.device)
         for start in range(0, len(x), rows):
             part = x[start : start + rows].unsqueeze(1)
-            thresholds = torch.full((len(part), self.dim), self._other_threshold, device=x.device)
-            thresholds.scatter_(1, part, self._own_threshold)
+            thresholds = torch.full((len(part), self.dim), other, device=x.device)
+            thresholds.scatter_(1, part, own)
             bits[start : start + rows] = randomness.bernoulli(thresholds)
         return self.layout.reports(bits)
 
@@ -796,15 +821,16 @@ class Rappor(UnaryEncoding):
 
     name: ClassVar[str] = "rappor"
 
-    def __init__(self, *, local_epsilon: float, dim: int) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim)
-        self._other_threshold = flip_threshold(Fraction(self.local_epsilon) / 2)
-        self._own_threshold = WHOLE - self._other_threshold
+    @cached_property
+    @override
+    def _thresholds(self) -> tuple[int, int]:
+        other = flip_threshold(Fraction(self.local_epsilon) / 2)
+        return WHOLE - other, other
 
     @override
     def blanket(self) -> Blanket:
         ideal = ideal_rappor(local_epsilon=self.local_epsilon, categories=max(self.dim, 3))
-        odds = Fraction(self._own_threshold, self._other_threshold) ** 2
+        odds = Fraction(*self._thresholds) ** 2
         return as_built(ideal, categories=self.dim, odds=odds)
 
 
@@ -817,13 +843,13 @@ class OptimalUnaryEncoding(UnaryEncoding):
 
     name: ClassVar[str] = "oue"
 
-    def __init__(self, *, local_epsilon: float, dim: int) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim)
-        self._other_threshold = flip_threshold(self.local_epsilon)
-        self._own_threshold = WHOLE // 2
+    @cached_property
+    @override
+    def _thresholds(self) -> tuple[int, int]:
+        return WHOLE // 2, flip_threshold(self.local_epsilon)
 
     @override
     def blanket(self) -> Blanket:
         ideal = ideal_optimal_unary_encoding(local_epsilon=self.local_epsilon, categories=max(self.dim, 3))
-        odds = Fraction(WHOLE - self._other_threshold, self._other_threshold)
+        odds = Fraction(WHOLE - self._thresholds[1], self._thresholds[1])
         return as_built(ideal, categories=self.dim, odds=odds)

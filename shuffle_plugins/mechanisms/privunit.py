@@ -9,7 +9,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 from typing import ClassVar
 
@@ -21,7 +21,7 @@ from typing_extensions import override
 from shuffle_plugins.accounting import Blanket, zero_between
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.sign_patterns import LOUDEST_EXACT
 from shuffle_plugins.mechanisms.sphere import (
     cap_coordinate,
@@ -144,13 +144,10 @@ class DirectionRandomizer(LocalRandomizer):
 
     norm: ClassVar[Norm] = Norm.L2
 
-    def __init__(self, *, local_epsilon: float, dim: int, radius: float = 1.0) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
-        self._parameters = self._law()
-
+    @cached_property
     @abstractmethod
-    def _law(self) -> StepDensity:
-        """The law of this ε0 and dimension."""
+    def parameters(self) -> StepDensity:
+        """The law of a report: over the plain law, its density is a step function of one inner product."""
 
     @property
     @abstractmethod
@@ -170,11 +167,6 @@ class DirectionRandomizer(LocalRandomizer):
         """Which lengths a report may have."""
 
     @property
-    def parameters(self) -> StepDensity:
-        """The sets' thresholds, the probability of a plain report, and the mean's length."""
-        return self._parameters
-
-    @property
     @override
     def layout(self) -> ReportLayout:
         return ReportLayout(self.name, self.dim, (FieldLayout(32, self.dim, floating=True),))
@@ -182,17 +174,17 @@ class DirectionRandomizer(LocalRandomizer):
     @property
     def scale(self) -> float:
         """radius/m: what a report is multiplied by."""
-        return self.radius / self._parameters.mean
+        return self.radius / self.parameters.mean
 
     @property
     def worst_variance(self) -> float:
         """(radius/m)²·E‖V‖², of rows next to 0; for 0 itself V is plain."""
-        return self.scale**2 * self._parameters.mean_square
+        return self.scale**2 * self.parameters.mean_square
 
     @override
     def variance(self, x: Tensor | Rows) -> Tensor:
         lengths = self.check_rows(x).l2_norm().double()
-        spread = torch.full_like(lengths, self._parameters.mean_square)
+        spread = torch.full_like(lengths, self.parameters.mean_square)
         spread.masked_fill_(lengths == 0, self._plain_square)
         return spread.mul_(self.scale**2).sub_(lengths.square())
 
@@ -207,7 +199,7 @@ class DirectionRandomizer(LocalRandomizer):
 
     def check_vectors(self, reports: Reports) -> Tensor:
         """The vectors of reports, (reports, dim), refused if one has a length that is never sent."""
-        self.check_reports(reports)
+        self.layout.check(reports)
         vectors = reports.fields[0].values.reshape(len(reports), self.dim)
         if not bool(self._lengths_fit(torch.linalg.vector_norm(vectors, dim=1)).all()):
             raise ValueError("a report has a length that is never sent: it was altered or forged; drop it")
@@ -220,7 +212,7 @@ class DirectionRandomizer(LocalRandomizer):
         length = float(torch.linalg.vector_norm(row))
         if length == 0:
             return torch.zeros(len(reports), dtype=torch.float64, device=vectors.device)
-        p = self._parameters
+        p = self.parameters
         lean = min(length / self.radius, 1.0)
         thresholds = torch.tensor(p.thresholds, dtype=torch.float64, device=vectors.device)
         steps = [share / tail for share, tail in zip(p.shares, p.tails, strict=True)]
@@ -253,7 +245,7 @@ class DirectionRandomizer(LocalRandomizer):
 
     def _draw(self, norms: Tensor, randomness: Randomness) -> tuple[Tensor, Tensor]:
         """⟨V, u⟩ of each report, float64, and which are plain; a zero row is, whatever was drawn."""
-        count, p = norms.shape[0], self._parameters
+        count, p = norms.shape[0], self.parameters
         lengths = norms.double().cpu()
         plain = randomness.bernoulli(torch.full((count,), p.plain_threshold)) | (lengths == 0)
         filled = torch.where(plain, 0.0, (lengths / self.radius).clamp(max=1.0))
@@ -331,8 +323,9 @@ class PrivUnit(DirectionRandomizer):
     name: ClassVar[str] = "privunit"
     _plain_square = 1.0
 
+    @cached_property
     @override
-    def _law(self) -> StepDensity:
+    def parameters(self) -> StepDensity:
         return optimal_privunit(local_epsilon=self.local_epsilon, dim=self.dim)
 
     @override

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from scipy import special
@@ -13,9 +13,19 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import Atoms, Blanket, most_telling, read_coarsely
 from shuffle_plugins.compressors import hadamard_signs, hadamard_transform, padded_dim, public_signs
-from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
+from shuffle_plugins.core import (
+    Field,
+    FieldLayout,
+    ReportLayout,
+    Reports,
+    Rows,
+    checks,
+    in_range,
+    rows_at_once,
+    whole_number,
+)
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.privunit import PrivUnit, optimal_privunit, privunit_blanket
 from shuffle_plugins.mechanisms.sphere import caps_at_angle
 from shuffle_plugins.randomness import Randomness
@@ -189,6 +199,7 @@ def _folded_instance(local_epsilon: float, size: int, lean: float) -> Atoms:
     return most_telling(candidates)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ProjUnit(LocalRandomizer):
     r"""PrivUnit of :math:`y = W_b x \in \mathbb{R}^k`, b drawn by the client and part of the report.
 
@@ -212,7 +223,7 @@ class ProjUnit(LocalRandomizer):
     Source: Asi, Feldman, Nelson, Nguyen, Talwar 2023, "Fast optimal locally private mean estimation via
     random projections".
 
-    Args:
+    Attributes:
         projected_dim: k, in [2, dim]; 4096 or dim by default, whichever is less. At dim this is PrivUnit.
         slack: how much longer than the radius y may be, in standard deviations.
         seed: of the public signs; clients and analyzer use the same.
@@ -220,32 +231,24 @@ class ProjUnit(LocalRandomizer):
 
     name: ClassVar[str] = "projunit"
     norm: ClassVar[Norm] = Norm.L2
+    projected_dim: int | None = None
+    slack: Annotated[float, in_range(at_least=0, at_most=100)] = DEFAULT_SLACK
+    seed: Annotated[int, whole_number(at_least=-math.inf)] = 0
 
-    def __init__(
-        self,
-        *,
-        local_epsilon: float,
-        dim: int,
-        radius: float = 1.0,
-        projected_dim: int | None = None,
-        slack: float = DEFAULT_SLACK,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
-        size = check_projected_dim(projected_dim, dim=dim)
-        self._folding = Folding(dim=dim, size=size, seed=seed)
-        grown = inflation(projected_dim=size, dim=dim, slack=slack)
-        self._slack = slack
-        self._inner = PrivUnit(local_epsilon=self.local_epsilon, dim=size, radius=self.radius * grown)
-        excess = along_square(local_epsilon=self.local_epsilon, dim=size)
-        leaning = (size * excess - 1) / (size - 1) if size > 1 else 0.0
-        spread = (1 - leaning) * dim / size + leaning * self._folding.folds
-        self._worst_variance = self._inner.scale**2 * spread
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        size = check_projected_dim(self.projected_dim, dim=self.dim)
+        object.__setattr__(self, "projected_dim", size)
 
-    @property
-    def projected_dim(self) -> int:
-        """k, numbers per report."""
-        return self._folding.size
+    @cached_property
+    def _folding(self) -> Folding:
+        return Folding(dim=self.dim, size=self.projected_dim or 1, seed=self.seed)
+
+    @cached_property
+    def _inner(self) -> PrivUnit:
+        size = self._folding.size
+        grown = inflation(projected_dim=size, dim=self.dim, slack=self.slack)
+        return PrivUnit(local_epsilon=self.local_epsilon, dim=size, radius=self.radius * grown)
 
     @property
     def folded_radius(self) -> float:
@@ -257,13 +260,17 @@ class ProjUnit(LocalRandomizer):
     def layout(self) -> ReportLayout:
         pattern = FieldLayout((self._folding.patterns - 1).bit_length())
         return ReportLayout(
-            self.name, self.dim, (pattern, FieldLayout(32, self.projected_dim, floating=True))
+            self.name, self.dim, (pattern, FieldLayout(32, self._folding.size, floating=True))
         )
 
-    @property
+    @cached_property
     def worst_variance(self) -> float:
         """The bound at 0."""
-        return self._worst_variance
+        size = self._folding.size
+        excess = along_square(local_epsilon=self.local_epsilon, dim=size)
+        leaning = (size * excess - 1) / (size - 1) if size > 1 else 0.0
+        spread = (1 - leaning) * self.dim / size + leaning * self._folding.folds
+        return self._inner.scale**2 * spread
 
     def variance(self, x: Tensor | Rows) -> Tensor:
         """A bound on E‖R(x) - x‖² of each row, (clients,) float64; see the class for when it is the value."""
@@ -292,14 +299,14 @@ class ProjUnit(LocalRandomizer):
             local_epsilon=self.local_epsilon,
             dim=self.dim,
             projected_dim=self.projected_dim,
-            slack=self._slack,
+            slack=self.slack,
         )
 
     @override
     def sum(self, reports: Reports) -> Tensor:
         patterns, inner = self._split(reports)
         vectors = self._inner.check_vectors(inner)
-        sums = torch.zeros(self._folding.patterns, self.projected_dim, device=vectors.device)
+        sums = torch.zeros(self._folding.patterns, self._folding.size, device=vectors.device)
         sums.index_add_(0, patterns, vectors)
         return self._folding.unfold(sums).mul_(self._inner.scale)
 
@@ -334,7 +341,7 @@ class ProjUnit(LocalRandomizer):
 
     def _split(self, reports: Reports) -> tuple[Tensor, Reports]:
         """Patterns, checked, and the reports of PrivUnit."""
-        self.check_reports(reports)
+        self.layout.check(reports)
         patterns, vectors = (field.values for field in reports.fields)
         if patterns.numel() and not (
             int(patterns.min()) >= 0 and int(patterns.max()) < self._folding.patterns

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from shuffle_plugins.accounting import Blanket
-    from shuffle_plugins.mechanisms.local_randomizer import Mechanism
-    from shuffle_plugins.mechanisms.private_sum import PrivateSum
+    from shuffle_plugins.mechanisms.base import Mechanism, PrivateSum
 
 ENTRY_POINT_GROUP = "shuffle_plugins.mechanisms"
 
@@ -169,8 +168,7 @@ def _kinds(name: str) -> set[Kind]:
     entry = _entry(name)
     if entry.kind is not None:
         return {entry.kind}
-    from shuffle_plugins.mechanisms.local_randomizer import FrequencyOracle
-    from shuffle_plugins.mechanisms.private_sum import PrivateSum
+    from shuffle_plugins.mechanisms.base import FrequencyOracle, PrivateSum
 
     factory = _load(entry.factory)
     if not isinstance(factory, type):

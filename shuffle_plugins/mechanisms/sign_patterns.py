@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from scipy import special
 
 from shuffle_plugins.accounting import Atoms, Blanket, most_telling, two_level_atoms
-from shuffle_plugins.compressors import public_random_bytes
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.randomness import WHOLE, Randomness
@@ -458,41 +457,3 @@ def _lengths(dim: int, count: int) -> Tensor:
 def _starts(dim: int, count: int) -> Tensor:
     lengths = _lengths(dim, count)
     return lengths.cumsum(0) - lengths
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublicIndices:
-    """Indices that everybody derives from a public seed and a client's position in the round.
-
-    They depend on the purpose, the seed and the position alone, and not on how a round is cut into batches.
-
-    Attributes:
-        purpose: what they are for: other purposes have other indices.
-        seed: any whole number; None where clients draw indices of their own, and there are no public ones.
-        position: of the first client of a batch in the round, in [0, 2**40]; 0 without a seed.
-    """
-
-    purpose: str
-    seed: int | None
-    position: int
-
-    def __post_init__(self) -> None:
-        checks.whole("position", self.position, at_least=0, at_most=1 << 40)
-        if self.seed is not None:
-            checks.whole("public_seed", self.seed, at_least=-math.inf)
-        elif self.position:
-            raise ValueError("position has a meaning only with public_seed")
-
-    def of(self, clients: int, *, highs: Tensor, device: torch.device) -> Tensor:
-        """Indices below ``highs`` (count,) of the clients from ``position`` on, (clients, count).
-
-        Uniform up to 2**-62·high, exactly so for powers of two. Time and memory grow with ``position +
-        clients``.
-        """
-        assert self.seed is not None
-        count = len(highs)
-        start, end = (at * count * 8 for at in (self.position, self.position + clients))
-        data = public_random_bytes(f"{self.purpose} indices", seed=self.seed, count=end)
-        words = np.frombuffer(data, dtype="<u8", offset=start) >> np.uint64(2)
-        drawn = torch.from_numpy(words.astype(np.int64)).view(clients, count)
-        return drawn.remainder_(highs.to("cpu")).to(device)

@@ -14,10 +14,10 @@ from typing_extensions import override
 
 from shuffle_plugins.core import WIRE_VERSION, LocalEpsilon, Ranged, ReportLayout, checks
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer
+from shuffle_plugins.mechanisms.base import LocalRandomizer
 
 if TYPE_CHECKING:
-    from shuffle_plugins.mechanisms.private_sum import PrivateSum
+    from shuffle_plugins.mechanisms.base import PrivateSum
 
 Option = int | float | str | bool
 

@@ -26,7 +26,7 @@ from shuffle_plugins.core import (
 )
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.sign_patterns import SignThresholds, random_signs
 from shuffle_plugins.randomness import Randomness, secure
 

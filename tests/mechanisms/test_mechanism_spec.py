@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from shuffle_plugins.mechanisms import available, get
-from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer
+from shuffle_plugins.mechanisms.base import LocalRandomizer
 from shuffle_plugins.mechanisms.spec import MAX_TEXT, MechanismSpec
 
 SPEC = MechanismSpec(
