@@ -26,7 +26,7 @@ from shuffle_plugins.accounting import (
     normal_guess,
 )
 from shuffle_plugins.core import rounded
-from shuffle_plugins.mechanisms import noise_ratio
+from shuffle_plugins.mechanisms.noise import noise_ratio
 from shuffle_plugins.planning import ExpectedNoise, expected_noise
 
 _logger = logging.getLogger(__name__)

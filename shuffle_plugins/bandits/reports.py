@@ -12,9 +12,11 @@ from shuffle_plugins.accounting import Floats
 from shuffle_plugins.bandits.designs import Indices
 from shuffle_plugins.bandits.privacy import LaplaceReports, RewardNoise, SumNoise, checked_rewards
 from shuffle_plugins.core import Field, Reports
-from shuffle_plugins.mechanisms import BinaryRandomizedResponse, Laplace, LocalRandomizer
+from shuffle_plugins.mechanisms.base import LocalRandomizer
 from shuffle_plugins.mechanisms.discrete_sampling import discrete_laplace
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.mechanisms.noise import Laplace
+from shuffle_plugins.mechanisms.signs import BinaryRandomizedResponse
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 
 def reward_mechanism(noise: RewardNoise) -> LocalRandomizer:

@@ -16,7 +16,7 @@ from types import ModuleType
 
 from shuffle_plugins.core import Rows, checks, rows_at_once
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.randomness import runs_kernels
+from shuffle_plugins.randomness.chacha import runs_kernels
 
 _NEAR = 16  # shorter distances are torch's weakness: it works on columns there
 _CHUNK_ENTRIES = 1 << 17  # worked on together on a CPU

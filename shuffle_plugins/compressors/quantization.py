@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.randomness import PROBABILITY_BITS, Randomness
+from shuffle_plugins.randomness.chacha import PROBABILITY_BITS
+from shuffle_plugins.randomness.sources import Randomness
 
 _CHUNK = 1 << 16  # values handled at a time, which fit a cache
 

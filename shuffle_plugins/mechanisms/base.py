@@ -29,7 +29,7 @@ from shuffle_plugins.core import (
     checked_categories,
 )
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 PrivacyParameter = Literal["local_epsilon", "noise_multiplier"]
 

@@ -38,7 +38,8 @@ from shuffle_plugins.mechanisms.sign_patterns import (
     split_budget,
     spread_information,
 )
-from shuffle_plugins.randomness import PROBABILITY_BITS, WHOLE, Randomness
+from shuffle_plugins.randomness.chacha import PROBABILITY_BITS, WHOLE
+from shuffle_plugins.randomness.sources import Randomness
 
 MAX_LEVELS = 32
 

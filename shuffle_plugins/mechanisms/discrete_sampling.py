@@ -17,7 +17,7 @@ from fractions import Fraction
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.randomness.sources import Randomness
 
 MAX_SCALE = 1 << 30
 MAX_SIGMA = 1 << 26

@@ -36,7 +36,8 @@ from shuffle_plugins.mechanisms.sphere import (
     most_information,
     plain_share,
 )
-from shuffle_plugins.randomness import WHOLE, Randomness
+from shuffle_plugins.randomness.chacha import WHOLE
+from shuffle_plugins.randomness.sources import Randomness
 
 STEPS = 8
 """J of the blanket-mixed mechanism. 32 would tell half a per cent less at the same variance."""

@@ -25,7 +25,8 @@ from shuffle_plugins.mechanisms.oracles import (
     ideal_hadamard_response,
     odds_below,
 )
-from shuffle_plugins.randomness import WHOLE, Randomness, secure
+from shuffle_plugins.randomness.chacha import WHOLE
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 
 def binary_entropy(probability: float) -> float:

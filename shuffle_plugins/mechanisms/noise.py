@@ -53,7 +53,7 @@ from shuffle_plugins.mechanisms.noise_law import (
     gaussian_instance,
     laplace_ball_information,
 )
-from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.randomness.sources import Randomness
 
 FINE_BITS = 20
 """Bits per coordinate of the mechanism called Laplace: the grid adds about 1e-4 to its variance."""

@@ -25,7 +25,8 @@ from shuffle_plugins.compressors.hadamard import hadamard_scatter, hadamard_sign
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks, rows_at_once, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, FrequencyOracle
-from shuffle_plugins.randomness import WHOLE, Randomness
+from shuffle_plugins.randomness.chacha import WHOLE
+from shuffle_plugins.randomness.sources import Randomness
 
 RANK_BITS = 62
 

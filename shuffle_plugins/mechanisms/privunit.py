@@ -31,7 +31,8 @@ from shuffle_plugins.mechanisms.sphere import (
     caps_blanket,
     plain_share_drawn,
 )
-from shuffle_plugins.randomness import WHOLE, Randomness
+from shuffle_plugins.randomness.chacha import WHOLE
+from shuffle_plugins.randomness.sources import Randomness
 
 CHUNK = 64
 """Clients per chunk of a sum. Larger ones need fewer normal vectors, but larger Gram matrices."""

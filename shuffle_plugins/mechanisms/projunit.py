@@ -12,7 +12,8 @@ from scipy import special
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Atoms, Blanket, most_telling, read_coarsely
-from shuffle_plugins.compressors import hadamard_signs, hadamard_transform, padded_dim, public_signs
+from shuffle_plugins.compressors.frames import public_signs
+from shuffle_plugins.compressors.hadamard import hadamard_signs, hadamard_transform, padded_dim
 from shuffle_plugins.core import (
     Field,
     FieldLayout,
@@ -28,7 +29,7 @@ from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.privunit import PrivUnit, optimal_privunit, privunit_blanket
 from shuffle_plugins.mechanisms.sphere import caps_at_angle
-from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.randomness.sources import Randomness
 
 DEFAULT_SLACK = 3.0
 

@@ -14,7 +14,7 @@ from typing import Annotated
 from shuffle_plugins.core import Count, LocalEpsilon, Ranged, checked_categories, checks, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.oracles import Mixture
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 
 @dataclass(frozen=True, kw_only=True)

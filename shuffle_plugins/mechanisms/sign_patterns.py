@@ -24,7 +24,8 @@ from scipy import special
 from shuffle_plugins.accounting import Atoms, Blanket, most_telling, two_level_atoms
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.randomness import WHOLE, Randomness
+from shuffle_plugins.randomness.chacha import WHOLE
+from shuffle_plugins.randomness.sources import Randomness
 
 LOUDEST_EXACT = 42
 """ε0 from which a probability is a few units of 2**-62 and cannot follow."""

@@ -54,7 +54,7 @@ from shuffle_plugins.mechanisms.sign_patterns import (
     spread_information,
     three_patterns,
 )
-from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.randomness.sources import Randomness
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

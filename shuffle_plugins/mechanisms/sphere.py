@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from shuffle_plugins.accounting import Atoms, Blanket, InformationBound, most_telling, two_level_atoms
-from shuffle_plugins.randomness import WHOLE
+from shuffle_plugins.randomness.chacha import WHOLE
 
 LOUDEST_TOLD = 30.0
 """ε0 beyond which no round is large enough for what a report tells to bound it."""

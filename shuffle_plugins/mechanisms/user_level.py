@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, cast
 
-from shuffle_plugins.compressors import Rotation, hadamard_signs, hadamard_transform, padded_dim
+from shuffle_plugins.compressors.frames import Rotation
+from shuffle_plugins.compressors.hadamard import hadamard_signs, hadamard_transform, padded_dim
 from shuffle_plugins.core import (
     Count,
     Dim,
@@ -28,7 +29,7 @@ from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.sign_patterns import SignThresholds, random_signs
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 RANGE_REPORTS = "user-level-range"
 

@@ -13,10 +13,10 @@ import numpy as np
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Adversary, PoissonBinomialRound, PrivacyTarget
-from shuffle_plugins.compressors import KashinFrame
+from shuffle_plugins.compressors.frames import KashinFrame
 from shuffle_plugins.core import Dim, LocalEpsilon, Radius, Reports, Rows, checks, rows_at_once, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
+from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.mechanisms.sign_patterns import SignThresholds
 from shuffle_plugins.protocols.lattices import compiled_kernels
 from shuffle_plugins.protocols.sums import (
@@ -27,7 +27,8 @@ from shuffle_plugins.protocols.sums import (
     check_clips,
     honest_population,
 )
-from shuffle_plugins.randomness import WHOLE, Randomness, secure
+from shuffle_plugins.randomness.chacha import WHOLE
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 MOST_BITS_EACH = (1 << 20) - 1  # of one client in one coordinate
 

@@ -31,7 +31,8 @@ from shuffle_plugins.core import (
     clopper_pearson_lower,
     clopper_pearson_upper,
 )
-from shuffle_plugins.mechanisms import FrequencyOracle, registry
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.mechanisms.base import FrequencyOracle
 from shuffle_plugins.protocols.histograms import Histogram, Intervals
 from shuffle_plugins.protocols.lattices import Categories
 from shuffle_plugins.protocols.sums import (
@@ -42,7 +43,7 @@ from shuffle_plugins.protocols.sums import (
     honest_population,
     population_of,
 )
-from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.randomness.sources import Randomness
 from shuffle_plugins.shuffler import InMemoryShuffler, Shuffler
 
 BEST_ORACLE = "best"

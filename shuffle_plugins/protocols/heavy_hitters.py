@@ -14,7 +14,7 @@ from torch import Tensor
 from shuffle_plugins.accounting import Adversary, BitEncoding, CountedRound, Sampling
 from shuffle_plugins.core import Positive, Ranged, Reports, checked_categories, checks
 from shuffle_plugins.protocols.unary import CountedUnary, Encoding
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 _MOST_BITS = 62
 _TAILS = 1e-12  # of a count's law, left out where it is convolved, and added to what is bounded

@@ -64,7 +64,8 @@ from shuffle_plugins.core import (
 )
 from shuffle_plugins.protocols.lattices import Interval, Levels
 from shuffle_plugins.protocols.sums import Participants, SummingProtocol, TargetUnreachable, unreachable
-from shuffle_plugins.randomness import PROBABILITY_BITS, Randomness, secure
+from shuffle_plugins.randomness.chacha import PROBABILITY_BITS
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 MOST_BITS = 62
 FEWEST_SHARES, MOST_SHARES = 3, 64

@@ -25,7 +25,7 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.core import FieldLayout, Ranged, ReportLayout, Reports, checks, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms import Reporter, Summation
+from shuffle_plugins.mechanisms.base import Reporter, Summation
 
 _R = TypeVar("_R", bound=Round)
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Adversary, PrivacyTarget, Tag, TaggedRound
-from shuffle_plugins.compressors import KashinFrame, TightFrame
+from shuffle_plugins.compressors.frames import KashinFrame, TightFrame
 from shuffle_plugins.core import (
     Count,
     Dim,
@@ -38,7 +38,7 @@ from shuffle_plugins.core import (
     one_of,
     rows_at_once,
 )
-from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
+from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.mechanisms.bit_planes import (
     MAX_LEVELS,
     NEXT_TO_NOTHING,
@@ -57,7 +57,7 @@ from shuffle_plugins.mechanisms.coefficients import (
 )
 from shuffle_plugins.mechanisms.sign_patterns import Constants, SignThresholds
 from shuffle_plugins.protocols.sums import LabelledSum, Participants, Tally, check_clips, honest_population
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 _ENTRIES_AT_ONCE = 1 << 20
 _QUIETEST, _LOUDEST = 1e-8, 400.0  # ε0 of one message, where searches end

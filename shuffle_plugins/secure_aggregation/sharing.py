@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from shuffle_plugins.core import Dim, Ranged, checks, pack_bits, unpack_bits, whole_number
-from shuffle_plugins.randomness import Keystream
+from shuffle_plugins.randomness.chacha import Keystream
 from shuffle_plugins.shuffler import KEY_BYTES, RoundContext, ShuffleError
 
 MOST_SUM_BITS = 44

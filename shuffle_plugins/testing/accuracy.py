@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.core import Reports
-from shuffle_plugins.mechanisms import LocalRandomizer
+from shuffle_plugins.mechanisms.base import LocalRandomizer
 from shuffle_plugins.testing.case import (
     FLOAT32,
     LARGEST_Z,

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.core import Field, Reports
-from shuffle_plugins.mechanisms import LocalRandomizer
-from shuffle_plugins.randomness import SeededRandomness
+from shuffle_plugins.mechanisms.base import LocalRandomizer
+from shuffle_plugins.randomness.sources import SeededRandomness
 from shuffle_plugins.testing.case import (
     LARGEST_Z,
     Broken,

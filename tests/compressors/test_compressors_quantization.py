@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from shuffle_plugins.compressors import stochastic_round
+from shuffle_plugins.compressors.quantization import stochastic_round
 from shuffle_plugins.randomness import Randomness, SeededRandomness
 
 

@@ -22,7 +22,7 @@ from shuffle_plugins.compressors.kernels.triton_hadamard import (
     rows_per_program,
 )
 from shuffle_plugins.core import Rows
-from shuffle_plugins.randomness import Keystream
+from shuffle_plugins.randomness.chacha import Keystream
 from shuffle_plugins.randomness.triton_chacha import KEY_ARGUMENTS, chacha_blocks, interleave, on_device
 
 _WORDS = 128
