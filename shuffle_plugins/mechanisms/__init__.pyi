@@ -31,6 +31,7 @@ from .projunit import ProjUnit as ProjUnit
 from .recoverable import KeyLaw as KeyLaw
 from .recoverable import RecoverableResponse as RecoverableResponse
 from .recoverable import key_reuse_entropy as key_reuse_entropy
+from .registry import ONE_MESSAGE as ONE_MESSAGE
 from .registry import Kind as Kind
 from .registry import available as available
 from .registry import blanket as blanket
