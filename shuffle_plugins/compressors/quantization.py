@@ -12,12 +12,8 @@ _CHUNK = 1 << 16  # values handled at a time, which fit a cache
 def stochastic_round(values: Tensor, *, randomness: Randomness) -> Tensor:
     """A whole number next to each value, int64 of the same shape: its floor, or the next one up.
 
-    Up with probability f = value - floor(value), so the variance is f(1 - f) ≤ 1/4. That probability is
-    rounded down to a multiple of 2**-62; the expectation is off by at most 2**-53, and whole numbers stay.
-
-    Args:
-        values: floating point of any shape, of absolute value below 2**62.
-        randomness: one word per value, drawn in chunks.
+    Up with probability f = value - floor(value), rounded down to a multiple of 2**-62; one word per value.
+    Values are floating point, of absolute value below 2**62.
     """
     if not values.is_floating_point():
         raise ValueError(f"only floating point is rounded, got {values.dtype}")

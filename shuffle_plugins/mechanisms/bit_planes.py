@@ -66,9 +66,10 @@ def plane_weights(levels: int) -> tuple[float, ...]:
 def budgets(
     levels: int, *, per_place: float | NDArray[np.float64], constants: Constants = Constants.EXACT
 ) -> NDArray[np.float64]:
-    """Budgets of one sign of each level, which add up to ``per_place`` = ε0/samples.
+    """Budgets of one sign of each level, (levels, …), adding up to ``per_place`` = ε0/samples, a number or
+    many.
 
-    Shape (levels,), or (levels, plans) for as many values. The thesis's are proportional to W^(2/3).
+    The thesis's are proportional to W^(2/3).
     """
     total = np.asarray(per_place, dtype=np.float64)
     weights = np.array(plane_weights(levels)).reshape(-1, *[1] * total.ndim)
@@ -95,10 +96,7 @@ def _log_slope(budget: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _budget_of_log_slope(log_slope: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Inverse of :func:`_log_slope`. With t = 1/tanh(v/2) = 1 + u the slope is u(u + 1)(u + 2).
-
-    Newton's method from above: the polynomial is increasing and convex.
-    """
+    """Inverse of :func:`_log_slope`. With t = 1/tanh(v/2) = 1 + u the slope is u(u + 1)(u + 2), convex."""
     u = np.exp(np.minimum(log_slope - math.log(2), log_slope / 3))
     slope = np.exp(log_slope)
     for _ in range(8):  # to float64's digits
@@ -159,10 +157,10 @@ def _worst_variances(
 
 
 def worst_excess(length: NDArray[np.int64], *, last: bool, constants: Constants) -> NDArray[np.float64]:
-    r"""Largest variance of one coordinate of one plane in units of W², less length·(1/g² - 1).
+    """Largest variance of one coordinate of one plane in units of W², less length·(1/g² - 1).
 
-    It is :math:`b - w^2` for the value w in a block of length b, and :math:`2b(w + 1) - (w + 1)^2` with the
-    thesis's constants, which count what is not sampled as the low end.
+    b - w² for the value w in a block of length b; with the thesis's constants, which count what is not
+    sampled as the low end, 2b(w + 1) - (w + 1)².
     """
     b = length.astype(np.float64)
     if constants is Constants.EXACT:
@@ -182,8 +180,6 @@ def sampled_blanket(
     """Of one sign about a public place, or of several; those are bounded by what they tell together, too.
 
     Args:
-        plan: how the vector is sampled.
-        constants: looser ones flip the sign more often, which is bounded by the exact ones.
         records: of some records how large their numbers are, in (0, 1], and which share of them is so large;
             the others are 0. Their opposites are records too.
         square: the mean square of the numbers of a record, at most.
@@ -233,8 +229,7 @@ def opposite_rows(
     """The instance of rows x and x' = −x, one of the records, that tells most, if it can be listed.
 
     A sign is read as whether it is that of x. Everybody else holds x', or x in some of the numbers, or fair
-    signs, whichever tells most. For ``records`` see :func:`sampled_blanket`; several signs have records all
-    of whose numbers are one size.
+    signs, whichever tells most. Several signs have records all of whose numbers are one size.
     """
     if plan.levels * plan.samples > 16 or local_epsilon > LOUDEST_EXACT:
         return ()
@@ -277,8 +272,7 @@ def plane_mean(value: float, *, level: int, levels: int) -> float:
 def plane_value(x: Tensor, *, level: int, levels: int) -> Tensor:
     """What one level sends of each value of [-1, 1]: a sign ±1, or in the last the rest; float64.
 
-    With the weights of :func:`plane_weights`, x is the weighted sum over levels 0, …, levels - 1. The value 1
-    has all signs +1.
+    Weighted by :func:`plane_weights` the levels add up to x. The value 1 has all signs +1.
     """
     depth = min(level + 1, levels - 1)
     scaled = (x.double().clamp(-1, 1) + 1) * 2.0 ** (depth - 1)
@@ -288,16 +282,7 @@ def plane_value(x: Tensor, *, level: int, levels: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class BitPlanes:
-    """m levels of s sampled coordinates each, every one a flipped sign.
-
-    Attributes:
-        dim: length of a vector.
-        plan: numbers of levels and samples.
-        thresholds: sign thresholds of each level.
-        constants: whose constants.
-        blocks: the blocks that coordinates are drawn from.
-        weights: weight of each level.
-    """
+    """m levels of s sampled coordinates each of vectors (dim,), every one a flipped sign."""
 
     dim: int
     plan: SampledPlan
@@ -367,11 +352,9 @@ class BitPlanes:
         return randomness.bernoulli(plus)
 
     def _sent(self, values: Tensor, level: int) -> Tensor:
-        """What a level's signs (clients, samples) are about, for values (clients, levels, samples)."""
         return plane_value(values[:, level], level=level, levels=self.plan.levels)
 
     def _planes(self, x: Tensor) -> Iterator[tuple[float, float, Tensor]]:
-        """Weight, noise and plane of each level, for all coordinates."""
         for level, (weight, noise) in enumerate(zip(self.weights, self.noises, strict=True)):
             yield weight, noise, plane_value(x, level=level, levels=self.plan.levels)
 
@@ -387,10 +370,8 @@ class BitPlanes:
         return (places, bits) if self.blocks.index_bits else (bits,)
 
     def parse(self, reports: Reports) -> tuple[Tensor, Tensor]:
-        """Coordinates and signs ±1 in reports of this layout, each (reports, levels, samples) int64.
-
-        Raises:
-            ValueError: if reports name a place that does not exist.
+        """Coordinates and signs ±1 in reports of this layout, each (reports, levels, samples) int64, or
+        refused.
         """
         shape = (len(reports), self.plan.levels, self.plan.samples)
         parts = [field.values.to(torch.int64).reshape(shape) for field in reports.fields]
@@ -403,12 +384,9 @@ class BitPlanes:
         return self.columns(places), bits * 2 - 1
 
     def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of the sum of vectors in [-1, 1], (dim,) float64.
+        """Unbiased estimate of the sum of vectors in [-1, 1], (dim,) float64; what was never sent is refused.
 
         Whole numbers are counted first, so neither order nor chunks change more than the last rounding.
-
-        Raises:
-            ValueError: as :meth:`parse`.
         """
         columns, signs = self.parse(reports)
         total = self.estimate(self.count(columns, signs))
@@ -438,9 +416,6 @@ class BitPlanes:
 
         Within a block the coordinates of one estimate are never both non-zero; blocks and levels are
         independent. The thesis's constant, -1 in every coordinate, is left out.
-
-        Args:
-            x: (clients, dim) in [-1, 1].
         """
         lengths = self.blocks.lengths_by_coordinate().to(x.device)
         for weight, noise, plane in self._planes(x):
@@ -554,17 +529,15 @@ class LInfBitPlanes(BitPlaneRandomizer):
 
     A coordinate :math:`x/r = \sum_{k<m} 2^{-k} σ_k + 2^{-(m-1)} w` has m - 1 signs and a rest w in [-1, 1].
     For each level a client draws one coordinate from each of s blocks and sends its place there and a sign of
-    mean :math:`g_k σ_k`, or :math:`g_m w` in the last; :math:`g_k = \tanh(v_k/2)`. The s signs of all levels
-    spend :math:`s \sum_k v_k \le ε_0` together, and only the m·s sampled entries of a row are read beyond its
-    norm. With b_i the length of coordinate i's block (d/s where s divides d),
+    mean
+    :math:`g_k σ_k`, or :math:`g_m w` in the last; :math:`g_k = \tanh(v_k/2)` with
+    :math:`s \sum_k v_k \le ε_0`. With b_i the length of coordinate i's block,
 
     .. math:: E\|R(x) - x\|^2 = r^2 \sum_{k<m} 4^{-k} \sum_i (b_i/g_k^2 - 1)
               + r^2 4^{-(m-1)} \sum_i (b_i/g_m^2 - w_i^2).
 
-    Levels reduce what quantisation adds; where d is large beside ε0 they act as further samples. The thesis
-    counts what is not sampled as the low end of the range, which has up to four times the variance of
-    counting it as the centre, and its probabilities do not spend all of ε0 (``constants="thesis"``).
-    Clipping is coordinate by coordinate, the projection onto the ball.
+    The thesis counts what is not sampled as the low end of the range, of up to four times the variance, and
+    its probabilities do not spend all of ε0 (``constants="thesis"``). Clipping is coordinate by coordinate.
     """
 
     name: ClassVar[str] = "linf-bit-planes"
@@ -595,18 +568,10 @@ class LInfBitPlanes(BitPlaneRandomizer):
 class SampledBits(LInfBitPlanes):
     r"""R^Bin_{v,s} of Girgis's thesis (Algorithms 3.3.1 and 3.3.2) with exact ε0, on [-r, r]^d.
 
-    A client draws one coordinate from each of s blocks and sends its place there and a sign of mean
-    :math:`\tanh(ε_0/2s) \, x_j/r`: s messages of ε0/s each. It is ``linf-bit-planes`` with one level, the
-    last, whose rounding to a bit and randomised response are one draw.
-
-    The thesis takes bits b in {0, 1}^d. They are the corners r(2b - 1) of this ball: take means of these, and
-    those of b are (mean/r + 1)/2, with a quarter of the variance. (Bits 0 and 1 put in as they are come out
-    unbiased too.)
-
-    .. math:: E\|R(x) - x\|^2 = r^2 \coth^2(ε_0/2s) \sum_i b_i - \|x\|^2.
-
-    By default s is the best for this, about ε0/2.18 for large d. ``constants="thesis"`` has the printed
-    probabilities and decoding, r(2b - 1) standing for b; Thm 3.3.1 takes s = ceil(ε0).
+    ``linf-bit-planes`` with one level, the last: s messages, of mean :math:`\tanh(ε_0/2s) \, x_j/r` each, and
+    :math:`E\|R(x) - x\|^2 = r^2 \coth^2(ε_0/2s) \sum_i b_i - \|x\|^2`. The thesis takes bits b in {0, 1}^d.
+    They are the corners r(2b - 1) of this ball: take means of these, and those of b are (mean/r + 1)/2, with
+    a quarter of the variance. By default s is the best, about ε0/2.18 for large d; Thm 3.3.1 takes ceil(ε0).
     """
 
     name: ClassVar[str] = "sampled-bits"
@@ -617,25 +582,15 @@ class SampledBits(LInfBitPlanes):
 class L2BitPlanes(CoefficientRandomizer, BitPlaneRandomizer):
     r"""R^ℓ2_{v,m,s} of Girgis's thesis (Algorithms 3.6.1 and 3.6.2) with exact ε0.
 
-    A row x is represented by D coefficients w, public and linear (the randomised rotation
-    :math:`w = H\,\mathrm{diag}(±1)\,x/\sqrt D` of the zero-padded row, or a Kashin frame), which go through
-    ``linf-bit-planes`` on [-r_inf, r_inf]^D. Only sampled coefficients are computed. The server sums signs
-    and transforms back once.
+    A row is represented by D coefficients, public and linear: the randomised rotation
+    :math:`H\,\mathrm{diag}(±1)\,x/\sqrt D` of the zero-padded row, or a Kashin frame. They go through
+    ``linf-bit-planes`` on [-r_inf, r_inf]^D, r_inf = level·r/√D; only sampled ones are computed.
 
-    **Bias.** A coefficient beyond r_inf is clipped, and only then is the estimate biased.
-    r_inf = level·r/√D, and ``oversized`` says how the level is chosen:
-
-    - ``"clip"`` (default): √(2 log(2Dn/β)). For vectors chosen before the seed, nothing is clipped in a round
-      of n = ``clients`` clients but with probability β = ``failure``. A vector made for the seed, a row of
-      the rotation, say, is clipped and biased whatever the level. Up to D = 47 or so, r_inf = r.
-    - ``"balance"``: less variance for a small bias in every round, for about n = ``clients`` clients.
-    - ``"bound"``: r_inf = r, unbiased for every vector, at D/level² times the variance.
-
-    :meth:`clipping_bias` is the bias of given rows, exactly; :meth:`variance` includes its square.
-    With ``frame="kashin"`` no coefficient is ever beyond the frame's level, about 2, so the estimate is
-    unbiased and varies far less; encoding takes several transforms of every row. Only a vector made from the
-    seed, close to one column of the frame, is sent as a shorter one.
-    With ``constants="thesis"`` the level is 10·√(log(Dn/β)).
+    A coefficient beyond r_inf is clipped, and only then is the estimate biased (:class:`~.Oversized`).
+    :meth:`clipping_bias` is the bias of given rows, exactly; :meth:`variance` includes its square. Of a
+    Kashin frame no coefficient is beyond its level, about 2: unbiased, of far less variance, at several
+    transforms a row. Only a vector made from the seed, close to one column of the frame, is sent as a shorter
+    one. With ``constants="thesis"`` the level is 10·√(log(Dn/β)).
     """
 
     name: ClassVar[str] = "l2-bit-planes"

@@ -1,7 +1,6 @@
-r"""What stands for a row as D numbers of [-1, 1]: its coordinates, or coefficients of a public frame.
+"""What stands for a row as D numbers of [-1, 1]: its coordinates, or coefficients of a public frame.
 
-A vector of the ℓ2 ball is represented by D coefficients, of absolute value at most r_inf = level·r/√D with r
-the radius. All levels are in units of :math:`r/\sqrt{D}`, what every coefficient would be if all were equal.
+Levels are in units of r/√D, what every coefficient of a vector of length r would be if all were equal.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ class Frame(StrEnum):
 class Oversized(StrEnum):
     """What becomes of coefficients that are larger than the rotation makes likely.
 
-    ``CLIP``: the level is so large that, with probability 1 - β over the rotation's signs, no coefficient of
-    any client is clipped. Otherwise those coefficients are clipped, with a bias.
+    ``CLIP``: the level √(2 log(2Dn/β)), so that with probability 1 - β over the rotation's signs no
+    coefficient of any of n clients is clipped, whose vectors were chosen before the seed. Otherwise those
+    are, with a bias.
 
     ``BALANCE``: the level that minimises variance/n + bias² for n clients with the same vector, its rotated
-    entries as good as normal. Always biased: hardly where n is large beside the variance of one report, and
-    down to a shrunk estimate of little but directions where it is small.
+    entries as good as normal. Always biased: hardly where n is large beside the variance of one report.
 
     ``BOUND``: r_inf = r, which no coefficient can leave. Always unbiased, and of D/level² times the variance.
     """
@@ -64,8 +63,7 @@ def representation(frame: Frame, *, dim: int, seed: int, level: float | None = N
 def sound_level(*, size: int, clients: int, failure: float) -> float:
     r"""Level that no coefficient of any client passes, but with probability β: at most :math:`\sqrt{size}`.
 
-    :math:`P(\max |w| > t) \le 2 \, size \, n \exp(-size\,t^2/(2 r^2))` gives
-    :math:`\sqrt{2 \log(2 \, size \, n/β)}`.
+    By :math:`P(\max |w| > t) \le 2 \, size \, n \exp(-size\,t^2/(2 r^2))`.
     """
     return min(math.sqrt(2 * math.log(2 * size * clients / failure)), math.sqrt(size))
 
@@ -94,8 +92,7 @@ def check_expected(*, clients: int, failure: float) -> None:
 def flat_lean(level: float) -> float:
     """The size of the coefficients of the vector ±r·e_1, as a share of r_inf; at most 1.
 
-    All of them have the same size: in a rotation and in a Kashin frame they are a row of a Hadamard matrix.
-    Rounded down by as much as computing them in single precision can change them.
+    All have the same size, as they are a row of a Hadamard matrix; rounded down by single precision's error.
     """
     return 1.0 if level <= 1 else _SINGLE_PRECISION / level
 
@@ -103,8 +100,7 @@ def flat_lean(level: float) -> float:
 def aligned_records(*, level: float, dim: int) -> tuple[tuple[float, float], ...]:
     """Vectors whose rotated coefficients are of one size, or 0: their sizes, and how many are not 0.
 
-    Of the first 2**a numbers all are of one size, with the rotation's own signs, and the others 0. Then each
-    2**a-th coefficient is √(2**a) times what it would be if all were equal, and the others are 0.
+    Where the first 2**a numbers are of one size, with the rotation's own signs, each 2**a-th coefficient is.
     """
     found = []
     for power in range(dim.bit_length()):
@@ -217,18 +213,16 @@ class NumberRandomizer(LocalRandomizer):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CoefficientRandomizer(NumberRandomizer):
-    r"""Sends some of the D coefficients of a row's public representation, each within [-r_inf, r_inf].
+    """Sends some of the D coefficients of a row's public representation, each within [-r_inf, r_inf].
 
     A coefficient beyond r_inf = level·r/√D is clipped, and only then is the estimate biased. Of a Kashin
     frame none is, but all coefficients of a vector are shortened if they are too long (``kashin_stretch``),
-    as if the vector were shorter: accounting counts on it. Vectors close to single columns of the frame, made
-    from the seed, have coefficients up to 1.6 times as long; of vectors with a few equal numbers and zeros
-    about one in a hundred is shortened, by at most 6 per cent where it was measured.
+    as if the vector were shorter: accounting counts on it.
 
     Attributes:
         frame: ``"rotation"`` or ``"kashin"``.
-        seed: whole number that fixes rotation or frame. It is public and all must use the same; draw a new
-            one where somebody might have chosen vectors for it.
+        seed: whole number that fixes the frame. It is public and all must use the same; draw a new one where
+            somebody might have chosen vectors for it.
         level: r_inf·√D/r; by default the Kashin frame's own, or what ``oversized`` says.
         oversized: how the level of a rotation is chosen.
         clients: n, reports in a round; for a rotation's level alone.
@@ -267,8 +261,7 @@ class CoefficientRandomizer(NumberRandomizer):
     def variance(self, x: Tensor | Rows) -> Tensor:
         """E‖R(x) - x‖² of each row, (clients,) float64, exact, with the square of the bias of clipping.
 
-        It takes as many transforms of the batch as a report has signs, where coefficients are not an
-        isometry.
+        It takes as many transforms of the batch as a report has signs, unless the frame is an isometry.
         """
         rows = self.check_rows(x)
         totals = [torch.zeros(0, dtype=torch.float64, device=rows.device)]
@@ -282,9 +275,8 @@ class CoefficientRandomizer(NumberRandomizer):
     def worst_variance(self) -> float:
         """A bound on E‖R(x) - x‖² over the ball: the largest variance, and the largest bias squared.
 
-        The bias is largest for a vector of one coefficient; with a sound level it takes a vector made for the
-        seed. With a Kashin frame the bias of vectors whose coefficients are shortened is left out: it is
-        up to (1 - stretch/level)·radius for those made for the seed, and rarely 0.06·radius for others.
+        That bias takes a vector made for the seed. What a Kashin frame shortens is left out: up to
+        (1 - stretch/level)·radius for those made for the seed, and rarely 0.06·radius for others.
         """
         kashin = isinstance(self._frame, KashinFrame)
         bias = 0.0 if kashin else max(0.0, self.radius - self.coefficient_radius)

@@ -44,25 +44,15 @@ def critical_randomness(local_epsilon: float) -> float:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LimitedHadamard(FrequencyOracle):
-    r"""Randomness-limited Hadamard response (Girgis's thesis, section 7.3.2, after Acharya, Sun 2019).
+    """Randomness-limited Hadamard response (Girgis's thesis, section 7.3.2, after Acharya, Sun 2019).
 
-    A report is a group j and a bit Y. The group, a column of the Hadamard matrix of size S, is uniform, owes
-    nothing to x and could be public; here it is sent. The bit answers whether :math:`H_{x+1,j} = 1`: it is 1
-    with probability q if so, with probability q/e else, :math:`e = e^{ε_0}`. Category c is counted as
-    :math:`H_{c+1,j}\,(2Y - q - q/e)/(q - q/e)`.
+    A report is a uniform group j, a column of the Hadamard matrix of size S > K, and a bit Y, which answers
+    whether :math:`H_{x+1,j} = 1`: 1 with probability q if so, q/e else. q = e/(e+1) if the answer may take
+    R ≥ H2(1/(e+1)) bits of private randomness; below, the smaller solution of H2(q) = R, which costs accuracy
+    and saves keys, not privacy. Odds are at most e, also as rounded to multiples of 2**-62.
 
-    q = e/(e+1) if the answer may take R ≥ H2(1/(e+1)) bits of private randomness. Below, q is the smaller
-    solution of H2(q) = R, which costs accuracy and saves keys, not privacy or draws: R is the entropy of the
-    bit given x and j, whatever the generator. Both outcomes keep to ε0. Y = 1 has odds e. Y = 0 has odds (1 -
-    q/e)/(1 - q), at most e exactly if q ≤ e/(e+1), so also for every q ≤ 1/2. Probabilities are multiples of
-    2**-62, rounded so that neither exceeds e.
-
-    The thesis uses the row x of the smallest S ≥ K; here row 0, whose answer is always yes, is left out and S
-    is above K, so that all categories fare alike. It takes a bit more where K is a power of two.
-
-    Theorem 7.3.1's lower bound is ``accounting.published.girgis23.frequency_error_bound`` where randomness is
-    enough. Its regime R < H2(1/(e+1)), with q² in the denominator, is not offered: it is wrong. At ε0 = 1, R
-    = 0.0114 and K = 1000 this very mechanism has less error. The order is 1/q, not 1/q².
+    The lower bound of Theorem 7.3.1 for R < H2(1/(e+1)), with q² in the denominator, is wrong: at ε0 = 1,
+    R = 0.0114 and K = 1000 this very mechanism has less error. The order is 1/q.
 
     Attributes:
         randomness_bits: R, bits of private randomness for the answer, positive; as many as help by default.
@@ -121,9 +111,8 @@ class LimitedHadamard(FrequencyOracle):
     def blanket(self) -> Blanket:
         """That of its own two answers with limited randomness; else of the masses of Hadamard response.
 
-        Either answer of a group is likely for any third record. Of a group drawn at random, and either
-        answer, any three categories make any of the 8 combinations equally likely, also if one of the three
-        rows is the product of the others.
+        Of a random group, and either answer, any three categories make any of the 8 combinations equally
+        likely.
         """
         yes, no = self._answers
         if yes + no < WHOLE:
@@ -179,13 +168,11 @@ def _smaller_probability(entropy: float) -> float:
 
 
 def _limited_blanket(*, local_epsilon: float, yes: int, no: int) -> Blanket:
-    """One-bit Hadamard response with answers less random than ε0 allows.
+    """One-bit Hadamard response with answers less random than ε0 allows; all pairs have the same law.
 
-    Two categories disagree in half of the groups, either way in a quarter, and agree on yes and on no in a
-    quarter each: all pairs have the same law. Under the blanket, of mass p + 1 - q, the answer 1 has
-    probability p and weighs e^ε0 for who means yes; the answer 0 has 1 - q and weighs r = (1 - p)/(1 - q) <
-    e^ε0 for who means no. The atoms (r, r) are spread over (1, 1) and (e^ε0, e^ε0) at equal mean: an upper
-    bound. ``yes`` is q, at most half, and ``no`` p, both in units of 2**-62.
+    The answer 1 has probability p under the blanket and weighs e^ε0 for who means yes; 0 has 1 - q and weighs
+    r = (1 - p)/(1 - q) < e^ε0 for who means no. The atoms (r, r) are spread over (1, 1) and (e^ε0, e^ε0) at
+    equal mean: an upper bound.
     """
     one, zero = no / WHOLE / 4, (WHOLE - yes) / WHOLE / 4
     excess = (yes - no) / (WHOLE - yes)
@@ -218,9 +205,8 @@ class LayeredReports:
 
     Attributes:
         public: reports of the last level; anybody may see them.
-        keys: uint8 (clients, levels): column j is the key that turns public reports into those of level j.
-            The last column is zero. A column gives away as much as the level it opens: send it to that
-            analyst alone.
+        keys: uint8 (clients, levels): column j turns public reports into those of level j, and gives away as
+            much as they do: send it to that analyst alone.
     """
 
     public: Reports
@@ -230,24 +216,12 @@ class LayeredReports:
 class MultilevelHadamard:
     r"""Successive refinement of one-bit Hadamard response (Girgis's thesis, section 7.4, Theorem 7.4.1).
 
-    For :math:`ε_1 > \dots > ε_d` let :math:`z_j = 1/(e^{ε_j}+1)`. A client takes the report of ``levels[0]``,
-    a :class:`~.LimitedHadamard` at ε_1 whose answer :math:`Y^1` is
-    flipped with probability z_1, and flips the answer further by independent bits :math:`U^j \sim
-    \mathrm{Ber}(q_j)`, :math:`q_j = (z_j - z_{j-1})/(1 - 2z_{j-1})`: :math:`Y^j = Y^1 ⊕ U^2 ⊕ \dots ⊕ U^j` is
-    in all flipped with probability z_j, a report of ``levels[j - 1]``. :math:`Y^d` is public; the analyst of
-    level j gets the key :math:`L^j = U^{j+1} ⊕ \dots ⊕ U^d`, for :math:`Y^j = Y^d ⊕ L^j`. Each level's
-    mechanism sums, averages and accounts its reports.
-
-    What an analyst sees, (Y^d, L^j), is a function of Y^j and of noise that owes nothing to x: it costs ε_j.
-    Analysts who pool their keys learn the lowest Y^j among theirs and further noise: a coalition learns what
-    its most trusted member knows, and no more.
-
-    The noise is Σ H2(q_j) bits of randomness per client. A report for every analyst on its own would take Σ
-    H2(z_j), and cost Σ ε_j where they meet. q_j is a multiple of 2**-62, rounded up from where the level
-    before really is, so no level exceeds its ε; the flip that a level's estimator takes out differs by less
-    than 2**-61.
-
-    A key belongs to its report: put both in one order, or leave reports unshuffled.
+    For :math:`ε_1 > \dots > ε_d` a client flips the answer of a :class:`~.LimitedHadamard` at ε_1 further,
+    level by level: :math:`Y^j` is a report of ``levels[j - 1]``, whose mechanism sums and accounts it.
+    :math:`Y^d` is public; the analyst of level j gets the key :math:`L^j` for :math:`Y^j = Y^d ⊕ L^j`. What
+    an analyst sees costs ε_j, and a coalition learns what its most trusted member knows, and no more. Flips
+    are rounded so that no level exceeds its ε. A key belongs to its report: put both in one order, or leave
+    reports unshuffled.
 
     Args:
         local_epsilons: ε_1 > … > ε_d in nats, each in [1e-9, 500].

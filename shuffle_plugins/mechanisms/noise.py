@@ -1,9 +1,8 @@
 """Vectors plus noise on every coordinate, on a public grid (``docs/proofs/mechanisms.md``, section 6).
 
 A real number plus real noise, computed in floating point, shows the number in its low digits (Mironov 2012).
-So nothing here leaves a client but whole numbers, multiples of a public step h: a code in [0, 2·limit], the
-coordinate's multiple plus ``limit``. Multiples beyond ±limit are moved onto it, which is post-processing:
-privacy is untouched, and it happens to a coordinate with a probability that each mechanism states.
+So nothing here leaves a client but whole numbers, multiples of a public step h: a code in [0, 2·limit]. Those
+beyond ±limit are moved onto it, which is post-processing, with a probability that each mechanism states.
 """
 
 from __future__ import annotations
@@ -130,11 +129,9 @@ class GridNoise(LocalRandomizer):
         return codes
 
     def _multiples(self, reports: Reports) -> Tensor:
-        """The multiples of the step in reports, (reports, dim) int64, checked."""
         return self._codes(reports).to(torch.int64, copy=True).sub_(self.limit)
 
     def _cut(self, x: Rows, randomness: Randomness) -> Tensor:
-        """Noisy multiples of the step, those beyond ±limit moved onto it, (clients, dim) int64."""
         return self._noisy(self._scaled(x), randomness).clamp_(-self.limit, self.limit)
 
     def _chunks(self, count: int, device: torch.device) -> list[tuple[int, int]]:
@@ -158,7 +155,6 @@ class GridNoise(LocalRandomizer):
         return below, scaled - below
 
     def _rounding_variance(self, x: Rows) -> Tensor:
-        """Variance of rounding each row to neighbouring multiples without bias, in squared steps."""
         spread = torch.zeros(x.num_rows, dtype=torch.float64, device=x.device)
         for start, stop in self._chunks(x.num_rows, x.device):
             fraction = self._scaled(x.narrow(start, stop))
@@ -169,12 +165,10 @@ class GridNoise(LocalRandomizer):
 
 @dataclass(frozen=True, kw_only=True)
 class LaplaceGrid:
-    """One discrete Laplace mechanism, in units of its step.
+    """One discrete Laplace mechanism, of scale T in units of its step, exactly.
 
     Attributes:
-        scale: T, exactly.
-        radius_in_steps: r/h.
-        whole_radius: q if r = q·h in one dimension, else None.
+        whole_radius: the radius in steps if it is a whole number, in one dimension; else None.
     """
 
     scale: Fraction
@@ -208,8 +202,7 @@ def laplace_grid(*, local_epsilon: float, dim: int, bits: int) -> LaplaceGrid:
 def grid_blanket(*, local_epsilon: float, dim: int, bits: int = COARSE_BITS) -> Blanket:
     """The discrete Laplace blanket in one dimension, the generic one as a bound in more.
 
-    The generic one also where ε0 is too large for the discrete Laplace one (above 150), or so small that the
-    step is longer than the radius.
+    The generic one also where ε0 is above 150, or so small that the step is longer than the radius.
     """
     grid = laplace_grid(local_epsilon=local_epsilon, dim=dim, bits=bits)
     whole = grid.whole_radius
@@ -239,19 +232,17 @@ def grid_blanket(*, local_epsilon: float, dim: int, bits: int = COARSE_BITS) -> 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DiscreteLaplace(GridNoise):
-    r"""x/h rounded to whole numbers without bias, plus noise with P[k] ∝ :math:`e^{-|k|/T}`, per coordinate.
+    """x/h rounded to whole numbers without bias, plus noise with P[k] ∝ :math:`e^{-|k|/T}`, per coordinate.
 
-    ε0 holds for the whole l1 ball and the rounding in it, exactly: see the module. Noise is drawn from its
-    exact law (:mod:`~shuffle_plugins.mechanisms.discrete_sampling`), rounding from thresholds out of 2**62.
-    Fewer bits mean a coarser grid: the noise's variance is about :math:`e^{1/(2T)}` times that of the Laplace
-    mechanism, 2·(2r/ε0)², with T about :math:`2^{bits-1}/(28 + ε_0/2)`. Codes end 28·T·h beyond the ball; a
-    coordinate is cut there with probability below e^-28, a bias below 1e-12 of the noise's scale, which is
-    not removed.
+    ε0 holds for the whole l1 ball and the rounding in it, exactly. The noise's variance is about
+    :math:`e^{1/(2T)}` times that of the Laplace mechanism, 2·(2r/ε0)², with T about
+    :math:`2^{bits-1}/(28 + ε_0/2)`. A coordinate is cut at the last code with probability below e^-28, a bias
+    below 1e-12 of the noise's scale, which is not removed.
 
     Source: Ghosh, Roughgarden, Sundararajan 2009; Canonne, Kamath, Steinke 2020.
 
     Attributes:
-        bits: bits per coordinate, in [8, 24].
+        bits: bits per coordinate, in [8, 24]; fewer mean a coarser grid.
     """
 
     name: ClassVar[str] = "discrete-laplace"
@@ -275,7 +266,7 @@ class DiscreteLaplace(GridNoise):
         return (self.dim * self.grid.noise_variance + rounding) * self.step**2
 
     def variance(self, x: Tensor | Rows) -> Tensor:
-        """E‖R(x) - x‖² of each row, (clients,) float64: noise, and h²·f(1 - f) where x/h has fraction f."""
+        """E‖R(x) - x‖² of each row: noise, and h²·f(1 - f) where x/h has fraction f."""
         rounding = self._rounding_variance(self.check_rows(x))
         return rounding.add_(self.dim * self.grid.noise_variance).mul_(self.step**2)
 
@@ -314,14 +305,10 @@ class DiscreteLaplace(GridNoise):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Laplace(DiscreteLaplace):
-    r"""The Laplace mechanism: noise of scale 2·radius/ε0 on every coordinate of a vector in the l1 ball.
+    """The Laplace mechanism: noise of scale 2·radius/ε0 on every coordinate of a vector in the l1 ball.
 
-    The textbook's x + Laplace(2r/ε0), computed in floating point, is not private: which doubles can come out
-    depends on x (Mironov 2012, "On significance of the least significant bits for differential privacy").
-    This is :class:`~.DiscreteLaplace` on a grid of about 2**-14 of the noise's scale, 20 bits per coordinate,
-    with the same variance up to 1e-4 and an exact ε0.
-
-    Source: Dwork, McSherry, Nissim, Smith 2006.
+    :class:`~.DiscreteLaplace` on a grid of about 2**-14 of the noise's scale, 20 bits per coordinate, with
+    the same variance up to 1e-4 and an exact ε0. Source: Dwork, McSherry, Nissim, Smith 2006.
     """
 
     name: ClassVar[str] = "laplace"
@@ -329,12 +316,10 @@ class Laplace(DiscreteLaplace):
 
 
 def gaussian_delta(ratio: float, *, epsilon: float) -> float:
-    r"""The least δ of noise whose standard deviation is ``ratio`` times the distance of the records.
+    """The least δ of noise whose standard deviation is ``ratio`` times the distance of the records.
 
-    Balle, Wang 2018, Theorem 8: noise N(0, σ²) on records at distance Δ is (ε, δ)-private if and only if
-    :math:`Φ(\frac{Δ}{2σ} - \frac{εσ}{Δ}) - e^ε Φ(-\frac{Δ}{2σ} - \frac{εσ}{Δ}) \le δ`. With the step
-    μ = 1/ratio and z = ε·ratio − μ/2 that is φ(z)·(M(z) − M(z + μ)), M the Mills ratio. Where μ is small the
-    two Φ agree in nearly all digits, so the difference is taken as the integral of M' = z·M − 1 there.
+    Balle, Wang 2018, Theorem 8. With the step μ = 1/ratio and z = ε·ratio − μ/2 it is φ(z)·(M(z) − M(z + μ)),
+    M the Mills ratio; for a small μ the difference is taken as the integral of M' = z·M − 1.
     """
     half, shift = 0.5 / ratio, epsilon * ratio
     if half < 0.005:
@@ -349,9 +334,8 @@ def gaussian_delta(ratio: float, *, epsilon: float) -> float:
 
 @lru_cache(maxsize=256)
 def noise_ratio(*, local_epsilon: float, local_delta: float) -> float:
-    """Standard deviation of the least Gaussian noise that is (ε0, δ0)-private, per unit of distance.
-
-    Rounded up; δ0 in [1e-30, 0.1].
+    """Standard deviation of the least Gaussian noise that is (ε0, δ0)-private, per unit of distance; rounded
+    up.
     """
     epsilon, delta = checks.local_epsilon(local_epsilon), _checked_delta("local_delta", local_delta)
 
@@ -366,11 +350,11 @@ def noise_ratio(*, local_epsilon: float, local_delta: float) -> float:
 class ApproximateNoise(GridNoise):
     """Noise on the l2 ball whose reports are (ε0, δ0)-LDP: ε0 alone does not describe them.
 
-    Reports are accounted by the likelihoods of the noise:
+    They are accounted by the likelihoods of the noise:
     :class:`~shuffle_plugins.accounting.GaussianReportsRound`. A number (dim 1) has a blanket of its own as
-    well, whose cut tail is charged instead of δ0, and the smaller of both bounds is taken.
-    Epochs, check-ins, rounds of few reports and little noise go through (ε0, δ0), which charges δ0 once for
-    every report of a round: for these choose δ0 far below the δ that is wanted, divided by the reports.
+    well, whose cut tail is charged instead of δ0. Epochs, check-ins, rounds of few reports and little noise
+    go through (ε0, δ0), which charges δ0 once for every report of a round: for these choose δ0 far below the
+    δ that is wanted, divided by the reports.
 
     Attributes:
         local_delta: δ0 of one report, in [1e-30, 0.1].
@@ -398,9 +382,8 @@ class ApproximateNoise(GridNoise):
     def blanket(self) -> Blanket:
         """That of scalar Gaussian noise, at dim 1; its ``local_epsilon`` is where its weights are cut.
 
-        Raises:
-            ValueError: at dim 2 and more, where no blanket without δ0 is known, and at dim 1 if the noise is
-                too small for its weights to be represented; use :meth:`round`.
+        At dim 2 and more, or with too little noise for its weights to be represented, refused: use
+        :meth:`round`.
         """
         if self.dim > 1:
             raise ValueError(
@@ -441,18 +424,13 @@ class ApproximateNoise(GridNoise):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Gaussian(ApproximateNoise):
-    r"""x + N(0, σ²) on every coordinate, σ by the analytic calibration for records at distance 2·radius.
+    """x + N(0, σ²) on every coordinate, σ by the analytic calibration for records at distance 2·radius.
 
-    The noisy value is rounded to the nearest multiple of the step :math:`h = (r + 10σ)/(2^{bits-1} - 1)`
-    before it leaves the client. That is post-processing of x + N(0, σ²) and costs nothing; the grid adds
-    h²/12 to the variance and, as h is small beside σ, no bias (below e^-100 of it). Codes end 10σ beyond the
-    ball; a coordinate is cut there with probability below 2e-23, a bias below 2e-24·σ, which is not removed.
-    The noise itself has no end (:meth:`.Randomness.normal`): one that did, however far, would let a large ε0
-    or a small δ0 be broken by reports that one of two records can never send.
-
-    ε0 and δ0 are proved for ideal real arithmetic. The noise and the sum are float64, off by a relative
-    1e-15; a grid 2**30 times coarser than that hides which doubles are possible, but no proof covers the
-    difference. :class:`~.DiscreteGaussian` is exact.
+    The noisy value is rounded to the nearest multiple of the step :math:`h = (r + 10σ)/(2^{bits-1} - 1)`,
+    which is post-processing; it adds h²/12 to the variance. A coordinate is cut 10σ beyond the ball with
+    probability below 2e-23, a bias below 2e-24·σ, which is not removed. The noise itself has no end
+    (:meth:`.Randomness.normal`). ε0 and δ0 are proved for ideal real arithmetic; noise and sum are float64,
+    and a grid 2**30 times coarser hides which doubles are possible. :class:`~.DiscreteGaussian` is exact.
 
     Source: Balle, Wang 2018, Theorem 8.
 
@@ -521,13 +499,7 @@ class Gaussian(ApproximateNoise):
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianGrid:
-    """One discrete Gaussian mechanism, in units of its step.
-
-    Attributes:
-        sigma: σ of the noise, a whole number.
-        radius_in_steps: radius over step.
-        bits: bits per coordinate.
-    """
+    """One discrete Gaussian mechanism in units of its step: σ is a whole number."""
 
     sigma: int
     radius_in_steps: float
@@ -548,13 +520,10 @@ def rounded_distance(radius_in_steps: float, *, dim: int, miss: float) -> float:
 
 @lru_cache(maxsize=256)
 def gaussian_grid(*, local_epsilon: float, local_delta: float, dim: int, bits: int | None) -> GaussianGrid:
-    """The finest grid on which ±(radius + 9.5σ) has codes of so many bits.
+    """The finest grid on which ±(radius + 9.5σ) has codes of so many bits; refused if none is fine enough.
 
     Without ``bits``: the fewest on which rounding adds no more than 1 % to the variance, or, where σ would
     exceed what can be sampled, the best that can.
-
-    Raises:
-        ValueError: if no grid is fine enough, or a parameter is out of range.
     """
     ratio = noise_ratio(local_epsilon=local_epsilon, local_delta=local_delta * (1 - _ROUNDING_SHARE))
 
@@ -596,12 +565,10 @@ def gaussian_grid(*, local_epsilon: float, local_delta: float, dim: int, bits: i
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DiscreteGaussian(ApproximateNoise):
-    r"""x/h rounded to whole numbers without bias, plus noise with P[k] ∝ :math:`e^{-k^2/(2σ^2)}`.
+    """x/h rounded to whole numbers without bias, plus noise with P[k] ∝ :math:`e^{-k^2/(2σ^2)}`.
 
-    (ε0, δ0) holds for the whole l2 ball and the rounding in it: see the module. Noise is drawn from its exact
-    law (:mod:`~shuffle_plugins.mechanisms.discrete_sampling`), rounding from thresholds out of 2**62; no
-    float decides. Codes end 9.5σ beyond the ball; a coordinate is cut there with probability below 1e-20, a
-    bias below 1e-21·σ, which is not removed. Fewer bits mean a coarser grid and so more noise.
+    (ε0, δ0) holds for the whole l2 ball and the rounding in it; no float decides. A coordinate is cut 9.5σ
+    beyond the ball with probability below 1e-20, a bias below 1e-21·σ, which is not removed.
 
     Source: Canonne, Kamath, Steinke 2020.
 
@@ -641,15 +608,12 @@ class DiscreteGaussian(ApproximateNoise):
         return self.dim * self.sigma**2 + rounding * self.step**2
 
     def variance(self, x: Tensor | Rows) -> Tensor:
-        """E‖R(x) - x‖² of each row, (clients,) float64: noise, and h²·f(1 - f) where x/h has fraction f."""
+        """As of :class:`DiscreteLaplace`."""
         rounding = self._rounding_variance(self.check_rows(x))
         return rounding.mul_(self.step**2).add_(self.dim * self.sigma**2)
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
-        """Log-probability of each report, had its client held x (dim,), up to a constant, (reports,) float64.
-
-        The two outermost codes, where values beyond are cut, are taken as they are.
-        """
+        """Up to a constant; the two outermost codes, where values beyond are cut, are taken as they are."""
         multiples = self._multiples(reports)
         below, fraction = self._whole_around(x)
         low = (multiples - below).square_().mul_(-0.5 / self.grid.sigma**2)
@@ -663,8 +627,7 @@ class DiscreteGaussian(ApproximateNoise):
     def _radius_per_sigma(self) -> float:
         """Of rounded records, whose length exceeds this with probability below 1e-34.
 
-        With ℓ = 80, e^-ℓ = 2e-35: ‖y‖² + 2‖y‖·√(ℓ/2) + d/4 + √(dℓ/2), each random part by Hoeffding's
-        inequality (``docs/proofs/sums.md``, "Rounding"). Never more than ‖y‖ + √d.
+        By Hoeffding's inequality for each random part (``docs/proofs/sums.md``, "Rounding").
         """
         radius, log_miss = self.grid.radius_in_steps, 80.0
         likely = radius**2 + 2 * radius * math.sqrt(log_miss / 2)

@@ -1,9 +1,9 @@
 """Frequency oracles: randomizers of a category whose reports support some categories, their own more often.
 
-Category c is counted by the reports that support it: ([y ∈ L_c] - b)/(a - b) with a the probability that a
-report supports its own category and b that it supports another one. A mechanism is its likely sets L_c and
-its sampler. Every report has just two likelihoods, in the ratio e^ε0, and any two categories have the same
-law, so one pair of records is the worst at every ε. ``ideal_…`` are blankets in real arithmetic.
+Category c is counted by ([y ∈ L_c] - b)/(a - b) with a the probability that a report supports its own
+category and b that it supports another one. A mechanism is its likely sets L_c and its sampler. Every report
+has just two likelihoods, in the ratio e^ε0, and any two categories have the same law. ``ideal_…`` are
+blankets in real arithmetic.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def _likely_sets(
 ) -> Blanket:
     """The blanket of which ``share(a, b, c)`` is likely, or not, for each of two records and a third.
 
-    ``alike``: any three categories have these shares. Then they bound what the others' records make of a
-    round from above, too, and from below where everybody else holds the third.
+    ``alike``: any three categories have these shares; they then bound what the others' records make of a
+    round.
     """
     shares = {kinds: share(*kinds) for kinds in itertools.product((0, 1), repeat=3)}
     law = Blanket(
@@ -72,14 +72,9 @@ def _likely_sets(
 def as_built(ideal: Blanket, *, categories: int, odds: Fraction) -> Blanket:
     """The blanket of an oracle whose probabilities are rounded to multiples of 2**-62.
 
-    Where these follow ε0 it is that of real arithmetic. Elsewhere the oracle is one of a smaller ε0, a
-    post-processing of the one at ε0 (its report is further mixed with a uniform one, its bits are further
-    flipped), so the blanket at ε0 holds as a bound.
-
-    Args:
-        ideal: in real arithmetic, of three categories or more.
-        categories: how many there are: of two, there is no third record to hide nobody.
-        odds: the largest odds of a report, as they are rounded.
+    Where these do not follow ε0 the oracle is a post-processing of the one at ε0, whose blanket holds as a
+    bound. ``odds`` are the largest of a report, as they are rounded. Of two categories, no third record hides
+    nobody.
     """
     if math.log1p(float(odds - 1)) < ideal.local_epsilon * (1 - 1e-6):
         return replace(ideal, exact=False, outside=0.0, instances=())
@@ -114,12 +109,8 @@ class SupportOracle(FrequencyOracle):
 class Mixture:
     r"""With probability γ a report is uniform among those likely for x, otherwise uniform among all.
 
-    A likely report is :math:`1 + γ/((1-γ)\,share)` times as probable as another one. γ is rounded down to a
-    multiple of 2**-62, so these odds never exceed e^ε0, and no report becomes the less probable for it.
-
-    Attributes:
-        kept: γ as a multiple of 2**-62, in [1, 2**62 - 1].
-        share: the part of all reports that is likely for x, the same for every x.
+    A likely report is :math:`1 + γ/((1-γ)\,share)` times as probable as another one. γ is ``kept``/2**62,
+    rounded down, so these odds never exceed e^ε0; ``share`` is the part of all reports that is likely for x.
     """
 
     kept: int
@@ -127,10 +118,8 @@ class Mixture:
 
     @classmethod
     def of(cls, local_epsilon: float, *, share: Fraction) -> Mixture:
-        r"""The largest γ within ε0, :math:`γ \le (e^{ε_0}-1)\,share / (1 + (e^{ε_0}-1)\,share)`.
-
-        Raises:
-            ValueError: if ε0 is out of range, or so small that a γ of 2**-62 exceeds it.
+        r"""The largest γ within ε0, :math:`γ \le (e^{ε_0}-1)\,share / (1 + (e^{ε_0}-1)\,share)`; at least
+        2**-62.
         """
         weight = (odds_below(checks.local_epsilon(local_epsilon)) - 1) * share
         kept = math.floor(WHOLE * weight / (1 + weight))
@@ -163,11 +152,8 @@ class Mixture:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MixtureOracle(SupportOracle):
-    r"""An oracle whose report is uniform among those likely for x with probability γ, else among all.
-
-    .. math:: P(y|x) = \frac{1}{N} \Bigl(1 - γ + \frac{γ}{share}\,[y \text{ likely for } x]\Bigr)
-
-    for N reports, of which a part ``share`` is likely for each x.
+    """An oracle whose report, one of N, is uniform among those likely for x with probability γ, else among
+    all.
     """
 
     def __post_init__(self) -> None:
@@ -237,10 +223,9 @@ def ideal_k_ary_response(*, local_epsilon: float, categories: int) -> Blanket:
 
 
 class KRandomizedResponse(MixtureOracle):
-    r"""K-ary randomized response (Kairouz, Bonawitz, Ramage 2016; thesis Table 7.1).
+    """K-ary randomized response (Kairouz, Bonawitz, Ramage 2016; thesis Table 7.1).
 
-    The true category has odds e^ε0 over any other one: with probability :math:`γ = (e-1)/(e+K-1)` it is sent,
-    else a uniform category of all K, in ceil(log2 K) bits. The best oracle where K is below about e^ε0.
+    The true category has odds e^ε0 over any other one. The best oracle where K is below about e^ε0.
     """
 
     name: ClassVar[str] = "k-rr"
@@ -283,22 +268,20 @@ class KRandomizedResponse(MixtureOracle):
 
 
 def ideal_hadamard_response(*, local_epsilon: float) -> Blanket:
-    """Hadamard response: a row of the code half of which is likely for each category, any two sharing half.
+    """A row of the code half of which is likely for each category, any two sharing half.
 
     The product of two rows of the code is a row too, unlikely wherever just one of the two is likely: a third
-    record of that row, as there is for rows 1 and 2, hides nobody.
+    record of that row hides nobody.
     """
     share = 1 / (2 * (math.exp(checks.local_epsilon(local_epsilon)) + 1))
     return _likely_sets(local_epsilon, lambda a, b, c: share if c == (a == b) else 0.0, alike=False)
 
 
 class HadamardResponse(MixtureOracle):
-    r"""Hadamard response of one block (Acharya, Sun, Zhang 2019, section 4): best for small ε0, in few bits.
+    """Hadamard response of one block (Acharya, Sun, Zhang 2019, section 4): best for small ε0, in few bits.
 
-    Category x stands for row x + 1 of the Hadamard matrix of size S, the smallest power of two above K; row
-    0, all ones, is not used. A report is a column y. The half of them where :math:`H_{x+1,y} = 1` has odds
-    e^ε0 over the rest, :math:`E[H_{c+1,y}] = γ\,[c = x]` with :math:`γ = (e-1)/(e+1)`: all counts together
-    are one transform of the histogram of reports.
+    Category x stands for row x + 1 of the Hadamard matrix of size S, the smallest power of two above K. A
+    report is a column y; the half of them where :math:`H_{x+1,y} = 1` has odds e^ε0 over the rest.
     """
 
     name: ClassVar[str] = "hadamard-response"
@@ -351,10 +334,9 @@ def _hash_range(local_epsilon: float) -> int:
 
 
 def ideal_local_hashing(*, local_epsilon: float, buckets: int | None = None) -> Blanket:
-    """Local hashing: a public random hash of the category, as K-ary response over its buckets.
+    """Local hashing: a public random hash of the category, as K-ary response over its ``buckets``, g ≥ 2.
 
-    Hash values of any three categories are uniform and independent. ``buckets``: g ≥ 2; the best for
-    estimation, about e^ε0 + 1, by default.
+    Hash values of any three categories are uniform and independent.
     """
     e = math.exp(checks.local_epsilon(local_epsilon))
     g = _hash_range(local_epsilon) if buckets is None else checks.whole("buckets", buckets, at_least=2)
@@ -366,14 +348,10 @@ def ideal_local_hashing(*, local_epsilon: float, buckets: int | None = None) -> 
 class LocalHashing(MixtureOracle):
     r"""Optimal local hashing (Wang, Blocki, Li, Jha 2017), with a hash family that is exactly uniform.
 
-    A client draws a hash :math:`h(x) = \sum_j a_j x_j \bmod g` of the m = ceil(log2 K) bits of its category,
-    and sends its coefficients a with a value z in [0, g): with probability :math:`γ = (e-1)/(e+g-1)` the
-    value h(x), else a uniform one. A report supports the categories whose hash is z.
-
-    Three categories' hash values are as those of a random function (``docs/proofs/mechanisms.md``, section
-    3), so the blanket of :func:`ideal_local_hashing` holds, and the variance is exact.
-
-    Summing takes clients x dim comparisons.
+    A client draws a hash :math:`h(x) = \sum_j a_j x_j \bmod g` of the bits of its category, and sends its
+    coefficients a with a value in [0, g): h(x) with odds e^ε0 over any other. A report supports the
+    categories of that hash. Three categories' hash values are as those of a random function
+    (``docs/proofs/mechanisms.md``, section 3). Summing takes clients x dim comparisons.
 
     Attributes:
         buckets: g, range of the hash, in [2, 2**31]; the best one, about e^ε0 + 1, by default.
@@ -474,12 +452,7 @@ def _subset_size(local_epsilon: float, categories: int) -> int:
 
 
 def ideal_subset_selection(*, local_epsilon: float, categories: int, size: int | None = None) -> Blanket:
-    """Subset selection: a set of ``size`` categories, likelier by e^ε0 if it has the true one.
-
-    Args:
-        categories: K ≥ 3.
-        size: categories in a report, in [1, K − 1]; the best for estimation, about K/(e^ε0 + 1), by default.
-    """
+    """A set of ``size`` of K ≥ 3 categories, likelier by e^ε0 if it has the true one."""
     checks.local_epsilon(local_epsilon)
     k = checks.whole("categories", categories, at_least=3)
     s = _subset_size(local_epsilon, k) if size is None else checks.whole("size", size, at_most=k - 1)
@@ -498,18 +471,15 @@ def ideal_subset_selection(*, local_epsilon: float, categories: int, size: int |
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SubsetSelection(MixtureOracle):
-    r"""Subset selection (Wang et al. 2016; Ye, Barg 2018): the least error of the oracles here, in more bits.
+    """Subset selection (Wang et al. 2016; Ye, Barg 2018): the least error of the oracles here, in more bits.
 
-    A report is a set of s categories; those with the true one have odds e^ε0 over the rest. With probability
-    :math:`γ = (e-1)s/(K + (e-1)s)` it is uniform among those with x, else uniform among all: that is a
-    uniform set through a fixed element, shifted cyclically to x, or to a uniform category.
-
-    On the wire a set is its rank, ceil(log2 C(K, s)) bits, while that is at most 62; else its s elements or K
-    flags, whichever is shorter.
+    A report is a set of s categories; those with the true one have odds e^ε0 over the rest. It is a uniform
+    set through a fixed element, shifted cyclically to x, or to a uniform category. On the wire a set is its
+    rank, ceil(log2 C(K, s)) bits, while that is at most 62; else its s elements or K flags, whichever is
+    shorter.
 
     Attributes:
-        size: s, categories in a report, in [1, K/2]; the best one, about K/(e^ε0 + 1), by default. Larger
-            sets take more bits and say less.
+        size: s, categories in a report, in [1, K/2]; the best one, about K/(e^ε0 + 1), by default.
     """
 
     name: ClassVar[str] = "subset-selection"
@@ -622,10 +592,8 @@ def rank_bits(things: int, size: int) -> int | None:
 
 
 def rank(sets: Tensor, *, things: int) -> Tensor:
-    """Rank of each set in colexicographic order: Σ C(c_i, i + 1) over its elements c_0 < c_1 < …
-
-    ``sets`` are int64 (clients, size), each row ascending, in [0, things), size at most things / 2, and
-    :func:`rank_bits` is not None. Returns int64 (clients,).
+    """Rank of each set, (clients, size) ascending, in colexicographic order: Σ C(c_i, i + 1) over c_0 < c_1 <
+    …
     """
     ranks = sets.new_zeros(len(sets))
     for i in range(sets.shape[1]):
@@ -692,8 +660,8 @@ def elements_through(anchors: Tensor, *, things: int, size: int, randomness: Ran
 def flags_through(anchors: Tensor, *, things: int, size: int, randomness: Randomness) -> Tensor:
     """The same draw as flags 0 and 1, uint8 (clients, things), for sets that are not small.
 
-    The others are the first ``size`` - 1 distinct values of a stream of uniform ones: every round draws as
-    many as are still missing. Up to half of all things that is about 1.4 integers for each.
+    The others are the first ``size`` - 1 distinct values of a stream of uniform ones, about 1.4 integers for
+    each.
     """
     flags = torch.zeros(len(anchors), things, dtype=torch.uint8, device=anchors.device)
     flags.scatter_(1, anchors.unsqueeze(1), 1)
@@ -736,9 +704,8 @@ def ideal_optimal_unary_encoding(*, local_epsilon: float, categories: int) -> Bl
 def _unary(local_epsilon: float, categories: int, *, likely: float, missed: float) -> Blanket:
     """K bits: the true one is unset with probability ``missed``, another one set with probability ``likely``.
 
-    A category with its bit unset makes a report e^ε0 times less likely than one with its bit set, so the
-    blanket is the report's probability as if nobody's bit were the true one, times missed/(1 − likely); only
-    a report of all ones has none that is unlikely.
+    The blanket is the report's probability as if nobody's bit were the true one, times missed/(1 − likely);
+    only a report of all ones has none that is unlikely.
     """
     checks.whole("categories", categories, at_least=3)
     bits = (1 - likely, likely)
@@ -749,10 +716,7 @@ def _unary(local_epsilon: float, categories: int, *, likely: float, missed: floa
 
 
 class UnaryEncoding(SupportOracle):
-    r"""A bit for each category: the true one is set with probability a, every other one with probability b.
-
-    A report takes K bits and K random words: use another oracle for many categories.
-    """
+    """A bit for each category: the true one is set with probability a, every other one with b."""
 
     @cached_property
     @abstractmethod
@@ -814,10 +778,9 @@ class UnaryEncoding(SupportOracle):
 
 
 class Rappor(UnaryEncoding):
-    r"""Symmetric unary encoding, basic one-time RAPPOR (Erlingsson, Pihur, Korolova 2014; thesis Table 7.1).
+    """Symmetric unary encoding, basic one-time RAPPOR (Erlingsson, Pihur, Korolova 2014; thesis Table 7.1).
 
-    Every bit is flipped with probability :math:`1/(e^{ε_0/2} + 1)`: a = 1 - b. Two categories differ in two
-    bits, so a report's odds are at most the square of a bit's.
+    Every bit is flipped with probability :math:`1/(e^{ε_0/2} + 1)`, as two categories differ in two bits.
     """
 
     name: ClassVar[str] = "rappor"
@@ -836,11 +799,7 @@ class Rappor(UnaryEncoding):
 
 
 class OptimalUnaryEncoding(UnaryEncoding):
-    r"""Optimal unary encoding (Wang, Blocki, Li, Jha 2017): a = 1/2, b = 1/(e^ε0 + 1).
-
-    Zeros are many and ones tell the most, so the true bit is left to a fair coin and the others are kept
-    quiet.
-    """
+    """Optimal unary encoding (Wang, Blocki, Li, Jha 2017): a = 1/2, b = 1/(e^ε0 + 1)."""
 
     name: ClassVar[str] = "oue"
 

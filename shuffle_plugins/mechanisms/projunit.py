@@ -41,16 +41,9 @@ def mixed_block(dim: int) -> int:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Folding:
-    """The maps W_b of one public seed.
+    """The maps W_b of one public seed, of rows (dim,) to (size,); at ``dim`` nothing is folded and W is D_2.
 
-    Attributes:
-        dim: d, length of a row.
-        size: k, length of a folded row; at ``dim`` nothing is folded and W is D_2.
-        seed: any whole number, public.
-        block: columns mixed together.
-        padded: length of a mixed row, a multiple of ``block``.
-        folds: B, pieces of a row.
-        patterns: how many patterns there are: the next power of two.
+    Columns are mixed in blocks to a row of ``padded`` numbers, which is cut into B = ``folds`` pieces.
     """
 
     dim: int
@@ -140,8 +133,7 @@ def inflation(*, projected_dim: int, dim: int, slack: float) -> float:
 def along_square(*, local_epsilon: float, dim: int) -> float:
     r"""E⟨V, u⟩² of PrivUnit's report V around a direction u, slightly more than 1/dim.
 
-    With probability c it is that of the uniform law, 1/d. On the cap, :math:`A^2 \sim Beta(1/2, (d-1)/2)`
-    gives :math:`E[A^2; A \ge t] = P[Beta(3/2, (d-1)/2) \ge t^2]/(2d)`.
+    On the cap :math:`E[A^2; A \ge t] = P[Beta(3/2, (d-1)/2) \ge t^2]/(2d)`.
     """
     law = optimal_privunit(local_epsilon=local_epsilon, dim=dim)
     if dim == 1:
@@ -157,8 +149,7 @@ def projunit_blanket(
 ) -> Blanket:
     """PrivUnit's in ``projected_dim`` dimensions: exact without folding, a bound with it.
 
-    The pattern of a report does not depend on the row. Given it, a report is PrivUnit's of a point of the
-    ball, and PrivUnit's blanket covers every pair of points; folded rows just need not reach the boundary.
+    The pattern of a report does not depend on the row; folded rows just need not reach the boundary.
     """
     checks.local_epsilon(local_epsilon)
     size = check_projected_dim(projected_dim, dim=dim)
@@ -174,9 +165,8 @@ def projunit_blanket(
 def _folded_instance(local_epsilon: float, size: int, lean: float) -> Atoms:
     """The instance of rows that are one coordinate of the folded row, and so shorter than its ball.
 
-    PrivUnit reports about their direction with probability (1 + lean)/2, else about the opposite one. The
-    rows are opposite to each other; everybody else's is x', or at a right angle. Such rows exist where
-    coordinates are mixed in blocks no longer than a row, as they undo the mixing of one block.
+    PrivUnit reports about their direction with probability (1 + lean)/2, else about the opposite one. Two
+    rows are opposite; everybody else's is x', or at a right angle. Such rows undo the mixing of one block.
     """
     law = optimal_privunit(local_epsilon=local_epsilon, dim=size)
     (threshold,), (measure,), density = law.thresholds, law.tails, law.plain_probability
@@ -204,22 +194,15 @@ def _folded_instance(local_epsilon: float, size: int, lean: float) -> Atoms:
 class ProjUnit(LocalRandomizer):
     r"""PrivUnit of :math:`y = W_b x \in \mathbb{R}^k`, b drawn by the client and part of the report.
 
-    The projections W_b have public signs shared by all, and a uniform pattern b of few bits. A report is
-    (b, V), V PrivUnit's unit vector for y in the ball of radius :math:`ρ = radius\,(1 + slack/\sqrt{2k})`,
-    and stands for :math:`W_b^T V ρ/m`. Since b is uniform and does not depend on x, a report can be shuffled
-    and costs what PrivUnit's does, ε0 exactly.
+    The projections W_b have public signs, and a uniform pattern b of few bits. A report (b, V), V PrivUnit's
+    unit vector for y in the ball of radius :math:`ρ = radius\,(1 + slack/\sqrt{2k})`, stands for
+    :math:`W_b^T V ρ/m`, and costs what PrivUnit's does, ε0 exactly.
 
-    **Bias.** :math:`E[W_b^T W_b] = I`, so the estimate is unbiased as long as ‖W_b x‖ ≤ ρ. A longer y is
-    shortened to ρ. The original normalises every y instead and is biased for all. Here ‖y‖ is nearly
-    ‖x‖·(1 + N(0, 1/(2k))); at the default slack of 3, averaged over public seeds, a row on the boundary loses
-    4e-4/√(2k) of itself, 4e-6 at k = 4096, and a row at 0.9 of the radius nothing. Under one seed the loss
-    sits in the few patterns, if any, whose y is too long. :meth:`expectation` computes E[R(x)] exactly. By
-    the Cauchy-Schwarz inequality the bias, averaged over seeds, is at most :math:`\sqrt{E(‖y‖ - ρ)_+^2}`.
-
-    **Error.** With β the excess of E⟨V, y/‖y‖⟩² over the uniform 1/k, as a share of 1 - 1/k,
-    :math:`E‖R(x) - x‖^2 \le (ρ/m)^2 ((1 - β) d/k + β B) - ‖x‖^2`, an equality if k divides d and both are
-    powers of two; m is that of PrivUnit in k dimensions, about :math:`\sqrt{d/k}` times that in d. So the
-    price of projecting is about ρ²/radius², 7 % at k = 4096. 32·k + ceil(log2 B) bits, B = d/k rounded up.
+    **Bias.** Unbiased as long as ‖W_b x‖ ≤ ρ; a longer y is shortened to ρ. At the default slack of 3,
+    averaged over public seeds, a row on the boundary loses 4e-4/√(2k) of itself, a row at 0.9 of the radius
+    nothing; :meth:`expectation` computes E[R(x)] exactly. **Error.** About ρ²/radius² times PrivUnit's, 7 %
+    more at k = 4096, in 32·k + ceil(log2 B) bits, B = d/k rounded up (``docs/proofs/mechanisms.md``, section
+    5).
 
     Source: Asi, Feldman, Nelson, Nguyen, Talwar 2023, "Fast optimal locally private mean estimation via
     random projections".
@@ -278,10 +261,7 @@ class ProjUnit(LocalRandomizer):
         return self.worst_variance - self.check_rows(x).l2_norm().double().square()
 
     def expectation(self, x: Tensor | Rows) -> Tensor:
-        """E[R(x)] of each row, (clients, dim) float64: x, but for what is lost where ‖W_b x‖ > ρ.
-
-        Goes through all patterns.
-        """
+        """E[R(x)] of each row, (clients, dim) float64: x, but for what is lost where ‖W_b x‖ > ρ."""
         rows = self.check_rows(x)
         wide = Rows([block.double() for block in rows.blocks])
         folding = self._folding

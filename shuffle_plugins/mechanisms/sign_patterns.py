@@ -1,8 +1,7 @@
 """Random signs of given expectation, one by one or as a pattern, and which numbers they speak of.
 
-A sign that is flipped with probability low/2**62 costs log((2**62 - low)/low). A pattern of s signs is sent
-as one that agrees with it in at least t places (the *cap*) e^ε0 times as likely as any other: see
-``docs/proofs/mechanisms.md``, section 1.
+A pattern of s signs is sent as one that agrees with it in at least t places (the *cap*) e^ε0 times as likely
+as any other: ``docs/proofs/mechanisms.md``, section 1.
 """
 
 from __future__ import annotations
@@ -41,12 +40,10 @@ _BELOW = _CONTEXT.subtract(
 class Constants(StrEnum):
     """Whose constants a sampled mechanism uses.
 
-    ``EXACT``: each sign spends its share v of ε0 to the last bit, E[sign] = tanh(v/2) times the value, and
-    values are counted from the centre of their range, which is best in the worst case.
-
-    ``THESIS``: as printed in Girgis's thesis (Lemma 2.4.1, Algorithms 3.3.1 and 3.5.1), for comparison.
-    E[sign] = v/√(v² + 4) times the value spends only 2·asinh(v/2) < v, and what is not sampled counts as the
-    low end of the range.
+    ``EXACT``: each sign spends its share v of ε0 to the last bit, E[sign] = tanh(v/2) times the value,
+    counted from the centre of the range. ``THESIS``: as printed in Girgis's thesis (Lemma 2.4.1, Algorithms
+    3.3.1 and 3.5.1), E[sign] = v/√(v² + 4) times the value, and what is not sampled counts as the low end of
+    the range.
     """
 
     EXACT = "exact"
@@ -55,10 +52,9 @@ class Constants(StrEnum):
 
 @dataclass(frozen=True)
 class SignThresholds:
-    """Probabilities of a plus sign as multiples of 2**-62.
+    """Probabilities of a plus sign as multiples of 2**-62: ``low`` at the value -1, the rest at +1.
 
-    Attributes:
-        low: the smallest of them, taken at the value -1; the largest, taken at +1, is ``2**62 - low``.
+    It costs log((2**62 - low)/low).
     """
 
     low: int
@@ -75,10 +71,8 @@ class SignThresholds:
 
     @classmethod
     def of(cls, local_epsilon: float) -> SignThresholds:
-        r"""Thresholds that never exceed ε0.
-
-        ``low`` is at most one above the smallest integer with :math:`(2^{62} - low)/low \le e^{ε_0}`. From
-        ε0 ≈ 43 on it is 1.
+        """Thresholds that never exceed ε0: ``low`` is at most one above the least possible, and 1 from ε0 ≈
+        43 on.
         """
         return _thresholds(Decimal(checks.local_epsilon(local_epsilon)), Constants.EXACT)
 
@@ -88,10 +82,8 @@ def split_budget(
 ) -> tuple[SignThresholds, ...]:
     r"""Thresholds for ``repeats`` signs of each share, which together cost at most ε0.
 
-    Sign k gets :math:`v_k = ε_0 \, share_k / (repeats \sum_l share_l)`, rounded down in 80-digit arithmetic.
-
-    Raises:
-        ValueError: if ε0 is out of range, or a sign's budget below 1e-9.
+    Sign k gets :math:`ε_0 \, share_k / (repeats \sum_l share_l)`, rounded down in 80-digit arithmetic. A
+    share below 1e-9 is refused.
     """
     exact_epsilon = Decimal(checks.local_epsilon(local_epsilon))
     with decimal.localcontext(_CONTEXT):
@@ -116,9 +108,8 @@ def _thresholds(budget: Decimal, constants: Constants) -> SignThresholds:
 
 
 def plus_thresholds(values: Tensor, *, thresholds: SignThresholds) -> Tensor:
-    """Probability of a plus sign at each value of [-1, 1], as an int64 multiple of 2**-62.
-
-    What rounding leaves outside is clamped; E[sign] = gain · value.
+    """Probability of a plus sign at each value of [-1, 1], as an int64 multiple of 2**-62: E[sign] =
+    gain·value.
     """
     half_span = (thresholds.high - thresholds.low) / 2
     from_nearer_end = (1 - values.double().abs()).clamp_(0, 1).mul_(half_span).round_().to(torch.int64)
@@ -192,14 +183,9 @@ def _outside_cap(local_epsilon: float, cap: CapParameters) -> float:
 def cap_blanket(
     *, local_epsilon: float, signs: int, exact: bool, instances: tuple[Atoms, ...] = ()
 ) -> Blanket:
-    """Blanket of one pattern, about any public or random place.
+    """Blanket of one pattern, about any public or random place; up to ε0 = 42 with ``instances`` from below.
 
-    Args:
-        local_epsilon: ε0 in nats.
-        signs: s.
-        exact: whether some record has every pattern for certain, and another its opposite. From ε0 = 42 on
-            thresholds cannot follow ε0, and the blanket is only a bound.
-        instances: datasets whose laws are known, up to that ε0.
+    ``exact``: whether some record has every pattern for certain, and another its opposite.
     """
     cap = cap_parameters(local_epsilon=local_epsilon, signs=signs)
     quiet = local_epsilon < LOUDEST_EXACT
@@ -221,10 +207,10 @@ def cap_blanket(
 
 @lru_cache(maxsize=256)
 def spread_information(*, local_epsilon: float, signs: int, mean_square: float) -> float:
-    r"""The most that a pattern tells if its signs are not certain: :attr:`.InformationBound.information`.
+    """The most that a pattern tells if its signs are not certain: :attr:`.InformationBound.information`.
 
-    Before they are sent the signs of a record have means in [−1, 1], whose squares are ``mean_square``, in
-    (0, 1], on average over the signs of all places. ``docs/proofs/accounting.md``, section 3d.
+    Before they are sent the signs of a record have means whose squares are ``mean_square``, in (0, 1], on
+    average over the signs of all places. ``docs/proofs/accounting.md``, section 3d.
     """
     if signs == 1:
         return mean_square * 4 * math.sinh(local_epsilon / 2) ** 2
@@ -296,8 +282,8 @@ def three_patterns(*, local_epsilon: float, signs: int) -> Atoms:
 def leaning_patterns(*, local_epsilon: float, signs: int, lean: float) -> Atoms:
     """The instance of opposite records all of whose signs have means of ±``lean`` before they are sent.
 
-    Everybody else holds x', or has fair signs, whichever tells more. A report is read as the number of places
-    in which it agrees with the signs of x.
+    Everybody else holds x', or has fair signs, whichever tells more; a report is read as its agreements with
+    x.
     """
     cap = cap_parameters(local_epsilon=local_epsilon, signs=signs)
     likely = (1 + lean) / 2
@@ -376,8 +362,8 @@ def pattern_likelihood(sent: Tensor, values: Tensor, *, cap: CapParameters) -> T
 class CoordinateBlocks:
     """``dim`` coordinates in ``count`` consecutive blocks as equal as can be, of each of which one is drawn.
 
-    Lengths differ by one at most, the longer blocks first, so nothing is padded: a coordinate of a block of
-    length b is drawn with probability exactly 1/b, and b times what was drawn is unbiased.
+    Longer blocks come first, and nothing is padded: a coordinate of a block of length b is drawn with
+    probability exactly 1/b.
     """
 
     dim: int
@@ -428,12 +414,8 @@ class CoordinateBlocks:
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
     def outcomes(self, choices: int, *, repeats: int, most: int) -> tuple[Tensor, Tensor] | None:
-        """All places (reports, repeats·count) with all numbers below ``choices`` beside; None if too many.
-
-        Args:
-            choices: of the number that stands beside all places.
-            repeats: how often each block is drawn from.
-            most: reports that are listed, at most.
+        """All places (reports, repeats·count) with all numbers below ``choices`` beside; None if over
+        ``most``.
         """
         lengths = self.lengths().tolist() * repeats
         count = math.prod(lengths) * choices

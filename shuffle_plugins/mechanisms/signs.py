@@ -59,18 +59,14 @@ from shuffle_plugins.randomness.sources import Randomness
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SignPatternRandomizer(NumberRandomizer):
-    r"""Sends k signs of the D numbers that stand for a row as one pattern, and where they are.
+    """Sends k signs of the D numbers that stand for a row as one pattern, and where they are.
 
-    A subclass gives its ``_frame`` and ``_cap``. A sign at a number that is drawn with probability 1/b
-    stands for ±b/g there, g the cap's gain. So with an isometry E‖R(x) - x‖² is a constant less ‖x‖².
-
-    With ``public_seed`` the client at each position of the round is told its places, and a report is the
-    pattern alone. The analyzer must then know whose report it is: reports cannot be shuffled, each costs ε0,
-    and ``sum`` reads them in order, the first being that of the client at ``position``. Estimates are
-    unbiased over the seed; take a new one for every round, drawn after the data are fixed.
+    A sign at a number that is drawn with probability 1/b stands for ±b/g there, g the cap's gain.
 
     Attributes:
-        public_seed: whole number from which all derive the places; private places by default.
+        public_seed: whole number from which all derive the places; private places by default. A report is
+            then the pattern alone: it cannot be shuffled and costs ε0, and ``sum`` reads reports in order.
+            Unbiased over the seed: take a new one for every round, drawn after the data are fixed.
         position: with ``public_seed``, the place in the round of the first row, or report, of a batch.
     """
 
@@ -123,7 +119,6 @@ class SignPatternRandomizer(NumberRandomizer):
 
     @property
     def _second_moment(self) -> float:
-        """E‖R(x)‖² in units of coefficient_radius², less what pairs of numbers add."""
         squares = self._frame.size * self._cells.dim if self._together else self._cells.square_lengths
         return self._frame.column_square * squares / self._cap.gain**2
 
@@ -138,11 +133,7 @@ class SignPatternRandomizer(NumberRandomizer):
         return places + self._cells.starts().to(places.device)
 
     def _public_places(self, clients: int, device: torch.device) -> Tensor:
-        """Places of the clients from ``position`` on, (clients, blocks).
-
-        They depend on name, seed and position alone, not on how a round is cut into batches. Uniform up to
-        2**-62·length. Time and memory grow with ``position + clients``.
-        """
+        """Places of the clients from ``position`` on, (clients, blocks), however they are batched."""
         highs = self._cells.lengths()
         start, end = (at * len(highs) * 8 for at in (self.position, self.position + clients))
         data = public_random_bytes(f"{self.name} indices", seed=self.public_seed or 0, count=end)
@@ -220,20 +211,12 @@ def _within(limit: int | None, bits: dict[int, int]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LInfBlock(SignPatternRandomizer):
-    r"""One random block of s neighbouring coordinates of an l-infinity ball, as a pattern of signs.
+    """One random block of s neighbouring coordinates of an l-infinity ball, as a pattern of signs.
 
-    A client draws one of B = ceil(d/s) blocks uniformly, rounds its coordinates to signs of mean x_i/r
-    (beyond d: of mean 0), and sends the block and the pattern through the cap, so
-
-    .. math:: E\|R(x) - x\|^2 = d\,B\,r^2/g^2 - \|x\|_2^2,
-              \qquad g = \frac{(e^{ε_0} - 1) \binom{s-1}{t-1}}{2^s + (e^{ε_0} - 1) \sum_{a \ge t}
-              \binom{s}{a}}.
-
-    s and t are the best for ε0, d and ``max_bits``. One coordinate, s = t = 1, is ``linf-coordinate``;
-    two (K-ary response over four patterns) take the same bits, and have less variance from
-    :math:`e^{ε_0} > (3 - \sqrt2)/(\sqrt2 - 1)`, ε0 = 1.343, on if d is even; for large ε0 a block of s has
-    1/s of the variance (``docs/proofs/mechanisms.md``, section 1). Clipping is coordinate by coordinate, the
-    projection onto the ball.
+    The client rounds the block's coordinates to signs of mean x_i/r (beyond d: of mean 0) and sends the block
+    and the pattern through the cap. With B = ceil(d/s) blocks E‖R(x) - x‖² = d·B·r²/g² - ‖x‖²
+    (``docs/proofs/mechanisms.md``, section 1). Clipping is coordinate by coordinate, the projection onto the
+    ball.
 
     Attributes:
         block: s, in [1, min(d, 20)]; of least variance by default.
@@ -265,10 +248,10 @@ class LInfBlock(SignPatternRandomizer):
         return cap_parameters(local_epsilon=self.local_epsilon, signs=self.block or 1)
 
     def blanket(self) -> Blanket:
-        """The cap's blanket: rows of opposite sign in every coordinate attain it where s divides d.
+        """The cap's blanket, attained by rows of opposite sign in every coordinate where s divides d.
 
-        Rows whose blocks all have one pattern make the lower bound. A last block that is padded, and so has
-        random signs for any row, is read as telling nothing.
+        A last block that is padded, and so has random signs for any row, is read from below as telling
+        nothing.
         """
         signs = self._cap.signs
         whole = (self.dim // signs) / self._cells.dim
@@ -293,15 +276,13 @@ def _best_block(local_epsilon: float, dim: int, limit: int) -> int:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LInfCoordinate(LInfBlock):
-    r"""R^ℓ∞ of Girgis's thesis (Algorithm 3.5.1) with one level and one coordinate, m = s = 1.
+    r"""R^ℓ∞ of Girgis's thesis (Algorithm 3.5.1) with one level and one coordinate, m = s = 1, and exact ε0.
 
-    A client draws one coordinate j uniformly and sends (j, sign); the sign is + with probability
-    :math:`\frac12 + \frac{x_j}{2r} \cdot \frac{e-1}{e+1}`, :math:`e = e^{ε_0}`, and stands for
-    :math:`\pm d\,r\,(e+1)/(e-1)` at j. The thesis's constants are ε0-LDP with room to spare; these are exact.
-
-    Clipping is coordinate by coordinate, the projection onto the ball: scaling a whole row, as other
-    mechanisms do, would let one large coordinate shrink all the others. The script behind the MNIST
-    experiment of Girgis et al. 2021 clips this way.
+    A client draws one coordinate j uniformly and sends (j, sign), + with probability
+    :math:`\frac12 + \frac{x_j}{2r} \cdot \frac{e-1}{e+1}`, :math:`e = e^{ε_0}`, which stands for
+    :math:`\pm d\,r\,(e+1)/(e-1)` at j. Clipping is coordinate by coordinate, as in the script behind the
+    MNIST experiment of Girgis et al. 2021: scaling a row would let one large coordinate shrink all the
+    others.
     """
 
     name: ClassVar[str] = "linf-coordinate"
@@ -311,10 +292,9 @@ class LInfCoordinate(LInfBlock):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BinaryRandomizedResponse(LInfCoordinate):
-    r"""One number x in [-radius, radius], sent as one sign: ``linf-coordinate`` at dim 1.
+    """One number x in [-radius, radius], sent as one sign: ``linf-coordinate`` at dim 1.
 
-    The sign is + with probability :math:`\frac12 + \frac{x}{2r} \cdot \frac{e-1}{e+1}`, :math:`e = e^{ε_0}`,
-    and stands for :math:`\pm r (e+1)/(e-1)` (2RR, Algorithm 2.2.1 and Theorem 2.4.1 of Girgis's thesis).
+    2RR, Algorithm 2.2.1 and Theorem 2.4.1 of Girgis's thesis.
     """
 
     name: ClassVar[str] = "binary-rr"
@@ -335,18 +315,12 @@ class L1Hadamard(SignPatternRandomizer):
     r"""R^ℓ1 of Girgis's thesis (Algorithm 3.4.1, Lemma 3.4.1) with exact ε0, for ℓp balls with p in [1, 2).
 
     With D the next power of two and H the ±1 Hadamard matrix, a client draws j in [0, D) uniformly and sends
-    (j, sign), the sign being + with probability
-    :math:`\frac12 + \frac{\langle H_j, x\rangle}{2 r_1} \cdot \frac{e-1}{e+1}`, :math:`e = e^{ε_0}`. It
-    stands for :math:`\pm r_1 \frac{e+1}{e-1} H_{:,j}`, cut to d entries, so
+    (j, sign), + with probability :math:`\frac12 + \frac{\langle H_j, x\rangle}{2 r_1} \cdot \frac{e-1}{e+1}`,
+    :math:`e = e^{ε_0}`. So :math:`E\|R(x) - x\|^2 = d \, r_1^2 ((e+1)/(e-1))^2 - \|x\|_2^2`.
 
-    .. math:: E\|R(x) - x\|^2 = d \, r_1^2 \left(\frac{e+1}{e-1}\right)^2 - \|x\|_2^2.
-
-    :math:`|\langle H_j, x\rangle| \le \|x\|_1 \le r_1`, and all of ε0 is spent. The server counts signs per j
-    and transforms once.
-
-    **p > 1.** The ball of radius r in ℓp lies within the ℓ1 ball of radius :math:`r_1 = d^{1-1/p} r`
-    (Hölder's inequality, with equality for flat vectors), which is what is used. Remark 3.4.1 of the thesis
-    prints the containment the other way round and would use r itself, which would break ε0.
+    The ball of radius r in ℓp lies within the ℓ1 ball of radius :math:`r_1 = d^{1-1/p} r` (Hölder's
+    inequality), which is what is used. Remark 3.4.1 of the thesis prints the containment the other way round
+    and would use r itself, which would break ε0.
 
     Attributes:
         p: the ball's norm, in [1, 2).
@@ -431,12 +405,11 @@ class CoefficientPatterns(CoefficientRandomizer, SignPatternRandomizer):
         return cap_parameters(local_epsilon=self.local_epsilon, signs=self.signs or 1)
 
     def blanket(self) -> Blanket:
-        """The cap's blanket, as a bound, and what a report tells, as no vector is extreme everywhere.
+        """The cap's blanket, as a bound, and what a report tells, as no vector is extreme in all
+        coefficients.
 
-        From above it holds for any records. Beside it is a bound on the information, which often gives a
-        much smaller ε, since a vector of the ℓ2 ball cannot have all coefficients at ±r_inf. From below
-        client 1 holds r·e_1 or −r·e_1, whose coefficients are all ±r/√D. Neither is there for ε0 ≥ 42, where
-        probabilities in units of 2**-62 are too coarse.
+        From below client 1 holds r·e_1 or −r·e_1, whose coefficients are all ±r/√D. Neither is there for ε0 ≥
+        42, where probabilities in units of 2**-62 are too coarse.
         """
         epsilon, signs, quiet = self.local_epsilon, self._cap.signs, self.local_epsilon < LOUDEST_EXACT
         size, square = self._frame.size, self._mean_square
@@ -464,30 +437,21 @@ def _best_signs(local_epsilon: float, among: tuple[int, ...]) -> int:
 class L2Block(CoefficientPatterns):
     r"""``sqkr`` with its k coefficients side by side: one place instead of k.
 
-    A row is represented by D coefficients of absolute value at most r_inf = level·r/√D. A client draws one of
-    B = ceil(D/k) blocks of k neighbouring coefficients uniformly, rounds them to signs of mean c_j/r_inf, and
-    sends the block and the pattern through the cap. With P the reconstruction, c_b the coefficients of block
-    b and :math:`ρ = E[y_1 y_2]` for a pattern y about all-plus signs,
+    The client draws one of B = ceil(D/k) blocks of neighbouring coefficients. With P the reconstruction, c_b
+    the coefficients of block b and :math:`ρ = E[y_1 y_2]` for a pattern y about all-plus signs,
 
     .. math:: E\|R(x) - x\|^2 = \frac{d}{D} \frac{r_{inf}^2 B D}{g^2} - \|x\|^2
-              + \frac{B ρ}{g^2} \sum_b \Big(\|P c_b\|^2 - \frac{d}{D}\|c_b\|^2\Big).
+              + \frac{B ρ}{g^2} \sum_b \Big(\|P c_b\|^2 - \frac{d}{D}\|c_b\|^2\Big),
 
-    The last term, from pairs of neighbours, is zero for an isometry and small for the frames used, whose
-    columns are nearly orthogonal. So this is the variance of ``sqkr`` at (k - 1)·log2(D/k) bits less: a
-    report takes ceil(log2 B) + k bits, 17 for ε0 = 4 and 13,706 numbers.
-
-    With ``frame="rotation"`` encoding takes one pass over a row instead of several transforms, reports are as
-    short, the level is larger (:class:`~.Oversized`), and a coefficient that passes it is clipped, with a
-    bias. With a Kashin frame nothing is ever clipped, but a few vectors are sent as shorter ones: those close
-    to one column of the frame, which are made from the seed, and some of those with a few equal numbers and
-    zeros (:class:`~.KashinFrame`, ``stretch``).
+    whose last term is small, as columns of the frames are nearly orthogonal: the variance of ``sqkr`` at
+    (k - 1)·log2(D/k) bits less. With ``frame="rotation"`` encoding takes one pass over a row instead of
+    several transforms, and the level is larger; a Kashin frame shortens few vectors, and clips none.
     """
 
     name: ClassVar[str] = "l2-block"
 
     @property
     def _pair_factor(self) -> float:
-        """B·ρ/g², by which inner products of neighbours add to the variance."""
         return self._cells.dim * self._cap.pair_moment / self._cap.gain**2
 
     @property
@@ -524,21 +488,14 @@ class L2Block(CoefficientPatterns):
 class SQKR(CoefficientPatterns):
     r"""Subsampled and quantised Kashin response (Chen, Kairouz, Özgür 2020), with the optimal cap.
 
-    A row is represented by D coefficients of absolute value at most r_inf = level·r/√D, a Kashin
-    representation. A client draws one coefficient from each of k blocks of them, rounds these to signs of
-    mean c_j/r_inf, and sends the places and the pattern of k signs through the cap. The paper's
-    :math:`2^k`-ary randomised response is t = k; the best t is never worse. A sign at a coefficient of a
-    block of length b stands for ±b·r_inf/g.
-
-    With :math:`A = \sum b^2` (D²/k if k divides D), P the reconstruction, c_B the coefficients of block B,
-    and :math:`ρ = E[y_1 y_2]` for a pattern y about all-plus signs,
+    A row is represented by D coefficients of absolute value at most r_inf. A client draws one from each of k
+    blocks of them, rounds these to signs of mean c_j/r_inf, and sends the places and the pattern through the
+    cap; the paper's :math:`2^k`-ary randomised response is t = k. With :math:`A = \sum b^2` over the lengths
+    of blocks, P the reconstruction, c_B the coefficients of block B, and :math:`ρ = E[y_1 y_2]` for a pattern
+    y about all-plus signs,
 
     .. math:: E\|R(x) - x\|^2 = \frac{d}{D} \frac{r_{inf}^2 A}{g^2} - \|x\|^2
               + \frac{ρ}{g^2} \Big(\|x\|^2 - \sum_B \|P c_B\|^2\Big).
-
-    By default k is the best for ε0, about ε0/log 2 for large ε0 and up to 20: the order
-    :math:`r^2 d / \min(ε_0, ε_0^2)` of the lower bound. Places take k·ceil(log2 ceil(D/k)) bits of a report,
-    and the pattern k. For ``frame="rotation"`` see ``l2-block``.
     """
 
     name: ClassVar[str] = "sqkr"
@@ -546,7 +503,6 @@ class SQKR(CoefficientPatterns):
 
     @property
     def _pair_gain(self) -> float:
-        """ρ/g², by which pairs of signs add to the variance."""
         return self._cap.pair_moment / self._cap.gain**2
 
     @property

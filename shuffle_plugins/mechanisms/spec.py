@@ -32,8 +32,8 @@ _WIRE_NAMES = {"cohort": "clients"}  # fields of sums that have another name in 
 class Spec(ABC):
     """A private sum of vectors as parties agree on it, for any of the two texts of :func:`spec_from_json`.
 
-    Two parties that hold equal specs and the same dimension build the same sum and read each other's reports.
-    A spec may come from somebody who is not trusted: what it builds has the ε0 it says, or building fails.
+    Two parties that hold equal specs and the same dimension read each other's reports. A spec may come from
+    somebody who is not trusted: what it builds has the ε0 it says, or building fails.
     """
 
     _title: ClassVar[str]
@@ -71,10 +71,7 @@ class Spec(ABC):
         """The spec as canonical JSON: equal text means the same spec, to the last digit."""
 
     def fingerprint(self, *, dim: int) -> bytes:
-        """SHA-256 of the spec, the dimension and the version of reports on the wire: 32 bytes.
-
-        Whoever holds the same fingerprint reads the same reports.
-        """
+        """SHA-256 of the spec, the dimension and the version of reports on the wire: 32 bytes."""
         text = f"shuffle_plugins {self._title}\n{WIRE_VERSION}\n{checks.dim(dim)}\n{self.to_json()}"
         return hashlib.sha256(text.encode()).digest()
 
@@ -90,8 +87,6 @@ class Spec(ABC):
 @dataclass(frozen=True, kw_only=True)
 class MechanismSpec(Ranged, Spec):
     """A randomizer of vectors in a norm ball, all but its dimension.
-
-    Whether the mechanism exists, and takes the options, :meth:`build` tells.
 
     Attributes:
         name: of a registered mechanism, see :func:`shuffle_plugins.mechanisms.available`.
@@ -123,11 +118,10 @@ class MechanismSpec(Ranged, Spec):
         return None
 
     def build(self, *, dim: int) -> LocalRandomizer:
-        """The mechanism for vectors of length ``dim``. Each process keeps the last few it built.
+        """The mechanism for vectors of length ``dim``; each process keeps the last few it built.
 
-        Raises:
-            ValueError: if there is no such mechanism, it takes categories, it refuses an option or the
-                dimension, its reports cannot be shuffled, or its ε0 is not the spec's.
+        Refused if there is no such mechanism, it takes categories, it refuses an option or the dimension, its
+        reports cannot be shuffled, or its ε0 is not the spec's.
         """
         return _built(self.to_json(), checks.dim(dim))
 
@@ -154,11 +148,7 @@ class MechanismSpec(Ranged, Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class SumSpec(Spec):
-    """A multi-message sum, whose fields and dimension are fixed when it is calibrated.
-
-    Attributes:
-        protocol: the sum: a dataclass, registered under its name as one of the ``"sums"``.
-    """
+    """A multi-message sum: a registered dataclass, with all its fields and its dimension."""
 
     _title: ClassVar[str] = "sum"
 

@@ -1,7 +1,6 @@
 """Randomised signs of rotated rows and of gathered coordinates, and bits of 32 columns in a word.
 
-The torch paths, and the way to Triton's. Signs are drawn lazily: 16 bits for every draw, the other 46 only
-where those do not decide.
+Signs are drawn lazily: 16 bits for every draw, the other 46 only where those do not decide.
 """
 
 from __future__ import annotations
@@ -40,11 +39,7 @@ def packed_width(columns: int) -> int:
 
 
 def pack_signs(bits: Tensor) -> Tensor:
-    """Bits of each row in int32 words, (rows, ceil(columns / 32)); column j is bit j % 32 of word j // 32.
-
-    Args:
-        bits: (rows, columns) bool, or uint8 of which the lowest bit counts.
-    """
+    """Bits of each row, bool or uint8, in int32 words, (rows, ceil(columns / 32)); column j is bit j % 32."""
     if bits.dim() != 2 or bits.dtype not in (torch.bool, torch.uint8):
         raise ValueError(f"bits are (rows, columns), bool or uint8, got {bits.dtype} {tuple(bits.shape)}")
     if runs_kernels(bits.device):
@@ -109,7 +104,7 @@ def decode_signs_torch(packed: Tensor, *, columns: int) -> Tensor:
 
 
 def check_packed(packed: Tensor, *, columns: int) -> None:
-    """Raise ValueError unless ``packed`` is (rows, ceil(columns / 32)) int32."""
+    """Refuse what is not (rows, ceil(columns / 32)) int32."""
     if packed.dim() != 2 or packed.dtype != torch.int32 or packed.shape[1] != packed_width(columns):
         raise ValueError(
             f"bits of {columns} columns come packed as int32 (rows, {packed_width(columns)}), got "
@@ -136,13 +131,8 @@ class SignRule(Ranged):
     """How a value v in [-1, 1] becomes a sign: plus exactly if a uniform 62-bit draw is below a threshold.
 
     The threshold is that of ``random_signs`` (``mechanisms/sign_patterns.py``): an integer in
-    [low, 2**62 - low] for every v, linear in v up to rounding in float64. Draw i of a keystream has coin
-    i, plus 2**15, as its upper 16 bits and the lower 46 bits of refinement i as the rest
-    (:meth:`~shuffle_plugins.randomness.chacha.Keystream.coins`,
-    :meth:`~shuffle_plugins.randomness.chacha.Keystream.refinements`).
-
-    Args:
-        low: threshold for the value -1, the lowest of all values.
+    [low, 2**62 - low] for every v. Draw i of a keystream has coin i, plus 2**15, as its upper 16 bits and the
+    lower 46 bits of refinement i as the rest.
     """
 
     low: Annotated[int, whole_number(at_most=_HALF)]
@@ -160,12 +150,8 @@ class SignRule(Ranged):
         )
 
     def draw(self, values: Tensor, *, draw: Keystream, first: int = 0) -> Tensor:
-        """Bool, true for plus, for each of a flat float32 tensor of values in [-1, 1].
-
-        Args:
-            values: value i takes draw ``first + i``.
-            draw: source of the draws.
-            first: index of the first draw, a multiple of 4.
+        """Bool, true for plus, for each of a flat float32 tensor; value i takes draw ``first + i``, first a
+        multiple of 4.
         """
         coins = draw.coins(first, values.numel(), device=values.device)
         excess = (values * self.gain).sub_(coins).sub_(0.5)
@@ -196,9 +182,7 @@ def encode_signs(
     Row i is zero-padded to ``size``, the next power of two, and rotated: :math:`y = H\,D\,x_i / \sqrt{size}`,
     D the diagonal of ``signs``. Its coordinate j becomes :math:`v = \mathrm{clamp}(y_j / scale, -1, 1)`,
     computed in float32 (NaN counts as 0), and a plus sign with probability :math:`\tfrac12 + (\tfrac12 -
-    low/2^{62})\,v`, an integer multiple of 2**-62 in [low, 2**62 - low]. So the sign stands for :math:`\pm
-    scale / (1 - 2\,low/2^{62})`, unbiased where nothing is clamped. All coordinates are sent: ε0 of a row is
-    ``size`` times that of a sign.
+    low/2^{62})\,v`. All coordinates are sent: ε0 of a row is ``size`` times that of a sign.
 
     Args:
         x: (clients, dim); 64-bit rows are rounded to float32.
@@ -207,9 +191,6 @@ def encode_signs(
         low_threshold: ``low``, in [1, 2**61].
         draw: from :meth:`~shuffle_plugins.randomness.Randomness.keystream`, for this call alone: coordinate j
             of row i takes draw 32 · ceil(size/32) · i + j.
-
-    Returns:
-        int32 (clients, ceil(size / 32)); unused bits are zero.
     """
     rows, rule, scale = Rows.of(x), SignRule(low=low_threshold), checks.number("scale", scale, above=0)
     if signs is not None and (signs.shape != (rows.dim,) or signs.dtype != torch.int8):
@@ -241,7 +222,7 @@ def gather_signs(
 def encode_signs_torch(
     rows: Rows, *, signs: Tensor | None, scale: float, rule: SignRule, draw: Keystream
 ) -> Tensor:
-    """:func:`encode_signs` in torch, a chunk of rows at a time."""
+    """A chunk of rows at a time."""
     size = padded_dim(rows.dim)
     width = WORD_BITS * packed_width(size)
     packed = torch.empty((rows.num_rows, width // WORD_BITS), dtype=torch.int32, device=rows.device)
@@ -259,7 +240,7 @@ def encode_signs_torch(
 def gather_signs_torch(
     rows: Rows, indices: Tensor, *, scale: float, rule: SignRule, draw: Keystream
 ) -> Tensor:
-    """:func:`gather_signs` in torch, a chunk of rows at a time."""
+    """A chunk of rows at a time."""
     clients, count = indices.shape
     signs = torch.empty((clients, count), dtype=torch.uint8, device=rows.device)
     chunk = WORD_BITS * max(1, CHUNK_VALUES // (WORD_BITS * max(1, count)))

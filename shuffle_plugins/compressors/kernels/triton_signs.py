@@ -134,11 +134,7 @@ def _gather_kernel(
 def encode_signs_triton(
     rows: Rows, *, signs: Tensor | None, scale: float, rule: SignRule, draw: Keystream
 ) -> Tensor:
-    """:func:`~shuffle_plugins.compressors.kernels.signs.encode_signs` in Triton.
-
-    One kernel where a row fits into a program and the batch is one block of columns; otherwise chunks of rows
-    pass through a scratch buffer that stays in the GPU's cache.
-    """
+    """One kernel where a row fits into a program and the batch is one block of columns; else in chunks."""
     size = padded_dim(rows.dim)
     factor = 1 / (math.sqrt(size) * scale)
     signs = None if signs is None else signs.to(rows.device)
