@@ -18,7 +18,7 @@ from shuffle_plugins.compressors.kernels import (
 from shuffle_plugins.compressors.kernels.signs import SignRule
 from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms.sign_patterns import SignThresholds, random_signs
-from shuffle_plugins.randomness import Keystream, Randomness, SeededRandomness
+from shuffle_plugins.randomness import Randomness, SeededRandomness
 
 EPSILONS = [1e-4, 1.5, 50.0]
 
@@ -118,15 +118,6 @@ def test_draws_next_to_their_threshold_are_decided_by_integers(local_epsilon):
     assert int(on_the_edge.sum()) > 3_000
 
 
-@pytest.mark.parametrize("local_epsilon", EPSILONS)
-def test_no_threshold_leaves_what_the_privacy_parameter_allows(local_epsilon):
-    low = SignThresholds.of(local_epsilon).low
-    rule = SignRule(low=low)
-    thresholds = rule.thresholds(torch.cat([torch.linspace(-1, 1, 10_001), torch.tensor([-1.0, 1.0])]))
-    assert int(thresholds.min()) == low
-    assert int(thresholds.max()) == (1 << 62) - low
-
-
 def test_signs_are_unbiased():
     dim, clients, scale = 24, 4_000, 1.1
     low = SignThresholds.of(1.5).low
@@ -157,28 +148,6 @@ def test_chunks_and_blocks_of_columns_change_nothing(monkeypatch):
         assert all(torch.equal(a, b) for a, b in zip(run(part), whole, strict=True))
 
 
-def test_no_more_than_a_chunk_is_drawn_at_a_time(monkeypatch):
-    asked = []
-    coins = Keystream.coins
-
-    def recorded(self, start, count, *, device="cpu"):
-        asked.append(count)
-        return coins(self, start, count, device=device)
-
-    monkeypatch.setattr(Keystream, "coins", recorded)
-    keystream = SeededRandomness(1).keystream()
-    encode_signs(torch.zeros(3_000, 500), signs=None, scale=1.0, low_threshold=1 << 60, draw=keystream)
-    gather_signs(
-        torch.zeros(300_000, 1),
-        torch.zeros(300_000, 2, dtype=torch.int64),
-        scale=1.0,
-        low_threshold=1 << 60,
-        draw=keystream,
-    )
-    assert sum(asked) == 3_000 * 512 + 600_000
-    assert max(asked) <= signs.CHUNK_VALUES
-
-
 def test_a_sum_that_is_not_a_number_counts_as_zero():
     broken = torch.full((1, 64), 3e38)
     broken[0, ::2] = -3e38
@@ -192,16 +161,6 @@ def test_a_sum_that_is_not_a_number_counts_as_zero():
     assert torch.equal(unpack_signs(packed, columns=64)[0], expected)
 
 
-def test_empty_batches_have_no_signs():
-    keystream = SeededRandomness(1).keystream()
-    packed = encode_signs(torch.zeros(0, 5), signs=None, scale=1.0, low_threshold=1, draw=keystream)
-    assert packed.shape == (0, 1)
-    none = torch.zeros(0, 2, dtype=torch.int64)
-    drawn = gather_signs(torch.zeros(0, 5), none, scale=1.0, low_threshold=1, draw=keystream)
-    assert drawn.shape == (0, 2)
-    assert decode_signs(packed, columns=8).tolist() == [0] * 8
-
-
 @pytest.mark.parametrize("columns", [1, 31, 32, 33, 100, 2_000])
 @pytest.mark.parametrize("rows", [0, 1, 2, 3, 1_500])
 def test_bits_are_packed_and_counted_without_loss(rows, columns):
@@ -212,12 +171,6 @@ def test_bits_are_packed_and_counted_without_loss(rows, columns):
     assert torch.equal(unpack_signs(packed, columns=columns), bits)
     assert torch.equal(pack_signs(bits.bool()), packed)
     assert torch.equal(decode_signs(packed, columns=columns), bits.sum(dim=0, dtype=torch.int64))
-
-
-def test_a_column_is_a_bit_of_a_word():
-    bits = torch.zeros(1, 64, dtype=torch.uint8)
-    bits[0, [0, 5, 63]] = 1
-    assert pack_signs(bits).tolist() == [[33, -(1 << 31)]]
 
 
 def encode(x=None, **changes):

@@ -125,18 +125,6 @@ def test_blocks_beat_one_coordinate_above_the_crossing_and_never_lose(epsilon):
         assert best.block == 1
 
 
-def test_gains_of_blocks_at_13706():
-    def ratio(epsilon, **options):
-        one = get("linf-coordinate", local_epsilon=epsilon, dim=13_706)
-        block = get("linf-block", local_epsilon=epsilon, dim=13_706, **options)
-        assert block.bits_per_report <= options.get("max_bits", 15)
-        return block.worst_variance / one.worst_variance
-
-    assert ratio(2.0) == pytest.approx(0.767, abs=1e-3)
-    assert ratio(8.0) == pytest.approx(0.5007, abs=1e-3)
-    assert ratio(8.0, max_bits=24) < 0.15
-
-
 @pytest.mark.parametrize("dim", [2, 4])
 @pytest.mark.parametrize("epsilon", [0.1, 0.7, 1.3, 1.4, 3.0, 6.0])
 def test_what_theory_forbids(dim, epsilon):
