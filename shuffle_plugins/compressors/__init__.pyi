@@ -7,3 +7,4 @@ from .hadamard import butterflies_ as butterflies_
 from .hadamard import hadamard_coefficients as hadamard_coefficients
 from .hadamard import hadamard_transform as hadamard_transform
 from .hadamard import padded_dim as padded_dim
+from .quantization import SignThresholds as SignThresholds

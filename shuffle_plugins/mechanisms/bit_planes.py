@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import Atoms, Blanket, InformationBound, diluted, most_telling, product_atoms
 from shuffle_plugins.compressors.frames import Rotation
+from shuffle_plugins.compressors.quantization import SignThresholds, plus_thresholds
 from shuffle_plugins.core import Count, FieldLayout, ReportLayout, Reports, Rows, checks, one_of, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, Norm
@@ -32,9 +33,7 @@ from shuffle_plugins.mechanisms.sign_patterns import (
     LOUDEST_EXACT,
     Constants,
     CoordinateBlocks,
-    SignThresholds,
     cap_blanket,
-    plus_thresholds,
     split_budget,
     spread_information,
 )
@@ -354,10 +353,6 @@ class BitPlanes:
     def _sent(self, values: Tensor, level: int) -> Tensor:
         return plane_value(values[:, level], level=level, levels=self.plan.levels)
 
-    def _planes(self, x: Tensor) -> Iterator[tuple[float, float, Tensor]]:
-        for level, (weight, noise) in enumerate(zip(self.weights, self.noises, strict=True)):
-            yield weight, noise, plane_value(x, level=level, levels=self.plan.levels)
-
     @property
     def layout(self) -> tuple[FieldLayout, ...]:
         """The form of a report: places, unless blocks have one coordinate, and signs."""
@@ -418,7 +413,8 @@ class BitPlanes:
         independent. The thesis's constant, -1 in every coordinate, is left out.
         """
         lengths = self.blocks.lengths_by_coordinate().to(x.device)
-        for weight, noise, plane in self._planes(x):
+        for level, (weight, noise) in enumerate(zip(self.weights, self.noises, strict=True)):
+            plane = plane_value(x, level=level, levels=self.plan.levels)
             if self.constants is Constants.EXACT:
                 yield weight * plane, (weight**2 * (noise + 1) * lengths).expand_as(plane)
             else:
@@ -428,14 +424,8 @@ class BitPlanes:
     def variance(self, x: Tensor) -> Tensor:
         """E‖estimate - x‖² of each row of [-1, 1]^dim, (clients,) float64."""
         total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-        lengths = self.blocks.lengths_by_coordinate().to(x.device).double()
-        for weight, noise, plane in self._planes(x):
-            if self.constants is Constants.EXACT:
-                each = (lengths - plane.square()).sum(dim=1)
-            else:
-                above = plane + 1
-                each = (2 * above * lengths - above.square()).sum(dim=1)
-            total += weight**2 * (each + noise * self.blocks.square_lengths)
+        for means, second_moments in self.moments(x):
+            total += (second_moments - means.square()).sum(dim=1)
         return total
 
     def outcomes(self) -> tuple[Tensor, Tensor] | None:
@@ -621,9 +611,6 @@ class L2BitPlanes(CoefficientRandomizer, BitPlaneRandomizer):
         return self.coefficient_radius**2 * self._frame.column_square * self._planes.worst_second_moment
 
     def _spread_variance(self, coefficients: Tensor) -> Tensor:
-        if self._frame.isometric:
-            scaled = coefficients / self.coefficient_radius
-            return self.coefficient_radius**2 * self._planes.variance(scaled)
         lengths = self._planes.blocks.lengths().tolist()
         total = coefficients.new_zeros(len(coefficients))
         for means, second_moments in self._planes.moments(coefficients / self.coefficient_radius):

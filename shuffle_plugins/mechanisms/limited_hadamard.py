@@ -15,16 +15,11 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket, RecordTypes
 from shuffle_plugins.compressors.hadamard import hadamard_scatter, hadamard_signs, padded_dim
+from shuffle_plugins.compressors.quantization import flip_threshold, odds_below
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checked_categories, checks, in_range
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, FrequencyOracle
-from shuffle_plugins.mechanisms.oracles import (
-    Mixture,
-    as_built,
-    flip_threshold,
-    ideal_hadamard_response,
-    odds_below,
-)
+from shuffle_plugins.mechanisms.oracles import Mixture, as_built, ideal_hadamard_response
 from shuffle_plugins.randomness.chacha import WHOLE
 from shuffle_plugins.randomness.sources import Randomness, secure
 

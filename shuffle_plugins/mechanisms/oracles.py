@@ -8,7 +8,6 @@ blankets in real arithmetic.
 
 from __future__ import annotations
 
-import decimal
 import itertools
 import math
 from abc import abstractmethod
@@ -22,6 +21,7 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket, RecordTypes, two_level_atoms
 from shuffle_plugins.compressors.hadamard import hadamard_scatter, hadamard_signs, padded_dim
+from shuffle_plugins.compressors.quantization import flip_threshold, odds_below
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks, rows_at_once, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, FrequencyOracle
@@ -31,19 +31,6 @@ from shuffle_plugins.randomness.sources import Randomness
 RANK_BITS = 62
 
 _LARGEST_TABLE = 1 << 12  # of binomials that is looked up; computed beyond
-
-
-def odds_below(local_epsilon: float | Fraction) -> Fraction:
-    """A rational just below e^ε0, closer than 1e-59 of it and never above; ε0 is taken as it is given."""
-    exponent = Fraction(local_epsilon)
-    with decimal.localcontext(decimal.Context(prec=80, rounding=decimal.ROUND_FLOOR)):
-        quotient = decimal.Decimal(exponent.numerator) / decimal.Decimal(exponent.denominator)
-        return Fraction(quotient.exp() * (1 - decimal.Decimal(10) ** -60))
-
-
-def flip_threshold(local_epsilon: float | Fraction) -> int:
-    r"""The smallest p in units of 2**-62 with :math:`(1-p)/p \le e^{ε_0}`."""
-    return math.ceil(WHOLE / (odds_below(local_epsilon) + 1))
 
 
 def _likely_sets(

@@ -21,6 +21,12 @@ from numpy.typing import NDArray
 from scipy import special
 
 from shuffle_plugins.accounting import Atoms, Blanket, most_telling, two_level_atoms
+from shuffle_plugins.compressors.quantization import (
+    ROUNDED_DOWN,
+    SignThresholds,
+    flip_threshold,
+    plus_thresholds,
+)
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.randomness.chacha import WHOLE
@@ -30,11 +36,6 @@ LOUDEST_EXACT = 42
 """ε0 from which a probability is a few units of 2**-62 and cannot follow."""
 
 MAX_SIGNS = 20
-
-_CONTEXT = decimal.Context(prec=80, rounding=decimal.ROUND_FLOOR)
-_BELOW = _CONTEXT.subtract(
-    Decimal(1), Decimal("1e-60")
-)  # an exponential times this is surely below the exact one
 
 
 class Constants(StrEnum):
@@ -50,75 +51,31 @@ class Constants(StrEnum):
     THESIS = "thesis"
 
 
-@dataclass(frozen=True)
-class SignThresholds:
-    """Probabilities of a plus sign as multiples of 2**-62: ``low`` at the value -1, the rest at +1.
-
-    It costs log((2**62 - low)/low).
-    """
-
-    low: int
-
-    @property
-    def high(self) -> int:
-        """The largest threshold, 2**62 - low, taken at the value +1."""
-        return WHOLE - self.low
-
-    @property
-    def gain(self) -> float:
-        """E[sign] at the value 1: 1 - 2·low/2**62, about tanh(ε0/2). Dividing by it removes the bias."""
-        return (self.high - self.low) / WHOLE
-
-    @classmethod
-    def of(cls, local_epsilon: float) -> SignThresholds:
-        """Thresholds that never exceed ε0: ``low`` is at most one above the least possible, and 1 from ε0 ≈
-        43 on.
-        """
-        return _thresholds(Decimal(checks.local_epsilon(local_epsilon)), Constants.EXACT)
-
-
 def split_budget(
     local_epsilon: float, *, shares: Sequence[float], repeats: int = 1, constants: Constants = Constants.EXACT
 ) -> tuple[SignThresholds, ...]:
     r"""Thresholds for ``repeats`` signs of each share, which together cost at most ε0.
 
-    Sign k gets :math:`ε_0 \, share_k / (repeats \sum_l share_l)`, rounded down in 80-digit arithmetic. A
-    share below 1e-9 is refused.
+    Sign k gets :math:`ε_0 \, share_k / (repeats \sum_l share_l)`, and a share below 1e-9 is refused.
     """
-    exact_epsilon = Decimal(checks.local_epsilon(local_epsilon))
-    with decimal.localcontext(_CONTEXT):
-        total = sum((Decimal(share) for share in shares), Decimal(0)) * repeats
-        budgets = [exact_epsilon * Decimal(share) / total * _BELOW for share in shares]
+    total = sum(map(Fraction, shares)) * repeats
+    budgets = [Fraction(checks.local_epsilon(local_epsilon)) * Fraction(share) / total for share in shares]
     if float(min(budgets)) < checks.MIN_LOCAL_EPSILON * (1 - 1e-9):
         raise ValueError(
             f"local_epsilon={local_epsilon:g} over {repeats * len(shares)} signs leaves one less than "
             f"{checks.MIN_LOCAL_EPSILON:g}: send fewer levels or samples"
         )
-    return tuple(_thresholds(budget, constants) for budget in budgets)
+    lows = [flip_threshold(budget) for budget in budgets]
+    if constants is Constants.THESIS:
+        lows = [max(low, _printed_low(budget)) for low, budget in zip(lows, budgets, strict=True)]
+    return tuple(map(SignThresholds, lows))
 
 
-def _thresholds(budget: Decimal, constants: Constants) -> SignThresholds:
-    with decimal.localcontext(_CONTEXT):
-        odds = budget.exp() * _BELOW
-        low = int((WHOLE / (odds + 1)).to_integral_value(decimal.ROUND_FLOOR)) + 1
-        if constants is Constants.THESIS:
-            gain = (budget**2 / (budget**2 + 4)).sqrt()
-            low = max(low, int((WHOLE * (1 - gain) / 2).to_integral_value(decimal.ROUND_CEILING)))
-    return SignThresholds(low=low)
-
-
-def plus_thresholds(values: Tensor, *, thresholds: SignThresholds) -> Tensor:
-    """Probability of a plus sign at each value of [-1, 1], as an int64 multiple of 2**-62: E[sign] =
-    gain·value.
-    """
-    half_span = (thresholds.high - thresholds.low) / 2
-    from_nearer_end = (1 - values.double().abs()).clamp_(0, 1).mul_(half_span).round_().to(torch.int64)
-    return torch.where(values < 0, thresholds.low + from_nearer_end, thresholds.high - from_nearer_end)
-
-
-def random_signs(values: Tensor, *, thresholds: SignThresholds, randomness: Randomness) -> Tensor:
-    """Draw 1 (plus) or 0 (minus) for each value of [-1, 1], uint8, with E[sign] = gain · value."""
-    return randomness.bernoulli(plus_thresholds(values, thresholds=thresholds)).to(torch.uint8)
+def _printed_low(budget: Fraction) -> int:
+    with decimal.localcontext(ROUNDED_DOWN):
+        square = (Decimal(budget.numerator) / Decimal(budget.denominator)) ** 2
+        gain = (square / (square + 4)).sqrt()
+        return int((WHOLE * (1 - gain) / 2).to_integral_value(decimal.ROUND_CEILING))
 
 
 @dataclass(frozen=True, kw_only=True)

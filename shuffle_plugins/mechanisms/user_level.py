@@ -13,6 +13,7 @@ from typing import Annotated, cast
 
 from shuffle_plugins.compressors.frames import Rotation
 from shuffle_plugins.compressors.hadamard import hadamard_signs, hadamard_transform, padded_dim
+from shuffle_plugins.compressors.quantization import SignThresholds, random_signs
 from shuffle_plugins.core import (
     Count,
     Dim,
@@ -28,7 +29,6 @@ from shuffle_plugins.core import (
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
-from shuffle_plugins.mechanisms.sign_patterns import SignThresholds, random_signs
 from shuffle_plugins.randomness.sources import Randomness, secure
 
 RANGE_REPORTS = "user-level-range"

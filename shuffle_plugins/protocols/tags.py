@@ -26,6 +26,7 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import Adversary, PrivacyTarget, Tag, TaggedRound
 from shuffle_plugins.compressors.frames import KashinFrame, TightFrame
+from shuffle_plugins.compressors.quantization import SignThresholds
 from shuffle_plugins.core import (
     Count,
     Dim,
@@ -55,7 +56,7 @@ from shuffle_plugins.mechanisms.coefficients import (
     representation,
     sound_level,
 )
-from shuffle_plugins.mechanisms.sign_patterns import Constants, SignThresholds
+from shuffle_plugins.mechanisms.sign_patterns import Constants
 from shuffle_plugins.protocols.sums import LabelledSum, Participants, Tally, check_clips, honest_population
 from shuffle_plugins.randomness.sources import Randomness, secure
 

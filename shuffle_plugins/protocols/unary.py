@@ -15,6 +15,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Adversary, BitEncoding, CountedRound, PrivacyTarget
+from shuffle_plugins.compressors.quantization import flip_threshold
 from shuffle_plugins.core import (
     Count,
     Dim,
@@ -28,7 +29,6 @@ from shuffle_plugins.core import (
     rows_at_once,
 )
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
-from shuffle_plugins.mechanisms.oracles import flip_threshold
 from shuffle_plugins.protocols.draws import DRAWN_DISTANCE, drawn_binomials
 from shuffle_plugins.protocols.histograms import HistogramProtocol
 from shuffle_plugins.protocols.sums import CountSum, Participants, check_clips, honest_population, unreachable

@@ -6,8 +6,6 @@ Signs are drawn lazily: 16 bits for every draw, the other 46 only where those do
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 import torch
@@ -15,7 +13,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from shuffle_plugins.compressors.hadamard import checked_indices, padded_dim, padded_transform
-from shuffle_plugins.core import Ranged, Rows, checks, whole_number
+from shuffle_plugins.compressors.quantization import SignThresholds, plus_thresholds
+from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.randomness.chacha import COIN_BITS, PROBABILITY_BITS, Keystream, runs_kernels
 
 WORD_BITS = 32
@@ -25,7 +24,6 @@ MARGIN = 2.0**-5
 """Float32 errs by less than this in the expected coin; within it, integers decide."""
 
 _LOWER_BITS = PROBABILITY_BITS - COIN_BITS
-_HALF = 1 << (PROBABILITY_BITS - 1)
 CHUNK_VALUES = 1 << 17
 """Values that the torch path holds at a time, unless one row has more."""
 
@@ -126,42 +124,27 @@ def _add_up(level: Tensor) -> tuple[Tensor, Tensor]:
 # -- draws ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class SignRule(Ranged):
-    """How a value v in [-1, 1] becomes a sign: plus exactly if a uniform 62-bit draw is below a threshold.
+def coin_gain(thresholds: SignThresholds) -> float:
+    """Expected threshold of the value 1 less that of 0, in units of a coin."""
+    return thresholds.gain * 2.0 ** (COIN_BITS - 1)
 
-    The threshold is that of ``random_signs`` (``mechanisms/sign_patterns.py``): an integer in
-    [low, 2**62 - low] for every v. Draw i of a keystream has coin i, plus 2**15, as its upper 16 bits and the
-    lower 46 bits of refinement i as the rest.
+
+def lazy_signs(values: Tensor, thresholds: SignThresholds, *, draw: Keystream, first: int = 0) -> Tensor:
+    """:func:`.random_signs` of a flat float32 tensor from a keystream, as bool; draw ``first + i`` for value
+    i.
+
+    Draw i has coin i, plus 2**15, as its upper 16 bits and the lower 46 bits of refinement i as the rest;
+    ``first`` is a multiple of 4.
     """
-
-    low: Annotated[int, whole_number(at_most=_HALF)]
-
-    @property
-    def gain(self) -> float:
-        """Expected threshold of v = 1 less that of v = 0, in units of a coin."""
-        return (_HALF - self.low) / (1 << _LOWER_BITS)
-
-    def thresholds(self, values: Tensor) -> Tensor:
-        """Probability of a plus sign as a multiple of 2**-62, int64, for values in [-1, 1]."""
-        from_nearer_end = (1 - values.double().abs()).mul_(float(_HALF - self.low)).round_().to(torch.int64)
-        return torch.where(
-            values < 0, self.low + from_nearer_end, (1 << PROBABILITY_BITS) - self.low - from_nearer_end
-        )
-
-    def draw(self, values: Tensor, *, draw: Keystream, first: int = 0) -> Tensor:
-        """Bool, true for plus, for each of a flat float32 tensor; value i takes draw ``first + i``, first a
-        multiple of 4.
-        """
-        coins = draw.coins(first, values.numel(), device=values.device)
-        excess = (values * self.gain).sub_(coins).sub_(0.5)
-        plus = excess >= 0
-        undecided = _indices(excess.abs_() < 0.5 + MARGIN)
-        if undecided.numel():
-            upper = coins[undecided].to(torch.int64).add_(1 << (COIN_BITS - 1)) << _LOWER_BITS
-            lower = draw.refinements(undecided + first) & ((1 << _LOWER_BITS) - 1)
-            plus[undecided] = upper + lower < self.thresholds(values[undecided])
-        return plus
+    coins = draw.coins(first, values.numel(), device=values.device)
+    excess = (values * coin_gain(thresholds)).sub_(coins).sub_(0.5)
+    plus = excess >= 0
+    undecided = _indices(excess.abs_() < 0.5 + MARGIN)
+    if undecided.numel():
+        upper = coins[undecided].to(torch.int64).add_(1 << (COIN_BITS - 1)) << _LOWER_BITS
+        lower = draw.refinements(undecided + first) & ((1 << _LOWER_BITS) - 1)
+        plus[undecided] = upper + lower < plus_thresholds(values[undecided], thresholds=thresholds)
+    return plus
 
 
 def _indices(flags: Tensor) -> Tensor:
@@ -192,7 +175,8 @@ def encode_signs(
         draw: from :meth:`~shuffle_plugins.randomness.Randomness.keystream`, for this call alone: coordinate j
             of row i takes draw 32 · ceil(size/32) · i + j.
     """
-    rows, rule, scale = Rows.of(x), SignRule(low=low_threshold), checks.number("scale", scale, above=0)
+    rows, scale = Rows.of(x), checks.number("scale", scale, above=0)
+    rule = SignThresholds(checks.whole("low_threshold", low_threshold, at_most=1 << (PROBABILITY_BITS - 1)))
     if signs is not None and (signs.shape != (rows.dim,) or signs.dtype != torch.int8):
         raise ValueError(f"signs must be int8 ({rows.dim},), got {signs.dtype} {tuple(signs.shape)}")
     if runs_kernels(rows.device):
@@ -210,7 +194,8 @@ def gather_signs(
     ``indices`` are int64 (clients, count), in [0, dim); coordinate k of row i takes draw count · i + k.
     Returns uint8 (clients, count), 1 for plus.
     """
-    rows, rule, scale = Rows.of(x), SignRule(low=low_threshold), checks.number("scale", scale, above=0)
+    rows, scale = Rows.of(x), checks.number("scale", scale, above=0)
+    rule = SignThresholds(checks.whole("low_threshold", low_threshold, at_most=1 << (PROBABILITY_BITS - 1)))
     checked_indices(indices, rows, size=rows.dim)
     if runs_kernels(rows.device) and len(rows.blocks) == 1:
         from shuffle_plugins.compressors.kernels.triton_signs import gather_signs_triton
@@ -220,7 +205,7 @@ def gather_signs(
 
 
 def encode_signs_torch(
-    rows: Rows, *, signs: Tensor | None, scale: float, rule: SignRule, draw: Keystream
+    rows: Rows, *, signs: Tensor | None, scale: float, rule: SignThresholds, draw: Keystream
 ) -> Tensor:
     """A chunk of rows at a time."""
     size = padded_dim(rows.dim)
@@ -231,14 +216,14 @@ def encode_signs_torch(
         part = rows.narrow(start, start + chunk).dense().to(torch.float32)
         rotated = padded_transform(part, signs=signs)
         values = pad(_unit_values(rotated, rotation_factor(size, scale)), (0, width - size))
-        bits = rule.draw(values.view(-1), draw=draw, first=start * width).view(values.shape)
+        bits = lazy_signs(values.view(-1), rule, draw=draw, first=start * width).view(values.shape)
         bits[:, size:] = False
         packed[start : start + chunk] = pack_signs_torch(bits)
     return packed
 
 
 def gather_signs_torch(
-    rows: Rows, indices: Tensor, *, scale: float, rule: SignRule, draw: Keystream
+    rows: Rows, indices: Tensor, *, scale: float, rule: SignThresholds, draw: Keystream
 ) -> Tensor:
     """A chunk of rows at a time."""
     clients, count = indices.shape
@@ -247,7 +232,7 @@ def gather_signs_torch(
     for start in range(0, clients, chunk):
         chosen = indices[start : start + chunk]
         values = rows.narrow(start, start + chunk).gather(chosen).to(torch.float32)
-        bits = rule.draw(_unit_values(values, 1 / scale).view(-1), draw=draw, first=start * count)
+        bits = lazy_signs(_unit_values(values, 1 / scale).view(-1), rule, draw=draw, first=start * count)
         signs[start : start + chunk] = bits.view(chosen.shape)
     return signs
 

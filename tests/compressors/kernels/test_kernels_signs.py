@@ -15,9 +15,8 @@ from shuffle_plugins.compressors.kernels import (
     signs,
     unpack_signs,
 )
-from shuffle_plugins.compressors.kernels.signs import SignRule
+from shuffle_plugins.compressors.quantization import SignThresholds, plus_thresholds, random_signs
 from shuffle_plugins.core import Rows
-from shuffle_plugins.mechanisms.sign_patterns import SignThresholds, random_signs
 from shuffle_plugins.randomness import Randomness, SeededRandomness
 
 EPSILONS = [1e-4, 1.5, 50.0]
@@ -88,10 +87,10 @@ class NearMisses:
     """Coins next to where they decide, so that nearly every draw needs its lower bits."""
 
     def __init__(self, values, rule):
-        self.coin = (values * rule.gain).floor().to(torch.int64)
+        self.coin = (values * signs.coin_gain(rule)).floor().to(torch.int64)
         self.coin += SeededRandomness(4).integers(4, values.numel()) - 2
         self.coin.clamp_(-(1 << 15), (1 << 15) - 1)
-        thresholds = rule.thresholds(values)
+        thresholds = plus_thresholds(values, thresholds=rule)
         self.lower = (thresholds + SeededRandomness(5).integers(3, values.numel()) - 1) & ((1 << 46) - 1)
 
     def coins(self, start, count, *, device):
@@ -107,13 +106,12 @@ class NearMisses:
 
 @pytest.mark.parametrize("local_epsilon", EPSILONS)
 def test_draws_next_to_their_threshold_are_decided_by_integers(local_epsilon):
-    rule = SignRule(low=SignThresholds.of(local_epsilon).low)
+    rule = SignThresholds.of(local_epsilon)
     values = torch.cat([batch(1, 20_000)[0].clamp(-1, 1), torch.tensor([0.0, 1.0, -1.0, 1e-30, -1e-30])])
     near = NearMisses(values, rule)
     source = GivenDraws(near.draws)
     expected = random_signs(values, thresholds=SignThresholds(low=rule.low), randomness=source).bool()
-    assert torch.equal(rule.thresholds(values), source.thresholds)
-    assert torch.equal(rule.draw(values, draw=near), expected)
+    assert torch.equal(signs.lazy_signs(values, rule, draw=near), expected)
     on_the_edge = (near.draws - source.thresholds).abs() <= 1
     assert int(on_the_edge.sum()) > 3_000
 

@@ -5,8 +5,9 @@ from fractions import Fraction
 import pytest
 from scripted_randomness import exponential
 
+from shuffle_plugins.compressors.quantization import flip_threshold, odds_below
 from shuffle_plugins.mechanisms import get, registry
-from shuffle_plugins.mechanisms.oracles import Mixture, flip_threshold, odds_below
+from shuffle_plugins.mechanisms.oracles import Mixture
 from shuffle_plugins.randomness import WHOLE
 
 EPSILONS = [1e-9, 1e-7, 1e-4, 0.1, 0.3, 1.0, 1.5, 2.718281828, 7.77, 20.0, 30.0, 42.9, 43.5, 100.0, 500.0]

@@ -9,8 +9,8 @@ import torch
 from scripted_randomness import exponential
 
 from shuffle_plugins.accounting import Blanket
+from shuffle_plugins.compressors.quantization import SignThresholds, random_signs
 from shuffle_plugins.mechanisms import get
-from shuffle_plugins.mechanisms.sign_patterns import SignThresholds, random_signs
 from shuffle_plugins.randomness import SeededRandomness
 
 EPSILONS = [1e-4, 0.1, 0.5, 1.0, math.log(3), 1.5, 4.0, 10.0, 40.0, 50.0, 500.0]
