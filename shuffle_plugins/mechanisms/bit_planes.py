@@ -341,7 +341,7 @@ class BitPlanes:
 
     def columns(self, places: Tensor) -> Tensor:
         """Coordinates that places (..., samples) stand for."""
-        return places + self.blocks.starts().to(places.device)
+        return places + self.blocks.starts.to(places.device)
 
     def flip(self, values: Tensor, *, randomness: Randomness) -> Tensor:
         """Bits (clients, levels, samples) for values in [-1, 1] of the sampled coordinates."""
@@ -372,7 +372,7 @@ class BitPlanes:
         parts = [field.values.to(torch.int64).reshape(shape) for field in reports.fields]
         bits = parts[-1]
         places = parts[0] if len(parts) == 2 else torch.zeros_like(bits)
-        if bool(((places < 0) | (places >= self.blocks.lengths().to(places.device))).any()):
+        if bool(((places < 0) | (places >= self.blocks.lengths.to(places.device))).any()):
             raise ValueError("a report names a coordinate outside its block")
         if bits.numel() and not (int(bits.min()) >= 0 and int(bits.max()) <= 1):
             raise ValueError("a sign takes one bit")
@@ -389,7 +389,7 @@ class BitPlanes:
             hits = self.count(columns, torch.ones_like(signs)).double()
             weights = torch.tensor(self.weights, dtype=torch.float64, device=hits.device)
             missed = (hits * weights.unsqueeze(1)).sum(dim=0)
-            total += missed * self.blocks.lengths_by_coordinate().to(total.device) - len(reports)
+            total += missed * self.blocks.lengths_by_coordinate.to(total.device) - len(reports)
         return total
 
     def estimate(self, counts: Tensor) -> Tensor:
@@ -398,7 +398,7 @@ class BitPlanes:
             [w / t.gain for w, t in zip(self.weights, self.thresholds, strict=True)], dtype=torch.float64
         )
         total = (counts.double() * scale.to(counts.device).unsqueeze(1)).sum(dim=0)
-        return total * self.blocks.lengths_by_coordinate().to(total.device)
+        return total * self.blocks.lengths_by_coordinate.to(total.device)
 
     def count(self, columns: Tensor, values: Tensor) -> Tensor:
         """Values (clients, levels, samples) added up at their columns, int64 (levels, dim)."""
@@ -412,7 +412,7 @@ class BitPlanes:
         Within a block the coordinates of one estimate are never both non-zero; blocks and levels are
         independent. The thesis's constant, -1 in every coordinate, is left out.
         """
-        lengths = self.blocks.lengths_by_coordinate().to(x.device)
+        lengths = self.blocks.lengths_by_coordinate.to(x.device).double()
         for level, (weight, noise) in enumerate(zip(self.weights, self.noises, strict=True)):
             plane = plane_value(x, level=level, levels=self.plan.levels)
             if self.constants is Constants.EXACT:
@@ -441,7 +441,7 @@ class BitPlanes:
         """Log-probability of each report for one vector in [-1, 1], (reports,) float64."""
         columns, signs = self.parse(reports)
         at = values[columns]
-        places = self.plan.levels * float(self.blocks.lengths().double().log().sum())
+        places = self.plan.levels * float(self.blocks.lengths.double().log().sum())
         total = torch.full((len(reports),), -places, dtype=torch.float64, device=at.device)
         for level, thresholds in enumerate(self.thresholds):
             plus = plus_thresholds(self._sent(at, level), thresholds=thresholds)
@@ -611,7 +611,7 @@ class L2BitPlanes(CoefficientRandomizer, BitPlaneRandomizer):
         return self.coefficient_radius**2 * self._frame.column_square * self._planes.worst_second_moment
 
     def _spread_variance(self, coefficients: Tensor) -> Tensor:
-        lengths = self._planes.blocks.lengths().tolist()
+        lengths = self._planes.blocks.lengths.tolist()
         total = coefficients.new_zeros(len(coefficients))
         for means, second_moments in self._planes.moments(coefficients / self.coefficient_radius):
             total += second_moments.sum(dim=1) * self._frame.column_square

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -345,18 +345,21 @@ class CoordinateBlocks:
         short, longer = divmod(self.dim, self.count)
         return longer * (short + 1) ** 2 + (self.count - longer) * short**2
 
+    @cached_property
     def lengths(self) -> Tensor:
         """Length of each block, (count,) int64; not to be written to."""
-        return _lengths(self.dim, self.count)
-
-    def starts(self) -> Tensor:
-        """First coordinate of each block, (count,) int64; not to be written to."""
-        return _starts(self.dim, self.count)
-
-    def lengths_by_coordinate(self) -> Tensor:
-        """Length of the block that each coordinate is in, (dim,) int64."""
         short, longer = divmod(self.dim, self.count)
-        return short + (torch.arange(self.dim) < longer * (short + 1)).to(torch.int64)
+        return short + (torch.arange(self.count) < longer).to(torch.int64)
+
+    @property
+    def starts(self) -> Tensor:
+        """First coordinate of each block, (count,) int64."""
+        return self.lengths.cumsum(0) - self.lengths
+
+    @cached_property
+    def lengths_by_coordinate(self) -> Tensor:
+        """Length of the block that each coordinate is in, (dim,) int64; not to be written to."""
+        return self.lengths.repeat_interleave(self.lengths)
 
     def draw(self, clients: int, *, repeats: int, randomness: Randomness, device: torch.device) -> Tensor:
         """Uniform places within each block, ``repeats`` times over, (clients, repeats, count) int64."""
@@ -374,7 +377,7 @@ class CoordinateBlocks:
         """All places (reports, repeats·count) with all numbers below ``choices`` beside; None if over
         ``most``.
         """
-        lengths = self.lengths().tolist() * repeats
+        lengths = self.lengths.tolist() * repeats
         count = math.prod(lengths) * choices
         if count > most:
             return None
@@ -385,15 +388,3 @@ class CoordinateBlocks:
             places.append(rest % length)
             rest = rest // length
         return torch.stack(places, dim=1), beside
-
-
-@lru_cache(maxsize=64)
-def _lengths(dim: int, count: int) -> Tensor:
-    short, longer = divmod(dim, count)
-    return short + (torch.arange(count) < longer).to(torch.int64)
-
-
-@lru_cache(maxsize=64)
-def _starts(dim: int, count: int) -> Tensor:
-    lengths = _lengths(dim, count)
-    return lengths.cumsum(0) - lengths

@@ -130,11 +130,11 @@ class SignPatternRandomizer(NumberRandomizer):
         """Numbers (clients, k) at places (clients, …); D or more where a block is padded."""
         if self._together:
             return places * self._cap.signs + torch.arange(self._cap.signs, device=places.device)
-        return places + self._cells.starts().to(places.device)
+        return places + self._cells.starts.to(places.device)
 
     def _public_places(self, clients: int, device: torch.device) -> Tensor:
         """Places of the clients from ``position`` on, (clients, blocks), however they are batched."""
-        highs = self._cells.lengths()
+        highs = self._cells.lengths
         start, end = (at * len(highs) * 8 for at in (self.position, self.position + clients))
         data = public_random_bytes(f"{self.name} indices", seed=self.public_seed or 0, count=end)
         words = np.frombuffer(data, dtype="<u8", offset=start) >> np.uint64(2)
@@ -146,7 +146,7 @@ class SignPatternRandomizer(NumberRandomizer):
         if self._names_places:
             places, patterns = self.read_reports(reports, self._cells.longest, 1 << self._cap.signs)
             places = places.view(len(reports), self._cells.count)
-            if bool((places >= self._cells.lengths().to(places.device)).any()):
+            if bool((places >= self._cells.lengths.to(places.device)).any()):
                 raise ValueError("a report names a coefficient outside its block")
         else:
             (patterns,) = self.read_reports(reports, 1 << self._cap.signs)
@@ -166,7 +166,7 @@ class SignPatternRandomizer(NumberRandomizer):
         counts = torch.zeros(width, dtype=torch.int64, device=signs.device)
         counts.index_add_(0, columns.flatten(), signs.flatten())
         totals = counts[: self._frame.size].double()
-        drawn = self._cells.dim if self._together else self._cells.lengths_by_coordinate().to(totals.device)
+        drawn = self._cells.dim if self._together else self._cells.lengths_by_coordinate.to(totals.device)
         return self._in_units(totals * drawn / self._cap.gain)
 
     @override
@@ -181,7 +181,7 @@ class SignPatternRandomizer(NumberRandomizer):
         values = self._numbers_of(x)[columns.clamp(max=self._frame.size - 1)]
         values = values.masked_fill(columns >= self._frame.size, 0.0)
         law = pattern_likelihood(patterns, values, cap=self._cap).log()
-        return law - float(self._cells.lengths().double().log().sum()) if self.shufflable else law
+        return law - float(self._cells.lengths.double().log().sum()) if self.shufflable else law
 
     @override
     def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
@@ -512,5 +512,5 @@ class SQKR(CoefficientPatterns):
 
     def _spread_variance(self, coefficients: Tensor) -> Tensor:
         norms = self._frame.reconstruct(coefficients).square().sum(dim=1)
-        pairs = norms - self._blockwise_squares(coefficients, self._cells.lengths().tolist())
+        pairs = norms - self._blockwise_squares(coefficients, self._cells.lengths.tolist())
         return self.coefficient_radius**2 * self._second_moment - norms + self._pair_gain * pairs

@@ -24,7 +24,6 @@ Option = int | float | str | bool
 MAX_TEXT = 4096
 """Longest JSON text that is read, in characters."""
 
-_FIELDS = {"local_epsilon", "name", "options", "radius"}
 _RESERVED = {"dim", "local_epsilon", "name", "radius"}
 _WIRE_NAMES = {"cohort": "clients"}  # fields of sums that have another name in JSON
 
@@ -132,14 +131,11 @@ class MechanismSpec(Ranged, Spec):
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Read what :meth:`to_json` wrote, and nothing else."""
-        if not isinstance(text, str) or len(text) > MAX_TEXT:
-            raise ValueError(f"a mechanism's spec is JSON text of at most {MAX_TEXT} characters")
-        try:
-            fields = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise ValueError("a mechanism's spec is not JSON") from error
-        if not isinstance(fields, dict) or set(fields) != _FIELDS:
-            raise ValueError(f"a mechanism's spec has the fields {', '.join(sorted(_FIELDS))}, no other")
+        fields = _fields_of(text, what="a mechanism's spec")
+        if set(fields) != {"local_epsilon", "name", "options", "radius"}:
+            raise ValueError(
+                "a mechanism's spec has the fields local_epsilon, name, options, radius, no other"
+            )
         options = fields.pop("options")
         if not isinstance(options, dict):
             raise ValueError("the options of a mechanism's spec are a JSON object")
@@ -202,11 +198,11 @@ class SumSpec(Spec):
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Read what :meth:`to_json` wrote, and nothing else."""
-        found = _sum_in(text)
-        if found is None:
+        fields = _fields_of(text, what="a sum's spec")
+        name = next(iter(fields), None)
+        if len(fields) != 1 or not _is_sum(name):
             raise ValueError("not the spec of a multi-message sum")
-        name, values = found
-        names = _sum_fields(name)
+        values, names = fields[name], _sum_fields(name)
         if not isinstance(values, dict) or set(values) != set(names):
             raise ValueError(f"the spec of a {name} has the fields {', '.join(sorted(names))}, no other")
         try:
@@ -217,7 +213,30 @@ class SumSpec(Spec):
 
 def spec_from_json(text: str) -> Spec:
     """Read what ``to_json`` of either spec wrote."""
-    return MechanismSpec.from_json(text) if _sum_in(text) is None else SumSpec.from_json(text)
+    one_field = len(_fields_of(text, what="a mechanism's spec")) == 1
+    return SumSpec.from_json(text) if one_field else MechanismSpec.from_json(text)
+
+
+def _fields_of(text: str, *, what: str) -> dict[str, Any]:
+    """A JSON object, without a field twice and without numbers that JSON has not."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) != len(pairs):
+            raise ValueError(f"a field of {what} is given twice")
+        return dict(pairs)
+
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} has no place in {what}")
+
+    if not isinstance(text, str) or len(text) > MAX_TEXT:
+        raise ValueError(f"{what} is JSON text of at most {MAX_TEXT} characters")
+    try:
+        fields = json.loads(text, object_pairs_hook=once, parse_constant=refuse)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{what} is not JSON") from error
+    if not isinstance(fields, dict):
+        raise ValueError(f"{what} is a JSON object")
+    return fields
 
 
 def _canonical(fields: dict[str, Any]) -> str:
@@ -235,20 +254,6 @@ def _sum_fields(name: str) -> dict[str, str]:
     """Fields of a sum: their names in JSON, and those of its class."""
     names = [field.name for field in fields(_sum_class(name)) if field.init]
     return {_WIRE_NAMES.get(name, name): name for name in names}
-
-
-def _sum_in(text: object) -> tuple[str, Any] | None:
-    """Name and fields out of the JSON of a sum's spec; None if the text is none."""
-    if not isinstance(text, str) or len(text) > MAX_TEXT:
-        return None
-    try:
-        found = json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
-        return None
-    if not isinstance(found, dict) or len(found) != 1:
-        return None
-    [(name, values)] = found.items()
-    return (name, values) if _is_sum(name) else None
 
 
 def _is_sum(name: object) -> bool:
@@ -304,14 +309,3 @@ def _checked(options: Any) -> tuple[tuple[str, Option], ...]:
     if len({name for name, _ in options}) != len(options):
         raise ValueError("an option is given twice")
     return tuple(sorted(options))
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a field of a mechanism's spec is given twice")
-    return found
-
-
-def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} has no place in a mechanism's spec")

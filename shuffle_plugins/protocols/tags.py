@@ -271,7 +271,7 @@ class TaggedSum(LabelledSum[TaggedRound]):
     @override
     def _sent(self, tally: Tally) -> Tensor:
         by_plane = tally.bits.view(self.levels, self.size).cumsum(dim=1)
-        ends = self.planes.blocks.starts() + self.planes.blocks.lengths() - 1
+        ends = self.planes.blocks.starts + self.planes.blocks.lengths - 1
         before = torch.zeros(self.levels, 1, dtype=torch.int64)
         return by_plane[:, ends].diff(dim=1, prepend=before).flatten()
 

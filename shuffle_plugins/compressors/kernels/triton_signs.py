@@ -197,8 +197,8 @@ def _encode(
         # fmt: off
         _encode_kernel[(triton.cdiv(x.shape[0], together),)](
             x, x if signs is None else signs, packed, *x.shape, x.stride(0), first_row, factor,
-            coin_gain(rule), rule.low, *draw.state, *draw.following.state[8:], SIZE=size, STAGES=size.bit_length() - 1,
-            WIDTH=width, ROWS=together, SIGNED=signs is not None, MARGIN=MARGIN,
+            coin_gain(rule), rule.low, *draw.state, *draw.following.state[8:], SIZE=size,
+            STAGES=size.bit_length() - 1, WIDTH=width, ROWS=together, SIGNED=signs is not None, MARGIN=MARGIN,
             **launch_options(together * width)
         )
         # fmt: on
