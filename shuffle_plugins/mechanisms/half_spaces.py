@@ -6,7 +6,7 @@ The plain law of :mod:`~shuffle_plugins.mechanisms.privunit` is N(0, I) here, an
 from __future__ import annotations
 
 import math
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import combinations, pairwise
 from typing import ClassVar
 
@@ -196,15 +196,8 @@ class PrivUnitG(HalfSpaceReports):
     """
 
     name: ClassVar[str] = "privunit-g"
-
-    @override
-    def blanket(self) -> Blanket:
-        return privunit_g_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
-
-    @cached_property
-    @override
-    def parameters(self) -> StepDensity:
-        return optimal_privunit_g(local_epsilon=self.local_epsilon, dim=self.dim)
+    _law = staticmethod(optimal_privunit_g)
+    _blanket = staticmethod(privunit_g_blanket)
 
 
 @lru_cache(maxsize=256)
@@ -390,12 +383,5 @@ class BlanketMixedGaussian(HalfSpaceReports):
     """
 
     name: ClassVar[str] = "blanket-mixed-gaussian"
-
-    @override
-    def blanket(self) -> Blanket:
-        return blanket_mixed_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
-
-    @cached_property
-    @override
-    def parameters(self) -> StepDensity:
-        return mixed_half_spaces(local_epsilon=self.local_epsilon, dim=self.dim)
+    _law = staticmethod(mixed_half_spaces)
+    _blanket = staticmethod(blanket_mixed_blanket)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
@@ -137,10 +137,17 @@ class DirectionRandomizer(LocalRandomizer):
 
     norm: ClassVar[Norm] = Norm.L2
 
+    _law: ClassVar[Callable[..., StepDensity]]
+    _blanket: ClassVar[Callable[..., Blanket]]
+
     @cached_property
-    @abstractmethod
     def parameters(self) -> StepDensity:
         """The law of a report: over the plain law, its density is a step function of one inner product."""
+        return type(self)._law(local_epsilon=self.local_epsilon, dim=self.dim)
+
+    @override
+    def blanket(self) -> Blanket:
+        return type(self)._blanket(local_epsilon=self.local_epsilon, dim=self.dim)
 
     @property
     @abstractmethod
@@ -308,16 +315,9 @@ class PrivUnit(DirectionRandomizer):
     """
 
     name: ClassVar[str] = "privunit"
+    _law = staticmethod(optimal_privunit)
+    _blanket = staticmethod(privunit_blanket)
     _plain_square = 1.0
-
-    @cached_property
-    @override
-    def parameters(self) -> StepDensity:
-        return optimal_privunit(local_epsilon=self.local_epsilon, dim=self.dim)
-
-    @override
-    def blanket(self) -> Blanket:
-        return privunit_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
 
     @override
     def _quantile(self, log_tails: Float64Array) -> Float64Array:

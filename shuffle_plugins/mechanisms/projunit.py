@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Annotated, ClassVar
 
@@ -17,6 +17,7 @@ from shuffle_plugins.compressors.hadamard import hadamard_signs, hadamard_transf
 from shuffle_plugins.core import (
     Field,
     FieldLayout,
+    Ranged,
     ReportLayout,
     Reports,
     Rows,
@@ -27,20 +28,13 @@ from shuffle_plugins.core import (
 )
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
-from shuffle_plugins.mechanisms.privunit import PrivUnit, optimal_privunit, privunit_blanket
+from shuffle_plugins.mechanisms.privunit import PrivUnit, optimal_privunit
 from shuffle_plugins.mechanisms.sphere import caps_at_angle
 from shuffle_plugins.randomness.sources import Randomness
 
-DEFAULT_SLACK = 3.0
-
-
-def mixed_block(dim: int) -> int:
-    """How many columns of a row are mixed together before they are folded."""
-    return min(1 << (dim - 1).bit_length(), 1024)  # short enough for a cache
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Folding:
+class Folding(Ranged):
     """The maps W_b of one public seed, of rows (dim,) to (size,); at ``dim`` nothing is folded and W is D_2.
 
     Columns are mixed in blocks to a row of ``padded`` numbers, which is cut into B = ``folds`` pieces.
@@ -48,20 +42,27 @@ class Folding:
 
     dim: int
     size: int
-    seed: int
-    block: int = field(init=False)
-    padded: int = field(init=False)
-    folds: int = field(init=False)
-    patterns: int = field(init=False)
+    seed: Annotated[int, whole_number(at_least=-math.inf)]
 
-    def __post_init__(self) -> None:
-        block = 1 if self.size == self.dim else mixed_block(self.dim)
-        padded = -(-self.dim // block) * block
-        folds = -(-padded // self.size)
-        checks.whole("public seed", self.seed, at_least=-math.inf)
-        values = {"block": block, "padded": padded, "folds": folds, "patterns": padded_dim(folds)}
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+    @property
+    def block(self) -> int:
+        """How many columns of a row are mixed together before they are folded: short enough for a cache."""
+        return 1 if self.size == self.dim else min(padded_dim(self.dim), 1024)
+
+    @property
+    def padded(self) -> int:
+        """Length of a mixed row, a multiple of ``block``."""
+        return -(-self.dim // self.block) * self.block
+
+    @property
+    def folds(self) -> int:
+        """B, pieces of a row."""
+        return -(-self.padded // self.size)
+
+    @property
+    def patterns(self) -> int:
+        """How many patterns there are: the next power of two."""
+        return padded_dim(self.folds)
 
     @cached_property
     def before(self) -> Tensor:
@@ -116,19 +117,6 @@ class Folding:
         return mixed[:, : self.dim] * self.before.to(pieces.device)
 
 
-def check_projected_dim(projected_dim: int | None, *, dim: int) -> int:
-    """How many numbers a row is folded to; 4096 by default, or ``dim`` where that is less."""
-    if projected_dim is None:
-        return min(checks.dim(dim), 4096)
-    return checks.whole("projected_dim", projected_dim, at_least=min(dim, 2), at_most=dim)
-
-
-def inflation(*, projected_dim: int, dim: int, slack: float) -> float:
-    """1 + slack/√(2k): how much larger than the ball of rows that of folded rows is; 1 without folding."""
-    checks.number("slack", slack, at_least=0, at_most=100)
-    return 1.0 if projected_dim == dim else 1 + slack / math.sqrt(2 * projected_dim)
-
-
 @lru_cache(maxsize=256)
 def along_square(*, local_epsilon: float, dim: int) -> float:
     r"""E⟨V, u⟩² of PrivUnit's report V around a direction u, slightly more than 1/dim.
@@ -144,24 +132,6 @@ def along_square(*, local_epsilon: float, dim: int) -> float:
 
 
 @lru_cache(maxsize=256)
-def projunit_blanket(
-    *, local_epsilon: float, dim: int, projected_dim: int | None = None, slack: float = DEFAULT_SLACK
-) -> Blanket:
-    """PrivUnit's in ``projected_dim`` dimensions: exact without folding, a bound with it.
-
-    The pattern of a report does not depend on the row; folded rows just need not reach the boundary.
-    """
-    checks.local_epsilon(local_epsilon)
-    size = check_projected_dim(projected_dim, dim=dim)
-    own = privunit_blanket(local_epsilon=local_epsilon, dim=size)
-    if size == dim:
-        return own
-    lean = (1 - 1e-6) / inflation(projected_dim=size, dim=dim, slack=slack)
-    known = size > 1 and mixed_block(dim) <= dim
-    instances = (_folded_instance(local_epsilon, size, lean),) if known else ()
-    return replace(own, exact=False, outside=0.0, instances=instances)
-
-
 def _folded_instance(local_epsilon: float, size: int, lean: float) -> Atoms:
     """The instance of rows that are one coordinate of the folded row, and so shorter than its ball.
 
@@ -216,23 +186,32 @@ class ProjUnit(LocalRandomizer):
     name: ClassVar[str] = "projunit"
     norm: ClassVar[Norm] = Norm.L2
     projected_dim: int | None = None
-    slack: Annotated[float, in_range(at_least=0, at_most=100)] = DEFAULT_SLACK
+    slack: Annotated[float, in_range(at_least=0, at_most=100)] = 3.0
     seed: Annotated[int, whole_number(at_least=-math.inf)] = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        size = check_projected_dim(self.projected_dim, dim=self.dim)
+        size = min(self.dim, 4096) if self.projected_dim is None else self.projected_dim
+        checks.whole("projected_dim", size, at_least=min(self.dim, 2), at_most=self.dim)
         object.__setattr__(self, "projected_dim", size)
 
     @cached_property
     def _folding(self) -> Folding:
         return Folding(dim=self.dim, size=self.projected_dim or 1, seed=self.seed)
 
+    @property
+    def _inflation(self) -> float:
+        """How much larger than the ball of rows that of folded rows is; 1 without folding."""
+        size = self._folding.size
+        return 1.0 if size == self.dim else 1 + self.slack / math.sqrt(2 * size)
+
     @cached_property
     def _inner(self) -> PrivUnit:
-        size = self._folding.size
-        grown = inflation(projected_dim=size, dim=self.dim, slack=self.slack)
-        return PrivUnit(local_epsilon=self.local_epsilon, dim=size, radius=self.radius * grown)
+        return PrivUnit(
+            local_epsilon=self.local_epsilon,
+            dim=self._folding.size,
+            radius=self.radius * self._inflation,
+        )
 
     @property
     def folded_radius(self) -> float:
@@ -274,14 +253,17 @@ class ProjUnit(LocalRandomizer):
             means += folding.unfold_each(folded, chosen)
         return means / folding.patterns
 
-    @override
     def blanket(self) -> Blanket:
-        return projunit_blanket(
-            local_epsilon=self.local_epsilon,
-            dim=self.dim,
-            projected_dim=self.projected_dim,
-            slack=self.slack,
-        )
+        """PrivUnit's in ``projected_dim`` dimensions: exact without folding, a bound with it.
+
+        The pattern of a report does not depend on the row; folded rows just need not reach the boundary.
+        """
+        size, own = self._folding.size, self._inner.blanket()
+        if size == self.dim:
+            return own
+        lean, known = (1 - 1e-6) / self._inflation, size > 1 and self._folding.block <= self.dim
+        instances = (_folded_instance(self.local_epsilon, size, lean),) if known else ()
+        return replace(own, exact=False, outside=0.0, instances=instances)
 
     @override
     def sum(self, reports: Reports) -> Tensor:

@@ -199,7 +199,7 @@ class SumSpec(Spec):
     def from_json(cls, text: str) -> Self:
         """Read what :meth:`to_json` wrote, and nothing else."""
         fields = _fields_of(text, what="a sum's spec")
-        name = next(iter(fields), None)
+        name = next(iter(fields), "")
         if len(fields) != 1 or not _is_sum(name):
             raise ValueError("not the spec of a multi-message sum")
         values, names = fields[name], _sum_fields(name)
