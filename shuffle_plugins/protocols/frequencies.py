@@ -25,7 +25,8 @@ from shuffle_plugins.accounting.calibrate import LARGEST_SEARCHED_LOCAL_EPSILON,
 from shuffle_plugins.core import ReportLayout, Reports, checks
 from shuffle_plugins.core.confidence import clopper_pearson_lower, clopper_pearson_upper
 from shuffle_plugins.core.ranges import LocalEpsilon
-from shuffle_plugins.mechanisms import FrequencyOracle, registry
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.mechanisms.base import FrequencyOracle
 from shuffle_plugins.protocols.histograms import Histogram, Intervals
 from shuffle_plugins.protocols.lattices import Categories
 from shuffle_plugins.protocols.sums import (
@@ -36,7 +37,7 @@ from shuffle_plugins.protocols.sums import (
     honest_population,
     population_of,
 )
-from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.randomness.sources import Randomness
 from shuffle_plugins.shuffler import InMemoryShuffler, Shuffler
 
 BEST_ORACLE = "best"

@@ -16,7 +16,7 @@ from shuffle_plugins.core import Reports, checks
 from shuffle_plugins.core.ranges import Positive, Ranged
 from shuffle_plugins.core.rows import checked_categories
 from shuffle_plugins.protocols.unary import CountedUnary, Encoding
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 _MOST_BITS = 62
 _TAILS = 1e-12  # of a count's law, left out where it is convolved, and added to what is bounded

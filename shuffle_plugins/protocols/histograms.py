@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.protocols.sums import _R, LabelledSum, Tally
-from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.randomness.sources import Randomness
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

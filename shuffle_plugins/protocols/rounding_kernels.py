@@ -17,7 +17,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from shuffle_plugins.compressors import compiled, in_parts
+from shuffle_plugins.compressors.cpu_kernels import compiled, in_parts
 
 __all__ = ["add_ones", "in_parts", "round_rows"]
 

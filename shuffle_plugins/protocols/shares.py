@@ -54,7 +54,8 @@ from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, check
 from shuffle_plugins.core.ranges import Count, Positive, Radius, Ranged, whole_number
 from shuffle_plugins.protocols.lattices import Interval, Levels
 from shuffle_plugins.protocols.sums import Participants, SummingProtocol, TargetUnreachable, unreachable
-from shuffle_plugins.randomness import PROBABILITY_BITS, Randomness, secure
+from shuffle_plugins.randomness.chacha import PROBABILITY_BITS
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 MOST_BITS = 62
 FEWEST_SHARES, MOST_SHARES = 3, 64

@@ -26,7 +26,7 @@ from shuffle_plugins.accounting.terms import MAX_POPULATION
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.core.ranges import Ranged, whole_number
-from shuffle_plugins.mechanisms import Reporter, Summation
+from shuffle_plugins.mechanisms.base import Reporter, Summation
 
 _R = TypeVar("_R", bound=Round)
 

@@ -15,15 +15,16 @@ from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Adversary, BitEncoding, CountedRound, PrivacyTarget
-from shuffle_plugins.core import Reports, checks
+from shuffle_plugins.compressors.quantization import flip_threshold
+from shuffle_plugins.core import Reports, Rows, checks
 from shuffle_plugins.core.ranges import Count, Dim, Radius, in_range, one_of
-from shuffle_plugins.core.rows import Rows, checked_categories, rows_at_once
-from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
-from shuffle_plugins.mechanisms.oracles import flip_threshold
+from shuffle_plugins.core.rows import checked_categories, rows_at_once
+from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.draws import DRAWN_DISTANCE, drawn_binomials
 from shuffle_plugins.protocols.histograms import HistogramProtocol
 from shuffle_plugins.protocols.sums import CountSum, Participants, check_clips, honest_population, unreachable
-from shuffle_plugins.randomness import WHOLE, Randomness, secure
+from shuffle_plugins.randomness.chacha import WHOLE
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 FAILURE = 2.0**-40
 """Probability that some vector of a cohort has more ones than ``max_weight``, unless another is given."""

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.packing import pack_bits, unpack_bits
+from shuffle_plugins.core import checks, pack_bits
+from shuffle_plugins.core.packing import unpack_bits
 from shuffle_plugins.core.ranges import Dim, Ranged, whole_number
-from shuffle_plugins.randomness import Keystream
+from shuffle_plugins.randomness.chacha import Keystream
 from shuffle_plugins.shuffler import KEY_BYTES, RoundContext, ShuffleError
 
 MOST_SUM_BITS = 44

@@ -124,7 +124,7 @@ class InMemoryShuffler(Shuffler):
 
 
 def _permuted(reports: Reports) -> Reports:
-    from shuffle_plugins.randomness import SecureRandomness
+    from shuffle_plugins.randomness.sources import SecureRandomness
 
     return reports.permute(SecureRandomness().permutation(len(reports)))
 
