@@ -24,7 +24,9 @@ from shuffle_plugins.auditing.simulation import (
     extreme_neighbours,
 )
 from shuffle_plugins.core import Count, Ranged, epsilon_lower_bound, in_range, whole_number
-from shuffle_plugins.protocols import CoinSum, FixedPoint, Interval, SplitSum
+from shuffle_plugins.protocols import SplitSum
+from shuffle_plugins.protocols.coins import CoinSum
+from shuffle_plugins.protocols.lattices import FixedPoint, Interval
 from shuffle_plugins.randomness import Randomness, secure
 
 Side = Literal["at least", "below"]

@@ -28,7 +28,8 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.core import Count, Ranged
 from shuffle_plugins.mechanisms import LocalRandomizer, Norm, noise_ratio, registry
-from shuffle_plugins.protocols import MOST_COINS, TargetUnreachable, VectorSum
+from shuffle_plugins.protocols import TargetUnreachable, VectorSum
+from shuffle_plugins.protocols.draws import MOST_COINS
 from shuffle_plugins.randomness import PROBABILITY_BITS, Randomness
 
 _IN_WORDS = {

@@ -39,9 +39,9 @@ def heads(coins: int, size: int, *, randomness: Randomness | None = None) -> Ten
     """Draw ``size`` numbers of heads among ``coins`` fair coins, at most 2**40, int64, on the CPU.
 
     Up to 256 coins every coin is a random bit and the law is exact. More are drawn from a table of the law by
-    Walker's alias method: one word chooses a column and, as a fraction of 64 bits less those, one of the two
-    outcomes in it; a second word is drawn where the fraction ties with the column's threshold. The law is
-    within 2**-100 of the binomial in total variation, for each 2**32 coins (``docs/proofs/sums.md``).
+    Walker's alias method: one word chooses a column and, as a fraction of 64 bits less those, one of its two
+    outcomes; a second word decides a tie. The law is within 2**-100 of the binomial in total variation, for
+    each 2**32 coins (``docs/proofs/sums.md``).
     """
     checks.whole("coins", coins, at_least=0, at_most=MOST_COINS)
     checks.whole("size", size, at_least=0)
@@ -62,8 +62,8 @@ def heads(coins: int, size: int, *, randomness: Randomness | None = None) -> Ten
 def drawn_range(coins: int) -> tuple[int, int]:
     """The least and the largest number of heads that :func:`heads` ever draws among so many coins.
 
-    Each part of at most 2**32 coins stays within ``DRAWN_REACH`` deviations of its middle. So somebody who
-    sees neither can be shown that a client's number lies in this range: it is far shorter than all coins.
+    Each part of at most 2**32 coins stays within ``DRAWN_REACH`` deviations of its middle, so a client's
+    number can be proven to lie in a range far shorter than all coins.
     """
     many, rest = divmod(coins, COINS_AT_ONCE)
     highest = many * _largest_drawn(COINS_AT_ONCE) + _largest_drawn(rest)
@@ -198,7 +198,7 @@ def _fill_columns(
     """Vose's construction in whole numbers: the law's masses, which add up to ``full`` times their number.
 
     Columns below ``full`` are filled up from the first heavy one until that is below ``full`` itself, which
-    is then filled up from the next. As masses add up, the last heavy column is left with ``full``.
+    is then filled up from the next. The last heavy column is left with ``full``.
     """
     size = len(law)
     heavy = 0

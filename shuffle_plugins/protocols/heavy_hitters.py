@@ -50,10 +50,9 @@ class FoundValues:
 
     Attributes:
         values: int64 (values,).
-        counts: unbiased estimates of how many clients hold each, float64 (values,); of those who answered the
-            last round.
-        cut: rounds in which more prefixes were frequent enough than could be kept; the rarer ones were left
-            out.
+        counts: unbiased estimates of how many of those who answered the last round hold each, float64
+            (values,).
+        cut: rounds in which more prefixes were frequent enough than could be kept; the rarer were left out.
     """
 
     values: Tensor
@@ -69,11 +68,7 @@ class HeavyHitters(Ranged):
     bits, then for the continuations of the prefixes that were frequent. A client's answer is a vector of
     ``length`` bits, that of its prefix set, or none; it flips them all and only sums are seen
     (:class:`CountedUnary`). Rounds are composed by the accountant: what is asked may depend on earlier
-    answers in any way.
-
-    All clients answer all rounds. Noise then grows with the root of the number of rounds, for counts of
-    everybody; if each client answered one round only, in groups, the same noise would stand beside counts of
-    a group (``groups=True``, to compare).
+    answers in any way. All clients answer all rounds, unless in ``groups``, to compare.
 
     Data are integers (clients,).
 
@@ -208,8 +203,8 @@ class HeavyHitters(Ranged):
     def detectable(self, *, confidence: float = 0.95) -> int:
         """The least number of clients whose common value is found with this confidence.
 
-        It holds as long as no more than ``width`` prefixes survive a round, as
-        :attr:`FoundValues.cut` tells. In groups it is a number of all clients, if groups hold equal shares.
+        It holds as long as no more than ``width`` prefixes survive a round (:attr:`FoundValues.cut`). In
+        groups it is a number of all clients, if groups hold equal shares.
         """
         missed = (1 - checks.confidence(confidence)) / self.rounds
         if self._missing(self.clients_per_round) > missed:
@@ -260,10 +255,9 @@ class HeavyHitters(Ranged):
         Args:
             total: sums of the answers' bits, from ``counts.total``.
             question: what was asked.
-            reports: how many clients answered. The threshold is that of everybody who should; fewer make
-                fewer false positives, and more misses.
+            reports: how many clients answered; fewer than should make fewer false positives, and more misses.
         """
-        estimates = self.counts.estimate(total, reports=reports)
+        estimates = self.counts.estimate(total, reports=reports).counts
         candidates = question.candidates()
         chosen = (total[: len(candidates)].cpu() >= self.threshold).nonzero().squeeze(1)
         chosen = chosen[estimates[chosen].argsort(descending=True)]
@@ -280,12 +274,10 @@ class HeavyHitters(Ranged):
         )
 
     def find(self, x: Tensor, *, randomness: Randomness | None = None) -> FoundValues:
-        """The whole search, for a host that simulates all clients. Record its cost first.
+        """The whole search, for a host that simulates all clients: ``x`` are everybody's values, integers
+        (clients,).
 
-        Args:
-            x: everybody's values, integers (clients,).
-            randomness: the clients' and, in groups, of who answers when; a fresh ``SecureRandomness`` by
-                default.
+        Record its cost first.
         """
         values = checked_categories(x, categories=1 << self.bits)
         if len(values) != self.cohort:

@@ -1,21 +1,16 @@
-r"""Data as integers of bounded size: vectors in an ℓ2 ball, numbers in an interval, and categories.
+"""Data as integers of bounded size: vectors in an ℓ2 ball, numbers in an interval, and categories.
 
-**The law of a rounded vector.** A row that is not finite counts as zeros. A row x is multiplied by s =
-factor · min(1, radius/‖x‖), factor = (1 - 1e-12) · levels/radius, so that floating-point rounding cannot
-make it longer than levels. Each entry y of the product becomes ⌊y⌋ or ⌊y⌋ + 1, the latter with probability
-⌊2**62 · (y - ⌊y⌋)⌋/2**62, independently of all others. A rounded row longer than ``norm_bound`` is y rounded
-towards zero instead.
+**A rounded vector.** A row that is not finite counts as zeros. A row x is multiplied by s =
+(1 - 1e-12) · levels/radius · min(1, radius/‖x‖), so that floating-point rounding cannot make it longer than
+levels. Each entry y becomes ⌊y⌋ or ⌊y⌋ + 1, the latter with probability ⌊2**62 · (y - ⌊y⌋)⌋/2**62,
+independently. A rounded row longer than ``norm_bound`` is y rounded towards zero instead.
 
-**The draws.** A draw is 62 bits, u/2**62 in [0, 1), and the entry becomes ⌊y + u/2**62⌋ with y - ⌊y⌋ cut
-to 62 bits. Its first 16 bits, a coin, are read for every entry; if they do not decide whether the entry is
-rounded up (probability 2**-16), three further digits of 16, 16 and 14 bits are read. The four digits come
-from the streams of four successive nonces under one key. Digits 2 to 4 are generated only for a tile (in
-torch: a chunk of rows) in which some entry needs them.
-
-Each column block of Rows is cut into tiles of 512 columns. Tile t of row i uses 16 ChaCha blocks (64 bytes
-each) of each digit's stream, starting at block 16·(i·tiles + t). Entry 32·w + 16·h + b of the tile is half h
-(0 is the lower 16 bits) of the 32-bit word w of the b-th of these blocks. So values do not depend on how rows
-are shared out to threads, and both paths, compiled and torch, return the same.
+**The draws.** A draw of 62 bits is read in digits of 16, 16, 16 and 14 bits, from the streams of four
+successive nonces under one key. Digits 2 to 4, which decide with probability 2**-16, are generated only for a
+tile (in torch: a chunk of rows) in which some entry needs them. Each column block of Rows is cut into tiles
+of 512 columns. Tile t of row i uses 16 ChaCha blocks of each digit's stream, from block 16·(i·tiles + t) on;
+entry 32·w + 16·h + b of the tile is half h (0 is the lower 16 bits) of the 32-bit word w of the b-th of
+these. So values do not depend on how rows are shared out to threads, and both paths return the same.
 """
 
 from __future__ import annotations
@@ -205,13 +200,8 @@ class OneHot(Lattice):
 class FixedPoint(Lattice):
     """Vectors in an ℓ2 ball, rounded without bias to multiples of radius/levels, to a length that is bounded.
 
-    Each coordinate is rounded up or down at random. A vector whose rounding came out longer than
-    :attr:`norm_bound`, an event of probability below 2**-60, is rounded towards zero instead.
-
-    Attributes:
-        dim: length of a vector.
-        radius: ℓ2 radius of the ball; longer rows are scaled onto it.
-        levels: g, steps of the lattice per radius.
+    A vector whose rounding came out longer than :attr:`norm_bound`, an event of probability below 2**-60, is
+    rounded towards zero instead. Rows longer than ``radius`` are scaled onto the ball.
     """
 
     dim: Dim
@@ -266,8 +256,8 @@ class FixedPoint(Lattice):
                 into[:] = self._round_by_torch(part, draw, position=start)
         return out
 
+    @override
     def encoded_sum(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
-        """The sum of what :meth:`encode` returns for the same randomness, without a copy of the rows."""
         rows, draw = self._rows(x), randomness.keystream()
         out = torch.zeros((1, rows.dim), dtype=torch.int64)
         for start, part in _parts(rows):

@@ -14,31 +14,23 @@ the aggregator were told the same about the round.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.secure_aggregation.sharing import SEED_BYTES, Expansion, Residues, SumTerms
-from shuffle_plugins.shuffler import (
-    KEY_BYTES,
-    BatchRefused,
-    BatchService,
-    Refusal,
-    SealingKey,
-    ShuffleError,
-    SigningKey,
-    keys,
-)
+from shuffle_plugins.shuffler import keys
+from shuffle_plugins.shuffler.keys import KEY_BYTES, SealingKey, SigningKey
+from shuffle_plugins.shuffler.service import BatchService, Statement, encoded_number, positions, statement
+from shuffle_plugins.shuffler.shuffler import BatchRefused, Refusal, ShuffleError
 
 COMMITMENT_BYTES = 32
 """Bytes of a share's digest."""
 
 _COVER_BYTES = KEY_BYTES + keys.SIGNATURE_BYTES
 _TO_AGGREGATOR = b"shuffle-plugins/1 to the aggregator"
-_SIGNED = b"shuffle-plugins/1 signed seed"
-_COMMITTED = b"shuffle-plugins/1 share"
 
 
 def sealed_seed_size(size: int = SEED_BYTES) -> int:
@@ -48,7 +40,7 @@ def sealed_seed_size(size: int = SEED_BYTES) -> int:
 
 def commitment(share: bytes) -> bytes:
     """The digest of a share, 32 bytes, to which the client's envelopes are bound."""
-    return hashlib.sha256(_COMMITTED + share).digest()
+    return hashlib.sha256(b"shuffle-plugins/1 share" + share).digest()
 
 
 def seal_seed(
@@ -111,10 +103,33 @@ class SeedOpener:
 
 
 def _signed(binding: bytes, aggregator_key: bytes, seed: bytes) -> bytes:
-    return _SIGNED + binding + aggregator_key + seed
+    return b"shuffle-plugins/1 signed seed" + binding + aggregator_key + seed
 
 
-_AT_ONCE = 16  # seeds expanded together
+def aggregation_digest(
+    *,
+    step: str,
+    terms: SumTerms,
+    minimum: int,
+    commitments: Sequence[bytes],
+    envelopes: Sequence[bytes],
+    further: Sequence[bytes] = (),
+) -> bytes:
+    """Digest of a request, 32 bytes: of what is to be done with the envelopes, and of their order."""
+    kind = b"shuffle-plugins/1 aggregator request"
+    inputs = [statement(kind, *parts).digest for parts in (commitments, envelopes)]
+    asked = (step.encode(), terms.digest(), encoded_number(minimum))
+    return statement(kind, *asked, *inputs, *further).digest
+
+
+def answer_statement(
+    *, request: bytes, rejected: Mapping[int, Refusal], given: Sequence[bytes] = ()
+) -> Statement:
+    """An aggregator's statement of what it gives: its sum, or a verifier share of each good envelope.
+
+    The request says which of them it is, or that envelopes were only to be checked.
+    """
+    return statement(b"shuffle-plugins/1 aggregator answer", request, *positions(rejected), *given)
 
 
 class Sealed(NamedTuple):
@@ -170,7 +185,7 @@ class Aggregator(BatchService):
         a second envelope of the same signer.
         """
         rejected: dict[int, Refusal] = {}
-        for _ in self._seeds(sealed, terms=terms, rejected=rejected):
+        for _ in self._opened(sealed, terms=terms, rejected=rejected, size=SEED_BYTES):
             pass
         return rejected
 
@@ -200,22 +215,15 @@ class Aggregator(BatchService):
         required = self._required(terms, minimum)
         self.spent.spend(terms.context.token)
         expansion, rejected, added = Expansion(terms.layout), dict[int, Refusal](), 0
-        seeds = self._seeds(sealed, terms=terms, rejected=rejected)
-        while group := list(islice(seeds, _AT_ONCE)):
-            expansion.add(*group)
+        opened = self._opened(sealed, terms=terms, rejected=rejected, size=SEED_BYTES)
+        while group := list(islice(opened, 16)):
+            expansion.add(*(seed for _, seed in group))
             added += len(group)
         if exact and rejected:
             raise BatchRefused(Refusal.NOT_AGREED, rejected)
         if added < required:
             raise BatchRefused(Refusal.UNDER_MINIMUM, rejected)
         return Expanded(expansion.total, added, rejected)
-
-    def _seeds(
-        self, sealed: Iterable[Sealed], *, terms: SumTerms, rejected: dict[int, Refusal]
-    ) -> Iterator[bytes]:
-        """Yield the seeds in good envelopes; record in ``rejected`` why the others are bad."""
-        for _, seed in self._opened(sealed, terms=terms, rejected=rejected, size=SEED_BYTES):
-            yield seed
 
     def _opened(
         self, sealed: Iterable[Sealed], *, terms: SumTerms, rejected: dict[int, Refusal], size: int
@@ -240,4 +248,4 @@ class Aggregator(BatchService):
 
     def _required(self, terms: SumTerms, minimum: int) -> int:
         """Fewest clients of a sum: the largest of the aggregator's own minimum and the others'."""
-        return max(self._minimum, checks.whole("minimum", minimum, at_least=2), terms.context.minimum)
+        return max(self.minimum, checks.whole("minimum", minimum, at_least=2), terms.context.minimum)

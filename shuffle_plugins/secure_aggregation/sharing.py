@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from shuffle_plugins.core import Dim, Ranged, checks, pack_bits, unpack_bits, whole_number
 from shuffle_plugins.randomness import Keystream
-from shuffle_plugins.shuffler import KEY_BYTES, RoundContext, ShuffleError
+from shuffle_plugins.shuffler.keys import check_key
+from shuffle_plugins.shuffler.shuffler import RoundContext, ShuffleError
 
 MOST_SUM_BITS = 44
 """Largest w. A wrong sum passes its check with probability 2^-2(65 - w) at most: 2^-42 for the largest w."""
@@ -235,8 +236,15 @@ class Shared:
     seeds: tuple[bytes, ...]
 
 
-def share(counts: NDArray[np.int64], *, layout: ResidueLayout, aggregators: int, check_seed: bytes) -> Shared:
-    """Split a client's counts between a server and aggregators, with seeds from the system's entropy.
+def share(
+    counts: NDArray[np.int64],
+    *,
+    layout: ResidueLayout,
+    aggregators: int,
+    check_seed: bytes,
+    seeds: Sequence[bytes] = (),
+) -> Shared:
+    """Split a client's counts between a server and aggregators.
 
     Whoever has the share and all seeds can compute the counts. All seeds without the share say nothing about
     the counts, and neither does the share with all seeds but one.
@@ -245,28 +253,21 @@ def share(counts: NDArray[np.int64], *, layout: ResidueLayout, aggregators: int,
         counts: (layout.size,), whole numbers of at least 0.
         layout: how many counts there are, and how many bits each has in a share.
         aggregators: how many there are, at least 1.
-        check_seed: 32 bytes, the round's seed for
-            :func:`~shuffle_plugins.secure_aggregation.check_words`.
+        check_seed: 32 bytes, the round's seed for :func:`check_words`.
+        seeds: new and uniformly random, 32 bytes each; from the system's entropy by default.
     """
-    seeds = [secrets.token_bytes(SEED_BYTES) for _ in range(aggregators)]
-    return split(counts, layout=layout, seeds=seeds, check_seed=check_seed)
-
-
-def split(
-    counts: NDArray[np.int64], *, layout: ResidueLayout, seeds: Sequence[bytes], check_seed: bytes
-) -> Shared:
-    """Split counts as :func:`share` does, with given seeds, which must be new and uniformly random."""
     if counts.shape != (layout.size,):
         raise ValueError(f"counts are ({layout.size},), got {counts.shape}")
     if int(counts.min()) < 0 or int(counts.max()) >> layout.bits:
         raise ValueError(f"a count does not fit in {layout.bits} bits")
-    if not seeds:
-        raise ValueError("without an aggregator nothing is shared")
+    seeds = tuple(seeds) or tuple(secrets.token_bytes(SEED_BYTES) for _ in range(aggregators))
+    if not seeds or len(seeds) != aggregators:
+        raise ValueError("each aggregator has a seed, and without an aggregator nothing is shared")
     expansion = Expansion(layout)
     expansion.add(*seeds)
     rest = Residues(layout, counts.astype(layout.dtype), check_words(counts, seed=check_seed))
     rest.subtract(expansion.total)
-    return Shared(rest, tuple(seeds))
+    return Shared(rest, seeds)
 
 
 def reconstruct(
@@ -296,10 +297,7 @@ def reconstruct(
     return counts
 
 
-_TERMS = b"shuffle-plugins/1 secure sum"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SumTerms:
     """The terms of one round of a secure sum: the round, the layout of the shares, and the aggregators.
 
@@ -318,12 +316,10 @@ class SumTerms:
     aggregators: tuple[bytes, ...]
 
     def __post_init__(self) -> None:
-        if not self.aggregators or any(
-            type(key) is not bytes or len(key) != KEY_BYTES for key in self.aggregators
-        ):
-            raise ShuffleError(
-                f"a shared sum needs at least one aggregator, each by a key of {KEY_BYTES} bytes"
-            )
+        if not self.aggregators:
+            raise ShuffleError("a shared sum needs at least one aggregator")
+        for key in self.aggregators:
+            check_key(key)
         if len(set(self.aggregators)) < len(self.aggregators):
             raise ShuffleError("an aggregator is named twice: each must be another organisation's")
 
@@ -343,4 +339,5 @@ class SumTerms:
             number.to_bytes(8, "little")
             for number in (self.layout.size, self.layout.bits, len(self.aggregators))
         )
-        return hashlib.sha256(_TERMS + self.context.digest() + numbers + b"".join(self.aggregators)).digest()
+        label = b"shuffle-plugins/1 secure sum"
+        return hashlib.sha256(label + self.context.digest() + numbers + b"".join(self.aggregators)).digest()

@@ -33,25 +33,20 @@ from numpy.typing import NDArray
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.secure_aggregation.aggregator import Aggregator, Sealed
-from shuffle_plugins.secure_aggregation.prio3 import (
+from shuffle_plugins.secure_aggregation.prio3.prio3 import (
     NONCE_SIZE,
     SEED_SIZE,
-    VERIFY_KEY_SIZE,
     Prio3SumVecWithMultiproof,
     VerificationError,
     VerifyState,
 )
 from shuffle_plugins.secure_aggregation.sharing import CheckFailed, SumTerms
-from shuffle_plugins.shuffler import TOKEN_BYTES, BatchRefused, Refusal
+from shuffle_plugins.shuffler.shuffler import TOKEN_BYTES, BatchRefused, Refusal
 
 _Client = TypeVar("_Client", bound=Hashable)
 
-_TERMS = b"shuffle-plugins/1 verified sum"
-_MOST_AGGREGATORS = 254  # beside the server; Prio3 has up to 255 shares
-_SECOND_STEP = b"shuffle-plugins/1 verified sum, added up"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class VerifiedTerms(SumTerms):
     """The terms of one round of a verified sum: those of a secure sum, and the bound that clients prove.
 
@@ -62,13 +57,14 @@ class VerifiedTerms(SumTerms):
     largest: int
 
     def __post_init__(self) -> None:
-        SumTerms.__post_init__(self)
+        super().__post_init__()
         checks.whole("largest", self.largest, at_most=(1 << self.layout.bits) - 1)
-        checks.whole("aggregators of a verified sum", len(self.aggregators), at_most=_MOST_AGGREGATORS)
+        checks.whole("aggregators of a verified sum", len(self.aggregators), at_most=254)
 
     def digest(self) -> bytes:
         """A SHA-256 digest of all terms, 32 bytes: different terms have different digests."""
-        return hashlib.sha256(_TERMS + SumTerms.digest(self) + self.largest.to_bytes(8, "little")).digest()
+        label = b"shuffle-plugins/1 verified sum"
+        return hashlib.sha256(label + super().digest() + self.largest.to_bytes(8, "little")).digest()
 
     @property
     def prio3(self) -> Prio3SumVecWithMultiproof:
@@ -210,7 +206,8 @@ class VerifyingAggregator(Aggregator):
                 clients; NOT_AGREED if an envelope is not good, or a proof does not hold.
             ShuffleError: if the state file cannot be written.
         """
-        token = hashlib.sha256(_SECOND_STEP + terms.context.token).digest()[:TOKEN_BYTES]
+        label = b"shuffle-plugins/1 verified sum, added up"  # the second step spends another token
+        token = hashlib.sha256(label + terms.context.token).digest()[:TOKEN_BYTES]
         self.spent.spend(token)
         pairs, rejected = list(decided), dict[int, Refusal]()
         messages = [message for _, message in pairs]
@@ -247,7 +244,7 @@ class RoundVerifier(Generic[_Client]):
     """
 
     def __init__(self, terms: VerifiedTerms) -> None:
-        self.verify_key = secrets.token_bytes(VERIFY_KEY_SIZE)
+        self.verify_key = secrets.token_bytes(SEED_SIZE)
         self._terms = terms
         self._started: dict[_Client, tuple[VerifyState, bytes]] = {}
         self._total = terms.prio3.agg_init()

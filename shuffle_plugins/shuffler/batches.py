@@ -24,20 +24,21 @@ from shuffle_plugins.shuffler.envelopes import (
     layer_size,
     ticket_size,
 )
-from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
 from shuffle_plugins.shuffler.keys import KEY_BYTES, ServicePublicKey
-from shuffle_plugins.shuffler.shuffler import RoundContext, bytes_of
-from shuffle_plugins.shuffler.statements import Statement, encoded_number, statement
-
-_DIGEST_BYTES = 32
-_ITEMS = b"shuffle-plugins/4 items"
-_REQUEST = b"shuffle-plugins/4 mixer request"
-_BATCH = b"shuffle-plugins/4 mixed batch"
+from shuffle_plugins.shuffler.service import Statement, encoded_number, statement
+from shuffle_plugins.shuffler.shuffler import (
+    DIGEST_BYTES,
+    BatchRefused,
+    Refusal,
+    RoundContext,
+    ShuffleError,
+    bytes_of,
+)
 
 
 def items_digest(items: Iterable[bytes], *, size: int) -> bytes:
     """32 bytes that differ wherever items of one size, their number or their order differ."""
-    digest, count = hashlib.sha256(_ITEMS + encoded_number(size)), 0
+    digest, count = hashlib.sha256(b"shuffle-plugins/4 items" + encoded_number(size)), 0
     for item in items:
         if len(item) != size:
             raise ShuffleError(f"every item of the batch has {size} bytes, got {len(item)}")
@@ -61,11 +62,11 @@ class MixedStatement(Ranged):
         signature: of all this, of the cascade, the round, and the mixer's place, 64 bytes.
     """
 
-    request: Annotated[bytes, bytes_of(_DIGEST_BYTES)]
+    request: Annotated[bytes, bytes_of(DIGEST_BYTES)]
     answered: Annotated[int, whole_number(at_least=0)]
     rejected: Mapping[int, Refusal] = field(default_factory=dict)
     count: Count
-    outputs: Annotated[bytes, bytes_of(_DIGEST_BYTES)]
+    outputs: Annotated[bytes, bytes_of(DIGEST_BYTES)]
     masks: tuple[int, ...] = ()
     signature: bytes = b""
 
@@ -117,7 +118,7 @@ class BatchRequest(Ranged):
     minimum: Annotated[int, whole_number(at_least=2)]
     size: Count
     count: Count
-    inputs: Annotated[bytes, bytes_of(_DIGEST_BYTES)]
+    inputs: Annotated[bytes, bytes_of(DIGEST_BYTES)]
     previous: tuple[MixedStatement, ...] = ()
 
     def __post_init__(self) -> None:
@@ -207,7 +208,7 @@ class BatchRequest(Ranged):
 
     def digest(self) -> bytes:
         """32 bytes that differ wherever two requests differ."""
-        return statement(_REQUEST, self.to_json().encode()).digest
+        return statement(b"shuffle-plugins/4 mixer request", self.to_json().encode()).digest
 
     def statement(self, said: MixedStatement) -> Statement:
         """What the mixer that is asked signs of the batch that it gives back."""
@@ -254,7 +255,7 @@ class BatchRequest(Ranged):
             context=self.context, analyzer_key=self.analyzer_key, mixer_keys=self.mixer_keys
         )
         text = replace(said, signature=b"").to_json().encode()
-        return statement(_BATCH, binding, encoded_number(position), text)
+        return statement(b"shuffle-plugins/4 mixed batch", binding, encoded_number(position), text)
 
 
 def _read(values: dict[str, Any], *hexadecimal: str) -> dict[str, Any]:

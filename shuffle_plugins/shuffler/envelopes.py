@@ -44,19 +44,19 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
 from shuffle_plugins.shuffler.keys import (
     KEY_BYTES,
     SEAL_BYTES,
     SIGNATURE_BYTES,
     SealingKey,
     SigningKey,
+    check_key,
     has_signed,
     public_key_bytes,
     sealed_to,
     unsealed,
 )
-from shuffle_plugins.shuffler.shuffler import RoundContext
+from shuffle_plugins.shuffler.shuffler import BatchRefused, Refusal, RoundContext, ShuffleError
 
 MOST_MIXERS = 16
 """How many mixers there may be in a cascade."""
@@ -277,8 +277,7 @@ def check_several(context: RoundContext, *, mixers: int) -> None:
 def cascade_binding(*, context: RoundContext, analyzer_key: bytes, mixer_keys: Sequence[bytes]) -> bytes:
     """32 bytes that differ wherever the round, the analyzer's key, a mixer or the mixers' order differs."""
     for key in (analyzer_key, *mixer_keys):
-        if not isinstance(key, bytes) or len(key) != KEY_BYTES:
-            raise ShuffleError(f"a public key has {KEY_BYTES} bytes")
+        check_key(key)
     if not 1 <= len(mixer_keys) <= MOST_MIXERS or len(set(mixer_keys)) < len(mixer_keys):
         raise ShuffleError(f"there are 1 to {MOST_MIXERS} mixers in a cascade, each with keys of its own")
     return hashlib.sha256(_CASCADE + context.digest() + analyzer_key + b"".join(mixer_keys)).digest()

@@ -28,9 +28,9 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from shuffle_plugins.core import Count, Ranged
 from shuffle_plugins.shuffler.batches import BatchRequest, MixedStatement, items_digest
 from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, Opened, agree
-from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
 from shuffle_plugins.shuffler.keys import ServicePublicKey
 from shuffle_plugins.shuffler.service import BatchService
+from shuffle_plugins.shuffler.shuffler import BatchRefused, Refusal, ShuffleError
 
 _REQUEST, _INPUTS, _MIXING, _OUTPUTS = "request", "inputs", "mixing", "outputs"
 _FOLDER_BYTES = 1 << 16  # that a batch counts for, however small: files take whole blocks of a disk
@@ -105,7 +105,7 @@ class Mixer(BatchService):
                     for start in range(0, len(one.inner), size):
                         shuffled.add(one.inner[start : start + size])
             tally.check(request.earlier_masks)
-            if tally.real < max(self._minimum, request.minimum, request.context.minimum):
+            if tally.real < max(self.minimum, request.minimum, request.context.minimum):
                 raise BatchRefused(Refusal.UNDER_MINIMUM, tally.rejected)
             said = MixedStatement(
                 request=request.digest(),

@@ -2,12 +2,12 @@
 
 import secrets
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 import pytest
 
 from shuffle_plugins.secure_aggregation.prio3 import (
-    SEED_SIZE,
     Prio3Count,
     Prio3Histogram,
     Prio3MultihotCountVec,
@@ -15,7 +15,6 @@ from shuffle_plugins.secure_aggregation.prio3 import (
     Prio3SumVec,
     Prio3SumVecWithMultiproof,
     VerificationError,
-    best_chunk_length,
 )
 from shuffle_plugins.secure_aggregation.prio3.circuits import (
     CountCircuit,
@@ -23,9 +22,10 @@ from shuffle_plugins.secure_aggregation.prio3.circuits import (
     MultihotCountVecCircuit,
     SumCircuit,
     SumVecCircuit,
+    best_chunk_length,
 )
 from shuffle_plugins.secure_aggregation.prio3.field import FIELD64, FIELD128
-from shuffle_plugins.secure_aggregation.prio3.prio3 import FullyLinearProof
+from shuffle_plugins.secure_aggregation.prio3.prio3 import SEED_SIZE
 
 CONTEXT = b"round 7"
 KEY = secrets.token_bytes(32)
@@ -98,7 +98,7 @@ def test_the_encoding_of_every_integer_of_a_range():
 @pytest.mark.parametrize("length", [1, 2, 10, 85_820])
 def test_the_chunk_length_makes_the_proof_shortest(length):
     def proof(chunk):
-        return FullyLinearProof(HistogramCircuit(FIELD128, length=length, chunk_length=chunk)).proof_length
+        return HistogramCircuit(FIELD128, length=length, chunk_length=chunk).proof_length
 
     assert proof(best_chunk_length(length)) == min(proof(chunk) for chunk in range(1, min(length, 900) + 1))
 
@@ -262,8 +262,8 @@ def test_elements_that_are_not_below_the_prime_are_refused(honest):
 def test_sums_over_different_clients_do_not_fit_together():
     prio3 = Prio3SumVec(length=4, max_measurement=9)
     outputs = [verified(prio3, prio3.shard([1, 2, 3, 4], context=CONTEXT)) for _ in range(3)]
-    first = prio3.merge(output[0] for output in outputs)
-    second = prio3.merge(output[1] for output in outputs[:2])
+    first = reduce(prio3.agg_update, [output[0] for output in outputs])
+    second = reduce(prio3.agg_update, [output[1] for output in outputs[:2]])
     with pytest.raises(ValueError, match="do not add up"):
         prio3.unshard([prio3.encode_agg_share(share) for share in (first, second)], num_measurements=3)
     with pytest.raises(ValueError, match="aggregate shares are not 2"):
@@ -285,24 +285,24 @@ def test_sums_over_different_clients_do_not_fit_together():
 def test_what_aggregators_see_of_a_proof_says_nothing(valid, one, other):
     """Zero knowledge, exactly: whatever is random but for the prover's own randomness, there is for each
     proof of one measurement one proof of the other with the same verifier. The prover draws both alike."""
-    field, flp = valid.field, FullyLinearProof(valid)
+    field = valid.field
 
     def drawn(count):
         return field.from_integers([secrets.randbelow(field.modulus) for _ in range(count)])
 
     def verifier(encoded, seeds):
-        proof = flp.prove(encoded, seeds, joint)
-        return flp.query(encoded, proof, query, joint, shares=1)
+        proof = valid.prove(encoded, seeds, joint)
+        return valid.query(encoded, proof, query, joint, shares=1)
 
-    joint, query = drawn(valid.joint_randomness_length), drawn(flp.query_randomness_length)
+    joint, query = drawn(valid.joint_randomness_length), drawn(valid.query_randomness_length)
     first, second = valid.encode(one), valid.encode(other)
-    seeds = drawn(flp.prove_randomness_length)
+    seeds = drawn(valid.arity)
     seen = verifier(first, seeds)
-    assert flp.decide(seen)
+    assert valid.decide(seen)
     nothing = field.zeros(len(seeds))
     wires = [
         field.weigh_rows(
-            flp._wires(encoded, nothing, joint, shares=1),
+            valid._wires(encoded, nothing, joint, shares=1),
             weights := field.evaluation_weights(field.to_integers(query[-1:])[0], valid.wire_length),
         )
         for encoded in (first, second)

@@ -17,14 +17,14 @@ from shuffle_plugins.secure_aggregation import (
     RoundVerifier,
     Sealed,
     VerifiedTerms,
-    VerifyingAggregator,
     commitment,
     seal_seed,
     sealed_seed_size,
     share_with_proof,
 )
-from shuffle_plugins.secure_aggregation.prio3 import NONCE_SIZE, SEED_SIZE, VerificationError
-from shuffle_plugins.secure_aggregation.verified import ProvenShares
+from shuffle_plugins.secure_aggregation.prio3 import VerificationError
+from shuffle_plugins.secure_aggregation.prio3.prio3 import NONCE_SIZE, SEED_SIZE
+from shuffle_plugins.secure_aggregation.verified import ProvenShares, VerifyingAggregator
 from shuffle_plugins.shuffler import BatchRefused, Refusal
 
 
@@ -186,22 +186,22 @@ def other_public_shares(parties: VerifiedParties) -> tuple[bytes, list[Sealed]]:
     the largest, whose bits are all 1: then the proof's outputs are zero whatever the randomness.
     """
     terms, prio3 = parties.terms, parties.terms.prio3
-    field, flp, arity = prio3.field, prio3.flp, prio3.valid.arity
+    field, valid, arity = prio3.field, prio3.valid, prio3.valid.arity
     made = share_with_proof(np.full(parties.size, LARGEST), terms=terms)
     other = bytearray(made.secrets[-1])
     other[NONCE_SIZE] ^= 1  # what the leader's part of the joint randomness is said to be
     held = [made.share, *made.secrets[:-1], bytes(other)]
     received = [prio3._received(aggregator=j, **terms._parts(each)) for j, each in enumerate(held)]
     proofs = [np.split(each.proofs, prio3.proofs) for each in received]
-    joint = [prio3._joint_randomness(terms.digest(), each.seed) for each in received]
+    joint = [prio3._joint_randomness(terms.digest(), each.state.joint_randomness_seed) for each in received]
     mine = list[np.ndarray]()
     for i in range(prio3.proofs):
-        wires = field.zeros(arity * prio3.valid.wire_length)
+        wires = field.zeros(arity * valid.wire_length)
         for each, proof, randomness in zip(received, proofs, joint, strict=True):
-            of_party = flp._wires(each.encoded, proof[i][:arity], randomness[i], shares=prio3.shares)
+            of_party = valid._wires(each.encoded, proof[i][:arity], randomness[i], shares=prio3.shares)
             wires = field.add(wires, of_party)
-        length = prio3.valid.wire_length
-        polynomial = field.sum_of_products(prio3.valid.factors(wires, length), length)[:-1]
+        length = valid.wire_length
+        polynomial = field.sum_of_products(valid.factors(wires, length), length)[:-1]
         for proof in proofs[1:]:
             polynomial = field.subtract(polynomial, proof[i][arity:])
         mine += [proofs[0][i][:arity], polynomial]

@@ -20,17 +20,22 @@ from shuffle_plugins.shuffler import (
     BatchLimits,
     BatchRefused,
     BatchRequest,
-    BatchSpool,
-    EnvelopeOpener,
     MixedStatement,
     Refusal,
     ShuffleError,
-    items_digest,
-    layer_size,
 )
 from shuffle_plugins.shuffler import mixer as spool_module
-from shuffle_plugins.shuffler.envelopes import agree, draw_marks, mark_bytes, read_marks
-from shuffle_plugins.shuffler.keys import generate_service_key, generate_signing_key, public_key_bytes
+from shuffle_plugins.shuffler.batches import items_digest
+from shuffle_plugins.shuffler.envelopes import (
+    EnvelopeOpener,
+    agree,
+    draw_marks,
+    layer_size,
+    mark_bytes,
+    read_marks,
+)
+from shuffle_plugins.shuffler.keys import ServiceKey, SigningKey, public_key_bytes
+from shuffle_plugins.shuffler.mixer import BatchSpool
 
 REPORTS = [bytes([i]) * SIZE for i in range(6)]
 
@@ -69,12 +74,12 @@ class Cascade(Row):
 
 @pytest.fixture(params=[1, 2, 3])
 def row(request: pytest.FixtureRequest, tmp_path: Path) -> Cascade:
-    return Cascade(folder=tmp_path, keys=[generate_service_key() for _ in range(request.param)])
+    return Cascade(folder=tmp_path, keys=[ServiceKey.generate() for _ in range(request.param)])
 
 
 @pytest.fixture
 def two(tmp_path: Path) -> Cascade:
-    return Cascade(folder=tmp_path, keys=[generate_service_key() for _ in range(2)])
+    return Cascade(folder=tmp_path, keys=[ServiceKey.generate() for _ in range(2)])
 
 
 def refused(call: Any, *args: Any, **kwargs: Any) -> Refusal:
@@ -218,7 +223,7 @@ def test_clients_that_sit_out_cannot_take_the_place_of_others(two: Cascade) -> N
 
 
 def test_tickets_are_of_enrolled_clients_once_each_and_faults_are_told_by_position(two: Cascade) -> None:
-    stranger = generate_signing_key()
+    stranger = SigningKey.generate()
     for place, code in enumerate((Refusal.UNKNOWN_SIGNER, Refusal.DUPLICATE, Refusal.UNREADABLE), 1):
         two.context = round_context()
         envelopes = two.envelopes(*REPORTS)
@@ -280,7 +285,7 @@ def test_a_statement_holds_for_its_round_row_place_and_signer(two: Cascade) -> N
     layers, said = two.first(envelopes)
     good = two.request(two.items(layers, envelopes, position=1), previous=(said,))
     good.check_previous()
-    stranger = generate_service_key()
+    stranger = ServiceKey.generate()
     wrong: list[dict[str, Any]] = [
         {"context": round_context()},
         {"analyzer_key": bytes(32)},
@@ -317,19 +322,19 @@ def test_layers_open_in_their_own_order_and_place_alone(two: Cascade) -> None:
             assert refused(opener.open_ticket, two.parts(envelopes)[1][0]) is Refusal.UNREADABLE
     first, _ = two.parts(envelopes)[0][:2]
     assert two.opener(0).open(first)
-    stranger = generate_service_key().public.sealing
+    stranger = ServiceKey.generate().public.sealing
     assert (
         refused(two.opener(0, mixer_keys=[two.sealing_keys[0], stranger]).open, first) is Refusal.UNREADABLE
     )
     with pytest.raises(ShuffleError, match="not one of the mixers"):
-        two.opener(1, private_key=generate_service_key().sealing)
+        two.opener(1, private_key=ServiceKey.generate().sealing)
     for keys in ([], [bytes(31)], [two.sealing_keys[0]] * 2):
         with pytest.raises(ShuffleError):
             two.envelope(REPORTS[0], mixer_key=keys)
 
 
 def test_a_mixer_works_in_the_row_that_its_operator_pinned(two: Cascade) -> None:
-    stranger = generate_service_key().public
+    stranger = ServiceKey.generate().public
     items = two.parts(two.envelopes(*REPORTS))[0]
     rows = ((), two.mixers[::-1], (*two.mixers, stranger), (stranger, two.mixers[1]))
     for row in rows:

@@ -12,7 +12,7 @@ from sealing import SIZE, Parties, round_context
 from shuffle_plugins.shuffler import BatchRefused, Refusal, RoundContext, ShuffleError, envelopes
 from shuffle_plugins.shuffler import keys as suite
 from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, envelope_size, open_reports
-from shuffle_plugins.shuffler.keys import generate_sealing_key, generate_signing_key, public_key_bytes
+from shuffle_plugins.shuffler.keys import SealingKey, SigningKey, public_key_bytes
 
 REPORT = bytes(range(SIZE))
 
@@ -52,7 +52,7 @@ def test_a_report_goes_through_both_layers(parties: Parties) -> None:
 
 @given(size=st.integers(0, 3000), seed=st.binary(min_size=1, max_size=4))
 def test_lengths_tell_nothing(size: int, seed: bytes) -> None:
-    parties = Parties(clients=[generate_signing_key()])
+    parties = Parties(clients=[SigningKey.generate()])
     report = (seed * (size // len(seed) + 1))[:size]
     lengths = {len(parties.envelope(one, size=size)) for one in (report, None, bytes(size))}
     assert lengths == {envelope_size(size)}
@@ -95,22 +95,22 @@ def test_an_envelope_opens_in_its_own_round_alone(parties: Parties, change: dict
 
 def test_a_client_that_was_told_another_analyzer_key_is_noticed(parties: Parties) -> None:
     """Else a server could tell its report by the key that opens it."""
-    envelope = parties.envelope(REPORT, analyzer_key=public_key_bytes(generate_sealing_key()))
+    envelope = parties.envelope(REPORT, analyzer_key=public_key_bytes(SealingKey.generate()))
     assert refusal(opener(parties), envelope) is Refusal.UNREADABLE
 
 
 def test_other_keys_open_nothing(parties: Parties) -> None:
     envelope = parties.envelope(REPORT)
-    assert refusal(opener(parties, private_key=generate_sealing_key()), envelope) is Refusal.UNREADABLE
+    assert refusal(opener(parties, private_key=SealingKey.generate()), envelope) is Refusal.UNREADABLE
     assert refusal(opener(parties, private_key=parties.analyzer), envelope) is Refusal.UNREADABLE
     inner = opener(parties).open(envelope).inner
-    for key in (generate_sealing_key(), parties.mixer_key.sealing):
+    for key in (SealingKey.generate(), parties.mixer_key.sealing):
         assert open_reports([inner], context=parties.context, analyzer_private_key=key) == []
     assert open_reports([envelope], context=parties.context, analyzer_private_key=parties.analyzer) == []
 
 
 def test_who_is_not_enrolled_is_refused(parties: Parties) -> None:
-    envelope = parties.envelope(REPORT, signing_key=generate_signing_key())
+    envelope = parties.envelope(REPORT, signing_key=SigningKey.generate())
     assert refusal(opener(parties), envelope) is Refusal.UNKNOWN_SIGNER
 
 
@@ -180,7 +180,7 @@ def test_an_opener_refuses_keys_of_another_length(parties: Parties) -> None:
 def test_an_enrolled_client_cannot_sign_a_ticket_of_another_length(parties: Parties) -> None:
     """Of two mixers the second gets a ticket with one mark; here its client has signed none, or two."""
     own, signer = parties.mixer_key.public.sealing, parties.clients[0]
-    keys = (public_key_bytes(generate_sealing_key()), own)
+    keys = (public_key_bytes(SealingKey.generate()), own)
     second = opener(parties, mixer_keys=keys)
     signed = bound(parties, envelopes._SIGNED_TICKET, keys=keys, position=1)
     for marks, good in ((1, True), (0, False), (2, False)):

@@ -20,22 +20,20 @@ def open_umask() -> Iterator[None]:
 
 @pytest.mark.usefixtures("open_umask")
 def test_private_keys_come_back_from_files_that_only_their_owner_reads(tmp_path: Path) -> None:
-    sealing, signing = keys.generate_sealing_key(), keys.generate_signing_key()
+    sealing, signing = keys.SealingKey.generate(), keys.SigningKey.generate()
     keys.write_private_key(tmp_path / "sealing", sealing)
     keys.write_private_key(tmp_path / "signing", signing)
-    assert keys.public_key_hex(keys.read_sealing_key(tmp_path / "sealing")) == keys.public_key_hex(sealing)
-    assert keys.public_key_hex(keys.read_signing_key(tmp_path / "signing")) == keys.public_key_hex(signing)
-    for name in ("sealing", "signing"):
+    read = keys.read_signing_key(tmp_path / "signing")
+    assert keys.public_key_bytes(read) == keys.public_key_bytes(signing)
+    for name, key in (("sealing", sealing), ("signing", signing)):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
-        assert keys.public_key_hex(keys.read_private_key(tmp_path / name)) in (
-            keys.public_key_hex(sealing),
-            keys.public_key_hex(signing),
-        )
+        found = keys.read_private_key(tmp_path / name)
+        assert keys.public_key_bytes(found) == keys.public_key_bytes(key)
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o601, 0o644])
 def test_a_key_file_that_others_may_open_is_refused(tmp_path: Path, mode: int) -> None:
-    keys.write_private_key(tmp_path / "key", keys.generate_signing_key())
+    keys.write_private_key(tmp_path / "key", keys.SigningKey.generate())
     (tmp_path / "key").chmod(mode)
     with pytest.raises(ShuffleError, match="chmod 600"):
         keys.read_signing_key(tmp_path / "key")
@@ -47,7 +45,7 @@ def test_a_key_file_that_others_may_open_is_refused(tmp_path: Path, mode: int) -
 def test_a_file_that_holds_no_key_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "key").write_bytes(content)
     (tmp_path / "key").chmod(0o600)
-    for read in (keys.read_signing_key, keys.read_sealing_key, keys.read_service_key, keys.read_private_key):
+    for read in (keys.read_signing_key, keys.read_service_key, keys.read_private_key):
         with pytest.raises(ShuffleError, match="does not hold"):
             read(tmp_path / "key")
 
@@ -63,7 +61,7 @@ def test_missing_files_and_directories_are_no_keys(tmp_path: Path) -> None:
 
 
 def test_the_mixers_of_a_cascade_have_a_key_each() -> None:
-    first, second = (keys.generate_service_key().public for _ in range(2))
+    first, second = (keys.ServiceKey.generate().public for _ in range(2))
     assert keys.parse_mix_cascade(f"{first.hex()} , {second.hex()}") == (first, second)
     for row in ([], [first.hex(), second.hex(), first.hex()], f"{first.hex()},{first.hex()}"):
         with pytest.raises(ShuffleError, match="a key each: there is none, or the same one twice"):
@@ -102,7 +100,7 @@ def test_what_is_not_a_mixers_two_keys_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ShuffleError, match="128 hexadecimal"):
             keys.parse_mixer_public_key(text)
-    first, second = keys.generate_signing_key(), keys.generate_sealing_key()
+    first, second = keys.SigningKey.generate(), keys.SealingKey.generate()
     for i, key in enumerate((first, second)):
         keys.write_private_key(tmp_path / f"part-{i}", key)
     both = b"".join((tmp_path / f"part-{i}").read_bytes() for i in range(2))

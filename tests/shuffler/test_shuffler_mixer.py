@@ -9,19 +9,12 @@ from pathlib import Path
 import pytest
 from sealing import SIZE, Parties, Row, round_context
 
-from shuffle_plugins.shuffler import (
-    BatchRefused,
-    BatchRequest,
-    Mixer,
-    Refusal,
-    ShuffleError,
-    SpentTokens,
-    envelope_size,
-)
+from shuffle_plugins.shuffler import BatchRefused, BatchRequest, Mixer, Refusal, ShuffleError, SpentTokens
+from shuffle_plugins.shuffler.envelopes import envelope_size
 from shuffle_plugins.shuffler.keys import (
-    generate_sealing_key,
-    generate_service_key,
-    generate_signing_key,
+    SealingKey,
+    ServiceKey,
+    SigningKey,
     public_key_bytes,
     write_private_key,
 )
@@ -100,7 +93,7 @@ def test_garbage_strangers_and_other_rounds_are_dropped_one_by_one(row: Row) -> 
     envelopes = [
         os.urandom(envelope_size(SIZE)),
         row.envelope(REPORTS[0], client=0),
-        row.envelope(REPORTS[5], signing_key=generate_signing_key()),
+        row.envelope(REPORTS[5], signing_key=SigningKey.generate()),
         row.envelope(REPORTS[1], client=1),
         other_round.envelope(REPORTS[5], client=5),
         row.envelope(REPORTS[2], client=2),
@@ -138,7 +131,7 @@ def test_what_is_said_of_a_refusal_does_not_depend_on_who_is_at_fault(row: Row) 
     for place in range(6):
         row.context = round_context()
         envelopes = row.envelopes(*REPORTS[:2], *[None] * 4)
-        envelopes[place] = row.envelope(None, signing_key=generate_signing_key())
+        envelopes[place] = row.envelope(None, signing_key=SigningKey.generate())
         with pytest.raises(BatchRefused) as refused:
             row.mixed(envelopes)
         assert refused.value.__cause__ is None
@@ -162,21 +155,21 @@ def test_a_mixer_without_its_state_does_not_start(row: Row, tmp_path: Path) -> N
     with pytest.raises(ShuffleError, match="no state file"):
         start(tmp_path / "state")
     assert not (tmp_path / "state").exists()
-    SpentTokens.create(tmp_path / "other", public_key=public_key_bytes(generate_sealing_key()))
+    SpentTokens.create(tmp_path / "other", public_key=public_key_bytes(SealingKey.generate()))
     with pytest.raises(ShuffleError, match="another mixer's key"):
         start(tmp_path / "other")
     (tmp_path / "text").write_text("not a database, but long enough to be taken for one" * 50)
     with pytest.raises(ShuffleError, match="cannot be used"):
         start(tmp_path / "text")
     (tmp_path / "empty").touch()
-    with pytest.raises(ShuffleError, match="not the state file"):
+    with pytest.raises(ShuffleError, match="not a mixer's state file"):
         start(tmp_path / "empty")
     sqlite3.connect(tmp_path / "foreign").executescript("CREATE TABLE spent (token BLOB)")
-    with pytest.raises(ShuffleError, match="not the state file"):
+    with pytest.raises(ShuffleError, match="not a mixer's state file"):
         start(tmp_path / "foreign")
     SpentTokens.create(tmp_path / "newer", public_key=row.mixer_key.public.sealing)
     sqlite3.connect(tmp_path / "newer").execute("PRAGMA user_version=2")
-    with pytest.raises(ShuffleError, match="version 2"):
+    with pytest.raises(ShuffleError, match="version 1"):
         start(tmp_path / "newer")
 
 
@@ -214,7 +207,8 @@ def test_a_mixer_knows_its_clients(row: Row, tmp_path: Path, enrolled: frozenset
 MIXING_PROCESS = """
 import os, pickle, signal, sys
 from pathlib import Path
-from shuffle_plugins.shuffler import BatchRefused, BatchSpool, Mixer, SpentTokens, mixer as module
+from shuffle_plugins.shuffler import BatchRefused, Mixer, SpentTokens, mixer as module
+from shuffle_plugins.shuffler.mixer import BatchSpool
 from shuffle_plugins.shuffler.keys import read_service_key
 
 folder, point = Path(sys.argv[1]), sys.argv[2]
@@ -321,7 +315,7 @@ def test_envelopes_hold_reports_of_one_size(tmp_path: Path, size: int) -> None:
 
 def test_several_reports_need_a_single_mixer(tmp_path: Path) -> None:
     row = Row(folder=tmp_path, context=round_context(reports=2))
-    two = [generate_service_key().public for _ in range(2)]
+    two = [ServiceKey.generate().public for _ in range(2)]
     with pytest.raises(ShuffleError, match="not a mix cascade"):
         row.envelope(bytes(2 * SIZE), mixer_key=[key.sealing for key in two])
     with pytest.raises(ShuffleError, match="not a mix cascade"):

@@ -53,7 +53,9 @@ from shuffle_plugins.ledger import ClientLimits, written
 from shuffle_plugins.mechanisms import PrivateSum, SeveralReports, Spec
 from shuffle_plugins.randomness import PROBABILITY_BITS, SecureRandomness
 from shuffle_plugins.secure_aggregation import VerifiedTerms, seal_seed, share, share_with_proof
-from shuffle_plugins.shuffler import Refusal, ShuffleError, SigningKey, keys, seal
+from shuffle_plugins.shuffler import Refusal, ShuffleError, keys
+from shuffle_plugins.shuffler.envelopes import seal
+from shuffle_plugins.shuffler.keys import SigningKey
 
 _LARGEST_PROMISE = 10**8  # reports; see _promised
 _log = logging.getLogger("flwr")

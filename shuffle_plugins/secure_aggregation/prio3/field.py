@@ -150,12 +150,6 @@ class PrimeField:
         kernels().sum_of_products(wires, *_doubling(self, length), out)
         return out
 
-    def double(self, polynomial: FieldVector) -> FieldVector:
-        """A polynomial by its values at n roots of unity to its values at 2n; n is a power of two."""
-        out = self.zeros(2 * len(polynomial))
-        kernels().double(polynomial, *_doubling(self, len(polynomial)), out)
-        return out
-
     def evaluation_weights(self, point: int, length: int) -> FieldVector:
         """What to weigh the values of a polynomial at the roots of unity with for its value at ``point``."""
         prime = self.modulus

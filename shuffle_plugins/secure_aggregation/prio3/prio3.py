@@ -11,10 +11,12 @@ wires at one random point, where they must fit; a random value in each wire hide
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
+from functools import reduce
 from hmac import compare_digest
-from typing import Any, Generic, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,31 +37,17 @@ SEED_SIZE = 32
 """Bytes of a seed."""
 
 
-class _Stream(Protocol):
-    def read(self, length: int) -> bytes: ...
-
-
-def _turboshake128() -> Any:
+def _stream(seed: bytes, tag: bytes, binder: bytes) -> Any:
     try:
         from Crypto.Hash import TurboSHAKE128
     except ImportError as error:
         raise ImportError(
             "Prio3 needs pycryptodome 3.20 or later: pip install 'shuffle-plugins[secure-aggregation]'"
         ) from error
-    return TurboSHAKE128
-
-
-def _stream(seed: bytes, tag: bytes, binder: bytes) -> _Stream:
-    stream = _turboshake128().new(domain=1)
+    stream = TurboSHAKE128.new(domain=1)
     stream.update(len(tag).to_bytes(2, "little") + tag + len(seed).to_bytes(1, "little") + seed)
     stream.update(binder)
-    result: _Stream = stream
-    return result
-
-
-def derive_seed(seed: bytes, *, tag: bytes, binder: bytes) -> bytes:
-    """A new seed of :data:`SEED_SIZE` bytes."""
-    return _stream(seed, tag, binder).read(SEED_SIZE)
+    return stream
 
 
 def expand_into_vector(
@@ -81,111 +69,20 @@ class VerificationError(ValueError):
     """A report whose proof is refused: nobody may add any share of it to a sum."""
 
 
-@dataclass(frozen=True)
-class FullyLinearProof:
-    """The proof system of one validity circuit."""
-
-    valid: ValidityCircuit[Any, Any]
-
-    @property
-    def field(self) -> PrimeField:
-        """The field in which the circuit computes and the proof is made."""
-        return self.valid.field
-
-    @property
-    def prove_randomness_length(self) -> int:
-        """Random elements that a proof takes."""
-        return self.valid.arity
-
-    @property
-    def query_randomness_length(self) -> int:
-        """Random elements that a query takes."""
-        outputs = self.valid.evaluation_length
-        return 1 + (outputs if outputs > 1 else 0)
-
-    @property
-    def proof_length(self) -> int:
-        """Elements of a proof: one for each wire, and the values of a polynomial of twice a wire's degree."""
-        return self.valid.arity + 2 * self.valid.wire_length - 1
-
-    @property
-    def verifier_length(self) -> int:
-        """Elements of a verifier: the circuit's output, each wire's value, and the gadget's."""
-        return 1 + self.valid.arity + 1
-
-    def prove(
-        self, encoded: FieldVector, prove_randomness: FieldVector, joint_randomness: FieldVector
-    ) -> FieldVector:
-        """The proof, ``proof_length`` elements, that an encoded measurement is valid."""
-        length = self.valid.wire_length
-        wires = self._wires(encoded, prove_randomness, joint_randomness, shares=1)
-        polynomial = self.field.sum_of_products(self.valid.factors(wires, length), length)
-        return np.concatenate([prove_randomness, polynomial[:-1]])
-
-    def query(
-        self,
-        encoded: FieldVector,
-        proof: FieldVector,
-        query_randomness: FieldVector,
-        joint_randomness: FieldVector,
-        *,
-        shares: int,
-    ) -> FieldVector:
-        """A share of the verifier, ``verifier_length`` elements, from shares of measurement and proof."""
-        field, valid, length = self.field, self.valid, self.valid.wire_length
-        wires = self._wires(encoded, proof[: valid.arity], joint_randomness, shares=shares)
-        polynomial = self._completed(proof[valid.arity :])
-        called = np.ascontiguousarray(polynomial[2 : 2 * valid.calls + 1 : 2])
-        output = valid.outputs(encoded, called, shares)
-        if valid.evaluation_length > 1:
-            output = field.weigh_rows(output, query_randomness[:-1])
-        point = field.to_integers(query_randomness[-1:])[0]
-        return np.concatenate(
-            [
-                output,
-                field.weigh_rows(wires, field.evaluation_weights(point, length)),
-                field.weigh_rows(polynomial, field.evaluation_weights(point, 2 * length)),
-            ]
-        )
-
-    def decide(self, verifier: FieldVector) -> bool:
-        """Whether the verifier, the sum of all its shares, is that of a valid measurement."""
-        output, wires, gadget = verifier[:1], verifier[1:-1], verifier[-1:]
-        factors = self.valid.factors(wires, 1)
-        products = self.field.multiply(factors[::2].copy(), factors[1::2].copy())
-        return not output.any() and [self.field.total(products)] == self.field.to_integers(gadget)
-
-    def _wires(
-        self, encoded: FieldVector, seeds: FieldVector, joint_randomness: FieldVector, *, shares: int
-    ) -> FieldVector:
-        wires = self.field.zeros(self.valid.arity * self.valid.wire_length)
-        wires[:: self.valid.wire_length] = seeds
-        self.valid.fill_wires(encoded, joint_randomness, shares, wires)
-        return wires
-
-    def _completed(self, values: FieldVector) -> FieldVector:
-        """The values of a polynomial at all n roots of unity, its last coefficient being 0, from all but one.
-
-        That coefficient is, but for a factor, the sum of value k times root**k.
-        """
-        field, n = self.field, len(values) + 1
-        root, powers = field.root(n), [1]
-        for _ in range(n - 2):
-            powers.append(powers[-1] * root % field.modulus)
-        partial = field.total(field.multiply(values, field.from_integers(powers)))
-        return np.concatenate([values, field.from_integers([-partial * root])])
-
-
 NONCE_SIZE = 16
 """Bytes of a report's nonce."""
 
-VERIFY_KEY_SIZE = SEED_SIZE
-"""Bytes of the verification key that aggregators share and clients must not know."""
 
-_MOST_CONTEXT = 65_527  # bytes; the tag's length is written in two
-_WIRE_VERSION = 18  # of the drafts from 18 on
-_MEASUREMENT_SHARE, _PROOF_SHARE, _JOINT_RANDOMNESS, _PROVE_RANDOMNESS = 1, 2, 3, 4
-_QUERY_RANDOMNESS, _JOINT_RANDOMNESS_SEED, _JOINT_RANDOMNESS_PART = 5, 6, 7
+class _Usage(IntEnum):
+    """What the XOF is used for."""
+
+    MEASUREMENT_SHARE = 1
+    PROOF_SHARE = 2
+    JOINT_RANDOMNESS = 3
+    PROVE_RANDOMNESS = 4
+    QUERY_RANDOMNESS = 5
+    JOINT_RANDOMNESS_SEED = 6
+    JOINT_RANDOMNESS_PART = 7
 
 
 @dataclass(frozen=True)
@@ -218,11 +115,11 @@ class VerifyState:
 
 
 class _Received(NamedTuple):
-    """Shares of a measurement and its proofs, the joint randomness's seed, and the own part of it."""
+    """Shares of a measurement and its proofs, what to keep, and the own part of the joint randomness."""
 
     encoded: FieldVector
     proofs: FieldVector
-    seed: bytes
+    state: VerifyState
     part: bytes
 
 
@@ -255,7 +152,6 @@ class Prio3(Generic[Measurement, AggregateResult]):
         if not 1 <= proofs <= 255:
             raise ValueError(f"Prio3 takes from 1 to 255 proofs, not {proofs}")
         self.valid = valid
-        self.flp = FullyLinearProof(valid)
         self.field: PrimeField = valid.field
         self.algorithm = algorithm
         self.shares = shares
@@ -274,14 +170,14 @@ class Prio3(Generic[Measurement, AggregateResult]):
 
     def input_share_size(self, aggregator: int) -> int:
         """Bytes of the input share of an aggregator; 0 is the leader."""
-        elements = self.valid.measurement_length + self.proofs * self.flp.proof_length
+        elements = self.valid.measurement_length + self.proofs * self.valid.proof_length
         body = SEED_SIZE if aggregator else elements * self.field.encoded_size
         return body + self._joint * SEED_SIZE
 
     @property
     def verifier_share_size(self) -> int:
         """Bytes of the verifier share that an aggregator sends for each report."""
-        elements = self.proofs * self.flp.verifier_length
+        elements = self.proofs * self.valid.verifier_length
         return elements * self.field.encoded_size + self._joint * SEED_SIZE
 
     @property
@@ -335,14 +231,14 @@ class Prio3(Generic[Measurement, AggregateResult]):
             joint = self._joint_randomness(context, self._joint_randomness_seed(context, parts))
         prove = self._expand(
             context,
-            _PROVE_RANDOMNESS,
+            _Usage.PROVE_RANDOMNESS,
             seeds[-1],
             bytes([self.proofs]),
-            self.proofs * self.flp.prove_randomness_length,
+            self.proofs * self.valid.arity,
         )
         proofs = np.concatenate(
             [
-                self.flp.prove(encoded, randomness, joint[i])
+                self.valid.prove(encoded, randomness, joint[i])
                 for i, randomness in enumerate(np.split(prove, self.proofs))
             ]
         )
@@ -366,7 +262,7 @@ class Prio3(Generic[Measurement, AggregateResult]):
         """Start to verify a report.
 
         Args:
-            verify_key: :data:`VERIFY_KEY_SIZE` random bytes that the aggregators share. They are fixed before
+            verify_key: :data:`SEED_SIZE` random bytes that the aggregators share. They are fixed before
                 the first report is made, and clients never learn them: a client that knew them could prove
                 anything.
             context: As the client used it.
@@ -378,21 +274,21 @@ class Prio3(Generic[Measurement, AggregateResult]):
         Returns:
             What to keep, and the verifier share to send.
         """
-        _sized("verify_key", verify_key, VERIFY_KEY_SIZE)
+        _sized("verify_key", verify_key, SEED_SIZE)
         received = self._received(context, aggregator, nonce, public_share, input_share)
         joint = [self.field.zeros(0)] * self.proofs
         if self._joint:
-            joint = self._joint_randomness(context, received.seed)
+            joint = self._joint_randomness(context, received.state.joint_randomness_seed)
         query = self._expand(
             context,
-            _QUERY_RANDOMNESS,
+            _Usage.QUERY_RANDOMNESS,
             verify_key,
             bytes([self.proofs]) + nonce,
-            self.proofs * self.flp.query_randomness_length,
+            self.proofs * self.valid.query_randomness_length,
         )
         try:
             verifiers = [
-                self.flp.query(received.encoded, proof, randomness, joint[i], shares=self.shares)
+                self.valid.query(received.encoded, proof, randomness, joint[i], shares=self.shares)
                 for i, (proof, randomness) in enumerate(
                     zip(np.split(received.proofs, self.proofs), np.split(query, self.proofs), strict=True)
                 )
@@ -400,7 +296,7 @@ class Prio3(Generic[Measurement, AggregateResult]):
         except ValueError as error:
             raise VerificationError(f"a report is refused: {error}") from error
         share = self.field.encode(np.concatenate(verifiers)) + received.part
-        return self._state(received), share
+        return received.state, share
 
     def verify_state(
         self, *, context: bytes, aggregator: int, nonce: bytes, public_share: bytes, input_share: bytes
@@ -409,10 +305,7 @@ class Prio3(Generic[Measurement, AggregateResult]):
 
         The arguments and errors are those of :meth:`verify_init`. Nothing is proven here.
         """
-        return self._state(self._received(context, aggregator, nonce, public_share, input_share))
-
-    def _state(self, received: _Received) -> VerifyState:
-        return VerifyState(self.valid.truncate(received.encoded), received.seed)
+        return self._received(context, aggregator, nonce, public_share, input_share).state
 
     def _received(
         self, context: bytes, aggregator: int, nonce: bytes, public_share: bytes, input_share: bytes
@@ -433,7 +326,7 @@ class Prio3(Generic[Measurement, AggregateResult]):
             parts = [public_share[i : i + SEED_SIZE] for i in range(0, self.public_share_size, SEED_SIZE)]
             parts[aggregator] = part
             seed = self._joint_randomness_seed(context, parts)
-        return _Received(encoded, proofs, seed, part)
+        return _Received(encoded, proofs, VerifyState(self.valid.truncate(encoded), seed), part)
 
     def verifier_shares_to_message(self, verifier_shares: Sequence[bytes], *, context: bytes) -> bytes:
         """Decide the proof of a report from the verifier shares of all aggregators, in their order.
@@ -446,7 +339,7 @@ class Prio3(Generic[Measurement, AggregateResult]):
         """
         if len(verifier_shares) != self.shares:
             raise VerificationError(f"{len(verifier_shares)} verifier shares are not {self.shares}")
-        elements = self.proofs * self.flp.verifier_length
+        elements = self.proofs * self.valid.verifier_length
         verifiers, parts = self.field.zeros(elements), []
         for share in verifier_shares:
             try:
@@ -456,7 +349,7 @@ class Prio3(Generic[Measurement, AggregateResult]):
             except ValueError as error:
                 raise VerificationError(f"a report is refused: {error}") from error
             parts.append(share[len(body) :])
-        if not all(self.flp.decide(verifier) for verifier in np.split(verifiers, self.proofs)):
+        if not all(self.valid.decide(verifier) for verifier in np.split(verifiers, self.proofs)):
             raise VerificationError("a report is refused: its proof does not hold")
         return self._joint_randomness_seed(context, parts) if self._joint else b""
 
@@ -483,13 +376,6 @@ class Prio3(Generic[Measurement, AggregateResult]):
         """An aggregate share with one more report."""
         return self.field.add(agg_share, output_share)
 
-    def merge(self, agg_shares: Iterable[FieldVector]) -> FieldVector:
-        """Several aggregate shares as one."""
-        total = self.agg_init()
-        for share in agg_shares:
-            total = self.field.add(total, share)
-        return total
-
     def encode_agg_share(self, agg_share: FieldVector) -> bytes:
         """An aggregate share as bytes."""
         return self.field.encode(agg_share)
@@ -504,7 +390,7 @@ class Prio3(Generic[Measurement, AggregateResult]):
         if len(agg_shares) != self.shares:
             raise ValueError(f"{len(agg_shares)} aggregate shares are not {self.shares}")
         decoded = (self.field.decode(share, count=self.valid.output_length) for share in agg_shares)
-        return self.valid.decode(self.merge(decoded), num_measurements)
+        return self.valid.decode(reduce(self.field.add, decoded), num_measurements)
 
     def _expand_input_share(
         self, context: bytes, aggregator: int, share: bytes
@@ -518,32 +404,35 @@ class Prio3(Generic[Measurement, AggregateResult]):
                 blind,
             )
         elements = self.valid.measurement_length
-        vector = self.field.decode(body, count=elements + self.proofs * self.flp.proof_length)
+        vector = self.field.decode(body, count=elements + self.proofs * self.valid.proof_length)
         return vector[:elements], vector[elements:], blind
 
     def _helper_measurement_share(self, context: bytes, aggregator: int, seed: bytes) -> FieldVector:
         return self._expand(
-            context, _MEASUREMENT_SHARE, seed, bytes([aggregator]), self.valid.measurement_length
+            context, _Usage.MEASUREMENT_SHARE, seed, bytes([aggregator]), self.valid.measurement_length
         )
 
     def _helper_proofs_share(self, context: bytes, aggregator: int, seed: bytes) -> FieldVector:
         binder = bytes([self.proofs, aggregator])
-        return self._expand(context, _PROOF_SHARE, seed, binder, self.proofs * self.flp.proof_length)
+        return self._expand(context, _Usage.PROOF_SHARE, seed, binder, self.proofs * self.valid.proof_length)
 
     def _joint_randomness_part(
         self, context: bytes, aggregator: int, blind: bytes, share: FieldVector, nonce: bytes
     ) -> bytes:
         binder = bytes([aggregator]) + nonce + self.field.encode(share)
-        return derive_seed(blind, tag=self._tag(context, _JOINT_RANDOMNESS_PART), binder=binder)
+        return self._seed(context, _Usage.JOINT_RANDOMNESS_PART, blind, binder)
 
     def _joint_randomness_seed(self, context: bytes, parts: Sequence[bytes]) -> bytes:
-        tag = self._tag(context, _JOINT_RANDOMNESS_SEED)
-        return derive_seed(bytes(SEED_SIZE), tag=tag, binder=b"".join(parts))
+        return self._seed(context, _Usage.JOINT_RANDOMNESS_SEED, bytes(SEED_SIZE), b"".join(parts))
 
     def _joint_randomness(self, context: bytes, seed: bytes) -> list[FieldVector]:
         length = self.proofs * self.valid.joint_randomness_length
-        vector = self._expand(context, _JOINT_RANDOMNESS, seed, bytes([self.proofs]), length)
+        vector = self._expand(context, _Usage.JOINT_RANDOMNESS, seed, bytes([self.proofs]), length)
         return np.split(vector, self.proofs)
+
+    def _seed(self, context: bytes, usage: int, seed: bytes, binder: bytes) -> bytes:
+        found: bytes = _stream(seed, self._tag(context, usage), binder).read(SEED_SIZE)
+        return found
 
     def _expand(self, context: bytes, usage: int, seed: bytes, binder: bytes, length: int) -> FieldVector:
         tag = self._tag(context, usage)
@@ -551,9 +440,9 @@ class Prio3(Generic[Measurement, AggregateResult]):
 
     def _tag(self, context: bytes, usage: int) -> bytes:
         """The domain separation tag of one use of the XOF."""
-        if len(context) > _MOST_CONTEXT:
-            raise ValueError(f"a context has at most {_MOST_CONTEXT:,} bytes, not {len(context):,}")
-        version = bytes([_WIRE_VERSION, 0])
+        if len(context) > 65_527:  # the tag's length is written in two bytes
+            raise ValueError(f"a context has at most 65,527 bytes, not {len(context):,}")
+        version = bytes([18, 0])  # of the drafts from 18 on
         return version + self.algorithm.to_bytes(4, "big") + usage.to_bytes(2, "big") + context
 
 

@@ -13,8 +13,7 @@ from shuffle_plugins.accounting.pairs.noise import (
     masses,
     upper_half,
 )
-from shuffle_plugins.protocols import heads
-from shuffle_plugins.protocols.draws import _GUARD_BITS, DISTANCE, RATIO, _upper_masses, alias_table
+from shuffle_plugins.protocols.draws import _GUARD_BITS, DISTANCE, RATIO, _upper_masses, alias_table, heads
 from shuffle_plugins.randomness import Randomness
 
 mpmath = pytest.importorskip("mpmath")

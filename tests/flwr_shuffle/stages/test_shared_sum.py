@@ -44,12 +44,7 @@ from shuffle_plugins.secure_aggregation import (
     sharing,
 )
 from shuffle_plugins.shuffler import BatchRefused, InMemoryShuffler, Refusal
-from shuffle_plugins.shuffler.keys import (
-    generate_service_key,
-    generate_signing_key,
-    public_key_bytes,
-    write_private_key,
-)
+from shuffle_plugins.shuffler.keys import ServiceKey, SigningKey, public_key_bytes, write_private_key
 
 
 @pytest.fixture
@@ -266,7 +261,7 @@ def test_replays_strangers_other_rounds_and_other_specs_are_left_out(tmp_path: P
     replies = run.answers(instruction)
     altered(replies[0], lambda _: payload_of(old[0]))  # of another round
     altered(replies[1], lambda _: payload_of(replies[2]))  # another client's, a second time
-    stranger = generate_signing_key()
+    stranger = SigningKey.generate()
     (tmp_path / "client3").unlink()
     write_private_key(tmp_path / "client3", stranger)
     (tmp_path / "ledger3").unlink()
@@ -533,7 +528,7 @@ def refusals(run: SharedRun, instruction: Instruction) -> set[str]:
 
 def test_clients_share_with_the_aggregators_that_they_pinned_alone(tmp_path: Path) -> None:
     run = SharedRun(folder=tmp_path)
-    others = run.new_stage(aggregator_public_keys=[generate_service_key().public.hex(), run.pinned[1]])
+    others = run.new_stage(aggregator_public_keys=[ServiceKey.generate().public.hex(), run.pinned[1]])
     swapped = run.new_stage(aggregator_public_keys=run.pinned[::-1])
     for stage in (others, swapped):
         told = run.instruction(shared=stage.shared(SUM, clients=6))
@@ -676,7 +671,7 @@ def test_an_aggregator_that_calls_everything_bad_does_not_stop_the_run(
 ) -> None:
     """Nor is anybody blamed for an app without the mod."""
     run = SharedRun(folder=tmp_path, aggregators=aggregators)
-    run.enrolled.write_text(public_key_bytes(generate_signing_key()).hex())
+    run.enrolled.write_text(public_key_bytes(SigningKey.generate()).hex())
     result = run.strategy().start(run.grid, ArrayRecord({"w": Array(MODEL)}), num_rounds=1)
     assert np.array_equal(result.arrays["w"].numpy(), MODEL)
 

@@ -102,7 +102,7 @@ def test_weights_beyond_a_limit_are_as_seldom_as_exact_fractions_say(
             encoding=BitEncoding(encoding),
             false_positive_rate=max(found, 1e-300),
         )
-        assert wanted == max(limit, 1)
+        assert wanted == max(limit, ones)
 
 
 def test_a_limit_is_the_one_of_the_draft() -> None:
