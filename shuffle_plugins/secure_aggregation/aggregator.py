@@ -1,14 +1,10 @@
 """The aggregator: opens sealed seeds, expands them, and gives out one sum of the expansions per round.
 
-A sealed seed is what one client sends to one aggregator, signed, and bound to the client's share:
-
     envelope = HPKE to the aggregator of   signer (32) ‖ signature (64) ‖ seed (32)
 
-HPKE is RFC 9180 in base mode with X25519, HKDF-SHA256 and AES-128-GCM, as for a mixer's envelopes. The server
-relays the envelope and sees random-looking bytes. The envelope is bound to the terms of the round, and to a
-digest of the share that the same client sent to the server. The server passes the digest on beside the
-envelope. So a seed is added up only together with the share that it belongs to, and only if the client and
-the aggregator were told the same about the round.
+HPKE is as for a mixer's envelopes. An envelope is bound to the terms of the round and to a digest of the
+share that the same client sent to the server, which passes the digest on beside the envelope. So a seed is
+added up only together with its share, and only if client and aggregator were told the same about the round.
 """
 
 from __future__ import annotations
@@ -80,14 +76,8 @@ class SeedOpener:
         self._digest = terms.digest()
 
     def open(self, envelope: bytes, *, commitment: bytes) -> tuple[bytes, bytes]:
-        """Open one envelope.
-
-        Args:
-            envelope: as the server relayed it.
-            commitment: the digest of the share that the server got with it.
-
-        Returns:
-            The client's public signing key, and the seed.
+        """The client's public signing key, and the seed, of an envelope that comes with the digest of a
+        share.
 
         Raises:
             BatchRefused: UNREADABLE if it was altered, sealed to another key or for another round, or belongs
@@ -162,27 +152,21 @@ class Expanded:
 class Aggregator(BatchService):
     """Adds up the expansions of the seeds that a round's clients sealed to it.
 
-    At least one aggregator must be run by an organisation that does not work together with the server. An
-    aggregator sees seeds, which are independent of all counts. It gives out one sum per round: the difference
-    of two sums could be one client's expansion, and with it the server could open that client's share.
-
-    A bad envelope is dropped without the others, and the server is told its position. This gives the server
-    nothing new, since it could have left the envelope out itself. Where there are several aggregators, all of
-    them must add up the same clients: the server first asks each which envelopes are good (:meth:`check`, as
-    often as it likes), and then for the sum of those that all found good (``exact=True``).
-
-    The arguments are those of :class:`~shuffle_plugins.shuffler.BatchService`.
+    It gives out one sum per round: the difference of two sums could be one client's expansion, and with it
+        the
+    server could open that client's share. A bad envelope is dropped without the others, and the server is
+    told its position. Where there are several aggregators, all must add up the same clients: the server first
+    asks each which envelopes are good (:meth:`check`, as often as it likes), and then for the sum of those
+    that all found good (``exact=True``).
     """
 
     role = "aggregator"
 
     def check(self, sealed: Iterable[Sealed], *, terms: SumTerms) -> dict[int, Refusal]:
-        """Check a round's envelopes, and return why each bad one is bad, by its position.
+        """Why each bad envelope of a round is bad, by its position; the round is not spent by this.
 
-        The round is not spent by this.
-
-        The reasons are WRONG_SIZE; UNREADABLE and UNKNOWN_SIGNER, see :class:`SeedOpener`; and DUPLICATE for
-        a second envelope of the same signer.
+        WRONG_SIZE; UNREADABLE and UNKNOWN_SIGNER, see :class:`SeedOpener`; DUPLICATE for a second one of a
+        signer.
         """
         rejected: dict[int, Refusal] = {}
         for _ in self._opened(sealed, terms=terms, rejected=rejected, size=SEED_BYTES):
@@ -194,23 +178,16 @@ class Aggregator(BatchService):
     ) -> Expanded:
         """Add up the expansions of a round's seeds. First the round is recorded on disk as spent.
 
-        This needs memory for one vector, whatever the number of clients, and 32 bytes for each client to
-        recognise duplicates.
-
         Args:
             sealed: one for each client whose share the server has.
-            terms: the round as the server describes it. Envelopes of clients that were told something else
-                do not open.
-            minimum: fewest clients that the server wants in the sum. The largest of three numbers applies:
-                this one, what the clients were promised (``terms.context.minimum``), and the aggregator's own
-                minimum.
-            exact: whether to refuse the whole batch if a single envelope is bad, instead of leaving that
-                envelope out.
+            terms: the round as the server describes it.
+            minimum: fewest clients that the server wants in the sum. The largest of this, of what the clients
+                were promised (``terms.context.minimum``), and of the aggregator's own minimum applies.
+            exact: whether to refuse the whole batch if a single envelope is bad, instead of leaving it out.
 
         Raises:
             BatchRefused: REPLAYED for a spent round; UNDER_MINIMUM for too few good envelopes; NOT_AGREED for
                 a bad envelope with ``exact``.
-            ShuffleError: if the state file cannot be written.
         """
         required = self._required(terms, minimum)
         self.spent.spend(terms.context.token)
@@ -247,5 +224,4 @@ class Aggregator(BatchService):
             yield position, secret
 
     def _required(self, terms: SumTerms, minimum: int) -> int:
-        """Fewest clients of a sum: the largest of the aggregator's own minimum and the others'."""
         return max(self.minimum, checks.whole("minimum", minimum, at_least=2), terms.context.minimum)

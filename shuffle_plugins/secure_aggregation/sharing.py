@@ -1,8 +1,7 @@
 """Additive secret sharing: split a client's counts into a share and seeds, and reconstruct the clients' sum.
 
-The *share* is the counts minus the expansions of random *seeds*, one seed for each aggregator. An expansion
-is the pseudorandom vector that a seed stands for. Shares, expansions and their sums are vectors of whole
-numbers mod 2^w with check words.
+The *share* is the counts minus the expansions of random *seeds*, one for each aggregator: pseudorandom
+vectors of whole numbers mod 2^w, with check words.
 """
 
 from __future__ import annotations
@@ -49,13 +48,7 @@ class ResidueLayout(Ranged):
 
     @classmethod
     def of_sum(cls, *, size: int, largest: int, clients: int) -> Self:
-        """The layout with the fewest bits that hold the sum of so many clients' counts.
-
-        Args:
-            size: counts of one client.
-            largest: the largest count that one client may have; the smallest is 0.
-            clients: the most clients whose counts are added up.
-        """
+        """The layout with the fewest bits that hold a sum of clients' counts, each in [0, ``largest``]."""
         most = checks.whole("largest", largest) * checks.whole("clients", clients)
         if most.bit_length() > MOST_SUM_BITS:
             raise ValueError(
@@ -146,9 +139,6 @@ class Expansion:
     A seed's expansion is the keystream of ChaCha20 under it (:class:`~shuffle_plugins.randomness.Keystream`,
     nonce 0): first the check words, then an unsigned little-endian number of the layout's type for each
     entry. Uniform numbers mod 2^8, 2^16, 2^32 or 2^64 are uniform mod 2^w.
-
-    Args:
-        layout: the form of the vectors.
     """
 
     def __init__(self, layout: ResidueLayout) -> None:
@@ -186,22 +176,19 @@ class Expansion:
 
 
 def check_words(counts: NDArray[np.int64], *, seed: bytes) -> Words:
-    r"""Two random linear combinations of counts, mod 2^64.
+    r"""Two random linear combinations of counts, mod 2^64: uint64 (2,), which add up as counts do.
 
-    The server compares the check words of a sum with the sum of the clients' check words. Somebody who does
-    not know the seed may change the counts of a sum and its words. With counts of w bits this stays unnoticed
-    with a probability of at most :math:`2^{-2(65 - w)}`. The reason: a difference :math:`e \ne 0` of counts,
-    with entries of absolute value below 2^w, has an entry that 2^w does not divide. So for a uniform r in
-    :math:`\mathbb Z_{2^{64}}^d` the product :math:`\langle r, e\rangle` is uniform on at least
-    :math:`2^{65 - w}` numbers (Cramer, Damgård, Escudero, Scholl, Xing 2018, "SPDZ2k", Lemma 1).
+    Somebody who does not know the seed may change the counts of a sum and its words. With counts of w bits
+    this stays unnoticed with a probability of at most :math:`2^{-2(65 - w)}`. The reason: a difference
+    :math:`e \ne 0` of counts, with entries of absolute value below 2^w, has an entry that 2^w does not
+    divide. So for a uniform r in :math:`\mathbb Z_{2^{64}}^d` the product :math:`\langle r, e\rangle` is
+    uniform on at least :math:`2^{65 - w}` numbers (Cramer, Damgård, Escudero, Scholl, Xing 2018, "SPDZ2k",
+    Lemma 1).
 
     Args:
         counts: (size,), each at least 0.
         seed: the check seed, 32 bytes that the server and the clients of a round know, and the aggregators
             do not.
-
-    Returns:
-        uint64 (2,). The check words of a sum of counts are the sum of their check words, mod 2^64.
     """
     found = np.zeros(CHECK_WORDS, np.dtype("<u8"))
     unsigned = counts.astype(np.dtype("<u8"))
@@ -275,8 +262,6 @@ def reconstruct(
 ) -> NDArray[np.int64]:
     """Add up shares and expansions, and return the sum of the clients' counts, int64 (size,).
 
-    The sum is compared with its check words before it is returned.
-
     Args:
         shares: what each client in the sum sent to the server.
         expansions: from each aggregator, the sum of the expansions of the same clients' seeds.
@@ -285,7 +270,6 @@ def reconstruct(
 
     Raises:
         CheckFailed: if the sum does not fit its check words.
-        ValueError: if a share or expansion has another layout.
     """
     total = layout.zero()
     for part in chain(shares, expansions):
@@ -299,9 +283,7 @@ def reconstruct(
 
 @dataclass(frozen=True, kw_only=True)
 class SumTerms:
-    """The terms of one round of a secure sum: the round, the layout of the shares, and the aggregators.
-
-    A client's envelopes are bound to the terms: an aggregator can open them only if it was told the same.
+    """The terms of one round of a secure sum; an aggregator opens envelopes of those that were told the same.
 
     Attributes:
         context: the round; its fingerprint covers the mechanism and the check seed.
@@ -325,16 +307,16 @@ class SumTerms:
 
     @property
     def share_bytes(self) -> int:
-        """Number of bytes that a client sends to the server."""
+        """Bytes that a client sends to the server."""
         return self.layout.num_bytes
 
     @property
     def secret_bytes(self) -> int:
-        """Number of bytes that a client seals to each aggregator, before sealing."""
+        """Bytes that a client seals to each aggregator, before sealing."""
         return SEED_BYTES
 
     def digest(self) -> bytes:
-        """A SHA-256 digest of all terms, 32 bytes: different terms have different digests."""
+        """32 bytes that differ wherever terms differ."""
         numbers = b"".join(
             number.to_bytes(8, "little")
             for number in (self.layout.size, self.layout.bits, len(self.aggregators))

@@ -1,8 +1,7 @@
 """Key pairs of mixers, analyzers and clients, and the files that hold them.
 
-A private key is a PEM file (PKCS #8) that only its owner may read. A public key is 64 hexadecimal digits,
-short enough for a line of configuration, where others pin it. A mixer has two key pairs in one file, one to
-open envelopes and one to sign; its public key is both public keys together, 128 hexadecimal digits.
+A private key is a PEM file (PKCS #8) that only its owner may read. A public key is 64 hexadecimal digits. A
+mixer has two key pairs in one file, one to open envelopes and one to sign; its public key is both together.
 """
 
 from __future__ import annotations
@@ -169,14 +168,14 @@ def read_signing_key(path: Path | str) -> SigningKey:
 
 
 def read_service_key(path: Path | str) -> ServiceKey:
-    """The private keys of a mixer or an aggregator in a file; errors as of :func:`read_signing_key`."""
+    """The private keys of a mixer or an aggregator in a file."""
     if not isinstance(key := _read(path), ServiceKey):
         raise ShuffleError(f"the file {path} does not hold a mixer's private keys (X25519, then Ed25519)")
     return key
 
 
 def read_private_key(path: Path | str) -> SealingKey | SigningKey | ServiceKey:
-    """The private key in a file, of any kind; errors as of :func:`read_signing_key`."""
+    """The private key in a file, of any kind."""
     if not isinstance(key := _read(path), SealingKey | SigningKey | ServiceKey):
         raise ShuffleError(f"the file {path} does not hold a private key; see shuffle-plugins keys")
     return key

@@ -48,15 +48,9 @@ class Statement:
 def role_statement(
     *, role: str, challenge: bytes, run: str, node: int, sealing_key: bytes, minimum: int
 ) -> Statement:
-    """A service's statement of who it is, and as which node of the run.
+    """A service's statement of who it is, and as which node of the run, so that no other can pass it off.
 
-    Args:
-        role: what it does, such as ``"mixer"``.
-        challenge: :data:`CHALLENGE_BYTES` random bytes of who asks, used for one question.
-        run: name of the run.
-        node: the service's own id in the run; so no other node can pass the answer off as its own.
-        sealing_key: public key to which clients seal.
-        minimum: fewest reports that it gives out.
+    ``challenge`` are :data:`CHALLENGE_BYTES` random bytes of who asks, used for one question.
     """
     kind = f"shuffle-plugins/4 {role} role".encode()
     name = run.encode("utf-8", "surrogatepass")
@@ -93,9 +87,9 @@ _APPLICATION, _VERSION = 0x53504D58, 1
 class SpentTokens:
     """Tokens of rounds that a mixer has begun; each can be spent once, whatever came of the round.
 
-    An envelope opens only in the round of its own token, so tokens are all that must be remembered. A mixer
-    that forgot them could be made to mix a batch again without one envelope, which would show that client's
-    report. Hence a file belongs to one key, is made together with it, and is never replaced automatically.
+    A mixer that forgot them could be made to mix a batch again without one envelope, which would show that
+    client's report. Hence a file belongs to one key, is made together with it, and is never replaced
+    automatically.
 
     Args:
         path: a file that :meth:`create` made.
@@ -183,7 +177,6 @@ class BatchService:
 
     Attributes:
         role: what the service does, as it stands in its signed statement of who it is.
-        minimum: fewest reports that are given out, or added up.
         spent: the rounds that it has begun.
     """
 

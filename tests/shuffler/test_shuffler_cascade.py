@@ -524,7 +524,7 @@ def test_requests_and_statements_come_back_from_text_and_nothing_else_does(two: 
                 continue
             with pytest.raises(ValueError):  # noqa: PT011
                 BatchRequest.from_json(json.dumps(values | {key: wrong}))
-        with pytest.raises(ValueError, match="not a request"):
+        with pytest.raises(ValueError, match="not the text of a BatchRequest"):
             BatchRequest.from_json(json.dumps({name: values[name] for name in values if name != key}))
     for other in ("", "[]", "7", "[" * 100_000, json.dumps(values | {"more": 1})):
         with pytest.raises(ValueError):  # noqa: PT011

@@ -22,7 +22,8 @@ AggregateResult = TypeVar("AggregateResult")
 
 
 class ValidityCircuit(ABC, Generic[Measurement, AggregateResult]):
-    """A validity circuit, with the encoding of the measurements that it accepts.
+    """A validity circuit, with the encoding of the measurements that it accepts, and proofs that it accepts
+    them.
 
     Attributes:
         field: The field of its elements.
@@ -55,14 +56,10 @@ class ValidityCircuit(ABC, Generic[Measurement, AggregateResult]):
     def fill_wires(
         self, encoded: FieldVector, joint_randomness: FieldVector, shares: int, wires: FieldVector
     ) -> None:
-        """Write the gadget's inputs on an encoded measurement, or a share of one.
+        """Write the gadget's inputs on an encoded measurement, or on one of so many shares of it.
 
-        Args:
-            encoded: ``measurement_length`` elements.
-            joint_randomness: ``joint_randomness_length`` elements.
-            shares: How many shares there are; 1 for the measurement itself.
-            wires: ``arity`` wires of ``wire_length`` elements after each other. The input of call i is
-                written at place 1 + i of each wire; the rest is left as it is.
+        The input of call i is written at place 1 + i of each of ``arity`` wires of ``wire_length`` elements
+        after each other; the rest is left as it is.
         """
 
     @abstractmethod
@@ -252,7 +249,7 @@ class _BitVector(ValidityCircuit[Measurement, NDArray[np.int64]]):
     """The base of circuits that check that every element of the encoding is a bit.
 
     They add up r·x·(x - 1) over the bits x, with powers of joint randomness for r, in calls of the gadget
-    ParallelSum(Mul) on ``chunk_length`` bits each.
+    ParallelSum(Mul) on ``chunk_length`` bits each; by default as many as make the proof shortest.
     """
 
     def __init__(self, field: PrimeField, *, measurement_length: int, chunk_length: int | None) -> None:
@@ -285,14 +282,7 @@ class _BitVector(ValidityCircuit[Measurement, NDArray[np.int64]]):
 
 
 class SumVecCircuit(_BitVector[ArrayLike]):
-    """The measurement is a vector of integers from 0 to ``max_measurement``.
-
-    Args:
-        field: The field.
-        length: Entries of the vector.
-        max_measurement: The largest value of an entry.
-        chunk_length: Bits that one call of the gadget checks; by default what makes the proof shortest.
-    """
+    """The measurement is a vector of integers from 0 to ``max_measurement``."""
 
     def __init__(
         self, field: PrimeField, *, length: int, max_measurement: int, chunk_length: int | None = None

@@ -92,8 +92,8 @@ class Report:
     Attributes:
         nonce: Drawn at random for this report, for all aggregators.
         public_share: For all aggregators; the same to each.
-        input_shares: One for each aggregator, secret from the others. The first, the leader's, is long; those
-            of the others, the helpers, are seeds.
+        input_shares: One for each aggregator, secret from the others; short seeds but for the first's, the
+            leader's.
     """
 
     nonce: bytes
@@ -126,17 +126,16 @@ class _Received(NamedTuple):
 class Prio3(Generic[Measurement, AggregateResult]):
     """Sharing, verification and aggregation of measurements that a circuit accepts.
 
-    Args:
-        valid: The circuit: a :class:`ValidityCircuit`.
-        algorithm: The draft's number of this variant.
-        shares: Aggregators, from 2 to 255.
-        proofs: How often each measurement is proven; more proofs let a small field do.
-
     A client calls :meth:`shard`. Each aggregator calls :meth:`verify_init` and sends its verifier share to
     one of them, who calls :meth:`verifier_shares_to_message`. Each calls :meth:`verify_next` with that
     message, and :meth:`agg_update` with what it returns. :meth:`unshard` adds up the aggregate shares.
-
     Every ``context`` names the application and the round; a report for one is refused in any other.
+
+    Args:
+        valid: The circuit: a :class:`ValidityCircuit`.
+        algorithm: The draft's number of this variant.
+        shares: Aggregators, from 2 to 255; the first is the leader, the others are helpers.
+        proofs: How often each measurement is proven; more proofs let a small field do.
     """
 
     def __init__(
@@ -259,7 +258,7 @@ class Prio3(Generic[Measurement, AggregateResult]):
         public_share: bytes,
         input_share: bytes,
     ) -> tuple[VerifyState, bytes]:
-        """Start to verify a report.
+        """Start to verify a report: what to keep, and the verifier share to send.
 
         Args:
             verify_key: :data:`SEED_SIZE` random bytes that the aggregators share. They are fixed before
@@ -267,12 +266,8 @@ class Prio3(Generic[Measurement, AggregateResult]):
                 anything.
             context: As the client used it.
             aggregator: Which one this is; 0 is the leader.
-            nonce: The report's.
-            public_share: The report's.
+            nonce, public_share: The report's.
             input_share: The report's share for this aggregator.
-
-        Returns:
-            What to keep, and the verifier share to send.
         """
         _sized("verify_key", verify_key, SEED_SIZE)
         received = self._received(context, aggregator, nonce, public_share, input_share)
@@ -301,10 +296,7 @@ class Prio3(Generic[Measurement, AggregateResult]):
     def verify_state(
         self, *, context: bytes, aggregator: int, nonce: bytes, public_share: bytes, input_share: bytes
     ) -> VerifyState:
-        """What :meth:`verify_init` returned to keep, for an aggregator that kept the report in its place.
-
-        The arguments and errors are those of :meth:`verify_init`. Nothing is proven here.
-        """
+        """What :meth:`verify_init` returned to keep, for an aggregator that kept the report in its place."""
         return self._received(context, aggregator, nonce, public_share, input_share).state
 
     def _received(
@@ -329,10 +321,8 @@ class Prio3(Generic[Measurement, AggregateResult]):
         return _Received(encoded, proofs, VerifyState(self.valid.truncate(encoded), seed), part)
 
     def verifier_shares_to_message(self, verifier_shares: Sequence[bytes], *, context: bytes) -> bytes:
-        """Decide the proof of a report from the verifier shares of all aggregators, in their order.
-
-        Returns:
-            The verifier message, for all aggregators.
+        """Decide a proof from the verifier shares of all aggregators, in their order; the message for all of
+        them.
 
         Raises:
             VerificationError: If the proof is refused, or a share is missing or not of the right form.
@@ -354,10 +344,7 @@ class Prio3(Generic[Measurement, AggregateResult]):
         return self._joint_randomness_seed(context, parts) if self._joint else b""
 
     def verify_next(self, state: VerifyState, verifier_message: bytes) -> FieldVector:
-        """Finish the verification of a report.
-
-        Returns:
-            The output share, to be added to this aggregator's sum with :meth:`agg_update`.
+        """The output share, to be added to this aggregator's sum with :meth:`agg_update`.
 
         Raises:
             VerificationError: If the proof was made with randomness that the client chose.
@@ -383,9 +370,8 @@ class Prio3(Generic[Measurement, AggregateResult]):
     def unshard(self, agg_shares: Sequence[bytes], *, num_measurements: int) -> AggregateResult:
         """The sum over clients, from the aggregate shares of all aggregators.
 
-        Raises:
-            ValueError: If a share is missing or not of the right form, or they do not add up to a sum of so
-                many valid measurements.
+        A ValueError if a share is missing or not of the right form, or they do not add up to a sum of so many
+        valid measurements.
         """
         if len(agg_shares) != self.shares:
             raise ValueError(f"{len(agg_shares)} aggregate shares are not {self.shares}")
