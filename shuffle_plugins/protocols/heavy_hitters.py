@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from scipy import special, stats
 from torch import Tensor
 
-from shuffle_plugins.accounting import Adversary, BitEncoding, CountedRound, Sampling
-from shuffle_plugins.core import Positive, Ranged, Reports, checked_categories, checks
-from shuffle_plugins.protocols.unary import CountedUnary, Encoding
+from shuffle_plugins.accounting import Adversary, CountedRound, Sampling
+from shuffle_plugins.core import Count, Positive, Ranged, Reports, checked_categories, checks, whole_number
+from shuffle_plugins.protocols.unary import CountedUnary
 from shuffle_plugins.randomness import Randomness, secure
-
-_MOST_BITS = 62
-_TAILS = 1e-12  # of a count's law, left out where it is convolved, and added to what is bounded
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -75,8 +72,7 @@ class HeavyHitters(Ranged):
     Attributes:
         bits: length of a value.
         cohort: n, how many clients there are.
-        bit_epsilon, encoding, max_weight, honest_fraction: as of :class:`CountedUnary`.
-        length: bits of an answer, a power of two.
+        counts: the protocol of one round; its ``length``, the bits of an answer, is a power of two.
         width: prefixes that are kept from round to round, at most; a power of two below ``length``. In the
             first round all prefixes of log2(length) bits are asked for, then each kept prefix with its
             length/width continuations.
@@ -86,21 +82,17 @@ class HeavyHitters(Ranged):
 
     name: ClassVar[str] = "heavy-hitters"
 
-    bits: int
+    bits: Annotated[int, whole_number(at_most=62)]
     cohort: int
-    bit_epsilon: float
-    encoding: Encoding = BitEncoding.SYMMETRIC
-    length: int = 1 << 16
-    width: int = 1 << 8
+    counts: CountedUnary
+    width: Count = 1 << 8
     false_positives: Positive = 0.1
     groups: bool = False
-    max_weight: int | None = None
-    honest_fraction: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_plan(bits=self.bits, length=self.length, width=self.width)
-        _ = self.counts
+        if self.counts.cohort != self.clients_per_round:
+            raise ValueError(f"{self.clients_per_round} clients answer a round, not {self.counts.cohort}")
 
     @classmethod
     def calibrated(
@@ -128,7 +120,6 @@ class HeavyHitters(Ranged):
         if width is None:
             wanted = max(cohort // 1_000, 256) if isinstance(cohort, int) else 256
             width = min(1 << (wanted - 1).bit_length(), length // 2)
-        _check_plan(bits=bits, length=length, width=width)
         rounds = _rounds(bits=bits, length=length, width=width)
         counts = CountedUnary.calibrated(
             length=length,
@@ -141,22 +132,16 @@ class HeavyHitters(Ranged):
         return cls(
             bits=bits,
             cohort=cohort,
-            bit_epsilon=counts.bit_epsilon,
-            encoding=counts.encoding,
-            length=length,
+            counts=counts,
             width=width,
             false_positives=false_positives,
             groups=groups,
-            max_weight=counts.max_weight,
-            honest_fraction=counts.honest_fraction,
         )
-
-    # -- what it costs ----------------------------------------------------------------------------------
 
     @property
     def rounds(self) -> int:
         """Rounds of questions and answers."""
-        return _rounds(bits=self.bits, length=self.length, width=self.width)
+        return _rounds(bits=self.bits, length=self.counts.length, width=self.width)
 
     @property
     def num_steps(self) -> int:
@@ -168,18 +153,6 @@ class HeavyHitters(Ranged):
         """Clients who answer a round."""
         return self.cohort // self.rounds if self.groups else self.cohort
 
-    @property
-    def counts(self) -> CountedUnary:
-        """The protocol of one round."""
-        return CountedUnary(
-            length=self.length,
-            cohort=self.clients_per_round,
-            bit_epsilon=self.bit_epsilon,
-            encoding=self.encoding,
-            max_weight=self.max_weight,
-            honest_fraction=self.honest_fraction,
-        )
-
     def round(self, *, adversary: Adversary = Adversary.MODEL_OBSERVER) -> CountedRound:
         """The round for an accountant, which takes :attr:`num_steps` of it before anything is released."""
         alone = self.counts.round(adversary=adversary)
@@ -187,12 +160,10 @@ class HeavyHitters(Ranged):
             return alone
         return replace(alone, population=self.cohort, sampling=Sampling.SINGLE_PASS)
 
-    # -- what it finds ----------------------------------------------------------------------------------
-
     @property
     def threshold(self) -> int:
         """The sum of a bit from which its prefix survives: the least that keeps to ``false_positives``."""
-        rate = self.false_positives / (self.rounds * self.length)
+        rate = self.false_positives / (self.rounds * self.counts.length)
         clients, other = self.clients_per_round, self.counts.other
         return bisect_left(
             range(clients + 1),
@@ -215,13 +186,13 @@ class HeavyHitters(Ranged):
 
     def _missing(self, held: int) -> float:
         """Probability that the sum of a bit held by so many clients stays below the threshold; rounded up."""
-        counts, threshold = self.counts, self.threshold
-        own = stats.binom(held, counts.own)
-        others = stats.binom(self.clients_per_round - held, counts.other)
-        low = max(int(own.ppf(_TAILS / 2)) - 1, 0)
-        high = min(int(own.isf(_TAILS / 2)) + 1, held)
+        tails = 1e-12  # of a count's law, left out where it is convolved, and added to what is bounded
+        own = stats.binom(held, self.counts.own)
+        others = stats.binom(self.clients_per_round - held, self.counts.other)
+        low = max(int(own.ppf(tails / 2)) - 1, 0)
+        high = min(int(own.isf(tails / 2)) + 1, held)
         kept = torch.arange(low, high + 1).numpy()
-        return min(1.0, float((own.pmf(kept) * others.cdf(threshold - 1 - kept)).sum()) + _TAILS)
+        return min(1.0, float((own.pmf(kept) * others.cdf(self.threshold - 1 - kept)).sum()) + tails)
 
     def first(self) -> PrefixQuestion:
         """The question of the first round."""
@@ -229,7 +200,7 @@ class HeavyHitters(Ranged):
             number=0,
             kept=torch.zeros(1, dtype=torch.int64),
             kept_bits=0,
-            asked_bits=min(self.bits, self.length.bit_length() - 1),
+            asked_bits=min(self.bits, self.counts.length.bit_length() - 1),
         )
 
     def answers(self, x: Tensor, question: PrefixQuestion) -> Tensor:
@@ -264,7 +235,7 @@ class HeavyHitters(Ranged):
         if question.asked_bits == self.bits or not len(chosen):
             return FoundValues(values=candidates[chosen], counts=estimates[chosen], cut=question.cut)
         kept = chosen[: self.width]
-        more = (self.length // self.width).bit_length() - 1
+        more = (self.counts.length // self.width).bit_length() - 1
         return PrefixQuestion(
             number=question.number + 1,
             kept=candidates[kept.sort().values],
@@ -274,11 +245,7 @@ class HeavyHitters(Ranged):
         )
 
     def find(self, x: Tensor, *, randomness: Randomness | None = None) -> FoundValues:
-        """The whole search, for a host that simulates all clients: ``x`` are everybody's values, integers
-        (clients,).
-
-        Record its cost first.
-        """
+        """The whole search, for a host that simulates all clients. Record its cost first."""
         values = checked_categories(x, categories=1 << self.bits)
         if len(values) != self.cohort:
             raise ValueError(f"the search is for {self.cohort} clients, got {len(values)}")
@@ -297,15 +264,11 @@ class HeavyHitters(Ranged):
             question = found
 
 
-def _check_plan(*, bits: int, length: int, width: int) -> None:
-    checks.whole("bits", bits, at_most=_MOST_BITS)
+def _rounds(*, bits: int, length: int, width: int) -> int:
     checks.whole("length", length, at_least=2, at_most=1 << 24)
     checks.whole("width", width, at_most=length // 2)
     for name, value in (("length", length), ("width", width)):
         if value & (value - 1):
             raise ValueError(f"{name} must be a power of two, got {value}")
-
-
-def _rounds(*, bits: int, length: int, width: int) -> int:
     left = max(0, bits - (length.bit_length() - 1))
     return 1 + math.ceil(left / ((length // width).bit_length() - 1))

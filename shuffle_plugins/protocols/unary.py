@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
@@ -158,29 +159,27 @@ class UnaryCounts(CountSum[CountedRound]):
             encoding=self.encoding,
         )
 
+    @cached_property
+    def _thresholds(self) -> tuple[int, int]:
+        """Probabilities that a one, and a zero, is sent as a one, times 2**62."""
+        other = flip_threshold(self.bit_epsilon)
+        return WHOLE - other if self.encoding is BitEncoding.SYMMETRIC else WHOLE // 2, other
+
     @property
     def own(self) -> float:
         """Probability that a one is sent as a one."""
-        return self._own_threshold / WHOLE
+        return self._thresholds[0] / WHOLE
 
     @property
     def other(self) -> float:
         """Probability that a zero is sent as a one."""
-        return self._other_threshold / WHOLE
+        return self._thresholds[1] / WHOLE
 
     @property
     def gain(self) -> float:
         """How much a one adds to the expected count of its bit: own − other."""
-        return (self._own_threshold - self._other_threshold) / WHOLE
-
-    @property
-    def _other_threshold(self) -> int:
-        return flip_threshold(self.bit_epsilon)
-
-    @property
-    def _own_threshold(self) -> int:
-        symmetric = self.encoding is BitEncoding.SYMMETRIC
-        return WHOLE - self._other_threshold if symmetric else WHOLE // 2
+        own, other = self._thresholds
+        return (own - other) / WHOLE
 
     def variance(self, held: float) -> float:
         """Variance of one estimated count, for a bit that ``held`` clients of the cohort hold."""
@@ -218,8 +217,9 @@ class UnaryCounts(CountSum[CountedRound]):
         return self.layout.reports(bits)
 
     def _flipped(self, held: Tensor, randomness: Randomness) -> Tensor:
-        thresholds = torch.full((len(held), self.size + 1), self._other_threshold)  # the last is for nobody
-        thresholds.scatter_(1, held % (self.size + 1), self._own_threshold)
+        own, other = self._thresholds
+        thresholds = torch.full((len(held), self.size + 1), other)  # the last is for nobody
+        thresholds.scatter_(1, held % (self.size + 1), own)
         thresholds = thresholds[:, :-1].contiguous()
         bits = randomness.bernoulli(thresholds).to(torch.uint8)
         while self.max_weight is not None:
@@ -236,9 +236,12 @@ class UnaryCounts(CountSum[CountedRound]):
         return self._share(self._held(x, source), source)
 
     def _share(self, held: Tensor, source: Randomness) -> Tensor:
-        count = torch.bincount(held[held >= 0].flatten(), minlength=self.size).cpu()
-        kept = drawn_binomials(count, threshold=self._own_threshold, randomness=source)
-        return kept + drawn_binomials(len(held) - count, threshold=self._other_threshold, randomness=source)
+        count, (own, other) = (
+            torch.bincount(held[held >= 0].flatten(), minlength=self.size).cpu(),
+            self._thresholds,
+        )
+        kept = drawn_binomials(count, threshold=own, randomness=source)
+        return kept + drawn_binomials(len(held) - count, threshold=other, randomness=source)
 
     @override
     def _estimated(self, numbers: Tensor, reports: int) -> Tensor:

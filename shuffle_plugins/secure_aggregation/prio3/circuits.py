@@ -33,6 +33,7 @@ class ValidityCircuit(ABC, Generic[Measurement, AggregateResult]):
         evaluation_length: Values that are all 0 exactly if the measurement is valid.
         calls: Calls of the gadget.
         arity: Input wires of the gadget.
+        largest: The most that a client adds to a coordinate of the sum.
     """
 
     field: PrimeField
@@ -42,6 +43,7 @@ class ValidityCircuit(ABC, Generic[Measurement, AggregateResult]):
     evaluation_length: int
     calls: int
     arity: int
+    largest = 1
 
     @property
     def wire_length(self) -> int:
@@ -70,13 +72,14 @@ class ValidityCircuit(ABC, Generic[Measurement, AggregateResult]):
         """Pairs of wires whose products add up to the gadget's output. ``length`` elements are one wire."""
         return wires
 
-    @abstractmethod
     def truncate(self, encoded: FieldVector) -> FieldVector:
         """What is added up over clients: ``output_length`` linear functions of the encoding."""
+        return encoded[: self.output_length]
 
-    @abstractmethod
     def decode(self, total: FieldVector, num_measurements: int) -> AggregateResult:
         """The sum over clients."""
+        result: Any = self._checked_total(total, num_measurements)
+        return result
 
     @property
     def query_randomness_length(self) -> int:
@@ -155,17 +158,19 @@ class ValidityCircuit(ABC, Generic[Measurement, AggregateResult]):
         partial = field.total(field.multiply(values, field.from_integers(powers)))
         return np.concatenate([values, field.from_integers([-partial * root])])
 
-    def _checked_total(self, total: FieldVector, num_measurements: int, largest: int) -> NDArray[np.int64]:
+    def _checked_total(self, total: FieldVector, num_measurements: int) -> NDArray[np.int64]:
         """A sum over clients in which each adds at most ``largest`` to each coordinate."""
         if num_measurements < 1:
             raise ValueError(f"num_measurements is {num_measurements}; a sum is of at least one")
-        if num_measurements * largest >= 2**63:
-            raise ValueError(f"sums of {num_measurements} measurements up to {largest} do not fit 63 bits")
+        if num_measurements * self.largest >= 2**63:
+            raise ValueError(
+                f"sums of {num_measurements} measurements up to {self.largest} do not fit 63 bits"
+            )
         try:
             counts = self.field.to_words(total)
         except ValueError:
             counts = None
-        if counts is None or (counts > num_measurements * largest).any():
+        if counts is None or (counts > num_measurements * self.largest).any():
             raise ValueError(
                 f"the aggregate shares do not add up to a sum of {num_measurements} valid measurements: "
                 "aggregators added up different reports, or one of them altered its share"
@@ -199,12 +204,8 @@ class CountCircuit(ValidityCircuit[int, int]):
         return self.field.subtract(gadget_outputs, encoded)
 
     @override
-    def truncate(self, encoded: FieldVector) -> FieldVector:
-        return encoded
-
-    @override
     def decode(self, total: FieldVector, num_measurements: int) -> int:
-        return int(self._checked_total(total, num_measurements, 1)[0])
+        return int(self._checked_total(total, num_measurements)[0])
 
 
 class SumCircuit(ValidityCircuit[int, int]):
@@ -212,14 +213,14 @@ class SumCircuit(ValidityCircuit[int, int]):
 
     def __init__(self, field: PrimeField, *, max_measurement: int) -> None:
         self.field = field
-        self.max_measurement = max_measurement
+        self.largest = max_measurement
         self._weights = _bit_weights(field, max_measurement)
         self.measurement_length = self.evaluation_length = self.calls = len(self._weights)
         self.joint_randomness_length, self.output_length, self.arity = 0, 1, 1
 
     @override
     def encode(self, measurement: int) -> FieldVector:
-        return _encode_bits(self.field, [measurement], self.max_measurement)
+        return _encode_bits(self.field, [measurement], self.largest)
 
     @override
     def fill_wires(
@@ -242,7 +243,7 @@ class SumCircuit(ValidityCircuit[int, int]):
 
     @override
     def decode(self, total: FieldVector, num_measurements: int) -> int:
-        return int(self._checked_total(total, num_measurements, self.max_measurement)[0])
+        return int(self._checked_total(total, num_measurements)[0])
 
 
 class _BitVector(ValidityCircuit[Measurement, NDArray[np.int64]]):
@@ -291,7 +292,7 @@ class SumVecCircuit(_BitVector[ArrayLike]):
             raise ValueError(f"length is {length}; a vector has at least one entry")
         self._weights = _bit_weights(field, max_measurement)
         super().__init__(field, measurement_length=length * len(self._weights), chunk_length=chunk_length)
-        self.max_measurement = max_measurement
+        self.largest = max_measurement
         self.evaluation_length = 1
         self.output_length = length
 
@@ -300,15 +301,11 @@ class SumVecCircuit(_BitVector[ArrayLike]):
         values = np.asarray(measurement)
         if values.shape != (self.output_length,):
             raise ValueError(f"the measurement has shape {values.shape}, not ({self.output_length},)")
-        return _encode_bits(self.field, values, self.max_measurement)
+        return _encode_bits(self.field, values, self.largest)
 
     @override
     def truncate(self, encoded: FieldVector) -> FieldVector:
         return self.field.weigh_rows(encoded, self._weights)
-
-    @override
-    def decode(self, total: FieldVector, num_measurements: int) -> NDArray[np.int64]:
-        return self._checked_total(total, num_measurements, self.max_measurement)
 
 
 class HistogramCircuit(_BitVector[int]):
@@ -330,12 +327,8 @@ class HistogramCircuit(_BitVector[int]):
         return [self.field.total(encoded) - self.field.inverse(shares)]
 
     @override
-    def truncate(self, encoded: FieldVector) -> FieldVector:
-        return encoded
-
-    @override
     def decode(self, total: FieldVector, num_measurements: int) -> NDArray[np.int64]:
-        counts = self._checked_total(total, num_measurements, 1)
+        counts = self._checked_total(total, num_measurements)
         if counts.sum() != num_measurements:
             raise ValueError(f"the buckets hold {counts.sum()} measurements and not {num_measurements}")
         return counts
@@ -365,14 +358,6 @@ class MultihotCountVecCircuit(_BitVector[ArrayLike]):
     def _further_checks(self, encoded: FieldVector, shares: int) -> Sequence[int]:
         reported = self.field.weigh_rows(encoded[self.output_length :], self._weights)
         return [self.field.total(self.truncate(encoded)) - self.field.total(reported)]
-
-    @override
-    def truncate(self, encoded: FieldVector) -> FieldVector:
-        return encoded[: self.output_length]
-
-    @override
-    def decode(self, total: FieldVector, num_measurements: int) -> NDArray[np.int64]:
-        return self._checked_total(total, num_measurements, 1)
 
 
 def best_chunk_length(measurement_length: int) -> int:

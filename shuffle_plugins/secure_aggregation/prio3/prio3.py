@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import reduce
 from hmac import compare_digest
-from typing import Any, Generic, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -132,30 +132,28 @@ class Prio3(Generic[Measurement, AggregateResult]):
     Every ``context`` names the application and the round; a report for one is refused in any other.
 
     Args:
-        valid: The circuit: a :class:`ValidityCircuit`.
-        algorithm: The draft's number of this variant.
         shares: Aggregators, from 2 to 255; the first is the leader, the others are helpers.
         proofs: How often each measurement is proven; more proofs let a small field do.
+        measurement: What the circuit is told of measurements; its ``chunk_length`` shapes the proof, and is
+            by default what makes it shortest. All parties use the same.
     """
 
-    def __init__(
-        self,
-        valid: ValidityCircuit[Measurement, AggregateResult],
-        *,
-        algorithm: int,
-        shares: int,
-        proofs: int = 1,
-    ) -> None:
+    algorithm: ClassVar[int]
+    """The draft's number of this variant."""
+    circuit: ClassVar[type[ValidityCircuit[Any, Any]]]
+    field: ClassVar[PrimeField] = FIELD128
+    fewest_proofs: ClassVar[int] = 1
+
+    def __init__(self, *, shares: int = 2, proofs: int | None = None, **measurement: Any) -> None:
         if not 2 <= shares <= 255:
             raise ValueError(f"Prio3 takes from 2 to 255 shares, not {shares}")
-        if not 1 <= proofs <= 255:
-            raise ValueError(f"Prio3 takes from 1 to 255 proofs, not {proofs}")
-        self.valid = valid
-        self.field: PrimeField = valid.field
-        self.algorithm = algorithm
-        self.shares = shares
-        self.proofs = proofs
-        self._joint = valid.joint_randomness_length > 0
+        self.shares, self.proofs = shares, self.fewest_proofs if proofs is None else proofs
+        if not self.fewest_proofs <= self.proofs <= 255:
+            raise ValueError(
+                f"over {self.field.name} this takes from {self.fewest_proofs} to 255 proofs, not {proofs}"
+            )
+        self.valid: ValidityCircuit[Measurement, AggregateResult] = self.circuit(self.field, **measurement)
+        self._joint = self.valid.joint_randomness_length > 0
 
     @property
     def rand_size(self) -> int:
@@ -182,7 +180,7 @@ class Prio3(Generic[Measurement, AggregateResult]):
     @property
     def verifier_message_size(self) -> int:
         """Bytes of the message that aggregators finish the verification of a report with."""
-        return SEED_SIZE if self._joint else 0
+        return self._joint * SEED_SIZE
 
     @property
     def agg_share_size(self) -> int:
@@ -435,74 +433,42 @@ class Prio3(Generic[Measurement, AggregateResult]):
 class Prio3Count(Prio3[int, int]):
     """How many clients answer 1 and not 0."""
 
-    def __init__(self, *, shares: int = 2) -> None:
-        super().__init__(CountCircuit(FIELD64), algorithm=1, shares=shares)
+    algorithm, circuit, field = 1, CountCircuit, FIELD64
 
 
 class Prio3Sum(Prio3[int, int]):
     """The sum of integers from 0 to ``max_measurement``."""
 
-    def __init__(self, *, max_measurement: int, shares: int = 2) -> None:
-        super().__init__(SumCircuit(FIELD64, max_measurement=max_measurement), algorithm=2, shares=shares)
+    algorithm, circuit, field = 2, SumCircuit, FIELD64
 
 
 class Prio3SumVec(Prio3[ArrayLike, NDArray[np.int64]]):
-    """The sum of vectors of integers from 0 to ``max_measurement``; ``length`` of them each.
+    """The sum of vectors of integers from 0 to ``max_measurement``; ``length`` of them each."""
 
-    ``chunk_length`` shapes the proof; all parties use the same. By default it makes the proof shortest.
-    """
-
-    def __init__(
-        self, *, length: int, max_measurement: int, chunk_length: int | None = None, shares: int = 2
-    ) -> None:
-        valid = SumVecCircuit(
-            FIELD128, length=length, max_measurement=max_measurement, chunk_length=chunk_length
-        )
-        super().__init__(valid, algorithm=3, shares=shares)
+    algorithm, circuit = 3, SumVecCircuit
 
 
 class Prio3SumVecWithMultiproof(Prio3[ArrayLike, NDArray[np.int64]]):
     """What :class:`Prio3SumVec` computes, with several proofs over Field64: half of the bytes.
 
     The draft calls this variant experimental, and asks for at least three proofs. It is identified by the
-    number that the draft keeps for experiments, 0xFFFFFFFF.
+    number that the draft keeps for experiments.
     """
 
-    def __init__(
-        self,
-        *,
-        length: int,
-        max_measurement: int,
-        chunk_length: int | None = None,
-        shares: int = 2,
-        proofs: int = 3,
-    ) -> None:
-        if proofs < 3:
-            raise ValueError(f"over Field64, {proofs} proofs convince nobody: take at least 3")
-        valid = SumVecCircuit(
-            FIELD64, length=length, max_measurement=max_measurement, chunk_length=chunk_length
-        )
-        super().__init__(valid, algorithm=0xFFFFFFFF, shares=shares, proofs=proofs)
+    algorithm, circuit, field = 0xFFFFFFFF, SumVecCircuit, FIELD64
+    fewest_proofs = 3
 
 
 class Prio3Histogram(Prio3[int, NDArray[np.int64]]):
     """How many clients are in each of ``length`` buckets; each is in one."""
 
-    def __init__(self, *, length: int, chunk_length: int | None = None, shares: int = 2) -> None:
-        valid = HistogramCircuit(FIELD128, length=length, chunk_length=chunk_length)
-        super().__init__(valid, algorithm=4, shares=shares)
+    algorithm, circuit = 4, HistogramCircuit
 
 
 class Prio3MultihotCountVec(Prio3[ArrayLike, NDArray[np.int64]]):
     """The sum of vectors of ``length`` bits of which at most ``max_weight`` are set."""
 
-    def __init__(
-        self, *, length: int, max_weight: int, chunk_length: int | None = None, shares: int = 2
-    ) -> None:
-        valid = MultihotCountVecCircuit(
-            FIELD128, length=length, max_weight=max_weight, chunk_length=chunk_length
-        )
-        super().__init__(valid, algorithm=5, shares=shares)
+    algorithm, circuit = 5, MultihotCountVecCircuit
 
 
 def _sized(name: str, value: bytes, size: int) -> bytes:

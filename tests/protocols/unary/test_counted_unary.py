@@ -14,7 +14,7 @@ from thinning import first_fast
 from shuffle_plugins.accounting import BitEncoding, Sampling, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.mechanisms import get, registry
 from shuffle_plugins.protocols import CountedUnary, HistogramSum, UnaryL1Sum
-from shuffle_plugins.protocols.draws import _table, drawn_binomials
+from shuffle_plugins.protocols.draws import binomial_table, drawn_binomials
 from shuffle_plugins.protocols.unary import exceeding_probability, least_max_weight
 from shuffle_plugins.randomness import WHOLE, SeededRandomness
 
@@ -35,7 +35,7 @@ def test_a_client_flips_as_the_oracle_of_that_name(encoding: str, oracle: str, f
     protocol = CountedUnary(length=5, cohort=30, bit_epsilon=1.25, encoding=encoding)
     single = get(oracle, local_epsilon=factor * 1.25, dim=5)
     assert protocol.round().local_epsilon == pytest.approx(single.local_epsilon)
-    assert (protocol._own_threshold, protocol._other_threshold) == (
+    assert protocol._thresholds == (
         single._own_threshold,
         single._other_threshold,
     )
@@ -197,13 +197,16 @@ def test_an_l1_sum_with_noise_is_worth_the_gaussian_of_that_multiplier() -> None
 @pytest.mark.parametrize(("power", "probability"), [(0, 0.3), (5, 0.5), (9, 1e-3), (16, 0.02), (24, 1e-5)])
 def test_tables_are_those_of_the_binomial(power: int, probability: float) -> None:
     threshold = int(probability * WHOLE)
-    first, high, low = _table(power, threshold)
-    reached = [Fraction(int(a) * WHOLE + b, WHOLE * WHOLE) for a, b in zip(high, low, strict=True)]
-    law = stats.binom(1 << power, threshold / WHOLE)
-    for place, bound in list(enumerate(reached))[:: max(1, len(reached) // 40)]:
-        k = first + place
-        assert float(bound) == pytest.approx(float(law.cdf(k)), rel=1e-7, abs=1e-30)
-        assert float(1 - bound) == pytest.approx(float(law.sf(k)), rel=1e-7, abs=1e-30)
+    table = binomial_table(power, threshold)
+    law, full = [0] * len(table.high), 1 << (128 - table.bits)
+    for column, (high, low, other) in enumerate(zip(table.high, table.low, table.other, strict=True)):
+        own = (int(high) << 64) + int(low)
+        law[column] += own
+        law[int(other)] += full - own
+    exact = stats.binom(1 << power, threshold / WHOLE)
+    for place in range(0, table.further + 1, 1 + table.further // 40):
+        found = float(Fraction(law[place], 1 << 128))
+        assert found == pytest.approx(float(exact.pmf(table.first + place)), rel=1e-7, abs=1e-30)
 
 
 def test_numbers_of_events_follow_their_law() -> None:
