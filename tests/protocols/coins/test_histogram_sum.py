@@ -20,13 +20,6 @@ def accounted(sum_round, **steps):
     return accountant
 
 
-def test_a_difference_of_two_counts_is_charged_the_coins_of_both():
-    protocol = HistogramSum(categories=3, cohort=50, levels=4, coins=100)
-    whole, contrast = protocol.round(), protocol.contrast_round()
-    assert contrast.coin_distance == 2 * whole.coin_distance
-    assert contrast.coin_ratio == 2 * whole.coin_ratio > 0
-
-
 @pytest.mark.parametrize(("clients", "levels", "coins"), [(2, 1, 60), (3, 2, 50), (4, 5, 100)])
 def test_no_neighbouring_datasets_leak_more_than_certified(clients, levels, coins):
     protocol = HistogramSum(categories=3, cohort=clients, levels=levels, coins=coins)

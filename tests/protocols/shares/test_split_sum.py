@@ -300,12 +300,6 @@ def test_noise_that_hides_nothing_is_charged_in_full(noise_epsilon: float, steps
     assert accountant.epsilon(1e-6, lower=False).upper > 0.9 * noise_epsilon * steps
 
 
-def test_no_two_numbers_are_taken_for_held_unless_it_is_said() -> None:
-    assert LaplaceRound(noise_epsilon=1.0, sensitivity=5, population=2, cohort=2).lower_families == ()
-    with pytest.raises(ValueError, match="noise_epsilon must be"):
-        LaplaceRound(noise_epsilon=501.0, sensitivity=1, population=2, cohort=2)
-
-
 def test_an_instance_too_large_to_be_listed_is_left_out() -> None:
     wide = LaplaceRound(noise_epsilon=1.0, sensitivity=10**12, attained=10**12, population=2, cohort=2)
     accountant = ShuffleAccountant()

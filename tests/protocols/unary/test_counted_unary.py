@@ -25,9 +25,6 @@ def held(clients: int, length: int) -> torch.Tensor:
     return torch.arange(clients) % length
 
 
-# ---- what it computes --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("encoding", "oracle", "factor"), [("symmetric", "rappor", 2), ("optimal", "oue", 1)]
 )
@@ -73,9 +70,6 @@ def test_bits_and_categories_are_the_same_data() -> None:
 def test_other_data_are_refused(data: torch.Tensor, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         CountedUnary(length=4, cohort=3, bit_epsilon=2.0, held=2).randomize(data)
-
-
-# ---- weights -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -158,9 +152,6 @@ def test_a_limit_that_nobody_meets_costs_next_to_nothing() -> None:
     assert costs[0].lower >= 0.98 * costs[0].upper
 
 
-# ---- targets -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_the_noise_is_near_that_of_coins_and_the_optimal_encoding_has_less_for_rare_bits() -> None:
     target = {"cohort": 20_000, "epsilon": 1.0, "delta": 1e-6}
@@ -182,16 +173,10 @@ def test_a_limit_is_chosen_for_all_steps_together() -> None:
     assert 0.26 < cost.lower <= cost.upper <= 0.3
 
 
-# ---- vectors of an l1 ball ---------------------------------------------------------------------------------
-
-
 def test_an_l1_sum_with_noise_is_worth_the_gaussian_of_that_multiplier() -> None:
     protocol = UnaryL1Sum.with_noise(dim=3, cohort=4_000, noise_multiplier=20.0, radius=0.5)
     # Two counts of variance σ²/2 make one coordinate: those of both signs.
     assert 2 * protocol.variance(0.0) * 0.25 == pytest.approx((20.0 * 0.5) ** 2, rel=1e-6)
-
-
-# ---- numbers of events -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("power", "probability"), [(0, 0.3), (5, 0.5), (9, 1e-3), (16, 0.02), (24, 1e-5)])
@@ -217,9 +202,6 @@ def test_numbers_of_events_follow_their_law() -> None:
         law = stats.binom(many, 0.02)
         assert float(drawn[:, column].mean()) == pytest.approx(law.mean(), abs=5 * law.std() / 2_000**0.5)
         assert float(drawn[:, column].var()) == pytest.approx(law.var(), rel=0.4)
-
-
-# ---- beside the draft and whole reports --------------------------------------------------------------------
 
 
 @first_fast(
