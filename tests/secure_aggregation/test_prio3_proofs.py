@@ -156,99 +156,60 @@ def honest(request):
     return prio3, prio3.shard(measurement, context=CONTEXT)
 
 
-def test_an_altered_share_is_refused(honest):
-    """Wherever: each aggregator's share of measurement, proof and blind."""
-    prio3, report = honest
-    for j in range(prio3.shares):
-        size = len(report.input_shares[j])
-        for place in {0, size // 2, size - 1, *(random.integers(0, size, 8).tolist())}:
-            shares = list(report.input_shares)
-            shares[j] = flipped(shares[j], place)
-            with pytest.raises(VerificationError):
-                verified(prio3, replace(report, input_shares=tuple(shares)))
-    assert verified(prio3, report)
+def alterations(prio3, report, other):
+    """What somebody on the way could make of a report: arguments of ``verified``."""
+    shares, last = report.input_shares, prio3.shares - 1
 
+    def cut_and_flipped(message, places):
+        altered = [message[:-1], message + b"\0", *(flipped(message, place) for place in places)]
+        return [each for each in altered if each != message]
 
-def test_an_altered_public_share_is_refused(honest):
-    prio3, report = honest
-    for place in range(0, prio3.public_share_size, 7):
-        with pytest.raises(VerificationError):
-            verified(prio3, replace(report, public_share=flipped(report.public_share, place)))
-
-
-def test_another_context_key_or_nonce_is_refused(honest):
-    prio3, report = honest
-    others = [[CONTEXT] * (prio3.shares - 1) + [b"round 8"], [b"round 8"] * prio3.shares]
-    for contexts in others:
-        with pytest.raises(VerificationError):
-            verified(prio3, report, contexts=contexts)
-    with pytest.raises(VerificationError):
-        verified(prio3, report, keys=[KEY] * (prio3.shares - 1) + [secrets.token_bytes(32)])
-    nonces = [report.nonce] * (prio3.shares - 1) + [secrets.token_bytes(16)]
-    with pytest.raises(VerificationError):
-        verified(prio3, report, nonces=nonces)
-    if prio3.public_share_size:
-        with pytest.raises(VerificationError):
-            verified(prio3, report, nonces=nonces[-1:] * prio3.shares)
-
-
-def test_swapped_and_mixed_shares_are_refused(honest):
-    prio3, report = honest
-    other = shared(
-        prio3,
-        prio3.field.to_integers(
-            prio3.valid.encode(
-                next(measurement for known, measurement in VARIANTS.values() if known is prio3)
-            )
-        ),
-    )
-    mixed = replace(report, input_shares=(report.input_shares[0], *other.input_shares[1:]))
-    with pytest.raises(VerificationError):
-        verified(prio3, mixed)
+    for j, share in enumerate(shares):
+        places = {0, len(share) // 2, -1, *random.integers(0, len(share), 8).tolist()}
+        for altered in cut_and_flipped(share, places):
+            yield {"report": replace(report, input_shares=(*shares[:j], altered, *shares[j + 1 :]))}
+    for altered in cut_and_flipped(report.public_share, range(0, prio3.public_share_size, 7)):
+        yield {"report": replace(report, public_share=altered)}
+    yield {"report": replace(report, nonce=report.nonce[:-1])}
+    yield {"report": replace(report, input_shares=(shares[0], *other.input_shares[1:]))}
     if prio3.shares == 3:
-        leader, first, second = report.input_shares
+        yield {"report": replace(report, input_shares=(shares[0], shares[2], shares[1]))}
+    yield {"contexts": [CONTEXT] * last + [b"round 8"]}
+    yield {"contexts": [b"round 8"] * prio3.shares}
+    yield {"keys": [KEY] * last + [secrets.token_bytes(32)]}
+    yield {"nonces": [report.nonce] * last + [secrets.token_bytes(16)]}
+    if prio3.public_share_size:
+        yield {"nonces": [secrets.token_bytes(16)] * prio3.shares}
+
+
+def test_whatever_is_altered_is_refused(honest):
+    prio3, report = honest
+    measurement = next(measurement for known, measurement in VARIANTS.values() if known is prio3)
+    for altered in alterations(prio3, report, prio3.shard(measurement, context=CONTEXT)):
         with pytest.raises(VerificationError):
-            verified(prio3, replace(report, input_shares=(leader, second, first)))
+            verified(prio3, **({"report": report} | altered))
+    assert verified(prio3, report)
 
 
 def test_messages_of_another_length_are_refused(honest):
     prio3, report = honest
-    state, share = prio3.verify_init(
-        verify_key=KEY,
-        context=CONTEXT,
-        aggregator=0,
-        nonce=report.nonce,
-        public_share=report.public_share,
-        input_share=report.input_shares[0],
-    )
-    for longer_or_shorter in (lambda message: message[:-1], lambda message: message + b"\0"):
-        for j in range(prio3.shares):
-            shares = list(report.input_shares)
-            shares[j] = longer_or_shorter(shares[j])
-            with pytest.raises(VerificationError, match="bytes, not"):
-                verified(prio3, replace(report, input_shares=tuple(shares)))
+    asked = {
+        "context": CONTEXT,
+        "aggregator": 0,
+        "nonce": report.nonce,
+        "public_share": report.public_share,
+        "input_share": report.input_shares[0],
+    }
+    state, share = prio3.verify_init(verify_key=KEY, **asked)
+    for other in (share[:-1], share + b"\0"):
         with pytest.raises(VerificationError, match="bytes, not"):
-            verified(prio3, replace(report, nonce=longer_or_shorter(report.nonce)))
-        public = longer_or_shorter(report.public_share)
-        if public != report.public_share:
-            with pytest.raises(VerificationError, match="bytes, not"):
-                verified(prio3, replace(report, public_share=public))
-        others = [longer_or_shorter(share)] * prio3.shares
-        with pytest.raises(VerificationError, match="bytes, not"):
-            prio3.verifier_shares_to_message(others, context=CONTEXT)
+            prio3.verifier_shares_to_message([other] * prio3.shares, context=CONTEXT)
     with pytest.raises(VerificationError, match="verifier shares"):
         prio3.verifier_shares_to_message([share], context=CONTEXT)
     with pytest.raises(VerificationError, match="joint randomness"):
         prio3.verify_next(state, b"x")
     with pytest.raises(ValueError, match="verify_key"):
-        prio3.verify_init(
-            verify_key=KEY[:-1],
-            context=CONTEXT,
-            aggregator=0,
-            nonce=report.nonce,
-            public_share=report.public_share,
-            input_share=report.input_shares[0],
-        )
+        prio3.verify_init(verify_key=KEY[:-1], **asked)
 
 
 def test_elements_that_are_not_below_the_prime_are_refused(honest):

@@ -134,33 +134,23 @@ def out_of_bounds(parties: VerifiedParties) -> tuple[bytes, list[Sealed]]:
     return parties.sealed(0, ProvenShares(public + leader, tuple(public + helper for helper in helpers)))
 
 
-def altered(place: int) -> Callable[[VerifiedParties], tuple[bytes, list[Sealed]]]:
-    """A client whose share for the server was altered at a place before it was sealed."""
+def altered(
+    place: int | None, *, secret: bool = False
+) -> Callable[[VerifiedParties], tuple[bytes, list[Sealed]]]:
+    """A client whose share for the server, or secret for one aggregator, was altered before it was sealed."""
 
     def send(parties: VerifiedParties) -> tuple[bytes, list[Sealed]]:
         made = share_with_proof(parties.counts[0], terms=parties.terms)
-        share = bytearray(made.share)
-        share[place] ^= 1
-        return parties.sealed(0, made._replace(share=bytes(share)))
+        data = bytearray(made.secrets[1] if secret else made.share)
+        if place is None:
+            data[:] = secrets.token_bytes(len(data))
+        else:
+            data[place] ^= 1
+        if secret:
+            return parties.sealed(0, made._replace(secrets=(made.secrets[0], bytes(data))))
+        return parties.sealed(0, made._replace(share=bytes(data)))
 
     return send
-
-
-def altered_secret(place: int) -> Callable[[VerifiedParties], tuple[bytes, list[Sealed]]]:
-    """A client that tells one aggregator something else."""
-
-    def send(parties: VerifiedParties) -> tuple[bytes, list[Sealed]]:
-        made = share_with_proof(parties.counts[0], terms=parties.terms)
-        secret = bytearray(made.secrets[1])
-        secret[place] ^= 1
-        return parties.sealed(0, made._replace(secrets=(made.secrets[0], bytes(secret))))
-
-    return send
-
-
-def random_share(parties: VerifiedParties) -> tuple[bytes, list[Sealed]]:
-    made = share_with_proof(parties.counts[0], terms=parties.terms)
-    return parties.sealed(0, made._replace(share=secrets.token_bytes(len(made.share))))
 
 
 def for_other_terms(**changes: Any) -> Callable[[VerifiedParties], tuple[bytes, list[Sealed]]]:
@@ -213,7 +203,7 @@ def other_public_shares(parties: VerifiedParties) -> tuple[bytes, list[Sealed]]:
 HOSTILE = {
     "another public share for one aggregator": other_public_shares,
     "out of bounds": out_of_bounds,
-    "random": random_share,
+    "random": altered(None),
     "too short": lambda parties: (parties.honest(0)[0][:-1], parties.honest(0)[1]),
     "nothing": lambda parties: (b"", parties.honest(0)[1]),
     "nonce altered": altered(0),
@@ -221,10 +211,10 @@ HOSTILE = {
     "count altered": altered(NONCE_SIZE + 3 * SEED_SIZE + 8),
     "proof altered": altered(-SEED_SIZE - 8),
     "blind altered": altered(-1),
-    "an aggregator's nonce": altered_secret(0),
-    "an aggregator's public share": altered_secret(NONCE_SIZE),
-    "an aggregator's seed": altered_secret(-SEED_SIZE - 1),
-    "an aggregator's blind": altered_secret(-1),
+    "an aggregator's nonce": altered(0, secret=True),
+    "an aggregator's public share": altered(NONCE_SIZE, secret=True),
+    "an aggregator's seed": altered(-SEED_SIZE - 1, secret=True),
+    "an aggregator's blind": altered(-1, secret=True),
     "of another round": for_other_terms(context=round_context(token=bytes(15) + b"x")),
     "of another mechanism": for_other_terms(context=round_context(fingerprint=bytes(31) + b"x")),
     "of another bound": for_other_terms(largest=LARGEST + 1),
