@@ -58,7 +58,9 @@ from shuffle_plugins.mechanisms.spec import Spec
 from shuffle_plugins.randomness import SecureRandomness
 from shuffle_plugins.randomness.chacha import PROBABILITY_BITS
 from shuffle_plugins.secure_aggregation import VerifiedTerms, seal_seed, share, share_with_proof
-from shuffle_plugins.shuffler import Refusal, ShuffleError, SigningKey, keys, seal
+from shuffle_plugins.shuffler import Refusal, ShuffleError, keys
+from shuffle_plugins.shuffler.envelopes import seal
+from shuffle_plugins.shuffler.keys import SigningKey
 
 _LARGEST_PROMISE = 10**8  # reports; see _promised
 _log = logging.getLogger("flwr")
