@@ -3,23 +3,162 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import StrEnum
-from typing import Annotated, Any
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Self, Union, cast, get_args, get_origin, get_type_hints
 
-from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Error, Message, RecordDict, UserConfigValue
 
 # Flower gives the codes of errors no public address.
 from flwr.common.constant import ErrorCode
 
-from flwr_shuffle.evaluation import MOST_METRICS, Metric
-from flwr_shuffle.updates import UpdateTerms
-from flwr_shuffle.wire import Wire, byte_string, text_of
+from flwr_shuffle.updates import MOST_METRICS, Metric, UpdateTerms, text_of
 from shuffle_plugins.core import Count, Ranged, checks, in_range, whole_number
-from shuffle_plugins.mechanisms import CountRange, Spec
+from shuffle_plugins.mechanisms import CountRange, Spec, spec_from_json
 from shuffle_plugins.secure_aggregation import ResidueLayout, SumTerms, VerifiedTerms
 from shuffle_plugins.shuffler import KEY_BYTES, TOKEN_BYTES, RoundContext
+
+MESSAGE_VERSION = 3
+"""Version of all messages of this package. Nobody reads a message of another version."""
+
+_NATIVE = (int, float, str, bytes, list[bytes])
+
+
+class WrongVersionError(ValueError):
+    """A message of server, client or service node is of another version; the text says which."""
+
+
+class Wire(Ranged):
+    """A dataclass that travels as one ``ConfigRecord``, with an entry for each field.
+
+    Numbers, texts, bytes and lists of bytes are entries as they are; everything else is an entry of JSON. A
+    field that has its default value is left out: Flower cannot count the bytes of an empty one.
+    """
+
+    def to_record(self) -> ConfigRecord:
+        """The message as a record."""
+        values: dict[str, Any] = {"version": MESSAGE_VERSION}
+        for name, (kind, default) in _entries(type(self)).items():
+            if (value := getattr(self, name)) != default:
+                values[name] = value if kind in _NATIVE else _text(value)
+        return ConfigRecord(values)
+
+    @classmethod
+    def from_record(cls, record: object) -> Self:
+        """Read what :meth:`to_record` wrote.
+
+        Raises:
+            WrongVersionError: if it is of another version.
+            ValueError: if it is anything else, or an entry is missing, unknown, of another type or out of
+                range.
+        """
+        if not isinstance(record, ConfigRecord):
+            raise ValueError(f"a message is a ConfigRecord, got {type(record).__name__}")
+        values: dict[str, Any] = dict(record)
+        version, entries = values.pop("version", None), _entries(cls)
+        if version != MESSAGE_VERSION and type(version) is int:
+            raise WrongVersionError(
+                f"version {version} of messages; this library knows version {MESSAGE_VERSION}: install the "
+                "same shuffle-plugins everywhere"
+            )
+        needed = {name for name, (_, default) in entries.items() if default is MISSING}
+        if version != MESSAGE_VERSION or not needed <= values.keys() <= entries.keys():
+            raise ValueError(f"{cls.__name__} has the entries {sorted(entries)}, got {sorted(values)}")
+        try:
+            return cls(**{name: _entry(entries[name][0], value) for name, value in values.items()})
+        except (TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+            raise ValueError(f"not a message of the kind {cls.__name__}") from error
+
+
+def _fields(kind: type[Wire]) -> dict[str, tuple[Any, Any]]:
+    """The type and the default of each field."""
+    found = {}
+    for each in fields(kind):  # type: ignore[arg-type]
+        default = each.default if each.default_factory is MISSING else each.default_factory()
+        found[each.name] = (_present(_hints(kind)[each.name]), default)
+    return found
+
+
+_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
+_entries: Callable[[Any], dict[str, tuple[Any, Any]]] = cache(_fields)
+
+
+def _present(kind: Any) -> Any:
+    """The type of a value that is not None."""
+    given = [each for each in get_args(kind) if each is not NoneType]
+    return given[0] if get_origin(kind) in (Union, UnionType) else kind
+
+
+def _entry(kind: Any, value: Any) -> Any:
+    if kind == list[bytes]:
+        if type(value) is not list or not all(type(each) is bytes for each in value):
+            raise ValueError("an entry is a list of byte strings")
+        return value
+    if kind in _NATIVE:
+        if type(value) is not kind:
+            raise ValueError(f"an entry is of type {kind.__name__}, got {type(value).__name__}")
+        return value
+    if type(value) is not str:
+        raise ValueError("an entry is text")
+    if kind is Spec:
+        return spec_from_json(value)
+    return kind.from_json(value) if hasattr(kind, "from_json") else _made(kind, json.loads(value))
+
+
+def _text(value: Any) -> str:
+    return str(value.to_json()) if hasattr(value, "to_json") else json.dumps(_plain(value))
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: a dataclass by its fields, bytes as hexadecimal digits."""
+    if is_dataclass(value):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, (tuple, list)) else value
+
+
+def _made(kind: Any, value: Any) -> Any:
+    """What :func:`_plain` had, from its type; ValueError or TypeError if it is of another."""
+    if _present(kind) is not kind:
+        return None if value is None else _made(_present(kind), value)
+    inside = get_args(kind)
+    if get_origin(kind) is tuple:
+        return tuple(_made(inside[0], each) for each in _of_type(list, value))
+    if get_origin(kind) is dict:
+        return {int(key): _made(inside[1], each) for key, each in _of_type(dict, value).items()}
+    if is_dataclass(kind):
+        entries = _of_type(dict, value).items()
+        return cast(Any, kind)(**{name: _made(_hints(kind)[name], each) for name, each in entries})
+    if kind is bytes:
+        return bytes.fromhex(_of_type(str, value))
+    if issubclass(kind, StrEnum):
+        return kind(value)
+    return float(value) if kind is float and type(value) is int else _of_type(kind, value)
+
+
+def _of_type(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise ValueError(f"{kind.__name__} is expected, got {value!r:.99}")
+    return value
+
+
+def byte_string(*lengths: int) -> Callable[[str, object], bytes]:
+    """A check of a field of bytes that have one of these lengths."""
+
+    def check(name: str, value: object) -> bytes:
+        if type(value) is not bytes or len(value) not in lengths:
+            raise ValueError(f"{name} is {' or '.join(map(str, lengths))} bytes")
+        return value
+
+    return check
+
 
 RECORD_KEY = "shuffle"
 """Key of the :class:`ConfigRecord` of an instruction, and of a reply."""
@@ -33,6 +172,52 @@ DRAWN_KEY = "shuffle-record"
 _LARGEST = (1 << 63) - 1  # the largest whole number that a ConfigRecord holds
 _MOST_RECORDS = 10**6  # of a client; it trains once for each that it draws, and every order is drawn whole
 _REPORT, _DUMMY = b"\x01", b"\x00"
+
+
+ROLE = "shuffle-role"
+"""The key in ``node_config`` that makes a node a service node; its value is a :class:`Role`."""
+
+
+class Role(StrEnum):
+    """What a service node does; the value of :data:`ROLE` in its ``node_config``."""
+
+    MIXER = "mixer"
+    AGGREGATOR = "aggregator"
+
+    @property
+    def node(self) -> str:
+        """What such a node is called in a log."""
+        return "mix node" if self is Role.MIXER else "aggregator"
+
+    @property
+    def a_node(self) -> str:
+        """The same with its article."""
+        return f"a{'' if self is Role.MIXER else 'n'} {self.node}"
+
+    @property
+    def registered_by(self) -> str:
+        """Name of the function by which a client app takes this role."""
+        return f"register_{self.node.replace(' ', '_')}"
+
+    @property
+    def question(self) -> str:
+        """Type of the message that asks a node whether it has this role."""
+        return f"query.shuffle_{self}_role"
+
+    @property
+    def work(self) -> str:
+        """Type of the message by which a round's envelopes come to such a node."""
+        return f"query.shuffle_{self}_work"
+
+
+QUERIES = frozenset(kind for role in Role for kind in (role.question, role.work))
+"""Types of the messages that service nodes answer."""
+
+
+def role_of(node_config: Mapping[str, UserConfigValue]) -> Role | None:
+    """What a node is by its own ``node_config``; None for a client."""
+    value = node_config.get(ROLE)
+    return Role(value) if isinstance(value, str) and value in set(Role) else None
 
 
 class ClientRefusal(StrEnum):

@@ -6,16 +6,15 @@ mix node or an aggregator. Its answers are signed, for the very request that the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any, Protocol, Self
 
-from flwr.app import ConfigRecord, RecordDict, UserConfigValue
+from flwr.app import ConfigRecord, RecordDict
 
-from flwr_shuffle.wire import Wire, byte_string
+from flwr_shuffle.messages import Role, Wire, byte_string
 from shuffle_plugins.core import Count, whole_number
 from shuffle_plugins.secure_aggregation import ResidueLayout, Residues, Sealed, SumTerms, VerifiedTerms
 from shuffle_plugins.secure_aggregation import statements as sum_statements
@@ -35,54 +34,6 @@ from shuffle_plugins.shuffler import (
 
 SERVICE_KEY = "shuffle-mix"
 """Key of the one :class:`ConfigRecord` in each of these messages."""
-
-ROLE = "shuffle-role"
-"""The key in ``node_config`` that makes a node a service node; its value is a :class:`Role`."""
-
-NO_HANDLER = re.compile(r"No \w+ function registered with name '(\w+)'")
-"""How Flower says that an app has no function for a message."""
-
-
-class Role(StrEnum):
-    """What a service node does; the value of :data:`ROLE` in its ``node_config``."""
-
-    MIXER = "mixer"
-    AGGREGATOR = "aggregator"
-
-    @property
-    def node(self) -> str:
-        """What such a node is called in a log."""
-        return "mix node" if self is Role.MIXER else "aggregator"
-
-    @property
-    def a_node(self) -> str:
-        """The same with its article."""
-        return f"a{'' if self is Role.MIXER else 'n'} {self.node}"
-
-    @property
-    def registered_by(self) -> str:
-        """Name of the function by which a client app takes this role."""
-        return f"register_{self.node.replace(' ', '_')}"
-
-    @property
-    def question(self) -> str:
-        """Type of the message that asks a node whether it has this role."""
-        return f"query.shuffle_{self}_role"
-
-    @property
-    def work(self) -> str:
-        """Type of the message by which a round's envelopes come to such a node."""
-        return f"query.shuffle_{self}_work"
-
-
-QUERIES = frozenset(kind for role in Role for kind in (role.question, role.work))
-"""Types of the messages that service nodes answer."""
-
-
-def role_of(node_config: Mapping[str, UserConfigValue]) -> Role | None:
-    """What a node is by its own ``node_config``; None for a client."""
-    value = node_config.get(ROLE)
-    return Role(value) if isinstance(value, str) and value in set(Role) else None
 
 
 class ServiceMessage(Wire):

@@ -22,7 +22,7 @@ from flwr_shuffle import (
     register_mix_node,
 )
 from flwr_shuffle.messages import RECORD_KEY, Instruction
-from flwr_shuffle.stages.stage import Anonymous, Replies
+from flwr_shuffle.stages import Anonymous, Replies
 from mixing import SpiedGrid
 
 from shuffle_plugins.mechanisms import PrivateSum, SumSpec

@@ -24,8 +24,8 @@ from flwr_shuffle import (
     ShuffleMod,
     ShuffleStrategy,
 )
-from flwr_shuffle.evaluation import record_of, vector_of
 from flwr_shuffle.messages import ClientRefusal, payload_of, read_plain_payload
+from flwr_shuffle.updates import record_of, vector_of
 from mod_harness import ask as ask_mod
 from mod_harness import grid_of as mod_grid
 from mod_harness import instruction, question

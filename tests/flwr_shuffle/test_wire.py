@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
-from flwr_shuffle.evaluation import Metric
-from flwr_shuffle.messages import Instruction, SharedTerms
+from flwr_shuffle.messages import Instruction, SharedTerms, Wire, WrongVersionError
 from flwr_shuffle.service_messages import (
     SERVICE_KEY,
     AggregateRequest,
@@ -19,8 +18,7 @@ from flwr_shuffle.service_messages import (
     Step,
     Unable,
 )
-from flwr_shuffle.updates import UpdateTerms
-from flwr_shuffle.wire import Wire, WrongVersionError
+from flwr_shuffle.updates import Metric, UpdateTerms
 
 from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.secure_aggregation import ResidueLayout

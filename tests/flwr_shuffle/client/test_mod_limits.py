@@ -10,13 +10,12 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-import flwr_shuffle.client.mod as mod_module
+import flwr_shuffle.client as mod_module
 import numpy as np
 import pytest
 from flwr.app import Context, Message
 from flwr.supercore.task_identity import TaskIdentity
-from flwr_shuffle.client.limits import ClientRefused, ClientSettings, failed_share, stricter
-from flwr_shuffle.client.mod import ShuffleMod
+from flwr_shuffle.client import ClientRefused, ClientSettings, ShuffleMod, failed_share, stricter
 from flwr_shuffle.messages import ClientRefusal, payload_of
 from mod_harness import GENEROUS, adding, ask, grid_of, instruction
 

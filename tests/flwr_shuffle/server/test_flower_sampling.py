@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from flwr_shuffle.server.sampling import FixedSize, Invitation, Poisson, SelfSampling
+from flwr_shuffle.settings import FixedSize, Invitation, Poisson, SelfSampling
 from scipy.stats import binom, chisquare
 
 from shuffle_plugins.accounting import FederatedAccountant, FederatedRound

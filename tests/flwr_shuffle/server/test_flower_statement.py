@@ -115,7 +115,7 @@ def test_a_sum_in_the_servers_process_trusts_the_server_and_has_no_local_epsilon
 
 
 def invitation(strategy: ShuffleStrategy) -> Any:
-    from flwr_shuffle.server.sampling import Invitation
+    from flwr_shuffle.settings import Invitation
 
     return Invitation(
         mechanism=SUM,

@@ -24,8 +24,9 @@ from flwr_shuffle import (
     ShuffleStrategy,
     Waiting,
 )
-from flwr_shuffle.service_messages import SERVICE_KEY, Answer, Role
-from flwr_shuffle.stages.nodes import register_mix_node
+from flwr_shuffle.messages import Role
+from flwr_shuffle.service_messages import SERVICE_KEY, Answer
+from flwr_shuffle.service_nodes import register_mix_node
 from mixing import SIZE, MixedRun, encoded, operators_files
 
 from shuffle_plugins.shuffler import (

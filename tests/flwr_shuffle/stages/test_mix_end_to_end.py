@@ -19,7 +19,7 @@ from flwr_shuffle import (
     Waiting,
     register_mix_node,
 )
-from flwr_shuffle.client import mod as mod_module
+from flwr_shuffle import client as mod_module
 from flwr_shuffle.messages import RECORD_KEY, payload_of
 from flwr_shuffle.service_messages import SERVICE_KEY
 from mixing import operators_files

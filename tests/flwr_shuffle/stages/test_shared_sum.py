@@ -26,9 +26,9 @@ from flwr_shuffle import (
     ShuffleMod,
     Waiting,
 )
-from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, Instruction, context_of, payload_of
-from flwr_shuffle.service_messages import SERVICE_KEY, AggregateRequest, Role, Step, refusal_in
-from flwr_shuffle.stages.stage import Needed
+from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, Instruction, Role, context_of, payload_of
+from flwr_shuffle.service_messages import SERVICE_KEY, AggregateRequest, Step, refusal_in
+from flwr_shuffle.stages import Needed
 from sharing_run import COHORT, DIM, MODEL, SUM, SharedRun, update_of
 from thinning import first_fast
 
@@ -479,7 +479,7 @@ def test_without_an_aggregator_nothing_is_charged(run: SharedRun) -> None:
 
 
 def _replies(run: SharedRun, replies: list[Message], instruction: Instruction) -> Any:
-    from flwr_shuffle.stages.stage import Replies
+    from flwr_shuffle.stages import Replies
 
     return Replies(messages=replies, instruction=instruction, dim=DIM, grid=run.grid)
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
-from flwr_shuffle.client import mod
-from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, Instruction, context_of, payload_of
-from flwr_shuffle.service_messages import SERVICE_KEY, AggregateRequest, Answer, Role, Step, refusal_in
-from flwr_shuffle.stages.stage import Anonymous
+from flwr_shuffle import client as mod
+from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, Instruction, Role, context_of, payload_of
+from flwr_shuffle.service_messages import SERVICE_KEY, AggregateRequest, Answer, Step, refusal_in
+from flwr_shuffle.stages import Anonymous
 from sharing_run import DIM, SUM, SharedRun
 
 from shuffle_plugins.protocols import BallSum

@@ -7,8 +7,9 @@ import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from flwr.app import ArrayRecord, Message, MessageType
 from flwr.proto.node_pb2 import NodeInfo  # Flower has no public address for what Grid.get_nodes returns
@@ -16,20 +17,189 @@ from flwr.serverapp import Grid
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from torch import Tensor
 
-from flwr_shuffle.evaluation import PrivateEvaluation
-from flwr_shuffle.grids import InProcessGrid, Waiting, innermost
+from flwr_shuffle.grids import AnonymousReply, InProcessGrid, ShuffleGrid, Waiting, innermost
+from flwr_shuffle.inner_strategy import model_of
 from flwr_shuffle.messages import RECORD_KEY, Instruction
-from flwr_shuffle.server.inner_strategy import model_of
-from flwr_shuffle.server.report import log_outlook, log_statistics
-from flwr_shuffle.server.sampling import Invitation
-from flwr_shuffle.server.settings import Settings
-from flwr_shuffle.server.spending_record import SpendingRecord
-from flwr_shuffle.stages.grid import AnonymousReply, ShuffleGrid
-from flwr_shuffle.stages.stage import Anonymous, Needed, Total, valid_sum
-from flwr_shuffle.updates import Layout, UpdateTerms, running_statistics, trained_names
-from shuffle_plugins.accounting import Adversary, FederatedRound
+from flwr_shuffle.settings import Invitation, Settings
+from flwr_shuffle.stages import Anonymous, Needed, Total, valid_sum
+from flwr_shuffle.updates import Layout, PrivateEvaluation, UpdateTerms, running_statistics, trained_names
+from shuffle_plugins.accounting import Adversary, BudgetExceeded, FederatedAccountant, FederatedRound
+from shuffle_plugins.core import rounded
+from shuffle_plugins.ledger import BudgetLedger, Checkpoint
 from shuffle_plugins.mechanisms import PrivateSum
+from shuffle_plugins.planning import expected_noise
 from shuffle_plugins.shuffler import TOKEN_BYTES
+
+
+class BudgetExhausted(BudgetExceeded, PrivacyBudgetExhausted):
+    """The next round could spend more than the budget; no client was asked for anything."""
+
+
+class SpendingRecord:
+    """Records each round at its highest possible cost before it is sent, at its own cost before its release.
+
+    A round that was begun and neither received nor refused stays charged at its highest possible cost. Rounds
+    are kept in a ledger, which outlives this process, or in an accountant alone.
+    """
+
+    def __init__(self, kept: BudgetLedger | FederatedAccountant, *, settings: Settings) -> None:
+        self._ledger = kept if isinstance(kept, BudgetLedger) else None
+        self._accountant = kept.accountant() if isinstance(kept, BudgetLedger) else kept
+        self._settings = settings
+        self._open: tuple[bytes, FederatedRound] | None = None
+        self._era = ""
+        self.reload()
+
+    @property
+    def accountant(self) -> FederatedAccountant:
+        """The rounds so far, without the one under way."""
+        return self._accountant
+
+    def charged(self) -> FederatedAccountant:
+        """The accountant; while a round is under way a copy that has it, too, at its highest cost."""
+        if self._open is None:
+            return self._accountant
+        accountant = FederatedAccountant(method=self._accountant.method)
+        accountant.load_state_dict(self._accountant.state_dict())
+        accountant.step(self._open[1], participants=None)
+        return accountant
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a round was begun and neither received nor refused."""
+        return self._open is not None
+
+    @property
+    def where(self) -> str:
+        """Where the rounds are recorded, as text for people."""
+        if self._ledger is None:
+            return "in memory only, forgotten after this run"
+        return f"{self._ledger.path}, model {self._ledger.model!r}"
+
+    @property
+    def kept(self) -> str:
+        """As :attr:`where`, without the path."""
+        return (
+            "in memory only" if self._ledger is None else f"in a ledger as the model {self._ledger.model!r}"
+        )
+
+    @property
+    def durable(self) -> bool:
+        """Whether the record outlives this process."""
+        return self._ledger is not None
+
+    def claim(self, *, app: str, layout: str) -> None:
+        """Go on with the ledger's budget only if it is of this app and of a model with these arrays."""
+        if self._ledger is not None:
+            self._ledger.claim(app=app, layout=layout)
+
+    def reload(self) -> None:
+        """Take over what the ledger knows by now, other processes' rounds included; a run begins.
+
+        Node ids are of one run, so participants of earlier ones are not recognised.
+        """
+        self.settle()
+        if self._ledger is not None:
+            self._accountant.load_state_dict(self._ledger.accountant().state_dict())
+        self.rename()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on with the rounds of a saved state of the accountant.
+
+        Raises:
+            ValueError: if it is none, the run has a ledger, or the state lacks a round that is recorded here:
+                what was spent would be forgotten.
+        """
+        if self._ledger is not None:
+            raise ValueError("the ledger records the rounds of this run; there is nothing to restore")
+        restored, known = FederatedAccountant(method=self._accountant.method), self.charged().history
+        restored.load_state_dict(state)
+        if restored.history[: len(known)] != known:
+            raise ValueError(
+                f"the state is older than this strategy: of the {len(known)} rounds recorded here it lacks "
+                "some, which would cost nothing any more. Load it into a new strategy, or a state saved later"
+            )
+        self._open = None
+        self._accountant.load_state_dict(state)
+        self.rename()
+
+    def rename(self) -> None:
+        """From here on participants have new names: each may be any of those that took part before."""
+        self._accountant.rename()
+        self._era = secrets.token_hex(8)
+
+    def last_checkpoint(self) -> Checkpoint | None:
+        """What the ledger saved with its last completed round."""
+        return None if self._ledger is None else self._ledger.last_checkpoint()
+
+    def check_budget(self, federated_round: FederatedRound) -> None:
+        """Raise BudgetExhausted if ε after one more such round could be more than a budget."""
+        settings = self._settings
+        if settings.max_epsilon is not None and self._accountant.would_exceed(
+            federated_round,
+            max_epsilon=settings.max_epsilon,
+            delta=settings.delta,
+            adversary=settings.adversary,
+        ):
+            raise BudgetExhausted(
+                f"another round could take ε against {settings.adversary} over {settings.max_epsilon:g} at "
+                f"δ = {settings.delta:g}; after {self._accountant.num_rounds} rounds: {self}"
+            )
+
+    def spent(self, adversary: Adversary) -> float:
+        """The certified ε of the rounds so far, at the run's δ."""
+        return self._accountant.epsilon(self._settings.delta, adversary=adversary, lower=False).upper
+
+    def __str__(self) -> str:
+        observer, server = (
+            rounded(self.spent(adversary), up=True)
+            for adversary in (Adversary.MODEL_OBSERVER, Adversary.SERVER)
+        )
+        return f"ε ≤ {observer} against an observer, ≤ {server} against the server"
+
+    def settle(self) -> None:
+        """Charge a round that was begun and never received or refused; done before another begins."""
+        if self._open is not None:
+            _, worst = self._open
+            self._open = None
+            self._accountant.step(worst, participants=None)
+
+    def begin(self, token: bytes, *, run: str, server_round: int, worst: FederatedRound) -> None:
+        """Record a round at its highest possible cost, before anything is sent."""
+        self.settle()
+        if self._ledger is not None:
+            self._ledger.begin(token=token, run=run, server_round=server_round, worst=worst)
+        self._open = (token, worst)
+
+    def receive(self, *, actual: FederatedRound, participants: Iterable[str]) -> None:
+        """Record what the round under way cost, before anything computed from its reports is released."""
+        names = list(participants)
+        if self._ledger is not None:
+            self._ledger.receive(self._token(), actual=actual, participants=names, era=self._era)
+        self._accountant.step(actual, participants=names)
+        self._open = None
+
+    def refuse(self, *, actual: FederatedRound | None, participants: Iterable[str] | None) -> None:
+        """Record that nothing of the round is released, and what it cost if reports were seen all the
+        same.
+        """
+        names = None if actual is None or participants is None else list(participants)
+        if self._ledger is not None:
+            self._ledger.refuse(self._token(), actual=actual, participants=names, era=self._era)
+        if actual is not None:
+            self._accountant.step(actual, participants=names, released=False)
+        self._open = None
+
+    def complete(self, token: bytes, *, checkpoint: bytes | None) -> None:
+        """Save what a round released, and that it is done."""
+        if self._ledger is not None:
+            self._ledger.complete(token, checkpoint=checkpoint)
+
+    def _token(self) -> bytes:
+        if self._open is None:
+            raise RuntimeError("no round is under way")
+        return self._open[0]
+
 
 _log = logging.getLogger("flwr")
 
@@ -37,6 +207,9 @@ _MENTION_EVERY = 10.0  # seconds between two lines about progress
 _SIMULATION_SETTLES = 3.0  # seconds after which a simulation gets no more nodes
 _LONGEST_HEARTBEAT = 86_400.0  # seconds; a SuperNode's is half an hour at most, a simulated node's is ages
 _ENOUGH_ERRORS = 20  # with no participant in between; if each client took part with probability ½: 2**-20
+
+
+_NAMED = 5  # how many arrays a line of the log names
 
 
 class ClientsRefused(RuntimeError):
@@ -438,3 +611,48 @@ def is_simulation(nodes: Iterable[NodeInfo]) -> bool:
     """Whether these are nodes of Flower's simulation, whose heartbeats are not due within a day."""
     intervals = [node.heartbeat_interval for node in nodes]
     return bool(intervals) and min(intervals) > _LONGEST_HEARTBEAT
+
+
+def log_statistics(names: Sequence[str], *, before: Sequence[str]) -> None:
+    """Log that running statistics are not trained, if there are other ones than in the round before."""
+    if names and names != before:
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        _log.warning(
+            "Running statistics stay at the server's values: %s%s. With noise a variance would soon be "
+            "negative. Take another normalization, such as GroupNorm, or evaluate with statistics of public "
+            "data",
+            ", ".join(names[:_NAMED]),
+            more,
+        )
+
+
+def log_outlook(mechanism: PrivateSum, *, reports: float, num_rounds: int) -> None:
+    """Log how a round's noise compares with the largest mean that clipping allows, and warn if noise wins.
+
+    It wins if the noise of all rounds is expected to be longer than the sum of all means, even if every
+    update were as long as clipping allows and all of them had one direction: then noise moves the model more
+    than training.
+    """
+    outlook = expected_noise(mechanism, cohort=reports)
+    over = outlook.signal_to_noise_ratio_over(num_rounds)
+    _log.info(
+        "Expected noise: %.3g long in the mean of %.0f reports of %s numbers; the largest mean that clipping "
+        "allows is %.3g long. Signal to noise: at most %.2g in one round, %.2g over all %d",
+        outlook.noise,
+        reports,
+        f"{outlook.dim:,}",
+        outlook.largest_signal,
+        outlook.signal_to_noise_ratio,
+        over,
+        num_rounds,
+    )
+    if over < 1:
+        # reports of a round with which the ratio would be 1; a sum would have to be built anew for so many
+        enough = outlook.cohort / (over if outlook.local_epsilon is None else over**2)
+        _log.warning(
+            "This run will move the model by noise more than by training: signal to noise is at most %.2g "
+            "over all rounds. What would help: about %s reports in each round, for a ratio of 1; or %s",
+            over,
+            f"{math.ceil(enough):,}",
+            "; ".join(outlook.remedies()[1:]),
+        )
