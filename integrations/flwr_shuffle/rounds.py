@@ -7,7 +7,7 @@ import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,73 +25,54 @@ from flwr_shuffle.stages import Anonymous, Needed, Total, valid_sum
 from flwr_shuffle.updates import Layout, PrivateEvaluation, UpdateTerms, running_statistics, trained_names
 from shuffle_plugins.accounting import Adversary, BudgetExceeded, FederatedAccountant, FederatedRound
 from shuffle_plugins.core import rounded
-from shuffle_plugins.ledger import BudgetLedger, Checkpoint
+from shuffle_plugins.ledger import BudgetLedger
 from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.planning import expected_noise
 from shuffle_plugins.shuffler import TOKEN_BYTES
+
+_log = logging.getLogger("flwr")
+
+_MENTION_EVERY = 10.0  # seconds between two lines about progress
+_LONGEST_HEARTBEAT = 86_400.0  # seconds; a SuperNode's is half an hour at most, a simulated node's is ages
+_ENOUGH_ERRORS = 20  # with no participant in between; if each client took part with probability ½: 2**-20
 
 
 class BudgetExhausted(BudgetExceeded, PrivacyBudgetExhausted):
     """The next round could spend more than the budget; no client was asked for anything."""
 
 
+class ClientsRefused(RuntimeError):
+    """One client after another refused to take part, or failed; the text says why, as far as clients say."""
+
+
 class SpendingRecord:
     """Records each round at its highest possible cost before it is sent, at its own cost before its release.
 
-    A round that was begun and neither received nor refused stays charged at its highest possible cost. Rounds
-    are kept in a ledger, which outlives this process, or in an accountant alone.
+    A round that was begun and not ended stays charged at its highest possible cost. Rounds are kept in a
+    ledger, which outlives this process, or in an accountant alone.
+
+    Attributes:
+        ledger: where rounds are kept; None if in the accountant alone.
+        accountant: the rounds so far, without the one under way.
+        under_way: the round that was begun and not ended: its token, and its highest cost.
     """
 
     def __init__(self, kept: BudgetLedger | FederatedAccountant, *, settings: Settings) -> None:
-        self._ledger = kept if isinstance(kept, BudgetLedger) else None
-        self._accountant = kept.accountant() if isinstance(kept, BudgetLedger) else kept
+        self.ledger = kept if isinstance(kept, BudgetLedger) else None
+        self.accountant = kept.accountant() if isinstance(kept, BudgetLedger) else kept
+        self.under_way: tuple[bytes, FederatedRound] | None = None
         self._settings = settings
-        self._open: tuple[bytes, FederatedRound] | None = None
         self._era = ""
         self.reload()
 
-    @property
-    def accountant(self) -> FederatedAccountant:
-        """The rounds so far, without the one under way."""
-        return self._accountant
-
     def charged(self) -> FederatedAccountant:
         """The accountant; while a round is under way a copy that has it, too, at its highest cost."""
-        if self._open is None:
-            return self._accountant
-        accountant = FederatedAccountant(method=self._accountant.method)
-        accountant.load_state_dict(self._accountant.state_dict())
-        accountant.step(self._open[1], participants=None)
+        if self.under_way is None:
+            return self.accountant
+        accountant = FederatedAccountant(method=self.accountant.method)
+        accountant.load_state_dict(self.accountant.state_dict())
+        accountant.step(self.under_way[1], participants=None)
         return accountant
-
-    @property
-    def under_way(self) -> bool:
-        """Whether a round was begun and neither received nor refused."""
-        return self._open is not None
-
-    @property
-    def where(self) -> str:
-        """Where the rounds are recorded, as text for people."""
-        if self._ledger is None:
-            return "in memory only, forgotten after this run"
-        return f"{self._ledger.path}, model {self._ledger.model!r}"
-
-    @property
-    def kept(self) -> str:
-        """As :attr:`where`, without the path."""
-        return (
-            "in memory only" if self._ledger is None else f"in a ledger as the model {self._ledger.model!r}"
-        )
-
-    @property
-    def durable(self) -> bool:
-        """Whether the record outlives this process."""
-        return self._ledger is not None
-
-    def claim(self, *, app: str, layout: str) -> None:
-        """Go on with the ledger's budget only if it is of this app and of a model with these arrays."""
-        if self._ledger is not None:
-            self._ledger.claim(app=app, layout=layout)
 
     def reload(self) -> None:
         """Take over what the ledger knows by now, other processes' rounds included; a run begins.
@@ -99,43 +80,36 @@ class SpendingRecord:
         Node ids are of one run, so participants of earlier ones are not recognised.
         """
         self.settle()
-        if self._ledger is not None:
-            self._accountant.load_state_dict(self._ledger.accountant().state_dict())
+        if self.ledger is not None:
+            self.accountant.load_state_dict(self.ledger.accountant().state_dict())
         self.rename()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on with the rounds of a saved state of the accountant.
-
-        Raises:
-            ValueError: if it is none, the run has a ledger, or the state lacks a round that is recorded here:
-                what was spent would be forgotten.
+        """Go on with the rounds of a saved state of the accountant; ValueError as of
+        :meth:`ShuffleStrategy.load_state_dict`.
         """
-        if self._ledger is not None:
+        if self.ledger is not None:
             raise ValueError("the ledger records the rounds of this run; there is nothing to restore")
-        restored, known = FederatedAccountant(method=self._accountant.method), self.charged().history
+        restored, known = FederatedAccountant(method=self.accountant.method), self.charged().history
         restored.load_state_dict(state)
         if restored.history[: len(known)] != known:
             raise ValueError(
                 f"the state is older than this strategy: of the {len(known)} rounds recorded here it lacks "
                 "some, which would cost nothing any more. Load it into a new strategy, or a state saved later"
             )
-        self._open = None
-        self._accountant.load_state_dict(state)
+        self.under_way = None
+        self.accountant.load_state_dict(state)
         self.rename()
 
     def rename(self) -> None:
         """From here on participants have new names: each may be any of those that took part before."""
-        self._accountant.rename()
+        self.accountant.rename()
         self._era = secrets.token_hex(8)
-
-    def last_checkpoint(self) -> Checkpoint | None:
-        """What the ledger saved with its last completed round."""
-        return None if self._ledger is None else self._ledger.last_checkpoint()
 
     def check_budget(self, federated_round: FederatedRound) -> None:
         """Raise BudgetExhausted if ε after one more such round could be more than a budget."""
         settings = self._settings
-        if settings.max_epsilon is not None and self._accountant.would_exceed(
+        if settings.max_epsilon is not None and self.accountant.would_exceed(
             federated_round,
             max_epsilon=settings.max_epsilon,
             delta=settings.delta,
@@ -143,77 +117,56 @@ class SpendingRecord:
         ):
             raise BudgetExhausted(
                 f"another round could take ε against {settings.adversary} over {settings.max_epsilon:g} at "
-                f"δ = {settings.delta:g}; after {self._accountant.num_rounds} rounds: {self}"
+                f"δ = {settings.delta:g}; after {self.accountant.num_rounds} rounds: {self}"
             )
 
     def spent(self, adversary: Adversary) -> float:
         """The certified ε of the rounds so far, at the run's δ."""
-        return self._accountant.epsilon(self._settings.delta, adversary=adversary, lower=False).upper
+        return self.accountant.epsilon(self._settings.delta, adversary=adversary, lower=False).upper
 
     def __str__(self) -> str:
-        observer, server = (
-            rounded(self.spent(adversary), up=True)
-            for adversary in (Adversary.MODEL_OBSERVER, Adversary.SERVER)
-        )
+        observer = rounded(self.spent(Adversary.MODEL_OBSERVER), up=True)
+        server = rounded(self.spent(Adversary.SERVER), up=True)
         return f"ε ≤ {observer} against an observer, ≤ {server} against the server"
 
     def settle(self) -> None:
-        """Charge a round that was begun and never received or refused; done before another begins."""
-        if self._open is not None:
-            _, worst = self._open
-            self._open = None
-            self._accountant.step(worst, participants=None)
+        """Charge a round that was begun and never ended; done before another begins."""
+        if self.under_way is not None:
+            _, worst = self.under_way
+            self.under_way = None
+            self.accountant.step(worst, participants=None)
 
     def begin(self, token: bytes, *, run: str, server_round: int, worst: FederatedRound) -> None:
         """Record a round at its highest possible cost, before anything is sent."""
         self.settle()
-        if self._ledger is not None:
-            self._ledger.begin(token=token, run=run, server_round=server_round, worst=worst)
-        self._open = (token, worst)
+        if self.ledger is not None:
+            self.ledger.begin(token=token, run=run, server_round=server_round, worst=worst)
+        self.under_way = (token, worst)
 
-    def receive(self, *, actual: FederatedRound, participants: Iterable[str]) -> None:
-        """Record what the round under way cost, before anything computed from its reports is released."""
-        names = list(participants)
-        if self._ledger is not None:
-            self._ledger.receive(self._token(), actual=actual, participants=names, era=self._era)
-        self._accountant.step(actual, participants=names)
-        self._open = None
+    def end(
+        self, actual: FederatedRound | None, *, participants: Iterable[str] | None, released: bool
+    ) -> None:
+        """Record what the round under way cost, before anything computed from its reports is released.
 
-    def refuse(self, *, actual: FederatedRound | None, participants: Iterable[str] | None) -> None:
-        """Record that nothing of the round is released, and what it cost if reports were seen all the
-        same.
+        Not ``released``, it costs what reports cost that were seen all the same; nothing if that is None.
         """
+        if self.under_way is None:
+            raise RuntimeError("no round is under way")
+        token, _ = self.under_way
         names = None if actual is None or participants is None else list(participants)
-        if self._ledger is not None:
-            self._ledger.refuse(self._token(), actual=actual, participants=names, era=self._era)
+        if self.ledger is not None:
+            if actual is not None and released:
+                self.ledger.receive(token, actual=actual, participants=names, era=self._era)
+            else:
+                self.ledger.refuse(token, actual=actual, participants=names, era=self._era)
         if actual is not None:
-            self._accountant.step(actual, participants=names, released=False)
-        self._open = None
+            self.accountant.step(actual, participants=names, released=released)
+        self.under_way = None
 
     def complete(self, token: bytes, *, checkpoint: bytes | None) -> None:
         """Save what a round released, and that it is done."""
-        if self._ledger is not None:
-            self._ledger.complete(token, checkpoint=checkpoint)
-
-    def _token(self) -> bytes:
-        if self._open is None:
-            raise RuntimeError("no round is under way")
-        return self._open[0]
-
-
-_log = logging.getLogger("flwr")
-
-_MENTION_EVERY = 10.0  # seconds between two lines about progress
-_SIMULATION_SETTLES = 3.0  # seconds after which a simulation gets no more nodes
-_LONGEST_HEARTBEAT = 86_400.0  # seconds; a SuperNode's is half an hour at most, a simulated node's is ages
-_ENOUGH_ERRORS = 20  # with no participant in between; if each client took part with probability ½: 2**-20
-
-
-_NAMED = 5  # how many arrays a line of the log names
-
-
-class ClientsRefused(RuntimeError):
-    """One client after another refused to take part, or failed; the text says why, as far as clients say."""
+        if self.ledger is not None:
+            self.ledger.complete(token, checkpoint=checkpoint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,41 +194,30 @@ class SentRound:
         return total.sum / (total.reports * (self.instruction.participation if summed else 1.0))
 
     @property
-    def mark(self) -> Tensor:
-        """What clients whose app failed reported in training, as :meth:`UpdateTerms.read` gives it back."""
-        return self.instruction.update.mark(self.instruction.token, self.invitation.mechanism)
-
-    @property
     def step(self) -> str:
         """Name of the Flower method that aggregates this round, for the log."""
         return "aggregate_evaluate" if self.instruction.metrics else "aggregate_train"
 
 
 class Rounds:
-    """Draws, begins and receives the rounds of a run.
+    """The rounds of one run of ``num_rounds``.
 
     Each is recorded twice: at its worst possible cost before it is sent, and at its actual cost before its
     sum is released.
     """
 
-    def __init__(self, settings: Settings, *, record: SpendingRecord) -> None:
+    def __init__(self, settings: Settings, *, record: SpendingRecord, num_rounds: int = 1) -> None:
         self._settings = settings
         self._record = record
+        self._planned = max(1, num_rounds)
         self._sent: SentRound | None = None
         self._run = ""
         self._seen: frozenset[int] = frozenset()
         self._awaited = settings.population
         self._errors: Counter[str] = Counter()
         self._invited = self._answered = 0
-        self._planned = 1
         self._statistics: list[str] = []
-        self._logged: tuple[int, int, int] | None = None
-
-    def start(self, *, num_rounds: int) -> None:
-        """Begin a run of ``num_rounds`` rounds; its node ids cannot be compared with an earlier run's."""
-        self._planned = max(1, num_rounds)
-        self._seen = frozenset()
-        self._awaited = self._settings.population
+        self._logged: tuple[int, int] | None = None
 
     def draw(self, grid: Grid, *, step: str) -> tuple[int, list[int]] | None:
         """How many clients are connected, and which of them are invited.
@@ -291,12 +233,8 @@ class Rounds:
         self._sent = None
         self._record.settle()
         grid.open()
-        candidates = connected(
-            grid,
-            needed=self._awaited,
-            enough=settings.fewest_reports if self._seen else settings.population,
-            waiting=settings.waiting,
-        )
+        enough = settings.fewest_reports if self._seen else settings.population
+        candidates = connected(grid, needed=self._awaited, enough=enough, waiting=settings.waiting)
         self._awaited = min(self._awaited, len(candidates))  # who is gone is waited for once
         self._note_connected(candidates)
         cohort = settings.sampling.draw(candidates)
@@ -322,41 +260,47 @@ class Rounds:
         *,
         server_round: int,
         candidates: int,
-        terms: UpdateTerms | None = None,
-        evaluation: PrivateEvaluation | None = None,
+        asked: UpdateTerms | PrivateEvaluation,
     ) -> None:
         """Ask the budget, put the instruction into the messages, and record the round before they are sent.
 
-        Nothing is recorded if the budget does not allow it (PrivacyBudgetExhausted). ``terms`` are for
-        training, ``evaluation`` for a round of metrics.
+        ``asked`` for is training by some terms, or an evaluation. Nothing is recorded if the budget does not
+        allow it (PrivacyBudgetExhausted).
         """
-        settings, invited = self._settings, len(messages)
+        settings = self._settings
+        evaluation = asked if isinstance(asked, PrivateEvaluation) else None
         kind = MessageType.TRAIN if evaluation is None else MessageType.EVALUATE
         key, arrays = model_of(messages, kind=kind)
-        terms = UpdateTerms() if terms is None else terms
-        if evaluation is None:
-            terms = replace(terms, trained=trained_names(arrays, wanted=settings.updates.trained))
-            log_statistics(running_statistics(arrays), before=self._statistics)
-            self._statistics = running_statistics(arrays)
+        if isinstance(asked, UpdateTerms):
+            terms = replace(asked, trained=trained_names(arrays, wanted=settings.updates.trained))
+            self._log_statistics(running_statistics(arrays))
+            spec, metrics, updates = settings.mechanism, (), settings.updates
+            records, samples = updates.records_per_client, updates.samples_per_client
+        else:
+            terms, spec, metrics, records, samples = (
+                UpdateTerms(),
+                settings.spec_of(asked),
+                asked.ranges,
+                1,
+                1,
+            )
         layout = Layout.of(arrays, trained=terms.trained)
-        metrics = () if evaluation is None else evaluation.ranges
-        spec = settings.mechanism if evaluation is None else settings.spec_of(evaluation)
         mechanism = spec.build(dim=len(metrics) or layout.dim + terms.bits)
+        fewest = settings.fewest_reports
         invitation = Invitation(
             mechanism=mechanism,
             candidates=candidates,
-            invited=invited,
+            invited=len(messages),
+            fewest=fewest,
             hides_shares=settings.stage.hides_shares,
-            samples=settings.updates.samples_per_client if evaluation is None else 1,
-            fewest=settings.fewest_reports,
+            samples=samples,
         )
-        minimum = settings.fewest_reports
-        worst = settings.sampling.worst(invitation, minimum=minimum)
-        checked = settings.sampling.planned(invitation, minimum=minimum)
-        shared = settings.stage.shared(mechanism, clients=invited)
+        worst = settings.sampling.accounted(invitation, answered=fewest, reports=fewest)
+        checked = settings.sampling.planned(invitation)
+        shared = settings.stage.shared(mechanism, clients=len(messages))
         self._record.check_budget(checked)
         if evaluation is None:
-            self._log_outlook(mechanism, invited * invitation.samples)
+            self._log_outlook(mechanism, len(messages) * samples * settings.sampling.participation)
         settings.stage.require(self._needed(invitation))
         instruction = Instruction(
             token=secrets.token_bytes(TOKEN_BYTES),
@@ -365,13 +309,13 @@ class Rounds:
             mechanism=spec,
             participation=settings.sampling.participation,
             analyzer_key=settings.stage.analyzer_key,
-            minimum=minimum,
+            minimum=fewest,
             metrics=metrics,
             update=terms,
             mixers=settings.stage.mixers,
             shared=shared,
-            records_per_client=settings.updates.records_per_client if evaluation is None else 1,
-            samples_per_client=invitation.samples,
+            records_per_client=records,
+            samples_per_client=samples,
         )
         record = instruction.to_record()
         for message in messages:
@@ -406,28 +350,29 @@ class Rounds:
             )
         if reply.token != sent.instruction.token:
             raise ValueError("this reply is to another round")
-        anonymous = reply.anonymous
-        self._invited += sent.invitation.invited
-        self._answered += anonymous.answered  # not participants: a client that sends nonsense hides nobody
-        total = _summed(anonymous, sent.invitation.mechanism)
-        samples = sent.invitation.samples
+        anonymous, mechanism, samples = reply.anonymous, sent.invitation.mechanism, sent.invitation.samples
+        total = anonymous.total
+        if total is None and anonymous.refusal is None and anonymous.reports is not None:
+            total = valid_sum(mechanism, anonymous.reports)
         clients = 0 if total is None else total.reports // samples
         invalid = 0 if total is None else anonymous.count // samples - clients
-        self._answered -= invalid
+        answered = anonymous.answered - invalid
+        self._invited += sent.invitation.invited
+        self._answered += answered  # not participants: a client that sends nonsense hides nobody
         if total is not None and (dropped := anonymous.unreadable + invalid):
             _log.warning("%s: %d replies dropped: no reports of this round", sent.step, dropped)
         if total is None or clients == 0:
             self._refuse(anonymous, sent, reply.errors)
             return None
+        needed = self._settings.fewest_reports
         actual = self._settings.sampling.accounted(
             replace(sent.invitation, candidates=self._candidates(sent.invitation, clients)),
-            answered=anonymous.answered - invalid,
+            answered=answered,
             # a sum is charged for as many as its noise was made for
-            reports=self._settings.fewest_reports if sent.invitation.mechanism.must_be_summed else clients,
+            reports=needed if mechanism.must_be_summed else clients,
         )
-        needed = self._settings.fewest_reports
         if clients < needed:
-            self._record.refuse(actual=actual, participants=anonymous.participants)
+            self._record.end(actual, participants=anonymous.participants, released=False)
             _log.warning(
                 "%s: reports of %d clients, %d needed (minimum_reports); not released",
                 sent.step,
@@ -440,9 +385,9 @@ class Rounds:
             try:
                 self._record.check_budget(actual)
             except PrivacyBudgetExhausted:
-                self._record.refuse(actual=actual, participants=anonymous.participants)
+                self._record.end(actual, participants=anonymous.participants, released=False)
                 raise
-        self._record.receive(actual=actual, participants=anonymous.participants)
+        self._record.end(actual, participants=anonymous.participants, released=True)
         self._errors.clear()
         return sent, total
 
@@ -462,26 +407,63 @@ class Rounds:
             self._record.rename()
         self._seen |= joined
 
-    def _log_outlook(self, mechanism: PrivateSum, asked: int) -> None:
-        """Log how much noise to expect; again only if the model, the rounds, or the reports (by a factor of
-        2) change.
+    def _log_statistics(self, names: list[str]) -> None:
+        """Log that running statistics are not trained, if there are other ones than in the round before."""
+        if names and names != self._statistics:
+            shown, more = ", ".join(names[:5]), f" and {len(names) - 5} more" if len(names) > 5 else ""
+            _log.warning(
+                "Running statistics stay at the server's values: %s%s. With noise a variance would soon be "
+                "negative. Take another normalization, such as GroupNorm, or evaluate with statistics of "
+                "public data",
+                shown,
+                more,
+            )
+        self._statistics = names
+
+    def _log_outlook(self, mechanism: PrivateSum, reports: float) -> None:
+        """Log how a round's noise compares with the largest mean that clipping allows; warn if noise wins.
+
+        It wins if the noise of all rounds is expected to be longer than the sum of all means, even if every
+        update were as long as clipping allows and all of them had one direction. Logged again only if the
+        model or (by a factor of 2) the reports change.
         """
-        reports = asked * self._settings.sampling.participation
-        case = (mechanism.dim, self._planned, round(math.log2(reports)))
-        if case != self._logged:
-            log_outlook(mechanism, reports=reports, num_rounds=self._planned)
+        case = (mechanism.dim, round(math.log2(reports)))
+        if case == self._logged:
+            return
         self._logged = case
+        outlook = expected_noise(mechanism, cohort=reports)
+        over = outlook.signal_to_noise_ratio_over(self._planned)
+        _log.info(
+            "Expected noise: %.3g long in the mean of %.0f reports of %s numbers; the largest mean that "
+            "clipping allows is %.3g long. Signal to noise: at most %.2g in one round, %.2g over all %d",
+            outlook.noise,
+            reports,
+            f"{outlook.dim:,}",
+            outlook.largest_signal,
+            outlook.signal_to_noise_ratio,
+            over,
+            self._planned,
+        )
+        if over < 1:
+            # reports of a round for a ratio of 1; a sum would have to be built anew for so many
+            enough = outlook.cohort / (over if outlook.local_epsilon is None else over**2)
+            _log.warning(
+                "This run will move the model by noise more than by training: signal to noise is at most "
+                "%.2g over all rounds. What would help: about %s reports in each round, for a ratio of 1; or "
+                "%s",
+                over,
+                f"{math.ceil(enough):,}",
+                "; ".join(outlook.remedies()[1:]),
+            )
 
     def _needed(self, invitation: Invitation) -> Needed:
         """The fewest reports and answers with which the stage may let reports out.
 
         With a budget against the server, as many clients must answer as the check of the budget assumed.
         """
-        settings, reports = self._settings, self._settings.fewest_reports
+        settings, reports = self._settings, invitation.fewest
         observed = settings.max_epsilon is None or settings.adversary is Adversary.MODEL_OBSERVER
-        if observed or invitation.mechanism.must_be_summed:
-            return Needed(reports=reports, answered=reports)
-        answered = settings.sampling.fewest_answers(invited=invitation.invited, minimum=reports)
+        answered = reports if observed else settings.sampling.fewest_answers(invitation)
         return Needed(reports=reports, answered=answered)
 
     def _candidates(self, invitation: Invitation, reports: int) -> int:
@@ -497,15 +479,12 @@ class Rounds:
         """Record a round without usable reports.
 
         It costs nothing, unless the stage's refusal leaves open that the reports were shuffled and seen
-        (``Refusal.conclusive`` is False): then it is charged at its worst.
-
-        Raises:
-            ValueError: if enough clients for a round answered, and no answer was a report: that is an app
-                without the mod. Fewer count as drop-outs, so that a few nodes cannot stop a run.
-            ClientsRefused: if all connected clients, or the last 20 that were asked, answered by errors.
+        (``Refusal.conclusive`` is False): then it is charged at its worst. The run ends if enough clients
+        for a round answered and no answer was a report, which is an app without the mod (fewer count as
+        drop-outs, so that a few nodes cannot stop a run); and if client after client answered by an error.
         """
         lost = anonymous.refusal is not None and not anonymous.refusal.conclusive
-        self._record.refuse(actual=sent.worst if lost else None, participants=None)
+        self._record.end(sent.worst if lost else None, participants=None, released=False)
         if anonymous.participants:
             self._errors.clear()
         else:
@@ -532,54 +511,39 @@ class Rounds:
         )
 
 
-def _summed(anonymous: Anonymous, mechanism: PrivateSum) -> Total | None:
-    """The sum of the valid reports; None if the batch was refused or no report came."""
-    if anonymous.refusal is not None or anonymous.count == 0:
-        return None
-    if anonymous.total is not None:
-        return anonymous.total
-    assert anonymous.reports is not None
-    return valid_sum(mechanism, anonymous.reports)
-
-
-def connected(
-    grid: Grid,
-    *,
-    needed: int,
-    enough: int,
-    waiting: Waiting,
-    settling: float = _SIMULATION_SETTLES,
-) -> list[int]:
+def connected(grid: Grid, *, needed: int, enough: int, waiting: Waiting, settling: float = 3.0) -> list[int]:
     """Wait until ``needed`` nodes are connected; their ids in ascending order.
 
     If they are fewer after the ``connect_timeout``, and ``enough``, a warning says so and they are returned.
     A simulation has as many clients as it was started with: once their number has not changed for
-    ``settling`` seconds, no more are waited for. Its nodes are recognised by their heartbeats, which are
-    never due.
+    ``settling`` seconds, no more are waited for.
     """
     inner, timeout = innermost(grid), waiting.connect_timeout
-    if isinstance(inner, InProcessGrid) and inner.num_nodes < needed:
-        nodes = sorted(set(grid.get_node_ids()))
-        raise TimeoutError(
-            f"{len(nodes)} clients are connected, {needed} are needed (population), and an "
-            f"InProcessGrid gets no more than it was made with. Make it with more, InProcessGrid(app, "
-            f"num_nodes={needed}), or ask for fewer with a smaller population and cohort"
-        )
-    begun = changed = time.monotonic()
-    mention = begun
+    begun = changed = mention = time.monotonic()
     before = -1
     while len(nodes := sorted(set(grid.get_node_ids()))) < needed:
         now = time.monotonic()
         if len(nodes) != before:
             before, changed = len(nodes), now
+        short = f"{len(nodes)} clients are connected, {needed} are needed (population)"
+        if isinstance(inner, InProcessGrid) and inner.num_nodes < needed:
+            raise TimeoutError(
+                f"{short}, and an InProcessGrid gets no more than it was made with. Make it with more, "
+                f"InProcessGrid(app, num_nodes={needed}), or ask for fewer with a smaller population and "
+                "cohort"
+            )
         if nodes and now - changed >= min(settling, timeout) and is_simulation(grid.get_nodes()):
             raise TimeoutError(
-                f"{len(nodes)} clients are connected, {needed} are needed (population), and a simulation "
-                "gets no more than it was started with. Start it with more, flwr run . --federation-config "
-                f"'num-supernodes={needed}' or run_simulation(num_supernodes={needed}), or ask for fewer "
-                "with a smaller population and cohort"
+                f"{short}, and a simulation gets no more than it was started with. Start it with more, flwr "
+                f"run . --federation-config 'num-supernodes={needed}' or "
+                f"run_simulation(num_supernodes={needed}), or ask for fewer with a smaller population and "
+                "cohort"
             )
-        if now - begun >= timeout and len(nodes) >= enough:
+        if now - begun >= timeout and len(nodes) < enough:
+            raise TimeoutError(
+                f"{short}; start more, or wait longer than the {timeout:g} s of connect_timeout"
+            )
+        if now - begun >= timeout:
             _log.warning(
                 "%d clients are connected, %d are wanted, after the %g s of connect_timeout: the run goes on "
                 "with those there are, as long as they are %d. The fewer, the less they hide each other",
@@ -589,20 +553,10 @@ def connected(
                 enough,
             )
             return nodes
-        if now - begun >= timeout:
-            raise TimeoutError(
-                f"{len(nodes)} clients are connected, {needed} are needed (population); start more, or "
-                f"wait longer than the {timeout:g} s of connect_timeout"
-            )
         if now >= mention:
             mention = now + _MENTION_EVERY
-            _log.info(
-                "Waiting for clients: %d of %d connected, %.0f of %g s (connect_timeout)",
-                len(nodes),
-                needed,
-                now - begun,
-                timeout,
-            )
+            progress = len(nodes), needed, now - begun, timeout
+            _log.info("Waiting for clients: %d of %d connected, %.0f of %g s (connect_timeout)", *progress)
         time.sleep(waiting.poll_interval)
     return nodes
 
@@ -611,48 +565,3 @@ def is_simulation(nodes: Iterable[NodeInfo]) -> bool:
     """Whether these are nodes of Flower's simulation, whose heartbeats are not due within a day."""
     intervals = [node.heartbeat_interval for node in nodes]
     return bool(intervals) and min(intervals) > _LONGEST_HEARTBEAT
-
-
-def log_statistics(names: Sequence[str], *, before: Sequence[str]) -> None:
-    """Log that running statistics are not trained, if there are other ones than in the round before."""
-    if names and names != before:
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        _log.warning(
-            "Running statistics stay at the server's values: %s%s. With noise a variance would soon be "
-            "negative. Take another normalization, such as GroupNorm, or evaluate with statistics of public "
-            "data",
-            ", ".join(names[:_NAMED]),
-            more,
-        )
-
-
-def log_outlook(mechanism: PrivateSum, *, reports: float, num_rounds: int) -> None:
-    """Log how a round's noise compares with the largest mean that clipping allows, and warn if noise wins.
-
-    It wins if the noise of all rounds is expected to be longer than the sum of all means, even if every
-    update were as long as clipping allows and all of them had one direction: then noise moves the model more
-    than training.
-    """
-    outlook = expected_noise(mechanism, cohort=reports)
-    over = outlook.signal_to_noise_ratio_over(num_rounds)
-    _log.info(
-        "Expected noise: %.3g long in the mean of %.0f reports of %s numbers; the largest mean that clipping "
-        "allows is %.3g long. Signal to noise: at most %.2g in one round, %.2g over all %d",
-        outlook.noise,
-        reports,
-        f"{outlook.dim:,}",
-        outlook.largest_signal,
-        outlook.signal_to_noise_ratio,
-        over,
-        num_rounds,
-    )
-    if over < 1:
-        # reports of a round with which the ratio would be 1; a sum would have to be built anew for so many
-        enough = outlook.cohort / (over if outlook.local_epsilon is None else over**2)
-        _log.warning(
-            "This run will move the model by noise more than by training: signal to noise is at most %.2g "
-            "over all rounds. What would help: about %s reports in each round, for a ratio of 1; or %s",
-            over,
-            f"{math.ceil(enough):,}",
-            "; ".join(outlook.remedies()[1:]),
-        )

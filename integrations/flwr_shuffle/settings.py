@@ -6,7 +6,7 @@ import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from typing_extensions import override
@@ -15,14 +15,13 @@ from flwr_shuffle.grids import Waiting
 from flwr_shuffle.stages import InMemoryStage, ShuffleStage, SummingStage
 from flwr_shuffle.updates import PrivateEvaluation, Updates, of_kind
 from shuffle_plugins.accounting import Adversary, FederatedRound
-from shuffle_plugins.core import Delta, Positive, Ranged, checks, in_range, one_of, whole_number
+from shuffle_plugins.core import Delta, Positive, Ranged, in_range, one_of, whole_number
 from shuffle_plugins.mechanisms import Kind, PrivateSum, SeveralReports, Spec, SumSpec, available, summary
 from shuffle_plugins.mechanisms import MechanismSpec as MechanismSpec
 from shuffle_plugins.shuffler import InMemoryShuffler, Shuffler
 
-FEWEST_REPORTS = 2
-"""Fewest reports of any round: one client's report cannot hide among others."""
-
+FEWEST_REPORTS = 2  # one client's report cannot hide among others
+_AtLeastTwo = Annotated[int, whole_number(at_least=FEWEST_REPORTS)]
 _Share = Annotated[float, in_range(above=0, at_most=1)]
 
 _KEPT = 0.8  # share of the expected reports without which a round is refused, unless the user says otherwise
@@ -31,24 +30,21 @@ _DEVIATIONS = 4.0  # standard deviations from the mean: a draw is farther off on
 
 @dataclass(frozen=True, kw_only=True)
 class Invitation:
-    """A round before anybody has answered.
+    """A round before anybody has answered: ``invited`` were drawn from ``candidates`` connected clients.
 
     Attributes:
-        mechanism: the mechanism that randomises the reports.
-        candidates: how many clients were connected; the invited were drawn from them.
-        invited: how many clients are asked for a report.
-        hides_shares: whether the server sees nothing of a sum's shares but their total.
-        samples: how many reports each client that takes part sends.
         fewest: fewest clients whose reports are released. Where each sends several, every round is charged
             for so few: rounds of different sizes do not compare then (docs/proofs/accounting.md, Claim 9).
+        hides_shares: whether the server sees nothing of a sum's shares but their total.
+        samples: how many reports each client that takes part sends.
     """
 
     mechanism: PrivateSum
     candidates: int
     invited: int
+    fewest: int = FEWEST_REPORTS
     hides_shares: bool = False
     samples: int = 1
-    fewest: int = FEWEST_REPORTS
 
     @property
     def sent(self) -> PrivateSum | SeveralReports:
@@ -64,7 +60,8 @@ class Invitation:
         return max(self.fewest, answered * self.fewest // clients), self.fewest
 
 
-class ClientSampling(ABC):
+@dataclass(frozen=True, kw_only=True)
+class ClientSampling(ABC, Ranged):
     """How the clients of a round are chosen, and what the round therefore costs.
 
     Attributes:
@@ -73,7 +70,7 @@ class ClientSampling(ABC):
             ones. A sum has its own ``honest_fraction``, and this must be 1.
     """
 
-    honest_fraction: float = 1.0
+    honest_fraction: _Share = field(default=1.0, repr=False)
 
     @property
     def participation(self) -> float:
@@ -85,49 +82,21 @@ class ClientSampling(ABC):
         """The nodes to invite, drawn from the operating system's entropy, in random order."""
 
     @abstractmethod
-    def expected_reports(self, population: int) -> float:
-        """How many reports a round has on average, if nobody drops out."""
+    def poor_draw(self, population: int) -> float:
+        """How many reports a round has, if nobody drops out, in all but one of 30,000 rounds."""
 
     def default_minimum(self, population: int) -> int:
-        """Fewest reports with which a round is released, unless the user says otherwise; at least 2.
-
-        80 % of the number that a round has but once in 30,000 rounds, if nobody drops out.
+        """Fewest reports with which a round is released, unless the user says otherwise: 80 % of a poor
+        draw.
         """
-        expected = self.expected_reports(population)
-        return max(FEWEST_REPORTS, math.ceil(_KEPT * (expected - self._deviation(expected))))
+        return max(FEWEST_REPORTS, math.ceil(_KEPT * self.poor_draw(population)))
 
-    @abstractmethod
     def accounted(self, invitation: Invitation, *, answered: int, reports: int) -> FederatedRound:
         """What a round cost in which so many answered (with a report or a dummy), and so many clients
         reported.
+
+        Where the server draws it sees who takes part: sampling amplifies for who observes the model alone.
         """
-
-    def worst(self, invitation: Invitation, *, minimum: int) -> FederatedRound:
-        """The most that a round of at least ``minimum`` reports can cost: as if nobody else had answered."""
-        return self.accounted(invitation, answered=minimum, reports=minimum)
-
-    def planned(self, invitation: Invitation, *, minimum: int) -> FederatedRound:
-        """The round that the budget is asked about before anything is sent; few rounds cost more.
-
-        About a round that did cost more the budget is asked again, before its release.
-        """
-        return self.worst(invitation, minimum=minimum)
-
-    def fewest_answers(self, *, invited: int, minimum: int) -> int:
-        """Fewest clients that must answer for a round to cost no more than :meth:`planned`."""
-        del invited
-        return minimum
-
-    def _deviation(self, expected: float) -> float:
-        """How far below its mean the number of reports of a poor draw is."""
-        return _DEVIATIONS * math.sqrt(expected)
-
-
-class _ServerDraws(ClientSampling, Ranged):
-    """The server sees who takes part: sampling amplifies only for who observes the model alone."""
-
-    @override
-    def accounted(self, invitation: Invitation, *, answered: int, reports: int) -> FederatedRound:
         _, reports = invitation.charged(answered=answered, clients=reports)
         return FederatedRound.drawn(
             invitation.sent,
@@ -137,35 +106,38 @@ class _ServerDraws(ClientSampling, Ranged):
             honest_fraction=self.honest_fraction,
         )
 
+    def planned(self, invitation: Invitation) -> FederatedRound:
+        """The round that the budget is asked about before anything is sent: here, the costliest.
+
+        About a round that did cost more the budget is asked again, before its release.
+        """
+        return self.accounted(invitation, answered=invitation.fewest, reports=invitation.fewest)
+
+    def fewest_answers(self, invitation: Invitation) -> int:
+        """Fewest clients that must answer for a round to cost no more than :meth:`planned`."""
+        return invitation.fewest
+
 
 @dataclass(frozen=True)
-class FixedSize(_ServerDraws):
+class FixedSize(ClientSampling):
     """The server invites ``cohort`` of the connected clients, uniformly, or all if no more are left."""
 
-    cohort: Annotated[int, whole_number(at_least=FEWEST_REPORTS)]
-    _: KW_ONLY
-    honest_fraction: _Share = field(default=1.0, repr=False)
+    cohort: _AtLeastTwo
 
     @override
     def draw(self, node_ids: Sequence[int]) -> list[int]:
         return random.SystemRandom().sample(node_ids, min(self.cohort, len(node_ids)))
 
     @override
-    def expected_reports(self, population: int) -> float:
+    def poor_draw(self, population: int) -> float:
         return self.cohort
-
-    @override
-    def _deviation(self, expected: float) -> float:
-        return 0.0
 
 
 @dataclass(frozen=True)
-class Poisson(_ServerDraws):
+class Poisson(ClientSampling):
     """The server invites each connected client with probability ``rate``, independently."""
 
     rate: _Share
-    _: KW_ONLY
-    honest_fraction: _Share = field(default=1.0, repr=False)
 
     @override
     def draw(self, node_ids: Sequence[int]) -> list[int]:
@@ -175,12 +147,13 @@ class Poisson(_ServerDraws):
         return drawn
 
     @override
-    def expected_reports(self, population: int) -> float:
-        return self.rate * population
+    def poor_draw(self, population: int) -> float:
+        expected = self.rate * population
+        return expected - _DEVIATIONS * math.sqrt(expected)
 
 
 @dataclass(frozen=True)
-class SelfSampling(ClientSampling, Ranged):
+class SelfSampling(ClientSampling):
     """Every connected client is invited; each reports with probability ``rate`` by its own secret coin.
 
     The others send dummies that look the same. Behind a mix node not even the server knows who reported, so
@@ -189,8 +162,6 @@ class SelfSampling(ClientSampling, Ranged):
     hides shares (:attr:`ShuffleStage.hides_shares`)."""
 
     rate: _Share
-    _: KW_ONLY
-    honest_fraction: _Share = field(default=1.0, repr=False)
 
     @property
     @override
@@ -201,9 +172,7 @@ class SelfSampling(ClientSampling, Ranged):
     def draw(self, node_ids: Sequence[int]) -> list[int]:
         return random.SystemRandom().sample(node_ids, len(node_ids))
 
-    @override
-    def expected_reports(self, population: int) -> float:
-        return self.rate * population
+    poor_draw = Poisson.poor_draw
 
     @override
     def accounted(self, invitation: Invitation, *, answered: int, reports: int) -> FederatedRound:
@@ -229,22 +198,25 @@ class SelfSampling(ClientSampling, Ranged):
         )
 
     @override
-    def planned(self, invitation: Invitation, *, minimum: int) -> FederatedRound:
+    def planned(self, invitation: Invitation) -> FederatedRound:
         """The round in which a fifth does not answer, and more of the rest report than in nearly any round.
 
-        :meth:`worst` is of no use here: if nobody but those who report answers, sampling hides nothing. To a
-        sum everybody who answers sends a report, so that the worst is planned for.
+        The costliest is of no use here: if nobody but those who report answers, sampling hides nothing. To a
+        sum everybody who answers sends a report, so that the costliest is planned for.
         """
         if invitation.mechanism.must_be_summed:
-            return self.worst(invitation, minimum=minimum)
-        answered = self.fewest_answers(invited=invitation.invited, minimum=minimum)
-        expected = self.expected_reports(answered)
+            return super().planned(invitation)
+        answered = self.fewest_answers(invitation)
+        expected = self.rate * answered
         reports = math.ceil(expected + _DEVIATIONS * math.sqrt(expected * (1 - self.rate)))
-        return self.accounted(invitation, answered=answered, reports=min(max(reports, minimum), answered))
+        reports = min(max(reports, invitation.fewest), answered)
+        return self.accounted(invitation, answered=answered, reports=reports)
 
     @override
-    def fewest_answers(self, *, invited: int, minimum: int) -> int:
-        return max(minimum, math.ceil(_KEPT * invited))
+    def fewest_answers(self, invitation: Invitation) -> int:
+        if invitation.mechanism.must_be_summed:
+            return invitation.fewest
+        return max(invitation.fewest, math.ceil(_KEPT * invitation.invited))
 
 
 def _evaluation(name: str, value: object) -> object:
@@ -261,8 +233,8 @@ class Settings(Ranged):
     sampling: Annotated[
         ClientSampling, of_kind(ClientSampling, "FixedSize, Poisson or SelfSampling, such as FixedSize(100)")
     ]
-    population: Annotated[int, whole_number(at_least=FEWEST_REPORTS)]
-    minimum_reports: Annotated[int, whole_number(at_least=FEWEST_REPORTS)] | None
+    population: _AtLeastTwo
+    minimum_reports: _AtLeastTwo | None
     stage: ShuffleStage
     delta: Delta
     max_epsilon: Positive | None
@@ -285,14 +257,8 @@ class Settings(Ranged):
             raise ValueError(
                 f"minimum_reports is {self.minimum_reports}, and a round has at most {most} reports"
             )
-        share = checks.number("honest_fraction", self.sampling.honest_fraction, above=0, at_most=1)
         self._check_records()
         if self.mechanism.cohort is not None:
-            if share != 1:
-                raise ValueError(
-                    "the noise of a sum is made for the honest clients among its own: leave honest_fraction "
-                    f"out of the sampling and build the sum with honest_fraction={share:g}"
-                )
             self._check_sum(self.mechanism.cohort)
         elif self.stage.adds_up:
             raise ValueError(
@@ -330,6 +296,11 @@ class Settings(Ranged):
 
     def _check_sum(self, clients: int) -> None:
         """Refuse what contradicts a sum whose noise is made by so many clients."""
+        if (share := self.sampling.honest_fraction) != 1:
+            raise ValueError(
+                "the noise of a sum is made for the honest clients among its own: leave honest_fraction "
+                f"out of the sampling and build the sum with honest_fraction={share:g}"
+            )
         if self.max_epsilon is not None and self.adversary is Adversary.LOCAL:
             raise ValueError(
                 "a sum protects against nobody who sees each client's share: hold its budget against the "
@@ -342,46 +313,48 @@ class Settings(Ranged):
                 "by which nobody sees a share, or SummingStage(), where the server is trusted, or take a "
                 "one-message mechanism"
             )
-        if isinstance(self.sampling, SelfSampling) and isinstance(self.mechanism, SumSpec):
-            if self.population < clients:
-                raise ValueError(
-                    f"the sum's noise is that of {clients} clients, a round invites {self.population} "
-                    "(population): wait for more, or build the sum for fewer clients"
-                )
-            # Refuse a sum of which nothing is known before the run, not in its first round.
-            self.mechanism.protocol.secret_round(answered=clients, participation=self.sampling.rate)
-        elif not isinstance(self.sampling, FixedSize):
+        if isinstance(self.sampling, FixedSize):
+            invited = self.sampling.cohort
+        elif isinstance(self.sampling, SelfSampling) and isinstance(self.mechanism, SumSpec):
+            invited = self.population
+        else:
             raise ValueError(
                 "the noise of a sum is made by clients whose number is known: use FixedSize sampling, or "
                 "SelfSampling, with which all who answer add noise"
             )
-        elif self.sampling.cohort < clients:
+        if invited < clients:
             raise ValueError(
-                f"the sum's noise is that of {clients} clients, a round invites {self.sampling.cohort}: "
-                "invite more, or build the sum for fewer clients"
+                f"the sum's noise is that of {clients} clients, a round invites {invited}: invite more, or "
+                "build the sum for fewer clients"
             )
+        self._check_secret(self.mechanism, clients)
         if self.minimum_reports not in (None, clients):
             raise ValueError(
                 f"the sum is protected by the noise of {clients} clients: leave minimum_reports out, or "
                 f"build the sum with cohort={self.minimum_reports}"
             )
 
+    def _check_secret(self, spec: Spec, clients: int) -> None:
+        """Refuse before the run a sum of secret participation of which nothing is known."""
+        if isinstance(self.sampling, SelfSampling) and isinstance(spec, SumSpec):
+            spec.protocol.secret_round(answered=clients, participation=self.sampling.rate)
+
     def spec_of(self, evaluation: PrivateEvaluation) -> Spec:
         """The mechanism of an evaluation's reports; ValueError if the stage does not take them."""
-        if evaluation.local_epsilon is not None and self.mechanism.must_be_summed:
+        summed = self.mechanism.must_be_summed
+        if evaluation.local_epsilon is not None and summed:
             raise ValueError(
                 "clients that agree to sums send no single reports of metrics: give "
                 "PrivateEvaluation(noise_multiplier=…) in place of local_epsilon"
             )
-        if evaluation.noise_multiplier is not None and not self.mechanism.must_be_summed:
+        if evaluation.noise_multiplier is not None and not summed:
             raise ValueError(
                 "metrics are added up beside a sum alone: give PrivateEvaluation(local_epsilon=…) in place "
                 "of noise_multiplier"
             )
         honest = getattr(getattr(self.mechanism, "protocol", None), "honest_fraction", 1.0)
         spec = evaluation.spec(cohort=self.fewest_reports, honest_fraction=honest)
-        if isinstance(self.sampling, SelfSampling) and isinstance(spec, SumSpec):
-            spec.protocol.secret_round(answered=self.fewest_reports, participation=self.sampling.rate)
+        self._check_secret(spec, self.fewest_reports)
         return spec
 
     @property
@@ -397,8 +370,9 @@ def mechanism_of(
     randomizer: str | MechanismSpec | PrivateSum, *, local_epsilon: float | None, clipping_norm: float | None
 ) -> Spec:
     """The spec of the mechanism that a user named or gave."""
+    alone = local_epsilon is None and clipping_norm is None
     if isinstance(randomizer, PrivateSum) and randomizer.must_be_summed:
-        if local_epsilon is not None or clipping_norm is not None:
+        if not alone:
             raise ValueError("a sum has its own noise and radius; leave out both arguments")
         return SumSpec(protocol=randomizer)
     if randomizer in available(Kind.SUMS):
@@ -412,9 +386,9 @@ def mechanism_of(
             "randomizer is a mechanism's name, a MechanismSpec, or a sum of vectors such as "
             f"VectorSum.calibrated(…) or BallSum.calibrated(…); got {randomizer!r}"
         )
-    summary(randomizer.name if isinstance(randomizer, MechanismSpec) else randomizer)
+    summary(randomizer.name if isinstance(randomizer, MechanismSpec) else randomizer)  # refuses unknown names
     if isinstance(randomizer, MechanismSpec):
-        if local_epsilon is not None or clipping_norm is not None:
+        if not alone:
             raise ValueError("a MechanismSpec has its own local_epsilon and radius; leave out both arguments")
         return randomizer
     if local_epsilon is None or clipping_norm is None:
@@ -426,6 +400,6 @@ def stage_of(shuffler: ShuffleStage | Shuffler | None, *, mechanism: Spec) -> Sh
     """The stage that a user gave, or one in this process, around the shuffler given or as reports need it."""
     if isinstance(shuffler, ShuffleStage):
         return shuffler
-    if shuffler is not None:
-        return InMemoryStage(shuffler)
-    return SummingStage() if mechanism.must_be_summed else InMemoryStage(InMemoryShuffler())
+    if shuffler is None and mechanism.must_be_summed:
+        return SummingStage()
+    return InMemoryStage(InMemoryShuffler() if shuffler is None else shuffler)

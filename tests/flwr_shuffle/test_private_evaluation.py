@@ -299,7 +299,7 @@ def test_small_cohorts_that_refuse_by_chance_stop_nothing() -> None:
     strategy = shuffled(sampling=FixedSize(4), minimum_reports=2)
     strategy.start(InProcessGrid(app_of(mod=mod), num_nodes=CLIENTS), record(MODEL), num_rounds=4)
     with pytest.raises(ClientsRefused, match="exceeds the client's limit"):
-        strategy.start(InProcessGrid(app_of(mod=mod), num_nodes=CLIENTS), record(MODEL), num_rounds=4)
+        strategy.start(InProcessGrid(app_of(mod=mod), num_nodes=CLIENTS), record(MODEL), num_rounds=5)
 
 
 def test_a_few_that_refuse_stop_nothing() -> None:

@@ -47,7 +47,7 @@ POINTS = [
     (ShuffleGrid, "get_node_ids"),
     (FixedSize, "draw"),
     (FedAvg, "configure_train"),
-    (FixedSize, "worst"),
+    (FixedSize, "planned"),
     (FederatedAccountant, "would_exceed"),
     (BudgetLedger, "begin"),
     (ShuffleGrid, "send_and_receive"),
