@@ -16,14 +16,13 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict, UserConfigValue
 # Flower gives the codes of errors no public address.
 from flwr.common.constant import ErrorCode
 
-from flwr_shuffle.updates import MOST_METRICS, Metric, UpdateTerms, text_of
+from flwr_shuffle.updates import MOST_METRICS, Metric, UpdateTerms, of_kind, text_of
 from shuffle_plugins.core import Count, Ranged, checks, in_range, whole_number
 from shuffle_plugins.mechanisms import CountRange, Spec, spec_from_json
 from shuffle_plugins.secure_aggregation import ResidueLayout, SumTerms, VerifiedTerms
 from shuffle_plugins.shuffler import KEY_BYTES, TOKEN_BYTES, RoundContext
 
-MESSAGE_VERSION = 3
-"""Version of all messages of this package. Nobody reads a message of another version."""
+MESSAGE_VERSION = 3  # of all messages of this package; nobody reads one of another version
 
 _NATIVE = (int, float, str, bytes, list[bytes])
 
@@ -44,17 +43,16 @@ class Wire(Ranged):
         values: dict[str, Any] = {"version": MESSAGE_VERSION}
         for name, (kind, default) in _entries(type(self)).items():
             if (value := getattr(self, name)) != default:
-                values[name] = value if kind in _NATIVE else _text(value)
+                text = getattr(value, "to_json", lambda value=value: json.dumps(_plain(value)))
+                values[name] = value if kind in _NATIVE else text()
         return ConfigRecord(values)
 
     @classmethod
     def from_record(cls, record: object) -> Self:
         """Read what :meth:`to_record` wrote.
 
-        Raises:
-            WrongVersionError: if it is of another version.
-            ValueError: if it is anything else, or an entry is missing, unknown, of another type or out of
-                range.
+        WrongVersionError for another version; ValueError if it is anything else, or an entry is missing,
+        unknown, of another type or out of range.
         """
         if not isinstance(record, ConfigRecord):
             raise ValueError(f"a message is a ConfigRecord, got {type(record).__name__}")
@@ -74,17 +72,17 @@ class Wire(Ranged):
             raise ValueError(f"not a message of the kind {cls.__name__}") from error
 
 
-def _fields(kind: type[Wire]) -> dict[str, tuple[Any, Any]]:
+_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
+
+
+@cache
+def _entries(kind: type[Wire]) -> dict[str, tuple[Any, Any]]:
     """The type and the default of each field."""
     found = {}
-    for each in fields(kind):  # type: ignore[arg-type]
+    for each in fields(cast(Any, kind)):
         default = each.default if each.default_factory is MISSING else each.default_factory()
         found[each.name] = (_present(_hints(kind)[each.name]), default)
     return found
-
-
-_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
-_entries: Callable[[Any], dict[str, tuple[Any, Any]]] = cache(_fields)
 
 
 def _present(kind: Any) -> Any:
@@ -107,10 +105,6 @@ def _entry(kind: Any, value: Any) -> Any:
     if kind is Spec:
         return spec_from_json(value)
     return kind.from_json(value) if hasattr(kind, "from_json") else _made(kind, json.loads(value))
-
-
-def _text(value: Any) -> str:
-    return str(value.to_json()) if hasattr(value, "to_json") else json.dumps(_plain(value))
 
 
 def _plain(value: Any) -> Any:
@@ -160,22 +154,14 @@ def byte_string(*lengths: int) -> Callable[[str, object], bytes]:
     return check
 
 
-RECORD_KEY = "shuffle"
-"""Key of the :class:`ConfigRecord` of an instruction, and of a reply."""
-
-PAYLOAD_KEY = "payload"
-"""The one entry of a reply's record: bytes, equally many in all replies of a round."""
-
-DRAWN_KEY = "shuffle-record"
-"""Key of the :class:`ConfigRecord` by which the mod tells the app which record it drew."""
+RECORD_KEY = "shuffle"  # of the ConfigRecord of an instruction, and of a reply
+PAYLOAD_KEY = "payload"  # of the one entry of a reply: bytes, equally many in all replies of a round
+DRAWN_KEY = "shuffle-record"  # of the ConfigRecord by which the mod tells the app which record it drew
+ROLE = "shuffle-role"  # in ``node_config``, makes a node a service node
 
 _LARGEST = (1 << 63) - 1  # the largest whole number that a ConfigRecord holds
 _MOST_RECORDS = 10**6  # of a client; it trains once for each that it draws, and every order is drawn whole
 _REPORT, _DUMMY = b"\x01", b"\x00"
-
-
-ROLE = "shuffle-role"
-"""The key in ``node_config`` that makes a node a service node; its value is a :class:`Role`."""
 
 
 class Role(StrEnum):
@@ -210,8 +196,7 @@ class Role(StrEnum):
         return f"query.shuffle_{self}_work"
 
 
-QUERIES = frozenset(kind for role in Role for kind in (role.question, role.work))
-"""Types of the messages that service nodes answer."""
+QUERIES = frozenset(kind for role in Role for kind in (role.question, role.work))  # that they answer
 
 
 def role_of(node_config: Mapping[str, UserConfigValue]) -> Role | None:
@@ -325,8 +310,8 @@ class SharedTerms(Ranged):
     """How a round's counts are shared between the server and aggregators.
 
     Attributes:
-        check_seed: 32 random bytes, new for each round, from which the check of the sum is made. Clients and
-            the server know it; aggregators must not.
+        check_seed: random, new for each round, from which the check of the sum is made. Clients and the
+            server know it; aggregators must not.
         aggregators: :func:`digest_of` the aggregators' keys. The keys themselves are never sent: a client
             seals to those that its operator has pinned.
         clients: the most clients whose counts may be in the sum; it sets how many bits a share has.
@@ -380,7 +365,7 @@ class Instruction(Wire):
     token: Annotated[bytes, byte_string(TOKEN_BYTES)]
     run: Annotated[str, text_of(128)]
     server_round: Annotated[int, whole_number(at_least=0, at_most=_LARGEST)]
-    mechanism: Spec
+    mechanism: Annotated[Spec, of_kind(Spec, "a Spec")]
     participation: Annotated[float, in_range(above=0, at_most=1)] = 1.0
     analyzer_key: Annotated[bytes, byte_string(0, KEY_BYTES)] = b""
     minimum: Annotated[int, whole_number(at_least=2, at_most=_LARGEST)] = 2
@@ -393,12 +378,8 @@ class Instruction(Wire):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.mechanism, Spec):
-            raise ValueError(f"mechanism must be a Spec, got {self.mechanism!r}")
-        if (
-            len({metric.name for metric in self.metrics}) < len(self.metrics)
-            or len(self.metrics) > MOST_METRICS
-        ):
+        names = [metric.name for metric in self.metrics]
+        if len(set(names)) < len(names) or len(names) > MOST_METRICS:
             raise ValueError(f"metrics are at most {MOST_METRICS} different ones")
         if self.mixers > 1 and not self.sealed:
             raise ValueError("a mix cascade takes sealed reports: there is an analyzer's key")
@@ -431,9 +412,7 @@ class Instruction(Wire):
 
 
 def instruction_of(message: Message) -> Instruction | None:
-    """The instruction in a message; None without a record under :data:`RECORD_KEY`, ValueError for
-    another.
-    """
+    """The instruction in a message; None without one, ValueError for one that cannot be read."""
     if not message.has_content() or RECORD_KEY not in message.content:
         return None
     return Instruction.from_record(message.content[RECORD_KEY])
@@ -442,10 +421,8 @@ def instruction_of(message: Message) -> Instruction | None:
 def context_of(instruction: Instruction, *, dim: int) -> RoundContext:
     """What envelopes of this round are bound to: an envelope opens only under an equal context.
 
-    The fingerprint covers the whole instruction and the dimension (:meth:`Instruction.report_dim`). The
-    fewest reports to be let through and the reports of each client are beside it, as numbers that the mixer
-    reads. If a server told one client to take part more often than the others, that client's envelope would
-    be refused.
+    The fingerprint covers the whole instruction and ``dim``, that of :meth:`Instruction.report_dim`. If a
+    server told one client to take part more often than the others, that client's envelope would be refused.
     """
     asked = repr(sorted(instruction.to_record().items())).encode()
     fingerprint = instruction.mechanism.fingerprint(dim=dim)
@@ -508,16 +485,13 @@ def with_record(message: Message, place: int) -> Message:
 
 
 def drawn_record(message: Message) -> int:
-    """The place, from 0 to m − 1, of the record on which a client app is to train on this message.
+    """The place, from 0 to m − 1, of the record on which a client app is to train on this message, with
+    ``Updates(records_per_client=m)``.
 
-    A strategy with ``Updates(records_per_client=m)`` has every client draw some of its m records, uniformly,
-    without replacement and in secret. The mod calls the app once for each, and every call makes one report.
-    What the app returns may depend on that record alone and on the message: not on other records, nor on
-    what it kept of earlier calls. A client with fewer than m records returns the model as it is for the
-    places that it lacks, or raises, which counts as a failure of that record alone.
-
-    Raises:
-        ValueError: if the round's strategy draws no records, or the app's first mod is no ``ShuffleMod``.
+    The mod calls the app once for each record that it drew. What the app returns may depend on that record
+    alone and on the message: not on other records, nor on what it kept of earlier calls. A client with fewer
+    than m records returns the model as it is for the places that it lacks, or raises. ValueError if the
+    round's strategy draws no records, or the app's first mod is no ``ShuffleMod``.
     """
     record = message.content.get(DRAWN_KEY) if message.has_content() else None
     place = record.get("place") if isinstance(record, ConfigRecord) else None
@@ -531,7 +505,5 @@ def drawn_record(message: Message) -> int:
 
 def copied(content: RecordDict) -> RecordDict:
     """The content with records of its own, whose arrays and values are shared."""
-    copies: dict[str, Any] = {}
-    for key, record in content.items():
-        copies[key] = type(record)(dict(record.items()))  # type: ignore[arg-type]
-    return RecordDict(copies)
+    kept: dict[str, Any] = dict(content.items())
+    return RecordDict({key: type(record)(dict(record.items())) for key, record in kept.items()})

@@ -30,7 +30,6 @@ from flwr_shuffle.service_messages import (
     ServiceMessage,
     Step,
     Unable,
-    declined,
 )
 from shuffle_plugins.core import checks
 from shuffle_plugins.secure_aggregation import VerifiedTerms, VerifyingAggregator
@@ -163,10 +162,10 @@ def _register(
         except BatchRefused as refused:
             _log_rejected(refused.rejected.values())
             _log.warning("shuffle: %s (envelopes: %d)", refused, asked.count)
-            return declined(refused, request=asked, service=service)
+            return asked.refused(refused, service=service)
         except Exception as error:  # Flower would send its text to the server
             _log_unable(role, error)
-            return declined(BatchRefused(Refusal.MISCONFIGURED), request=asked, service=service)
+            return asked.refused(BatchRefused(Refusal.MISCONFIGURED), service=service)
 
     def handler(
         answer: Callable[[_Service, Message, Context], ServiceMessage],

@@ -7,9 +7,10 @@ import secrets
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple, cast
 
@@ -36,7 +37,7 @@ from flwr_shuffle.service_messages import (
     MixMessage,
     NodeRole,
     RoleQuestion,
-    ServiceMessage,
+    ServiceRequest,
     Step,
     refusal_in,
 )
@@ -72,23 +73,15 @@ from shuffle_plugins.shuffler import (
 _log = logging.getLogger("flwr")
 
 _LONGEST_PAUSE = 8.0  # seconds; the pause between two looks for nodes doubles each time, up to this
-_NAMED = 10  # how many nodes a line of the log names
 
 
 class ServiceStage(ShuffleStage):
     """A stage whose work is done by nodes of other organisations, one for each public key that is pinned.
 
-    A node that says that it has the role, without a proof, is named in the log and is not used as a client. A
-    node that was restarted has a new id in Flower, and the old id counts as connected for a while. So if two
-    nodes have proven that they hold the same key, both are asked again, and the one that answers is taken.
-
-    Args:
-        pinned: the public keys, in the order in which the nodes are asked.
-        minimum: fewest reports that are given out, or added up, together. A node's own minimum applies if it
-            is larger.
-        exclude_after: how many rounds in a row a node may answer without a good envelope, while other nodes'
-            envelopes were good, until it is not invited any more; None never excludes a node.
-        waiting: how long to wait for the nodes.
+    A node is accepted only if it proves that it holds its key. One that says that it has the role, without a
+    proof, is named in the log and is not used as a client. A node that was restarted has a new id in Flower,
+    and the old id counts as connected for a while. So if two nodes have proven that they hold the same key,
+    both are asked again, and the one that answers is taken. Arguments are those of the subclasses.
     """
 
     role: ClassVar[Role]
@@ -121,8 +114,7 @@ class ServiceStage(ShuffleStage):
 
     @property
     @override
-    def excluded_nodes(self) -> frozenset[int]:
-        """Nodes that ever said that they have the role, and those that never sent a good envelope."""
+    def excluded_nodes(self) -> frozenset[int]:  # they said that they have the role, or sent nothing good
         return self._claimed | self._gone
 
     @override
@@ -173,10 +165,6 @@ class ServiceStage(ShuffleStage):
             raise BatchRefused(Refusal.NOT_THIS_ROLE) from None
         return list(self._found)
 
-    def _forget(self) -> None:
-        """Forget which role each node has, so that all are asked again."""
-        self._known.clear()
-
     def _holders(self, connected: Iterable[int]) -> list[list[int]]:
         """For each pinned key the connected nodes that have proven that they hold it."""
         holders: list[list[int]] = [[] for _ in self._pinned]
@@ -186,11 +174,10 @@ class ServiceStage(ShuffleStage):
         return holders
 
     def _roles(self, grid: Grid, nodes: Sequence[int]) -> dict[int, tuple[int, NodeRole] | None]:
-        """Ask nodes for their role: return the position of the pinned key that each has proven to hold.
+        """Ask nodes for their role; None for one that has not proven to hold a pinned key.
 
-        The value is None for a node that has not proven it. Nodes that do not answer are left out, and so are
-        nodes that answer with an error: this may be an app without the role, or a service node whose process
-        failed.
+        Nodes that do not answer are left out, and so are nodes that answer with an error: this may be an app
+        without the role, or a service node whose process failed.
         """
         if not nodes:
             return {}
@@ -258,48 +245,39 @@ class ServiceStage(ShuffleStage):
         raise BatchRefused(code)
 
     def _asked(
-        self,
-        replies: Replies,
-        requests: Mapping[int, ServiceMessage],
-        read: Callable[[int, RecordDict], Answer],
+        self, replies: Replies, requests: Mapping[int, ServiceRequest]
     ) -> dict[int, Answer | BatchRefused]:
-        """What some nodes answer.
+        """What some nodes answer to what each is asked, by its id.
 
         An answer that is lost, or cannot be read, may have held a batch or a sum that somebody else can
         read, so its round still has to be charged: NO_ANSWER.
-
-        Args:
-            replies: of the round.
-            requests: what each node is asked, by its id.
-            read: reads the answer of a node.
         """
         seconds = self._waiting.work_timeout
         if replies.timeout is not None:
             seconds = min(seconds, replies.timeout)
         messages = [Message(request.to_content(), node, self.role.work) for node, request in requests.items()]
-        received = {
-            reply.metadata.src_node_id: reply
-            for reply in replies.grid.send_and_receive(messages, timeout=seconds)
-        }
+        answers = replies.grid.send_and_receive(messages, timeout=seconds)
+        received = {reply.metadata.src_node_id: reply for reply in answers}
+        pinned = dict(zip(self._found, self._pinned, strict=True))
         found: dict[int, Answer | BatchRefused] = {}
-        for node in requests:
+        for node, request in requests.items():
             reply = received.get(node)
+            answer: Answer | BatchRefused = BatchRefused(Refusal.NO_ANSWER)
             try:
-                if reply is None or reply.has_error():
-                    raise BatchRefused(Refusal.NO_ANSWER)
-                found[node] = read(node, reply.content)
+                if reply is not None and not reply.has_error():
+                    answer = request.read(reply.content, verifying_key=pinned[node].verifying)
             except BatchRefused as refused:
-                found[node] = refused
+                answer = refused
             except ValueError:
-                found[node] = BatchRefused(Refusal.NO_ANSWER)
-            answer = found[node]
+                pass
+            found[node] = answer
             if answer.rejected:
                 dropped = len(answer.rejected)
                 _log.warning("shuffle: %s %d dropped envelopes: %d", self.role.node, node, dropped)
             if isinstance(answer, BatchRefused):
                 _log.error("shuffle: %s %d: %s", self.role.node, node, answer)
                 if answer.code in (Refusal.NO_ANSWER, Refusal.NOT_PROVEN):
-                    self._forget()  # and look for the nodes again
+                    self._known.clear()  # and look for the nodes again
         return found
 
     def _note(
@@ -307,10 +285,8 @@ class ServiceStage(ShuffleStage):
     ) -> None:
         """Log whose envelopes of a round were dropped, and exclude nodes that only ever sent bad ones.
 
-        Args:
-            bad: why the server dropped an envelope, by the id of the node that sent it.
-            rejected: why a service node dropped an envelope, by its position in ``nodes``.
-            nodes: ids of the nodes whose envelopes the service node got, in the order of the envelopes.
+        The server dropped some, ``bad`` by node, and a service node some, ``rejected`` by position in
+        ``nodes``, from whom it got them.
         """
         found = {**bad, **{nodes[position]: code for position, code in rejected.items()}}
         by_code = defaultdict(list)
@@ -338,7 +314,7 @@ class ServiceStage(ShuffleStage):
 def named(nodes: Iterable[int]) -> str:
     """Node ids as text for a line of the log: the first ten, and how many more there are."""
     names = [str(node) for node in sorted(nodes)]
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
 def payload_or_nothing(reply: Message) -> bytes:
@@ -467,13 +443,11 @@ class MixNodeStage(ServiceStage):
     def _mixed(
         self, envelopes: list[bytes], *, context: RoundContext, replies: Replies
     ) -> tuple[list[bytes], MixedStatement]:
-        """Send the envelopes through all mixers in order.
-
-        Returns:
-            What the last one gives back, and what the first one, which drops bad envelopes, has signed.
-        """
+        """What the last mixer gives back, and what the first, which drops bad envelopes, has signed."""
         sizes = part_sizes(replies.layout.report_bytes, mixers=self.mixers, reports=context.reports)
-        parts = _split(envelopes, sizes=sizes)
+        ends = list(accumulate(sizes, initial=0))
+        # the layers for the first mixer, and the tickets of each later one
+        parts = [[each[start:end] for each in envelopes] for start, end in pairwise(ends)]
         layers, taken = parts[0], list(range(len(envelopes)))
         previous: list[MixedStatement] = []
         for position, mixer in enumerate(self._opened(replies.grid)):
@@ -504,7 +478,7 @@ class MixNodeStage(ServiceStage):
     def _mixed_by(
         self, node: int, request: BatchRequest, items: list[bytes], *, replies: Replies
     ) -> tuple[list[bytes], MixedStatement]:
-        """Have one mixer mix some items. Returns what it gives back, and what it has signed about that."""
+        """What one mixer gives back of some items, and what it has signed about that."""
         number, most = (max(1, self._piece_bytes // size) for size in (request.size, request.output_size))
         said, first, taken = None, 0, list[bytes]()
         while said is None:
@@ -518,29 +492,16 @@ class MixNodeStage(ServiceStage):
         try:
             request.check_outputs(taken, said=said)
         except ValueError as error:
-            self._forget()
+            self._known.clear()
             _log.error("shuffle: node %d: %s", node, error)
             raise error if isinstance(error, BatchRefused) else BatchRefused(Refusal.NO_ANSWER) from None
         return taken, said
 
     def _answer(self, asked: MixMessage, *, node: int, replies: Replies) -> Answer:
-        """Send a message to a mix node, and read its answer."""
-        answer = self._asked(replies, {node: asked}, lambda _, content: asked.read(content))[node]
+        answer = self._asked(replies, {node: asked})[node]
         if isinstance(answer, BatchRefused):
             raise answer
         return answer
-
-
-def _split(envelopes: Sequence[bytes], *, sizes: Sequence[int]) -> list[list[bytes]]:
-    """Split all envelopes into parts: the layers for the first mixer, and the tickets of each later one."""
-    parts, start = [], 0
-    for size in sizes:
-        parts.append([envelope[start : start + size] for envelope in envelopes])
-        start += size
-    return parts
-
-
-_log = logging.getLogger("flwr")
 
 
 class SharedSumStage(ServiceStage):
@@ -779,13 +740,8 @@ class SharedSumStage(ServiceStage):
         """
         nodes = self._opened(batch.replies.grid)
         minimum = max(self._minimum, self.needed.reports)
-        requests = dict(zip(nodes, batch.requests(step, kept, minimum=minimum, **fields), strict=True))
-        pinned = dict(zip(nodes, self._pinned, strict=True))
-        answers = self._asked(
-            batch.replies,
-            requests,
-            lambda node, content: requests[node].read(content, verifying_key=pinned[node].verifying),
-        ).values()
+        requests = zip(nodes, batch.requests(step, kept, minimum=minimum, **fields), strict=True)
+        answers = self._asked(batch.replies, dict(requests)).values()
         for answer in answers:
             batch.bad |= {batch.nodes[kept[place]]: code for place, code in answer.rejected.items()}
         return (

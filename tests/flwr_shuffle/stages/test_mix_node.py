@@ -18,7 +18,6 @@ from flwr_shuffle.service_messages import (
     MixMessage,
     NodeRole,
     Unable,
-    declined,
     refusal_in,
 )
 from flwr_shuffle.service_nodes import register_mix_node
@@ -623,7 +622,9 @@ PUT = MixMessage(request=REQUEST, first=0, items=[bytes([i]) * SIZE_OF_ITEMS for
 
 def read(answer: Answer, *, message: MixMessage = PUT, **changes: Any) -> Answer:
     """What a server with another request makes of an answer."""
-    return replace(message, request=replace(message.request, **changes)).read(answer.to_content())
+    return replace(message, request=replace(message.request, **changes)).read(
+        answer.to_content(), verifying_key=Signer.key.public.verifying
+    )
 
 
 def test_a_role_is_signed_for_one_question_of_one_node() -> None:
@@ -639,7 +640,7 @@ def test_a_role_is_signed_for_one_question_of_one_node() -> None:
 def test_an_envelope_that_was_not_sent_is_not_dropped(position: int) -> None:
     refused = BatchRefused(Refusal.UNDER_MINIMUM, {position: Refusal.UNREADABLE})
     with pytest.raises(ValueError, match="that was not sent"):
-        read(declined(refused, request=PUT, service=MIXER))
+        read(PUT.refused(refused, service=MIXER))
 
 
 def test_the_mix_node_keeps_nothing_in_the_runs_state(run: MixedRun) -> None:

@@ -143,7 +143,7 @@ def attack(
         else:
             asked = requests[name]
             try:
-                found = asked.read(answer.content)
+                found = asked.read(answer.content, verifying_key=asked.request.verifying_key)
             except BatchRefused as refused:
                 outcomes[name] = str(refused.code)
                 continue
