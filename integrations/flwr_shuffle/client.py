@@ -65,12 +65,7 @@ from shuffle_plugins.randomness import PROBABILITY_BITS, SecureRandomness
 from shuffle_plugins.secure_aggregation import VerifiedTerms, seal_seed, share, share_with_proof
 from shuffle_plugins.shuffler import Refusal, ShuffleError, SigningKey, keys, seal
 
-_LARGEST_PROMISE = 10**8  # reports; see _promised
 _log = logging.getLogger("flwr")
-
-
-Packing = Callable[[Reports | None], bytes]
-"""Makes a payload of a client's reports, or of None for a dummy; both payloads have the same length."""
 
 
 def _on_failure(name: str, value: object) -> object:
@@ -91,16 +86,9 @@ class ShuffleMod(Ranged):
     """Replaces what training returns by one ε0-LDP report of the update, of fixed size.
 
     It must be the app's first mod, ``ClientApp(mods=[ShuffleMod(), …])``: the first is the outermost and sees
-    what leaves the client. For a train message it
-
-    1. reads the server's instruction and refuses, by a constant text, what the client's limits do not allow;
-    2. charges the client's ledger, on disk, before it trains: a crash costs budget, never privacy;
-    3. trains, takes the change of all floating-point arrays as one vector, and clips it to the mechanism's
-       ball. Metrics, integer arrays and everything else are dropped;
-    4. randomises it with fresh entropy of the operating system. If the server asked for self-sampling, it
-       draws in secret whether the report or a dummy is sent, and trains in both cases; to a sum, whether the
-       update or zeros are added with the noise;
-    5. packs either in a payload of the same length, sealed if the client has pinned a mixer's key.
+    what leaves the client. It charges the client's ledger, on disk, before it trains: a crash costs budget,
+    never privacy. Metrics, integer arrays and everything else are dropped. If the server asked for
+    self-sampling, the client draws in secret whether its report counts, and trains in both cases.
 
     An ``evaluate`` message with an instruction is answered the same way, with the metrics that it names in
     place of the update. Every message without an instruction is refused, unless the node's operator allows
@@ -111,16 +99,14 @@ class ShuffleMod(Ranged):
         limits: limits set by the app, for all clients.
         max_local_delta: largest δ0 set by the app; needed here or in ``node_config`` for Gaussian noise.
         on_failure: what to answer when training fails, or returns something else than the model's arrays, or
-            NaN. ``"hide"`` sends a report that looks like any other: whether a client fails depends on its
-            data, so a missing report would tell one bit of it. What is reported leaves the model where it is,
-            and lets the server estimate how many clients failed. ``"error"`` answers with a constant error
-            instead, which says that this client failed.
+            NaN. ``"hide"`` sends a report that looks like any other and leaves the model where it is: whether
+            a client fails depends on its data, so a missing report would tell one bit of it. ``"error"``
+            answers with a constant error, which says that this client failed.
         allow: types of messages that the app answers without protection, of ``"evaluate"``, ``"query"``,
             ``"get_parameters"`` and ``"get_properties"``. For simulations: it has no effect on a SuperNode.
-        node_config: for simulations, whose nodes have no operators: what a node's ``node_config`` has besides
-            Flower's own entries, by the node's context. :class:`SimulatedNodes` makes aggregators and mix
-            nodes of some nodes; any function of the context will do, and may set limits, without a ledger's
-            file. It has no effect on a SuperNode either.
+        node_config: for simulations, too: what a node's ``node_config`` has besides Flower's own entries, by
+            the node's context, such as that of :class:`SimulatedNodes`. It may set limits, without a ledger's
+            file.
     """
 
     limits: Annotated[ClientLimits, of_kind(ClientLimits, "ClientLimits(…)")] | None = None
@@ -222,14 +208,10 @@ class ShuffleMod(Ranged):
             context.node_config, limits=self.limits, max_local_delta=self.max_local_delta, by_app=by_app
         )
         try:
-            source = (
-                _metrics(message, context, instruction)
-                if instruction.metrics
-                else _update(message, instruction)
-            )
+            nothing, read = (_metrics if instruction.metrics else _update)(message, context, instruction)
         except ValueError as error:
             raise ClientRefused(ClientRefusal.BAD_MODEL) from error
-        dim = instruction.report_dim(len(source.nothing))
+        dim = instruction.report_dim(len(nothing))
         try:
             mechanism = instruction.mechanism.build(dim=dim)
             size = instruction.mechanism.report_bytes(dim=dim)
@@ -238,18 +220,14 @@ class ShuffleMod(Ranged):
         if mechanism.local_delta > (settings.max_local_delta or 0):
             raise ClientRefused(ClientRefusal.LOCAL_DELTA)
         if not instruction.metrics:
-            mark = instruction.update.mark(instruction.token, mechanism)
-            source = replace(source, nothing=mark.to(source.nothing.dtype))
-        pack = packing(settings, instruction, mechanism, dim=dim, size=size)
+            nothing = instruction.update.mark(instruction.token, mechanism).to(nothing.dtype)
+        pack = _packing(settings, instruction, mechanism, dim=dim, size=size)
+        participation = instruction.participation if instruction.shared else 1
         shuffled = _promised(
-            instruction.mechanism,
-            dim,
-            instruction.minimum,
-            instruction.participation if instruction.shared else 1,
-            instruction.samples_per_client,
+            instruction.mechanism, dim, instruction.minimum, participation, instruction.samples_per_client
         )
         charge(context, settings, instruction, mechanism, shuffled=shuffled)
-        return _Task(source, mechanism, instruction, pack, settings.reply_seconds)
+        return _Task(nothing, read, mechanism, instruction, pack, settings.reply_seconds)
 
     def _payload(
         self, task: _Task, message: Message, context: Context, call_next: ClientAppCallable
@@ -263,7 +241,7 @@ class ShuffleMod(Ranged):
                 answer = call_next(asked, context)
                 if answer.has_error():
                     raise ValueError(f"the app answered with an error: {answer.error.reason}")
-                reports.append(task.report(task.source.read(answer), takes_part=takes_part))
+                reports.append(task.report(task.read(answer), takes_part=takes_part))
             except (KeyboardInterrupt, _TooLate):
                 raise
             except BaseException as error:  # SystemExit or a cancelled task: a missing reply would tell of it
@@ -273,7 +251,7 @@ class ShuffleMod(Ranged):
                     raise ClientRefused(ClientRefusal.TRAINING_FAILED) from error
                 _log.exception("The app failed; a report goes out that looks like any other.")
                 # Of this record alone: what the others' reports are must not depend on it.
-                reports.append(task.report(task.source.nothing, takes_part=takes_part))
+                reports.append(task.report(task.nothing, takes_part=takes_part))
         return task.payload(reports, takes_part=takes_part), failed
 
     def _payload_in_time(
@@ -318,23 +296,19 @@ class _TooLate(SystemExit):
     """Ends the thread of training whose reply has left."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """Where a report's vector comes from: ``read`` takes it from the app's answer, or raises; if the app
-    fails, ``nothing`` is reported, a vector of zeros."""
+@dataclass(frozen=True)
+class _Task:
+    """A round that the client has agreed to and was charged for.
+
+    ``read`` takes a report's vector from the app's answer, or raises; if the app fails, ``nothing`` is
+    reported. ``pack`` makes a payload of the client's reports, or of None for a dummy, of the same length.
+    """
 
     nothing: Tensor
     read: Callable[[Message], Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """A round that the client has agreed to and was charged for."""
-
-    source: _Source
     mechanism: PrivateSum
     instruction: Instruction
-    pack: Packing
+    pack: Callable[[Reports | None], bytes]
     reply_seconds: float | None
 
     def messages(self, message: Message) -> Iterator[Message]:
@@ -368,35 +342,40 @@ class _Task:
     def payload_of_nothing(self) -> bytes:
         """A payload with as many reports of zeros."""
         takes_part = self.takes_part()
-        reports = [
-            self.report(self.source.nothing, takes_part=takes_part)
-            for _ in range(self.instruction.samples_per_client)
-        ]
+        count = self.instruction.samples_per_client
+        reports = [self.report(self.nothing, takes_part=takes_part) for _ in range(count)]
         return self.payload(reports, takes_part=takes_part)
 
 
-def _update(message: Message, instruction: Instruction) -> _Source:
-    """What training changed in the model's arrays, weighed as the instruction says."""
+_Source = tuple[Tensor, Callable[[Message], Tensor]]
+
+
+def _update(message: Message, context: Context, instruction: Instruction) -> _Source:
+    """Zeros, and a reader of what training changed in the model's arrays, weighed as the instruction says."""
+    del context
     key, arrays = _model(message)
     layout = Layout.of(arrays, trained=instruction.update.trained)
     before = layout.flatten(arrays)
 
     def read(answer: Message) -> Tensor:
-        moved = layout.flatten(_returned(answer, key)).sub_(before)
-        return moved.mul_(instruction.update.weight(answer.content))
+        records = answer.content.array_records
+        if key not in records and len(records) != 1:
+            raise ValueError(f"training returned {len(records)} ArrayRecords and none under {key!r}")
+        returned = records[key] if key in records else next(iter(records.values()))
+        return layout.flatten(returned).sub_(before).mul_(instruction.update.weight(answer.content))
 
-    return _Source(torch.zeros_like(before), read)
+    return torch.zeros_like(before), read
 
 
 def _metrics(message: Message, context: Context, instruction: Instruction) -> _Source:
-    """The metrics that the app's evaluation measured, and, if asked for, how often the app failed."""
+    """Zeros, and a reader of the metrics that the app measured, among them how often the app failed."""
     _model(message)
     failed = failed_share(context)
 
     def read(answer: Message) -> Tensor:
         return vector_of(instruction.metrics, answer.content, failed_share=failed)
 
-    return _Source(torch.zeros(len(instruction.metrics)), read)
+    return torch.zeros(len(instruction.metrics)), read
 
 
 def _join(thread: Thread, *, until: float) -> None:
@@ -415,24 +394,22 @@ def _sleep(*, until: float) -> None:
 
 @lru_cache(maxsize=64)
 def _promised(spec: Spec, dim: int, minimum: int, participation: float, samples: int) -> str | None:
-    """The round of as few reports as are promised, all clients taking part, as text for the ledger.
+    """The round of as few reports as are promised, all clients taking part, as text for the ledger; None if
+    it cannot be accounted for.
 
     Where counts are shared with pinned aggregators, the client's own coin counts as well: nobody sees more
-    than the sum. None if it cannot be accounted for. More than a hundred million reports count as that many,
-    which costs no less (Lemma 5 of docs/proofs/accounting.md), so that no server can make a client compute
-    for minutes.
+    than the sum. More than a hundred million reports count as that many, which costs no less (Lemma 5 of
+    docs/proofs/accounting.md), so that no server can make a client compute for minutes.
     """
-    reports = min(minimum, _LARGEST_PROMISE) if spec.cohort is None else spec.cohort
+    reports = min(minimum, 10**8) if spec.cohort is None else spec.cohort
     if minimum < reports:
         return None
     try:
         mechanism = spec.build(dim=dim)
         if mechanism.must_be_summed and participation < 1:
             return written(mechanism.secret_round(answered=reports, participation=participation))
-        if samples > 1:
-            several = SeveralReports(mechanism, samples)
-            return written(several.round(population=reports, cohort=reports, sampling=Sampling.FULL))
-        return written(mechanism.round(population=reports, cohort=reports, sampling=Sampling.FULL))
+        sent = mechanism if samples == 1 else SeveralReports(mechanism, samples)
+        return written(sent.round(population=reports, cohort=reports, sampling=Sampling.FULL))
     except (ValueError, OverflowError):
         return None
 
@@ -467,18 +444,9 @@ def _model(message: Message) -> tuple[str, dict[str, Array]]:
     return key, dict(record)
 
 
-def _returned(answer: Message, key: str) -> Mapping[str, Array]:
-    records = answer.content.array_records
-    if key in records:
-        return records[key]
-    if len(records) != 1:
-        raise ValueError(f"training returned {len(records)} ArrayRecords and none under {key!r}")
-    return next(iter(records.values()))
-
-
-def packing(
+def _packing(
     settings: ClientSettings, instruction: Instruction, mechanism: PrivateSum, *, dim: int, size: int
-) -> Packing:
+) -> Callable[[Reports | None], bytes]:
     """How this client packs its report of a round, or a refusal if its pinned keys do not allow that.
 
     What is returned refuses nothing more, so a round can be charged before it is used.
@@ -495,7 +463,9 @@ def packing(
     return lambda reports: plain_payload(_bytes(reports), size=whole)
 
 
-def _sealed(settings: ClientSettings, instruction: Instruction, *, dim: int, size: int) -> Packing:
+def _sealed(
+    settings: ClientSettings, instruction: Instruction, *, dim: int, size: int
+) -> Callable[[Reports | None], bytes]:
     if not settings.mixer_public_key:
         raise ClientRefused(ClientRefusal.NO_MIXER_KEY)
     if instruction.mixers != len(settings.mixer_public_key):
@@ -521,7 +491,7 @@ def _sealed(settings: ClientSettings, instruction: Instruction, *, dim: int, siz
 
 def _shared(
     settings: ClientSettings, instruction: Instruction, mechanism: PrivateSum, *, dim: int
-) -> Packing:
+) -> Callable[[Reports | None], bytes]:
     """The client's share, then what is sealed to each aggregator. There are no dummies: None is all zeros."""
     shared, pinned, counts = instruction.shared, settings.aggregator_public_keys, mechanism.counts
     assert shared is not None
@@ -545,11 +515,9 @@ def _shared(
         raise ClientRefused(ClientRefusal.BAD_ANALYZER_KEY) from error
 
     def pack(report: Reports | None) -> bytes:
-        mine: NDArray[np.int64] = (
-            np.zeros(counts.size, np.int64)
-            if report is None
-            else mechanism.total(report).cpu().numpy() - counts.lowest
-        )
+        mine: NDArray[np.int64] = np.zeros(counts.size, np.int64)
+        if report is not None:
+            mine = mechanism.total(report).cpu().numpy() - counts.lowest
         if isinstance(terms, VerifiedTerms):
             data, secrets = share_with_proof(mine, terms=terms)
         else:
@@ -578,21 +546,15 @@ def _signing_key(settings: ClientSettings) -> SigningKey:
         raise ClientRefused(ClientRefusal.BAD_SIGNING_KEY) from error
 
 
-_log = logging.getLogger("flwr")
+PREFIX = "shuffle-"  # of every key of this package in a ``node_config``
 
-PREFIX = "shuffle-"
-"""What every key of this package in a ``node_config`` begins with."""
-
+# Messages that the app answers without protection if its operator allows it, and how it refuses them.
 UNPROTECTED = {
     "evaluate": ClientRefusal.NO_EVALUATE,
     "query": ClientRefusal.NO_QUERY,
     "get_parameters": ClientRefusal.NO_GET_PARAMETERS,
     "get_properties": ClientRefusal.NO_GET_PROPERTIES,
 }
-"""Messages that the app answers without protection if its operator allows it, and how it refuses them."""
-
-# Limits on what is spent over all runs. They need a file to count in.
-_COUNTED = ("max_local_epsilon", "max_rounds", "max_total_local_epsilon", "max_epsilon")
 
 
 class ClientRefused(Exception):
@@ -626,7 +588,7 @@ def _flag(name: str, value: object) -> bool:
 class ClientSettings(ClientLimits):
     """What one client agrees to, and where its ledger and keys are.
 
-    Each field is a key of its ``node_config``, with :data:`PREFIX` before it and dashes in it; the guide says
+    Each field is a key of its ``node_config``, with ``shuffle-`` before it and dashes in it; the guide says
     what they mean. Of pinned public keys the parts to seal to are kept, 32 bytes each, in their order.
     """
 
@@ -658,9 +620,8 @@ class ClientSettings(ClientLimits):
     def read(cls, node_config: Mapping[str, UserConfigValue]) -> Self:
         """What a node's operator wrote; other keys than this package's are ignored.
 
-        Raises:
-            ClientRefused: BAD_SETTINGS if a ``shuffle-`` key is unknown (so that a mistyped limit is noticed)
-                or a value has the wrong type or is out of range.
+        BAD_SETTINGS if a ``shuffle-`` key is unknown (so that a mistyped limit is noticed) or a value has
+        the wrong type or is out of range.
         """
         known = {f"{PREFIX}{each.name.replace('_', '-')}": each.name for each in fields(cls)}
         own = {key: value for key, value in node_config.items() if key.startswith(PREFIX)}
@@ -685,19 +646,16 @@ class ClientSettings(ClientLimits):
         """The settings of a node that takes part, with the limits from the app's code.
 
         On a SuperNode these do not replace its operator's. ``by_app`` is whether the app wrote
-        ``node_config``, for a simulation, whose nodes keep no files.
-
-        Raises:
-            ClientRefused: as of :meth:`read`; NO_LIMITS if nobody limits ε0; NO_TOTAL if nobody limits all
-                rounds together (``max_epsilon`` does, where a key is pinned); NO_LEDGER if the node sets
-                limits and no file to record in.
+        ``node_config``, for a simulation, whose nodes keep no files. NO_LIMITS if nobody limits ε0; NO_TOTAL
+        if nobody limits all rounds together (``max_epsilon`` does, where a key is pinned); NO_LEDGER if the
+        node sets limits and no file to record in.
         """
         own = cls.read(node_config)
         try:
             both = stricter(limits or ClientLimits(), own)
-            delta = _least(max_local_delta, own.max_local_delta)
+            deltas = [each for each in (max_local_delta, own.max_local_delta) if each is not None]
             strict = {each.name: getattr(both, each.name) for each in fields(ClientLimits)}
-            settings = replace(own, **strict, max_local_delta=delta)
+            settings = replace(own, **strict, max_local_delta=min(deltas, default=None))
         except ValueError as error:
             raise ClientRefused(ClientRefusal.BAD_SETTINGS) from error
         needed = own if has_operator() else settings
@@ -705,8 +663,9 @@ class ClientSettings(ClientLimits):
             raise ClientRefused(ClientRefusal.NO_LIMITS)
         if not (needed.limits_all_rounds or (needed.max_epsilon is not None and own.pins)):
             raise ClientRefused(ClientRefusal.NO_TOTAL)
-        counted = any(getattr(own, name) is not None for name in _COUNTED)
-        if counted and own.ledger_file is None and not by_app:
+        # Limits on what is spent over all runs need a file to count in.
+        counted = own.max_local_epsilon, own.max_rounds, own.max_total_local_epsilon, own.max_epsilon
+        if any(limit is not None for limit in counted) and own.ledger_file is None and not by_app:
             raise ClientRefused(ClientRefusal.NO_LEDGER)
         return settings
 
@@ -714,8 +673,7 @@ class ClientSettings(ClientLimits):
 def has_operator() -> bool:
     """Whether this process works for a SuperNode, and not for nodes of a simulation.
 
-    Flower tells a SuperNode's process which node it is. A simulation's it does not, and an
-    :class:`InProcessGrid` makes its messages as the server.
+    Flower tells it which node it is; not so in a simulation, and an InProcessGrid acts as the server.
     """
     try:
         return TaskIdentity.node_id != SUPERLINK_NODE_ID
@@ -745,20 +703,15 @@ def stricter(first: ClientLimits, second: ClientLimits) -> ClientLimits:
             "max_local_epsilon=inf agrees to sums alone, and a number to reports by themselves: the "
             "operator's and the app's limits must say the same"
         )
-    names = {each.name for each in fields(ClientLimits)} - {"min_reports"}
-    fewest = [limits.min_reports for limits in (first, second) if limits.min_reports is not None]
-    least = {name: _least(getattr(first, name), getattr(second, name)) for name in names}
-    return ClientLimits(**least, min_reports=max(fewest, default=None))
+    strict: dict[str, Any] = {}
+    for name in (each.name for each in fields(ClientLimits)):
+        both = [getattr(limits, name) for limits in (first, second) if getattr(limits, name) is not None]
+        strict[name] = (max if name == "min_reports" else min)(both, default=None)
+    return ClientLimits(**strict)
 
 
-def _least(*limits: Any) -> Any:
-    return min((limit for limit in limits if limit is not None), default=None)
-
-
-STATE_KEY = "shuffle-ledger"
-"""Key of the record in ``context.state``: the tokens of all rounds, and as JSON what each was charged as."""
-
-_OUTCOMES_KEY = "shuffle-outcomes"
+# Keys in ``context.state`` of the tokens of all rounds, with what each was charged as, and of the outcomes.
+STATE_KEY, _OUTCOMES_KEY = "shuffle-ledger", "shuffle-outcomes"
 
 _CODES = {
     Refused.MAX_LOCAL_EPSILON: ClientRefusal.MAX_LOCAL_EPSILON,
@@ -782,9 +735,8 @@ def charge(
     """Charge all reports of a round to this client, before it trains; if there is a file, it is on disk then.
 
     Without a file the record is in ``context.state``, for simulations: Flower saves that per node and run,
-    and only when the app has answered. ``shuffled`` is the round of as many reports as were promised; None
-    if it cannot be accounted for. ClientRefused, and nothing charged, if a limit would be exceeded, the
-    token was charged before, or the file cannot be used.
+    and only when the app has answered. ``shuffled`` is of :func:`_promised`. ClientRefused, and nothing
+    charged, if a limit would be exceeded, the token was charged before, or the file cannot be used.
     """
     sent, summed = SeveralReports(mechanism, instruction.samples_per_client), mechanism.must_be_summed
     charged = Charged(shuffled, sent.local_epsilon, sent.local_delta)

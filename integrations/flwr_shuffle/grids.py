@@ -310,7 +310,6 @@ def _identify(run_id: int) -> None:
         TaskIdentity.task_id = 0
 
 
-_log = logging.getLogger("flwr")
 _REFUSALS = frozenset(str(code) for code in ClientRefusal)
 _OTHER_ERROR = "the app failed; its text may hold data and is not shown here, the client's own log has it"
 

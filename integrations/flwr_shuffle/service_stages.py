@@ -325,9 +325,6 @@ def payload_or_nothing(reply: Message) -> bytes:
         return b""
 
 
-_log = logging.getLogger("flwr")
-
-
 class MixNodeStage(ServiceStage):
     """Sends a round's envelopes to the mix node, or through several, and opens the reports that come back.
 
