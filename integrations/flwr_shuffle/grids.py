@@ -44,11 +44,8 @@ from shuffle_plugins.core import Ranged, checks
 
 _log = logging.getLogger("flwr")
 
-_PULL_INTERVAL = 3.0  # seconds, as in Flower's own grids
-_AT_ONCE = 32  # replies that are pulled together
-
+# How Flower says that an app has no function for a message.
 NO_HANDLER = re.compile(r"No \w+ function registered with name '(\w+)'")
-"""How Flower says that an app has no function for a message."""
 
 NodeConfig = Mapping[str, bool | float | int | str]
 
@@ -143,21 +140,20 @@ def innermost(grid: Grid) -> Grid:
 
 
 def arriving(grid: Grid, messages: list[Message], *, timeout: float | None) -> Iterator[Message]:
-    """Send messages and yield the replies as they come, where the grid is one of Flower's own.
+    """Send messages and yield the replies as they come, at most 32 in memory at once.
 
-    Flower's ``send_and_receive`` holds all replies in memory before it returns the first one. Here at most
-    32 are there at once. A grid of another kind, which may do more than Flower's in its own
-    ``send_and_receive``, is asked by that.
+    Flower's ``send_and_receive`` holds all of them; but a grid of another kind than Flower's own, which may
+    do more there, is asked by it.
     """
     if type(grid) not in (HttpGrid, InMemoryGrid):
         yield from grid.send_and_receive(messages, timeout=timeout)
         return
-    interval = grid.pull_interval if isinstance(grid, InMemoryGrid) else _PULL_INTERVAL
+    interval = grid.pull_interval if isinstance(grid, InMemoryGrid) else 3.0  # as in Flower's own
     waiting = dict.fromkeys(grid.push_messages(messages))
     end = None if timeout is None else time.monotonic() + timeout
     while waiting and (end is None or time.monotonic() < end):
         asked, came = iter(list(waiting)), False
-        while some := list(islice(asked, _AT_ONCE)):
+        while some := list(islice(asked, 32)):
             for reply in grid.pull_messages(some):
                 came = True
                 waiting.pop(reply.metadata.reply_to_message_id, None)
@@ -170,9 +166,8 @@ class InProcessGrid(MessageGrid):
     """Nodes that live in this process and answer in turn; each keeps its context from round to round.
 
     A message reaches a node as a copy of its records, and an exception in the app comes back as Flower's
-    engines send it: as an error with the exception's type and text; its traceback is in the log, unless the
-    app merely has no function for the message. A node costs nothing until it is asked.
-    A warning that many nodes log in a round is shown once.
+    engines send it, with its traceback in the log. A node costs nothing until it is asked. A warning that
+    many nodes log in a round is shown once.
 
     Args:
         client_app: what every node runs.
@@ -181,9 +176,6 @@ class InProcessGrid(MessageGrid):
             ``partition-id`` and ``num-partitions`` are set beside it, unless it sets them.
         run_config: the run's configuration, as the nodes see it.
         run_id: id of the run.
-
-    Raises:
-        ValueError: if ``num_nodes`` is not at least one.
     """
 
     def __init__(
@@ -315,74 +307,49 @@ _OTHER_ERROR = "the app failed; its text may hold data and is not shown here, th
 
 
 class AnonymousReply(Message):
-    """The one reply to a shuffled round, without a sender: how many reports there are, and the reports.
-
-    Attributes:
-        anonymous: the reports, or their total, that the stage gave back.
-        token: random id of the round.
-        errors: how many clients answered with each error. A client's refusals depend on its settings and the
-            request alone, and are shown as they are; other texts may hold data and are not shown.
+    """The one reply to a shuffled round, without a sender: what the stage gave back, the round's token, and
+    how many clients answered with each error.
     """
 
-    anonymous: Anonymous
-    token: bytes
-    errors: Counter[str]
-
-    def __init__(
-        self, anonymous: Anonymous, *, token: bytes, errors: Mapping[str, int] | None = None
-    ) -> None:
-        counts: dict[str, int | float | list[int] | list[float]] = {
-            "reports": anonymous.count,
-            "answered": anonymous.answered,
-            "unreadable": anonymous.unreadable,
-            "errors": sum((errors or {}).values()),
-        }
-        content = RecordDict({"metrics": MetricRecord(counts)})
+    def __init__(self, anonymous: Anonymous, *, token: bytes, errors: Counter[str]) -> None:
+        counts = MetricRecord(
+            {
+                "reports": anonymous.count,
+                "answered": anonymous.answered,
+                "unreadable": anonymous.unreadable,
+                "errors": errors.total(),
+            }
+        )
+        content = RecordDict({"metrics": counts})
         super().__init__(content, dst_node_id=SUPERLINK_NODE_ID, message_type=MessageType.TRAIN)
-        self.anonymous = anonymous
-        self.token = token
-        self.errors = Counter(errors or {})
+        self.anonymous, self.token, self.errors = anonymous, token, errors
 
 
 class ShuffleGrid(WrappedGrid):
-    """Another grid, whose replies to rounds with a shuffle instruction come back without names or order.
+    """Any other grid, whose replies to rounds with a shuffle instruction come back without names or order.
 
-    The strategy, its logs and its metrics do not see who sent what. This process could, as it holds the other
-    grid; :attr:`ShuffleStage.trust` says who must be trusted. Messages without an instruction pass as they
-    are.
-
-    Args:
-        grid: any Flower grid, in simulation or deployment.
-        stage: the stage that shuffles the replies.
+    This process could see who sent what, as it holds the other grid; :attr:`ShuffleStage.trust` says who must
+    be trusted. Messages without an instruction pass as they are.
     """
 
     def __init__(self, grid: Grid, *, stage: ShuffleStage) -> None:
         if not isinstance(stage, ShuffleStage):
             raise ValueError(f"stage must be a ShuffleStage, got {stage!r}")
         super().__init__(grid)
-        self._stage = stage
+        self.stage = stage
         self._serving: frozenset[int] = frozenset()  # said that they serve another stage, and train nothing
-
-    @property
-    def stage(self) -> ShuffleStage:
-        """The stage that shuffles the replies of this grid."""
-        return self._stage
 
     def open(self) -> None:
         """Let the stage find the nodes it needs; called before each round, as nodes come and go."""
-        self._stage.open(self._grid)
+        self.stage.open(self._grid)
 
     def get_node_ids(self) -> list[int]:
-        """All connected nodes but those that the stage excludes, or that refused to train as service
-        nodes.
-        """
-        excluded = self._stage.excluded_nodes | self._serving
+        """All connected nodes but those that are no clients: the stage says so, or they themselves."""
+        excluded = self.stage.excluded_nodes | self._serving
         return [node for node in self._grid.get_node_ids() if node not in excluded]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Push messages that are not to be shuffled: others' replies could be pulled with their senders'
-        names.
-        """
+        """Push messages that are not to be shuffled; ValueError for others."""
         pushed = list(messages)
         if any(_is_shuffled(message) for message in pushed):
             raise ValueError(
@@ -402,7 +369,7 @@ class ShuffleGrid(WrappedGrid):
         invited = {message.metadata.dst_node_id for message in sent}
         if len(invited) != len(sent):
             raise ValueError("a node is asked twice in one round; each client may report once")
-        if invited & self._stage.excluded_nodes:
+        if invited & self.stage.excluded_nodes:
             raise ValueError(
                 "the mix node, and other nodes that the stage excludes, are no clients: leave them out"
             )
@@ -410,13 +377,13 @@ class ShuffleGrid(WrappedGrid):
         def taken(reply: Message) -> Message:
             if reply.has_error() or reply.metadata.src_node_id not in invited:
                 return reply
-            return self._stage.take(reply, instruction=instruction, dim=dim)
+            return self.stage.take(reply, instruction=instruction, dim=dim)
 
         replies = _received(map(taken, arriving(self._grid, sent, timeout=timeout)), sent=sent)
         self._serving |= {
             reply.metadata.src_node_id for reply in replies if _errors([reply])[ClientRefusal.SERVICE_NODE]
         }
-        anonymous = self._stage.collect(
+        anonymous = self.stage.collect(
             Replies(messages=replies, instruction=instruction, dim=dim, grid=self._grid, timeout=timeout)
         )
         return [AnonymousReply(anonymous, token=instruction.token, errors=_errors(replies))]
@@ -453,10 +420,9 @@ def _common(messages: Sequence[Message]) -> tuple[Instruction, int]:
 def _received(replies: Iterable[Message], *, sent: Sequence[Message]) -> list[Message]:
     """At most one reply from each invited node: what it answered, or its error. The log says what else came.
 
-    A client that does not answer has dropped out. If it stopped sending heartbeats or its answer expired, the
-    SuperLink answers in its place, with an error under the SuperLink's node id; only the message that the
-    error replies to says which client it was. Messages that no invited client can have sent are ignored: if
-    they made a round fail, anybody could stop a run.
+    Of a client that was lost, or answered too late, the SuperLink sends an error under its own node id; only
+    the message that the error replies to says which client it was. Messages that no invited client can have
+    sent are ignored: if they made a round fail, anybody could stop a run.
     """
     coming = iter(replies)
     first_come = list(islice(coming, 1))  # messages have ids of their own once they are sent

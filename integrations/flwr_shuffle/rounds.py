@@ -301,7 +301,7 @@ class Rounds:
         self._record.check_budget(checked)
         if evaluation is None:
             self._log_outlook(mechanism, len(messages) * samples * settings.sampling.participation)
-        settings.stage.require(self._needed(invitation))
+        settings.stage.needed = self._needed(invitation)
         instruction = Instruction(
             token=secrets.token_bytes(TOKEN_BYTES),
             run=self._run,

@@ -508,7 +508,7 @@ class ShuffleStrategy(Strategy):
         if evaluation == "raw":
             cover, detail = Cover.NOT_COVERED, _OPEN_EVALUATION
         elif evaluation is not None:
-            detail = f"rounds of their own, reporting {', '.join(map(repr, evaluation.names))}"
+            detail = f"rounds of their own, reporting {', '.join(map(repr, evaluation.metrics))}"
         yield DataAccess(what="evaluation on clients", cover=cover, detail=detail)
         if self._terms.max_examples is not None:
             yield DataAccess(

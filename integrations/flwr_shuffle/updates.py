@@ -12,7 +12,7 @@ import logging
 import math
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
 from typing import Annotated, Any, Self
@@ -35,12 +35,11 @@ _STATISTICS = (
     "running_mean",
     "running_var",
     "num_batches_tracked",
-)  # torch's names of BatchNorm's and its kin's
+)  # of BatchNorm and its kin
 _LENGTHS = {b"\x93NUMPY\x01\x00": struct.Struct("<H"), b"\x93NUMPY\x02\x00": struct.Struct("<I")}
-_FEWEST_NUMBERS = 1000  # of a vector; of a shorter one a mark would take away more than 0.1 %
-_SURE = 6.0  # deviations; chance alone goes so far with probability below exp(-18), by Hoeffding's inequality
 _KEPT = 0.9  # weight of the rounds before, so that about ten rounds count
-_INSIDE = 1 - 2.0**-20  # of the radius, so that rounding leaves the mark within the clipping norm
+MOST_METRICS = 64
+_FAILED_ROUNDS = "failed-rounds"  # a metric that clients know by themselves
 
 
 def text_of(longest: int) -> Callable[[str, object], str]:
@@ -82,9 +81,7 @@ class Layout:
     """Names, shapes and types of a model's arrays, in order: where each is in the vector.
 
     In the vector are the floating-point entries, also of 0-d arrays, of all arrays that are trained. Other
-    arrays never leave a client, and the server keeps its own.
-
-    Build one with :meth:`of`.
+    arrays never leave a client, and the server keeps its own. Build one with :meth:`of`.
     """
 
     places: tuple[_Place, ...]
@@ -120,29 +117,20 @@ class Layout:
         listed = [[place.name, list(place.shape), place.dtype] for place in self.places]
         return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:32]
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of the vector: float64 if an array is of float64 or wider, else float32."""
-        widest = max(np.dtype(place.dtype).itemsize for place in self.places if place.moves)
-        return torch.float64 if widest > 4 else torch.float32
-
     def flatten(self, arrays: Mapping[str, Array]) -> Tensor:
-        """The entries that are trained as one vector (dim,), in the layout's order and its ``dtype``.
+        """The entries that are trained as one vector (dim,), in the layout's order.
 
-        Arrays are found by name; they may have another order and precision. Others may be missing.
+        It is of float64 if one of the layout's arrays is of float64 or wider, else of float32. Arrays are
+        found by name; they may have another order and precision. Others may be missing.
         """
-        wide = self.dtype == torch.float64
-        vector: NDArray[np.floating] = np.empty(self.dim, dtype=np.float64 if wide else np.float32)
+        widest = max(np.dtype(place.dtype).itemsize for place in self.places if place.moves)
+        vector: NDArray[np.floating] = np.empty(self.dim, dtype=np.float64 if widest > 4 else np.float32)
         start = 0
         for place in self.places:
             if place.moves:
                 vector[start : start + place.size] = _read(_named(arrays, place.name), place).reshape(-1)
                 start += place.size
         return torch.from_numpy(vector)
-
-    def delta(self, new: Mapping[str, Array], old: Mapping[str, Array]) -> Tensor:
-        """What training changed, (dim,): new minus old."""
-        return self.flatten(new).sub_(self.flatten(old))
 
     def shifted(self, arrays: Mapping[str, Array], mean: Tensor) -> ArrayRecord:
         """The arrays moved by a vector (dim,); those that are not trained as they are."""
@@ -248,11 +236,9 @@ class QuantileClipping(Ranged):
     """A clipping norm that follows a quantile of the clients' updates, at no ε.
 
     It starts at ``clipping_norm`` (for a sum, at its ``radius``). Each client sends, as one more number of
-    its report, whether its update was within the round's norm; the mean of these bits estimates the share of
-    such clients, and the norm moves by exp(-learning_rate · (share - quantile)) (Andrew, Thakkar, McMahan,
-    Ramaswamy: Differentially Private Learning with Adaptive Clipping, 2021). The bit is one more coordinate
-    of the vector in the ball: in an ℓ2 ball it leaves √(1 - 0.3²) = 95 % of the radius to the update, in
-    an ℓ1 ball 70 %, in the ℓ∞ cube all. A sum's ``dim`` must be one more than the model's.
+    its report, whether its update was within the round's norm; the norm moves by exp(-learning_rate · (share
+    of such clients - quantile)) (Andrew, Thakkar, McMahan, Ramaswamy: Differentially Private Learning with
+    Adaptive Clipping, 2021). A sum's ``dim`` must be one more than the model's.
 
     Args:
         quantile: share of the clients whose updates the norm should not clip, in [0, 1].
@@ -334,11 +320,10 @@ class UpdateTerms(Ranged):
         """
         if self.max_examples is None:
             return 1.0
-        key = self.examples_key
-        found = [record[key] for record in content.metric_records.values() if key in record]
-        if len(found) != 1 or isinstance(found[0], list) or not 0 <= found[0] < math.inf:
-            raise ValueError(f"training returned no single number as {key!r}, and max_examples needs it")
-        return min(1.0, float(found[0]) / self.max_examples)
+        found = _number(content, self.examples_key)
+        if not 0 <= found < math.inf:
+            raise ValueError(f"{self.examples_key!r} is no number of examples: {found}")
+        return min(1.0, found / self.max_examples)
 
     def prepared(self, update: Tensor, mechanism: PrivateSum) -> Tensor:
         """The vector (dim,) in the mechanism's ball for an update (dim - bits,); ValueError if not finite."""
@@ -356,9 +341,25 @@ class UpdateTerms(Ranged):
         return torch.cat([scaled, bit]).to(update.dtype)
 
     def mark(self, token: bytes, mechanism: PrivateSum) -> Tensor:
-        """What is reported in place of the update (dim - bits,) where the app failed; see :func:`mark_of`."""
+        """What a client whose app failed reports in place of its update: (dim - bits,), in the ball, alike
+        for all.
+
+        Its signs are a hash of the round's token, so no training goes that way but by chance: the mean of a
+        round goes as far along it as clients failed. As a vector of the ball it is covered by ε0 as any
+        update is. Vectors of fewer than 1,000 numbers (a mark would take away more than 0.1 %), and those of
+        an l1 ball, where signs alone are lost in the noise, have a mark of zeros, which tells nothing.
+        """
+        dim, norm = mechanism.dim - self.bits, mechanism.norm
+        if dim < 1000 or norm is Norm.L1:
+            return torch.zeros(dim)
+        drawn = hashlib.shake_256(b"flwr_shuffle mark\n" + token).digest(-(-dim // 8))
         radius = mechanism.radius if self.clipping_norm is None else self.clipping_norm
-        return mark_of(token, dim=mechanism.dim - self.bits, radius=radius, norm=mechanism.norm)
+        # a little inside, so that rounding leaves it within the clipping norm
+        height = (1 - 2.0**-20) * radius / (math.sqrt(dim) if norm is Norm.L2 else 1)
+        signs = np.unpackbits(np.frombuffer(drawn, np.uint8), count=dim).astype(np.float32)
+        signs *= 2 * height
+        signs -= height
+        return torch.from_numpy(signs)
 
     def read(self, mean: Tensor, mechanism: PrivateSum) -> tuple[Tensor, float | None]:
         """The clipped updates' mean and the share within an adaptive norm, from that of the vectors
@@ -370,10 +371,6 @@ class UpdateTerms(Ranged):
         bit = float(mean[-1]) / (height * mechanism.radius)
         return mean[:-1] * (self.clipping_norm / (room * mechanism.radius)), min(max((1 + bit) / 2, 0.0), 1.0)
 
-    def at(self, norm: float) -> UpdateTerms:
-        """The same terms with another clipping norm."""
-        return replace(self, clipping_norm=norm)
-
 
 def _shares(norm: Norm) -> tuple[float, float]:
     """Shares of the radius that the update and the bit may fill, so that both together stay in the ball."""
@@ -382,24 +379,6 @@ def _shares(norm: Norm) -> tuple[float, float]:
     if norm == Norm.L1:
         return 1 - _BIT_SHARE, _BIT_SHARE
     return math.sqrt(1 - _BIT_SHARE**2), _BIT_SHARE
-
-
-def mark_of(token: bytes, *, dim: int, radius: float, norm: Norm) -> Tensor:
-    """What a client whose app failed reports in place of its update: (dim,), in the ball, alike for all.
-
-    Its signs are a hash of the round's token, so no training goes that way but by chance: the mean of a round
-    goes as far along it as clients failed. As a vector of the ball it is covered by ε0 as any update is.
-    Vectors of fewer than 1,000 numbers, and those of an l1 ball, where signs alone are lost in the noise,
-    have a mark of zeros, which tells nothing.
-    """
-    if dim < _FEWEST_NUMBERS or norm is Norm.L1:
-        return torch.zeros(dim)
-    drawn = hashlib.shake_256(b"flwr_shuffle mark\n" + token).digest(-(-dim // 8))
-    height = _INSIDE * radius / (math.sqrt(dim) if norm is Norm.L2 else 1)
-    signs = np.unpackbits(np.frombuffer(drawn, np.uint8), count=dim).astype(np.float32)
-    signs *= 2 * height
-    signs -= height
-    return torch.from_numpy(signs)
 
 
 class Failures:
@@ -426,7 +405,7 @@ class Failures:
         self._most = _KEPT * self._most + most
         self._variance = _KEPT**2 * self._variance + float(rest @ rest) * most / len(mark)
         share, deviation = self._along / self._most, math.sqrt(self._variance) / self._most
-        if share > _SURE * deviation:
+        if share > 6 * deviation:  # chance alone goes so far with probability below exp(-18), by Hoeffding
             _log.warning(
                 "aggregate_train: about %.0f %% (± %.0f %%) of the reports of the last rounds are of clients "
                 "whose app failed: it raised an error, or returned numbers that are not finite, or not all "
@@ -435,12 +414,6 @@ class Failures:
                 100 * deviation,
             )
         return (rest * (len(mark) / (len(mark) - 1))).to(mean.dtype), share
-
-
-MOST_METRICS = 64
-
-FAILED_ROUNDS = "failed-rounds"
-"""Name of a metric that clients know by themselves: the share of their rounds in which the app failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -465,25 +438,22 @@ class PrivateEvaluation(Ranged):
 
     Each client evaluates the model on its own data, clips every metric to its range, and sends one randomised
     report of all of them together. The server learns the mean over the clients that reported, every client
-    with the same weight. With ``local_epsilon`` the reports are shuffled, with the noise of ``linf-block``:
-    the standard deviation of a mean is half the width of the range, times c / √reports, where c is 2.1 for
-    one metric and 3.0 for two at ε0 = 1, and 1.2 and 1.6 at ε0 = 2. With ``noise_multiplier`` they are added
-    up by the stage of a sum, in a ``VectorSum`` of their own: half the width, times noise_multiplier ·
-    √metrics / reports. Its cost adds to that of training, in the same ledger.
+    with the same weight. With ``local_epsilon`` the reports are shuffled, by ``linf-block``; with
+    ``noise_multiplier`` they are added up by the stage of a sum, in a ``VectorSum`` of their own.
+    docs/guides/flower.md says how exact the means are.
 
     Args:
         metrics: (low, high) of each metric, by the name it has in the clients' MetricRecord. Choose ranges
             that most values are in: a value outside counts as the nearer end.
             ``"failed-rounds": (0, 1)`` is the share of a client's rounds of this run in which its app failed.
-            For models of 1,000 numbers or more training itself tells of it, without this cost.
         local_epsilon: ε0 of one client's report, in nats.
         noise_multiplier: in place of ``local_epsilon`` beside a sum; of the sum of the metrics, as in
             :meth:`~shuffle_plugins.protocols.VectorSum.with_noise`.
         every: evaluate after every so many rounds.
 
     Example:
-        >>> PrivateEvaluation(metrics={"accuracy": (0, 1), "loss": (0, 10)}, local_epsilon=1.0).names
-        ('accuracy', 'loss')
+        >>> PrivateEvaluation(metrics={"accuracy": (0, 1), "loss": (0, 10)}, local_epsilon=1.0).every
+        1
     """
 
     metrics: Mapping[str, tuple[float, float]]
@@ -505,11 +475,6 @@ class PrivateEvaluation(Ranged):
         """The metrics in the order in which they lie in a report."""
         return tuple(Metric(name=name, low=ends[0], high=ends[1]) for name, ends in self.metrics.items())
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the metrics that clients report, in the order of the report's numbers."""
-        return tuple(self.metrics)
-
     def spec(self, *, cohort: int, honest_fraction: float = 1.0) -> Spec:
         """The mechanism that makes a report; the noise of a sum is made by so many clients, of which a share
         is honest.
@@ -530,19 +495,21 @@ class PrivateEvaluation(Ranged):
 
 
 def vector_of(metrics: Iterable[Metric], content: RecordDict, *, failed_share: float) -> Tensor:
-    """A client's metrics as a vector in the cube [-1, 1]^m; ``failed_share`` is the value of
-    FAILED_ROUNDS.
-    """
+    """A client's metrics as a vector in the cube [-1, 1]^m, with the share of its rounds that failed."""
     values = []
     for metric in metrics:
-        found = [record[metric.name] for record in content.metric_records.values() if metric.name in record]
-        if metric.name == FAILED_ROUNDS:
-            found = [failed_share]
-        if len(found) != 1 or isinstance(found[0], list) or math.isnan(found[0]):
-            raise ValueError(f"evaluation returned no single number as {metric.name!r}")
-        clipped = min(max(float(found[0]), metric.low), metric.high)
+        found = failed_share if metric.name == _FAILED_ROUNDS else _number(content, metric.name)
+        clipped = min(max(found, metric.low), metric.high)
         values.append(2 * (clipped - metric.low) / (metric.high - metric.low) - 1)
     return torch.tensor(values, dtype=torch.float32).clamp_(-1, 1)
+
+
+def _number(content: RecordDict, name: str) -> float:
+    """The one number of that name which an app returned."""
+    found = [record[name] for record in content.metric_records.values() if name in record]
+    if len(found) != 1 or isinstance(found[0], list) or math.isnan(found[0]):
+        raise ValueError(f"the app returned no single number as {name!r}")
+    return float(found[0])
 
 
 def record_of(metrics: Iterable[Metric], mean: Tensor) -> MetricRecord:

@@ -99,3 +99,8 @@ def shuffled(inner: Strategy | None = None, **options: Any) -> ShuffleStrategy:
         "waiting": Waiting(poll_interval=0.01),
     }
     return ShuffleStrategy(inner or FedAvg(fraction_evaluate=0.0), **(chosen | options))
+
+
+def delta(layout: Layout, new: ArrayRecord, old: ArrayRecord) -> torch.Tensor:
+    """What training changed, (dim,)."""
+    return layout.flatten(new) - layout.flatten(old)

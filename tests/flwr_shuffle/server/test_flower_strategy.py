@@ -32,6 +32,7 @@ from strategy_harness import (
     CLIENTS,
     MODEL,
     client_app,
+    delta,
     grid_of,
     honest_payload,
     numpy_of,
@@ -53,7 +54,7 @@ MEAN = np.mean([update(client) for client in range(CLIENTS)], axis=0)
 
 
 def moved(arrays):
-    return Layout.of(record(MODEL)).delta(arrays, record(MODEL)).numpy()
+    return delta(Layout.of(record(MODEL)), arrays, record(MODEL)).numpy()
 
 
 class Own(Strategy):

@@ -734,7 +734,7 @@ def test_stage_says_whom_to_trust_and_keeps_the_largest_minimum(tmp_path: Path) 
     assert "must not work with the others" in run.stage.trust
     assert "lies" in run.stage.trust
     assert run.stage.excluded_nodes == set(run.nodes[:2])
-    run.stage.require(Needed(reports=7, answered=7))
+    run.stage.needed = Needed(reports=7, answered=7)
     assert run.round().refusal is Refusal.UNDER_MINIMUM
 
 
