@@ -43,7 +43,7 @@ from flwr_shuffle.service_messages import (
 )
 from flwr_shuffle.stages import Anonymous, Replies, ShuffleStage, Total, readable_reports
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms import CountRange, PrivateSum
+from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.secure_aggregation import (
     CheckFailed,
     Residues,
@@ -329,24 +329,19 @@ class MixNodeStage(ServiceStage):
     """Sends a round's envelopes to the mix node, or through several, and opens the reports that come back.
 
     Clients seal their reports twice: the inner layer to this server, the outer layer to the mixer, whose key
-    is pinned in the clients' own ``node_config``. So the server cannot open an envelope. The mix node proves
-    its identity by signatures: nodes that only say that they are the mixer are ignored, and a batch that the
-    mixer did not sign for this round is refused. docs/guides/shuffling.md says what each party learns.
+    is pinned in the clients' own ``node_config``. docs/guides/shuffling.md says what each party learns.
 
     Args:
-        mixer_public_key: 128 hexadecimal digits, as ``shuffle-plugins keys mixer`` prints them: the key that
-            clients pin. It comes from the mixer's operator, never from the node. For a mix cascade, all
-            keys in the order in which the mixers work: a sequence of strings, or one string with commas
-            between the keys.
-        minimum: fewest reports that a mixer may give out together, at least 2. If the mixer's own minimum is
-            larger, that one applies.
+        mixer_public_key: as ``shuffle-plugins keys mixer`` prints it: the key that clients pin. It comes from
+            the mixer's operator, never from the node. For a mix cascade, all keys in the order in which the
+            mixers work: a sequence of strings, or one string with commas between the keys.
+        minimum: fewest reports that a mixer may give out together, at least 2; the mixer's own if larger.
         analyzer_private_key: the key that opens the shuffled reports. By default a new one is made; give one
             only if another process must read the reports too.
         exclude_after: a node that answered this many rounds in a row, and never with a good envelope, is not
             invited any more; None never excludes a node. A round counts only if other nodes' envelopes were
             good.
-        piece_bytes: a batch larger than this is sent in several messages (pieces) of about this many bytes;
-            32 MiB by default.
+        piece_bytes: a larger batch is sent in several messages (pieces) of about this many bytes.
         waiting: how long to wait for the mix nodes.
     """
 
@@ -508,25 +503,15 @@ class SharedSumStage(ServiceStage):
     learns the total and nothing else, and an aggregator learns nothing, unless the server and all aggregators
     work together. docs/guides/shuffling.md says what each party learns and how.
 
-    With ``verified`` each client also proves that its counts are within the bounds of the mechanism
-    (``mechanism.counts``), by Prio3 of draft-irtf-cfrg-vdaf. The server and the aggregators check the proof
-    together; clients whose proofs do not hold are left out and counted as unreadable. Replies are longer:
-    docs/guides/range-proofs.md says by how much, and what a proof does not show.
-
     Args:
-        aggregator_public_keys: 128 hexadecimal digits each, as ``shuffle-plugins keys aggregator`` prints
-            them: the keys that clients pin, in the same order. They come from the aggregators' operators.
-        minimum: fewest clients whose counts are added up, at least 2. If an aggregator's own minimum is
-            larger, that one applies.
-        verified: whether clients prove that their counts are within bounds.
-        exclude_after: a node that answered this many rounds in a row, and never with good envelopes, is not
-            invited any more; None never excludes a node. A round counts only if other nodes' envelopes were
-            good.
-        share_folder: folder of the temporary file that holds the clients' shares until they are added up; by
-            default the system's folder for temporary files. The file has no name, and is gone when the
-            process ends. It needs room for all shares of a round. If the system's folder is in memory, as a
-            tmpfs is, name a folder on a disk.
-        waiting: how long to wait for the aggregators.
+        aggregator_public_keys: as ``shuffle-plugins keys aggregator`` prints them: the keys that clients pin,
+            in the same order. They come from the aggregators' operators.
+        minimum: fewest clients whose counts are added up, at least 2; an aggregator's own if larger.
+        verified: whether clients prove that their counts are within the mechanism's bounds, by Prio3 of
+            draft-irtf-cfrg-vdaf; those whose proofs do not hold are left out (docs/guides/range-proofs.md).
+        exclude_after, waiting: as of :class:`MixNodeStage`.
+        share_folder: folder of the nameless temporary file that holds all shares of a round; by default the
+            system's. If that is in memory, as a tmpfs is, name a folder on a disk.
     """
 
     role = Role.AGGREGATOR
@@ -552,7 +537,7 @@ class SharedSumStage(ServiceStage):
         super().__init__(pinned, minimum=minimum, exclude_after=exclude_after, waiting=waiting)
         self._verified = verified
         self._share_folder = share_folder
-        self._coming: _Coming | None = None
+        self._coming: _Shares | None = None
 
     @property
     @override
@@ -586,11 +571,7 @@ class SharedSumStage(ServiceStage):
 
     @override
     def take(self, reply: Message, *, instruction: Instruction, dim: int) -> Message:
-        """Write a client's share to a file, so that it need not stay in memory.
-
-        Raises:
-            OSError: if it cannot be written. The round stays charged, and nothing of it is added up.
-        """
+        """Write a client's share to a file; if it cannot be written, the round stays charged."""
         light = copy(reply)
         light.content = RecordDict()
         try:
@@ -605,89 +586,85 @@ class SharedSumStage(ServiceStage):
             ) from error
         return light
 
-    def _begun(self, instruction: Instruction, dim: int) -> _Coming:
-        """The replies of this round that came so far; an empty collection if the round is a new one."""
+    def _begun(self, instruction: Instruction, dim: int) -> _Shares:
+        """The shares of this round that came so far; none if the round is a new one."""
         if self._coming is None or self._coming.instruction != instruction:
-            counts, shared = instruction.mechanism.build(dim=dim).counts, instruction.shared
-            if shared is None or counts is None:
+            mechanism, shared = instruction.mechanism.build(dim=dim), instruction.shared
+            if shared is None or mechanism.counts is None:
                 raise ValueError("the clients of this round were not told to share their counts")
             context = context_of(instruction, dim=dim)
-            terms = shared.of_round(context, counts=counts, aggregators=self._keys)
-            shares = tempfile.TemporaryFile(dir=self._share_folder)  # noqa: SIM115  (closed by collect)
-            self._coming = _Coming(instruction, terms, shares)
+            terms = shared.of_round(context, counts=mechanism.counts, aggregators=self._keys)
+            file = tempfile.TemporaryFile(dir=self._share_folder)  # noqa: SIM115  (closed by collect)
+            self._coming = _Shares(instruction, terms, file)
         return self._coming
 
     @override
     def collect(self, replies: Replies) -> Anonymous:
-        coming, self._coming = self._begun(replies.instruction, replies.dim), None
-        with coming.shares:
-            return self._collected(replies, coming)
+        batch, self._coming = self._begun(replies.instruction, replies.dim), None
+        mechanism = replies.instruction.mechanism.build(dim=replies.dim)
+        assert mechanism.counts is not None
+        with batch.file:
+            nodes = batch.complete(replies)
+            foreign = len(batch.bad)  # what an aggregator calls bad may be good
+            try:
+                add = self._verified_sum if isinstance(batch.terms, VerifiedTerms) else self._added_up
+                kept, found = add(batch, replies)
+            except BatchRefused as refused:
+                return replies.anonymous(
+                    None,
+                    answered=len(nodes) - len(batch.bad),
+                    unreadable=len(batch.bad),
+                    foreign=foreign,
+                    refusal=refused.code,
+                )
+            finally:
+                self._note(batch.bad, {}, nodes=nodes)
+        sum_of = torch.from_numpy(found) + len(kept) * mechanism.counts.lowest
+        total = Total(sum=mechanism.estimate(sum_of, reports=len(kept)), reports=len(kept))
+        return replies.anonymous(None, answered=len(kept), unreadable=len(batch.bad), total=total)
 
-    def _collected(self, replies: Replies, coming: _Coming) -> Anonymous:
-        """:meth:`collect`, while the file of shares is open."""
-        mechanism, terms = replies.instruction.mechanism.build(dim=replies.dim), coming.terms
-        counts, shared = mechanism.counts, replies.instruction.shared
-        assert counts is not None
-        assert shared is not None
-        payloads = {reply.metadata.src_node_id: coming.part_of(reply) for reply in replies.answers}
-        sent = {node: part for node, part in payloads.items() if part is not None}
-        bad = dict.fromkeys(payloads.keys() - sent.keys(), Refusal.WRONG_SIZE)
-        batch = _Batch(terms, replies, tuple(sent), tuple(sent.values()), coming.shares, bad)
-        try:
-            if isinstance(terms, VerifiedTerms):
-                kept, found = self._verified_sum(terms, batch)
-            else:
-                kept, expansions = self._added_up(batch)
-                found = _total(batch, kept, expansions, counts=counts, check_seed=shared.check_seed)
-        except BatchRefused as refused:
-            return replies.anonymous(
-                None,
-                answered=len(payloads) - len(bad),
-                unreadable=len(bad),
-                foreign=len(payloads) - len(sent),  # what an aggregator calls bad may be good
-                refusal=refused.code,
-            )
-        finally:
-            self._note(bad, {}, nodes=list(payloads))
-        total = mechanism.estimate(torch.from_numpy(found) + len(kept) * counts.lowest, reports=len(kept))
-        return replies.anonymous(
-            None, answered=len(kept), unreadable=len(bad), total=Total(sum=total, reports=len(kept))
-        )
-
-    def _added_up(self, batch: _Batch) -> tuple[list[int], list[bytes]]:
-        """Ask each aggregator for the sum of its seeds' expansions, all over the same clients.
-
-        Returns:
-            The positions in ``batch`` of the clients that all aggregators added up, and one sum from each.
+    def _added_up(self, batch: _Shares, replies: Replies) -> tuple[list[int], NDArray[np.int64]]:
+        """Positions of the clients that all aggregators added up, and the sum of their counts, int64, each
+        minus the lowest count that the mechanism allows.
         """
         kept, step = list(range(len(batch.nodes))), Step.ADD
         self._check_enough(kept, batch.terms)
         if len(self._keys) > 1:
-            _, refusals = self._asked_about(batch, Step.CHECK, kept)
+            _, refusals = self._asked_about(batch, replies, Step.CHECK, kept)
             if refusals:  # nobody was asked for a sum
                 raise BatchRefused(Refusal.NOT_AGREED)
             kept, step = batch.good(kept), Step.ADD_ALL
             self._check_enough(kept, batch.terms)
-        sums, refusals = self._asked_about(batch, step, kept)
-        if refusals:
-            # If any aggregator proves that it gave nothing out, its refusal is the one to report: without its
-            # sum there is no total, so the round released nothing.
-            raise min(refusals, key=lambda refused: not refused.code.conclusive)
+        answers = self._sums(batch, replies, step, kept)
         kept = batch.good(kept)
         try:
             self._check_enough(kept, batch.terms)
         except BatchRefused:  # the aggregator has given out a sum of fewer than everybody asked for
             _log.error("shuffle: an aggregator added up fewer clients than its minimum: %d", len(kept))
             raise BatchRefused(Refusal.INCONSISTENT) from None
-        return kept, [answer.total for answer in sums]
+        layout, shared = batch.terms.layout, replies.instruction.shared
+        counts = replies.instruction.mechanism.build(dim=replies.dim).counts
+        assert counts is not None
+        assert shared is not None
+        try:
+            found = reconstruct(
+                (Residues.from_bytes(batch.share(position), layout=layout) for position in kept),
+                [Residues.from_bytes(answer.total, layout=layout) for answer in answers],
+                layout=layout,
+                check_seed=shared.check_seed,
+            )
+        except CheckFailed as error:
+            _log.error("shuffle: %s", error)
+            raise BatchRefused(Refusal.INCONSISTENT) from None
+        if int(found.max()) > len(kept) * (counts.highest - counts.lowest):
+            _log.error("shuffle: the total is more than its clients' counts can be")
+            raise BatchRefused(Refusal.INCONSISTENT)
+        return kept, found
 
-    def _verified_sum(self, terms: VerifiedTerms, batch: _Batch) -> tuple[list[int], NDArray[np.int64]]:
-        """Check the proofs, and ask for the sums of the clients whose proofs hold.
-
-        Returns:
-            The positions in ``batch`` of these clients, and the sum of their counts, each minus the lowest
-            count that the mechanism allows.
-        """
+    def _verified_sum(self, batch: _Shares, replies: Replies) -> tuple[list[int], NDArray[np.int64]]:
+        """As :meth:`_added_up`, of the clients whose proofs hold."""
+        terms = batch.terms
+        assert isinstance(terms, VerifiedTerms)
         server, started = RoundVerifier[int](terms), list[int]()
         for position, node in enumerate(batch.nodes):
             try:
@@ -696,7 +673,8 @@ class SharedSumStage(ServiceStage):
             except VerificationError:
                 batch.bad[node] = Refusal.PROOF_REFUSED
         self._check_enough(started, terms)
-        answers, refusals = self._asked_about(batch, Step.VERIFY, started, verify_key=server.verify_key)
+        key = server.verify_key
+        answers, refusals = self._asked_about(batch, replies, Step.VERIFY, started, verify_key=key)
         if refusals:  # nobody was asked for a sum; but a round that was begun before may have given one
             codes = {refused.code for refused in refusals}
             known = [code for code in (Refusal.REPLAYED, Refusal.UNDER_MINIMUM) if code in codes]
@@ -713,14 +691,23 @@ class SharedSumStage(ServiceStage):
                 batch.bad[batch.nodes[position]] = Refusal.PROOF_REFUSED
         kept = list(messages)
         self._check_enough(kept, terms)
-        sums, refusals = self._asked_about(batch, Step.ADD_VERIFIED, kept, messages=list(messages.values()))
-        if refusals:
-            raise min(refusals, key=lambda refused: not refused.code.conclusive)
+        sums = self._sums(batch, replies, Step.ADD_VERIFIED, kept, messages=list(messages.values()))
         try:
             return kept, server.total([answer.total for answer in sums])
         except CheckFailed as error:
             _log.error("shuffle: %s", error)
             raise BatchRefused(Refusal.INCONSISTENT) from None
+
+    def _sums(
+        self, batch: _Shares, replies: Replies, step: Step, kept: Sequence[int], **fields: Any
+    ) -> list[Answer]:
+        """Every aggregator's sum. If any proves that it gave nothing out, its refusal is the one to report:
+        without its sum there is no total, so the round released nothing.
+        """
+        sums, refusals = self._asked_about(batch, replies, step, kept, **fields)
+        if refusals:
+            raise min(refusals, key=lambda refused: not refused.code.conclusive)
+        return sums
 
     def _check_enough(self, kept: Sequence[int], terms: SumTerms) -> None:
         """Raise UNDER_MINIMUM if there are fewer clients than any party asks for."""
@@ -729,43 +716,22 @@ class SharedSumStage(ServiceStage):
             raise BatchRefused(Refusal.UNDER_MINIMUM)
 
     def _asked_about(
-        self, batch: _Batch, step: Step, kept: Sequence[int], **fields: Any
+        self, batch: _Shares, replies: Replies, step: Step, kept: Sequence[int], **fields: Any
     ) -> tuple[list[Answer], list[BatchRefused]]:
         """Ask each aggregator to do a step with some clients' seeds; answers, and why some gave none.
 
         Why a client is left out is added to ``batch.bad``.
         """
-        nodes = self._opened(batch.replies.grid)
+        nodes = self._opened(replies.grid)
         minimum = max(self._minimum, self.needed.reports)
         requests = zip(nodes, batch.requests(step, kept, minimum=minimum, **fields), strict=True)
-        answers = self._asked(batch.replies, dict(requests)).values()
+        answers = self._asked(replies, dict(requests)).values()
         for answer in answers:
             batch.bad |= {batch.nodes[kept[place]]: code for place, code in answer.rejected.items()}
         return (
             [answer for answer in answers if isinstance(answer, Answer)],
             [answer for answer in answers if isinstance(answer, BatchRefused)],
         )
-
-
-def _total(
-    batch: _Batch, kept: Sequence[int], expansions: Sequence[bytes], *, counts: CountRange, check_seed: bytes
-) -> NDArray[np.int64]:
-    """The total of the clients' counts, int64 (counts.size,), each count minus the lowest possible one."""
-    layout = batch.terms.layout
-    try:
-        found = reconstruct(
-            (Residues.from_bytes(batch.share(position), layout=layout) for position in kept),
-            [Residues.from_bytes(expansion, layout=layout) for expansion in expansions],
-            layout=layout,
-            check_seed=check_seed,
-        )
-    except CheckFailed as error:
-        _log.error("shuffle: %s", error)
-        raise BatchRefused(Refusal.INCONSISTENT) from None
-    if int(found.max()) > len(kept) * (counts.highest - counts.lowest):
-        _log.error("shuffle: the total is more than its clients' counts can be")
-        raise BatchRefused(Refusal.INCONSISTENT)
-    return found
 
 
 class _Part(NamedTuple):
@@ -779,52 +745,45 @@ class _Part(NamedTuple):
 
 
 @dataclass
-class _Coming:
-    """The replies of a round that is under way, and the file that holds their shares.
+class _Shares:
+    """The shares of a round, in a file, and what else came with them.
 
     ``parts`` is by ``id`` of the message that the grid keeps of a reply: that message, and the rest of the
-    reply, or None if it had the wrong length.
+    reply, or None if it had the wrong length. Once the round is complete, ``nodes`` has who sent the right
+    length, ``sent`` what they sent, and ``bad`` why a reply is left out, by its node.
     """
 
     instruction: Instruction
     terms: SumTerms
-    shares: IO[bytes]
+    file: IO[bytes]
     parts: dict[int, tuple[Message, _Part | None]] = field(default_factory=dict)
+    nodes: list[int] = field(default_factory=list)
+    sent: list[_Part] = field(default_factory=list)
+    bad: dict[int, Refusal] = field(default_factory=dict)
 
     def put(self, kept: Message, payload: bytes) -> _Part | None:
-        """Write a reply's share to the file, and remember the rest beside what the grid keeps of the
-        reply.
-        """
+        """Write a reply's share to the file, and remember the rest beside what the grid keeps of it."""
         terms, part = self.terms, None
         first = terms.share_bytes
         if len(payload) == first + len(terms.aggregators) * sealed_seed_size(terms.secret_bytes):
             share = payload[:first]
-            start = self.shares.seek(0, 2)
-            self.shares.write(share)
+            start = self.file.seek(0, 2)
+            self.file.write(share)
             part = _Part(start, commitment(share), payload[first:])
         self.parts[id(kept)] = (kept, part)  # holds the message, so that its id is not used again
         return part
 
-    def part_of(self, reply: Message) -> _Part | None:
-        """What :meth:`put` has remembered of a reply; a reply that never went there is put now."""
-        if id(reply) in self.parts:
-            return self.parts[id(reply)][1]
-        return self.put(reply, payload_or_nothing(reply))
-
-
-@dataclass
-class _Batch:
-    """The replies of a round that have the right length: a share each, and a sealed seed for each aggregator.
-
-    ``bad`` has the reason why a reply is left out, by the node.
-    """
-
-    terms: SumTerms
-    replies: Replies
-    nodes: tuple[int, ...]
-    parts: tuple[_Part, ...]
-    shares: IO[bytes]
-    bad: dict[int, Refusal]
+    def complete(self, replies: Replies) -> list[int]:
+        """Note which replies count, put those that never went here, and return who sent them."""
+        for reply in replies.answers:
+            node = reply.metadata.src_node_id
+            _, part = self.parts.get(id(reply)) or (reply, self.put(reply, payload_or_nothing(reply)))
+            if part is None:
+                self.bad[node] = Refusal.WRONG_SIZE
+            else:
+                self.nodes.append(node)
+                self.sent.append(part)
+        return [reply.metadata.src_node_id for reply in replies.answers]
 
     def good(self, positions: Sequence[int]) -> list[int]:
         """Those of the positions whose replies are not bad."""
@@ -832,8 +791,8 @@ class _Batch:
 
     def share(self, position: int) -> bytes:
         """The share of the client at this position, read from the file."""
-        self.shares.seek(self.parts[position].start)
-        return self.shares.read(self.terms.share_bytes)
+        self.file.seek(self.sent[position].start)
+        return self.file.read(self.terms.share_bytes)
 
     def requests(self, step: Step, kept: Sequence[int], **fields: Any) -> list[AggregateRequest]:
         """What each aggregator is asked about the replies at some positions."""
@@ -842,8 +801,8 @@ class _Batch:
             AggregateRequest.of(
                 self.terms,
                 step=step,
-                commitments=[self.parts[position].commitment for position in kept],
-                envelopes=[self.parts[position].envelopes[start : start + size] for position in kept],
+                commitments=[self.sent[position].commitment for position in kept],
+                envelopes=[self.sent[position].envelopes[start : start + size] for position in kept],
                 **fields,
             )
             for start in range(0, size * len(self.terms.aggregators), size)

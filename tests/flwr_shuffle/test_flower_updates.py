@@ -32,7 +32,7 @@ def test_every_float_has_its_place_and_nothing_else() -> None:
 
 def test_one_wide_array_makes_the_vector_wide() -> None:
     arrays = record(MODEL | {"fine": np.array([1 / 3])})
-    assert Layout.of(arrays).dtype == torch.float64
+    assert Layout.of(arrays).flatten(arrays).dtype == torch.float64
     assert Layout.of(arrays).flatten(arrays)[-1].item() == 1 / 3
 
 
