@@ -2,14 +2,12 @@ from . import messages as messages
 from .accountant import CertifiedAccountant as CertifiedAccountant
 from .client import ClientLimits as ClientLimits
 from .client import ShuffleMod as ShuffleMod
-from .grids import AnonymousReply as AnonymousReply
 from .grids import InProcessGrid as InProcessGrid
 from .grids import NodeConfig as NodeConfig
 from .grids import ShuffleGrid as ShuffleGrid
 from .grids import Waiting as Waiting
 from .grids import arriving as arriving
 from .inner_strategy import WrongRecipients as WrongRecipients
-from .messages import ClientRefusal as ClientRefusal
 from .messages import drawn_record as drawn_record
 from .rounds import BudgetExhausted as BudgetExhausted
 from .rounds import ClientsRefused as ClientsRefused
@@ -18,7 +16,6 @@ from .service_nodes import register_aggregator as register_aggregator
 from .service_nodes import register_mix_node as register_mix_node
 from .service_stages import MixNodeStage as MixNodeStage
 from .service_stages import SharedSumStage as SharedSumStage
-from .settings import ClientSampling as ClientSampling
 from .settings import FixedSize as FixedSize
 from .settings import MechanismSpec as MechanismSpec
 from .settings import Poisson as Poisson

@@ -72,17 +72,17 @@ class Wire(Ranged):
             raise ValueError(f"not a message of the kind {cls.__name__}") from error
 
 
-_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
-
-
-@cache
-def _entries(kind: type[Wire]) -> dict[str, tuple[Any, Any]]:
+def _fields(kind: type[Wire]) -> dict[str, tuple[Any, Any]]:
     """The type and the default of each field."""
     found = {}
     for each in fields(cast(Any, kind)):
         default = each.default if each.default_factory is MISSING else each.default_factory()
         found[each.name] = (_present(_hints(kind)[each.name]), default)
     return found
+
+
+_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
+_entries: Callable[[Any], dict[str, tuple[Any, Any]]] = cache(_fields)
 
 
 def _present(kind: Any) -> Any:
@@ -174,11 +174,6 @@ class Role(StrEnum):
     def node(self) -> str:
         """What such a node is called in a log."""
         return "mix node" if self is Role.MIXER else "aggregator"
-
-    @property
-    def a_node(self) -> str:
-        """The same with its article."""
-        return f"a{'' if self is Role.MIXER else 'n'} {self.node}"
 
     @property
     def registered_by(self) -> str:

@@ -22,7 +22,14 @@ from flwr_shuffle.inner_strategy import model_of
 from flwr_shuffle.messages import RECORD_KEY, Instruction
 from flwr_shuffle.settings import Invitation, Settings
 from flwr_shuffle.stages import Anonymous, Needed, Total, valid_sum
-from flwr_shuffle.updates import Layout, PrivateEvaluation, UpdateTerms, running_statistics, trained_names
+from flwr_shuffle.updates import (
+    Layout,
+    Metric,
+    PrivateEvaluation,
+    UpdateTerms,
+    running_statistics,
+    trained_names,
+)
 from shuffle_plugins.accounting import Adversary, BudgetExceeded, FederatedAccountant, FederatedRound
 from shuffle_plugins.core import rounded
 from shuffle_plugins.ledger import BudgetLedger
@@ -271,10 +278,11 @@ class Rounds:
         evaluation = asked if isinstance(asked, PrivateEvaluation) else None
         kind = MessageType.TRAIN if evaluation is None else MessageType.EVALUATE
         key, arrays = model_of(messages, kind=kind)
+        metrics: tuple[Metric, ...] = ()
         if isinstance(asked, UpdateTerms):
             terms = replace(asked, trained=trained_names(arrays, wanted=settings.updates.trained))
             self._log_statistics(running_statistics(arrays))
-            spec, metrics, updates = settings.mechanism, (), settings.updates
+            spec, updates = settings.mechanism, settings.updates
             records, samples = updates.records_per_client, updates.samples_per_client
         else:
             terms, spec, metrics, records, samples = (

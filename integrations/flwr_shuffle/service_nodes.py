@@ -63,11 +63,7 @@ def register_mix_node(app: ClientApp, *, limits: BatchLimits | None = None) -> N
         app: the app of all nodes, made without ``client_fn``.
         limits: how much the mix node keeps on disk at once, if its ``node_config`` does not say; by default
             10 million reports and 64 GiB.
-
-    Raises:
-        ValueError: if the app has such handlers already, or was made with ``client_fn``.
     """
-
     _register(
         app,
         Role.MIXER,
@@ -79,18 +75,10 @@ def register_mix_node(app: ClientApp, *, limits: BatchLimits | None = None) -> N
 
 def register_aggregator(app: ClientApp) -> None:
     """Let a node that runs this app be an aggregator, if its ``node_config`` says
-    ``shuffle-role="aggregator"``.
+    ``shuffle-role="aggregator"``; otherwise as :func:`register_mix_node`.
 
-    Any other node answers that it is not, and nothing else. An aggregator signs its replies, refusals too. It
-    sees seeds, which are independent of all counts. Details of an error are written to its own log only.
-
-    Args:
-        app: the app of all nodes, made without ``client_fn``.
-
-    Raises:
-        ValueError: if the app has such handlers already, or was made with ``client_fn``.
+    It sees seeds, which are independent of all counts.
     """
-
     _register(
         app,
         Role.AGGREGATOR,
@@ -101,7 +89,7 @@ def register_aggregator(app: ClientApp) -> None:
 
 
 def _mixed(mixer: Mixer, asked: MixMessage, config: UserConfig, limits: BatchLimits) -> Answer:
-    """Take a piece of a batch, or give one back; errors are those of the :class:`BatchSpool`'s methods."""
+    """Take a piece of a batch, or give one back."""
     spool, request, token = _spool(mixer, config, limits), asked.request, asked.token
     if not asked.items:
         return Answer(token=token, items=spool.take(request, first=asked.first, most=asked.most))
@@ -124,7 +112,6 @@ def _aggregated(aggregator: VerifyingAggregator, request: AggregateRequest) -> A
 
 
 def _added(aggregator: VerifyingAggregator, request: AggregateRequest) -> Answer:
-    """Do the step that a request asks for; errors are those of the :class:`VerifyingAggregator`'s methods."""
     terms, sealed, minimum, token = request.terms, request.sealed, request.minimum, request.token
     if isinstance(terms, VerifiedTerms):
         if request.step is Step.VERIFY:
@@ -186,11 +173,8 @@ def _register(
 def service_of(context: Context, kind: type[_Service]) -> _Service:
     """Build the mixer or aggregator that a node's ``node_config`` describes.
 
-    Files are read again on every call, so clients can be enrolled at any time.
-
-    Raises:
-        BatchRefused: NOT_THIS_ROLE for a node without this role; MISCONFIGURED, with the reason in the log,
-            if files or numbers are missing or wrong.
+    Files are read again on every call, so clients can be enrolled at any time. NOT_THIS_ROLE for a node
+    without this role; MISCONFIGURED, with the reason in the log, if files or numbers are missing or wrong.
     """
     config, role = context.node_config, Role(kind.role)
     if role_of(config) is not role:
@@ -260,9 +244,11 @@ _PARTITION, _PARTITIONS = "partition-id", "num-partitions"
 class SimulatedNodes:
     """Makes the last nodes of a simulation aggregators or mix nodes, and the others clients with keys.
 
-    A simulation of n nodes with k of these has n − k clients, which are partitions 0 to n − k − 1 of n − k,
-    so that data are divided among clients alone. Everybody's keys are made when they are first needed, in one
-    folder of this machine: they show that the parties' protocol works, and protect nobody.
+    Flower's simulation engine gives a node no more than ``partition-id`` and ``num-partitions``; the app
+    itself says here what operators would write for a deployment. A simulation of n nodes with k of these has
+    n − k clients, which are partitions 0 to n − k − 1 of n − k, so that data are divided among clients alone.
+    Everybody's keys are made when they are first needed, in one folder of this machine: they show that the
+    parties' protocol works, and protect nobody.
 
     .. code-block:: python
 
@@ -279,9 +265,6 @@ class SimulatedNodes:
         minimum: fewest reports that these nodes give out or add up together, at least 2.
         folder: where the keys are, and which rounds were served; by default a folder of the run, among the
             temporary files of the user.
-
-    Raises:
-        ValueError: if a number is out of range.
     """
 
     def __init__(
@@ -313,11 +296,7 @@ class SimulatedNodes:
 
     @property
     def node_config(self) -> dict[str, str | int]:
-        """What the node of the context has in its ``node_config``; empty if there are no service nodes.
-
-        Raises:
-            ShuffleError: if there are no two nodes left to be clients, or a file cannot be used.
-        """
+        """What the node of the context has in its ``node_config``; empty if there are no service nodes."""
         services = sum(self._numbers.values())
         if not services:
             return {}
@@ -384,9 +363,7 @@ class SimulatedNodes:
 
 @contextmanager
 def _made(folder: Path) -> Iterator[Path | None]:
-    """An empty folder to fill, which becomes ``folder`` as a whole; None if another process has made it
-    already.
-    """
+    """An empty folder to fill, which becomes ``folder`` as a whole; None if another process has made it."""
     if folder.is_dir():
         yield None
         return

@@ -215,10 +215,11 @@ class ServiceStage(ShuffleStage):
                     found[node] = (position, role)
             if found[node] is None:
                 _log.warning(
-                    "shuffle: node %d says that it is %s and has not proven to be %s: ignored. If it is "
+                    "shuffle: node %d says that it is a%s %s and has not proven to be %s: ignored. If it is "
                     "yours, compare its public key (shuffle-plugins keys public FILE)",
                     node,
-                    self.role.a_node,
+                    "n" if self.role is Role.AGGREGATOR else "",
+                    self.role.node,
                     "the pinned one" if len(self._pinned) == 1 else "a pinned one",
                 )
         return found
@@ -235,7 +236,7 @@ class ServiceStage(ShuffleStage):
             if code not in (Refusal.MISCONFIGURED, Refusal.WRONG_VERSION):
                 return None if code is not None else NodeRole.from_content(content)
         except WrongVersionError as error:
-            _log.warning("shuffle: node %d says that it is %s of %s", node, self.role.a_node, error)
+            _log.warning("shuffle: node %d says that it is a %s of %s", node, self.role.node, error)
             raise BatchRefused(Refusal.WRONG_VERSION) from None
         except ValueError:
             return None

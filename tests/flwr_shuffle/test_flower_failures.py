@@ -12,7 +12,8 @@ import torch
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, Strategy
-from flwr_shuffle import ClientLimits, ClientRefusal, InProcessGrid, QuantileClipping, ShuffleMod, Updates
+from flwr_shuffle import ClientLimits, InProcessGrid, QuantileClipping, ShuffleMod, Updates
+from flwr_shuffle.messages import ClientRefusal
 from flwr_shuffle.updates import UpdateTerms
 from mod_harness import adding, ask, grid_of, instruction, record
 from strategy_harness import CLIENTS, shuffled

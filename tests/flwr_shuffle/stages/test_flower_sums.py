@@ -18,7 +18,6 @@ from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import (
     Anonymous,
     ClientLimits,
-    ClientRefusal,
     ClientsRefused,
     FixedSize,
     InProcessGrid,
@@ -35,6 +34,7 @@ from flwr_shuffle import (
     Waiting,
 )
 from flwr_shuffle.messages import (
+    ClientRefusal,
     Instruction,
     instruction_of,
     payload_of,

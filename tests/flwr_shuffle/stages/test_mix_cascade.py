@@ -15,16 +15,8 @@ import pytest
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from flwr_shuffle import (
-    ClientRefusal,
-    FixedSize,
-    InProcessGrid,
-    MixNodeStage,
-    ShuffleMod,
-    ShuffleStrategy,
-    Waiting,
-)
-from flwr_shuffle.messages import Role
+from flwr_shuffle import FixedSize, InProcessGrid, MixNodeStage, ShuffleMod, ShuffleStrategy, Waiting
+from flwr_shuffle.messages import ClientRefusal, Role
 from flwr_shuffle.service_messages import SERVICE_KEY, Answer
 from flwr_shuffle.service_nodes import register_mix_node
 from mixing import SIZE, MixedRun, encoded, operators_files

@@ -17,7 +17,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr_shuffle import (
-    ClientRefusal,
     ClientsRefused,
     InProcessGrid,
     MechanismSpec,
@@ -26,7 +25,15 @@ from flwr_shuffle import (
     ShuffleMod,
     Waiting,
 )
-from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, Instruction, Role, context_of, payload_of
+from flwr_shuffle.messages import (
+    PAYLOAD_KEY,
+    RECORD_KEY,
+    ClientRefusal,
+    Instruction,
+    Role,
+    context_of,
+    payload_of,
+)
 from flwr_shuffle.service_messages import SERVICE_KEY, AggregateRequest, Step, refusal_in
 from flwr_shuffle.stages import Needed
 from sharing_run import COHORT, DIM, MODEL, SUM, SharedRun, update_of
