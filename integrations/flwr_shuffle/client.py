@@ -50,7 +50,7 @@ from flwr_shuffle.messages import (
 from flwr_shuffle.service_messages import Unable
 from flwr_shuffle.updates import Layout, of_kind, vector_of
 from shuffle_plugins.accounting import Sampling
-from shuffle_plugins.core import Ranged, Reports, in_range
+from shuffle_plugins.core import Flag, Ranged, Reports, in_range
 from shuffle_plugins.ledger import (
     Charged,
     ClientLedger,
@@ -558,11 +558,12 @@ UNPROTECTED = {
 
 
 class ClientRefused(Exception):
-    """A client does not take part in a round; the text of ``code`` is what the server gets."""
+    """A client does not take part in a round; the text of its ``code`` is what the server gets."""
 
-    def __init__(self, code: ClientRefusal) -> None:
-        super().__init__(str(code))
-        self.code = code
+    @property
+    def code(self) -> ClientRefusal:
+        """Why."""
+        return ClientRefusal(self.args[0])
 
 
 def _path(name: str, value: object) -> Path:
@@ -576,12 +577,6 @@ def _path(name: str, value: object) -> Path:
 def _pinned(name: str, value: Any) -> tuple[bytes, ...]:
     del name
     return value if isinstance(value, tuple) else tuple(key.sealing for key in keys.parse_mix_cascade(value))
-
-
-def _flag(name: str, value: object) -> bool:
-    if type(value) is not bool:
-        raise ValueError(f"{name} is true or false, without quotes; got {value!r}")
-    return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -598,10 +593,10 @@ class ClientSettings(ClientLimits):
     mixer_public_key: Annotated[tuple[bytes, ...], _pinned] = ()
     aggregator_public_keys: Annotated[tuple[bytes, ...], _pinned] = ()
     signing_key_file: Annotated[Path, _path] | None = None
-    allow_evaluate: Annotated[bool, _flag] = False
-    allow_query: Annotated[bool, _flag] = False
-    allow_get_parameters: Annotated[bool, _flag] = False
-    allow_get_properties: Annotated[bool, _flag] = False
+    allow_evaluate: Flag = False
+    allow_query: Flag = False
+    allow_get_parameters: Flag = False
+    allow_get_properties: Flag = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -742,11 +737,15 @@ def charge(
     charged = Charged(shuffled, sent.local_epsilon, sent.local_delta)
     try:
         if settings.ledger_file is None:
-            _warn_of_no_file()
+            _say_once(
+                logging.WARNING,
+                "No shuffle-ledger-file in this client's node_config: what it has spent is forgotten after "
+                "this run. Right for a simulation; a real client needs the file.",
+            )
             _charge_state(context.state, instruction.token, charged, limits=settings, summed=summed)
             return
         with ClientLedger(settings.ledger_file) as ledger:
-            _log_path(str(ledger.path))
+            _say_once(logging.INFO, f"shuffle: this client counts what it spends in {ledger.path}")
             ledger.charge(
                 run=instruction.run,
                 token=instruction.token,
@@ -790,14 +789,4 @@ def failed_share(context: Context) -> float:
     return 0.0 if record is None else cast(int, record["failed"]) / cast(int, record["rounds"])
 
 
-@cache
-def _log_path(path: str) -> None:
-    _log.info("shuffle: this client counts what it spends in %s", path)
-
-
-@cache
-def _warn_of_no_file() -> None:
-    _log.warning(
-        "No shuffle-ledger-file in this client's node_config: what it has spent is forgotten after this run. "
-        "Right for a simulation; a real client needs the file."
-    )
+_say_once = cache(_log.log)  # a level and a text; of a process, not of each of its nodes

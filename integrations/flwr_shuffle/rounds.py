@@ -218,7 +218,7 @@ class Rounds:
         self._record = record
         self._planned = max(1, num_rounds)
         self._sent: SentRound | None = None
-        self._run = ""
+        self._run, self._connected = "", 0
         self._seen: frozenset[int] = frozenset()
         self._awaited = settings.population
         self._errors: Counter[str] = Counter()
@@ -226,11 +226,8 @@ class Rounds:
         self._statistics: list[str] = []
         self._logged: tuple[int, int] | None = None
 
-    def draw(self, grid: Grid, *, step: str) -> tuple[int, list[int]] | None:
-        """How many clients are connected, and which of them are invited.
-
-        None if fewer clients were drawn than a release needs.
-        """
+    def draw(self, grid: Grid, *, step: str) -> list[int]:
+        """The clients to invite; none if fewer were drawn than a release needs."""
         settings = self._settings
         if not isinstance(grid, ShuffleGrid) or grid.stage is not settings.stage:
             raise ValueError(
@@ -257,16 +254,15 @@ class Rounds:
                 if needed == settings.stage.minimum
                 else "minimum_reports, or the clients of the sum",
             )
-            return None
-        self._run = str(grid.run.run_id)
-        return len(candidates), cohort
+            return []
+        self._run, self._connected = str(grid.run.run_id), len(candidates)
+        return cohort
 
     def begin(
         self,
         messages: list[Message],
         *,
         server_round: int,
-        candidates: int,
         asked: UpdateTerms | PrivateEvaluation,
     ) -> None:
         """Ask the budget, put the instruction into the messages, and record the round before they are sent.
@@ -297,7 +293,7 @@ class Rounds:
         fewest = settings.fewest_reports
         invitation = Invitation(
             mechanism=mechanism,
-            candidates=candidates,
+            candidates=self._connected,
             invited=len(messages),
             fewest=fewest,
             hides_shares=settings.stage.hides_shares,

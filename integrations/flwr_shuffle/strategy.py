@@ -300,14 +300,13 @@ class ShuffleStrategy(Strategy):
         No messages if fewer clients than ``minimum_reports`` were drawn: the round is left out.
         """
         server_round += self._done
-        drawn = self._rounds.draw(grid, step="configure_train")
-        if drawn is None:
+        cohort = self._rounds.draw(grid, step="configure_train")
+        if not cohort:
             return []
-        candidates, cohort = drawn
         messages = messages_of(
             self.strategy, server_round=server_round, arrays=arrays, config=config, grid=grid, cohort=cohort
         )
-        self._rounds.begin(messages, server_round=server_round, candidates=candidates, asked=self._terms)
+        self._rounds.begin(messages, server_round=server_round, asked=self._terms)
         return messages
 
     @override
@@ -355,15 +354,14 @@ class ShuffleStrategy(Strategy):
             return list(self.strategy.configure_evaluate(server_round, arrays, config, grid))
         if asked is None or server_round % asked.every:
             return []
-        drawn = self._rounds.draw(grid, step="configure_evaluate")
-        if drawn is None:
+        cohort = self._rounds.draw(grid, step="configure_evaluate")
+        if not cohort:
             return []
-        candidates, cohort = drawn
         messages = evaluation_messages(
             self.strategy, server_round=server_round, arrays=arrays, config=config, cohort=cohort
         )
         try:
-            self._rounds.begin(messages, server_round=server_round, candidates=candidates, asked=asked)
+            self._rounds.begin(messages, server_round=server_round, asked=asked)
         except PrivacyBudgetExhausted as exhausted:
             _log.warning("configure_evaluate: left out, as %s", exhausted)
             return []

@@ -205,7 +205,7 @@ def _loaded(array: Array) -> NDArray[Any]:
     """What ``array.numpy()`` returns, read-only and without a copy.
 
     NumPy parses the header of each array as a Python literal, which takes longer than reading the numbers of
-    most layers. The headers of a model recur with every client and round, so parsed headers are kept.
+    most layers. They recur with every client and round, so parsed headers are kept.
     """
     data = array.data
     if array.stype != "numpy.ndarray" or data[:8] not in _LENGTHS:
@@ -255,7 +255,7 @@ class QuantileClipping(Ranged):
 
 @dataclass(frozen=True, kw_only=True)
 class Updates(Ranged):
-    """What clients report on, and how they prepare it, for ``ShuffleStrategy(updates=…)``.
+    """What clients report on, and how they prepare it.
 
     Args:
         adaptive_clipping: lets the clipping norm follow a quantile of the updates' lengths.
@@ -392,8 +392,7 @@ class Failures:
 
         The share is None if the mark tells nothing. What is left of the mean has no part along the mark, and
         is d/(d - 1) times as long, so that it is unbiased over the signs of the mark. The log warns of a
-        share that noise does not explain: the signs are independent of what other clients report, so their
-        mean goes along the mark by chance alone.
+        share that noise does not explain.
         """
         if not mark.any():
             return mean, None
