@@ -23,7 +23,6 @@ from flwr_shuffle import (
     InProcessGrid,
     SelfSampling,
     ShuffleGrid,
-    Waiting,
     WrongRecipients,
 )
 from flwr_shuffle.messages import plain_payload
@@ -85,16 +84,6 @@ class Own(Strategy):
 
     def summary(self):
         pass
-
-
-def test_a_round_is_federated_averaging():
-    result = shuffled().start(grid_of(), record(MODEL), num_rounds=1)
-    np.testing.assert_allclose(moved(result.arrays), MEAN, atol=0.03)
-    after = numpy_of(result.arrays)
-    assert {name: (a.shape, a.dtype) for name, a in after.items()} == {
-        name: (a.shape, a.dtype) for name, a in MODEL.items()
-    }
-    assert after["batches"] == 7  # no client's count reaches the server
 
 
 def _config():
@@ -606,14 +595,6 @@ def test_rounds_need_the_grid():
 def test_settings_that_cannot_be_are_refused(options, match):
     with pytest.raises(ValueError, match=match):
         shuffled(**options)
-
-
-def test_shares_and_seconds_out_of_range_are_refused():
-    with pytest.raises(ValueError, match="honest_fraction"):
-        FixedSize(10, honest_fraction=1.1)
-    for name, value in {"work_timeout": 0, "answer_timeout": -1.0, "poll_interval": float("nan")}.items():
-        with pytest.raises(ValueError, match=f"{name} is a positive number of seconds"):
-            Waiting(**{name: value})
 
 
 def test_the_rounds_are_those_of_the_accountant_or_the_ledger_given(tmp_path):

@@ -53,7 +53,6 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
 )
 from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports
-from shuffle_plugins.ledger import BudgetLedger
 from shuffle_plugins.mechanisms import Norm, PrivateSum, SumSpec, registry, spec_from_json
 from shuffle_plugins.protocols import BallSum, ScalarSum, UnaryL1Sum, VectorSum
 from shuffle_plugins.shuffler import InMemoryShuffler
@@ -189,22 +188,6 @@ def test_every_round_costs_what_the_sum_was_made_for() -> None:
     assert spent.observer.upper_bound.startswith("covering Gaussian")
     assert spent.observer.upper < spent.server.upper
     assert spent.local_epsilon == math.inf
-
-
-@pytest.mark.slow
-def test_the_books_survive_and_the_budget_holds(tmp_path: Path) -> None:
-    path = tmp_path / "budget.sqlite"
-    first = strategy_of(ledger=path)
-    moves(first, agreed_app(), rounds=2)
-    second = strategy_of(ledger=path, max_epsilon=first.get_epsilon(DELTA) * 1.3)
-    with pytest.raises(PrivacyBudgetExhausted):
-        second.start(grid_of(agreed_app()), record(MODEL), num_rounds=50)
-    assert second.accountant.num_rounds >= 2
-    assert first.get_epsilon(DELTA) <= second.get_epsilon(DELTA) <= first.get_epsilon(DELTA) * 1.3
-    with BudgetLedger(path, model="model") as ledger:
-        restored = ledger.accountant()
-    assert restored.num_rounds == second.accountant.num_rounds
-    assert restored.epsilon(DELTA, adversary=Adversary.LOCAL, lower=False).upper == math.inf
 
 
 @pytest.mark.parametrize(

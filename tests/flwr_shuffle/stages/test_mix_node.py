@@ -287,12 +287,6 @@ def test_what_the_mixer_lacks_is_said_in_its_own_log_alone(
     assert told == set(held_by(Unable(code=Refusal.MISCONFIGURED).to_content()))
 
 
-def test_a_client_asked_to_mix_says_no(run: MixedRun) -> None:
-    node = run.grid.get_node_ids()[1]
-    (reply,) = run.grid.send_and_receive([Message(PUT.to_content(), node, Role.MIXER.work)])
-    assert refusal_in(reply.content) is Refusal.NOT_THIS_ROLE
-
-
 @pytest.mark.parametrize("content", [RecordDict(), RecordDict({SERVICE_KEY: ConfigRecord({"token": b"x"})})])
 def test_a_request_that_is_none_is_refused(run: MixedRun, content: RecordDict) -> None:
     node = run.grid.get_node_ids()[0]
@@ -533,17 +527,6 @@ def test_a_mix_node_that_was_started_anew_takes_over(tmp_path: Path) -> None:
     assert run.round().refusal is None
 
 
-def test_without_the_mix_node_a_round_is_refused_and_conclusively(run: MixedRun) -> None:
-    run.stage.open(run.grid)
-    run.connected = range(1, 7)
-    instruction = run.instruction()
-    found = refusal_of(run, run.answers(instruction), instruction)
-    assert found is Refusal.NOT_THIS_ROLE
-    assert found.conclusive
-    run.connected = range(7)
-    assert run.round().refusal is None
-
-
 def test_what_may_have_been_shuffled_is_not_conclusive() -> None:
     lost = {Refusal.NO_ANSWER, Refusal.REPLAYED, Refusal.WRONG_ROUND, Refusal.NOT_PROVEN}
     assert {code for code in Refusal if not code.conclusive} == lost | {Refusal.INCONSISTENT}
@@ -562,39 +545,6 @@ def test_an_answer_to_another_round_is_no_answer(run: MixedRun) -> None:
     run.grid.receive = late
     instruction = run.instruction()
     assert refusal_of(run, run.answers(instruction), instruction) is Refusal.WRONG_ROUND
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        RecordDict(),
-        RecordDict({SERVICE_KEY: ConfigRecord({"code": "because"})}),
-        RecordDict({SERVICE_KEY: ConfigRecord({"version": 3, "token": bytes(16), "items": [1, 2, 3]})}),
-    ],
-)
-def test_an_answer_that_is_none_refuses_the_round(run: MixedRun, content: RecordDict) -> None:
-    run.stage.open(run.grid)
-    instruction = run.instruction()
-    replies = run.answers(instruction)
-    (answer,) = run.answers(instruction)[:1]
-    answer.content = content
-    run.grid.receive = lambda _: [answer]
-    assert refusal_of(run, replies, instruction) is Refusal.NO_ANSWER
-
-
-@pytest.mark.parametrize(
-    "argument",
-    [
-        {"minimum": 1},
-        {"mixer_public_key": "short"},
-        {"mixer_public_key": "ab" * 32},
-        {"exclude_after": 0},
-    ],
-    ids=lambda argument: next(iter(argument)),
-)
-def test_arguments_out_of_range_are_refused(argument: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"must be|128 hexadecimal|64 digits"):
-        MixNodeStage(**{"mixer_public_key": "ab" * 64, **argument})
 
 
 class Signer:
