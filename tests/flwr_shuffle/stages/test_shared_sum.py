@@ -36,11 +36,11 @@ from flwr_shuffle.messages import (
 )
 from flwr_shuffle.service_messages import SERVICE_KEY, AggregateRequest, Step
 from flwr_shuffle.stages import Needed
-from sharing_run import COHORT, DIM, MODEL, SUM, SharedRun, update_of
+from sharing_run import COHORT, DIM, MODEL, SUM, SharedRun, recorded, update_of
 from thinning import first_fast
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.protocols import PoissonBinomialSum, UnaryL1Sum, VectorSum
+from shuffle_plugins.protocols import BallSum, PoissonBinomialSum, UnaryL1Sum, VectorSum
 from shuffle_plugins.secure_aggregation import (
     Aggregator,
     Expansion,
@@ -57,6 +57,9 @@ from shuffle_plugins.shuffler.keys import (
     public_key_bytes,
     write_private_key,
 )
+
+BIT_SUM = PoissonBinomialSum(dim=DIM, cohort=COHORT, bits=63, message_epsilon=0.4)
+UNARY_SUM = UnaryL1Sum(dim=DIM, cohort=COHORT, radius=4.0, bit_epsilon=2.0)
 
 
 @pytest.fixture
@@ -80,57 +83,32 @@ def layout_of(run: SharedRun) -> ResidueLayout:
 # -- the sum --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("aggregators", [1, 2, 3])
+@first_fast(
+    ("mechanism", "aggregators", "verified"),
+    [
+        (SUM, 2, False),
+        (BIT_SUM, 1, False),
+        (UNARY_SUM, 1, True),
+        (SUM, 1, False),
+        (SUM, 3, False),
+        (BallSum(dim=DIM, cohort=COHORT, budget=6.0, samples=8, levels=2), 1, True),
+        (SUM, 1, True),
+        (SUM, 2, True),
+    ],
+    fast=4,
+)
 def test_the_total_is_that_of_the_clients_reports(
-    tmp_path: Path, aggregators: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, mechanism: Any, aggregators: int, verified: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exactly: the coins that the clients tossed are all in it, and nothing else."""
-    tossed: list[torch.Tensor] = []
-    honest = type(SUM).randomize
-
-    def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        reports = honest(self, *args, **kwargs)
-        tossed.append(SUM.total(reports))
-        return reports
-
-    monkeypatch.setattr(type(SUM), "randomize", recorded)
-    found = SharedRun(folder=tmp_path, aggregators=aggregators).round()
-    assert (found.refusal, found.unreadable, found.answered) == (None, 0, 6)
-    assert found.total is not None
-    assert (found.count, found.reports, len(found.participants)) == (6, None, 6)
-    expected = SUM.estimate(torch.stack(tossed).sum(dim=0), reports=6)
-    assert len(tossed) == 6
-    assert torch.equal(found.total.sum, expected)
-
-
-@first_fast("verified", [False, True])
-@first_fast(
-    "bits",
-    [
-        PoissonBinomialSum(dim=DIM, cohort=COHORT, bits=63, message_epsilon=0.4),
-        UnaryL1Sum(dim=DIM, cohort=COHORT, radius=4.0, bit_epsilon=2.0),
-    ],
-    ids=["poisson-binomial", "unary-l1-sum"],
-)
-def test_sums_of_bits_are_shared_exactly_with_proofs_and_without(
-    tmp_path: Path, bits: Any, verified: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent: list[torch.Tensor] = []
-    honest = type(bits).randomize
-
-    def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        reports = honest(self, *args, **kwargs)
-        sent.append(self.total(reports))
-        return reports
-
-    monkeypatch.setattr(type(bits), "randomize", recorded)
-    run = SharedRun(folder=tmp_path, mechanism=bits, aggregators=1)
+    tossed = recorded(mechanism, monkeypatch)
+    run = SharedRun(folder=tmp_path, mechanism=mechanism, aggregators=aggregators)
     run.stage = run.new_stage(verified=verified)
     found = run.round()
-    assert (found.refusal, found.unreadable, found.count) == (None, 0, 6)
+    assert (found.refusal, found.unreadable, found.answered) == (None, 0, 6)
     assert found.total is not None
-    assert len(sent) == 6
-    assert torch.equal(found.total.sum, bits.estimate(torch.stack(sent).sum(dim=0), reports=6))
+    assert (found.count, found.reports, len(found.participants), len(tossed)) == (6, None, 6, 6)
+    assert torch.equal(found.total.sum, mechanism.estimate(torch.stack(tossed).sum(dim=0), reports=6))
 
 
 def test_self_sampled_clients_hide_their_participation_from_the_server(run: SharedRun) -> None:

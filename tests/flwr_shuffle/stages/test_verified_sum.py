@@ -17,13 +17,11 @@ from flwr_shuffle import client as mod
 from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, Instruction, Role, context_of, payload_of
 from flwr_shuffle.service_messages import SERVICE_KEY, AggregateRequest, Answer, Step, refusal_in
 from flwr_shuffle.stages import Anonymous
-from sharing_run import DIM, SUM, SharedRun
+from sharing_run import DIM, SUM, SharedRun, recorded
 
-from shuffle_plugins.protocols import BallSum
 from shuffle_plugins.secure_aggregation import (
     VerifiedTerms,
     seal_seed,
-    sealed_seed_size,
     share_with_proof,
 )
 from shuffle_plugins.secure_aggregation.prio3 import NONCE_SIZE, SEED_SIZE
@@ -68,17 +66,7 @@ def run(tmp_path: Path) -> VerifiedRun:
 
 @pytest.fixture
 def tossed(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
-    """The counts that clients report, in their order."""
-    found: list[torch.Tensor] = []
-    honest = type(SUM).randomize
-
-    def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        reports = honest(self, *args, **kwargs)
-        found.append(self.total(reports))
-        return reports
-
-    monkeypatch.setattr(type(SUM), "randomize", recorded)
-    return found
+    return recorded(SUM, monkeypatch)
 
 
 def exactly(found: Anonymous, tossed: list[torch.Tensor]) -> bool:
@@ -92,22 +80,6 @@ def answered(reply: Message, payload: bytes) -> Message:
     """A reply with another payload."""
     reply.content = RecordDict({RECORD_KEY: ConfigRecord({PAYLOAD_KEY: payload})})
     return reply
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("aggregators", [2, 1])
-def test_the_total_is_that_of_the_clients_reports(
-    tmp_path: Path, aggregators: int, tossed: list[torch.Tensor]
-) -> None:
-    run = VerifiedRun(folder=tmp_path, aggregators=aggregators)
-    instruction = run.instruction()
-    replies = run.answers(instruction)
-    terms = run.terms(instruction)
-    length = terms.share_bytes + aggregators * sealed_seed_size(terms.secret_bytes)
-    assert {len(payload_of(reply)) for reply in replies} == {length}
-    found = run.collect(replies, instruction)
-    assert (found.refusal, found.unreadable, found.answered, found.count) == (None, 0, 6, 6)
-    assert exactly(found, tossed)
 
 
 def test_a_client_makes_one_proof_and_none_for_a_round_that_it_refuses(
@@ -126,12 +98,6 @@ def test_a_client_makes_one_proof_and_none_for_a_round_that_it_refuses(
     assert len(made) == run.clients
     assert all(reply.has_error() for reply in run.answers(instruction))  # its token is spent
     assert len(made) == run.clients
-
-
-def test_a_ball_sum_is_verified_too(tmp_path: Path) -> None:
-    ball = BallSum(dim=DIM, cohort=4, budget=6.0, samples=8, levels=2)
-    found = VerifiedRun(folder=tmp_path, mechanism=ball, aggregators=1).round()
-    assert (found.refusal, found.unreadable, found.count) == (None, 0, 6)
 
 
 def out_of_bounds(run: VerifiedRun, terms: VerifiedTerms, honest: bytes) -> bytes:
