@@ -14,7 +14,6 @@ from typing import Annotated, cast
 
 from flwr.app import (
     ArrayRecord,
-    ConfigRecord,
     Context,
     Error,
     Message,
@@ -393,28 +392,34 @@ def _is_shuffled(message: Message) -> bool:
     return message.has_content() and RECORD_KEY in message.content
 
 
+def model_of(messages: Sequence[Message]) -> tuple[str, ArrayRecord]:
+    """The model in a round's messages, the same in all of them, and the key of its record."""
+    models: dict[int, tuple[str, ArrayRecord]] = {}
+    for content in {id(message.content): message.content for message in messages}.values():
+        records = content.array_records
+        if len(records) != 1:
+            raise ValueError("every message of a shuffled round holds the model, as its one ArrayRecord")
+        ((key, arrays),) = records.items()
+        models[id(arrays)] = (key, arrays)
+    first, *others = models.values()
+    if any(other != first for other in others):
+        raise ValueError(
+            "different models go to different clients: the mean of their updates has no model to belong to"
+        )
+    return first
+
+
 def _common(messages: Sequence[Message]) -> tuple[Instruction, int]:
-    contents = {id(message.content): message.content for message in messages if message.has_content()}
-    records: dict[int, ConfigRecord] = {}
-    models: dict[int, ArrayRecord] = {}
-    for content in contents.values():
-        record = content.get(RECORD_KEY)
-        arrays = [each for each in content.values() if isinstance(each, ArrayRecord)]
-        if not isinstance(record, ConfigRecord) or len(arrays) != 1:
-            raise ValueError(
-                "every message of a shuffled round holds the model, as its one ArrayRecord, and the "
-                "instruction; send other messages apart"
-            )
-        records[id(record)] = record
-        models[id(arrays[0])] = arrays[0]
+    """What all clients of a round are asked, and the length of the vector that they report."""
+    if not all(map(_is_shuffled, messages)):
+        raise ValueError("every message of a shuffled round holds the instruction; send other messages apart")
+    _, arrays = model_of(messages)
+    records = {id(message.content[RECORD_KEY]): message.content[RECORD_KEY] for message in messages}
     instructions = {Instruction.from_record(record) for record in records.values()}
-    layouts = {
-        Layout.of(arrays, trained=each.update.trained) for arrays in models.values() for each in instructions
-    }
-    if len(instructions) != 1 or len(layouts) != 1:
-        raise ValueError("all clients of a round get the same instruction and a model of the same layout")
+    if len(instructions) != 1:
+        raise ValueError("all clients of a round get the same instruction")
     instruction = instructions.pop()
-    return instruction, instruction.report_dim(layouts.pop().dim)
+    return instruction, instruction.report_dim(Layout.of(arrays, trained=instruction.update.trained).dim)
 
 
 def _received(replies: Iterable[Message], *, sent: Sequence[Message]) -> list[Message]:

@@ -40,7 +40,6 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from flwr_shuffle.grids import WrappedGrid
-from flwr_shuffle.messages import RECORD_KEY
 
 # strategies that one reply does not serve, and what to do instead
 _REFUSED: dict[tuple[type[Strategy], ...], str] = {
@@ -178,33 +177,6 @@ def evaluation_messages(
     key = _named(strategy, "arrayrecord_key", "arrays")
     content = RecordDict({key: arrays, _named(strategy, "configrecord_key", "config"): config})
     return [Message(content, node, MessageType.EVALUATE) for node in cohort]
-
-
-def model_of(messages: Sequence[Message], *, kind: str = MessageType.TRAIN) -> tuple[str, ArrayRecord]:
-    """The model in a round's messages, the same in all of them, and the key of its record."""
-    contents = {}
-    for message in messages:
-        if message.metadata.message_type.split(".")[0] != kind:
-            raise ValueError(f"the inner strategy's messages of this round must be of type {kind}")
-        contents[id(message.content)] = message.content
-    models: dict[int, tuple[str, ArrayRecord]] = {}
-    for content in contents.values():
-        if RECORD_KEY in content:
-            raise ValueError(
-                f"the record {RECORD_KEY!r} is the instruction's; the inner strategy needs another key"
-            )
-        records = content.array_records
-        if len(records) != 1:
-            raise ValueError("the inner strategy must send the model as the one ArrayRecord of each message")
-        ((key, arrays),) = records.items()
-        models[id(arrays)] = (key, arrays)
-    (key, arrays), *others = models.values()
-    if any(other != (key, arrays) for other in others):
-        raise ValueError(
-            "the inner strategy sends different models to different clients: the mean of their updates has "
-            "no model to belong to"
-        )
-    return key, arrays
 
 
 def weight_key(strategy: Strategy) -> str:

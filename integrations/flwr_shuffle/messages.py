@@ -455,14 +455,14 @@ def reply(payload: bytes, *, to: Message) -> Message:
 
 
 def payload_of(message: Message) -> bytes:
-    """The payload of a reply; ValueError if the message is an error, or has anything but one payload."""
+    """The payload of a reply; empty if the message is an error, or has anything but one payload."""
     if message.has_content() and list(message.content) == [RECORD_KEY]:
         record = message.content[RECORD_KEY]
         if isinstance(record, ConfigRecord) and list(record) == [PAYLOAD_KEY]:
             payload = record[PAYLOAD_KEY]
-            if isinstance(payload, bytes) and payload:
+            if isinstance(payload, bytes):
                 return payload
-    raise ValueError("not a reply with one payload and nothing else")
+    return b""
 
 
 def refusal(reason: str, *, to: Message) -> Message:

@@ -17,8 +17,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from torch import Tensor
 
-from flwr_shuffle.grids import AnonymousReply, InProcessGrid, ShuffleGrid, Waiting, innermost
-from flwr_shuffle.inner_strategy import model_of
+from flwr_shuffle.grids import AnonymousReply, InProcessGrid, ShuffleGrid, Waiting, innermost, model_of
 from flwr_shuffle.messages import RECORD_KEY, Instruction
 from flwr_shuffle.settings import Invitation, Settings
 from flwr_shuffle.stages import Anonymous, Needed, Total, valid_sum
@@ -273,7 +272,13 @@ class Rounds:
         settings = self._settings
         evaluation = asked if isinstance(asked, PrivateEvaluation) else None
         kind = MessageType.TRAIN if evaluation is None else MessageType.EVALUATE
-        key, arrays = model_of(messages, kind=kind)
+        for message in messages:
+            if message.metadata.message_type.split(".")[0] != kind or RECORD_KEY in message.content:
+                raise ValueError(
+                    f"the inner strategy's messages of this round must be of type {kind}, without a record "
+                    f"{RECORD_KEY!r}, which is the instruction's"
+                )
+        key, arrays = model_of(messages)
         metrics: tuple[Metric, ...] = ()
         if isinstance(asked, UpdateTerms):
             terms = replace(asked, trained=trained_names(arrays, wanted=settings.updates.trained))

@@ -318,14 +318,6 @@ def named(nodes: Iterable[int]) -> str:
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
-def payload_or_nothing(reply: Message) -> bytes:
-    """The payload of a reply; empty if it has none."""
-    try:
-        return payload_of(reply)
-    except ValueError:
-        return b""
-
-
 class MixNodeStage(ServiceStage):
     """Sends a round's envelopes to the mix node, or through several, and opens the reports that come back.
 
@@ -398,7 +390,7 @@ class MixNodeStage(ServiceStage):
         instruction = replies.instruction
         several = instruction.samples_per_client
         size = envelope_size(replies.layout.report_bytes, mixers=self.mixers, reports=several)
-        payloads = {reply.metadata.src_node_id: payload_or_nothing(reply) for reply in replies.answers}
+        payloads = {reply.metadata.src_node_id: payload_of(reply) for reply in replies.answers}
         envelopes = {node: payload for node, payload in payloads.items() if len(payload) == size}
         bad = dict.fromkeys(payloads.keys() - envelopes.keys(), Refusal.WRONG_SIZE)
         unreadable = len(payloads) - len(envelopes)
@@ -576,7 +568,7 @@ class SharedSumStage(ServiceStage):
         light = copy(reply)
         light.content = RecordDict()
         try:
-            self._begun(instruction, dim).put(light, payload_or_nothing(reply))
+            self._begun(instruction, dim).put(light, payload_of(reply))
         except OSError as error:
             self._coming = None
             folder = self._share_folder or tempfile.gettempdir()
@@ -778,7 +770,7 @@ class _Shares:
         """Note which replies count, put those that never went here, and return who sent them."""
         for reply in replies.answers:
             node = reply.metadata.src_node_id
-            _, part = self.parts.get(id(reply)) or (reply, self.put(reply, payload_or_nothing(reply)))
+            _, part = self.parts.get(id(reply)) or (reply, self.put(reply, payload_of(reply)))
             if part is None:
                 self.bad[node] = Refusal.WRONG_SIZE
             else:

@@ -136,7 +136,7 @@ def test_rounds_that_are_not_one_round_are_refused():
     for sent, match in [
         ([question(first, asked), bare], "every message"),
         ([question(first, asked), question(second, instruction())], "same instruction"),
-        ([question(first, asked), question(second, asked, other_model)], "same instruction"),
+        ([question(first, asked), question(second, asked, other_model)], "different models"),
         ([question(first, asked), question(first, asked)], "twice"),
     ]:
         with pytest.raises(ValueError, match=match):

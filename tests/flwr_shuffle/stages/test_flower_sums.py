@@ -322,24 +322,6 @@ def test_self_sampled_clients_add_zeros_and_the_mean_is_over_the_expected_number
     assert float(errors.abs().max()) < 6.5  # of nine
 
 
-@pytest.mark.slow
-def test_a_self_sampled_sum_costs_what_its_participation_leaves() -> None:
-    found = {}
-    for stage in (SummingStage(), HidingStage()):
-        strategy = self_sampled(0.2, shuffler=stage)
-        moves(strategy, agreed_app(), rounds=3)
-        assert strategy.accountant.worst_client_rounds == 3
-        found[type(stage)] = strategy.spending()
-    secret, opened = ShuffleAccountant(), ShuffleAccountant()
-    secret.step(SUM.round(participation=0.2), num_steps=3)
-    opened.step(SUM.round(), num_steps=3)
-    for spending in found.values():
-        assert spending.observer.upper == pytest.approx(secret.epsilon(DELTA).upper, rel=1e-9)
-    assert found[HidingStage].server.upper == found[HidingStage].observer.upper
-    assert found[SummingStage].server.upper == pytest.approx(opened.epsilon(DELTA).upper, rel=1e-9)
-    assert found[SummingStage].server.upper > 3 * found[HidingStage].server.upper
-
-
 def test_a_budget_against_the_server_stops_a_self_sampled_sum_before_it_is_passed(tmp_path: Path) -> None:
     """The ledger's rounds go on counting after a restart, and the last round is within the budget."""
     three = ShuffleAccountant()

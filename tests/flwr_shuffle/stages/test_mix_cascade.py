@@ -170,26 +170,6 @@ def test_pieces_changed_on_the_way_to_a_mixer_are_not_mixed(
     assert "of nodes" not in caplog.text  # it is nobody's fault but the relay's
 
 
-@pytest.mark.parametrize("change", sorted(CHANGES.keys() - {"shift"}))
-@pytest.mark.parametrize("mixer", [0, 1])
-def test_pieces_changed_on_the_way_back_are_refused_and_charged(
-    two: MixedRun, change: str, mixer: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    def receive(replies: list[Message]) -> list[Message]:
-        for reply in replies:
-            values = reply.content.get(SERVICE_KEY, {})
-            if "items" in values and reply.metadata.src_node_id == two.nodes[mixer]:
-                CHANGES[change](values)
-        return replies
-
-    two.grid.receive = receive
-    found = two.round()
-    assert (found.reports, found.refusal) == (None, Refusal.NOT_PROVEN)
-    assert not Refusal.NOT_PROVEN.conclusive
-    two.grid.receive = list
-    assert len(encoded(two.round().reports)) == 6  # and the run goes on
-
-
 def test_a_client_that_the_second_mixer_does_not_know_is_named(
     two: MixedRun, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -377,24 +377,6 @@ def test_an_impostor_does_not_become_the_mix_node(
     assert f"node {impostor} says that it is a mix node" in caplog.text
 
 
-def test_an_old_proof_is_none(run: MixedRun) -> None:
-    """The same node, but another challenge: who has recorded an answer cannot give it again."""
-    old: list[RecordDict] = []
-
-    def replay(replies: list[Message]) -> list[Message]:
-        for reply in replies:
-            if reply.metadata.src_node_id == run.nodes[0] and SERVICE_KEY in reply.content:
-                old.append(reply.content)
-                reply.content = old[0]
-        return replies
-
-    run.grid.receive = replay
-    run.stage.open(run.grid)
-    with pytest.raises(RuntimeError, match="no mix node with the pinned keys"):
-        run.new_stage().open(run.grid)
-    assert len(old) >= 2
-
-
 def with_entries(content: RecordDict, **entries: Any) -> RecordDict:
     return RecordDict({SERVICE_KEY: ConfigRecord({**content[SERVICE_KEY], **entries})})
 

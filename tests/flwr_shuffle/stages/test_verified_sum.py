@@ -239,41 +239,6 @@ def test_clients_are_told_nothing_of_the_verification_key(run: VerifiedRun) -> N
     assert not any(key.hex() in repr(m.content) or repr(key)[2:-1] in repr(m.content) for m in trained)
 
 
-def test_the_server_sees_no_seed_and_no_count(
-    run: VerifiedRun, monkeypatch: pytest.MonkeyPatch, tossed: list[torch.Tensor]
-) -> None:
-    """All bytes that pass the grid, searched for what clients seal, and for counts in usual forms."""
-    sealed: list[bytes] = []
-    honest = mod.share_with_proof
-
-    def recorded(counts: np.ndarray, **kwargs: Any) -> Any:
-        made = honest(counts, **kwargs)
-        sealed.extend(made.secrets)
-        return made
-
-    monkeypatch.setattr(mod, "share_with_proof", recorded)
-    assert run.round().count == 6
-    passed = b"".join(
-        each
-        for message in run.grid.seen
-        if message.has_content()
-        for record in message.content.values()
-        if isinstance(record, ConfigRecord)
-        for value in record.values()
-        for each in (value if isinstance(value, list) else [value])
-        if isinstance(each, bytes)
-    )
-    assert len(passed) > 40_000
-    assert len(tossed) == 6
-    assert len(sealed) >= 12
-    for secret in sealed:
-        for start in (len(secret) - 2 * SEED_SIZE, len(secret) - SEED_SIZE):
-            assert secret[start : start + SEED_SIZE] not in passed
-    for counts in tossed:
-        for dtype in ("<u2", "<u4", "<i8", ">u4"):
-            assert counts.numpy().astype(dtype)[:6].tobytes() not in passed
-
-
 def test_a_lost_aggregator_ends_the_round_without_a_sum(run: VerifiedRun) -> None:
     instruction = run.instruction()
     replies = run.answers(instruction)
