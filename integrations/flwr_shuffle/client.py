@@ -232,9 +232,7 @@ class ShuffleMod(Ranged):
     def _payload(
         self, task: _Task, message: Message, context: Context, call_next: ClientAppCallable
     ) -> tuple[bytes, bool]:
-        """A payload of the vector in the app's answer, or of several; of zeros where the app failed. And
-        whether it did.
-        """
+        """A payload of the vector in the app's answer, or of several; and whether the app failed."""
         takes_part, reports, failed = task.takes_part(), [], False
         for asked in task.messages(message):
             try:
@@ -257,9 +255,7 @@ class ShuffleMod(Ranged):
     def _payload_in_time(
         self, task: _Task, message: Message, context: Context, call_next: ClientAppCallable, *, due: float
     ) -> tuple[bytes, bool]:
-        """The payload at the moment when it is due; one of zeros if it is not ready then. And whether the app
-        failed, or was late.
-        """
+        """The payload at the moment when it is due; and whether the app failed, or was late."""
         assert task.reply_seconds is not None
         reply_seconds = task.reply_seconds
         made: list[tuple[bytes, bool]] = []
@@ -613,10 +609,8 @@ class ClientSettings(ClientLimits):
 
     @classmethod
     def read(cls, node_config: Mapping[str, UserConfigValue]) -> Self:
-        """What a node's operator wrote; other keys than this package's are ignored.
-
-        BAD_SETTINGS if a ``shuffle-`` key is unknown (so that a mistyped limit is noticed) or a value has
-        the wrong type or is out of range.
+        """What a node's operator wrote; BAD_SETTINGS if a value has the wrong type or is out of range, or a
+        ``shuffle-`` key is unknown, so that a mistyped limit is noticed.
         """
         known = {f"{PREFIX}{each.name.replace('_', '-')}": each.name for each in fields(cls)}
         own = {key: value for key, value in node_config.items() if key.startswith(PREFIX)}
@@ -679,10 +673,8 @@ def has_operator() -> bool:
 def open_types(
     node_config: Mapping[str, UserConfigValue], *, by_app: frozenset[str] = frozenset()
 ) -> frozenset[str]:
-    """Types of messages that a node's operator lets the app answer without protection.
-
-    Types that the app's code allows count for a node of a simulation without any key of this package in its
-    ``node_config``; elsewhere the operator alone decides.
+    """Types of messages that a node's operator lets the app answer without protection; in a simulation, whose
+    nodes have no key of this package in ``node_config``, those that the app's code allows.
     """
     if not any(key.startswith(PREFIX) for key in node_config) and not has_operator():
         return by_app

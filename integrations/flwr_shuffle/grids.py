@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 from flwr.app import (
     ArrayRecord,
@@ -248,12 +248,20 @@ class InProcessGrid(MessageGrid):
         return self._answers(messages)
 
     def _answers(self, messages: Iterable[Message]) -> list[Message]:
-        said_once = _SaidOnce()
-        _log.addFilter(said_once)
+        said: set[tuple[Any, ...]] = set()
+
+        def is_new(record: logging.LogRecord) -> bool:  # whichever of the round's nodes logs it first
+            args = record.args if isinstance(record.args, tuple) else ()
+            line = record.pathname, record.lineno, *(str(arg) for arg in args if not isinstance(arg, int))
+            fresh = line not in said
+            said.add(line)
+            return fresh
+
+        _log.addFilter(is_new)
         try:
             return [self._answer(message) for message in messages]
         finally:
-            _log.removeFilter(said_once)
+            _log.removeFilter(is_new)
 
     def _answer(self, message: Message) -> Message:
         context = self.context(message.metadata.dst_node_id)
@@ -273,22 +281,6 @@ class InProcessGrid(MessageGrid):
             return Message(
                 Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=delivered
             )
-
-
-class _SaidOnce(logging.Filter):
-    """Lets a line of the log through once, whichever of the round's nodes logs it first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._said: set[tuple[str, int, tuple[str, ...]]] = set()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        args = record.args if isinstance(record.args, tuple) else ()
-        texts = tuple(str(arg) for arg in args if not isinstance(arg, int))
-        line = (record.pathname, record.lineno, texts)
-        new = line not in self._said
-        self._said.add(line)
-        return new
 
 
 def _identify(run_id: int) -> None:

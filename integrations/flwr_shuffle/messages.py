@@ -305,8 +305,7 @@ class SharedTerms(Ranged):
     """How a round's counts are shared between the server and aggregators.
 
     Attributes:
-        check_seed: random, new for each round, from which the check of the sum is made. Clients and the
-            server know it; aggregators must not.
+        check_seed: of the check of the sum, new for each round. Aggregators must not know it.
         aggregators: :func:`digest_of` the aggregators' keys. The keys themselves are never sent: a client
             seals to those that its operator has pinned.
         clients: the most clients whose counts may be in the sum; it sets how many bits a share has.
@@ -340,18 +339,14 @@ class Instruction(Wire):
 
     Attributes:
         token: 16 random bytes, new for each attempt at a round.
-        run: name of the training run.
         server_round: number of the round within the run, from 0.
-        mechanism: the mechanism that makes a report of the update.
         participation: probability with which a client takes part. Otherwise it sends a dummy, or, to a sum, a
             share of the zero vector.
         analyzer_key: public X25519 key to which reports are sealed; empty for unsealed payloads.
         minimum: fewest reports that are let through together. Sealed reports are bound to it, so a mixer
             gives out no fewer.
         metrics: what is reported of an evaluation; empty in training, where the model's update is reported.
-        update: how the update is weighed and clipped before it is randomised.
         mixers: how many mixers the cascade of a sealed round has.
-        shared: how counts are shared between the server and aggregators; None if they are not.
         records_per_client: m, the records that each client has. If it is more than 1, the client draws some
             of them, trains on each by itself, and reports on each.
         samples_per_client: s, how many of its records a client draws; so many reports it sends.

@@ -54,13 +54,8 @@ class ClientsRefused(RuntimeError):
 class SpendingRecord:
     """Records each round at its highest possible cost before it is sent, at its own cost before its release.
 
-    A round that was begun and not ended stays charged at its highest possible cost. Rounds are kept in a
-    ledger, which outlives this process, or in an accountant alone.
-
-    Attributes:
-        ledger: where rounds are kept; None if in the accountant alone.
-        accountant: the rounds so far, without the one under way.
-        under_way: the round that was begun and not ended: its token, and its highest cost.
+    A round that was begun and not ended, ``under_way``, stays charged at its highest possible cost. Rounds
+    are kept in a ledger, which outlives this process, or in an accountant alone.
     """
 
     def __init__(self, kept: BudgetLedger | FederatedAccountant, *, settings: Settings) -> None:
@@ -91,9 +86,7 @@ class SpendingRecord:
         self.rename()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on with the rounds of a saved state of the accountant; ValueError as of
-        :meth:`ShuffleStrategy.load_state_dict`.
-        """
+        """Go on with the rounds of a saved state of the accountant."""
         if self.ledger is not None:
             raise ValueError("the ledger records the rounds of this run; there is nothing to restore")
         restored, known = FederatedAccountant(method=self.accountant.method), self.charged().history
@@ -206,11 +199,7 @@ class SentRound:
 
 
 class Rounds:
-    """The rounds of one run of ``num_rounds``.
-
-    Each is recorded twice: at its worst possible cost before it is sent, and at its actual cost before its
-    sum is released.
-    """
+    """The rounds of one run of ``num_rounds``."""
 
     def __init__(self, settings: Settings, *, record: SpendingRecord, num_rounds: int = 1) -> None:
         self._settings = settings
@@ -432,9 +421,7 @@ class Rounds:
     def _log_outlook(self, mechanism: PrivateSum, reports: float) -> None:
         """Log how a round's noise compares with the largest mean that clipping allows; warn if noise wins.
 
-        It wins if the noise of all rounds is expected to be longer than the sum of all means, even if every
-        update were as long as clipping allows and all of them had one direction. Logged again only if the
-        model or (by a factor of 2) the reports change.
+        Logged again only if the model or (by a factor of 2) the reports change.
         """
         case = (mechanism.dim, round(math.log2(reports)))
         if case == self._logged:

@@ -89,9 +89,7 @@ class Layout:
     @classmethod
     def of(cls, arrays: Mapping[str, Array], *, trained: Collection[str] = ()) -> Self:
         """The layout of these arrays, by what they declare; of all of floating-point numbers if ``trained``
-        is empty.
-
-        ValueError if an array holds no real numbers, or one that is to be trained no floating-point entries.
+        is empty. ValueError if an array holds no real numbers, or none or no such one is to be trained.
         """
         named = frozenset(trained)
         places = []
@@ -259,19 +257,16 @@ class Updates(Ranged):
 
     Args:
         adaptive_clipping: lets the clipping norm follow a quantile of the updates' lengths.
-        max_examples: weighs each update by the client's number of examples divided by this public number, and
-            by 1 if the client has more. The weights stay on the clients; an update is weighed before it is
-            clipped. None weighs all clients alike.
-        trained: which of the model's floating-point arrays are trained, by their names; all unless set.
-            Clients must return these, and of all others the server's values stay. ``lambda name: "bn" not in
-            name`` is FedBN. Running statistics are never trained: with noise a variance is soon negative.
-        records_per_client: m, how many records each client has, if its reports are to be on single ones. In
-            every round a client draws ``samples_per_client`` of them in secret, trains on each by itself
-            (:func:`drawn_record` tells its app which), and sends a report on each. Every ε of the strategy
-            remains that of all of a client's records; ``accountant.records_epsilon`` has that of one. Sums
-            are refused.
-        samples_per_client: s, how many of its records a client reports on in a round. With more than 1 every
-            round is charged for ``minimum_reports`` clients, whose reports together are s·ε0-LDP.
+        max_examples: weighs each update, before it is clipped, by the client's number of examples divided by
+            this public number, at most by 1. The weights stay on the clients. None weighs all alike.
+        trained: which of the model's floating-point arrays are trained, by their names; all unless set, but
+            never running statistics. Of all others the server's values stay.
+        records_per_client: m, how many records each client has, if its reports are to be on single ones, of
+            which it draws ``samples_per_client`` in secret in every round (:func:`drawn_record` tells its app
+            which). Every ε of the strategy remains that of all of a client's records;
+            ``accountant.records_epsilon`` has that of one. Sums are refused.
+        samples_per_client: s. With more than 1 every round is charged for ``minimum_reports`` clients, whose
+            reports together are s·ε0-LDP.
     """
 
     adaptive_clipping: QuantileClipping | None = None
@@ -293,15 +288,13 @@ class Updates(Ranged):
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateTerms(Ranged):
-    """How every client of a round prepares its update; a part of the instruction.
+    """How every client of a round prepares its update, as of :class:`Updates`; a part of the instruction.
 
     Attributes:
         clipping_norm: the round's own clipping norm, in the mechanism's norm, with a bit beside the update
             that says whether the update was within it. None clips to the mechanism's radius, without a bit.
-        max_examples: an update is multiplied by the client's number of examples divided by this, at most by
-            1. None weighs all clients alike.
         examples_key: key of the number of examples in the app's metrics.
-        trained: names of the model's arrays that are trained; empty for all of floating-point numbers.
+        trained: names of the arrays that are trained; empty for all of floating-point numbers.
     """
 
     clipping_norm: Positive | None = None
@@ -315,9 +308,7 @@ class UpdateTerms(Ranged):
         return int(self.clipping_norm is not None)
 
     def weight(self, content: RecordDict) -> float:
-        """The factor of an update, from what training returned; ValueError without a number where one is
-        needed.
-        """
+        """The factor of an update, from what training returned."""
         if self.max_examples is None:
             return 1.0
         found = _number(content, self.examples_key)
@@ -362,9 +353,7 @@ class UpdateTerms(Ranged):
         return torch.from_numpy(signs)
 
     def read(self, mean: Tensor, mechanism: PrivateSum) -> tuple[Tensor, float | None]:
-        """The clipped updates' mean and the share within an adaptive norm, from that of the vectors
-        prepared.
-        """
+        """The clipped updates' mean and the share within an adaptive norm, from the mean of the vectors."""
         if self.clipping_norm is None:
             return mean, None
         room, height = _shares(mechanism.norm)
@@ -436,10 +425,7 @@ class PrivateEvaluation(Ranged):
     """Ask clients for metrics of the model in private reports, that are charged like a round of training.
 
     Each client evaluates the model on its own data, clips every metric to its range, and sends one randomised
-    report of all of them together. The server learns the mean over the clients that reported, every client
-    with the same weight. With ``local_epsilon`` the reports are shuffled, by ``linf-block``; with
-    ``noise_multiplier`` they are added up by the stage of a sum, in a ``VectorSum`` of their own.
-    docs/guides/flower.md says how exact the means are.
+    report of all of them together; the server learns the means. docs/guides/flower.md says how exact.
 
     Args:
         metrics: (low, high) of each metric, by the name it has in the clients' MetricRecord. Choose ranges
@@ -475,9 +461,7 @@ class PrivateEvaluation(Ranged):
         return tuple(Metric(name=name, low=ends[0], high=ends[1]) for name, ends in self.metrics.items())
 
     def spec(self, *, cohort: int, honest_fraction: float = 1.0) -> Spec:
-        """The mechanism that makes a report; the noise of a sum is made by so many clients, of which a share
-        is honest.
-        """
+        """The mechanism that makes a report; the noise of a sum is made by so many clients."""
         if self.local_epsilon is not None:
             return MechanismSpec(name="linf-block", local_epsilon=self.local_epsilon, radius=1.0)
         assert self.noise_multiplier is not None
