@@ -65,14 +65,6 @@ def test_payloads_of_reports_and_dummies_are_equally_long() -> None:
 
 
 @pytest.mark.parametrize(
-    "payload", [b"", b"\x01", bytes(20), bytes(22), b"\x02" + bytes(20), b"\x00" + b"\x01" * 20]
-)
-def test_other_payloads_are_not_read(payload: bytes) -> None:
-    with pytest.raises(ValueError, match="not an unsealed payload"):
-        read_plain_payload(payload, size=20)
-
-
-@pytest.mark.parametrize(
     "content",
     [
         RecordDict(),
