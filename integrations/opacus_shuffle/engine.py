@@ -38,7 +38,8 @@ from opacus_shuffle.sums import (
 )
 from shuffle_plugins.accounting import DataAccess, EpsilonInterval, PrivacyStatement, Sampling, Unit
 from shuffle_plugins.core import checks
-from shuffle_plugins.planning import ModelKind, TrainingRecipe, training_recipe
+from shuffle_plugins.planning import TrainingRecipe, training_recipe
+from shuffle_plugins.planning.recipes import ModelKind
 from shuffle_plugins.randomness import Randomness, SeededRandomness, secure
 
 _logger = logging.getLogger(__name__)

@@ -140,17 +140,15 @@ def _model(
         return bandits.NonPrivate()
     if epsilon is None:
         raise typer.BadParameter("--epsilon is needed")
-    kind = bandits.RewardMechanism(mechanism)
     if model == "shuffled":
         if delta is None:
             raise typer.BadParameter("--delta is needed if shuffled")
-        which = bandits.Bound(bound)
-        return bandits.ShuffledModel(epsilon=epsilon, delta=delta, mechanism=kind, bound=which)
+        return bandits.ShuffledModel(epsilon=epsilon, delta=delta, mechanism=mechanism, bound=bound)  # type: ignore[arg-type]  # names become members
     if delta is not None:
         raise typer.BadParameter(f"{model} rewards cost no δ: leave out --delta")
     if model == "central":
         return bandits.CentralModel(epsilon=epsilon)
-    return bandits.LocalModel(local_epsilon=epsilon, mechanism=kind)
+    return bandits.LocalModel(local_epsilon=epsilon, mechanism=mechanism)  # type: ignore[arg-type]
 
 
 def _read(path: Path) -> Any:

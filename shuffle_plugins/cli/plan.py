@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields, is_dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -14,6 +14,10 @@ from rich.table import Table
 from shuffle_plugins import planning
 from shuffle_plugins.cli import options, output
 from shuffle_plugins.cli.output import WIDE, down, times, up, width
+
+if TYPE_CHECKING:
+    from shuffle_plugins.planning.plans import Baseline
+    from shuffle_plugins.planning.sums import SumPlan
 
 _BEST = "best"  # planning.BEST_MECHANISM, without loading the planner for --help
 _FEW_REPORTS = 10  # of a client in all rounds; more are worth a warning
@@ -83,6 +87,9 @@ def plan_command(
 
     To train a model, `recipe` is the command to begin with.
     """
+    from shuffle_plugins.planning.errors import check_norm
+    from shuffle_plugins.planning.sums import SUMS
+
     output.check_picture(plot)
     steps = None if rounds is None else options.read_list(rounds, options.read_whole, "--rounds")
     asked: dict[str, Any] = {
@@ -94,11 +101,11 @@ def plan_command(
         "cohorts": None if cohort is None else options.read_list(cohort, options.read_whole, "--cohort"),
         "adversary": adversary,
         "radius": radius,
-        "norm": None if norm is None else planning.check_norm(norm),
+        "norm": None if norm is None else check_norm(norm),
         "spread": spread,
     }
     warnings = output.delta_warnings(delta, population=population)
-    if mechanism in planning.SUMS:
+    if mechanism in SUMS:
         if sampling != "without-replacement" or method != "pld" or plot is not None:
             raise typer.BadParameter(
                 "a sum is planned for all its ways of drawing clients, by pld, without a picture: leave out "
@@ -140,7 +147,7 @@ def plan_command(
             output.remark(
                 "Reports hide their clients' data from a server, but not who sent them. In a sum clients can "
                 f"take part in secret, so that sampling counts against a server too: --mechanism "
-                f"{planning.SUMS[0]}."
+                f"{SUMS[0]}."
             )
     if plot is not None:
         from shuffle_plugins.cli.plotting import plot_plan
@@ -170,7 +177,7 @@ def _headline(plan: planning.Plan) -> str:
 def _plan_tables(plan: planning.Plan) -> Iterator[Table]:
     """The choice beside its alternatives, then the error by cohort and by number of rounds."""
     best = plan.best
-    shown: dict[str, planning.PlanRow | planning.Baseline] = {"best": best}
+    shown: dict[str, planning.PlanRow | Baseline] = {"best": best}
     if plan.thrifty != best:
         shown["thrifty"] = plan.thrifty
     shown |= {other.name: other for other in plan.baselines}
@@ -217,7 +224,7 @@ def _rows(title: str, rows: Sequence[planning.PlanRow], best: planning.PlanRow, 
     return output.table(cells, title=title, styles=["bold" if row == best else "" for row in rows])
 
 
-def _sums_table(plan: planning.SumPlan) -> Table:
+def _sums_table(plan: SumPlan) -> Table:
     """The ways to take sums, one a row."""
     rows = [
         {
@@ -274,7 +281,7 @@ _SUMS_LEGEND = {
 }
 
 
-def _footing(plan: planning.Plan | planning.SumPlan) -> str:
+def _footing(plan: planning.Plan | SumPlan) -> str:
     """One line that says for which setting the tables' numbers hold."""
     return (
         f"{plan.neighbouring_relation} neighbours · adversary: {plan.adversary} · n = {plan.population:,} · "
@@ -283,7 +290,7 @@ def _footing(plan: planning.Plan | planning.SumPlan) -> str:
     )
 
 
-def _json(plan: planning.Plan | planning.SumPlan) -> dict[str, Any]:
+def _json(plan: planning.Plan | SumPlan) -> dict[str, Any]:
     values: dict[str, Any] = _plain(plan) | {
         "neighbouring_relation": plan.neighbouring_relation,
         "best": _plain(plan.best),

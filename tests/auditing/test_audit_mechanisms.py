@@ -14,8 +14,8 @@ from shuffle_plugins.auditing import (
     Projection,
     audit_local,
     audit_round,
-    extreme_neighbours,
 )
+from shuffle_plugins.auditing.simulation import extreme_neighbours
 from shuffle_plugins.mechanisms import available, get
 from shuffle_plugins.randomness import SeededRandomness
 

@@ -10,18 +10,9 @@ import torch
 from scipy import stats
 
 from shuffle_plugins.accounting import ShuffleRound
-from shuffle_plugins.auditing import (
-    Aggregate,
-    Dataset,
-    Frequencies,
-    LikelihoodRatio,
-    Neighbours,
-    Projection,
-    ReleasedRounds,
-    Target,
-    extreme_neighbours,
-)
-from shuffle_plugins.auditing.simulation import RoundSimulator
+from shuffle_plugins.auditing import Aggregate, Frequencies, LikelihoodRatio, Neighbours, Projection
+from shuffle_plugins.auditing.attacks import Target
+from shuffle_plugins.auditing.simulation import Dataset, ReleasedRounds, RoundSimulator, extreme_neighbours
 from shuffle_plugins.core import Field, Reports
 from shuffle_plugins.mechanisms import BinaryRandomizedResponse, Mechanism, Norm, PrivUnit, get
 from shuffle_plugins.randomness import SeededRandomness

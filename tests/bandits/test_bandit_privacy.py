@@ -13,13 +13,8 @@ from thinning import first_fast
 
 from shuffle_plugins.accounting import Adversary, Sampling, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.published import clones
-from shuffle_plugins.bandits import (
-    CentralModel,
-    LocalModel,
-    ShuffledModel,
-    laplace_deviation,
-    published_local_epsilon,
-)
+from shuffle_plugins.bandits import CentralModel, LocalModel, ShuffledModel, published_local_epsilon
+from shuffle_plugins.bandits.privacy import laplace_deviation
 from shuffle_plugins.bandits.reports import randomized, released_totals, reward_mechanism
 from shuffle_plugins.mechanisms import blanket
 from shuffle_plugins.mechanisms.noise import FINE_BITS, laplace_grid

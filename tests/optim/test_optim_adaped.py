@@ -11,7 +11,8 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from shuffle_plugins.mechanisms import get
-from shuffle_plugins.optim import DISSIMILARITY, AdaPeD, ClientModels, distillation_loss, prior_loss
+from shuffle_plugins.optim import AdaPeD, ClientModels
+from shuffle_plugins.optim.adaped import DISSIMILARITY, distillation_loss, prior_loss
 from shuffle_plugins.protocols import PoissonBinomialSum
 
 NETWORK = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()

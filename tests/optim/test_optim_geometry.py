@@ -14,11 +14,9 @@ from shuffle_plugins.optim import (
     Ball,
     Box,
     CohortSGD,
-    GradientTarget,
     L1Ball,
     Local,
     OneMessage,
-    Participation,
     Problem,
     SelfSampledSGD,
     Unprotected,
@@ -28,6 +26,7 @@ from shuffle_plugins.optim import (
     minimize,
     support_vector_machine,
 )
+from shuffle_plugins.optim.oracles import GradientTarget, Participation
 from shuffle_plugins.randomness import SeededRandomness
 
 F64 = torch.float64

@@ -15,17 +15,9 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.accounting.published.clones import clone_pair
 from shuffle_plugins.mechanisms import get
-from shuffle_plugins.optim import (
-    GradientTarget,
-    Local,
-    OneMessage,
-    PanPrivate,
-    Participation,
-    RunningSum,
-    Spending,
-    Unprotected,
-    VectorSums,
-)
+from shuffle_plugins.optim import Local, OneMessage, PanPrivate, Unprotected, VectorSums
+from shuffle_plugins.optim.oracles import GradientTarget, Participation, RunningSum
+from shuffle_plugins.optim.plans import Spending
 from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.randomness import SeededRandomness
 

@@ -20,9 +20,10 @@ from shuffle_plugins.accounting import (
     calibrate_local_epsilon,
 )
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.planning import Edge, ExpectedNoise, Plan, PlanRow, expected_noise, plan
+from shuffle_plugins.planning import ExpectedNoise, Plan, PlanRow, expected_noise, plan
 from shuffle_plugins.planning.errors import gaussian_mse, report_error, sampling_error
 from shuffle_plugins.planning.noise import LEAST_RATIO
+from shuffle_plugins.planning.plans import Edge
 from shuffle_plugins.planning.search import PRECISION
 from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.randomness import SeededRandomness
