@@ -271,11 +271,6 @@ def flattened(examples: Examples, records_per_client: int) -> Examples:
     return tuple(tensor.flatten(0, 1) for tensor in examples)
 
 
-def at(examples: Examples, which: Tensor | slice) -> Examples:
-    """Some clients' examples."""
-    return tuple(t[which] for t in examples)
-
-
 def check_gradients(gradients: Tensor, *, clients: int, dim: int) -> Tensor:
     """Gradients as the driver needs them, (clients, dim) float64."""
     if gradients.shape != (clients, dim) or not gradients.dtype.is_floating_point:

@@ -61,7 +61,7 @@ CASES = [
     (LOGISTIC, SGD(batch=60), OneMessage()),
     (LOGISTIC, CohortSGD(cohort=60, num_steps=8), OneMessage()),
     (LOGISTIC, CohortSGD(cohort=60, num_steps=8), VectorSums(overhead=0.2)),
-    (LOGISTIC, SelfSampledSGD(expected=60, num_steps=8), OneMessage()),
+    (LOGISTIC, SelfSampledSGD(cohort=60, num_steps=8), OneMessage()),
     (LOGISTIC, PermutationSGD(), OneMessage(mechanism="gaussian")),
     (LOGISTIC.regularised(0.1), Phased(inner=AGD()), VectorSums()),
     (LOGISTIC.regularised(0.1), Phased(inner=GD(num_steps=5), phases=2), VectorSums()),
@@ -95,7 +95,7 @@ def test_more_steps_than_the_budget_allows_are_refused_before_release():
     earlier = ShuffleAccountant()
     earlier.step(plan.stages[0].oracle.round, num_steps=2)
     asked = []
-    with pytest.raises(BudgetExceeded):
+    with pytest.raises(BudgetExceeded, match="Nothing of it was released"):
         plan.run(
             data, before=earlier, randomness=SeededRandomness(0), on_step=lambda step, _: asked.append(step)
         )
@@ -133,8 +133,10 @@ def test_phases_use_disjoint_clients_and_cost_what_one_costs():
     assert [stage.participation.population for stage in plan.stages] == [85, 171, 344]
     reaches = [stage.reach for stage in plan.stages]
     assert reaches == sorted(reaches, reverse=True)
+    spent = [each.epsilon(1e-5) for each in result.accountants]
+    assert len(spent) == 3
+    assert result.epsilon(1e-5) == max(spent, key=lambda found: found.upper)
     assert result.epsilon(1e-5).upper <= 1.0
-    assert len(result.spending.accountants) == 3
 
 
 def test_descent_without_noise_finds_the_optimum():
