@@ -34,14 +34,8 @@ _GOLDEN = (math.sqrt(5) - 1) / 2  # the golden section's ratio
 class Task(Ranged):
     """What a method chooses its numbers for: a problem, a group of clients, and how they are protected.
 
-    Attributes:
-        problem: what to minimise.
-        population: n, the number of clients in the group.
-        model: how gradients leave clients.
-        epsilon: ε that a client may spend (replace-one).
-        delta: δ at which that ε holds.
-        reach: upper bound on the distance from the start to the optimum.
-        records_per_client: m; with more than one, neighbours differ in one record of one client.
+    ``reach`` bounds the distance from the start to the optimum; the others are as of
+    :meth:`OptimizationMethod.plan`.
     """
 
     problem: Problem
@@ -89,12 +83,7 @@ class OptimizationMethod(Ranged, ABC):
 
     @abstractmethod
     def stages(self, task: Task) -> tuple[Stage, ...]:
-        """What is to be done, with every number.
-
-        Raises:
-            ValueError: if the method is not for such a problem.
-            TargetUnreachable: if nothing keeps to the budget.
-        """
+        """What is to be done, with every number; TargetUnreachable if nothing keeps to the budget."""
 
     def plan(
         self,
@@ -332,9 +321,7 @@ class GD(_OneStage):
 
 @dataclass(frozen=True, kw_only=True)
 class Smoothed(OptimizationMethod):
-    """An optimiser of smooth losses, run on the Moreau envelopes of losses that are not smooth.
-
-    Theorem 4.7, and Theorem 4.9 for GD.
+    """An optimiser of smooth losses on Moreau envelopes of losses that are not (Theorems 4.7 and 4.9).
 
     Attributes:
         inner: AGD or GD.
@@ -382,18 +369,17 @@ class Smoothed(OptimizationMethod):
 class Phased(OptimizationMethod):
     """A method for convex losses turned into one for strongly convex ones (Theorems 4.8 and 4.9).
 
-    Clients are split into O(log log n) groups, one for each phase. A phase starts where the last one ended.
-    It assumes that its start is as near the optimum as strong convexity says: ‖θ − θ*‖² ≤ 2·(excess loss)/λ.
-    So a phase takes the ratio of the loss to its limit to a power: 3/5 for AGD, whose loss goes with D^(6/5),
-    and 1/2 for the others.
+    Clients are split into O(log log n) groups, one for each phase. A phase starts where the last one ended,
+    and assumes that its start is as near the optimum as strong convexity says: ‖θ − θ*‖² ≤ 2·(excess loss)/λ.
+    So it takes the ratio of the loss to its limit to a power: 3/5 for AGD, whose loss goes with D^(6/5), and
+    1/2 for the others.
 
     Attributes:
         inner: what runs in a phase: SGD, AGD, GD, or one of the last two smoothed.
         phases: number of phases; by default ⌈ln ln n/ln(5/3)⌉ for AGD and ⌈ln ln n/ln 2⌉ otherwise, at least
-            1. That ratio is at most a power of n at first, and after so many phases it is a constant.
+            1: that ratio is at most a power of n at first, and then a constant.
         growth: ratio of the sizes of consecutive groups. 1 gives equal groups, as in the paper's proof of
-            Theorem 4.8; with 2, the default, the last phase has half of all clients (Feldman, Koren, Talwar
-            2020).
+            Theorem 4.8; with 2, the default, the last phase has half of all clients.
     """
 
     inner: SGD | AGD | GD | Smoothed
@@ -530,9 +516,11 @@ def minimize(
         data: a tensor, or several, with a row for each client; with m records each, (clients, m, …).
         epsilon, delta, model, records_per_client: as of :meth:`OptimizationMethod.plan`.
         method: by default the fully interactive one of Table 1.
-        randomness: as of :meth:`OptimizationPlan.run`, which may raise BudgetExceeded.
-        report: called with the plan's text before anything runs. With None nothing is printed; otherwise
-            runs of more than five seconds also show a progress bar.
+        randomness: as of :meth:`OptimizationPlan.run`.
+        report: called with the plan's text before anything runs. None is silence, without a progress bar.
+
+    Raises:
+        BudgetExceeded: as of :meth:`OptimizationPlan.run`.
     """
     check_kind("problem", problem, Problem, "a Problem, such as logistic_regression(…)")
     chosen = recommended(problem) if method is None else method
@@ -540,7 +528,7 @@ def minimize(
     source = secure(randomness)
     examples = as_examples(data)
     checks.whole("records_per_client", records_per_client)
-    problem.check(flattened(examples, records_per_client))
+    problem.accepts(flattened(examples, records_per_client))
     plan = chosen.plan(
         problem,
         population=len(examples[0]),

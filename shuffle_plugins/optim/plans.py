@@ -19,7 +19,6 @@ from shuffle_plugins.optim.problems import (
     PROXIMAL_STEPS,
     Problem,
     as_examples,
-    check_gradients,
     flattened,
 )
 from shuffle_plugins.randomness import Randomness, secure
@@ -31,13 +30,8 @@ _SILENT = 5.0  # seconds that a run may take without a progress bar
 class Stage:
     """One run of one update rule on one group of clients.
 
-    Attributes:
-        problem: what is minimised here, perhaps a smoothed form of the original.
-        participation: of this group's clients.
-        rule: how the optimiser moves.
-        oracle: how gradients leave clients.
-        reach: assumed distance from the start to the optimum.
-        bound: upper bound on the excess loss, from the method's theorem.
+    ``problem`` is perhaps a smoothed form of the original, ``reach`` the assumed distance from the start to
+    the optimum, ``bound`` the theorem's upper bound on the excess loss.
     """
 
     problem: Problem
@@ -85,16 +79,9 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizationPlan:
-    """What will be done, in stages on disjoint groups of clients.
+    """What will be done, in stages on disjoint groups of clients, each starting where the last one ended.
 
-    Attributes:
-        title: method and privacy model.
-        problem: as given.
-        population: n, the number of clients.
-        epsilon: ε that a client may spend (replace-one).
-        delta: δ at which that ε holds.
-        stages: in order; each starts where the last one ended.
-        records_per_client: m; with more than one, ε is for neighbours that differ in one record of a client.
+    ``title`` says method and privacy model; the other fields are as of :meth:`OptimizationMethod.plan`.
     """
 
     title: str
@@ -165,15 +152,12 @@ class OptimizationPlan:
     ) -> Result:
         """Carry the plan out; every round is recorded before its output is used.
 
-        Args:
-            data: a tensor, or several, with one row for each of the plan's clients; they are put into a
-                random order first. With m records per client (clients, m, …).
-            start: θ_0; by default the middle of the domain.
-            randomness: for order, cohorts and noise.
-            before: rounds that every client has taken part in before: their cost counts towards the budget.
-            on_step: called after each step with its number, from 1, and the point at which gradients were
-                taken.
-            progress: whether a bar on stderr counts the steps of a run that takes more than five seconds.
+        Args: data: a tensor, or several, with one row for each of the plan's clients; they are put into a
+        random order first. With m records per client (clients, m, …). start: θ_0; by default the middle of
+        the domain. randomness: for order, cohorts and noise. before: rounds that every client has taken part
+        in before: their cost counts towards the budget. on_step: called after each step with its number, from
+        1, and the point at which gradients were taken. progress: whether a bar on stderr counts the steps of
+        a run that takes more than five seconds.
 
         Raises:
             BudgetExceeded: if the budget does not allow the next round; nothing of that round was released.
@@ -184,7 +168,7 @@ class OptimizationPlan:
                 f"the plan is for {self.population} clients, the data have {len(examples[0])} rows"
             )
         examples = flattened(examples, self.records_per_client)
-        self.problem.check(examples)
+        self.problem.accepts(examples)
         source = secure(randomness)
         point = self.problem.domain.start(self.problem.dim) if start is None else start.double()
         point = self.problem.domain.project(point)
@@ -206,12 +190,14 @@ class OptimizationPlan:
                 asked = rule.query(state, step)
                 where = part.drawn(step, order=order[first:last], randomness=source)
                 if len(where):
-                    gradients = check_gradients(
-                        stage.problem.gradients(asked, tuple(t[where] for t in examples)),
-                        clients=len(where),
-                        dim=self.problem.dim,
-                    )
-                    estimate = oracle.mean(gradients, randomness=source)
+                    gradients = stage.problem.gradients(asked, tuple(t[where] for t in examples))
+                    wanted = len(where), self.problem.dim
+                    if gradients.shape != wanted or not gradients.dtype.is_floating_point:
+                        raise ValueError(
+                            f"gradients must be floating {wanted}, got {gradients.dtype} "
+                            f"{tuple(gradients.shape)}"
+                        )
+                    estimate = oracle.mean(gradients.detach().double(), randomness=source)
                     state = rule.update(state, estimate, step, stage.problem.domain)
                 taken += 1
                 bar.update()
