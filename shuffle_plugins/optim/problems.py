@@ -159,7 +159,7 @@ class Problem(Ranged):
 
     @property
     def gradient_length(self) -> float:
-        """Bound on the ℓ2 length of a gradient; its square is the first part of G² in the thesis's Theorem 5.4.3."""
+        """Bound on the ℓ2 length of a gradient: L, or √d·L where L bounds every coordinate."""
         return self.lipschitz * (math.sqrt(self.dim) if self.norm is Norm.LINF else 1.0)
 
     def mean_loss(self, parameters: Tensor, examples: Tensor | Examples) -> float:
