@@ -20,6 +20,7 @@ last blur is a product of two narrow matrices, because a Gaussian separates into
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -27,10 +28,14 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.core import Count, Ranged, checks, whole_number
-from shuffle_plugins.features.rows import some_at_a_time
 
 _WIDTH, _FREQUENCY = 0.8, 3 * math.pi / 4  # of the finest wavelet
 _WRAPS = 2  # copies of the image to each side over which filters reach: the tails beyond are below float32
+
+
+def some_at_a_time(function: Callable[[Tensor], Tensor], images: Tensor, *, at_once: int) -> Tensor:
+    """What a function makes of images, some at a time."""
+    return torch.cat([function(part) for part in torch.split(images, at_once)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +43,8 @@ class Scattering(Ranged):
     """A scattering transform for images of one size; calling it gives their coefficients.
 
     Attributes:
-        height: pixels of a column, at least 2**scales. Beyond a multiple of that, pixels are seen only by
-            the coefficients beside them.
-        width: pixels of a row, likewise.
+        height, width: pixels, at least 2**scales. Beyond a multiple of that, pixels are seen only by the
+            coefficients beside them.
         scales: J, scales of wavelets; a coefficient stands for 2**J by 2**J pixels.
         directions: L, directions of wavelets.
         order: 2 for waves in the image and waves in their strengths, 1 for the former alone.
@@ -92,8 +96,7 @@ class Scattering(Ranged):
         return self.channels, self.height >> self.scales, self.width >> self.scales
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Coefficients (..., channels, rows, columns) float32 of images (..., height, width), of any
-        floating type.
+        """Coefficients (..., channels, rows, columns) float32 of images (..., height, width), floating.
 
         No gradient flows back; colours are images of their own. Channels come by order; those of the first
         order by scale, then direction; those of the second by first wavelet, then second.
