@@ -16,8 +16,7 @@ from shuffle_plugins.cli import options, output
 from shuffle_plugins.cli.output import WIDE, down, times, up, width
 
 if TYPE_CHECKING:
-    from shuffle_plugins.planning.plans import Baseline
-    from shuffle_plugins.planning.sums import SumPlan
+    from shuffle_plugins.planning.plans import Baseline, SumPlan
 
 _BEST = "best"  # planning.BEST_MECHANISM, without loading the planner for --help
 _FEW_REPORTS = 10  # of a client in all rounds; more are worth a warning
@@ -142,7 +141,7 @@ def plan_command(
             output.remark(text)
         if steps is None:
             output.remark(_FOR_TRAINING)
-        output.left_out((each.mechanism, each.reason) for each in found.dismissed)
+        output.left_out((each.name, each.reason) for each in found.dismissed)
         if found.adversary == "server":
             output.remark(
                 "Reports hide their clients' data from a server, but not who sent them. In a sum clients can "

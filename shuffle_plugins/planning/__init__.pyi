@@ -1,8 +1,8 @@
 from .choosing import Choice as Choice
 from .choosing import choices as choices
+from .errors import ExpectedNoise as ExpectedNoise
+from .errors import expected_noise as expected_noise
 from .errors import report_error as report_error
-from .noise import ExpectedNoise as ExpectedNoise
-from .noise import expected_noise as expected_noise
 from .plans import Plan as Plan
 from .plans import PlanRow as PlanRow
 from .recipes import TrainingRecipe as TrainingRecipe

@@ -38,7 +38,7 @@ def planned(**fields: Any) -> dict[str, Any]:
         "rows": found.rows,
         "baselines": found.baselines,
         # Several have the same error, and the processor's rounding puts one of them first.
-        "dismissed": sorted(each.mechanism for each in found.dismissed),
+        "dismissed": sorted(each.name for each in found.dismissed),
         "infeasible": found.infeasible,
         "spread": found.spread,
         "norm": found.norm,

@@ -21,8 +21,7 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.planning import ExpectedNoise, Plan, PlanRow, expected_noise, plan
-from shuffle_plugins.planning.errors import gaussian_mse, report_error, sampling_error
-from shuffle_plugins.planning.noise import LEAST_RATIO
+from shuffle_plugins.planning.errors import LEAST_RATIO, gaussian_mse, report_error, sampling_error
 from shuffle_plugins.planning.plans import Edge
 from shuffle_plugins.planning.search import PRECISION
 from shuffle_plugins.protocols import BallSum, VectorSum
@@ -161,7 +160,7 @@ class _Steep:
 
 @pytest.mark.slow
 def test_the_mechanisms_left_out_are_named_with_the_reason(searched: Plan) -> None:
-    reasons = {each.mechanism: each.reason for each in searched.dismissed}
+    reasons = {each.name: each.reason for each in searched.dismissed}
     assert "dim=1" in reasons["binary-rr"]
     assert searched.best.mechanism == "blanket-mixed-gaussian"
     assert (
@@ -175,7 +174,7 @@ def test_a_dismissed_mechanism_could_not_have_won() -> None:
     given = {"population": 400, "num_steps": 3, "cohorts": (40,)}
     both = planned(mechanism=("linf-coordinate", "privunit"), **given)
     alone = planned(mechanism="linf-coordinate", norm="l2", **given)
-    assert [each.mechanism for each in both.dismissed] == ["linf-coordinate"]
+    assert [each.name for each in both.dismissed] == ["linf-coordinate"]
     assert "ε0 = 20" in both.dismissed[0].reason
     assert alone.best.average_mse > both.best.average_mse
     for row, other in zip(alone.curve(), both.curve(), strict=True):
