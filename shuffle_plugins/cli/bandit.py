@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shuffle_plugins.cli import options, output
+from shuffle_plugins.cli.options import choice_option, number_option, option, whole_option
 from shuffle_plugins.cli.output import up
 
 if TYPE_CHECKING:
@@ -21,16 +22,16 @@ def bandit_command(
     *,
     actions: Annotated[
         str,
-        options.option(
+        option(
             "--actions FILE|K",
             "Features of the actions: a .npy or .csv file with a row for each, of norm at most 1; or how "
             "many random ones to plan with.",
         ),
     ],
-    horizon: Annotated[int, options.whole_option("--horizon -t T", "Clients in all, each for one action.")],
+    horizon: Annotated[int, whole_option("--horizon -t T", "Clients in all, each for one action.")],
     model: Annotated[
         str,
-        options.choice_option(
+        choice_option(
             "--model WHO",
             "Who is trusted with rewards: shuffled (a shuffler), central (the server), local (nobody) or "
             "non-private.",
@@ -39,15 +40,13 @@ def bandit_command(
     ] = "shuffled",
     epsilon: Annotated[
         float | None,
-        options.number_option("--epsilon -e EPS", "ε that a client may spend; ε0 of its report if local."),
+        number_option("--epsilon -e EPS", "ε that a client may spend; ε0 of its report if local."),
     ] = None,
-    delta: Annotated[
-        float | None, options.number_option("--delta -d DELTA", "δ; needed if shuffled.")
-    ] = None,
-    dim: Annotated[int, options.whole_option("--dim D", "Dimensions of random actions.")] = 2,
+    delta: Annotated[float | None, number_option("--delta -d DELTA", "δ; needed if shuffled.")] = None,
+    dim: Annotated[int, whole_option("--dim D", "Dimensions of random actions.")] = 2,
     mechanism: Annotated[
         str,
-        options.choice_option(
+        choice_option(
             "--mechanism NAME",
             "How clients randomise their rewards: laplace or binary-rr.",
             ("laplace", "binary-rr"),
@@ -55,7 +54,7 @@ def bandit_command(
     ] = "laplace",
     bound: Annotated[
         str,
-        options.choice_option(
+        choice_option(
             "--bound NAME",
             "What finds ε0 if shuffled: certified (the accountant) or published (the closed form).",
             ("certified", "published"),

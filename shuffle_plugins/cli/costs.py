@@ -9,6 +9,7 @@ import typer
 
 from shuffle_plugins import mechanisms, planning
 from shuffle_plugins.cli import options, output
+from shuffle_plugins.cli.options import option, whole_option
 
 # How the title of a picture calls what clients hold.
 _HELD = {"l1": "ℓ1 ball", "l2": "ℓ2 ball", "linf": "ℓ∞ ball", "categories": "categories"}
@@ -19,16 +20,14 @@ def mechanisms_command(
     local_epsilon: Annotated[float | None, options.NUMBERS["local-epsilon"].option()] = None,
     norm: Annotated[
         str | None,
-        options.option(
+        option(
             "--norm NORM",
             "What clients hold: vectors in an l1, l2 or linf ball, or categories. Each mechanism's own "
             "unless given.",
         ),
     ] = None,
     radius: options.RadiusOption = 1.0,
-    timed: Annotated[
-        bool, options.option("--time", "Measure the time of a report too; some ten seconds.")
-    ] = False,
+    timed: Annotated[bool, option("--time", "Measure the time of a report too; some ten seconds.")] = False,
     as_json: options.JsonOption = False,
     plot: options.PlotOption = None,
 ) -> None:
@@ -93,22 +92,20 @@ def mechanisms_command(
 def round_costs_command(
     context: typer.Context,
     *,
-    clients: Annotated[str, options.option("--clients -k K,…", "Clients of a round, one number or several.")],
-    dim: Annotated[int | None, options.whole_option("--dim D", "Counts of a client in a shared sum.")] = None,
+    clients: Annotated[str, option("--clients -k K,…", "Clients of a round, one number or several.")],
+    dim: Annotated[int | None, whole_option("--dim D", "Counts of a client in a shared sum.")] = None,
     largest: Annotated[
         int,
-        options.whole_option(
-            "--largest C", "Largest count of a client: highest − lowest of the mechanism's counts."
-        ),
+        whole_option("--largest C", "Largest count of a client: highest − lowest of the mechanism's counts."),
     ] = 8191,
-    aggregators: Annotated[int, options.whole_option("--aggregators A", "Aggregators of the sum.")] = 1,
+    aggregators: Annotated[int, whole_option("--aggregators A", "Aggregators of the sum.")] = 1,
     verified: Annotated[
-        bool, options.option("--verified", "Clients prove that their counts are within bounds.")
+        bool, option("--verified", "Clients prove that their counts are within bounds.")
     ] = False,
     report_bytes: Annotated[
-        int | None, options.whole_option("--report-bytes B", "Bytes of a report that is mixed, not summed.")
+        int | None, whole_option("--report-bytes B", "Bytes of a report that is mixed, not summed.")
     ] = None,
-    mixers: Annotated[int, options.whole_option("--mixers M", "Mixers in the cascade.")] = 1,
+    mixers: Annotated[int, whole_option("--mixers M", "Mixers in the cascade.")] = 1,
     as_json: options.JsonOption = False,
 ) -> None:
     """What a shared sum (--dim) or a mixed round (--report-bytes) costs each party.

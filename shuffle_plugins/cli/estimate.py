@@ -19,6 +19,7 @@ import typer
 
 from shuffle_plugins import accounting
 from shuffle_plugins.cli import options, output
+from shuffle_plugins.cli.options import choice_option, number_option, option, whole_option
 from shuffle_plugins.cli.output import down, up
 
 if TYPE_CHECKING:
@@ -31,14 +32,14 @@ _SEPARATE = (
 
 _CategoriesOption = Annotated[
     str | None,
-    options.option(
+    option(
         "--categories A,B,…",
         "All possible values. They are public, so they must not be taken from the data.",
     ),
 ]
 _CategoriesFile = Annotated[
     Path | None,
-    options.option("--categories-file FILE", "The same, from a file with one on each line."),
+    option("--categories-file FILE", "The same, from a file with one on each line."),
 ]
 
 
@@ -48,19 +49,17 @@ class _Values:
 
     file: Annotated[
         Path,
-        options.option(
+        option(
             "--input FILE",
             "Text with one client's value on each line; or, with --column, CSV with a heading line.",
         ),
     ]
-    column: Annotated[
-        str | None, options.option("--column NAME", "Column of a CSV file with a heading line.")
-    ] = None
+    column: Annotated[str | None, option("--column NAME", "Column of a CSV file with a heading line.")] = None
     categories: _CategoriesOption = None
     categories_file: _CategoriesFile = None
-    other: Annotated[
-        str | None, options.option("--other NAME", "Category that counts every value not listed.")
-    ] = None
+    other: Annotated[str | None, option("--other NAME", "Category that counts every value not listed.")] = (
+        None
+    )
 
     def read(self) -> tuple[list[str], Tensor]:
         """The public list of categories, and each client's as its position there."""
@@ -108,13 +107,11 @@ estimate_command = typer.Typer(
 def _frequencies(
     *,
     values: _Values,
-    target_epsilon: Annotated[
-        float, options.number_option("--epsilon --target-epsilon EPS", "ε to stay within.")
-    ],
+    target_epsilon: Annotated[float, number_option("--epsilon --target-epsilon EPS", "ε to stay within.")],
     delta: options.DeltaOption,
     protocol: Annotated[
         str,
-        options.choice_option(
+        choice_option(
             "--protocol NAME",
             "one-message (one shuffled report of few bits), counted-unary (a bit for each category, flipped "
             "at random; only the sum of each bit is seen) or histogram-sum (noise from coins that all "
@@ -123,7 +120,7 @@ def _frequencies(
         ),
     ] = "one-message",
     confidence: Annotated[
-        float, options.number_option("--confidence C", "Probability that all intervals hold together.")
+        float, number_option("--confidence C", "Probability that all intervals hold together.")
     ] = 0.95,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -200,29 +197,25 @@ def _frequencies(
 @estimate_command.command("mean")
 def _mean(
     *,
-    file: Annotated[Path, options.option("--input FILE", "CSV with a heading line.")],
+    file: Annotated[Path, option("--input FILE", "CSV with a heading line.")],
     local_epsilon: options.LocalEpsilonOption,
     radius: options.RadiusOption,
     sigma: Annotated[
         float,
-        options.number_option(
+        number_option(
             "--sigma S",
             "How far a client's samples scatter about their mean: at most as normal ones of standard "
             "deviation S (sub-Gaussian), in every direction.",
         ),
     ],
-    client: Annotated[str, options.option("--client NAME", "Column that says whose sample a row is.")],
-    columns: Annotated[str, options.option("--columns A,B,…", "Columns of numbers, the vector's entries.")],
+    client: Annotated[str, option("--client NAME", "Column that says whose sample a row is.")],
+    columns: Annotated[str, option("--columns A,B,…", "Columns of numbers, the vector's entries.")],
     samples: Annotated[
         int | None,
-        options.whole_option(
-            "--samples M", "How many samples of each client to use, the first M; all by default."
-        ),
+        whole_option("--samples M", "How many samples of each client to use, the first M; all by default."),
     ] = None,
-    delta: Annotated[
-        float, options.number_option("--delta -d DELTA", "δ of the guarantee after shuffling.")
-    ] = 1e-6,
-    mechanism: Annotated[str, options.option("--mechanism NAME", "Randomizer of vectors.")] = "privunit",
+    delta: Annotated[float, number_option("--delta -d DELTA", "δ of the guarantee after shuffling.")] = 1e-6,
+    mechanism: Annotated[str, option("--mechanism NAME", "Randomizer of vectors.")] = "privunit",
     as_json: options.JsonOption = False,
 ) -> None:
     """The mean over clients that hold several samples each; ε0 protects all samples of a client together.
@@ -296,9 +289,7 @@ def _mean(
 def _refine(
     *,
     values: _Values,
-    levels: Annotated[
-        str, options.option("--levels EPS,…", "ε0 of each level; everybody may see the smallest one.")
-    ],
+    levels: Annotated[str, option("--levels EPS,…", "ε0 of each level; everybody may see the smallest one.")],
     as_json: options.JsonOption = False,
 ) -> None:
     """Frequencies at several privacy levels, from one public report of each client.
@@ -365,8 +356,8 @@ def _hide(
     *,
     values: _Values,
     local_epsilon: options.LocalEpsilonOption,
-    published: Annotated[Path, options.option("--published OUT", "New file for what anybody may see.")],
-    keys: Annotated[Path, options.option("--keys KEYS", "New file for the keys, which are secret.")],
+    published: Annotated[Path, option("--published OUT", "New file for what anybody may see.")],
+    keys: Annotated[Path, option("--keys KEYS", "New file for the keys, which are secret.")],
 ) -> None:
     """Hide each client's category at ε0, so that its key, and nothing else, gives it back (`recover`)."""
     names, held = values.read()
@@ -396,8 +387,8 @@ def _hide(
 @estimate_command.command("recover")
 def _recover(
     *,
-    published: Annotated[Path, options.option("--published FILE", "What `hide` published.")],
-    keys: Annotated[Path, options.option("--keys KEYS", "The keys that `hide` wrote.")],
+    published: Annotated[Path, option("--published FILE", "What `hide` published.")],
+    keys: Annotated[Path, option("--keys KEYS", "The keys that `hide` wrote.")],
     local_epsilon: options.LocalEpsilonOption,
     categories: _CategoriesOption = None,
     categories_file: _CategoriesFile = None,

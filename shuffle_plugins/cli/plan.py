@@ -13,6 +13,7 @@ from rich.table import Table
 
 from shuffle_plugins import planning
 from shuffle_plugins.cli import options, output
+from shuffle_plugins.cli.options import number_option, option, whole_option
 from shuffle_plugins.cli.output import WIDE, down, times, up, width
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def plan_command(
     dim: options.VectorDimOption,
     mechanism: Annotated[
         str,
-        options.option(
+        option(
             "--mechanism NAME",
             "Randomizer; best compares all of them. Or a sum, vector-sum or poisson-binomial: then the "
             "server's drawing of clients is compared with clients that take part in secret.",
@@ -43,7 +44,7 @@ def plan_command(
     ] = _BEST,
     rounds: Annotated[
         str | None,
-        options.option(
+        option(
             "--rounds -t T,…",
             "Rounds, one number or several to choose from; searched unless given. Under single-pass sampling "
             "and check-in, passes; under epoch, epochs. Of a sum 1 unless given.",
@@ -51,7 +52,7 @@ def plan_command(
     ] = None,
     cohort: Annotated[
         str | None,
-        options.option(
+        option(
             "--cohort -k K,…",
             "Reports per round, one number or several to choose from; searched unless given. Of a sum, "
             "clients whose data are in a round, all N unless given.",
@@ -63,21 +64,21 @@ def plan_command(
     radius: options.RadiusOption = 1.0,
     norm: Annotated[
         str | None,
-        options.option(
+        option(
             "--norm NORM",
             "Norm of that ball, l1, l2 or linf: the mechanism's own unless given, l2 for best.",
         ),
     ] = None,
     spread: Annotated[
         float | None,
-        options.number_option(
+        number_option(
             "--spread S",
             "Root mean square distance of the vectors from their mean; the worst case unless given.",
         ),
     ] = None,
     tolerance: Annotated[
         float,
-        options.number_option("--tolerance SHARE", "Error to give away for less communication, as a share."),
+        number_option("--tolerance SHARE", "Error to give away for less communication, as a share."),
     ] = 0.05,
     as_json: options.JsonOption = False,
     plot: options.PlotOption = None,
@@ -186,7 +187,7 @@ def _plan_tables(plan: planning.Plan) -> Iterator[Table]:
             "k": None if row.cohort is None else f"{row.cohort:,}",
             "T": None if row.num_steps is None else f"{row.num_steps:,}",
             "ε0": None if row.local_epsilon is None else down(row.local_epsilon),
-            "error": up(row.average_mse, 3),
+            "error": up(row.average_mse, digits=3),
             "× best": times(row.average_mse / best.average_mse),
         }
         for name, row in shown.items()
@@ -212,11 +213,11 @@ def _rows(title: str, rows: Sequence[planning.PlanRow], best: planning.PlanRow, 
             changing: f"{row.cohort if changing == 'k' else row.num_steps:,}",
             "ε0": down(row.local_epsilon),
             **_interval(row.epsilon),
-            "noise": up(row.noise_mse, 3),
-            "sampling": up(row.sampling_mse, 3),
-            "error": up(row.average_mse, 3),
-            "bits per client" if wide else "bits": up(row.bits_per_client, 3),
-            **({"bits in total": up(float(row.total_bits), 3)} if wide else {}),
+            "noise": up(row.noise_mse, digits=3),
+            "sampling": up(row.sampling_mse, digits=3),
+            "error": up(row.average_mse, digits=3),
+            "bits per client" if wide else "bits": up(row.bits_per_client, digits=3),
+            **({"bits in total": up(float(row.total_bits), digits=3)} if wide else {}),
         }
         for row in rows
     ]
@@ -234,8 +235,8 @@ def _sums_table(plan: SumPlan) -> Table:
             "charged": f"{row.charged_steps:,}",
             "noise": up(row.noise_multiplier),
             **_interval(row.epsilon),
-            "error": up(row.average_mse, 3),
-            "bits per client" if width() >= WIDE else "bits": up(row.bits_per_client, 3),
+            "error": up(row.average_mse, digits=3),
+            "bits per client" if width() >= WIDE else "bits": up(row.bits_per_client, digits=3),
         }
         for row in plan.rows
     ]
@@ -329,26 +330,26 @@ def recipe_command(
     population: options.PopulationOption,
     target_epsilon: options.TargetOption,
     delta: options.DeltaOption,
-    dim: Annotated[int, options.whole_option("--dim D", "Trained parameters of the model.")],
+    dim: Annotated[int, whole_option("--dim D", "Trained parameters of the model.")],
     model: Annotated[
         str,
-        options.option(
+        option(
             "--model KIND",
             "linear: a linear classifier on rows of length one, whose weights start from zero; or network.",
         ),
     ] = "linear",
     mechanism: Annotated[
         str,
-        options.option(
+        option(
             "--mechanism NAME",
             "Randomizer of one report per record; best compares all of them. Or a sum, such as vector-sum, "
             "if records may send many messages: far less noise.",
         ),
     ] = _BEST,
     cohort: Annotated[
-        int | None, options.whole_option("--cohort -k K", "Records of a step; a tenth of N unless given.")
+        int | None, whole_option("--cohort -k K", "Records of a step; a tenth of N unless given.")
     ] = None,
-    rounds: Annotated[int | None, options.whole_option("--rounds -t T", "Steps; 200 unless given.")] = None,
+    rounds: Annotated[int | None, whole_option("--rounds -t T", "Steps; 200 unless given.")] = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Settings of a training run for a target (ε, δ), without tuning on the data, and why.

@@ -15,6 +15,7 @@ import typer
 from shuffle_plugins import accounting
 from shuffle_plugins import ledger as ledgers
 from shuffle_plugins.cli import options, output
+from shuffle_plugins.cli.options import number_option, option
 from shuffle_plugins.cli.output import up
 
 _LEDGER_DELTA = 1e-5  # unless one is given: ledgers hold rounds, and no δ
@@ -37,21 +38,19 @@ def statement_command(
             metavar="[FILE]", help="Ledger, checkpoint or saved state; only read.", show_default=False
         ),
     ] = None,
-    model: Annotated[
-        str | None, options.option("--model M", "Which model of a ledger that holds several.")
-    ] = None,
+    model: Annotated[str | None, option("--model M", "Which model of a ledger that holds several.")] = None,
     unit: Annotated[
         accounting.Unit | None,
-        options.option(
+        option(
             "--unit UNIT",
             "What a client stands for: client, record or user. A checkpoint's are records unless given, all "
             "others clients.",
         ),
     ] = None,
     target_epsilon: Annotated[
-        float | None, options.number_option("--target-epsilon EPS", "Budget to compare with.")
+        float | None, number_option("--target-epsilon EPS", "Budget to compare with.")
     ] = None,
-    markdown: Annotated[bool, options.option("--markdown", "Print Markdown.")] = False,
+    markdown: Annotated[bool, option("--markdown", "Print Markdown.")] = False,
     as_json: options.JsonOption = False,
 ) -> None:
     """What has to be said beside an ε: unit, neighbours, adversary, trust, and what is not covered.
@@ -177,9 +176,9 @@ def budget_command(
     ledger: Annotated[
         Path, typer.Argument(metavar="LEDGER", help="File of a server's or of a client's ledger; only read.")
     ],
-    model: Annotated[str | None, options.option("--model M", "Only this model; all unless given.")] = None,
+    model: Annotated[str | None, option("--model M", "Only this model; all unless given.")] = None,
     delta: Annotated[
-        float | None, options.number_option("--delta -d DELTA", "δ in (0, 1), the run's own; else 1e-5.")
+        float | None, number_option("--delta -d DELTA", "δ in (0, 1), the run's own; else 1e-5.")
     ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
