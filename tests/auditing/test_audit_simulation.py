@@ -71,11 +71,6 @@ def test_full_participation_releases_everybody_in_uniform_order(rounds_per_call)
     assert stats.chisquare(orders).pvalue > 1e-3
 
 
-def test_the_replacement_takes_client_ones_place():
-    found, _, _ = labels(Dataset.REPLACEMENT, population=4, cohort=4, num_rounds=50)
-    assert (np.sort(np.stack(found), axis=1) == [2, 3, 4, 5]).all()
-
-
 def test_cohorts_without_replacement_are_uniform():
     found, sizes, populations = labels(population=5, cohort=3, num_rounds=6000)
     assert set(sizes) == {3}

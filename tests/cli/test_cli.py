@@ -356,6 +356,12 @@ REFUSED = {
     "compare -n 10 -k 5 -e , -d 1e-5": "at least one",
     "calibrate --target-epsilon 1 -d 1e-5 -n 100 -k 10 -t 5 -e 1": "leave out --local-epsilon",
     "mechanisms --dim 10": "--local-epsilon",
+    "bandit --actions 20 -t 1e5 -e 0.5": "--delta is needed",
+    "bandit --actions 20 -t 1e5 --model local": "--epsilon is needed",
+    "bandit --actions 20 -t 1e5 -e 0.5 -d 1e-6 --model central": "leave out --delta",
+    "bandit --actions 20 -t 1e5 -e 0.5 -d 1e-6 --mechanism gaussian": "laplace, binary-rr",
+    "bandit --actions nowhere.csv -t 1e5 -e 0.5 -d 1e-6": "nowhere.csv",
+    f"bandit --actions {__file__} -t 1e5 -e 0.5 -d 1e-6": "one row of numbers per action",
 }
 
 

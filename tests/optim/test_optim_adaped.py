@@ -89,16 +89,6 @@ def test_a_step_descends_the_loss_in_each_of_the_three_in_turn():
     )
 
 
-def test_a_step_is_its_three_parts_in_turn():
-    method, before = adaped(global_clip=0.3, dissimilarity_clip=0.2), models()
-    apart = method.personal_step(before, INPUTS, LABELS)
-    apart = method.dissimilarity_step(method.global_step(apart, INPUTS), INPUTS)
-    together = method.step(before, INPUTS, LABELS)
-    assert_close(together.personal_model, apart.personal_model)
-    assert_close(together.global_model, apart.global_model)
-    torch.testing.assert_close(together.dissimilarity, apart.dissimilarity)
-
-
 def test_psi_settles_where_it_equals_the_distance_of_the_models():
     """The derivative of ½ log 2ψ + KD/2ψ is zero at ψ = KD."""
     method, now = adaped(), models()

@@ -151,12 +151,6 @@ def test_the_l1_ball_is_projected_onto():
         L1Ball(radius=0)
 
 
-def planned(norm, mechanism):
-    problem = logistic_regression(features=3, norm=norm)
-    model = OneMessage(mechanism=mechanism)
-    return CohortSGD(cohort=10).plan(problem, population=100, model=model, **BUDGET)
-
-
 def test_a_strongly_convex_problem_knows_its_bound_in_every_norm():
     for norm, longest in (("l1", 2.0), ("l2", 1.0), ("linf", 1.0)):
         problem = Problem(dim=4, domain=Ball(), gradients=lambda *_: None, lipschitz=1.0, norm=norm)
@@ -237,21 +231,6 @@ def test_bits_are_those_of_the_theorem(bits, samples):
     if bits < 1000:
         histograms = math.log2(math.comb(samples + 2**bits - 1, samples))
         assert 0.1 * min(histograms, samples * bits) <= counted + 1e-9
-
-
-@pytest.mark.slow
-def test_plans_say_what_clients_send():
-    problem = logistic_regression(features=16, norm="linf")
-    asked = {"population": 500, "model": OneMessage(mechanism="linf-coordinate"), **BUDGET}
-    plan = CohortSGD(cohort=50, num_steps=4, samples=30).plan(problem, records_per_client=30, **asked)
-    bits = plan.stages[0].oracle.bits_per_report
-    assert bits == 5
-    assert f"{0.1 * 30 * 5:,.4g} bits per client and step expected" in plan.summary()
-    _, counted = bounds.sent_bits(bits=5, rate=0.1, samples=30)
-    assert f"{counted:,.4g} as histograms" in plan.summary()
-    assert counted < 0.1 * 30 * 5 / 2
-    exact = CohortSGD(cohort=50, num_steps=4).plan(problem, population=500, model=Unprotected(), **BUDGET)
-    assert "bits" not in exact.summary()
 
 
 # -- the bound on the last iterate ------------------------------------------------------------------------
