@@ -58,23 +58,20 @@ def audit_command(
             confidence=confidence,
         )
         found.append(("shuffled rounds", answer.interval.upper, attack))
-    if as_json:
-        output.print_json(
-            [
-                {
-                    "what": what,
-                    "claimed_epsilon": claimed,
-                    "attained_epsilon": result.epsilon,
-                    "delta": result.delta,
-                    "confidence": result.confidence,
-                    "attack": result.attack,
-                    "neighbouring_relation": result.neighbouring_relation,
-                    "refuted": result.violates(claimed),
-                }
-                for what, claimed, result in found
-            ]
-        )
-    else:
+    values = [
+        {
+            "what": what,
+            "claimed_epsilon": claimed,
+            "attained_epsilon": result.epsilon,
+            "delta": result.delta,
+            "confidence": result.confidence,
+            "attack": result.attack,
+            "neighbouring_relation": result.neighbouring_relation,
+            "refuted": result.violates(claimed),
+        }
+        for what, claimed, result in found
+    ]
+    if not output.answered(as_json, values):
         rows = [
             {
                 "attacked": what,

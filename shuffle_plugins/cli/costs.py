@@ -42,11 +42,10 @@ def mechanisms_command(
         if norm is not None or plot is not None or radius != 1 or timed:
             raise typer.BadParameter("--norm, --radius, --time and --plot need --dim and --local-epsilon")
         names = mechanisms.available(*mechanisms.ONE_MESSAGE)
-        if as_json:
-            entries = [{"name": name, "summary": mechanisms.summary(name)} for name in names]
-            return output.print_json(entries)
-        rows = [{"name": name, "what it is": mechanisms.summary(name)} for name in names]
-        return output.show(output.table(rows, text={"name": "bold", "what it is": ""}))
+        entries = [{"name": name, "summary": mechanisms.summary(name)} for name in names]
+        if not output.answered(as_json, entries):
+            output.show(output.table(entries, text={"name": "bold", "summary": ""}))
+        return
     output.check_picture(plot)
     found, refused = planning.choices(
         local_epsilon=local_epsilon,
@@ -55,9 +54,7 @@ def mechanisms_command(
         radius=radius,
         timed=timed,
     )
-    if as_json:
-        output.print_json([*map(asdict, found), *map(asdict, refused)])
-    else:
+    if not output.answered(as_json, [*map(asdict, found), *map(asdict, refused)]):
         least = min((choice.variance for choice in found), default=0.0)
         cells = []
         for choice in found:
@@ -86,7 +83,6 @@ def mechanisms_command(
             panels.setdefault(title, []).append(each)
         plot_choices(panels=panels, path=plot)
         output.picture_written(plot, as_json=as_json)
-    return None
 
 
 def round_costs_command(
@@ -128,8 +124,8 @@ def round_costs_command(
                 clients=each, size=cast(int, dim), largest=largest, aggregators=aggregators, verified=verified
             )
         rows += [(each, cost) for cost in costs]
-    if as_json:
-        return output.print_json([{"clients": each, **asdict(cost)} for each, cost in rows])
+    if output.answered(as_json, [{"clients": each, **asdict(cost)} for each, cost in rows]):
+        return
     from rich.filesize import decimal
 
     cells = [
@@ -143,4 +139,4 @@ def round_costs_command(
         }
         for each, cost in rows
     ]
-    return output.show(output.table(cells, text={"party": ""}))
+    output.show(output.table(cells, text={"party": ""}))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from shuffle_plugins import accounting
 from shuffle_plugins.cli import options, output
 from shuffle_plugins.cli.options import choice_option, number_option, option, whole_option
 
@@ -82,9 +81,7 @@ def dap_task_command(
     elif form == "divviup":
         output.print_json(task.divviup())
     else:
-        accountant = accounting.ShuffleAccountant()
-        accountant.step(built.round(), num_steps=rounds)
-        found = accountant.epsilon(delta)
+        found = output.certified(built.round(), delta=delta, rounds=rounds)
         output.print_json(
             {
                 "vdaf": {"type": str(task.vdaf), **task.parameters},

@@ -126,6 +126,21 @@ def print_json(value: Any) -> None:
     remark(json.dumps(value, indent=2, allow_nan=False))
 
 
+def answered(as_json: bool, values: Any, *, warnings: Sequence[str] | None = None) -> bool:
+    """Print warnings, and the answer if it is for a program; whether it was, so that nobody else reads it."""
+    warn(warnings or ())
+    if as_json:
+        print_json(values if warnings is None else values | {"warnings": warnings})
+    return as_json
+
+
+def certified(charged: accounting.Round, *, delta: float, rounds: int = 1) -> accounting.EpsilonInterval:
+    """ε of so many such rounds."""
+    accountant = accounting.ShuffleAccountant()
+    accountant.step(charged, num_steps=rounds)
+    return accountant.epsilon(delta)
+
+
 def interval_json(found: accounting.EpsilonInterval) -> dict[str, Any]:
     """Both ends of an interval and the bounds behind them; ``lower`` is null if no lower bound is known."""
     return {

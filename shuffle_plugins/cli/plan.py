@@ -113,13 +113,9 @@ def plan_command(
             )
         output.progress("planning")
         sums = planning.plan_sums(**asked | {"norm": asked["norm"] or "l2"}, num_steps=steps or 1)
-        output.warn(warnings)
-        if as_json:
-            output.print_json(_json(sums) | {"warnings": warnings})
-        else:
+        if not output.answered(as_json, _json(sums), warnings=warnings):
             output.show(_sums_table(sums), output.legend(_SUMS_LEGEND), _footing(sums))
-            for text in sums.remarks():
-                output.remark(text)
+            output.remark("\n".join(sums.remarks()))
         return
     if mechanism != _BEST:
         options.check_one_report(mechanism)
@@ -133,21 +129,16 @@ def plan_command(
         whole_grid=plot is not None,
         progress=progress,
     )
-    output.warn(warnings)
-    if as_json:
-        output.print_json(_json(found) | {"warnings": warnings})
-    else:
-        output.show(_headline(found), *_plan_tables(found), _legend(found), _footing(found))
-        for text in found.remarks():
+    if not output.answered(as_json, _json(found), warnings=warnings):
+        legend = output.legend(_LEGEND | {"thrifty": _THRIFTY.format(found.tolerance)})
+        output.show(_headline(found), *_plan_tables(found), legend, _footing(found))
+        for text in (*found.remarks(), *([_FOR_TRAINING] if steps is None else [])):
             output.remark(text)
-        if steps is None:
-            output.remark(_FOR_TRAINING)
         output.left_out((each.name, each.reason) for each in found.dismissed)
         if found.adversary == "server":
             output.remark(
                 "Reports hide their clients' data from a server, but not who sent them. In a sum clients can "
-                f"take part in secret, so that sampling counts against a server too: --mechanism "
-                f"{SUMS[0]}."
+                f"take part in secret, so that sampling counts against a server too: --mechanism {SUMS[0]}."
             )
     if plot is not None:
         from shuffle_plugins.cli.plotting import plot_plan
@@ -251,33 +242,28 @@ def _interval(found: Any) -> dict[str, str | None]:
     return ({"ε from": lower} if width() >= WIDE else {}) | {"ε up to": up(found.upper)}
 
 
-def _legend(plan: planning.Plan) -> Table:
-    return output.legend(
-        {
-            "k, T": "reports of a round, and rounds (under single-pass sampling, check-in and epoch, passes)",
-            "ε0": "of one report, the largest with which T rounds stay within the target",
-            "ε from, ε up to": "certified interval of the ε of all T rounds",
-            "noise, sampling": "mean squared error of one round's average: by the mechanism, by drawing k of "
-            "n",
-            "error": "mean squared error of the average of all rounds",
-            "× best": "error over that of the best row",
-            "bits per client, in total": "that a client of the population sends in all rounds, and all "
-            "clients",
-            "thrifty": f"least communication with an error at most {plan.tolerance:.0%} above the best",
-            "no shuffler": "all clients report to a server that sees who sent what",
-            "trusted curator": "a server that all trust adds the noise to the true average",
-        }
-    )
-
-
+_COMMON_LEGEND = {
+    "error": "mean squared error of the average of all rounds",
+    "bits per client": "that a client of the population sends in all rounds",
+}
+_LEGEND = {
+    "k, T": "reports of a round, and rounds (under single-pass sampling, check-in and epoch, passes)",
+    "ε0": "of one report, the largest with which T rounds stay within the target",
+    "ε from, ε up to": "certified interval of the ε of all T rounds",
+    "noise, sampling": "mean squared error of one round's average: by the mechanism, by drawing k of n",
+    **_COMMON_LEGEND,
+    "× best": "error over that of the best row",
+    "no shuffler": "all clients report to a server that sees who sent what",
+    "trusted curator": "a server that all trust adds the noise to the true average",
+}
+_THRIFTY = "least communication with an error at most {:.0%} above the best"
 _SUMS_LEGEND = {
     "who draws": "those whose data are in a round: the server, the clients in secret by coins, or nobody",
     "k, answer": "clients whose data are in a round, and clients who send something",
     "T, charged": "rounds, and the rounds that ε counts",
     "noise": "deviation of the noise of a round's sum, over the radius of the clients' ball",
     "ε from, ε up to": "certified interval of the ε of the charged rounds",
-    "error": "mean squared error of the average of all rounds",
-    "bits per client": "that a client of the population sends in all rounds",
+    **_COMMON_LEGEND,
 }
 
 
@@ -370,18 +356,14 @@ def recipe_command(
     warnings = output.delta_warnings(delta, population=population)
     if (noisy := found.warning()) is not None:
         warnings.append(noisy)
-    output.warn(warnings)
     rows = [dict(zip(("name", "value", "reason"), row, strict=True)) for row in found.settings()]
-    if as_json:
-        values = asdict(found) | {
-            "epsilon": output.interval_json(found.epsilon),
-            "neighbouring_relation": found.neighbouring_relation,
-            "signal_to_noise_ratio": found.expected_noise.signal_to_noise_ratio,
-            "settings": rows,
-            "warnings": warnings,
-        }
-        del values["expected_noise"]
-        output.print_json(values)
-        return
-    cells = [{"setting": row["name"], "value": row["value"], "why": row["reason"]} for row in rows]
-    output.show(output.table(cells, text={"setting": "", "why": ""}, title=found.title))
+    values = asdict(found) | {
+        "epsilon": output.interval_json(found.epsilon),
+        "neighbouring_relation": found.neighbouring_relation,
+        "signal_to_noise_ratio": found.expected_noise.signal_to_noise_ratio,
+        "settings": rows,
+    }
+    del values["expected_noise"]
+    if not output.answered(as_json, values, warnings=warnings):
+        cells = [{"setting": row["name"], "value": row["value"], "why": row["reason"]} for row in rows]
+        output.show(output.table(cells, text={"setting": "", "why": ""}, title=found.title))

@@ -159,29 +159,23 @@ def central_command(
         sampling=accounting.Sampling(sampling),
         neighbouring_relation=relation,
     )
-    accountant = accounting.ShuffleAccountant()
-    accountant.step(central, num_steps=rounds)
     output.progress("composing")
-    found = accountant.epsilon(delta)
-    if as_json:
-        output.print_json(
-            {
-                "noise_multiplier": noise_multiplier,
-                "population": population,
-                "cohort": central.cohort,
-                "sampling": sampling,
-                "rounds": rounds,
-                "delta": delta,
-                **output.interval_json(found),
-                "neighbouring_relation": neighbours,
-                "trusted": "server",
-            }
-        )
-    else:
+    found = output.certified(central, delta=delta, rounds=rounds)
+    values = {
+        "noise_multiplier": noise_multiplier,
+        "population": population,
+        "cohort": central.cohort,
+        "sampling": sampling,
+        "rounds": rounds,
+        "delta": delta,
+        **output.interval_json(found),
+        "neighbouring_relation": neighbours,
+        "trusted": "server",
+    }
+    if not output.answered(as_json, values, warnings=output.delta_warnings(delta, population=population)):
         output.show(
             f"[bold]{escape(output.interval(found))}[/] at δ = {delta:g} · {neighbours} · trusted server"
         )
-    output.warn(output.delta_warnings(delta, population=population))
 
 
 class Unknown(StrEnum):
