@@ -96,19 +96,10 @@ def _thresholds(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 class AuditResult:
     """What an attack proves about ε. It bounds from below only: no audit can show that something is private.
 
-    Attributes:
-        epsilon: ε's lower bound, rounded down: the mechanism is not (ε', δ)-DP for any ε' < ``epsilon``,
-            unless an event of probability at most 1 - ``confidence`` happened in the audit. 0 says nothing.
-        delta: δ the bound is for.
-        confidence: joint confidence of the bound, both error rates together.
-        num_trials: independent trials behind the bound, on each of the two datasets.
-        num_steps: rounds in each trial.
-        attack: name of the attack.
-        neighbours: name of the pair of datasets.
-        event: where the attack draws its line.
-        hits: trials on the suspect dataset in which the event happened.
-        false_alarms: trials on the other one in which it happened.
-        adversary: what the attacker sees.
+    ``epsilon`` is rounded down: the mechanism is not (ε', δ)-DP for any ε' < ``epsilon``, unless an event of
+    probability at most 1 - ``confidence`` happened in the audit. In ``num_trials`` on each of two datasets,
+    of ``num_steps`` rounds, the ``event`` happened ``hits`` times on the suspect one, and on the other one in
+    ``false_alarms``.
     """
 
     epsilon: float
@@ -207,17 +198,13 @@ def audit_round(
 
     Args:
         mechanism: what to audit, through its ``randomize`` alone.
-        shuffle_round: population, cohort, sampling and adversary; its ε0 must be what the mechanism declares.
-            Any sampling but a single pass. Its blanket is not used.
+        shuffle_round: population, cohort, sampling (any but a pass) and adversary; its blanket is not used.
         delta: δ in [0, 1). The bound cannot show events rarer than about 4/``num_trials``.
         num_steps: rounds composed in one trial; the same client differs in all of them.
-        num_trials: trials per dataset that are judged, at least 100; another quarter of it is spent on each
-            pair of neighbours to choose the event, and as many rounds to learn from.
-        confidence: joint confidence of the bound, in (0, 1).
-        neighbours: pairs of datasets to try; :func:`extreme_neighbours` by default.
-        attacks: attacks to try.
-        rounds_per_call: 1 to call the mechanism once per cohort, as :class:`RoundSimulator` says.
-        randomness: source of all random bits, the mechanism's included.
+        num_trials: at least 100; another quarter of it is spent on each pair of neighbours.
+        confidence: joint confidence of the bound.
+        neighbours: pairs of datasets to try, by default records as far apart as the domain has them.
+        rounds_per_call: 1 to call the mechanism once per cohort, which shows leaks that depend on a batch.
     """
     plan = TrialPlan(num_steps=num_steps, num_trials=num_trials, delta=delta, confidence=confidence)
     if mechanism.local_epsilon != shuffle_round.local_epsilon:

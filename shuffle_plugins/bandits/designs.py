@@ -21,17 +21,11 @@ _MOST_NET_POINTS = 5_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """A few of the actions (the core set), and their weights.
+    """A few of the actions (the core set): their indices, ascending int64, and weights, of sum 1.
 
     With V(π) = Σ π(a)·a·aᵀ, the variance of the least squares estimate of the reward of a is proportional to
     ‖a‖² in the inverse of V(π). A design that makes the largest of these over all actions small is near
-    G-optimal; the optimum is m, the dimension that the actions span (Kiefer and Wolfowitz 1960).
-
-    Attributes:
-        support: indices of the actions of positive weight, ascending, int64.
-        weights: their weights, positive, with sum 1.
-        dimension: m.
-        largest: the largest ‖a‖² in the inverse of V(π), over all actions; at best m.
+    G-optimal; the optimum is m, the ``dimension`` that the actions span (Kiefer and Wolfowitz 1960).
     """
 
     support: Indices
@@ -179,15 +173,14 @@ _LAW_TOLERANCE = 1e-9
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ContextualActions:
-    r"""The policies of a problem with contexts, whose law is known, as actions of a linear bandit.
+    """The policies of a problem with contexts, whose law is known, as actions of a linear bandit.
 
     A client comes with a context c, such as an age group, and action a then has the features φ(c, a). A
     policy says which action to play in each context; those worth playing are argmax_a ⟨φ(c, a), θ⟩ for some
-    θ. Such a policy has the known expected features :math:`g(θ) = E_c\, φ(c, \arg\max_a ⟨φ(c, a),
-    θ⟩)`, and its expected reward is ⟨θ*, g(θ)⟩ (Hanna, Yang, Fragouli 2023; Corollary 6.3.1 of the thesis).
-    The client is told the policy, looks up its own action and reports its reward. So its context enters
-    nothing but the reward, whose noise protects both: joint differential privacy in the central model (all
-    that *other* clients see is ε-DP), ε0-LDP and (ε, δ)-DP of all that the server sees in the local and the
+    θ. Its expected features g(θ) are known, and its expected reward is ⟨θ*, g(θ)⟩ (Hanna, Yang, Fragouli
+    2023; Corollary 6.3.1 of the thesis). The client is told the policy, looks up its own action and reports
+    its reward. So its context enters nothing but the reward, whose noise protects both: joint differential
+    privacy in the central model, ε0-LDP and (ε, δ)-DP of all that the server sees in the local and the
     shuffle model.
 
     Attributes:

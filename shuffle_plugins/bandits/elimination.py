@@ -85,16 +85,6 @@ class Batch:
         """How many clients the batch needs."""
         return int(self.counts.sum())
 
-    @property
-    def epsilon(self) -> EpsilonInterval | None:
-        """What the batch costs each of its clients; None without privacy, or if no rewards are asked for."""
-        return self.noise.epsilon
-
-    @property
-    def local_epsilon(self) -> float | None:
-        """ε0 of one client's report; None if clients send their rewards as they are."""
-        return self.noise.local_epsilon
-
     def assignment(self, *, randomness: Randomness | None = None) -> Indices:
         """An action for each client of the batch, in a uniformly random order, int64 (size,).
 
@@ -172,19 +162,19 @@ class LinearBandit:
         core_set: bool = True,
     ) -> None:
         self._actions = short_actions(actions)
-        self._horizon = checks.whole("horizon", horizon, at_least=LEAST_HORIZON, at_most=_MAX_HORIZON)
+        self.horizon = checks.whole("horizon", horizon, at_least=LEAST_HORIZON, at_most=_MAX_HORIZON)
         if not isinstance(privacy, PrivacyModel):
             raise ValueError(
                 "privacy must be NonPrivate(), CentralModel(epsilon=…), LocalModel(local_epsilon=…) or "
                 f"ShuffledModel(epsilon=…, delta=…), got {privacy!r}"
             )
         self._privacy = privacy
-        share = 1 / self._horizon if failure is None else failure
+        share = 1 / self.horizon if failure is None else failure
         self._failure = checks.number("failure", share, above=0, below=1)
         self._slack = checks.number("slack", slack, at_least=1.001)
         self._core_set = bool(core_set)
         self._left = np.arange(len(self._actions))
-        self._clients = self._horizon
+        self.remaining_clients = self.horizon  # who were not yet given an action
         self._number = 0
         self._open: Batch | None = None
         self._finished = False
@@ -196,19 +186,9 @@ class LinearBandit:
     # -- what is known ----------------------------------------------------------------------------------
 
     @property
-    def horizon(self) -> int:
-        """T, how many clients come in all."""
-        return self._horizon
-
-    @property
     def num_batches(self) -> int:
         """How many batches are learnt from at most, ⌊ln T⌋ - 1."""
-        return int(math.log(self._horizon)) - 1
-
-    @property
-    def remaining_clients(self) -> int:
-        """How many clients were not yet given an action."""
-        return self._clients
+        return int(math.log(self.horizon)) - 1
 
     @property
     def remaining_actions(self) -> Indices:
@@ -264,7 +244,7 @@ class LinearBandit:
             unreleased=0,
             local_epsilon=None,
             local_delta=0.0,
-            population=(self._horizon, self._horizon),
+            population=(self.horizon, self.horizon),
             cohort=None,
             sampling="once per client",
             seen=model.seen,
@@ -297,7 +277,7 @@ class LinearBandit:
     def plan(self) -> tuple[PlannedBatch, ...]:
         """The batches still to come, as they will be if no action is dropped. Planning costs no privacy."""
         rows = []
-        clients = self._clients
+        clients = self.remaining_clients
         for number in range(self._number + 1, self.num_batches + 1):
             found = self._layout(number, clients)
             if found is None:
@@ -329,21 +309,21 @@ class LinearBandit:
                 f"the rewards of batch {self._open.number} are missing: pass them to update(), or give them "
                 "up with discard()"
             )
-        if self._clients == 0 or self._finished:
+        if self.remaining_clients == 0 or self._finished:
             return None
         number = self._number + 1
         if len(self._left) > 1 and number <= self.num_batches:
-            found = self._layout(number, self._clients)
+            found = self._layout(number, self.remaining_clients)
             if found is not None:
                 counts, noise = found
                 self._number = number
                 played = self._left[self._designed()[0].support]
                 self._costs.append(noise.epsilon)
-                self._clients -= int(counts.sum())
+                self.remaining_clients -= int(counts.sum())
                 self._open = Batch(number=self._number, actions=played, counts=counts, noise=noise)
                 return self._open
         self._number, self._finished = number, True
-        rest, self._clients = self._clients, 0
+        rest, self.remaining_clients = self.remaining_clients, 0
         return Batch(
             number=self._number,
             actions=np.array([self.best]),
@@ -406,7 +386,7 @@ class LinearBandit:
             "format": _STATE_FORMAT,
             "identity": self._identity(),
             "number": self._number,
-            "clients": self._clients,
+            "clients": self.remaining_clients,
             "left": self._left.tolist(),
             "parameter": self._parameter.tolist(),
             "widths": list(self._widths),
@@ -441,7 +421,7 @@ class LinearBandit:
             or (np.diff(left) <= 0).any()
             or parameter.shape != self._parameter.shape
             or not np.isfinite(parameter).all()
-            or not 0 <= clients <= self._horizon
+            or not 0 <= clients <= self.horizon
             or counts.ndim != 1
             or (counts < 1).any()
             or len(costs) != number - finished
@@ -456,7 +436,7 @@ class LinearBandit:
             played = left[design[0].support]
             batch = Batch(number=number, actions=played, counts=counts, noise=noise)
         self._left, self._parameter, self._costs, self._design = left, parameter, costs, design
-        self._number, self._clients, self._widths, self._finished = number, clients, widths, finished
+        self._number, self.remaining_clients, self._widths, self._finished = number, clients, widths, finished
         self._open = batch
         return batch
 
@@ -464,7 +444,7 @@ class LinearBandit:
 
     def _identity(self) -> str:
         """A digest of all arguments, by which a saved state is recognised as this bandit's."""
-        about = self._horizon, self._privacy, self._failure, self._slack, self._core_set, self._actions.shape
+        about = self.horizon, self._privacy, self._failure, self._slack, self._core_set, self._actions.shape
         return hashlib.sha256(repr(about).encode() + self._actions.tobytes()).hexdigest()
 
     def _designed(self) -> tuple[Design, Vectors, Vectors]:
@@ -480,7 +460,7 @@ class LinearBandit:
 
     def _layout(self, number: int, clients: int) -> tuple[Indices, RewardNoise] | None:
         """How many clients get each action of a batch, and its noise; None if too few clients are left."""
-        growth = (2 * self._horizon) ** (1 / math.log(self._horizon))
+        growth = (2 * self.horizon) ** (1 / math.log(self.horizon))
         counts = self._designed()[0].counts(growth**number, at_most=clients)
         if not counts.all():
             return None

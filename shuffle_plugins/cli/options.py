@@ -89,14 +89,8 @@ def choice_option(spec: str, help: str, among: Collection[str]) -> Any:
 class AskedNumber(NamedTuple):
     """A number of a question: an option of the command line, a slider of the page.
 
-    Attributes:
-        spec: as of :func:`option`.
-        symbol: how formulas call it.
-        read: turns text into the number; raises ``typer.BadParameter``.
-        decades: powers of ten at the slider's ends. Other values may be typed.
-        start: where the slider is at first.
-        label: what it is.
-        hint: more on it, in sentences; may be empty.
+    ``spec`` is as of :func:`option`, ``symbol`` how formulas call it; ``read`` raises ``typer.BadParameter``;
+    ``decades`` are powers of ten at the slider's ends, and it starts at ``start``.
     """
 
     spec: str

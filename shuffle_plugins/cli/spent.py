@@ -82,9 +82,7 @@ def statement_command(
         found = accounting.PrivacyStatement.of(
             accountant, delta=asked.delta, subject="rounds as described", **about
         )
-    if as_json:
-        output.print_json(found.to_dict())
-    else:
+    if not output.answered(as_json, found.to_dict()):
         output.remark(found.to_markdown() if markdown else found.to_text(width=min(output.width(), 100)))
 
 
@@ -184,34 +182,32 @@ def budget_command(
 ) -> None:
     """What federated training has cost, by model and run, or one client by run; also while it is going on."""
     asked = _LEDGER_DELTA if delta is None else delta
+    found: Any
     if ledgers.is_client_ledger(ledger):
         if model is not None:
             raise typer.BadParameter("--model is for a server's ledger; this is a client's")
         client = ledgers.read_client_budget(ledger, delta=asked)
-        if as_json:
-            facts = {"client": True, "delta": client.delta}
-            return output.print_json(_by_run(client.total, client.runs, _client_json, facts))
-        found = [_client_parts(client)] if client.runs else []
+        found = _by_run(client, _client_json, client=True, delta=client.delta)
+        parts = [_client_parts(client)] if client.runs else []
     else:
         budgets = ledgers.read_budget(ledger, delta=asked, model=model)
-        if as_json:
-            return output.print_json(
-                [_by_run(each.total, each.runs, _model_json, {"model": each.model}) for each in budgets]
-            )
-        found = [_model_parts(budget) for budget in budgets]
-    for parts in found:
-        output.show(*parts, "")
-    if not found:
+        found = [_by_run(each, _model_json, model=each.model) for each in budgets]
+        parts = [_model_parts(budget) for budget in budgets]
+    if output.answered(as_json, found):
+        return
+    for each in parts:
+        output.show(*each, "")
+    if not parts:
         output.remark("No rounds yet.")
     elif delta is None:
         output.remark(f"A ledger has no δ of its own: this is for {asked:g}; give the run's by --delta.")
-    return None
 
 
 def _by_run(
-    total: Any, runs: Mapping[str, Any], plain: Callable[[Any], dict[str, Any]], facts: dict[str, Any]
+    budget: ledgers.ModelBudget | ledgers.ClientBudget, plain: Callable[[Any], dict[str, Any]], **facts: Any
 ) -> dict[str, Any]:
-    return facts | plain(total) | {"runs": [{"run": run, **plain(spent)} for run, spent in runs.items()]}
+    runs = [{"run": run, **plain(spent)} for run, spent in budget.runs.items()]
+    return facts | plain(budget.total) | {"runs": runs}
 
 
 def _model_json(spent: ledgers.Spent) -> dict[str, Any]:

@@ -28,17 +28,12 @@ def place_normalized(coefficients: Tensor, *, orders: Sequence[int]) -> Tensor:
     """Every place's coefficients of each order with mean 0 and deviation about 1, and the row of length 1.
 
     A place is one pixel of the coefficients' coarse grid. What it then says is which waves are strong there
-    compared with the others, and not how much contrast there is. Order 0, the blurred image, has one
-    coefficient a place, and gets mean 0 and deviation 1 over all places. All of this is taken from one image
-    alone, so it spends no privacy.
+    compared with the others, and not how much contrast there is. Order 0, the blurred image, gets mean 0 and
+    deviation 1 over all places. All of this is taken from one image alone, so it spends no privacy.
 
-    Args:
-        coefficients: of images with values in [0, 1]: (images, channels, rows, columns), or with colours,
-            (images, colours, channels, rows, columns). Each colour is normalised by itself.
-        orders: how many channels there are of order 0, 1 and 2, as :attr:`Scattering.orders` says.
-
-    Returns:
-        (images, numbers), of the same floating type, all colours in a row. That of an image of zeros is 0.
+    Coefficients are those of images in [0, 1], (images, channels, rows, columns), or with colours, each
+    normalised by itself, (images, colours, channels, rows, columns); ``orders`` as of
+    :attr:`Scattering.orders`. Returns (images, numbers) of the same floating type, zeros for zeros.
     """
     _check_coefficients(coefficients)
     if len(orders) > len(_FLOORS) or sum(orders) != coefficients.shape[-3]:
@@ -212,14 +207,12 @@ class PatchFeatures:
         (Σ + 0.1·I)^(-1/2) q, where q is (Σ + 0.1·I)^(-1/2) times a random patch, scaled to norm 1.
 
         Args:
-            pictures: (pictures, colours, height, width), floating point in [0, 1]; at least one, better a few
-                thousand. 100,000 patches are drawn from them.
-            filters: how many, at least 1; an image then has 2·filters channels.
+            pictures: (pictures, colours, height, width), floating point in [0, 1]; better a few thousand.
+            filters: how many; an image then has 2·filters channels.
             size: pixels of a patch's side, from 2 to the pictures' shorter side.
             places: cells of the grid in each direction, from 1 to that side - size + 1.
-            share: each threshold t is set so that ``|w·p| > t`` for about this share of the public patches;
-                in (0, 1).
-            seed: which patches are drawn; at least 0.
+            share: each threshold t is set so that ``|w·p| > t`` for about this share of the public patches.
+            seed: which patches are drawn.
         """
         check_images("pictures", pictures)
         checks.whole("filters", filters)

@@ -1,20 +1,15 @@
-r"""The scattering transform of images: moduli of wavelet coefficients, twice, blurred and sampled coarsely.
+"""The scattering transform of images: moduli of wavelet coefficients, twice, blurred and sampled coarsely.
 
 Bruna, Mallat 2013, "Invariant scattering convolution networks"; Oyallon, Mallat 2015, "Deep roto-translation
-scattering for object classification". With complex Morlet wavelets :math:`ψ_{j,θ}` of scales :math:`2^j`,
-j < J, and L directions θ, and a Gaussian :math:`φ_J` of width :math:`0.8·2^{J-1}`, the coefficients of an
-image x are
-
-.. math:: x ∗ φ_J, \qquad |x ∗ ψ_{j,θ}| ∗ φ_J, \qquad ||x ∗ ψ_{j,θ}| ∗ ψ_{j',θ'}| ∗ φ_J \quad (j < j'),
-
-each at every :math:`2^J`-th pixel. The wavelet is :math:`g(u)\,(e^{i ξ·u} - β)` with
-:math:`g(u) = \frac{s}{2πσ²} \exp(-(u_∥² + s² u_⊥²)/2σ²)` around the direction θ, :math:`σ = 0.8·2^j`,
-:math:`|ξ| = 3π/4·2^{-j}`, s = 4/L, and β such that the wavelet sums to zero.
+scattering for object classification". With complex Morlet wavelets ψ of scales 2^j, j < J, and L directions,
+and a Gaussian φ of width 0.8·2^(J-1), the coefficients of an image x are x ∗ φ, |x ∗ ψ| ∗ φ and ||x ∗ ψ| ∗
+ψ'| ∗ φ with ψ' coarser than ψ, each at every 2^J-th pixel. The wavelet is g(u)·(e^{iξ·u} - β) with g(u) =
+s/(2πσ²)·exp(-(u_∥² + s²u_⊥²)/2σ²) around its direction, σ = 0.8·2^j, |ξ| = 3π/4·2^(-j), s = 4/L, and β such
+that it sums to zero.
 
 Convolutions wrap around a padded image, in Fourier space; the border is mirrored. A modulus has lower
-frequencies than its argument, so :math:`|x ∗ ψ_{j,θ}|` is kept at every :math:`2^j`-th pixel alone. In all
-this it follows Andreux et al. 2020, "Kymatio: scattering transforms in Python", and gives its numbers. The
-last blur is a product of two narrow matrices, because a Gaussian separates into rows and columns.
+frequencies than its argument, so |x ∗ ψ| is kept at every 2^j-th pixel alone. In all this it follows Andreux
+et al. 2020, "Kymatio: scattering transforms in Python", and gives its numbers.
 """
 
 from __future__ import annotations

@@ -98,8 +98,6 @@ class OptimizationMethod(Ranged, ABC):
         """The plan for n clients with one record each, or m; it starts in the middle of the domain.
 
         Args:
-            problem: what to minimise.
-            population: n, the number of clients, at least 2.
             epsilon, delta: what a client may spend on all of it (replace-one).
             model: how gradients leave clients; :class:`VectorSums` by default.
             records_per_client: m, the records of every client, for :class:`CohortSGD` and
@@ -511,13 +509,10 @@ def minimize(
 ) -> Result:
     """Minimise the expected loss within (ε, δ), each row of the data being one client's.
 
-    Args:
-        problem: the loss and its domain.
-        data: a tensor, or several, with a row for each client; with m records each, (clients, m, …).
-        epsilon, delta, model, records_per_client: as of :meth:`OptimizationMethod.plan`.
-        method: by default the fully interactive one of Table 1.
-        randomness: as of :meth:`OptimizationPlan.run`.
-        report: called with the plan's text before anything runs. None is silence, without a progress bar.
+    ``data`` is a tensor, or several, with a row for each client; with m records each, (clients, m, …). The
+    method is by default the fully interactive one of Table 1, the other arguments are as of
+    :meth:`OptimizationMethod.plan`. ``report`` is called with the plan's text before anything runs; None is
+    silence.
 
     Raises:
         BudgetExceeded: as of :meth:`OptimizationPlan.run`.

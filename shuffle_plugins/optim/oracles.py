@@ -43,18 +43,12 @@ _IN_WORDS = {
 class Participation(Ranged):
     """How one group of clients takes part in so many steps.
 
-    Attributes:
-        sampling: which clients a step has. ``SINGLE_PASS``: each client is in one step, and all steps are of
-            equal size. ``FULL``: everybody, in every step. ``WITHOUT_REPLACEMENT``: k of n drawn anew for
-            every step. ``POISSON``: every client tosses a coin for every step, in secret. ``EPOCH``: each
-            client is in one step, in a secret uniform order, and all clients of a step make one report
-            together.
-        population: n, the number of clients in the group.
-        cohort: clients in a step; under ``POISSON`` the expected number.
-        num_steps: T.
-        records_per_client: m, the records that each client has.
-        samples_per_client: s, the records that a client draws anew, uniformly and in secret, for every step
-            that it is in; only under ``WITHOUT_REPLACEMENT`` and ``POISSON`` may there be several records.
+    Under ``SINGLE_PASS`` each client is in one step, and all steps are of equal size; under ``FULL``
+    everybody is in every step; under ``WITHOUT_REPLACEMENT`` k of n are drawn anew for every step; under
+    ``POISSON`` every client tosses a coin for every step, in secret, and the cohort is the expected number;
+    under ``EPOCH`` each client is in one step, in a secret uniform order, and all clients of a step make one
+    report together. Of m records a client draws s anew, uniformly and in secret, for every step that it is
+    in.
     """
 
     sampling: Sampling
@@ -171,12 +165,11 @@ class GradientOracle:
     """Means of gradients, estimated privately. ``str`` of it says what clients send.
 
     Attributes:
-        target: to what gradients are clipped.
         round: what an accountant records before anything is released; None if nothing is protected.
         noise: bound on E‖estimate − mean‖², where the mean is that of the clipped gradients of a step.
         says: what clients send, in words.
         estimate: unbiased for the mean of clipped rows.
-        bits_per_report: bits of one report on the wire; None if a client sends no report of fixed size.
+        bits_per_report: of one report on the wire; None if a client sends no report of fixed size.
     """
 
     target: GradientTarget

@@ -152,12 +152,13 @@ class OptimizationPlan:
     ) -> Result:
         """Carry the plan out; every round is recorded before its output is used.
 
-        Args: data: a tensor, or several, with one row for each of the plan's clients; they are put into a
-        random order first. With m records per client (clients, m, …). start: θ_0; by default the middle of
-        the domain. randomness: for order, cohorts and noise. before: rounds that every client has taken part
-        in before: their cost counts towards the budget. on_step: called after each step with its number, from
-        1, and the point at which gradients were taken. progress: whether a bar on stderr counts the steps of
-        a run that takes more than five seconds.
+        Args:
+            data: a tensor, or several, with one row for each of the plan's clients; they are put into a
+                random order first. With m records per client (clients, m, …).
+            start: θ_0; by default the middle of the domain.
+            before: rounds that every client has taken part in before: their cost counts towards the budget.
+            on_step: called after each step with its number, from 1, and the point at which gradients were
+                taken.
 
         Raises:
             BudgetExceeded: if the budget does not allow the next round; nothing of that round was released.

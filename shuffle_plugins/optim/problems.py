@@ -127,7 +127,6 @@ class Problem(Ranged):
     accuracy, never privacy.
 
     Attributes:
-        dim: d, number of parameters.
         domain: Θ.
         gradients: (sub)gradients ∇ℓ(θ, x_i), (clients, dim).
         losses: ℓ(θ, x_i), (clients,); only for reports of progress.

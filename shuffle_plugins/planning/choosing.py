@@ -24,15 +24,9 @@ _TIMED_VALUES, _MOST_TIMED = 1 << 21, 256  # numbers, and clients, in the batch 
 class Choice:
     """What one report of a mechanism costs.
 
-    Attributes:
-        name: registered name of the mechanism.
-        domain: what it takes: the norm of its own ball, or ``"categories"``.
-        local_delta: δ0 of its reports; 0 but for Gaussian noise.
-        radius: radius of its own ball around the clients'; None for categories.
-        variance: largest E‖R(x) - x‖² there: the mean squared error of one report.
-        bits: length of a report on the wire.
-        seconds: to randomise one client's datum in a batch, on one CPU; None unless timed.
-        summary: what it is, in a line.
+    ``domain`` is the norm of its own ball, of this ``radius`` around the clients', or ``"categories"``;
+    ``variance`` the largest E‖R(x) - x‖² there; ``seconds`` those to randomise one client's datum in a batch,
+    on one CPU, if they were measured.
     """
 
     name: str
@@ -55,14 +49,8 @@ def choices(
 ) -> tuple[tuple[Choice, ...], tuple[Dismissed, ...]]:
     """All registered mechanisms on clients' data of one kind, of least error first; and those that refuse.
 
-    A mechanism made for another norm is set up for the smallest ball of its own around the clients'.
-
-    Args:
-        local_epsilon: ε0 of one report, in nats.
-        dim: length of a client's vector, or the number of categories.
-        norm: of the clients' ball, or ``"categories"``; None puts each mechanism to its own.
-        radius: radius of the clients' ball.
-        timed: whether to measure the time of a report, in a second or so for all of them.
+    A mechanism made for another norm is set up for the smallest ball of its own around the clients'. Without
+    a ``norm``, which may be ``"categories"``, each is put to its own. ``timed`` takes a second or so.
     """
     if norm is not None and norm not in get_args(Domain):
         raise ValueError(f"norm must be one of {', '.join(get_args(Domain))}, got {norm!r}")

@@ -133,15 +133,10 @@ _MANY_STEPS = 1000  # of a run whose number of steps is not known: a warning the
 class ExpectedNoise:
     """How the mean of one round's reports compares with its noise. Lengths are ℓ2, in units of the data.
 
-    Attributes:
-        noise: root mean square length of the noise in the mean, at most: √E‖mean of reports - mean of
-            clipped vectors‖².
-        largest_signal: length of the mean if all clipped vectors were as long as clipping allows and pointed
-            the same way. The gradients of real training are less aligned, and less so the better the model
-            fits: the real signal is smaller, by how much nobody knows beforehand.
-        dim: d, length of a vector.
-        cohort: k, reports in the mean.
-        local_epsilon: ε0 of one report; None for a multi-message sum.
+    ``noise`` is √E‖mean of reports - mean of clipped vectors‖², at most. ``largest_signal`` is the length of
+    the mean if all clipped vectors were as long as clipping allows and pointed the same way: gradients of
+    real training are less aligned, and less so the better the model fits. ``local_epsilon`` is None for a
+    sum.
     """
 
     noise: float
@@ -198,17 +193,12 @@ class ExpectedNoise:
 
 
 def expected_noise(mechanism: PrivateSum, *, cohort: float) -> ExpectedNoise:
-    """The noise in the mean of ``cohort`` reports of this mechanism, before any is made.
+    """The noise in the mean of ``cohort`` reports, expected if clients join on their own, before any is made.
 
     With V the variance that one report adds to the sum, the largest in the ball, the mean of k independent
-    reports has noise √(V/k). Assumes unbiased reports that are averaged with equal weights, all of them from
-    the same mechanism, and made by clients who follow it. Clipping and sampling errors are not in it, nor is
-    anything that the server does with the mean. A sum's coins are counted from all clients, also where
-    ``honest_fraction`` says that privacy counts on fewer.
-
-    Args:
-        mechanism: a local randomizer or a sum of vectors, built for the dimension and the clipping radius.
-        cohort: k, reports in the mean; where clients join on their own, the expected number.
+    reports has noise √(V/k). Assumes unbiased reports that are averaged with equal weights, made by clients
+    who follow the mechanism, a local randomizer or a sum of vectors. Clipping and sampling errors are not in
+    it. A sum's coins are counted from all clients, also where privacy counts on fewer (``honest_fraction``).
     """
     from shuffle_plugins.mechanisms import PrivateSum  # loads torch, as building the mechanism has done
 

@@ -99,15 +99,10 @@ class Dismissed:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanQuestion(Ranged):
-    """What a plan is for.
+    """What a plan is for: ε at δ of all rounds, replace-one, and vectors of n clients.
 
     Attributes:
-        target_epsilon: ε to stay within, for replace-one neighbours.
-        delta: δ of every ε.
-        population: n, the number of clients.
-        dim: d, length of a client's vector.
-        radius: of the ball that the clients' vectors lie in.
-        norm: of that ball.
+        dim, radius, norm: of the ball that the clients' vectors lie in.
         spread: S, the root mean square ℓ2 distance of the clients' vectors from their mean (from zero where
             clients join on their own); None for the ℓ2 radius of the ball, its worst case.
         sampling: how cohorts are chosen.
@@ -148,12 +143,10 @@ class Plan(PlanQuestion):
     """The best way to spend (target ε, δ), and what was tried on the way; begins with the question's fields.
 
     Attributes:
-        tolerance: by how much the error of ``thrifty`` may exceed the least one, relatively.
         best: the row of least error.
         thrifty: of the rows within ``tolerance`` of the best, that of the same cohort and the fewest rounds;
             where only one T was tried, that of the smallest cohort.
-        cohort_edge: where the best cohort lies among those of all rows.
-        steps_edge: where the best T lies among those of all rows.
+        cohort_edge, steps_edge: where the best k and T lie among those of all rows.
         rows: every combination tried, by mechanism, T and k.
         baselines: what else the target would buy.
         dismissed: mechanisms that were left out.
@@ -231,14 +224,11 @@ class DrawnBy(StrEnum):
 class SumRow(_Row):
     """One way to take sums.
 
-    Attributes:
-        drawn_by: who decides whose data are in a round.
-        answering: clients who send something in a round: k, or all n if the clients draw.
-        charged_steps: rounds that ε is charged for. They are fewer than T only if the server draws and is the
-            adversary: then they are those of the client that is drawn most often. With less than one chance
-            in a thousand some client is drawn more often.
-        noise_multiplier: noise of the sum over the radius of the clients' ball, as a Gaussian mechanism's
-            standard deviation in every coordinate.
+    Attributes: drawn_by: who decides whose data are in a round. answering: clients who send something in a
+    round: k, or all n if the clients draw. charged_steps: rounds that ε is charged for: fewer than T only if
+    the server draws and is the adversary, and then those of the client that is drawn most often, but for one
+    chance in a thousand. noise_multiplier: of the sum over the radius of the clients' ball, as of a Gaussian
+    mechanism.
     """
 
     drawn_by: DrawnBy

@@ -72,22 +72,17 @@ def plan(
     """Find the cohort k, level ε0 and number of rounds T whose average is nearest to the clients' mean.
 
     For every (k, T) the largest ε0 within the target is solved for. The error of the average of T rounds,
-    each with a fresh cohort, is (V(ε0) + S²(n-k)/(n-1))/(kT) by the model in
-    :mod:`shuffle_plugins.planning.errors`, and where T counts passes, which hear everybody, V(ε0)/(nT). What
-    is left open is searched on geometric grids, refined around the best. Arguments that are not told here are
-    the fields of :class:`~shuffle_plugins.planning.plans.PlanQuestion`.
+    each with a fresh cohort, is (V(ε0) + S²(n-k)/(n-1))/(kT), and where T counts passes, which hear
+    everybody, V(ε0)/(nT). What is left open is searched on geometric grids, refined around the best.
+    Arguments that are not told here are the fields of :class:`~shuffle_plugins.planning.plans.PlanQuestion`.
 
     Args:
-        mechanism: a registered name, several, or ``"best"`` for all of them. Those of a closed form need no
-            torch; another is built to learn its variance, which loads it.
-        num_steps: T, a sequence of candidates, or None to search up to ``MOST_SEARCHED_STEPS``. Against a
-            server every round is charged as if one client were in all of them.
-        cohorts: candidates for k, or None to search; expected numbers where clients join on their own.
-        norm: of the clients' ball, ``"l1"``, ``"l2"`` or ``"linf"``: the mechanism's own by default, ℓ2 with
-            several mechanisms. A mechanism of another norm takes the smallest ball of its norm around it.
+        mechanism: a registered name, several, or ``"best"`` for all of them.
+        num_steps, cohorts: T and k, candidates, or None to search.
+        norm: of the clients' ball: the mechanism's own by default, ℓ2 with several mechanisms. One of another
+            norm takes the smallest ball of its norm around it.
         tolerance: ``thrifty`` may exceed the least error by this share of it.
-        whole_grid: try every combination of the grids, for a picture; by default of large grids only those of
-            the best cohort, and of the best T.
+        whole_grid: try every combination of large grids too, for a picture.
         progress: called with the combinations done and those expected so far.
 
     Raises:

@@ -44,9 +44,7 @@ def plan_sums(
     its data with probability k/n by a secret coin of its own: sampling amplifies against everybody who sees
     the sum alone, the server included (``docs/proofs/sums.md``, "Secret participation").
 
-    The error is that of the average over T rounds: with W the variance of a round's sum it is
-    (W/k² + sampling)/T. Where clients draw, the sum is divided by the expected number k. Arguments that are
-    not told here are the fields of :class:`~shuffle_plugins.planning.plans.PlanQuestion`.
+    Arguments that are not told here are the fields of :class:`~shuffle_plugins.planning.plans.PlanQuestion`.
 
     Args:
         mechanism: ``"vector-sum"`` or ``"poisson-binomial"``.

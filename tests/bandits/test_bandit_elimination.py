@@ -146,10 +146,10 @@ def test_costs_are_recorded_before_anything_is_handed_out() -> None:
     bandit = LinearBandit(actions=environment.actions, horizon=1_000, privacy=MODELS["shuffled sign"])
     assert bandit.costs == ()
     batch = bandit.select()
-    assert bandit.costs == (batch.epsilon,)
+    assert bandit.costs == (batch.noise.epsilon,)
     assert bandit.epsilon.upper <= 0.5
     bandit.discard(batch)
-    assert bandit.costs == (batch.epsilon,)
+    assert bandit.costs == (batch.noise.epsilon,)
     second = bandit.select()
     assert (second.number, len(bandit.costs), second.size > batch.size) == (2, 2, True)
 
