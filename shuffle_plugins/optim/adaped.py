@@ -7,7 +7,7 @@ local steps and shares what they changed in μ and ψ, clipped once and randomis
 
 Girgis, Privacy-preserving distributed machine learning (thesis, UCLA 2023), section 4.5, equation 4.16 and
 Algorithm 4.4.1. The thesis adds noise in every local step, and its bound on the privacy cost of that does not
-hold (:mod:`shuffle_plugins.accounting.published.adaped`).
+hold (:mod:`shuffle_plugins.accounting.published.thesis`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from shuffle_plugins.core import Positive, Ranged, checks
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Positive, Ranged
 
 DISSIMILARITY = "dissimilarity"
 """Name of ψ among the arrays that are sent; no parameter of a model may have this name."""

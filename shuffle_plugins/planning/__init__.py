@@ -4,6 +4,6 @@
 every setting of a training run; :func:`expected_noise` tells a round's noise beside its largest signal.
 """
 
-from shuffle_plugins.core import face
+from shuffle_plugins.core.extras import face
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -13,7 +13,7 @@ from shuffle_plugins.accounting import ShuffleRound
 from shuffle_plugins.auditing import Aggregate, Frequencies, LikelihoodRatio, Neighbours, Projection
 from shuffle_plugins.auditing.attacks import Target
 from shuffle_plugins.auditing.simulation import Dataset, ReleasedRounds, RoundSimulator, extreme_neighbours
-from shuffle_plugins.core import Field, Reports
+from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.mechanisms import BinaryRandomizedResponse, Mechanism, Norm, PrivUnit, get
 from shuffle_plugins.randomness import SeededRandomness
 

@@ -12,7 +12,7 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     SumRound,
 )
-from shuffle_plugins.accounting.published.clones import clone_pair
+from shuffle_plugins.accounting.published.shuffles import clone_pair
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.optim import Local, OneMessage, PanPrivate, Unprotected, VectorSums
 from shuffle_plugins.optim.oracles import GradientTarget, Participation, RunningSum
