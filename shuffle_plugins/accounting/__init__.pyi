@@ -20,6 +20,8 @@ from .composition.points import compose_points as compose_points
 from .composition.renyi import delta_from_rdp as delta_from_rdp
 from .composition.renyi import epsilon_from_rdp as epsilon_from_rdp
 from .composition.renyi import renyi_divergence as renyi_divergence
+from .exchange import from_dp_accounting as from_dp_accounting
+from .exchange import to_dp_accounting as to_dp_accounting
 from .federated.accountant import ClientSpread as ClientSpread
 from .federated.accountant import FederatedAccountant as FederatedAccountant
 from .federated.accountant import FederatedSpending as FederatedSpending
