@@ -1,4 +1,4 @@
-"""Rounds of a trusted server: our two ends beside the accountants of dp-accounting, Opacus and prv_accountant.
+"""Rounds of a trusted server: our two ends beside dp-accounting, Opacus and prv_accountant.
 
 Noise multipliers are deviations over the clipping norm. Replaced vectors are two such norms apart;
 dp-accounting's PLD counts that itself, its RDP takes the noise over the distance and is given half. Whatever
@@ -75,7 +75,7 @@ def dp_accounting(asked: Setting, *, pld: bool) -> float | None:
     from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 
     replaced, sampling = asked["neighbouring_relation"] == REPLACED, asked["sampling"]
-    if sampling == "without-replacement" and pld or sampling == "poisson" and replaced and not pld:
+    if (sampling == "without-replacement" and pld) or (sampling == "poisson" and replaced and not pld):
         return None
     relation = NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.ADD_OR_REMOVE_ONE
     accountant = (PLDAccountant if pld else RdpAccountant)(neighboring_relation=relation)
