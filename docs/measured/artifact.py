@@ -22,8 +22,10 @@ def claims() -> str:
     times = json.loads((ROOT / "artifact" / "times.json").read_text(encoding="utf-8"))
 
     def took(name: str) -> tuple[str, str]:
+        if name not in times:
+            return "", ""
         found = times[name]
-        assert found["held"]
+        assert found["held"], name
         return tuple(f"{found[which]:,.0f} s" for which in ("seconds", "processor_seconds"))
 
     head = ("claim", "command", "on the clock", "of processors")
