@@ -102,7 +102,8 @@ CLAIMS = (
         name="ends",
         says="ends are bounds: brute force, closed forms, other libraries",
         page="docs/proofs/accounting.md#6-checks",
-        command="python -m pytest -n 0 tests/accounting/test_high_precision.py tests/accounting/pairs tests/accounting/composition",
+        command="python -m pytest -n 0 tests/accounting/test_high_precision.py tests/accounting/pairs "
+        "tests/accounting/composition",
         shows=(r"100%",),
     ),
     Claim(
