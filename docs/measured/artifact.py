@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 
-from measured.parts import Tables, table  # puts the root on the path
-
 from artifact.claims import CLAIMS, TIMES
+from measured.parts import Tables, table
 
 
 def claims() -> str:
