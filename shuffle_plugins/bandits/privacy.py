@@ -198,7 +198,7 @@ class _Randomized(RewardNoise):
 
         if not isinstance(sent, Reports):
             raise ValueError("clients must randomise their rewards first: pass what batch.randomize() gives")
-        self.randomizer.check_reports(sent)
+        self.randomizer.layout.check(sent)
         by_place = sent.permute(torch.from_numpy(np.argsort(places, kind="stable")))
         ends = pairwise([0, *np.bincount(places, minlength=played).cumsum().tolist()])
         return np.array([float(self.randomizer.sum(by_place.narrow(*each))[0]) for each in ends])
