@@ -211,17 +211,17 @@ def likely_share(count: Floats, trials: int, *, upper: bool, tail: float = TAIL)
 
 
 _BUCKETS = 256
-_FEW_SHARES = 0.5 * np.linspace(0, 1, 13) ** 2
+_FEW_SHARES = 0.5 * np.linspace(0, 1, 15) ** 2
 _SAMPLED_EDGES = np.append(_FEW_SHARES, 1 - _FEW_SHARES[-2::-1])
 """Of buckets of datasets on a sample, as shares of the clients: fine where few or nearly all hold a bit."""
-_LEVELS = ((1e-5, 1), (1e-11, 1), (TAIL, 3))
+_LEVELS = ((1e-5, 1), (1e-11, 2), (TAIL, 4))
 """But for which probability a sample resembles the rest of the clients, and one in how many edges is used."""
 _WEIGHTS = np.array([0, 1 / 160, 1 / 80, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9])
 _WEIGHTS = np.append(
     _WEIGHTS, [1.05, 1.25, 1.6, 2.2]
 )  # fine near 0, where the client that stands in hides nothing
 _MUCH_NOISE = 10.0  # variance of a count, from which fine buckets take long and gain 2 %
-_STRIPS = np.array([0, 0.25, 0.5, 0.75, 1])
+_STRIPS = np.array([0, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1])
 _NEAR = 1e-12  # of a side, so that rounding loses no corner
 _RARE = 1e-24  # probability of a count that is left out
 _LARGEST_LOSS = 100.0  # of a grid; beyond it the bound on δ is flat
