@@ -5,14 +5,10 @@ n_i draws of it, for every c > 0
 
     E[(x + S)₊] = 1/(2πi) · ∫ Π M_i(s)^{n_i} e^{s·x} / s² ds        along Re s = c.
 
-A Gaussian added to S ends the integral, whatever the lattice of the values; the trapezoidal sum in its place
-is above it; what is left off and what is rounded is bounded and added. The contour passes near the saddle
-point, so the relative error does not depend on how small the answer is (``docs/proofs/noise.md``, Claim 3).
-
-The sum is made of exponentials of linear functions of the n_i, so it is defined for all real n_i. It is
-computed at the corners of a few cells of mixes; within a cell it is at most the largest value at the corners
-and a bound of second order. Cells that may hold the largest value are divided until that bound is next to
-nothing (``docs/proofs/accounting.md``, section 3c, "All mixes at once").
+A Gaussian added to S ends the integral; the trapezoidal sum in its place is above it; what is left off and
+what is rounded is bounded and added (``docs/proofs/noise.md``, Claim 3). Its terms are exponentials of linear
+functions of the n_i: cells of mixes are divided until the largest value at their corners, and a bound of
+second order, is near enough (``docs/proofs/accounting.md``, section 3c, "All mixes at once").
 """
 
 from __future__ import annotations

@@ -1,20 +1,14 @@
 r"""Pairs in which client 1's report is read against the others' own laws.
 
-The *profile* of a pair (P, Q) is H_E = Σ (P − E·Q)₊ for E = e^ε: the δ at ε. Under the blanket pair a report
-of another client hides only by the part that every record could have sent. Here it hides by all of its law
-R_z, where z is that client's record: with r, r' client 1's laws under its two records, and n clients of whom
-k report,
+With r, r' client 1's laws under its two records, and n clients of whom k report,
 
 .. math::
 
     H_E ≤ \mathbb{E}\Big[\Big(1 - E + \frac1D \sum_i \Big(\frac{r - E r'}{R_{z_i}} - (1 - E)\Big)\Big)_+\Big],
 
-the mean over the k reports, each ratio taken at report i; D is n and a little more. It is bounded for all
-datasets of the others, by what is known of their laws: a few extreme ones, the *types*, that cover all
-(:class:`MixPair`), or how much one report tells at most (:class:`SpreadPair`). D depends on *u*, a random
-number in [0, 1] that the adversary may know: the weight that is left to the part of the others' laws that
-every record could have sent. Bounds for u in a few buckets are added up, each times the bucket's probability.
-Proofs: ``docs/proofs/accounting.md``, sections 3b to 3d.
+the sum over the k reports, each ratio taken at report i. D is n and a little more: it depends on *u*, a
+random number in [0, 1] that the adversary may know, the weight left to what every record could have sent.
+Bounds for u in a few buckets are added up. Proofs: ``docs/proofs/accounting.md``, sections 3b to 3d.
 """
 
 from __future__ import annotations
@@ -60,15 +54,11 @@ _WIDEST = 0.01  # of a bucket, nevertheless
 class Bucket:
     """An interval of u, represented by the values at its end that give the largest bound.
 
-    In the sum that bounds the profile the k reports count with two different weights. One of them stands in
-    the place that client 1's report would have: the proof invents a client 0 to send it. The k − 1 others are
-    the reports of the other clients.
-
     Attributes:
         mass: the probability that u lies in the interval.
-        kept: the smallest share, for u in the interval, that is left of the law of another client's report
-            when client 1's likelihood is divided by it.
-        own: n times the weight of the report in client 1's place.
+        kept: the smallest share that is left of the law of another client's report when client 1's likelihood
+            is divided by it.
+        own: n times the weight of the report in client 1's place, which the proof's client 0 sends.
         others: n times the weight of each report of another client.
     """
 
@@ -103,11 +93,11 @@ class OthersPair(ABC):
     @property
     def largest_ratio(self) -> float:
         """A bound on the ratio of the masses of P and Q at every outcome."""
-        return 1.0 + self.slots / self.population * math.expm1(self.local_epsilon)
+        return math.exp(self.largest_loss)
 
     @property
     def largest_loss(self) -> float:
-        """Logarithm of :attr:`largest_ratio`, accurate where that is close to one."""
+        """A bound on the loss of every outcome."""
         return math.log1p(self.slots / self.population * math.expm1(self.local_epsilon))
 
     @property
@@ -124,10 +114,7 @@ class OthersPair(ABC):
     def scaled_profile(self, bucket: Bucket, growth: Floats, *, share: float) -> Floats:
         """n times the largest profile for all datasets of the others at E = 1 + ``growth``, given a bucket.
 
-        Args:
-            bucket: that u is in.
-            growth: E − 1, increasing, shape (losses,).
-            share: variance of the Gaussian that smooths a sum, over the sum's own, at most.
+        ``share`` is the variance of the Gaussian that smooths a sum, over the sum's own.
         """
 
     @abstractmethod
@@ -182,7 +169,7 @@ def others_losses(
     mass: float = 1.0,
     beside: Callable[[Floats], Floats] | None = None,
 ) -> tuple[Floats, Floats, Floats, float]:
-    """A pair with finitely many outcomes that dominates the round.
+    """Losses, P and Q masses of a finite pair that dominates the round, and the P mass in none of them.
 
     Args:
         pair: of the round.
@@ -192,10 +179,6 @@ def others_losses(
             together with it are resolved roughly, and where few reports are in common a sum is smoothed more.
         beside: the profile, at losses, of other such rounds, times their probabilities. What is next to
             nothing beside it is only bounded roughly.
-
-    Returns:
-        Losses log(P/Q), P masses and Q masses of the outcomes, shape (outcomes,) each, and the P mass that is
-        in none of them.
     """
     buckets, left_out = pair.buckets()
 
@@ -295,13 +278,13 @@ class MixPair(OthersPair):
     others: RecordTypes
 
     @property
+    @override
     def information(self) -> float:
-        """Variance of the privacy loss when it is small."""
         return self.slots * self.others.information / self.population**2
 
     @property
+    @override
     def common(self) -> float:
-        """That of what covers all of the types."""
         return self.others.common
 
     @property
@@ -370,21 +353,17 @@ _EXTRA = 0.5
 class SpreadPair(OthersPair):
     """The round of a randomizer of which only ε0 and an :class:`InformationBound` are known.
 
-    Its profile is an upper bound for all records of all clients, and for all randomizers within these bounds.
-    It also holds with x and x' exchanged, so it serves for P against Q and for Q against P.
-
     Attributes:
         information_bound: upper bounds on what one report can tell.
-        participation: probability with which the report in a slot is seen. Under Poisson sampling this is
-            γ, and ``slots`` is n; otherwise it is 1, and ``slots`` is k.
+        participation: probability with which the report in a slot is seen: γ under Poisson sampling, else 1.
     """
 
     information_bound: InformationBound
     participation: float
 
     @property
+    @override
     def information(self) -> float:
-        """Variance of the round's privacy loss where losses are small: k·I/n² with k reports expected."""
         return self.slots * self.participation * self.information_bound.information / self.population**2
 
     def helps(self, other: float) -> bool:
@@ -396,8 +375,8 @@ class SpreadPair(OthersPair):
         return self.information * (1 + _EXTRA / math.sqrt(steady)) < _LEAST_GAIN_OF_SPREAD * other
 
     @property
+    @override
     def common(self) -> float:
-        """θ of the bound."""
         return self.information_bound.common
 
     @override

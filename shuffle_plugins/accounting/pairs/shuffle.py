@@ -1,10 +1,9 @@
 """A shuffled round under its sampling and before its adversary: its pairs, and their privacy losses.
 
 Three kinds of evidence bound a round from above, each by a pair: what any report hides, its blanket
-(:class:`~shuffle_plugins.accounting.pairs.slots.SlotPair`); what the others' own records hide, by types
-(:class:`~shuffle_plugins.accounting.pairs.others.MixPair`); and how much one report can tell at most
-(:class:`~shuffle_plugins.accounting.pairs.others.SpreadPair`). Datasets in which all others hold one record
-bound it from below. Proofs: ``docs/proofs/accounting.md``, sections 1 to 4.
+(``SlotPair``); what the others' own records hide, by types (``MixPair``); and how much one report can tell at
+most (``SpreadPair``). Datasets in which all others hold one record bound it from below. Proofs:
+``docs/proofs/accounting.md``, sections 1 to 4.
 """
 
 from __future__ import annotations
@@ -69,12 +68,9 @@ _MANY_BLANKETS, _CLEARLY_LESS = 3e3, 0.97  # blanket reports, and a ratio of var
 
 @dataclass(frozen=True, kw_only=True)
 class PairMixture:
-    """A pair whose component is public: the components' pairs, side by side, with their masses.
+    """A pair whose component is public. Masses of components may fall short of one by ``dropped``.
 
-    Attributes:
-        masses: probability of each component; their sum may fall short of one by ``dropped``.
-        pairs: one pair per component.
-        dropped: mass of the components left out, charged to δ by upper bounds and lost by lower ones.
+    Upper bounds charge ``dropped`` to δ, lower ones lose it.
     """
 
     masses: tuple[float, ...]
@@ -109,7 +105,6 @@ class PairMixture:
 
 def upper_pair(blanket: Blanket, draw: CohortDraw) -> PairMixture:
     """The dominating pair of a round whose reports have this blanket."""
-
     return _placed(draw, partial(blanket_pair, blanket), upper=True)
 
 
@@ -118,12 +113,7 @@ def upper_pairs(
 ) -> tuple[PairMixture, ...]:
     """The dominating pairs of a round, of which each may be the smaller one somewhere.
 
-    Args:
-        blanket: privacy blanket of the reports.
-        draw: who takes part, and who looks.
-        mechanism: name of the randomizer; ``"generic"`` is the worst case of all.
-        channel_fixed: whether one channel serves all reports that a report hides among. Only then is what
-            others hold used; otherwise the blanket's pairs are all.
+    What others hold is used only if the channel is fixed: one serves all reports that a report hides among.
     """
     fixed = channel_fixed and not draw.spans_batches
     if fixed and (spread := _spread_pairs(blanket, draw)):
@@ -214,17 +204,15 @@ def lower_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> dict[s
     Empty if the blanket is itself only a bound and names no third record, and for single passes, whose cost
     is attained only before those who know the batches. The generic worst case has two instances: binary
     response with everybody else at 0, and ternary response with everybody else at the third value.
-
-    Args:
-        blanket: privacy blanket of the reports.
-        draw: who takes part, and who looks.
-        mechanism: name of the randomizer; ``"generic"`` is the worst case of all.
     """
     if draw.sampling is Sampling.SINGLE_PASS:
         return {}
     if draw.sampling is Sampling.EPOCH:
-        # An instance of one input per record for the whole epoch, so that the order tells nothing.
-        draw = _instance_of_an_epoch(draw)
+        # One input per record for the whole epoch, so that the order tells nothing, and a loader that drops
+        # a last batch that is not full.
+        cohort = int(draw.cohort)
+        reports = cohort if draw.sees_cohort else draw.population // cohort * cohort
+        draw = replace(draw, sampling=Sampling.WITHOUT_REPLACEMENT, cohort=reports)
     return {
         name: _placed(draw, partial(alike_pair, atoms), upper=False)
         for name, atoms in alike_atoms(blanket, mechanism=mechanism).items()
@@ -258,13 +246,6 @@ def alike_atoms(blanket: Blanket, *, mechanism: str) -> dict[str, Atoms]:
         name = f"{mechanism} instance, all others alike" + (f" ({number + 1})" if number else "")
         found[name] = atoms
     return found
-
-
-def _instance_of_an_epoch(draw: CohortDraw) -> CohortDraw:
-    """An epoch whose loader drops a last batch that is not full, and whose inputs follow from nothing."""
-    cohort = int(draw.cohort)
-    reports = cohort if draw.sees_cohort else draw.population // cohort * cohort
-    return replace(draw, sampling=Sampling.WITHOUT_REPLACEMENT, cohort=reports)
 
 
 def _placed(draw: CohortDraw, build: Callable[..., Pair], *, upper: bool, few: bool = False) -> PairMixture:
@@ -376,24 +357,19 @@ def alike_pair(atoms: Atoms, *, population: int, slots: int, participation: floa
 def pair_losses(
     mixture: PairMixture, *, kind: BoundKind, resolution: Resolution = FINE
 ) -> PrivacyLossDistribution:
-    """The privacy loss law of a pair.
-
-    Args:
-        mixture: the pair whose losses are computed.
-        kind: bound it from above or from below.
-        resolution: how finely losses are resolved on their grid.
-    """
+    """The privacy losses of a pair, from above or from below."""
     parts = _parts(mixture, kind=kind, resolution=resolution)
     loss = np.concatenate([part[0] for part in parts])
-    p = np.concatenate([mass * part[1] for mass, part in zip(mixture.masses, parts, strict=True)])
-    q = np.concatenate([mass * part[2] for mass, part in zip(mixture.masses, parts, strict=True)])
-    left_out = math.fsum(mass * part[3] for mass, part in zip(mixture.masses, parts, strict=True))
-    ratio_bound = max(pair.largest_ratio for pair in mixture.pairs)
-    missing = ratio_bound * mixture.dropped + left_out
-    keep = (p > 0) & (q > 0)
-    certain = float(p[~keep].sum()) if kind == "upper" else 0.0
-    loss, p, q = loss[keep], p[keep], q[keep]
-    if kind == "upper" and not p.sum() + certain + missing > 1 - _LOST_MASS:
+    p, q = (
+        np.concatenate([mass * part[i] for mass, part in zip(mixture.masses, parts, strict=True)])
+        for i in (1, 2)
+    )
+    missing = math.fsum(mass * part[3] for mass, part in zip(mixture.masses, parts, strict=True))
+    missing += mixture.dropped * max(pair.largest_ratio for pair in mixture.pairs)
+    loss, p, q, certain = _finite(loss, p, q)
+    if kind == "upper":
+        missing += certain
+    if kind == "upper" and not p.sum() + missing > 1 - _LOST_MASS:
         raise ArithmeticError(f"the outcomes of {mixture} do not make up a probability law")
     if len(p) == 0:
         raise ArithmeticError(f"no outcome of {mixture} is within floating-point range")
@@ -401,12 +377,18 @@ def pair_losses(
         loss,
         p,
         q,
-        missing=missing + certain,
+        missing=missing,
         kind=kind,
         resolution=resolution,
         symmetric=not any(pair.one_sided for pair in mixture.pairs),
         loss_error=LOSS_ERROR * float(np.abs(loss).max()),
     )
+
+
+def _finite(loss: Floats, p: Floats, q: Floats) -> Outcomes:
+    """Outcomes of masses and a loss in floating-point range, and the P mass of the others."""
+    keep = (p > 0) & (q > 0)
+    return loss[keep], p[keep], q[keep], float(p[~keep].sum())
 
 
 def _parts(mixture: PairMixture, *, kind: BoundKind, resolution: Resolution) -> list[Outcomes]:
@@ -430,12 +412,10 @@ def _parts(mixture: PairMixture, *, kind: BoundKind, resolution: Resolution) -> 
         loss, p, q, left_out = outcomes_of(
             pair, kind=kind, tolerance=max(tolerance, allowed), mass=mass, beside=beside
         )
-        keep = (p > 0) & (q > 0)
-        certain = float(p[~keep].sum()) if kind == "upper" else 0.0
-        loss, p, q = loss[keep], p[keep], q[keep]
+        loss, p, q, certain = _finite(loss, p, q)
         if len(p):
             loss, p, q = condense(loss, p, q, cell=deviation_of(loss, p) / cells, kind=kind)
-        parts[i] = loss, p, q, left_out + certain
+        parts[i] = loss, p, q, left_out + certain * (kind == "upper")
     return [parts[i] for i in range(len(pairs))]
 
 

@@ -8,12 +8,16 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution, tighter
+from shuffle_plugins.accounting.losses.distribution import (
+    PrivacyLossDistribution,
+    Resolution,
+    profile_losses,
+    tighter,
+)
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.search import narrowed
 from shuffle_plugins.accounting.pairs.gaussian_reports import (
     gaussian_instance_losses,
-    gaussian_report_losses,
     gaussian_round_profile,
 )
 from shuffle_plugins.accounting.pairs.shuffle import PairMixture
@@ -97,7 +101,7 @@ class GaussianReportsRound(ShuffleRound):
         profile = self._profile()
         if profile is None:
             return super().upper_losses(resolution)
-        found = gaussian_report_losses(profile, resolution=resolution)
+        found = profile_losses(*profile, resolution=resolution)
         if self.blanket is None:
             return found
         return tighter(super().upper_losses(resolution), found)
