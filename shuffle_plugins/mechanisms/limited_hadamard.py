@@ -14,8 +14,9 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket, RecordTypes
 from shuffle_plugins.compressors import hadamard_scatter, hadamard_signs, padded_dim
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checked_categories, checks
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.rows import checked_categories
 from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES, FrequencyOracle
 from shuffle_plugins.mechanisms.oracles import (
     Mixture,
@@ -57,7 +58,7 @@ class LimitedHadamard(FrequencyOracle):
     The thesis uses the row x of the smallest S ≥ K; here row 0, whose answer is always yes, is left out and S
     is above K, so that all categories fare alike. It takes a bit more where K is a power of two.
 
-    Theorem 7.3.1's lower bound is ``accounting.published.girgis23.frequency_error_bound`` where randomness is
+    Theorem 7.3.1's lower bound is ``accounting.published.thesis.frequency_error_bound`` where randomness is
     enough. Its regime R < H2(1/(e+1)), with q² in the denominator, is not offered: it is wrong. At ε0 = 1, R
     = 0.0114 and K = 1000 this very mechanism has less error. The order is 1/q, not 1/q².
 

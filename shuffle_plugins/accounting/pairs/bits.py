@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 from numpy import fft
@@ -211,19 +211,17 @@ def likely_share(count: Floats, trials: int, *, upper: bool, tail: float = TAIL)
 
 
 _BUCKETS = 256
-_FEW_SHARES = (0.0, 0.003, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.22, 0.3, 0.4)
-_SAMPLED_EDGES = np.array([*_FEW_SHARES, 0.5, *(1 - share for share in reversed(_FEW_SHARES))])
+_FEW_SHARES = 0.5 * np.linspace(0, 1, 13) ** 2
+_SAMPLED_EDGES = np.append(_FEW_SHARES, 1 - _FEW_SHARES[-2::-1])
 """Of buckets of datasets on a sample, as shares of the clients: fine where few or nearly all hold a bit."""
-_LEVELS = ((1e-5, 1), (1e-11, 2), (TAIL, 4))
+_LEVELS = ((1e-5, 1), (1e-11, 1), (TAIL, 3))
 """But for which probability a sample resembles the rest of the clients, and one in how many edges is used."""
 _WEIGHTS = np.array([0, 1 / 160, 1 / 80, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9])
 _WEIGHTS = np.append(
     _WEIGHTS, [1.05, 1.25, 1.6, 2.2]
 )  # fine near 0, where the client that stands in hides nothing
-_FINE_WEIGHTS = np.arange(641) / 160
 _MUCH_NOISE = 10.0  # variance of a count, from which fine buckets take long and gain 2 %
-_PARTS, _STRIPS = 32, 8
-_HARMONIC = sum(1 / strip for strip in range(1, _STRIPS))
+_STRIPS = np.array([0, 0.25, 0.5, 0.75, 1])
 _NEAR = 1e-12  # of a side, so that rounding loses no corner
 _RARE = 1e-24  # probability of a count that is left out
 _LARGEST_LOSS = 100.0  # of a grid; beyond it the bound on δ is flat
@@ -275,26 +273,30 @@ def sampled_counts_losses(
     delta, unlike = np.zeros(len(grid)), 1.0
     even = response.one == response.not_zero
     much = enough_noise(response, cohort - 1) * response.one * response.not_one > _MUCH_NOISE
-    coarser = 1 if not much else 2 if even else 4
+    coarser = 1 if not much else 2 if even else 3
     for tail, every in _LEVELS:
         crowds = _crowds(response, population=population, others=cohort - 1, tail=tail, every=every * coarser)
-        delta += unlike * _largest_hockey_sticks(crowds, cohort=cohort, gamma=gamma, grid=grid)
+        delta += unlike * _largest_hockey_sticks(
+            crowds, response, population=population, cohort=cohort, grid=grid
+        )
         # Left out: rare counts of each bit.
-        delta += (_PARTS + 2) * max(crowd.left_out for crowd in crowds)
+        delta += 2 * max(crowd.left_out for crowd in crowds)
         delta += _RARE * max(len(crowd.zero) for crowd in crowds) ** 2
-        # The two bits on both sides; and on one side the further bits of a part or more of the rest, of which
-        # there are _PARTS/(1 − γ) at most, over the share of the rest that holds further bits.
-        unlike = min(1.0, (2 + _PARTS / (1 - gamma) * _STRIPS * _HARMONIC / 2) * tail)
+        unlike = 2 * tail  # the two bits
     # Left out: crowds that do not resemble the rest at all, and tails of the windows.
     return profile_losses(grid, delta * (1 + 1e-9) + unlike + 100 * TAIL, resolution=resolution)
 
 
-def _largest_hockey_sticks(crowds: list[_Crowd], *, cohort: int, gamma: float, grid: Floats) -> Floats:
+def _largest_hockey_sticks(
+    crowds: list[_Crowd], response: BitResponse, *, population: int, cohort: int, grid: Floats
+) -> Floats:
     """The largest H_E at E = e^loss of these datasets, for the losses of the grid."""
-    told: dict[int, Floats] = {}
+    gamma, rest = cohort / population, population - cohort
+    told: dict[tuple[int, int], Floats] = {}
     worst = np.zeros(len(grid))
     for held, wanted in product(crowds, crowds):
-        if held.least_count + wanted.least_count > cohort - 1:
+        both, most = held.least_count + wanted.least_count, held.most_count + wanted.most_count
+        if both > cohort - 1:
             continue
         p, q, neither = (
             np.multiply.outer(first, second).ravel()
@@ -306,11 +308,18 @@ def _largest_hockey_sticks(crowds: list[_Crowd], *, cohort: int, gamma: float, g
         )
         larger = p - q >= _RARE
         p, q, neither = p[larger], q[larger], neither[larger]
-        for strip, x, y in _corners(held, wanted):
-            if strip not in told:
-                told[strip] = _told(crowds, further=strip / _STRIPS)
-            base = gamma * q + (1 - gamma) * (x * p + y * q + (1 - x - y) * _WEIGHTS[:, None] * neither)
-            np.maximum(worst, told[strip] @ _hockey_sticks(gamma * (p - q), base, grid), out=worst)
+        # Of those drawn in any case so many hold a third bit; and so many do not, but no more are counted than
+        # there are clients outside who hold it.
+        further = max(cohort - 1 - most, 0)
+        shares = np.minimum(_STRIPS * (both + 1) / rest, 1.0)
+        for least, largest in pairwise(np.append(shares, 1.0)):
+            zeros = int(np.clip(least * rest - 1, 0, both))
+            for x, y in _corners(held, wanted, least=least, most=largest):
+                if (further, zeros) not in told:
+                    told[further, zeros] = _told(response, ones=further, zeros=zeros)
+                base = gamma * q + (1 - gamma) * (x * p + y * q + (1 - x - y) * _WEIGHTS[:, None] * neither)
+                sticks = _hockey_sticks(gamma * (p - q), base, grid)
+                np.maximum(worst, told[further, zeros] @ sticks, out=worst)
     return worst
 
 
@@ -320,28 +329,24 @@ class _Crowd:
 
     Attributes:
         zero, one: laws of the count with one more client, who does not hold the bit or does.
-        least_count: how many of the crowd hold the bit, at least.
+        least_count, most_count: how many of the crowd hold the bit.
         least, most: share of the rest that hold it.
         left_out: mass of the rarest counts.
     """
 
     zero: Floats
     one: Floats
-    least_count: float
+    least_count: int
+    most_count: int
     least: float
     most: float
     left_out: float
 
-    @property
-    def told(self) -> tuple[Floats, Floats]:
-        """The likelihood that the last client holds the bit, over that it does not, and its law if not."""
-        seen = self.zero > 0
-        return self.one[seen] / self.zero[seen], self.zero[seen]
-
 
 def _crowds(response: BitResponse, *, population: int, others: int, tail: float, every: int) -> list[_Crowd]:
     """Buckets of datasets, by how many of the others that are drawn in any case hold a bit."""
-    edges = np.append(_SAMPLED_EDGES[::every] * enough_noise(response, others), others + 1.0)
+    enough = enough_noise(response, others)
+    edges = np.concatenate([_SAMPLED_EDGES[::every] * enough, np.geomspace(enough, others + 1.0, 6)])
     edges = np.unique(np.floor(edges))
     low, high = edges[:-1], edges[1:] - 1
     rest = population - 1 - others
@@ -359,7 +364,8 @@ def _crowds(response: BitResponse, *, population: int, others: int, tail: float,
             _Crowd(
                 zero=zero[kept],
                 one=one[kept],
-                least_count=float(ones),
+                least_count=int(ones),
+                most_count=others - int(zeros),
                 least=float(first),
                 most=float(last),
                 left_out=float(np.maximum(zero, one)[~kept].sum()),
@@ -368,51 +374,28 @@ def _crowds(response: BitResponse, *, population: int, others: int, tail: float,
     return found
 
 
-def _corners(held: _Crowd, wanted: _Crowd) -> set[tuple[int, float, float]]:
-    """Shares of the rest that hold either bit, at whose mixtures all possible ones are, strip by strip."""
+def _corners(held: _Crowd, wanted: _Crowd, *, least: float, most: float) -> set[tuple[float, float]]:
+    """The corners of the shares of the rest that hold either bit, where ``least`` to ``most`` hold neither."""
     sides = ((held.least, held.most), (wanted.least, wanted.most))
-    neither = [k / _STRIPS for k in range(_STRIPS + 1)]
     found = [*product(*sides)]
-    found += [(x, 1 - share - x) for x in sides[0] for share in neither]
-    found += [(1 - share - y, y) for y in sides[1] for share in neither]
-    corners = set()
-    for x, y in found:
-        if (
-            sides[0][0] - _NEAR <= x <= sides[0][1] + _NEAR
-            and sides[1][0] - _NEAR <= y <= sides[1][1] + _NEAR
-        ):
-            place = (1 - x - y) * _STRIPS
-            first, last = math.floor(place - _NEAR), math.floor(place + _NEAR)
-            corners |= {(strip, x, y) for strip in (first, last) if 0 <= strip < _STRIPS}
-    return corners
+    for neither in (least, most):
+        found += [(x, 1 - neither - x) for x in sides[0]] + [(1 - neither - y, y) for y in sides[1]]
+    return {
+        (x, y)
+        for x, y in found
+        if sides[0][0] - _NEAR <= x <= sides[0][1] + _NEAR
+        and sides[1][0] - _NEAR <= y <= sides[1][1] + _NEAR
+        and least - _NEAR <= 1 - x - y <= most + _NEAR
+    }
 
 
-def _told(crowds: list[_Crowd], *, further: float) -> Floats:
-    """What further bits tell of the client that stands in: masses of a weight on ``_WEIGHTS``."""
-    sums: list[list[Floats]] = [[np.eye(1, len(_FINE_WEIGHTS))[0]], *([] for _ in range(_PARTS))]
-    for size in range(_PARTS, 0, -1):
-        # So large a share is only held where many of the crowd hold the bit, too.
-        share = size / _PARTS
-        part = _lowest(
-            [
-                _spread(share * values, mass, _FINE_WEIGHTS)
-                for values, mass in (
-                    crowd.told for crowd in crowds if crowd.most >= further * (share - 1 / _PARTS)
-                )
-            ]
-        )
-        for total in range(_PARTS - size + 1):
-            for before in sums[total]:
-                law = np.convolve(before, part)
-                law[len(_FINE_WEIGHTS) - 1] += law[len(_FINE_WEIGHTS) :].sum()
-                sums[total + size] = [_lowest([*sums[total + size], law[: len(_FINE_WEIGHTS)]])]
-    return _spread(_FINE_WEIGHTS, sums[-1][0], _WEIGHTS)
-
-
-def _lowest(laws: list[Floats]) -> Floats:
-    """A law on ``_FINE_WEIGHTS`` with the mean of a falling convex function at least that of all these."""
-    below = np.max([law[:-1].cumsum().cumsum() for law in laws], axis=0)  # Σ (t − weight)₊ at every t
-    return np.diff(np.diff(below, prepend=0.0), prepend=0.0, append=1.0)
+def _told(response: BitResponse, *, ones: int, zeros: int) -> Floats:
+    """What a third bit tells of the client that stands in: masses of a likelihood ratio on ``_WEIGHTS``."""
+    zero, one = _counts(response, ones=ones, zeros=zeros)
+    seen = zero > 0
+    law = _spread(one[seen] / zero[seen], zero[seen], _WEIGHTS)
+    law[0] += max(1.0 - float(law.sum()), 0.0)  # what a window has cut off hides nothing
+    return law
 
 
 def _spread(values: Floats, mass: Floats, places: Floats) -> Floats:
