@@ -284,7 +284,6 @@ def condense(
 
 
 _ROUNDOFF = 2.0**-50
-_GROWTH = 0.01  # beyond evenly placed points, their distance relative to the loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,7 +401,8 @@ def profile_points(last: float, *, step: float, uniform: float) -> Floats:
     even = np.arange(0.0, min(uniform, last), step)
     if uniform >= last:
         return np.append(even[even < last - 1e-6 * step], last)
-    growth = max(_GROWTH, step / uniform)
+    # 0.01: beyond evenly placed points, their distance relative to the loss
+    growth = max(0.01, step / uniform)
     count = max(2, math.ceil(math.log(last / even[-1]) / growth) + 1)
     return np.concatenate([even, np.geomspace(even[-1], last, count)[1:]])
 
@@ -410,10 +410,7 @@ def profile_points(last: float, *, step: float, uniform: float) -> Floats:
 _ROUNDOFF_OF_PROFILES = (
     1e-10  # relative, of sums of up to some ten thousand positive numbers; far more than is lost
 )
-_SPLITS = 96  # ways to divide a bound between the changed report and the client's other reports
 _MOST_POINTS_OF_PROFILES = 1500  # at which a profile is kept; its chords lie above it
-_BEYOND = 1e-25  # of a round's profile, left to outcomes of infinite loss: a shorter range composes faster
-_NEGLIGIBLE = 1e-40  # chance that the other reports tell so much; no smaller one is looked for
 
 
 def _sticks_of(law: PrivacyLossDistribution) -> tuple[Floats, Floats]:
@@ -468,7 +465,8 @@ def bundled_profile(
     for (losses, values), rate, mass in zip(profiles, rates, masses, strict=True):
         deltas += mass * _hidden_by_client(losses, values, x, rate=rate, reports=reports)
     deltas = deltas * (1 + _ROUNDOFF_OF_PROFILES) + lost
-    kept = min(int((deltas > _BEYOND).sum()) + 1, len(x))
+    # 1e-25: of a round's profile, left to outcomes of infinite loss: a shorter range composes faster
+    kept = min(int((deltas > 1e-25).sum()) + 1, len(x))
     return np.log1p(x[:kept]), deltas[:kept]
 
 
@@ -498,7 +496,8 @@ def _hidden_by_client(losses: Floats, deltas: Floats, x: Floats, *, rate: float,
     if rate == 1.0:
         return best
     # Losses of one report, s of which make the loss that a client's other reports may have.
-    share = np.linspace(0.0, _last_telling(losses, deltas), _SPLITS)[1:]
+    # 96: ways to divide a bound between the changed report and the client's other reports
+    share = np.linspace(0.0, _last_telling(losses, deltas), 96)[1:]
     told = one_changed(np.expm1(share)) * np.expm1(reports * share) / np.expm1(share)
     t = np.exp(-reports * share)
     for each, chance in zip(t.tolist(), told.tolist(), strict=True):
@@ -509,5 +508,6 @@ def _hidden_by_client(losses: Floats, deltas: Floats, x: Floats, *, rate: float,
 
 def _last_telling(losses: Floats, deltas: Floats) -> float:
     """The loss from which on δ is next to nothing."""
-    telling = np.nonzero(deltas > _NEGLIGIBLE)[0]
+    # 1e-40: chance that the other reports tell so much; no smaller one is looked for
+    telling = np.nonzero(deltas > 1e-40)[0]
     return float(losses[min(int(telling[-1]) + 1, len(losses) - 1)]) if len(telling) else float(losses[-1])

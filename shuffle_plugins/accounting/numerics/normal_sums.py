@@ -21,17 +21,14 @@ from shuffle_plugins.accounting.numerics.grid import Cells, Floats
 
 Reals = Floats | float
 _LARGEST_EXPONENT = 300.0  # of c·b; where it is larger, only Chernoff's bound is used
-_SERIES = 0.5  # below this argument, which is at least zero, the power series of ψ and q avoid cancellation
 _SECOND = tuple(1 / math.factorial(k) for k in range(16, 1, -1))
 _THIRD = tuple((k - 2) / math.factorial(k) for k in range(16, 1, -1))
-_HALVINGS = 18  # steps of the bisection for the saddle point; any c gives a valid bound
 # Values of c to try, in units of the saddle point's. Third moments matter less where c is small.
 _CONTOURS = (0.03, 0.1, 0.2, 0.35, 0.6, 0.8, 1.0)
 # Values of PΩ²/2 to try. Beyond Ω nothing is known of the X: the factor e^(−Pω²/2) makes the integrand small.
 _SMOOTHED = (0.7, 1.5, 3.0, 7.0)
 # The integral over ω: 96 equal cells up to 10/√(least variance), then 16 cells of growing width up to Ω.
 _NEAR, _NEAR_CELLS, _FAR_CELLS = 10.0, 96, 16
-_TRIED_STEP = 6  # at one row in so many every contour and every amount of smoothing is tried
 _ROUNDING = 1e-7  # relative margin on means and on the result, far larger than the rounding errors
 
 
@@ -86,7 +83,8 @@ def positive_part_bound(shift: Floats, *, each: BoundedTerms, own: BoundedTerms)
     if not len(shift):
         return np.zeros(0)
     saddle = _saddle_points(shift, each, own)
-    tried = np.unique(np.append(np.arange(0, len(shift), _TRIED_STEP), len(shift) - 1))
+    # 6: at one row in so many every contour and every amount of smoothing is tried
+    tried = np.unique(np.append(np.arange(0, len(shift), 6), len(shift) - 1))
     choices = [(part, amount) for part in _CONTOURS for amount in _SMOOTHED]
     values = np.concatenate(
         [
@@ -120,7 +118,8 @@ def _saddle_points(shift: Floats, each: BoundedTerms, own: BoundedTerms) -> Floa
     """Values of c near the saddle point, where e^(cx)/c² times all factors 1 + f is least; shape (rows,)."""
     deviation = np.sqrt(each.count * each.variance + own.count * own.variance)
     low, high = 1e-3 / deviation, 60 / deviation
-    for _ in range(_HALVINGS):
+    # 18: steps of the bisection for the saddle point; any c gives a valid bound
+    for _ in range(18):
         c = np.sqrt(low * high)
         slope = shift - 2 / c
         for terms in (each, own):
@@ -174,7 +173,8 @@ def _third(u: Floats) -> Floats:
 def _by_series(u: Floats, coefficients: Sequence[float], formula: Callable[[Floats], Floats]) -> Floats:
     """The polynomial with these coefficients, the highest first, where u < 0.5, and ``formula`` elsewhere."""
     found = np.empty(len(u))
-    small = u < _SERIES
+    # 0.5: below this argument, which is at least zero, the power series of ψ and q avoid cancellation
+    small = u < 0.5
     argument = u[small]
     part = np.zeros(len(argument))
     for coefficient in coefficients:

@@ -40,12 +40,9 @@ _SKEWS_PER_RADIUS, _FEWEST_SKEWS, _MOST_SKEWS = 60, 4, 12  # cells of how much n
 _DISTANCE = 1e-18  # total variation that all reports of a round may be moved by for a common part
 _UNLIKELY = 1e-20  # chance of so few clients with the common part that it is charged to δ
 _LEAST_CUT, _LARGEST_CUT = 6.0, 9.2  # standard deviations beyond which a report's weight is held
-_CUT_SHARE = 1e-5  # of δ, that this may cost
 _KINK, _OWN_KINK = 1e-6, 1e-2  # relative, that the rule may miss of a slot's moments, and of the phantom's
 _MARGIN = 1e-5  # relative, of exponents; far above rounding and the rule's error
 _PROBED, _PROBED_DELTA, _PROBED_FLOOR = 7.0, 1e-9, 1e-15
-_LEAST_SLOTS = 64  # below, a normal approximation says nothing
-_NEGLIGIBLE = 1e-28  # of a δ at which a profile may end
 _OMEGAS = 256
 
 
@@ -103,7 +100,8 @@ def gaussian_reports_profile(
     if participation < 1:  # a rate that a random cohort exceeds with so small a chance
         rate, unlikely = min((mean + 10 * math.sqrt(mean) + 40) / population, 1.0), _UNLIKELY
     bounds = alone = _alone(radius, rate, excess) + unlikely
-    if mean >= _LEAST_SLOTS:
+    # 64: below, a normal approximation says nothing
+    if mean >= 64:
         # Where the tail is not reached nothing is gained, and much time saved by asking there first.
         probe = np.array([_PROBED]) * spread
         reached = _shuffled(draw, probe)
@@ -281,7 +279,8 @@ def _shuffled(draw: _Draw, excess: Floats) -> Floats:
         for i, e in enumerate(excess.tolist()):
             bound = _bound(draw, kinds, phantom, top, e, thinned=thinned, lightest=theta / thinned)
             found[i] = min(bound, 1.0)  # infinite where the analysis says nothing
-            if found[i] < _NEGLIGIBLE:
+            # 1e-28: of a δ at which a profile may end
+            if found[i] < 1e-28:
                 found[i:] = found[i]
                 break
         total += max(left - chance, 0.0) * found
@@ -307,7 +306,8 @@ def _bound(
     rate = min(slots * participation / population, 1.0)
     y = excess / spread
     density = math.exp(-y * y / 2) / math.sqrt(2 * math.pi)
-    lost = _CUT_SHARE * spread * max(density - y * float(special.ndtr(-y)), 0.0) / rate
+    # 1e-5: of δ, that this may cost
+    lost = 1e-5 * spread * max(density - y * float(special.ndtr(-y)), 0.0) / rate
     cut = min(max(-float(special.ndtri(min(lost, 0.1))), _LEAST_CUT), _LARGEST_CUT)
     lost = float(special.ndtr(-cut))
     own_cut = -float(special.ndtri(min(lost * population * lightest, 1e-5)))
@@ -404,12 +404,10 @@ def _largest_characteristic(each: _Tilted, pad: Floats, end: float) -> float:
     return float(np.minimum(after[0], np.maximum(before, after[1:]).min(axis=0)).max())
 
 
-_SUM_REACHED = 1e-12  # δ to which a profile must fall: a bound that stays above it knows nothing of the tail
 _QUANTILES = (1e-20, 1e-3, 0.1)  # of a random cohort, at which it is cut into groups
 _INSTANCE_QUANTILES = (1e-13, 0.01, 0.15, 0.5, 0.85, 0.99, 1 - 1e-13)
 _CELLS, _SUM_REACH = 1500, 12.0  # cells of an instance's sum, and standard deviations they cover
 _CUT_CODES, _FAR = 1e-20, 1e-15  # total variation: of codes that have an end, per report, and of rounding
-_ROUNDOFF = 1e-13  # relative, of a cell's mass
 
 
 @lru_cache(maxsize=512)
@@ -428,7 +426,8 @@ def gaussian_round_profile(
         found = gaussian_reports_profile(
             radius=radius, population=population, slots=population, participation=cohort / population
         )
-    return found if found[1][-1] <= _SUM_REACHED else None
+    # 1e-12: δ to which a profile must fall: a bound that stays above it knows nothing of the tail
+    return found if found[1][-1] <= 1e-12 else None
 
 
 def _over_cohorts(radius: float, population: int, rate: float) -> tuple[Floats, Floats]:
@@ -488,7 +487,8 @@ def _sum_masses(shift: float, rate: float, mass: float) -> tuple[Floats, Floats]
     """Masses of cells of the sum under both datasets, times ``mass``."""
     edges = np.linspace(-_SUM_REACH, _SUM_REACH + shift, _CELLS + 1)[1:-1]
     q, moved = (_cell_masses(edges - centre) for centre in (0.0, shift))
-    kept = (1 - _ROUNDOFF) * mass
+    # 1e-13: relative, of a cell's mass
+    kept = (1 - 1e-13) * mass
     return kept * ((1 - rate) * q + rate * moved), kept * q
 
 

@@ -28,26 +28,17 @@ from shuffle_plugins.accounting.numerics.mixed_sums import Law, MixedSums
 from shuffle_plugins.accounting.numerics.normal_sums import BoundedTerms, log_chernoff, positive_part_bound
 from shuffle_plugins.accounting.pairs.reports import Atoms, InformationBound, RecordTypes, information
 
-_FINEST = 1.5e-3  # tolerance; what is finer takes longer and gains next to nothing
 _COMMON = 0.02  # probability of a bucket of shares from which every point of the profile is computed
-_RARE_STEP = 4  # of less probable buckets one point of the profile in so many is computed
-_LESS_ROUGH = 2.0  # smoothing where a bucket is rare only as its round is: the variance of so many reports
 _FAR_APART = 6  # points at which a rare bucket is looked at first
 _SCOUTS = 32  # points of a first rough profile
 _LITTLE = 1e-4  # largest relative error that a rare bucket's cheap bound may add to the profile, …
 _LITTLE_OF_ROUGH = 0.01  # … and to the first, rough one
-_NEGLIGIBLE = 1e-33  # of a δ that is one of up to 10^9 rounds'
 _ROUGH = 0.014  # smoothing of rough profiles, as a share of the sum's variance
 _FEW = 0.25  # smoothing: the variance of so many reports, …
 _MOST_SMOOTHED = 5e-3  # … as a share of the sum's at most this
 _FEW_SLOTS = 256  # up to which all sums are smoothed little
-_SMALL = 0.1  # deviation of the loss over the largest loss, up to which √information stands for it
-_NO_END = 5.0  # deviations of the loss; no profile ends before
-_UNIFORM_REACH = 12.0  # deviations of the loss that points cover evenly
-_LOG_NEGLIGIBLE = math.log(1e-40)  # of a δ at which a profile may end
 _SHARES = (0.6, 1.5, 3.0, 6.0, 14.0, 72.0)  # ends of buckets of 1 − u, in units of its mean
 _NO_MATTER = 2e-4  # relative change of the others' laws within a bucket that needs no finer one
-_WIDEST = 0.01  # of a bucket, nevertheless
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,7 +131,8 @@ class OthersPair(ABC):
         """Buckets of u, and the probability of u in none of them."""
         n, common = self.population, self.common
         unit, rest = 1 / max(n * common, 1.0), 1 - common
-        first = min(_NO_MATTER / max(rest, _NO_MATTER), _WIDEST)
+        # 0.01: of a bucket, nevertheless
+        first = min(_NO_MATTER / max(rest, _NO_MATTER), 0.01)
         ends = [0.0, *(min(max(share * unit, first), 0.999) for share in _SHARES)]
 
         def below(gap: float) -> float:
@@ -186,15 +178,18 @@ def others_losses(
         others = 0.0 if beside is None else beside(losses) / mass
         return _profile(pair, buckets, losses, smoothing=smoothing, mass=mass, beside=others, little=little)
 
-    tolerance = max(tolerance, _FINEST)
+    # 1.5e-3: tolerance; what is finer takes longer and gains next to nothing
+    tolerance = max(tolerance, 1.5e-3)
     last, deviation = _last_loss(pair, buckets), math.sqrt(pair.information)
-    if deviation > _SMALL * pair.largest_loss:
+    # 0.1: deviation of the loss over the largest loss, up to which √information stands for it
+    if deviation > 0.1 * pair.largest_loss:
         scouts = np.union1d(np.linspace(0.0, last, _SCOUTS), np.geomspace(1e-3 * last, last, _SCOUTS))
         rough = hull_outcomes(scouts, profile(scouts, _ROUGH, little=_LITTLE_OF_ROUGH if mass < 1 else 0.0))
         deviation = math.sqrt(float(((rough.p + rough.q) * rough.loss**2).sum()))
     if deviation > 0:
         step = deviation * math.sqrt(3 * tolerance)
-        losses = profile_points(last, step=step, uniform=_UNIFORM_REACH * deviation)
+        # 12.0: deviations of the loss that points cover evenly
+        losses = profile_points(last, step=step, uniform=12.0 * deviation)
         few = min(_FEW / pair.slots, _MOST_SMOOTHED)
         if mass < 1 and pair.slots > _FEW_SLOTS:  # sums of few telling reports have jumps, which take long
             few = min(_FEW / (pair.slots * pair.common), _ROUGH)
@@ -217,7 +212,8 @@ def _profile(
 ) -> Floats:
     """Upper bounds on H_E at E = e^loss ≥ 1, shape (losses,)."""
     total = np.zeros(len(losses))
-    some = np.unique(np.append(np.arange(0, len(losses), _RARE_STEP), len(losses) - 1))
+    # 4: of less probable buckets one point of the profile in so many is computed
+    some = np.unique(np.append(np.arange(0, len(losses), 4), len(losses) - 1))
     for bucket in sorted(buckets, key=lambda each: -each.mass):
         if mass * bucket.mass > _COMMON:
             total += bucket.mass * pair.profile(bucket, losses, share=smoothing)
@@ -225,10 +221,12 @@ def _profile(
         # Where a bucket is rare a rougher value does. In E it is convex, so a chord is above it.
         rough = _ROUGH
         if bucket.mass > _COMMON:
-            rough = min(max(_LESS_ROUGH / (pair.slots * pair.common), _MOST_SMOOTHED), _ROUGH)
+            # 2.0: smoothing where a bucket is rare only as its round is: the variance of so many reports
+            rough = min(max(2.0 / (pair.slots * pair.common), _MOST_SMOOTHED), _ROUGH)
         enough = None
         if little:
-            enough = np.maximum(little * (total + beside)[some], _NEGLIGIBLE) / max(bucket.mass, 1e-300)
+            # 1e-33: of a δ that is one of up to 10^9 rounds'
+            enough = np.maximum(little * (total + beside)[some], 1e-33) / max(bucket.mass, 1e-300)
         few = _rare_bound(pair, bucket, losses[some], smoothing=max(smoothing, rough), enough=enough)
         total += bucket.mass * np.interp(np.expm1(losses), np.expm1(losses[some]), few)
     return np.minimum.accumulate(np.minimum(total * (1 + 1e-12), 1.0))
@@ -253,18 +251,16 @@ def _rare_bound(
 
 def _last_loss(pair: OthersPair, buckets: list[Bucket]) -> float:
     """Where the profile has ended: at the largest loss, or with less than 1e-40 left of each bucket's."""
-    end, first = pair.largest_loss, _NO_END * math.sqrt(pair.information)
+    # 5.0: deviations of the loss; no profile ends before
+    end, first = pair.largest_loss, 5.0 * math.sqrt(pair.information)
     if end <= first:
         return end
     losses = np.geomspace(first, end, _SCOUTS)
     logs = [math.log(max(each.mass, 1e-300)) + pair.log_profile(each, losses) for each in buckets]
     bounds = np.max(logs, axis=0)
-    ended = np.flatnonzero(bounds < _LOG_NEGLIGIBLE)
+    # math.log(1e-40): of a δ at which a profile may end
+    ended = np.flatnonzero(bounds < math.log(1e-40))
     return float(losses[ended[0]]) if len(ended) else end
-
-
-_SMOOTHING = 0.4  # reports whose variance smooths a sum, at least
-_LEAST_GAIN = 0.998  # of the variance, for which it is worth the time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -299,8 +295,10 @@ class MixPair(OthersPair):
     def helps(self, other: float) -> bool:
         """Whether it is expected to be clearly smaller than a pair whose ``information`` is ``other``."""
         # What client 1's own report costs, and smoothing.
-        extra = self.others.excess / self.population + _SMOOTHING / self.slots
-        return self.information * (1 + extra) < _LEAST_GAIN * other
+        # 0.4: reports whose variance smooths a sum, at least
+        extra = self.others.excess / self.population + 0.4 / self.slots
+        # 0.998: of the variance, for which it is worth the time
+        return self.information * (1 + extra) < 0.998 * other
 
     @override
     def scaled_profile(self, bucket: Bucket, growth: Floats, *, share: float) -> Floats:
@@ -340,15 +338,6 @@ def _law(atoms: Atoms, growth: Floats, kept: float) -> Law:
     return np.column_stack([values, growth]), np.append(kept * mass, 1 - kept)
 
 
-# All three only decide whether this bound is computed (SpreadPair.helps). It is valid whatever they are.
-_LOUDEST = 30.0  # the largest ε0 at which it is tried; above it no round has enough reports
-_LEAST_GAIN_OF_SPREAD = 0.97  # it is computed if its variance is below this share of the other pair's
-# A sum that is not quite normal adds a share of this pair's variance to it, which is taken to be _EXTRA/√s.
-# Here s = k·I/(e^ε0 − 1)² is the sum's variance over the square of its largest term; it grows with k. The
-# real share is rather larger: then the bound is computed in vain.
-_EXTRA = 0.5
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpreadPair(OthersPair):
     """The round of a randomizer of which only ε0 and an :class:`InformationBound` are known.
@@ -368,11 +357,14 @@ class SpreadPair(OthersPair):
 
     def helps(self, other: float) -> bool:
         """Whether it is expected to be clearly smaller than a pair whose ``information`` is ``other``."""
-        if self.local_epsilon > _LOUDEST:
+        # Above so large an ε0 no round has enough reports.
+        if self.local_epsilon > 30.0:
             return False
         reports = self.slots * self.participation
+        # A sum that is not quite normal adds a share of this pair's variance, taken to be half of 1/√s; s
+        # is the sum's variance over the square of its largest term. The bound is valid whatever they are.
         steady = reports * self.information_bound.information / math.expm1(self.local_epsilon) ** 2
-        return self.information * (1 + _EXTRA / math.sqrt(steady)) < _LEAST_GAIN_OF_SPREAD * other
+        return self.information * (1 + 0.5 / math.sqrt(steady)) < 0.97 * other
 
     @property
     @override

@@ -23,7 +23,6 @@ from shuffle_plugins.core.ranges import Positive, Ranged, in_range
 Atoms = tuple[tuple[float, float, float], ...]
 """Triples (u, v, mass): the two gains of a report, and how likely it is under everybody else's record."""
 
-_KEPT = 1 - 2e-4  # of the information, where reports are read coarsely
 _MOST_READINGS = 400
 _MOST_LISTED = 64
 _ROUNDOFF = 1e-12
@@ -101,7 +100,8 @@ def read_coarsely(u: Floats, v: Floats, mass: Floats) -> Atoms:
         )
         keep = total > 0
         total, first, second = total[keep], first[keep], second[keep]
-        if float(((first - second) ** 2 / total).sum()) >= _KEPT * energy:
+        # 1 - 2e-4: of the information, where reports are read coarsely
+        if float(((first - second) ** 2 / total).sum()) >= (1 - 2e-4) * energy:
             break
     columns = zip((first / total).tolist(), (second / total).tolist(), total.tolist(), strict=True)
     return _completed({(a, b): m for a, b, m in columns})

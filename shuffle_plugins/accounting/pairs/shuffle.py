@@ -52,17 +52,9 @@ _PLACES = (
     (math.inf, (-6.0, -4.0, -2.5, -1.25, 0.0, 1.25, 2.5)),
 )
 """Edges of buckets of a random cohort's sizes, in deviations, of cohorts up to so large."""
-_FEW_SIZES = 24  # of a cohort, each of which is accounted by itself
 _LOWER_PLACES = (-8.5, -7.5, -6.5, -5.5, -4.5, -3.5, 4.75, 6.5)
 """Further ones where a bucket counts as its largest size: there the smallest cohorts tell most."""
-_MOST_SPREAD = 30.0  # ε0 above which reports of weights (e, e) are too rare to keep their digits in a sum
 _NOBODY_HIDES = 60.0  # ε0 above which not one blanket report of 10^12 is to be expected
-_NEVER_ALONE = 40  # reports, up to which all outcomes of a round are listed, whatever ε0
-_LOST_MASS = 1e-9  # more than rounding can take off all masses together: then outcomes are missing
-_FINER = 3  # cells of a component's outcomes to one of the whole law's
-_COMPONENTS = 48  # one of so many of equal mass is resolved finely
-_FEWEST_COMMON = 0.2  # reports expected of what all have in common; below, the blanket is as good
-_BIT_BUCKETS = 256  # groups of datasets: a fraction of a second
 _MANY_BLANKETS, _CLEARLY_LESS = 3e3, 0.97  # blanket reports, and a ratio of variances
 
 
@@ -184,10 +176,12 @@ def _mix_pair(
     counted = blanket.form is Form.BIT and slots == population and participation == 1
     if counted and population * others.common < _MANY_BLANKETS:
         bit = BitResponse.symmetric(blanket.local_epsilon)
-        return BitPair(response=bit, others=slots - 1, buckets=_BIT_BUCKETS)
+        # 256: groups of datasets: a fraction of a second
+        return BitPair(response=bit, others=slots - 1, buckets=256)
     common = blanket_pair(blanket, population=population, slots=slots, participation=participation)
     loud = blanket.local_epsilon > _NOBODY_HIDES
-    if loud or slots * participation * others.common < _FEWEST_COMMON:
+    # 0.2: reports expected of what all have in common; below, the blanket is as good
+    if loud or slots * participation * others.common < 0.2:
         return common
     mixes = MixPair(
         local_epsilon=blanket.local_epsilon,
@@ -279,7 +273,8 @@ def _random_cohorts(draw: CohortDraw, build: Callable[..., Pair], *, upper: bool
 
 def _cohort_edges(draw: CohortDraw, *, first: int, size: int, upper: bool, few: bool) -> Cells:
     """Where buckets of ``size`` cohort sizes begin and end: close around the mean, wide in the tails."""
-    if size <= _FEW_SIZES:
+    # 24: of a cohort, each of which is accounted by itself
+    if size <= 24:
         return np.arange(size + 1)
     mean = (draw.population - 1) * draw.sampling_rate - first
     deviation = math.sqrt(max((draw.population - 1) * draw.sampling_rate * (1 - draw.sampling_rate), 1.0))
@@ -300,9 +295,11 @@ def blanket_pair(blanket: Blanket, *, population: int, slots: int, participation
     ``participation`` = γ is Poisson sampling. A report weighs its likelihoods under both records over the
     blanket's; one that is not of the blanket weighs nothing, and a client that sends none adds nothing.
     """
-    if blanket.local_epsilon > _NOBODY_HIDES and slots > _NEVER_ALONE and not blanket.tail:
+    # 40: reports, up to which all outcomes of a round are listed, whatever ε0
+    if blanket.local_epsilon > _NOBODY_HIDES and slots > 40 and not blanket.tail:
         return _alone(blanket.local_epsilon, share=slots / population, participation=participation)
-    if blanket.high > 0 and blanket.local_epsilon > _MOST_SPREAD:
+    # 30.0: ε0 above which reports of weights (e, e) are too rare to keep their digits in a sum
+    if blanket.high > 0 and blanket.local_epsilon > 30.0:
         blanket = _without_high(blanket)
     weak = blanket.weak - 1.0
     strong, gain = weak + blanket.difference, math.expm1(blanket.local_epsilon)
@@ -369,7 +366,8 @@ def pair_losses(
     loss, p, q, certain = _finite(loss, p, q)
     if kind == "upper":
         missing += certain
-    if kind == "upper" and not p.sum() + missing > 1 - _LOST_MASS:
+    # 1e-9: more than rounding can take off all masses together: then outcomes are missing
+    if kind == "upper" and not p.sum() + missing > 1 - 1e-9:
         raise ArithmeticError(f"the outcomes of {mixture} do not make up a probability law")
     if len(p) == 0:
         raise ArithmeticError(f"no outcome of {mixture} is within floating-point range")
@@ -394,11 +392,13 @@ def _finite(loss: Floats, p: Floats, q: Floats) -> Outcomes:
 def _parts(mixture: PairMixture, *, kind: BoundKind, resolution: Resolution) -> list[Outcomes]:
     """Losses, masses and left-out mass of each component of the mixture."""
     pairs = mixture.pairs
-    cells = _FINER * STORED_CELLS[kind] * resolution.cells
+    # 3: cells of a component's outcomes to one of the whole law's
+    cells = 3 * STORED_CELLS[kind] * resolution.cells
     if len(pairs) == 1:
         return [outcomes_of(pairs[0], kind=kind, tolerance=resolution.tolerance)]
     tolerance = max(resolution.tolerance, FINE.tolerance)  # the choice of components is coarser than that
-    most = max(len(pairs), _COMPONENTS)
+    # 48: one of so many of equal mass is resolved finely
+    most = max(len(pairs), 48)
     parts: dict[int, Outcomes] = {}
     # The likeliest come first: what is next to nothing beside them need not be resolved.
     for i in sorted(range(len(pairs)), key=lambda i: -mixture.masses[i]):
