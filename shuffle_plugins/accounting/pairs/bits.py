@@ -307,8 +307,8 @@ def _largest_hockey_sticks(
         )
         larger = p - q >= _RARE
         p, q, neither = p[larger], q[larger], neither[larger]
-        # Of those drawn in any case so many hold a third bit; and so many do not, but no more are counted
-        # than there are clients outside who hold it.
+        # Of those drawn in any case so many hold a third bit; and so many do not, but no more count than
+        # there are clients outside who hold it.
         further = max(cohort - 1 - most, 0)
         shares = np.minimum(_STRIPS * (both + 1) / rest, 1.0)
         for least, largest in pairwise(np.append(shares, 1.0)):
