@@ -1,4 +1,3 @@
-
 import mpmath
 import numpy as np
 import pytest
