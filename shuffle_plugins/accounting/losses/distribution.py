@@ -89,18 +89,8 @@ class PrivacyLossDistribution:
         """That of the pair with P and Q exchanged."""
         if self.symmetric:
             return self
-        return PrivacyLossDistribution(
-            loss=-self.loss[::-1],
-            p=self.q[::-1],
-            q=self.p[::-1],
-            missing=self.missing,
-            deviation=deviation_of(-self.loss, self.q),
-            kind=self.kind,
-            cells=self.cells,
-            condensed=self.condensed,
-            loss_error=self.loss_error,
-            mass_error=self.mass_error,
-        )
+        deviation = deviation_of(-self.loss, self.q)
+        return replace(self, loss=-self.loss[::-1], p=self.q[::-1], q=self.p[::-1], deviation=deviation)
 
 
 def deviation_of(loss: Floats, p: Floats) -> float:

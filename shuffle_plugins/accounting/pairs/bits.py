@@ -1,9 +1,6 @@
-r"""Randomised bits that are only counted, everybody taking part.
+"""Randomised bits that are only counted: envelopes over datasets, none of which is the worst at every ε.
 
-No single dataset is the worst one at every ε, so the pair is an envelope over a few dozen groups of datasets.
-Where ones and zeros are kept with different probabilities, as in optimal unary encoding, P and Q are not
-mirror images, and the envelope has two sides. Proofs: ``docs/proofs/accounting.md``, Claim 3, and
-``docs/proofs/tags.md``.
+Proofs: ``docs/proofs/accounting.md``, Claim 3, and ``docs/proofs/tags.md``.
 """
 
 from __future__ import annotations
@@ -229,13 +226,7 @@ _LEAST_BIAS = 2.0**-50  # of which biases are multiples, so that floats hold the
 
 @lru_cache(maxsize=64)
 def counted_losses(response: BitResponse, *, others: int, resolution: Resolution) -> PrivacyLossDistribution:
-    """From above, of one count when the differing client holds a one (P) or a zero (Q), for every dataset.
-
-    Args:
-        response: how each bit is randomised.
-        others: clients beside the differing one.
-        resolution: how finely losses are resolved on their grid.
-    """
+    """From above, of one count when the differing client holds a one (P) or a zero (Q), for every dataset."""
     loss, p, q, missing = bit_losses(BitPair(response=response, others=others, buckets=_BUCKETS))
     return finite_losses(loss, p, q, missing=missing, kind="upper", resolution=resolution, symmetric=False)
 
@@ -252,7 +243,7 @@ def sampled_counts_losses(
     Args:
         response: how each bit is randomised.
         population, cohort: n and k, k < n.
-        resolution: how finely losses are resolved on their grid.
+        resolution: how finely losses are kept.
     """
     gamma = cohort / population
     noise = (cohort - 1) * min(response.one * response.not_one, response.zero * response.not_zero)
@@ -421,12 +412,7 @@ def _hockey_sticks(gain: Floats, q: Floats, losses: Floats) -> Floats:
 def counted_instance(
     response: BitResponse, *, others: int, resolution: Resolution, held: bool = False
 ) -> PrivacyLossDistribution:
-    """From below, of one count when nobody else holds a one, or everybody else.
-
-    Args:
-        response, others, resolution: as of :func:`counted_losses`.
-        held: whether everybody else holds a one.
-    """
+    """From below, of one count when nobody else holds a one, or (``held``) everybody else."""
     q, p = _counts(response, ones=others if held else 0, zeros=0 if held else others)
     return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
 
@@ -438,9 +424,6 @@ def elsewhere_instance(
 
     If the client is not drawn, one of the others stands in for it. Neighbouring counts are seen as one where
     there are many of them.
-
-    Args:
-        response, population, cohort, resolution: as of :func:`sampled_counts_losses`.
     """
     gamma = cohort / population
     zero, one = _merged(_counts(response, ones=0, zeros=cohort - 1), most=_MOST_COUNTS)
@@ -492,10 +475,9 @@ def leaning_instance(
     Args:
         bias: in (0, ½); rounded down, as a larger one can be made smaller: by flipping every bit of the count
             with one probability, which scales everybody's bias and keeps a fair bit fair.
-        others: bits of all others.
-        own: bits of the client.
+        others, own: bits of all others, and of the client.
         opposite: whether everybody else leans to zero.
-        resolution: how finely losses are resolved on their grid.
+        resolution: how finely losses are kept.
     """
     bias = math.floor(bias / _LEAST_BIAS) * _LEAST_BIAS
     rest = 0.5 - bias if opposite else 0.5

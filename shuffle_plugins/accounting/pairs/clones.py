@@ -5,11 +5,9 @@ first record as of its second. With C ~ Bin(n − 1, p), A ~ Bin(C, 1/2), Δ ~ B
 
     P = (A + Δ, C − A + 1 − Δ)        Q = (A + 1 − Δ, C − A + Δ).
 
-Feldman, McMillan, Talwar 2021 prove it for p = e^−ε0 (any ε0-LDP randomizers, also adaptive ones), their 2022
-paper uses p = 2/(e^ε0 + 1). With m = C + 1 and D the difference of the two counts of m fair coins, P and Q
-have densities 1 ± tanh(ε0/2)·D/m. Both the hockey-stick and the Rényi divergence fall with m, because a
-further clone can be added by anybody; so buckets of m are replaced by their ends and the cost does not grow
-with n.
+Feldman, McMillan, Talwar 2021 prove it for p = e^−ε0, their 2022 paper uses p = 2/(e^ε0 + 1). With m = C + 1
+and D the difference of the two counts of m fair coins, P and Q have densities 1 ± tanh(ε0/2)·D/m. Divergences
+fall with m, so buckets of m are replaced by their ends and the cost does not grow with n.
 """
 
 from __future__ import annotations
@@ -139,13 +137,9 @@ def _profile(pair: ClonePair) -> tuple[PositiveLosses, Vector, Vector]:
 def binary_pair(*, local_epsilon: float, cohort: int) -> ClonePair:
     """The pair of Feldman et al. 2022: every other report is a clone with probability 2/(e^ε0 + 1).
 
-    It is the blanket pair of binary randomized response, the generic pair of this package at full
-    participation. Its ε and its Rényi divergence, rounded up, are bounds for every ε0-LDP randomizer that
-    the round's clients share; its ε is 1 to 19 % above that of the best mechanism known (3-ary response).
-
-    Args:
-        local_epsilon: ε0 in (0, 300], nats.
-        cohort: n in [1, 1e12].
+    It is the blanket pair of binary randomized response at full participation. Its ε and its Rényi divergence
+    are bounds for every ε0-LDP randomizer that the round's clients share; its ε is 1 to 19 % above that of
+    the best mechanism known (3-ary response).
     """
     return ClonePair(
         local_epsilon=local_epsilon,

@@ -409,18 +409,9 @@ def bundle_losses_from_below(
 ) -> tuple[Floats, Floats, Floats]:
     """Of a round in which several reports are client 1's, and everybody else's are about one record z.
 
-    P is the law of the sum of scores if client 1's reports are about x, with probability γ, and about z
-    otherwise; Q the same with x'. Losses are rounded down, so the pair with x and x' exchanged has to be
-    asked for by itself.
-
-    Args:
-        atoms: triples (u, v, mass) of one report, of mean zero.
-        slots: all reports, of which client 1's are ``changed`` if it takes part.
-        changed: s, in [1, slots], all of them about x or all about x'.
-        participation: γ in (0, 1].
-
-    Returns:
-        As :func:`slot_losses_from_below`.
+    P is the law of the sum of scores if client 1's ``changed`` reports are about x, with probability γ
+    (``participation``), and about z otherwise; Q the same with x'. Losses are rounded down, so the pair with
+    x and x' exchanged has to be asked for by itself.
     """
     law = _Slots.of(atoms, slots)
     scores = _scores(law, or_coarser=True)
