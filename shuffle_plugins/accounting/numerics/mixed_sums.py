@@ -189,7 +189,7 @@ class MixedSums:
         return self._largest_deviation(np.einsum("la,lra->lr", masses, values**2))
 
     def _largest_deviation(self, variances: Floats) -> Floats:
-        return np.sqrt(self.trials * variances[:-1].max(axis=0) + variances[-1])
+        return np.asarray(np.sqrt(self.trials * variances[:-1].max(axis=0) + variances[-1]), dtype=np.float64)
 
     def saddle_points(self) -> _Saddle:
         """About the c > 0 at which the largest N·log M_i(c) + log M_own(c) + c·x − 2·log c is least."""

@@ -112,7 +112,8 @@ class ClonePair:
         logs = np.concatenate(each, axis=1)
         peak = logs.max(axis=1)
         moment = np.logaddexp(0.0, peak + np.log(np.exp(logs - peak[:, None]).sum(axis=1)))
-        return np.minimum(moment / (alpha - 1) * (1 + 1e-9), self.local_epsilon)
+        found = np.minimum(moment / (alpha - 1) * (1 + 1e-9), self.local_epsilon)
+        return np.asarray(found, dtype=np.float64)
 
 
 @lru_cache(maxsize=64)

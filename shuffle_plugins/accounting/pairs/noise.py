@@ -23,7 +23,7 @@ from shuffle_plugins.accounting.losses.distribution import (
 )
 from shuffle_plugins.accounting.numerics.binomial import binomial_masses, binomial_window
 from shuffle_plugins.accounting.numerics.grid import Floats
-from shuffle_plugins.accounting.numerics.search import narrowed, zero_between
+from shuffle_plugins.accounting.numerics.search import zero_between
 
 FEWEST_TRIALS = 64
 MOST_TRIALS = 10**15
@@ -537,8 +537,9 @@ def _binomial(trials: int, probability: float, *, room: int) -> tuple[int, Float
 
 def _shift(laws: Iterable[_Law], *, start: float) -> float:
     """The least c within which all laws are, to a part in ten thousand; infinite if none is found."""
-    shift = start
+    shift, checked = start, False
     for law in laws:
+        checked = True
         if law.within(shift):
             continue
         short = shift
@@ -547,5 +548,7 @@ def _shift(laws: Iterable[_Law], *, start: float) -> float:
             if shift > 100 * start:
                 return math.inf
         # 1e-4: relative, of c
-        shift = narrowed(lambda c, law=law: not law.within(c), short, shift, precision=1e-4)[1]
-    return shift
+        while shift > short * (1 + 1e-4):
+            middle = math.sqrt(short * shift)
+            short, shift = (short, middle) if law.within(middle) else (middle, shift)
+    return shift if checked else math.inf

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -271,7 +271,8 @@ _MOST_TILTS = 64
 _CLEAR_ROUNDOFF = 2.0**-50
 
 
-class _Slots(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Slots:
     """Independent slots of one law. The masses may fall short of one: the rest has no gain and score 0."""
 
     count: int
@@ -456,7 +457,7 @@ def _scores(slots: _Slots, *, or_coarser: bool = False) -> Cells | None:
 def _in_blocks(slots: _Slots) -> _Slots:
     """Blocks of slots, each read as one score; a few slots that fill no block are left out."""
     blocks = math.isqrt(slots.count)
-    inner = slots._replace(count=slots.count // blocks)
+    inner = replace(slots, count=slots.count // blocks)
     scores = _scores(inner)
     if scores is None:
         inner = _in_blocks(inner)
@@ -487,7 +488,7 @@ class _Tallied:
     v: Floats
 
     @classmethod
-    def of(cls, slots: _Slots, scores: Cells, **more: float) -> Self:
+    def of(cls, slots: _Slots, scores: Cells, **more: Any) -> Self:
         first, size = int(scores.min()), int(scores.max() - scores.min()) + 1
         mass, u, v = (
             tally(scores - first, column, size)
