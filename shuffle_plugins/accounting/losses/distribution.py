@@ -17,11 +17,11 @@ BoundKind = Literal["upper", "lower"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resolution:
-    """How finely a pair is resolved: what its numerical interval costs in time.
+    """How finely a pair is resolved.
 
     Attributes:
-        tolerance: relative error of the loss variance that merging or spreading counts may cost. An error of
-            x here is one of about x/2 in ε.
+        tolerance: relative error of the loss variance that merging or spreading outcomes may cost; half of it
+            is one of ε.
         cells: grid cells per standard deviation of one step's loss when steps are composed; the rounding
             costs 1/(6·cells²) of the variance from above and twice that from below.
     """
@@ -62,8 +62,7 @@ class PrivacyLossDistribution:
         loss: losses in nats, increasing, shape (outcomes,).
         p: masses under P.
         q: masses under Q.
-        missing: bound on the P mass of outcomes left out. An upper bound charges it to δ; for a lower bound
-            leaving them out is already safe.
+        missing: bound on the P mass of outcomes left out, which upper bounds charge to δ.
         deviation: standard deviation of the loss under P.
         kind: whether it bounds the pair from above or from below.
         cells: grid cells per standard deviation that composition should use.
@@ -90,18 +89,8 @@ class PrivacyLossDistribution:
         """That of the pair with P and Q exchanged."""
         if self.symmetric:
             return self
-        return PrivacyLossDistribution(
-            loss=-self.loss[::-1],
-            p=self.q[::-1],
-            q=self.p[::-1],
-            missing=self.missing,
-            deviation=deviation_of(-self.loss, self.q),
-            kind=self.kind,
-            cells=self.cells,
-            condensed=self.condensed,
-            loss_error=self.loss_error,
-            mass_error=self.mass_error,
-        )
+        deviation = deviation_of(-self.loss, self.q)
+        return replace(self, loss=-self.loss[::-1], p=self.q[::-1], q=self.p[::-1], deviation=deviation)
 
 
 def deviation_of(loss: Floats, p: Floats) -> float:
@@ -113,10 +102,7 @@ def deviation_of(loss: Floats, p: Floats) -> float:
 
 
 def mass_growth(laws: Sequence[PrivacyLossDistribution], steps: Sequence[int]) -> float:
-    """By what factor a composed δ can be off because the laws' masses are, as far as it exceeds 1 + 1e-9.
-
-    So much is set aside for roundoff wherever a δ enters or leaves the accountant.
-    """
+    """By what factor a composed δ can be off because the laws' masses are, beyond the 1 + 1e-9 set aside."""
     return growth_of(math.fsum(step * law.mass_error for step, law in zip(steps, laws, strict=True)))
 
 
@@ -141,15 +127,10 @@ def finite_losses(
 
     Args:
         loss: log(p/q) where it is known better than from the masses, in any order; None computes it.
-        p: masses under P; outcomes without mass under P or Q are left out, and are part of ``missing``.
-        q: masses under Q.
-        missing: as in :class:`PrivacyLossDistribution`.
-        kind: whether the pair bounds from above or from below.
+        p, q: masses; outcomes without mass under P or Q are left out, and are part of ``missing``.
+        missing, kind, symmetric, mass_error: as in :class:`PrivacyLossDistribution`.
         resolution: how finely losses are kept.
-        symmetric: whether exchanging P and Q changes nothing.
-        loss_error: as in :class:`PrivacyLossDistribution`; None is that of losses known to full precision,
-            or else of losses computed here.
-        mass_error: as in :class:`PrivacyLossDistribution`.
+        loss_error: as there; None is that of losses known to full precision, or else of those computed here.
 
     Raises:
         ArithmeticError: if no outcome is within floating-point range.
@@ -194,19 +175,15 @@ def profile_losses(
         deltas: bounds on δ there, rounded up, for a client who takes part, shape (points,).
         resolution: how finely losses are kept.
         sampling_rate: γ in (0, 1], the probability of taking part.
-
-    Raises:
-        ArithmeticError: if no pair has such a profile, or its outcomes are out of floating-point range.
     """
-    found = np.log1p(sampling_rate * np.expm1(losses))
-    loss, p, q, beyond = _symmetric_outcomes(found, sampling_rate * deltas)
-    return finite_losses(loss, p, q, missing=beyond, kind="upper", resolution=resolution, symmetric=True)
-
-
-def _symmetric_outcomes(losses: Floats, deltas: Floats) -> tuple[Floats, Floats, Floats, float]:
-    """Losses, P and Q masses of the pair whose profile is the hull, and its P mass of infinite loss."""
-    outcomes = hull_outcomes(losses, deltas)
-    return *joined(outcomes, outcomes, total=1.0), outcomes.beyond
+    side = hull_outcomes(np.log1p(sampling_rate * np.expm1(losses)), sampling_rate * deltas)
+    return finite_losses(
+        *joined(side, side, total=1.0),
+        missing=side.beyond,
+        kind="upper",
+        resolution=resolution,
+        symmetric=True,
+    )
 
 
 def tighter(first: PrivacyLossDistribution, second: PrivacyLossDistribution) -> PrivacyLossDistribution:
@@ -218,19 +195,18 @@ def tighter(first: PrivacyLossDistribution, second: PrivacyLossDistribution) -> 
     losses = np.unique(np.concatenate([[0.0], *(each.loss[each.loss > 0] for each in both)]))
     sticks = []
     for each in both:
-        positive = each.loss > 0
-        own = np.concatenate([[0.0], each.loss[positive]])
-        values = hockey_sticks(own, np.concatenate([[0.0], each.q[positive]]))
+        own, values = _sticks_of(each)
         found = np.interp(np.expm1(losses), np.expm1(own), values, right=0.0)
         sticks.append(found + (each.missing - missing))
-    loss, p, q, beyond = _symmetric_outcomes(losses, np.minimum(*sticks))
+    side = hull_outcomes(losses, np.minimum(*sticks))
+    loss, p, q = joined(side, side, total=1.0)
     keep = (p > 0) & (q > 0)
     loss, p, q = loss[keep], p[keep], q[keep]
     return PrivacyLossDistribution(
         loss=loss,
         p=p,
         q=q,
-        missing=missing + beyond,
+        missing=missing + side.beyond,
         deviation=deviation_of(loss, p),
         kind="upper",
         cells=max(first.cells, second.cells),
@@ -245,10 +221,6 @@ def discounted(losses: PrivacyLossDistribution, distance: float) -> PrivacyLossD
 
     Its profile is at least δ(E) − (1 + E)·distance. That is the profile of the same pair with the outcomes of
     largest loss merged into one, of so much less P mass and more Q mass, and those of least loss likewise.
-
-    Args:
-        losses: from below.
-        distance: in [0, 1].
     """
     if not distance:
         return losses
@@ -302,7 +274,6 @@ def condense(
 
 
 _ROUNDOFF = 2.0**-50
-_GROWTH = 0.01  # beyond evenly placed points, their distance relative to the loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,7 +391,8 @@ def profile_points(last: float, *, step: float, uniform: float) -> Floats:
     even = np.arange(0.0, min(uniform, last), step)
     if uniform >= last:
         return np.append(even[even < last - 1e-6 * step], last)
-    growth = max(_GROWTH, step / uniform)
+    # 0.01: beyond evenly placed points, their distance relative to the loss
+    growth = max(0.01, step / uniform)
     count = max(2, math.ceil(math.log(last / even[-1]) / growth) + 1)
     return np.concatenate([even, np.geomspace(even[-1], last, count)[1:]])
 
@@ -428,19 +400,21 @@ def profile_points(last: float, *, step: float, uniform: float) -> Floats:
 _ROUNDOFF_OF_PROFILES = (
     1e-10  # relative, of sums of up to some ten thousand positive numbers; far more than is lost
 )
-_SPLITS = 96  # ways to divide a bound between the changed report and the client's other reports
 _MOST_POINTS_OF_PROFILES = 1500  # at which a profile is kept; its chords lie above it
-_BEYOND = 1e-25  # of a round's profile, left to outcomes of infinite loss: a shorter range composes faster
-_NEGLIGIBLE = 1e-40  # chance that the other reports tell so much; no smaller one is looked for
+
+
+def _sticks_of(law: PrivacyLossDistribution) -> tuple[Floats, Floats]:
+    """Losses from 0 up, and δ there of the outcomes listed."""
+    positive = law.loss > 0
+    losses = np.concatenate([[0.0], law.loss[positive]])
+    return losses, hockey_sticks(losses, np.concatenate([[0.0], law.q[positive]]))
 
 
 def profile_of(law: PrivacyLossDistribution) -> tuple[Floats, Floats]:
     """Losses from 0 up, and δ there from above, of a symmetric distribution."""
     if not law.symmetric or law.kind != "upper":
         raise ArithmeticError("a profile is made of a symmetric distribution that bounds from above")
-    positive = law.loss > 0
-    losses = np.concatenate([[0.0], law.loss[positive]])
-    deltas = hockey_sticks(losses, np.concatenate([[0.0], law.q[positive]]))
+    losses, deltas = _sticks_of(law)
     return losses, deltas * (1 + _ROUNDOFF_OF_PROFILES) + law.missing
 
 
@@ -481,7 +455,8 @@ def bundled_profile(
     for (losses, values), rate, mass in zip(profiles, rates, masses, strict=True):
         deltas += mass * _hidden_by_client(losses, values, x, rate=rate, reports=reports)
     deltas = deltas * (1 + _ROUNDOFF_OF_PROFILES) + lost
-    kept = min(int((deltas > _BEYOND).sum()) + 1, len(x))
+    # 1e-25: of a round's profile, left to outcomes of infinite loss: a shorter range composes faster
+    kept = min(int((deltas > 1e-25).sum()) + 1, len(x))
     return np.log1p(x[:kept]), deltas[:kept]
 
 
@@ -511,7 +486,8 @@ def _hidden_by_client(losses: Floats, deltas: Floats, x: Floats, *, rate: float,
     if rate == 1.0:
         return best
     # Losses of one report, s of which make the loss that a client's other reports may have.
-    share = np.linspace(0.0, _last_telling(losses, deltas), _SPLITS)[1:]
+    # 96: ways to divide a bound between the changed report and the client's other reports
+    share = np.linspace(0.0, _last_telling(losses, deltas), 96)[1:]
     told = one_changed(np.expm1(share)) * np.expm1(reports * share) / np.expm1(share)
     t = np.exp(-reports * share)
     for each, chance in zip(t.tolist(), told.tolist(), strict=True):
@@ -522,5 +498,6 @@ def _hidden_by_client(losses: Floats, deltas: Floats, x: Floats, *, rate: float,
 
 def _last_telling(losses: Floats, deltas: Floats) -> float:
     """The loss from which on δ is next to nothing."""
-    telling = np.nonzero(deltas > _NEGLIGIBLE)[0]
+    # 1e-40: chance that the other reports tell so much; no smaller one is looked for
+    telling = np.nonzero(deltas > 1e-40)[0]
     return float(losses[min(int(telling[-1]) + 1, len(losses) - 1)]) if len(telling) else float(losses[-1])

@@ -14,7 +14,6 @@ Cells = npt.NDArray[np.int64]
 _CHAIN_SHARE = 0.6
 _ON_GRID = 1e-15  # P mass that roundoff may take off an outcome, …
 _OF_A_CELL = 1e-9  # … and as a share of a cell at most
-_LARGEST_EXPONENT = 700.0  # e to this power is a float
 
 
 def tally(index: Cells, weights: Floats, size: int) -> Floats:
@@ -156,7 +155,8 @@ def _chain(
         grouped = rest * masses_q[position]
         position += 1
         while position < count:
-            apart = math.expm1(min((numbers[position] - point) * cell, _LARGEST_EXPONENT))
+            # 700.0: e to this power is a float
+            apart = math.expm1(min((numbers[position] - point) * cell, 700.0))
             surplus = surpluses[position] + ratio * apart * masses_q[position]
             if surplus >= deficit and surplus > 0:
                 break

@@ -5,14 +5,10 @@ n_i draws of it, for every c > 0
 
     E[(x + S)₊] = 1/(2πi) · ∫ Π M_i(s)^{n_i} e^{s·x} / s² ds        along Re s = c.
 
-A Gaussian added to S ends the integral, whatever the lattice of the values; the trapezoidal sum in its place
-is above it; what is left off and what is rounded is bounded and added. The contour passes near the saddle
-point, so the relative error does not depend on how small the answer is (``docs/proofs/noise.md``, Claim 3).
-
-The sum is made of exponentials of linear functions of the n_i, so it is defined for all real n_i. It is
-computed at the corners of a few cells of mixes; within a cell it is at most the largest value at the corners
-and a bound of second order. Cells that may hold the largest value are divided until that bound is next to
-nothing (``docs/proofs/accounting.md``, section 3c, "All mixes at once").
+A Gaussian added to S ends the integral; the trapezoidal sum in its place is above it; what is left off and
+what is rounded is bounded and added (``docs/proofs/noise.md``, Claim 3). Its terms are exponentials of linear
+functions of the n_i: cells of mixes are divided until the largest value at their corners, and a bound of
+second order, is near enough (``docs/proofs/accounting.md``, section 3c, "All mixes at once").
 """
 
 from __future__ import annotations
@@ -34,22 +30,13 @@ Law = tuple[Floats, Floats]
 _ROUNDOFF = 2.0**-52
 _PERIOD = 14.0  # of the trapezoidal sum, in standard deviations of the tilted sum, …
 _LEAST_PERIOD = 18.0  # … and at least this over c
-_FADED = 20.0  # −log of the size, over the largest term's, of terms that are bounded and not computed
-_LEFT_OFF = 14.0  # −log of the Gaussian factor at the last term
-_FAR = 12.0  # standard deviations; further out the Gaussian may be wider in proportion
-_LEAST_RISING = 1e-9  # of the largest value's size, in a tilt's limit
 _LARGEST_EXPONENT = 300.0
-_LEAST_LOG = -34.0  # of a modulus of M; rounding cannot tell less
-_NEWTON_STEPS = 30  # at most, towards the saddle point; any contour gives a valid bound
 _NEAR_SADDLE = 0.02  # relative
 _BLOCK, _MOST_TERMS = 128, 1 << 12
 _STRIDE = 16  # terms whose exponentials are made as an outer product
-_AT_ONCE = 1 << 15  # terms of all rows, so that arrays stay in the processor's cache
-_SMALL_ERROR = 1e-6  # relative
 _ENOUGH = 5e-5  # relative error to which the largest value of all mixes is found, …
 _ENOUGH_OF_SHARE = 0.05  # … or this times the smoothing, if that is more, …
 _ROUGHLY = 1e-2  # … and far out in the tail at most this
-_FEWER_ROWS = 0.7  # if fewer than this share of the rows is unsettled, the settled ones are dropped
 _FIRST_STRIDES = {1: 1, 2: 1, 3: 3}  # cells along an edge to begin with, by the number of types
 _HALVINGS = {1: 0, 2: 8, 3: 4}  # of a cell, at most
 
@@ -123,12 +110,14 @@ class MixedSums:
         """
         saddle = self.saddle_points()
         tilt, distance = saddle.tilt, self.shift / np.maximum(self.deviation, 1e-300)
-        scale = np.maximum(self.deviation, np.abs(self.shift) / _FAR)
+        # 12.0: standard deviations; further out the Gaussian may be wider in proportion
+        scale = np.maximum(self.deviation, np.abs(self.shift) / 12.0)
         smoothing = math.sqrt(share) * np.minimum(scale, np.maximum(saddle.spread, 0.5 / tilt))
         period = np.maximum(_PERIOD * np.hypot(saddle.spread, smoothing), _LEAST_PERIOD / tilt)
         step = 2 * math.pi / period
         # Terms are added up to where the Gaussian ends; it is widened where they would be too many.
-        ends = math.sqrt(2 * _LEFT_OFF)
+        # 14.0: −log of the Gaussian factor at the last term
+        ends = math.sqrt(2 * 14.0)
         smoothing = np.maximum(smoothing, ends / (step * (_MOST_TERMS - 1)))
         terms = np.ceil(ends / (smoothing * step)).astype(np.int64) + 2
         # Far out by z deviations a relative change of the value matters by as much over z².
@@ -169,7 +158,8 @@ class MixedSums:
             shape += np.where(places == 0, 0.0, math.log(2.0))
             highest = (log_modulus[:-1] + wrong[:-1]).max(axis=0)
             ceiling = np.exp(np.minimum(shape + self.trials * highest, 600.0))
-            kept = np.any(ceiling > math.exp(-_FADED), axis=0)
+            # 20.0: −log of the size, over the largest term's, of terms that are bounded and not computed
+            kept = np.any(ceiling > math.exp(-20.0), axis=0)
             dropped += ceiling[:, ~kept].sum(axis=1)
             block = log_modulus[:-1], angle[:-1], wrong[:-1], shape, turn, rounding
             blocks.append([each[..., kept] for each in block])
@@ -199,7 +189,7 @@ class MixedSums:
         return self._largest_deviation(np.einsum("la,lra->lr", masses, values**2))
 
     def _largest_deviation(self, variances: Floats) -> Floats:
-        return np.sqrt(self.trials * variances[:-1].max(axis=0) + variances[-1])
+        return np.asarray(np.sqrt(self.trials * variances[:-1].max(axis=0) + variances[-1]), dtype=np.float64)
 
     def saddle_points(self) -> _Saddle:
         """About the c > 0 at which the largest N·log M_i(c) + log M_own(c) + c·x − 2·log c is least."""
@@ -207,12 +197,14 @@ class MixedSums:
         most = np.maximum(np.abs(self.packed[0]).max(axis=(0, 2)), 1e-300)
         low = np.log(0.1 / (deviation + most))
         # Only values above zero grow with the tilt; far larger ones below it, which are rare, die out.
-        rising = np.maximum(self.packed[0].max(axis=(0, 2)), _LEAST_RISING * most)
+        # 1e-9: of the largest value's size, in a tilt's limit
+        rising = np.maximum(self.packed[0].max(axis=(0, 2)), 1e-9 * most)
         high = np.maximum(np.log(_LARGEST_EXPONENT / rising), low + 1.0)
         # Of a Gaussian sum it is the root of c·σ² + x = 2/c.
         tilt = (np.sqrt(x**2 + 8 * deviation**2) - x) / (2 * deviation**2)
         log_tilt = np.clip(np.log(tilt), low, high)
-        for _ in range(_NEWTON_STEPS):
+        # 30 at most: any contour gives a valid bound
+        for _ in range(30):
             found = self._at(np.exp(log_tilt))
             rises = found.slope > 0
             low, high = np.where(rises, low, log_tilt), np.where(rises, log_tilt, high)
@@ -273,7 +265,8 @@ def _batches(terms: Cells) -> Iterator[tuple[Cells, int]]:
     start = 0
     while start < len(order):
         stop = start + 1
-        while stop < len(order) and (stop - start + 1) * terms[order[stop]] <= _AT_ONCE:
+        # 1 << 15: terms of all rows, so that arrays stay in the processor's cache
+        while stop < len(order) and (stop - start + 1) * terms[order[stop]] <= 1 << 15:
             stop += 1
         yield order[start:stop], int(terms[order[stop - 1]])
         start = stop
@@ -366,7 +359,8 @@ class _Nodes:
         self._wrong = terms.wrong + 4 * _ROUNDOFF * (np.abs(terms.angle) + np.abs(terms.log_modulus))
         # Where all types can be told from zero one error serves all nodes.
         error = trials * self._wrong.max(axis=0) + terms.rounding
-        self._shared = np.exp(error) if bool(np.all(error < _SMALL_ERROR)) else None
+        # 1e-6: relative
+        self._shared = np.exp(error) if bool(np.all(error < 1e-6)) else None
         # C·D² of the proof, for an edge of one draw.
         types = len(terms.log_modulus)
         self._gap = np.zeros(terms.shape.shape)
@@ -464,7 +458,8 @@ def _largest_of_all_mixes(terms: _Terms, *, trials: int, enough: Floats) -> Floa
         if not unsettled:
             break
         cells = [part for cell in unsettled for part in _divided(cell)]
-        if waiting.mean() < _FEWER_ROWS:
+        # 0.7: if fewer than this share of the rows is unsettled, the settled ones are dropped
+        if waiting.mean() < 0.7:
             rows, settled, best, enough = rows[waiting], settled[waiting], best[waiting], enough[waiting]
             nodes = nodes.of(np.flatnonzero(waiting))
     return result
@@ -491,7 +486,8 @@ def _log_moments(
     log_modulus = 0.5 * np.log1p(np.where(near_zero, 0.0, squared))
     if np.any(near_zero):
         squared = np.maximum((1 + real[near_zero]) ** 2 + imaginary[near_zero] ** 2, 1e-300)
-        log_modulus[near_zero] = np.maximum(0.5 * np.log(squared), _LEAST_LOG)
+        # -34.0: of a modulus of M; rounding cannot tell less
+        log_modulus[near_zero] = np.maximum(0.5 * np.log(squared), -34.0)
     return log_modulus, np.arctan2(imaginary, 1 + real), 32 * _ROUNDOFF * wrong * np.exp(-log_modulus)
 
 

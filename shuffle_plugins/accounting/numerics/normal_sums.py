@@ -1,22 +1,10 @@
 r"""Upper bounds on :math:`E[(x + X_1 + … + X_N)_+]` for independent bounded X of unknown distribution.
 
-Every X has mean zero, a variance of at most v, and lies in [−a, b]; nothing else is known. :math:`y_+` is the
-larger of y and 0. A sum of many X is close to normal, so the bound is close to the value for a normal
-variable of variance N·v. It includes the error of that comparison:
-
-1. *Tilt.* For some c > 0 each distribution is multiplied by e^(cX) and scaled to a total of one. Then
-   E[(x + S)₊] = E[e^(c(x + S))]·E'[(x + S)₊·e^(−c(x + S))], with S the sum and E' the mean under the tilt.
-2. *Make the terms alike.* E[e^(cX)] is at most 1 + f, by Bennett's inequality; f follows from v and b. To
-   each X a normal variable of mean zero is added, such that E[e^(cX)] becomes exactly 1 + f. One more, of
-   variance P, is added to the sum to smooth it. As y₊ is convex, these can only raise E[(x + S)₊].
-3. *Compare.* The second mean is compared with that of a normal variable, by an integral over the difference
-   of their characteristic functions, at frequencies ω up to some Ω and beyond.
-
-Any c, P and Ω that the proof allows give a valid bound; a few are tried, and the least bound is taken. Proof:
-``docs/proofs/accounting.md``, section 3d, Claim 13, whose symbols are used here.
-
-Where c·b is above 300, moments are beyond floats. There the log moment is bounded by ψ(u) ≤ e^u, and only
-Chernoff's bound is used, which needs no other moment.
+Every X has mean zero, a variance of at most v, and lies in [−a, b]. Under an exponential tilt by c > 0 the X,
+with normal variables added that make their moments what Bennett's inequality allows, are compared with normal
+ones by their characteristic functions, up to a frequency Ω and beyond, and one more normal variable smooths
+the sum. Any c, smoothing and Ω that the proof allows give a valid bound. Proof, whose symbols are used here:
+``docs/proofs/accounting.md``, section 3d, Claim 13.
 """
 
 from __future__ import annotations
@@ -33,28 +21,23 @@ from shuffle_plugins.accounting.numerics.grid import Cells, Floats
 
 Reals = Floats | float
 _LARGEST_EXPONENT = 300.0  # of c·b; where it is larger, only Chernoff's bound is used
-_SERIES = 0.5  # below this argument, which is at least zero, the power series of ψ and q avoid cancellation
 _SECOND = tuple(1 / math.factorial(k) for k in range(16, 1, -1))
 _THIRD = tuple((k - 2) / math.factorial(k) for k in range(16, 1, -1))
-_HALVINGS = 18  # steps of the bisection for the saddle point; any c gives a valid bound
 # Values of c to try, in units of the saddle point's. Third moments matter less where c is small.
 _CONTOURS = (0.03, 0.1, 0.2, 0.35, 0.6, 0.8, 1.0)
 # Values of PΩ²/2 to try. Beyond Ω nothing is known of the X: the factor e^(−Pω²/2) makes the integrand small.
 _SMOOTHED = (0.7, 1.5, 3.0, 7.0)
 # The integral over ω: 96 equal cells up to 10/√(least variance), then 16 cells of growing width up to Ω.
 _NEAR, _NEAR_CELLS, _FAR_CELLS = 10.0, 96, 16
-_TRIED_STEP = 6  # at one row in so many every contour and every amount of smoothing is tried
 _ROUNDING = 1e-7  # relative margin on means and on the result, far larger than the rounding errors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoundedTerms:
-    """N independent variables of mean zero, for which only these bounds are known.
-
-    The arrays have shape (rows,); every row is a problem of its own, with the same N.
+    """N independent variables of mean zero, for which only these bounds are known; arrays (rows,).
 
     Attributes:
-        count: N, a whole number.
+        count: N.
         variance: v > 0, an upper bound on the variance of each variable.
         above: b > 0, an upper bound on its values.
         below: a ≥ 0; −a is a lower bound on its values.
@@ -86,24 +69,22 @@ class _Tilted:
 
 
 def positive_part_bound(shift: Floats, *, each: BoundedTerms, own: BoundedTerms) -> Floats:
-    """Upper bounds on E[(x + S)₊], where S is the sum of all variables of ``each`` and ``own``.
+    """Upper bounds on E[(x + S)₊], S the sum of all variables of ``each`` and ``own``; shape (rows,).
 
-    Every contour, with every amount of smoothing, gives a valid bound. All of them are tried at one row in
-    so many only; the rows between take what is best at the nearest ones, so neighbours should be alike.
+    Every contour and every amount of smoothing is tried at one row in so many only; the rows between take
+    what is best at the nearest ones, so neighbours should be alike.
 
     Args:
         shift: x, shape (rows,).
         each: the many variables whose sum is close to normal. If there is one or none, the result is
             Chernoff's bound.
-        own: other variables in the same sum, independent of those; in accounting a single one.
-
-    Returns:
-        The bounds, shape (rows,).
+        own: other variables in the same sum; in accounting a single one.
     """
     if not len(shift):
         return np.zeros(0)
     saddle = _saddle_points(shift, each, own)
-    tried = np.unique(np.append(np.arange(0, len(shift), _TRIED_STEP), len(shift) - 1))
+    # 6: at one row in so many every contour and every amount of smoothing is tried
+    tried = np.unique(np.append(np.arange(0, len(shift), 6), len(shift) - 1))
     choices = [(part, amount) for part in _CONTOURS for amount in _SMOOTHED]
     values = np.concatenate(
         [
@@ -127,18 +108,7 @@ def positive_part_bound(shift: Floats, *, each: BoundedTerms, own: BoundedTerms)
 
 
 def log_chernoff(shift: Floats, *, each: BoundedTerms, own: BoundedTerms) -> Floats:
-    """Logarithms of Chernoff's bound on the same E[(x + S)₊], from (y)₊ ≤ e^(c·y − 1)/c.
-
-    It is rougher than :func:`positive_part_bound` and much faster, and its logarithm does not underflow.
-
-    Args:
-        shift: x, shape (rows,).
-        each: the many variables.
-        own: other variables in the same sum.
-
-    Returns:
-        Natural logarithms, shape (rows,).
-    """
+    """Logarithms of Chernoff's bound on the same E[(x + S)₊], from (y)₊ ≤ e^(c·y − 1)/c; much faster."""
     c = _saddle_points(shift, each, own)
     height = each.count * _tilted(c, each).log_moment + own.count * _tilted(c, own).log_moment
     return np.asarray(c * shift + height - 1 - np.log(c), dtype=np.float64)
@@ -148,7 +118,8 @@ def _saddle_points(shift: Floats, each: BoundedTerms, own: BoundedTerms) -> Floa
     """Values of c near the saddle point, where e^(cx)/c² times all factors 1 + f is least; shape (rows,)."""
     deviation = np.sqrt(each.count * each.variance + own.count * own.variance)
     low, high = 1e-3 / deviation, 60 / deviation
-    for _ in range(_HALVINGS):
+    # 18: steps of the bisection for the saddle point; any c gives a valid bound
+    for _ in range(18):
         c = np.sqrt(low * high)
         slope = shift - 2 / c
         for terms in (each, own):
@@ -202,7 +173,8 @@ def _third(u: Floats) -> Floats:
 def _by_series(u: Floats, coefficients: Sequence[float], formula: Callable[[Floats], Floats]) -> Floats:
     """The polynomial with these coefficients, the highest first, where u < 0.5, and ``formula`` elsewhere."""
     found = np.empty(len(u))
-    small = u < _SERIES
+    # 0.5: below this argument, which is at least zero, the power series of ψ and q avoid cancellation
+    small = u < 0.5
     argument = u[small]
     part = np.zeros(len(argument))
     for coefficient in coefficients:
@@ -285,8 +257,7 @@ def _log_part(mean: Reals, variance: Reals, c: Reals) -> tuple[Floats, Floats, F
 def log_largest_part(low: Reals, high: Reals, variance: Reals, c: Reals) -> Floats:
     """An upper bound on log J = log E[Y₊·e^(−cY)] of a normal Y, for all means in [low, high].
 
-    log J is concave in the mean, so it lies below its tangents at both ends; the largest value that both
-    tangents allow is taken.
+    It is concave in the mean: the largest value that both ends' tangents allow.
     """
     left, _, rise = _log_part(low, variance, c)
     right, fall, _ = _log_part(high, variance, c)

@@ -1,9 +1,6 @@
-r"""Randomised bits that are only counted, everybody taking part.
+"""Randomised bits that are only counted: envelopes over datasets, none of which is the worst at every ε.
 
-No single dataset is the worst one at every ε, so the pair is an envelope over a few dozen groups of datasets.
-Where ones and zeros are kept with different probabilities, as in optimal unary encoding, P and Q are not
-mirror images, and the envelope has two sides. Proofs: ``docs/proofs/accounting.md``, Claim 3, and
-``docs/proofs/tags.md``.
+Proofs: ``docs/proofs/accounting.md``, Claim 3, and ``docs/proofs/tags.md``.
 """
 
 from __future__ import annotations
@@ -29,12 +26,8 @@ from shuffle_plugins.accounting.losses.distribution import (
 from shuffle_plugins.accounting.numerics.binomial import TAIL, bernstein_reach, binomial_window
 from shuffle_plugins.accounting.numerics.grid import Floats, spread_to_grid, tally, transform_size
 
-_CELLS = 64  # grid cells per standard deviation of the loss
-_MOST_POINTS = 20_000  # grid points up to the largest loss
 _TAILS_CUT = 3 * TAIL  # left out by windows of counts
-_FEW_PRODUCTS = 100_000  # masses of two counts, up to which they are multiplied one by one
 _FARTHEST = 12.0  # deviations of a count beyond which less than 1e-30 lies
-_ENOUGH_NOISE = 8.0  # times that of the bits of least variance
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,7 +128,9 @@ def _side(bit: BitResponse, ones: Floats, zeros: Floats) -> PositiveLosses:
         laws.append((gain[told], q[told]))
     top = max(float(np.log1p((gain / q).max())) for gain, q in laws)
     deviation = (bit.one - bit.zero) / math.sqrt(max(float(variance.min()), bit.zero))
-    cell = max(min(deviation / _CELLS, top / 8), top / _MOST_POINTS)
+    # 64: grid cells per standard deviation of the loss
+    # 20_000: grid points up to the largest loss
+    cell = max(min(deviation / 64, top / 8), top / 20_000)
     losses = cell * np.arange(math.ceil(top / cell) + 2, dtype=np.float64)
     worst = np.zeros(len(losses))
     for gain, q in laws:
@@ -154,7 +149,8 @@ def _noise(ones: int, zeros: int, reach: float, bit: BitResponse) -> Floats:
     )
     mean = (ones * bit.one + zeros * bit.zero) * (1 - 1e-12) - low - first
     size = len(of_ones) + len(of_zeros) - 1
-    if len(of_ones) * len(of_zeros) <= _FEW_PRODUCTS:
+    # 100_000: masses of two counts, up to which they are multiplied one by one
+    if len(of_ones) * len(of_zeros) <= 100_000:
         law = np.convolve(of_ones, of_zeros)
     else:
         # A transform's errors are as large everywhere. Of several tilted laws each tells what it has most of.
@@ -191,7 +187,8 @@ def enough_noise(bit: BitResponse, others: int) -> float:
     """Bits of the larger variance that make several times the noise of all others; or one more than all."""
     of_one, of_zero = bit.one * bit.not_one, bit.zero * bit.not_zero
     lighter, heavier = min(of_one, of_zero), max(of_one, of_zero)
-    return min(float(others + 1), math.ceil(_ENOUGH_NOISE * (others + 1) * lighter / heavier) + 1)
+    # 8.0: times that of the bits of least variance
+    return min(float(others + 1), math.ceil(8.0 * (others + 1) * lighter / heavier) + 1)
 
 
 def likely_share(count: Floats, trials: int, *, upper: bool, tail: float = TAIL) -> Floats:
@@ -220,26 +217,16 @@ _WEIGHTS = np.array([0, 1 / 160, 1 / 80, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 
 _WEIGHTS = np.append(
     _WEIGHTS, [1.05, 1.25, 1.6, 2.2]
 )  # fine near 0, where the client that stands in hides nothing
-_MUCH_NOISE = 10.0  # variance of a count, from which fine buckets take long and gain 2 %
 _STRIPS = np.array([0, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1])
 _NEAR = 1e-12  # of a side, so that rounding loses no corner
 _RARE = 1e-24  # probability of a count that is left out
-_LARGEST_LOSS = 100.0  # of a grid; beyond it the bound on δ is flat
-_GROWTH = 0.02  # of the distance of losses, relative to the loss
 _MOST_COUNTS, _MOST_COUNTS_ELSEWHERE = 128, 32  # of two bits and of the third one's
-_MOST_TERMS = 1 << 30  # of the convolution of a crowd's count with a client's own
 _LEAST_BIAS = 2.0**-50  # of which biases are multiples, so that floats hold the probabilities exactly
 
 
 @lru_cache(maxsize=64)
 def counted_losses(response: BitResponse, *, others: int, resolution: Resolution) -> PrivacyLossDistribution:
-    """From above, of one count when the differing client holds a one (P) or a zero (Q), for every dataset.
-
-    Args:
-        response: how each bit is randomised.
-        others: clients beside the differing one.
-        resolution: how finely losses are resolved on their grid.
-    """
+    """From above, of one count when the differing client holds a one (P) or a zero (Q), for every dataset."""
     loss, p, q, missing = bit_losses(BitPair(response=response, others=others, buckets=_BUCKETS))
     return finite_losses(loss, p, q, missing=missing, kind="upper", resolution=resolution, symmetric=False)
 
@@ -256,7 +243,7 @@ def sampled_counts_losses(
     Args:
         response: how each bit is randomised.
         population, cohort: n and k, k < n.
-        resolution: how finely losses are resolved on their grid.
+        resolution: how finely losses are kept.
     """
     gamma = cohort / population
     noise = (cohort - 1) * min(response.one * response.not_one, response.zero * response.not_zero)
@@ -264,15 +251,18 @@ def sampled_counts_losses(
     cell = 2 * gain / math.sqrt(max(noise, gain)) / resolution.cells
     top = min(
         math.log1p(gamma * (response.one / response.zero * response.not_zero / response.not_one - 1)),
-        _LARGEST_LOSS,
+        # 100.0: of a grid; beyond it the bound on δ is flat
+        100.0,
     )
     losses = [0.0]
     while losses[-1] < top:
-        losses.append(losses[-1] + max(cell, _GROWTH * losses[-1]))
+        # 0.02: of the distance of losses, relative to the loss
+        losses.append(losses[-1] + max(cell, 0.02 * losses[-1]))
     grid = np.array(losses)
     delta, unlike = np.zeros(len(grid)), 1.0
     even = response.one == response.not_zero
-    much = enough_noise(response, cohort - 1) * response.one * response.not_one > _MUCH_NOISE
+    # 10.0: variance of a count, from which fine buckets take long and gain 2 %
+    much = enough_noise(response, cohort - 1) * response.one * response.not_one > 10.0
     coarser = 1 if not much else 2 if even else 3
     for tail, every in _LEVELS:
         crowds = _crowds(response, population=population, others=cohort - 1, tail=tail, every=every * coarser)
@@ -422,12 +412,7 @@ def _hockey_sticks(gain: Floats, q: Floats, losses: Floats) -> Floats:
 def counted_instance(
     response: BitResponse, *, others: int, resolution: Resolution, held: bool = False
 ) -> PrivacyLossDistribution:
-    """From below, of one count when nobody else holds a one, or everybody else.
-
-    Args:
-        response, others, resolution: as of :func:`counted_losses`.
-        held: whether everybody else holds a one.
-    """
+    """From below, of one count when nobody else holds a one, or (``held``) everybody else."""
     q, p = _counts(response, ones=others if held else 0, zeros=0 if held else others)
     return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
 
@@ -439,9 +424,6 @@ def elsewhere_instance(
 
     If the client is not drawn, one of the others stands in for it. Neighbouring counts are seen as one where
     there are many of them.
-
-    Args:
-        response, population, cohort, resolution: as of :func:`sampled_counts_losses`.
     """
     gamma = cohort / population
     zero, one = _merged(_counts(response, ones=0, zeros=cohort - 1), most=_MOST_COUNTS)
@@ -477,7 +459,8 @@ def _merged(laws: tuple[Floats, Floats], *, most: int) -> tuple[Floats, Floats]:
 
 def has_leaning_instance(*, others: int, own: int) -> bool:
     """Whether :func:`leaning_instance` can list the outcomes."""
-    return _reach(others) * _reach(own) <= _MOST_TERMS
+    # 1 << 30: of the convolution of a crowd's count with a client's own
+    return _reach(others) * _reach(own) <= 1 << 30
 
 
 def leaning_instance(
@@ -492,10 +475,9 @@ def leaning_instance(
     Args:
         bias: in (0, ½); rounded down, as a larger one can be made smaller: by flipping every bit of the count
             with one probability, which scales everybody's bias and keeps a fair bit fair.
-        others: bits of all others.
-        own: bits of the client.
+        others, own: bits of all others, and of the client.
         opposite: whether everybody else leans to zero.
-        resolution: how finely losses are resolved on their grid.
+        resolution: how finely losses are kept.
     """
     bias = math.floor(bias / _LEAST_BIAS) * _LEAST_BIAS
     rest = 0.5 - bias if opposite else 0.5

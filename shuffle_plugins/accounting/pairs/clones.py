@@ -5,11 +5,9 @@ first record as of its second. With C ~ Bin(n − 1, p), A ~ Bin(C, 1/2), Δ ~ B
 
     P = (A + Δ, C − A + 1 − Δ)        Q = (A + 1 − Δ, C − A + Δ).
 
-Feldman, McMillan, Talwar 2021 prove it for p = e^−ε0 (any ε0-LDP randomizers, also adaptive ones), their 2022
-paper uses p = 2/(e^ε0 + 1). With m = C + 1 and D the difference of the two counts of m fair coins, P and Q
-have densities 1 ± tanh(ε0/2)·D/m. Both the hockey-stick and the Rényi divergence fall with m, because a
-further clone can be added by anybody; so buckets of m are replaced by their ends and the cost does not grow
-with n.
+Feldman, McMillan, Talwar 2021 prove it for p = e^−ε0, their 2022 paper uses p = 2/(e^ε0 + 1). With m = C + 1
+and D the difference of the two counts of m fair coins, P and Q have densities 1 ± tanh(ε0/2)·D/m. Divergences
+fall with m, so buckets of m are replaced by their ends and the cost does not grow with n.
 """
 
 from __future__ import annotations
@@ -32,13 +30,7 @@ from shuffle_plugins.core import checks
 
 _Side = Literal["lower", "upper"]
 
-_BUCKETS = 2048  # of the number of clones; δ is then known to about a part in 10⁴
-_ROUNDING = 1e-10  # relative; binomial tails and masses are good to 1e-11 at 1e9 trials
-_CERTIFY = 1e-10  # relative step past a root, to where the bound holds in floating point too
-_RARE = 1e-28  # δ near which the windows' tails begin to tell
 _POINTS, _FAR_POINTS = 321, 1000  # of the profile, by which Rényi divergences are known
-_LARGEST_COHORT = 10**12  # one to two seconds; the counts that are listed, some √n, take minutes at 10^15
-_LARGEST_LOCAL_EPSILON = 300.0  # e^2ε0 still fits a double
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,8 +48,10 @@ class ClonePair:
     clone_probability: float
 
     def __post_init__(self) -> None:
-        checks.number("local_epsilon", self.local_epsilon, above=0, at_most=_LARGEST_LOCAL_EPSILON)
-        checks.whole("cohort", self.cohort, at_most=_LARGEST_COHORT)
+        # 300.0: e^2ε0 still fits a double
+        checks.number("local_epsilon", self.local_epsilon, above=0, at_most=300.0)
+        # 10**12: one to two seconds; the counts that are listed, some √n, take minutes at 10^15
+        checks.whole("cohort", self.cohort, at_most=10**12)
         checks.fraction("clone_probability", self.clone_probability)
 
     def delta(self, epsilon: float) -> tuple[float, float]:
@@ -95,7 +89,8 @@ class ClonePair:
         gained = at * (math.exp(epsilon) * short / (math.exp(self.local_epsilon) + 1))
         lost = above * math.expm1(epsilon)
         each = np.maximum(gained - lost, 0.0)
-        slack = float((mass * (np.abs(gained) + lost)).sum()) * _ROUNDING
+        # 1e-10: relative; binomial tails and masses are good to 1e-11 at 1e9 trials
+        slack = float((mass * (np.abs(gained) + lost)).sum()) * 1e-10
         total = float((mass * each).sum())
         return total + slack + TAIL if side == "upper" else max(total - slack - TAIL, 0.0)
 
@@ -117,7 +112,8 @@ class ClonePair:
         logs = np.concatenate(each, axis=1)
         peak = logs.max(axis=1)
         moment = np.logaddexp(0.0, peak + np.log(np.exp(logs - peak[:, None]).sum(axis=1)))
-        return np.minimum(moment / (alpha - 1) * (1 + 1e-9), self.local_epsilon)
+        found = np.minimum(moment / (alpha - 1) * (1 + 1e-9), self.local_epsilon)
+        return np.asarray(found, dtype=np.float64)
 
 
 @lru_cache(maxsize=64)
@@ -126,7 +122,8 @@ def _profile(pair: ClonePair) -> tuple[PositiveLosses, Vector, Vector]:
     low, high = 0.0, pair.local_epsilon
     for _ in range(14):  # about where the profile falls into the windows' tails
         middle = (low + high) / 2
-        low, high = (middle, high) if pair._delta(middle, "upper") > _RARE else (low, middle)
+        # 1e-28: δ near which the windows' tails begin to tell
+        low, high = (middle, high) if pair._delta(middle, "upper") > 1e-28 else (low, middle)
     losses = high * np.linspace(0.0, 1.0, _POINTS)
     told = hull_outcomes(losses, np.array([pair._delta(loss, "upper") for loss in losses.tolist()]))
     # Of m = C + 1 reports more than a share (1 + x)/2 for one record: Chernoff, then the mean over C.
@@ -141,13 +138,9 @@ def _profile(pair: ClonePair) -> tuple[PositiveLosses, Vector, Vector]:
 def binary_pair(*, local_epsilon: float, cohort: int) -> ClonePair:
     """The pair of Feldman et al. 2022: every other report is a clone with probability 2/(e^ε0 + 1).
 
-    It is the blanket pair of binary randomized response, the generic pair of this package at full
-    participation. Its ε and its Rényi divergence, rounded up, are bounds for every ε0-LDP randomizer that
-    the round's clients share; its ε is 1 to 19 % above that of the best mechanism known (3-ary response).
-
-    Args:
-        local_epsilon: ε0 in (0, 300], nats.
-        cohort: n in [1, 1e12].
+    It is the blanket pair of binary randomized response at full participation. Its ε and its Rényi divergence
+    are bounds for every ε0-LDP randomizer that the round's clients share; its ε is 1 to 19 % above that of
+    the best mechanism known (3-ary response).
     """
     return ClonePair(
         local_epsilon=local_epsilon,
@@ -160,7 +153,8 @@ def binary_pair(*, local_epsilon: float, cohort: int) -> ClonePair:
 def _buckets(trials: int, probability: float) -> tuple[Vector, Vector, Vector]:
     """Smallest and largest count, and mass, of each bucket of a binomial law."""
     first, law = binomial_window(trials, probability)
-    edges = np.unique(np.linspace(0, law.size, _BUCKETS + 1).astype(np.int64))
+    # 2048: of the number of clones; δ is then known to about a part in 10⁴
+    edges = np.unique(np.linspace(0, law.size, 2048 + 1).astype(np.int64))
     bottom = (first + edges[:-1]).astype(np.float64)
     top = (first + edges[1:] - 1).astype(np.float64)
     return bottom, top, np.add.reduceat(law, edges[:-1])
@@ -188,7 +182,8 @@ def _solve(pair: ClonePair, delta: float, side: _Side) -> float:
 
 
 def _first(candidate: Callable[[float], float], holds: Callable[[float], bool], *, default: float) -> float:
-    step = _CERTIFY
+    # 1e-10: relative step past a root, to where the bound holds in floating point too
+    step = 1e-10
     while step < 0.5:
         value = candidate(step)
         if holds(value):

@@ -1,11 +1,9 @@
-r"""Gaussian reports of any dimension: the profile of a shuffled round, read against the others' own records.
+"""Gaussian reports of any dimension: the profile of a shuffled round, read against the others' own records.
 
-A record is a point of a ball of radius ρ, in units of the noise's standard deviation; a report is the record
-plus standard normal noise on every coordinate. What one slot adds to the round's likelihoods is lognormal,
-and depends on the records x, x' and z of the two neighbours and of the slot's owner only through a plane. The
-planes that three points of the ball can make are covered by finitely many *kinds*, each above its part in
-convex order. A sum of many slots, of any mixture of kinds, is bounded by an exponential tilt and a certified
-normal approximation of the tilted sum. Proofs: ``docs/proofs/noise.md``, section 6.
+A record is a point of a ball of radius ρ, in units of the noise's standard deviation. What one slot adds
+depends on the records x, x' and z of the neighbours and of the slot's owner through a plane; finitely many
+*kinds* cover all planes. A sum of slots of any kinds is bounded by an exponential tilt and a certified normal
+approximation of the tilted sum. Proofs: ``docs/proofs/noise.md``, section 6.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from scipy import special
@@ -23,7 +22,6 @@ from shuffle_plugins.accounting.losses.distribution import (
     Resolution,
     discounted,
     finite_losses,
-    profile_losses,
 )
 from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window
 from shuffle_plugins.accounting.numerics.grid import Floats
@@ -42,12 +40,9 @@ _SKEWS_PER_RADIUS, _FEWEST_SKEWS, _MOST_SKEWS = 60, 4, 12  # cells of how much n
 _DISTANCE = 1e-18  # total variation that all reports of a round may be moved by for a common part
 _UNLIKELY = 1e-20  # chance of so few clients with the common part that it is charged to δ
 _LEAST_CUT, _LARGEST_CUT = 6.0, 9.2  # standard deviations beyond which a report's weight is held
-_CUT_SHARE = 1e-5  # of δ, that this may cost
 _KINK, _OWN_KINK = 1e-6, 1e-2  # relative, that the rule may miss of a slot's moments, and of the phantom's
 _MARGIN = 1e-5  # relative, of exponents; far above rounding and the rule's error
 _PROBED, _PROBED_DELTA, _PROBED_FLOOR = 7.0, 1e-9, 1e-15
-_LEAST_SLOTS = 64  # below, a normal approximation says nothing
-_NEGLIGIBLE = 1e-28  # of a δ at which a profile may end
 _OMEGAS = 256
 
 
@@ -65,50 +60,56 @@ class _Kinds:
     length: Floats  # standard deviation of log R_x/R_z, shape (kinds, 1)
 
 
-def common_share(*, radius: float, reports: float) -> float:
-    """θ: the share that every record's law has in common with that of the centre, but for 1e-18 in all."""
-    t = -float(special.ndtri(min(_DISTANCE / max(reports, 1.0), 0.5)))
-    return math.exp(-(radius**2) / 2 - t * radius)
+class _Draw(NamedTuple):
+    """A round: radius of its ball, clients, reports that may be seen, and how likely each is seen."""
+
+    radius: float
+    population: int
+    slots: int
+    participation: float
+
+    @property
+    def common(self) -> float:
+        """θ: the share of each record's law that is the centre's, too, but for 1e-18 in all."""
+        t = -float(special.ndtri(min(_DISTANCE / max(self.slots * self.participation, 1.0), 0.5)))
+        return math.exp(-(self.radius**2) / 2 - t * self.radius)
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation of the loss, roughly."""
+        told = math.expm1(min(4 * self.radius**2, 600.0))
+        return math.sqrt(self.slots * self.participation * told) / self.population
 
 
 def gaussian_reports_profile(
     *, radius: float, population: int, slots: int, participation: float = 1.0
 ) -> tuple[Floats, Floats]:
-    """Losses from 0 up and upper bounds on δ there, both directions alike.
+    """Losses from 0 up and upper bounds on δ there, both directions alike; the last one holds on the right.
 
     Args:
         radius: ρ, of the ball of records, in units of the noise's standard deviation.
         population: n.
         slots: reports that may be seen.
         participation: the probability with which each of them is.
-
-    Returns:
-        Arrays of shape (points,). Right of the last point the last value holds.
     """
-    spread = min(_signal(radius, population, slots, participation), 1e4)
+    draw = _Draw(radius, population, slots, participation)
+    spread, mean = min(draw.spread, 1e4), slots * participation
     far = np.concatenate([np.arange(0.0, 7.0, 0.125), np.geomspace(7.0, 60.0, 40)])
     excess = far * spread
-    alone = _alone(radius, _largest_rate(population, slots, participation), excess)
-    if participation < 1:
-        alone += _UNLIKELY  # cohorts in which the rate is larger
-    bounds = alone
-    if slots * participation >= _LEAST_SLOTS:
+    rate, unlikely = mean / population, 0.0
+    if participation < 1:  # a rate that a random cohort exceeds with so small a chance
+        rate, unlikely = min((mean + 10 * math.sqrt(mean) + 40) / population, 1.0), _UNLIKELY
+    bounds = alone = _alone(radius, rate, excess) + unlikely
+    # 64: below, a normal approximation says nothing
+    if mean >= 64:
         # Where the tail is not reached nothing is gained, and much time saved by asking there first.
         probe = np.array([_PROBED]) * spread
-        reached = _shuffled(radius, population, slots, participation, probe)
+        reached = _shuffled(draw, probe)
         if reached[0] < max(_PROBED_DELTA * spread, _PROBED_FLOOR):
-            bounds = np.minimum(alone, _shuffled(radius, population, slots, participation, excess))
+            bounds = np.minimum(alone, _shuffled(draw, excess))
     bounds = np.minimum.accumulate(np.minimum(bounds, 1.0))
     last = min(int((bounds > bounds[-1] * (1 + 1e-6)).sum()) + 1, len(bounds))
     return np.log1p(excess[:last]), bounds[:last]
-
-
-def _largest_rate(population: int, slots: int, participation: float) -> float:
-    """The probability of taking part, or with a random cohort one that is exceeded with chance 1e-20."""
-    mean = slots * participation
-    if participation == 1:
-        return mean / population
-    return min((mean + 10 * math.sqrt(mean) + 40) / population, 1.0)
 
 
 def _alone(radius: float, rate: float, excess: Floats) -> Floats:
@@ -257,29 +258,29 @@ def _tilted(
     return _Tilted(np.log1p(growth), mean, variance, third / moment, variation, chance, still)
 
 
-def _shuffled(radius: float, population: int, slots: int, participation: float, excess: Floats) -> Floats:
-    reports = slots * participation
-    theta = common_share(radius=radius, reports=reports)
-    kinds = _kinds(*_planes(radius))
-    phantom = _kinds(np.array([radius]), np.array([0.0]), np.array([radius]))
-    top = _kinds(np.array([radius]), np.array([radius]), np.array([0.0]))
+def _shuffled(draw: _Draw, excess: Floats) -> Floats:
+    theta, population, radius = draw.common, draw.population, np.array([draw.radius])
+    kinds = _kinds(*_planes(draw.radius))
+    phantom = _kinds(radius, np.zeros(1), radius)
+    top = _kinds(radius, radius, np.zeros(1))
+    levels: tuple[float, ...] = (1e-2, _UNLIKELY)
+    if -math.log(_UNLIKELY) * (1 - theta) / (theta * population) < 5e-3:
+        levels = (_UNLIKELY,)
     total = np.zeros(len(excess))
     left = 1.0
-    for unlikely in _levels(theta, population):
+    for unlikely in levels:
         within = -math.log(unlikely) / (theta * population)  # u ≥ 1 − this, but for that chance
         u = 1 - min(within, 1 - 1e-9)
         # log of the chance that u is smaller, exactly
         log_chance = math.log(u) + (population - 1) * math.log1p(-theta * (1 - u))
         chance = min(math.exp(log_chance), 1.0)
         thinned = (1 - theta + theta * u) / u
-        lightest = theta / thinned
         found = np.zeros(len(excess))
         for i, e in enumerate(excess.tolist()):
-            bound = _bound(
-                radius, kinds, phantom, top, e, population, slots, participation, thinned, lightest
-            )
+            bound = _bound(draw, kinds, phantom, top, e, thinned=thinned, lightest=theta / thinned)
             found[i] = min(bound, 1.0)  # infinite where the analysis says nothing
-            if found[i] < _NEGLIGIBLE:
+            # 1e-28: of a δ at which a profile may end
+            if found[i] < 1e-28:
                 found[i:] = found[i]
                 break
         total += max(left - chance, 0.0) * found
@@ -289,48 +290,36 @@ def _shuffled(radius: float, population: int, slots: int, participation: float, 
     return np.asarray(total * (1 + 1e-9) + 2 * (2 + excess) * _DISTANCE + 1e-30)
 
 
-def _levels(theta: float, population: int) -> tuple[float, ...]:
-    if -math.log(_UNLIKELY) * (1 - theta) / (theta * population) < 5e-3:
-        return (_UNLIKELY,)
-    return (1e-2, _UNLIKELY)
-
-
-def _signal(radius: float, population: int, slots: int, participation: float) -> float:
-    """The standard deviation of the loss, roughly."""
-    return math.sqrt(slots * participation * math.expm1(min(4 * radius**2, 600.0))) / population
-
-
 def _bound(
-    radius: float,
+    draw: _Draw,
     kinds: _Kinds,
     phantom: _Kinds,
     top: _Kinds,
     excess: float,
-    population: int,
-    slots: int,
-    participation: float,
+    *,
     thinned: float,
     lightest: float,
 ) -> float:
     """H_E at E = 1 + excess, for one size of the common part."""
-    x = -population * excess
+    _, population, slots, participation = draw
+    x, spread = -population * excess, draw.spread
     rate = min(slots * participation / population, 1.0)
-    spread = _signal(radius, population, slots, participation)
     y = excess / spread
     density = math.exp(-y * y / 2) / math.sqrt(2 * math.pi)
-    lost = _CUT_SHARE * spread * max(density - y * float(special.ndtr(-y)), 0.0) / rate
+    # 1e-5: of δ, that this may cost
+    lost = 1e-5 * spread * max(density - y * float(special.ndtr(-y)), 0.0) / rate
     cut = min(max(-float(special.ndtri(min(lost, 0.1))), _LEAST_CUT), _LARGEST_CUT)
     lost = float(special.ndtr(-cut))
     own_cut = -float(special.ndtri(min(lost * population * lightest, 1e-5)))
     with np.errstate(over="ignore", invalid="ignore"):
-        c = _contour(top, 0, excess, x, slots, participation, cut)
+        c = _contour(top, 0, excess, draw, cut)
         for _ in range(2):
             each = _tilted(
                 kinds, excess, c, thinned=thinned, scale=1.0, participation=participation, cut=cut, full=True
             )
             # A kind of a longer tail may overtake the one that the contour was made for.
             overtaking = int(np.argmax(np.nan_to_num(each.log_moment, nan=np.inf)))
-            lower = _contour(kinds, overtaking, excess, x, slots, participation, cut)
+            lower = _contour(kinds, overtaking, excess, draw, cut)
             if lower > 0.9 * c:
                 break
             c = lower
@@ -341,22 +330,20 @@ def _bound(
         return (_sum_bound(each, own, c, x, slots, missing) + missing) / population
 
 
-def _contour(
-    kinds: _Kinds, kind: int, excess: float, x: float, slots: int, participation: float, cut: float
-) -> float:
+def _contour(kinds: _Kinds, kind: int, excess: float, draw: _Draw, cut: float) -> float:
     """Where this kind's log moment times e^(cx)/c² is least, roughly."""
     length = float(kinds.length[kind, 0])
     values = np.minimum(kinds.first[kind], math.expm1(length * (length / 2 + cut)))
     values = values - (1 + excess) * kinds.second[kind]
     mass = kinds.mass[kind]
-    variance = float((mass * values**2).sum())
+    reports, x = draw.slots * draw.participation, -draw.population * excess
     low, high = -12.0, 6.0
-    root = math.sqrt(slots * participation * variance)
+    root = math.sqrt(reports * float((mass * values**2).sum()))
     for _ in range(40):
         middle = (low + high) / 2
         c = math.exp(middle) / root
         with np.errstate(over="ignore"):
-            slope = slots * participation * float((mass * values * np.expm1(c * values)).sum())
+            slope = reports * float((mass * values * np.expm1(c * values)).sum())
         low, high = (low, middle) if not slope + x - 2 / c < 0 else (middle, high)
     return math.exp(low) / root
 
@@ -417,38 +404,30 @@ def _largest_characteristic(each: _Tilted, pad: Floats, end: float) -> float:
     return float(np.minimum(after[0], np.maximum(before, after[1:]).min(axis=0)).max())
 
 
-_SUM_REACHED = 1e-12  # δ to which a profile must fall: a bound that stays above it knows nothing of the tail
 _QUANTILES = (1e-20, 1e-3, 0.1)  # of a random cohort, at which it is cut into groups
 _INSTANCE_QUANTILES = (1e-13, 0.01, 0.15, 0.5, 0.85, 0.99, 1 - 1e-13)
 _CELLS, _SUM_REACH = 1500, 12.0  # cells of an instance's sum, and standard deviations they cover
 _CUT_CODES, _FAR = 1e-20, 1e-15  # total variation: of codes that have an end, per report, and of rounding
-_ROUNDOFF = 1e-13  # relative, of a cell's mass
 
 
 @lru_cache(maxsize=512)
 def gaussian_round_profile(
     *, radius: float, population: int, cohort: float, sampling: Sampling, sees_cohort: bool
 ) -> tuple[Floats, Floats] | None:
-    """Losses from 0 up and δ there from above, or None where this analysis says nothing of small δ.
-
-    Args:
-        radius: of the ball of records, in units of the noise's standard deviation.
-        population, cohort, sampling: as of a round.
-        sees_cohort: whether the adversary sees who took part.
-    """
+    """Losses from 0 up and δ there from above, or None where this analysis says nothing of small δ."""
     if sampling is not Sampling.POISSON:
         slots = int(cohort)
-        everybody = sees_cohort or sampling in (Sampling.FULL, Sampling.SINGLE_PASS)
-        found = gaussian_reports_profile(
-            radius=radius, population=slots if everybody else population, slots=slots
-        )
+        if sees_cohort or sampling in (Sampling.FULL, Sampling.SINGLE_PASS):
+            population = slots
+        found = gaussian_reports_profile(radius=radius, population=population, slots=slots)
     elif sees_cohort:
         found = _over_cohorts(radius, population, cohort / population)
     else:
         found = gaussian_reports_profile(
             radius=radius, population=population, slots=population, participation=cohort / population
         )
-    return found if found[1][-1] <= _SUM_REACHED else None
+    # 1e-12: δ to which a profile must fall: a bound that stays above it knows nothing of the tail
+    return found if found[1][-1] <= 1e-12 else None
 
 
 def _over_cohorts(radius: float, population: int, rate: float) -> tuple[Floats, Floats]:
@@ -466,14 +445,6 @@ def _over_cohorts(radius: float, population: int, rate: float) -> tuple[Floats, 
         # Between points of a profile its chord, straight in E, is above it.
         deltas += mass * np.interp(np.expm1(losses), np.expm1(own), values)
     return losses, deltas
-
-
-def gaussian_report_losses(
-    profile: tuple[Floats, Floats], *, resolution: Resolution
-) -> PrivacyLossDistribution:
-    """From above, the privacy loss distribution of the round with this profile."""
-    losses, deltas = profile
-    return profile_losses(losses, deltas, resolution=resolution)
 
 
 def gaussian_instance_losses(
@@ -516,7 +487,8 @@ def _sum_masses(shift: float, rate: float, mass: float) -> tuple[Floats, Floats]
     """Masses of cells of the sum under both datasets, times ``mass``."""
     edges = np.linspace(-_SUM_REACH, _SUM_REACH + shift, _CELLS + 1)[1:-1]
     q, moved = (_cell_masses(edges - centre) for centre in (0.0, shift))
-    kept = (1 - _ROUNDOFF) * mass
+    # 1e-13: relative, of a cell's mass
+    kept = (1 - 1e-13) * mass
     return kept * ((1 - rate) * q + rate * moved), kept * q
 
 

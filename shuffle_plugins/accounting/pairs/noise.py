@@ -23,12 +23,11 @@ from shuffle_plugins.accounting.losses.distribution import (
 )
 from shuffle_plugins.accounting.numerics.binomial import binomial_masses, binomial_window
 from shuffle_plugins.accounting.numerics.grid import Floats
-from shuffle_plugins.accounting.numerics.search import narrowed, zero_between
+from shuffle_plugins.accounting.numerics.search import zero_between
 
 FEWEST_TRIALS = 64
 MOST_TRIALS = 10**15
 
-_MOST_SUMMED = 1 << 32  # trials whose outcomes are listed at once
 FEWEST_COMPARED = 1 << 16  # trials whose masses are compared one by one
 _COMPARED_REACH, _COMPARED_STEP = 32.0, 0.5  # standard deviations
 _CELL_VARIANCE, _CELL_FOURTH, _CELL_SIXTH = 1 / 12, -1 / 120, 1 / 252  # cumulants of a uniform on one cell
@@ -70,7 +69,8 @@ def covering_deviation(trials: int) -> float:
 
 def _parts(trials: int) -> list[tuple[int, int]]:
     """Sizes of smaller binomials, and their numbers, that add up: so do their covers."""
-    parts = -(-trials // _MOST_SUMMED)
+    # 1 << 32: trials whose outcomes are listed at once
+    parts = -(-trials // (1 << 32))
     size, larger = divmod(trials, parts)
     return [(n, times) for n, times in ((size + 1, larger), (size, parts - larger)) if times]
 
@@ -243,9 +243,6 @@ def _stirling(n: Long | np.longdouble) -> Long:
 _REACH = 13.0  # deviations of the loss that a profile is followed
 _LARGEST_LOSS = 600.0  # e to this power, times a mass, is a float
 _ROUNDOFF = 5e-10  # relative, of a Gaussian profile
-_LOST = 32 * 2.0**-53  # of the terms of its differences; 11 is the most that was seen against 60 digits
-_CANCELLATION = 1e-13  # of Mills ratios' differences, over the distance between them
-_MOST_COUNTED = 1 << 36  # coins of which every outcome within reach is listed, some millions
 
 
 def gaussian_profile(losses: Floats, *, mu: float) -> Floats:
@@ -262,7 +259,8 @@ def gaussian_profile(losses: Floats, *, mu: float) -> Floats:
     above, below = ndtr(-near), np.exp(np.minimum(losses, _LARGEST_LOSS)) * ndtr(-near - mu)
     values = np.maximum(np.where(near > 0, density * (far - further), above - below), 0.0)
     # Below a mu of about 1e-5 the digits that the difference loses are more than the relative allowance.
-    lost = _LOST * np.where(near > 0, density * far, above + below)
+    # 32 * 2.0**-53: of the terms of its differences; 11 is the most that was seen against 60 digits
+    lost = (32 * 2.0**-53) * np.where(near > 0, density * far, above + below)
     return np.asarray(np.maximum(values * (1 + _ROUNDOFF), values + lost), dtype=np.float64)
 
 
@@ -335,7 +333,8 @@ def participation_profile(
     mills = _mills(-t)
     density = np.exp(-(t**2) / 2) / math.sqrt(2 * math.pi)
     values = density * (at_zero * (mills - _mills(centre - t)) + at_other * (mills - _mills(mu - t)))
-    rounding = 1 + _ROUNDOFF + _CANCELLATION / centre
+    # 1e-13: of Mills ratios' differences, over the distance between them
+    rounding = 1 + _ROUNDOFF + 1e-13 / centre
     return losses, np.asarray(np.maximum(values, 0.0) * rounding, dtype=np.float64)
 
 
@@ -368,7 +367,8 @@ def participation_losses(
 
 def has_binomial_instance(*, trials: int, shift: int) -> bool:
     """Whether :func:`binomial_losses` can list the outcomes."""
-    return shift > 0 and trials <= _MOST_COUNTED
+    # 1 << 36: coins of which every outcome within reach is listed, some millions
+    return shift > 0 and trials <= 1 << 36
 
 
 def binomial_losses(
@@ -398,12 +398,7 @@ def binomial_losses(
 CUT_TAIL = 32 * math.log(10)
 """−log of the mass that is cut off a count, at most; of each of the three cuts that there are."""
 
-_LISTED_REACH = 17.0  # deviations of a binomial that are listed: beyond lies less than 1e-62
-_MOST_LISTED = 1 << 19  # bits of a crowd whose makeup is told apart
-_BUCKETS = 48  # of the share of ones that the rest of the crowd leans to
 _LEAST = 1e-280  # a mass that floats can tell from nothing, also once multiplied
-_SLACK = 1e-8  # relative, for roundoff in masses and in their differences
-_PRECISION = 1e-4  # relative, of c
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -434,12 +429,14 @@ def score_cover(*, crowd: int, own: int, flip: float) -> ScoreCover:
     coins = _fewest_coins(crowd, flip)
     if coins > 0:
         found.append(_shift([_Law.of_coins(coins, flip, own=own)], start=_leading(crowd, flip)))
-    if crowd <= _MOST_LISTED:
+    # 1 << 19: bits of a crowd whose makeup is told apart
+    if crowd <= 1 << 19:
         found.append(_shift(_makeups(crowd, flip, own=own), start=_leading(crowd, flip)))
     best = min(found, default=math.inf)
     if not best < math.inf:
         raise ValueError(f"{crowd} bits of other clients, at least {flip:.3g} likely each, hide nobody")
-    return ScoreCover(shift=best * (1 + _SLACK), distance=min(1.0, 3 * math.exp(-CUT_TAIL)))
+    # 1e-8: relative, for roundoff in masses and in their differences
+    return ScoreCover(shift=best * (1 + 1e-8), distance=min(1.0, 3 * math.exp(-CUT_TAIL)))
 
 
 def _leading(crowd: int, flip: float) -> float:
@@ -514,7 +511,8 @@ class _Law:
 
 def _makeups(crowd: int, flip: float, *, own: int) -> Iterator[_Law]:
     """Crowds of bits of the probabilities q and 1 − q, by how many there are of each, in buckets."""
-    half = np.unique(np.round(np.linspace(0, crowd / 2, _BUCKETS // 2 + 1)).astype(int))
+    # 48: of the share of ones that the rest of the crowd leans to
+    half = np.unique(np.round(np.linspace(0, crowd / 2, 48 // 2 + 1)).astype(int))
     edges = np.unique(np.concatenate([half[:-1], [crowd // 2, crowd - crowd // 2], crowd - half[:-1]]))
     for least, most in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         likely, unlikely = least, crowd - most  # of crowds with so many likely ones, or up to ``most``
@@ -531,15 +529,17 @@ def _makeups(crowd: int, flip: float, *, own: int) -> Iterator[_Law]:
 def _binomial(trials: int, probability: float, *, room: int) -> tuple[int, Floats]:
     """The least count listed, and the masses of it and those after it, from the ratios of neighbours."""
     mean = trials * probability
-    reach = _LISTED_REACH * math.sqrt(mean * (1 - probability)) + room + 60
+    # 17.0: deviations of a binomial that are listed: beyond lies less than 1e-62
+    reach = 17.0 * math.sqrt(mean * (1 - probability)) + room + 60
     low, high = max(0, math.floor(mean - reach)), min(trials, math.ceil(mean + reach))
     return low, binomial_masses(trials, probability, low=low, high=high)
 
 
 def _shift(laws: Iterable[_Law], *, start: float) -> float:
     """The least c within which all laws are, to a part in ten thousand; infinite if none is found."""
-    shift = start
+    shift, checked = start, False
     for law in laws:
+        checked = True
         if law.within(shift):
             continue
         short = shift
@@ -547,5 +547,8 @@ def _shift(laws: Iterable[_Law], *, start: float) -> float:
             short, shift = shift, 1.3 * shift
             if shift > 100 * start:
                 return math.inf
-        shift = narrowed(lambda c, law=law: not law.within(c), short, shift, precision=_PRECISION)[1]
-    return shift
+        # 1e-4: relative, of c
+        while shift > short * (1 + 1e-4):
+            middle = math.sqrt(short * shift)
+            short, shift = (short, middle) if law.within(middle) else (middle, shift)
+    return shift if checked else math.inf

@@ -1,20 +1,14 @@
 r"""Pairs in which client 1's report is read against the others' own laws.
 
-The *profile* of a pair (P, Q) is H_E = Σ (P − E·Q)₊ for E = e^ε: the δ at ε. Under the blanket pair a report
-of another client hides only by the part that every record could have sent. Here it hides by all of its law
-R_z, where z is that client's record: with r, r' client 1's laws under its two records, and n clients of whom
-k report,
+With r, r' client 1's laws under its two records, and n clients of whom k report,
 
 .. math::
 
     H_E ≤ \mathbb{E}\Big[\Big(1 - E + \frac1D \sum_i \Big(\frac{r - E r'}{R_{z_i}} - (1 - E)\Big)\Big)_+\Big],
 
-the mean over the k reports, each ratio taken at report i; D is n and a little more. It is bounded for all
-datasets of the others, by what is known of their laws: a few extreme ones, the *types*, that cover all
-(:class:`MixPair`), or how much one report tells at most (:class:`SpreadPair`). D depends on *u*, a random
-number in [0, 1] that the adversary may know: the weight that is left to the part of the others' laws that
-every record could have sent. Bounds for u in a few buckets are added up, each times the bucket's probability.
-Proofs: ``docs/proofs/accounting.md``, sections 3b to 3d.
+the sum over the k reports, each ratio taken at report i. D is n and a little more: it depends on *u*, a
+random number in [0, 1] that the adversary may know, the weight left to what every record could have sent.
+Bounds for u in a few buckets are added up. Proofs: ``docs/proofs/accounting.md``, sections 3b to 3d.
 """
 
 from __future__ import annotations
@@ -34,41 +28,28 @@ from shuffle_plugins.accounting.numerics.mixed_sums import Law, MixedSums
 from shuffle_plugins.accounting.numerics.normal_sums import BoundedTerms, log_chernoff, positive_part_bound
 from shuffle_plugins.accounting.pairs.reports import Atoms, InformationBound, RecordTypes, information
 
-_FINEST = 1.5e-3  # tolerance; what is finer takes longer and gains next to nothing
 _COMMON = 0.02  # probability of a bucket of shares from which every point of the profile is computed
-_RARE_STEP = 4  # of less probable buckets one point of the profile in so many is computed
-_LESS_ROUGH = 2.0  # smoothing where a bucket is rare only as its round is: the variance of so many reports
 _FAR_APART = 6  # points at which a rare bucket is looked at first
 _SCOUTS = 32  # points of a first rough profile
 _LITTLE = 1e-4  # largest relative error that a rare bucket's cheap bound may add to the profile, …
 _LITTLE_OF_ROUGH = 0.01  # … and to the first, rough one
-_NEGLIGIBLE = 1e-33  # of a δ that is one of up to 10^9 rounds'
 _ROUGH = 0.014  # smoothing of rough profiles, as a share of the sum's variance
 _FEW = 0.25  # smoothing: the variance of so many reports, …
 _MOST_SMOOTHED = 5e-3  # … as a share of the sum's at most this
 _FEW_SLOTS = 256  # up to which all sums are smoothed little
-_SMALL = 0.1  # deviation of the loss over the largest loss, up to which √information stands for it
-_NO_END = 5.0  # deviations of the loss; no profile ends before
-_UNIFORM_REACH = 12.0  # deviations of the loss that points cover evenly
-_LOG_NEGLIGIBLE = math.log(1e-40)  # of a δ at which a profile may end
 _SHARES = (0.6, 1.5, 3.0, 6.0, 14.0, 72.0)  # ends of buckets of 1 − u, in units of its mean
 _NO_MATTER = 2e-4  # relative change of the others' laws within a bucket that needs no finer one
-_WIDEST = 0.01  # of a bucket, nevertheless
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bucket:
     """An interval of u, represented by the values at its end that give the largest bound.
 
-    In the sum that bounds the profile the k reports count with two different weights. One of them stands in
-    the place that client 1's report would have: the proof invents a client 0 to send it. The k − 1 others are
-    the reports of the other clients.
-
     Attributes:
         mass: the probability that u lies in the interval.
-        kept: the smallest share, for u in the interval, that is left of the law of another client's report
-            when client 1's likelihood is divided by it.
-        own: n times the weight of the report in client 1's place.
+        kept: the smallest share that is left of the law of another client's report when client 1's likelihood
+            is divided by it.
+        own: n times the weight of the report in client 1's place, which the proof's client 0 sends.
         others: n times the weight of each report of another client.
     """
 
@@ -103,11 +84,11 @@ class OthersPair(ABC):
     @property
     def largest_ratio(self) -> float:
         """A bound on the ratio of the masses of P and Q at every outcome."""
-        return 1.0 + self.slots / self.population * math.expm1(self.local_epsilon)
+        return math.exp(self.largest_loss)
 
     @property
     def largest_loss(self) -> float:
-        """Logarithm of :attr:`largest_ratio`, accurate where that is close to one."""
+        """A bound on the loss of every outcome."""
         return math.log1p(self.slots / self.population * math.expm1(self.local_epsilon))
 
     @property
@@ -124,10 +105,7 @@ class OthersPair(ABC):
     def scaled_profile(self, bucket: Bucket, growth: Floats, *, share: float) -> Floats:
         """n times the largest profile for all datasets of the others at E = 1 + ``growth``, given a bucket.
 
-        Args:
-            bucket: that u is in.
-            growth: E − 1, increasing, shape (losses,).
-            share: variance of the Gaussian that smooths a sum, over the sum's own, at most.
+        ``share`` is the variance of the Gaussian that smooths a sum, over the sum's own.
         """
 
     @abstractmethod
@@ -153,7 +131,8 @@ class OthersPair(ABC):
         """Buckets of u, and the probability of u in none of them."""
         n, common = self.population, self.common
         unit, rest = 1 / max(n * common, 1.0), 1 - common
-        first = min(_NO_MATTER / max(rest, _NO_MATTER), _WIDEST)
+        # 0.01: of a bucket, nevertheless
+        first = min(_NO_MATTER / max(rest, _NO_MATTER), 0.01)
         ends = [0.0, *(min(max(share * unit, first), 0.999) for share in _SHARES)]
 
         def below(gap: float) -> float:
@@ -182,7 +161,7 @@ def others_losses(
     mass: float = 1.0,
     beside: Callable[[Floats], Floats] | None = None,
 ) -> tuple[Floats, Floats, Floats, float]:
-    """A pair with finitely many outcomes that dominates the round.
+    """Losses, P and Q masses of a finite pair that dominates the round, and the P mass in none of them.
 
     Args:
         pair: of the round.
@@ -192,10 +171,6 @@ def others_losses(
             together with it are resolved roughly, and where few reports are in common a sum is smoothed more.
         beside: the profile, at losses, of other such rounds, times their probabilities. What is next to
             nothing beside it is only bounded roughly.
-
-    Returns:
-        Losses log(P/Q), P masses and Q masses of the outcomes, shape (outcomes,) each, and the P mass that is
-        in none of them.
     """
     buckets, left_out = pair.buckets()
 
@@ -203,15 +178,18 @@ def others_losses(
         others = 0.0 if beside is None else beside(losses) / mass
         return _profile(pair, buckets, losses, smoothing=smoothing, mass=mass, beside=others, little=little)
 
-    tolerance = max(tolerance, _FINEST)
+    # 1.5e-3: tolerance; what is finer takes longer and gains next to nothing
+    tolerance = max(tolerance, 1.5e-3)
     last, deviation = _last_loss(pair, buckets), math.sqrt(pair.information)
-    if deviation > _SMALL * pair.largest_loss:
+    # 0.1: deviation of the loss over the largest loss, up to which √information stands for it
+    if deviation > 0.1 * pair.largest_loss:
         scouts = np.union1d(np.linspace(0.0, last, _SCOUTS), np.geomspace(1e-3 * last, last, _SCOUTS))
         rough = hull_outcomes(scouts, profile(scouts, _ROUGH, little=_LITTLE_OF_ROUGH if mass < 1 else 0.0))
         deviation = math.sqrt(float(((rough.p + rough.q) * rough.loss**2).sum()))
     if deviation > 0:
         step = deviation * math.sqrt(3 * tolerance)
-        losses = profile_points(last, step=step, uniform=_UNIFORM_REACH * deviation)
+        # 12.0: deviations of the loss that points cover evenly
+        losses = profile_points(last, step=step, uniform=12.0 * deviation)
         few = min(_FEW / pair.slots, _MOST_SMOOTHED)
         if mass < 1 and pair.slots > _FEW_SLOTS:  # sums of few telling reports have jumps, which take long
             few = min(_FEW / (pair.slots * pair.common), _ROUGH)
@@ -234,7 +212,8 @@ def _profile(
 ) -> Floats:
     """Upper bounds on H_E at E = e^loss ≥ 1, shape (losses,)."""
     total = np.zeros(len(losses))
-    some = np.unique(np.append(np.arange(0, len(losses), _RARE_STEP), len(losses) - 1))
+    # 4: of less probable buckets one point of the profile in so many is computed
+    some = np.unique(np.append(np.arange(0, len(losses), 4), len(losses) - 1))
     for bucket in sorted(buckets, key=lambda each: -each.mass):
         if mass * bucket.mass > _COMMON:
             total += bucket.mass * pair.profile(bucket, losses, share=smoothing)
@@ -242,10 +221,12 @@ def _profile(
         # Where a bucket is rare a rougher value does. In E it is convex, so a chord is above it.
         rough = _ROUGH
         if bucket.mass > _COMMON:
-            rough = min(max(_LESS_ROUGH / (pair.slots * pair.common), _MOST_SMOOTHED), _ROUGH)
+            # 2.0: smoothing where a bucket is rare only as its round is: the variance of so many reports
+            rough = min(max(2.0 / (pair.slots * pair.common), _MOST_SMOOTHED), _ROUGH)
         enough = None
         if little:
-            enough = np.maximum(little * (total + beside)[some], _NEGLIGIBLE) / max(bucket.mass, 1e-300)
+            # 1e-33: of a δ that is one of up to 10^9 rounds'
+            enough = np.maximum(little * (total + beside)[some], 1e-33) / max(bucket.mass, 1e-300)
         few = _rare_bound(pair, bucket, losses[some], smoothing=max(smoothing, rough), enough=enough)
         total += bucket.mass * np.interp(np.expm1(losses), np.expm1(losses[some]), few)
     return np.minimum.accumulate(np.minimum(total * (1 + 1e-12), 1.0))
@@ -270,18 +251,16 @@ def _rare_bound(
 
 def _last_loss(pair: OthersPair, buckets: list[Bucket]) -> float:
     """Where the profile has ended: at the largest loss, or with less than 1e-40 left of each bucket's."""
-    end, first = pair.largest_loss, _NO_END * math.sqrt(pair.information)
+    # 5.0: deviations of the loss; no profile ends before
+    end, first = pair.largest_loss, 5.0 * math.sqrt(pair.information)
     if end <= first:
         return end
     losses = np.geomspace(first, end, _SCOUTS)
     logs = [math.log(max(each.mass, 1e-300)) + pair.log_profile(each, losses) for each in buckets]
     bounds = np.max(logs, axis=0)
-    ended = np.flatnonzero(bounds < _LOG_NEGLIGIBLE)
+    # math.log(1e-40): of a δ at which a profile may end
+    ended = np.flatnonzero(bounds < math.log(1e-40))
     return float(losses[ended[0]]) if len(ended) else end
-
-
-_SMOOTHING = 0.4  # reports whose variance smooths a sum, at least
-_LEAST_GAIN = 0.998  # of the variance, for which it is worth the time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -295,13 +274,13 @@ class MixPair(OthersPair):
     others: RecordTypes
 
     @property
+    @override
     def information(self) -> float:
-        """Variance of the privacy loss when it is small."""
         return self.slots * self.others.information / self.population**2
 
     @property
+    @override
     def common(self) -> float:
-        """That of what covers all of the types."""
         return self.others.common
 
     @property
@@ -316,8 +295,10 @@ class MixPair(OthersPair):
     def helps(self, other: float) -> bool:
         """Whether it is expected to be clearly smaller than a pair whose ``information`` is ``other``."""
         # What client 1's own report costs, and smoothing.
-        extra = self.others.excess / self.population + _SMOOTHING / self.slots
-        return self.information * (1 + extra) < _LEAST_GAIN * other
+        # 0.4: reports whose variance smooths a sum, at least
+        extra = self.others.excess / self.population + 0.4 / self.slots
+        # 0.998: of the variance, for which it is worth the time
+        return self.information * (1 + extra) < 0.998 * other
 
     @override
     def scaled_profile(self, bucket: Bucket, growth: Floats, *, share: float) -> Floats:
@@ -357,47 +338,37 @@ def _law(atoms: Atoms, growth: Floats, kept: float) -> Law:
     return np.column_stack([values, growth]), np.append(kept * mass, 1 - kept)
 
 
-# All three only decide whether this bound is computed (SpreadPair.helps). It is valid whatever they are.
-_LOUDEST = 30.0  # the largest ε0 at which it is tried; above it no round has enough reports
-_LEAST_GAIN_OF_SPREAD = 0.97  # it is computed if its variance is below this share of the other pair's
-# A sum that is not quite normal adds a share of this pair's variance to it, which is taken to be _EXTRA/√s.
-# Here s = k·I/(e^ε0 − 1)² is the sum's variance over the square of its largest term; it grows with k. The
-# real share is rather larger: then the bound is computed in vain.
-_EXTRA = 0.5
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpreadPair(OthersPair):
     """The round of a randomizer of which only ε0 and an :class:`InformationBound` are known.
 
-    Its profile is an upper bound for all records of all clients, and for all randomizers within these bounds.
-    It also holds with x and x' exchanged, so it serves for P against Q and for Q against P.
-
     Attributes:
         information_bound: upper bounds on what one report can tell.
-        participation: probability with which the report in a slot is seen. Under Poisson sampling this is
-            γ, and ``slots`` is n; otherwise it is 1, and ``slots`` is k.
+        participation: probability with which the report in a slot is seen: γ under Poisson sampling, else 1.
     """
 
     information_bound: InformationBound
     participation: float
 
     @property
+    @override
     def information(self) -> float:
-        """Variance of the round's privacy loss where losses are small: k·I/n² with k reports expected."""
         return self.slots * self.participation * self.information_bound.information / self.population**2
 
     def helps(self, other: float) -> bool:
         """Whether it is expected to be clearly smaller than a pair whose ``information`` is ``other``."""
-        if self.local_epsilon > _LOUDEST:
+        # Above so large an ε0 no round has enough reports.
+        if self.local_epsilon > 30.0:
             return False
         reports = self.slots * self.participation
+        # A sum that is not quite normal adds a share of this pair's variance, taken to be half of 1/√s; s
+        # is the sum's variance over the square of its largest term. The bound is valid whatever they are.
         steady = reports * self.information_bound.information / math.expm1(self.local_epsilon) ** 2
-        return self.information * (1 + _EXTRA / math.sqrt(steady)) < _LEAST_GAIN_OF_SPREAD * other
+        return self.information * (1 + 0.5 / math.sqrt(steady)) < 0.97 * other
 
     @property
+    @override
     def common(self) -> float:
-        """θ of the bound."""
         return self.information_bound.common
 
     @override

@@ -1,10 +1,9 @@
 r"""What one report tells: its blanket, its gains beside others alike, types of others, its information.
 
 Against everybody else's law :math:`R_z`, a report y of the differing client has the gains
-:math:`u = R_x(y)/R_z(y) - 1` and :math:`v = R_{x'}(y)/R_z(y) - 1`. Their law under :math:`R_z`, as
-:data:`Atoms`, gives a round of others alike exactly (``docs/proofs/accounting.md``, section 4). Types *cover*
-all records if, for every E ≥ 1, all x and x' and every z, the law of (R_x − E·R_x')/R_z is in convex order
-below a mixture of those of the types (section 3c).
+:math:`u = R_x(y)/R_z(y) - 1` and :math:`v = R_{x'}(y)/R_z(y) - 1`. Types *cover* all records if, for every
+E ≥ 1, all x, x' and z, the law of (R_x − E·R_x')/R_z is in convex order below a mixture of those of the types
+(``docs/proofs/accounting.md``, section 3c).
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from shuffle_plugins.core.ranges import Positive, Ranged, in_range
 Atoms = tuple[tuple[float, float, float], ...]
 """Triples (u, v, mass): the two gains of a report, and how likely it is under everybody else's record."""
 
-_KEPT = 1 - 2e-4  # of the information, where reports are read coarsely
 _MOST_READINGS = 400
 _MOST_LISTED = 64
 _ROUNDOFF = 1e-12
@@ -34,7 +32,7 @@ def two_level_atoms(*, local_epsilon: float, shares: Mapping[tuple[int, ...], fl
     """Of mechanisms whose reports are likely, by e^ε0, or not.
 
     Args:
-        local_epsilon: ε0.
+        local_epsilon: ε0 in nats.
         shares: for each (a, b, c) how much of the blanket's mass is in reports that are likely for x if a,
             for x' if b, and for z if c. Where nothing is likely the mass follows from the others.
     """
@@ -102,7 +100,8 @@ def read_coarsely(u: Floats, v: Floats, mass: Floats) -> Atoms:
         )
         keep = total > 0
         total, first, second = total[keep], first[keep], second[keep]
-        if float(((first - second) ** 2 / total).sum()) >= _KEPT * energy:
+        # 1 - 2e-4: of the information, where reports are read coarsely
+        if float(((first - second) ** 2 / total).sum()) >= (1 - 2e-4) * energy:
             break
     columns = zip((first / total).tolist(), (second / total).tolist(), total.tolist(), strict=True)
     return _completed({(a, b): m for a, b, m in columns})
@@ -119,12 +118,7 @@ def most_telling(candidates: Iterable[Atoms]) -> Atoms:
 
 
 def checked_atoms(atoms: Iterable[tuple[float, float, float]], *, within: float) -> Atoms:
-    """One law's atoms as floats.
-
-    Args:
-        atoms: triples (u, v, mass).
-        within: how far masses may be from one, and means from zero, relative to the gains.
-    """
+    """One law's atoms as floats; ``within`` bounds errors of their mass, and of means relative to gains."""
     found = tuple((float(u), float(v), float(mass)) for u, v, mass in atoms)
     if not all(map(math.isfinite, (x for atom in found for x in atom))):
         raise ValueError("an instance's atoms must be finite numbers")
@@ -170,8 +164,7 @@ class RecordTypes:
         shared: the law of (R_x/w − 1, R_x'/w − 1) under w, or one that covers it for all x and x'.
 
     Raises:
-        ValueError: if a law's masses do not sum to one, or its gains do not have the mean zero; or if the
-            types are not symmetric.
+        ValueError: if masses do not sum to one, gains have a mean, or the types are not symmetric.
     """
 
     types: tuple[Atoms, ...]
@@ -194,7 +187,7 @@ class RecordTypes:
     def generic(cls, local_epsilon: float) -> Self:
         """Of any ε0-LDP randomizer: binary response with z = x or x', ternary response with a third value.
 
-        ``docs/proofs/accounting.md``, section 3c. In common all records have 1/e^ε0 of (R_x + R_x')/2.
+        ``docs/proofs/accounting.md``, section 3c.
         """
         share = 1 / (math.exp(local_epsilon) + 2)
         ternary: dict[tuple[int, ...], float] = {(1, 0, 0): share, (0, 1, 0): share, (0, 0, 1): share}
@@ -208,7 +201,7 @@ class RecordTypes:
     def sign(cls, local_epsilon: float) -> Self:
         """Of a public index and a bit flipped with probability 1/(e^ε0 + 1): the other's bit is like x or x'.
 
-        ``docs/proofs/accounting.md``, section 3b. In common all records have fair bits.
+        ``docs/proofs/accounting.md``, section 3b.
         """
         return cls(
             types=_binary(local_epsilon),
@@ -219,8 +212,6 @@ class RecordTypes:
     @classmethod
     def two_level(cls, *, local_epsilon: float, shares: Mapping[tuple[int, ...], float]) -> Self:
         """Of reports that are likely, by e^ε0, or not, where any three records are like any other three.
-
-        A record z is x, x' or a third one.
 
         Args:
             local_epsilon: ε0.
@@ -338,15 +329,15 @@ def _checked(atoms: Iterable[tuple[float, float, float]]) -> Atoms:
 class InformationBound(Ranged):
     """Upper bounds on how much one report of a randomizer can tell.
 
-    R_z is the distribution of a report about the record z. For any two records x and x' of client 1 there has
-    to be a probability density w over reports, which may depend on x and x', with the properties below.
+    For any two records x and x' of client 1 there has to be a probability density w over reports, which may
+    depend on x and x', with the properties below. R_z is the law of a report about the record z.
 
     Attributes:
-        information: I, an upper bound on Σ_y (R_x(y) − R_x'(y))²/R_z(y) for all records x, x' and z; above 0.
-            If a report names a place (say, which coordinate it is about) that is drawn with the same
-            probabilities for all records, this is the mean over places of the sum given the place.
+        information: I, an upper bound on Σ_y (R_x(y) − R_x'(y))²/R_z(y) for all records x, x' and z. If a
+            report names a place that is drawn by one law for all records, the mean over places of the sum
+            given the place.
         common: θ in (0, 1], such that θ·w(y) ≤ R_z(y) for all records z and reports y.
-        heaviest: h above 0, such that R_x(y)/w(y) and R_x'(y)/w(y) lie between e^−ε0·h and h for all y.
+        heaviest: h, such that R_x(y)/w(y) and R_x'(y)/w(y) lie between e^−ε0·h and h for all y.
     """
 
     information: Positive
@@ -355,13 +346,7 @@ class InformationBound(Ranged):
 
     @classmethod
     def of_blanket(cls, *, local_epsilon: float, information: float, mass: float) -> Self:
-        """For a randomizer whose blanket is known; w is the blanket, scaled to a total of one.
-
-        Args:
-            local_epsilon: ε0 in nats.
-            information: I, as the attribute.
-            mass: total mass of the blanket, the least of R_z(y) over all z at each y; in (0, 1].
-        """
+        """For a randomizer whose blanket of this total mass is known; w is the blanket, scaled to one."""
         return cls(information=information, common=mass, heaviest=math.exp(local_epsilon) * mass)
 
     @classmethod
@@ -393,14 +378,12 @@ class Blanket:
     r"""Law of one report's two weights under the privacy blanket, at the corners of :math:`[1, e^{ε_0}]^2`.
 
     Let :math:`ω(y) = \inf_x R_x(y)`. A report drawn from ω weighs :math:`r_0 = R_{x_1}(y)/ω(y)` for the
-    differing client's record and :math:`r_1 = R_{x_1'}(y)/ω(y)` for its replacement. Both lie in
-    :math:`[1, e^{ε_0}]` and have mean one under ω. What matters for accounting is how often the pair is
-    where; the rest of a report's mass is outside the blanket and carries no weight.
+    differing client's record and :math:`r_1 = R_{x_1'}(y)/ω(y)` for its replacement; both have mean one. The
+    rest of a report's mass carries no weight.
 
     The law is that of the worst pair of records: for every other pair, equal records among them, and every
     E ≥ 0, the law of :math:`r_0 - E r_1` must spread, at equal mean, to the one given (convex order). Epochs
-    and check-ins, in which records' meanings change from batch to batch, rest on this (Claim 6 of
-    ``docs/proofs/accounting.md``, which proves it for all laws of corners that some pair attains).
+    and check-ins rest on this (Claim 6 of ``docs/proofs/accounting.md``).
 
     Attributes:
         local_epsilon: ε0 of the randomizer, in nats.
@@ -501,12 +484,8 @@ class Blanket:
     def generic(cls, local_epsilon: float, *, exact: bool = True) -> Self:
         """Binary randomized response: the worst case over every ε0-LDP randomizer (Claim 2 of the proofs).
 
-        Also for randomizers that are chosen by what earlier clients of the round reported (Claim 6).
-
-        Args:
-            local_epsilon: ε0 in nats, in [1e-9, 500].
-            exact: leave it true for the worst case itself and for a mechanism that attains it; a mechanism
-                merely bounded by it says False, and gets no lower bound.
+        Also for randomizers that are chosen by what earlier clients of the round reported (Claim 6). A
+        mechanism merely bounded by it is not ``exact``, and gets no lower bound.
         """
         checks.local_epsilon(local_epsilon)
         return cls(local_epsilon=local_epsilon, differing=1.0 / (math.exp(local_epsilon) + 1.0), exact=exact)
@@ -528,10 +507,7 @@ class Blanket:
 
     @classmethod
     def bit(cls, local_epsilon: float, *, exact: bool = True) -> Self:
-        """Binary randomized response of one number per client: reports are bits, and only counted.
-
-        Arguments are those of :meth:`generic`.
-        """
+        """Binary randomized response of one number per client: reports are bits, and only counted."""
         return replace(cls.sign(local_epsilon, exact=exact), form=Form.BIT)
 
     @classmethod
@@ -539,26 +515,16 @@ class Blanket:
         """A public index, drawn without looking at the record, and the record's bit there, randomised.
 
         The bit is flipped with probability 1/(e^ε0 + 1), and the index is drawn by one law for all records
-        and clients: one coordinate of many, one coefficient, one bit plane, or the only bit. The others'
-        reports hide by all that they are, not by the blanket alone. Arguments are those of
-        :meth:`generic`; ``exact`` says whether some record has a one, and another a zero, at every index.
+        and clients: one coordinate of many, one coefficient, one bit plane, or the only bit. ``exact`` says
+        whether some record has a one, and another a zero, at every index.
         """
         return replace(cls.generic(local_epsilon, exact=exact), others=RecordTypes.sign(local_epsilon))
 
     @classmethod
     def from_atoms(cls, *, local_epsilon: float, atoms: Iterable[tuple[float, float, float]]) -> Self:
-        """Reduce any blanket law to corner masses.
+        """Any blanket law, as triples (r0, r1, mass) with weights in [1, e^ε0], split over the corners.
 
-        A pair of weights inside the square is split over the four corners at equal mean. That is a
-        mean-preserving spread, so accounting with the result is a valid upper bound; it is exact when every
-        atom is a corner already.
-
-        Args:
-            local_epsilon: ε0 in nats.
-            atoms: triples (r0, r1, mass) with both weights in [1, e^ε0].
-
-        Raises:
-            ValueError: if a weight is outside [1, e^ε0], or the masses do not belong to one randomizer.
+        That is a mean-preserving spread, so a valid upper bound; exact when every atom is a corner already.
         """
         checks.local_epsilon(local_epsilon)
         e = math.exp(local_epsilon)
@@ -599,16 +565,12 @@ class Blanket:
         return 2 * self.differing + self.low + self.high + 2 * math.fsum(mass for _, mass in self.edges)
 
     def state(self) -> tuple[Any, ...]:
-        """The blanket as a plain tuple of float, bool, str, None and tuples, for checkpoints."""
+        """The blanket as a plain tuple, for checkpoints."""
         return tuple(each.value if isinstance(each, Form) else each for each in astuple(self))
 
     @classmethod
     def from_state(cls, state: tuple[Any, ...]) -> Self:
-        """Rebuild a blanket from :meth:`state`.
-
-        Raises:
-            ValueError: if the tuple is not one that :meth:`state` writes.
-        """
+        """Rebuild a blanket from :meth:`state`."""
         try:
             found = _named(cls, state)
             for name, kind in (("others", RecordTypes), ("information_bound", InformationBound)):

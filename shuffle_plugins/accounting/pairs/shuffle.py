@@ -1,10 +1,9 @@
 """A shuffled round under its sampling and before its adversary: its pairs, and their privacy losses.
 
 Three kinds of evidence bound a round from above, each by a pair: what any report hides, its blanket
-(:class:`~shuffle_plugins.accounting.pairs.slots.SlotPair`); what the others' own records hide, by types
-(:class:`~shuffle_plugins.accounting.pairs.others.MixPair`); and how much one report can tell at most
-(:class:`~shuffle_plugins.accounting.pairs.others.SpreadPair`). Datasets in which all others hold one record
-bound it from below. Proofs: ``docs/proofs/accounting.md``, sections 1 to 4.
+(``SlotPair``); what the others' own records hide, by types (``MixPair``); and how much one report can tell at
+most (``SpreadPair``). Datasets in which all others hold one record bound it from below. Proofs:
+``docs/proofs/accounting.md``, sections 1 to 4.
 """
 
 from __future__ import annotations
@@ -53,28 +52,17 @@ _PLACES = (
     (math.inf, (-6.0, -4.0, -2.5, -1.25, 0.0, 1.25, 2.5)),
 )
 """Edges of buckets of a random cohort's sizes, in deviations, of cohorts up to so large."""
-_FEW_SIZES = 24  # of a cohort, each of which is accounted by itself
 _LOWER_PLACES = (-8.5, -7.5, -6.5, -5.5, -4.5, -3.5, 4.75, 6.5)
 """Further ones where a bucket counts as its largest size: there the smallest cohorts tell most."""
-_MOST_SPREAD = 30.0  # ε0 above which reports of weights (e, e) are too rare to keep their digits in a sum
 _NOBODY_HIDES = 60.0  # ε0 above which not one blanket report of 10^12 is to be expected
-_NEVER_ALONE = 40  # reports, up to which all outcomes of a round are listed, whatever ε0
-_LOST_MASS = 1e-9  # more than rounding can take off all masses together: then outcomes are missing
-_FINER = 3  # cells of a component's outcomes to one of the whole law's
-_COMPONENTS = 48  # one of so many of equal mass is resolved finely
-_FEWEST_COMMON = 0.2  # reports expected of what all have in common; below, the blanket is as good
-_BIT_BUCKETS = 256  # groups of datasets: a fraction of a second
 _MANY_BLANKETS, _CLEARLY_LESS = 3e3, 0.97  # blanket reports, and a ratio of variances
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairMixture:
-    """A pair whose component is public: the components' pairs, side by side, with their masses.
+    """A pair whose component is public. Masses of components may fall short of one by ``dropped``.
 
-    Attributes:
-        masses: probability of each component; their sum may fall short of one by ``dropped``.
-        pairs: one pair per component.
-        dropped: mass of the components left out, charged to δ by upper bounds and lost by lower ones.
+    Upper bounds charge ``dropped`` to δ, lower ones lose it.
     """
 
     masses: tuple[float, ...]
@@ -109,7 +97,6 @@ class PairMixture:
 
 def upper_pair(blanket: Blanket, draw: CohortDraw) -> PairMixture:
     """The dominating pair of a round whose reports have this blanket."""
-
     return _placed(draw, partial(blanket_pair, blanket), upper=True)
 
 
@@ -118,12 +105,7 @@ def upper_pairs(
 ) -> tuple[PairMixture, ...]:
     """The dominating pairs of a round, of which each may be the smaller one somewhere.
 
-    Args:
-        blanket: privacy blanket of the reports.
-        draw: who takes part, and who looks.
-        mechanism: name of the randomizer; ``"generic"`` is the worst case of all.
-        channel_fixed: whether one channel serves all reports that a report hides among. Only then is what
-            others hold used; otherwise the blanket's pairs are all.
+    What others hold is used only if the channel is fixed: one serves all reports that a report hides among.
     """
     fixed = channel_fixed and not draw.spans_batches
     if fixed and (spread := _spread_pairs(blanket, draw)):
@@ -194,10 +176,12 @@ def _mix_pair(
     counted = blanket.form is Form.BIT and slots == population and participation == 1
     if counted and population * others.common < _MANY_BLANKETS:
         bit = BitResponse.symmetric(blanket.local_epsilon)
-        return BitPair(response=bit, others=slots - 1, buckets=_BIT_BUCKETS)
+        # 256: groups of datasets: a fraction of a second
+        return BitPair(response=bit, others=slots - 1, buckets=256)
     common = blanket_pair(blanket, population=population, slots=slots, participation=participation)
     loud = blanket.local_epsilon > _NOBODY_HIDES
-    if loud or slots * participation * others.common < _FEWEST_COMMON:
+    # 0.2: reports expected of what all have in common; below, the blanket is as good
+    if loud or slots * participation * others.common < 0.2:
         return common
     mixes = MixPair(
         local_epsilon=blanket.local_epsilon,
@@ -214,17 +198,15 @@ def lower_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> dict[s
     Empty if the blanket is itself only a bound and names no third record, and for single passes, whose cost
     is attained only before those who know the batches. The generic worst case has two instances: binary
     response with everybody else at 0, and ternary response with everybody else at the third value.
-
-    Args:
-        blanket: privacy blanket of the reports.
-        draw: who takes part, and who looks.
-        mechanism: name of the randomizer; ``"generic"`` is the worst case of all.
     """
     if draw.sampling is Sampling.SINGLE_PASS:
         return {}
     if draw.sampling is Sampling.EPOCH:
-        # An instance of one input per record for the whole epoch, so that the order tells nothing.
-        draw = _instance_of_an_epoch(draw)
+        # One input per record for the whole epoch, so that the order tells nothing, and a loader that drops
+        # a last batch that is not full.
+        cohort = int(draw.cohort)
+        reports = cohort if draw.sees_cohort else draw.population // cohort * cohort
+        draw = replace(draw, sampling=Sampling.WITHOUT_REPLACEMENT, cohort=reports)
     return {
         name: _placed(draw, partial(alike_pair, atoms), upper=False)
         for name, atoms in alike_atoms(blanket, mechanism=mechanism).items()
@@ -260,13 +242,6 @@ def alike_atoms(blanket: Blanket, *, mechanism: str) -> dict[str, Atoms]:
     return found
 
 
-def _instance_of_an_epoch(draw: CohortDraw) -> CohortDraw:
-    """An epoch whose loader drops a last batch that is not full, and whose inputs follow from nothing."""
-    cohort = int(draw.cohort)
-    reports = cohort if draw.sees_cohort else draw.population // cohort * cohort
-    return replace(draw, sampling=Sampling.WITHOUT_REPLACEMENT, cohort=reports)
-
-
 def _placed(draw: CohortDraw, build: Callable[..., Pair], *, upper: bool, few: bool = False) -> PairMixture:
     """A pair under the sampling and before the adversary of a round."""
     population, sampling = draw.population, draw.sampling
@@ -298,7 +273,8 @@ def _random_cohorts(draw: CohortDraw, build: Callable[..., Pair], *, upper: bool
 
 def _cohort_edges(draw: CohortDraw, *, first: int, size: int, upper: bool, few: bool) -> Cells:
     """Where buckets of ``size`` cohort sizes begin and end: close around the mean, wide in the tails."""
-    if size <= _FEW_SIZES:
+    # 24: of a cohort, each of which is accounted by itself
+    if size <= 24:
         return np.arange(size + 1)
     mean = (draw.population - 1) * draw.sampling_rate - first
     deviation = math.sqrt(max((draw.population - 1) * draw.sampling_rate * (1 - draw.sampling_rate), 1.0))
@@ -319,9 +295,11 @@ def blanket_pair(blanket: Blanket, *, population: int, slots: int, participation
     ``participation`` = γ is Poisson sampling. A report weighs its likelihoods under both records over the
     blanket's; one that is not of the blanket weighs nothing, and a client that sends none adds nothing.
     """
-    if blanket.local_epsilon > _NOBODY_HIDES and slots > _NEVER_ALONE and not blanket.tail:
+    # 40: reports, up to which all outcomes of a round are listed, whatever ε0
+    if blanket.local_epsilon > _NOBODY_HIDES and slots > 40 and not blanket.tail:
         return _alone(blanket.local_epsilon, share=slots / population, participation=participation)
-    if blanket.high > 0 and blanket.local_epsilon > _MOST_SPREAD:
+    # 30.0: ε0 above which reports of weights (e, e) are too rare to keep their digits in a sum
+    if blanket.high > 0 and blanket.local_epsilon > 30.0:
         blanket = _without_high(blanket)
     weak = blanket.weak - 1.0
     strong, gain = weak + blanket.difference, math.expm1(blanket.local_epsilon)
@@ -376,24 +354,20 @@ def alike_pair(atoms: Atoms, *, population: int, slots: int, participation: floa
 def pair_losses(
     mixture: PairMixture, *, kind: BoundKind, resolution: Resolution = FINE
 ) -> PrivacyLossDistribution:
-    """The privacy loss law of a pair.
-
-    Args:
-        mixture: the pair whose losses are computed.
-        kind: bound it from above or from below.
-        resolution: how finely losses are resolved on their grid.
-    """
+    """The privacy losses of a pair, from above or from below."""
     parts = _parts(mixture, kind=kind, resolution=resolution)
     loss = np.concatenate([part[0] for part in parts])
-    p = np.concatenate([mass * part[1] for mass, part in zip(mixture.masses, parts, strict=True)])
-    q = np.concatenate([mass * part[2] for mass, part in zip(mixture.masses, parts, strict=True)])
-    left_out = math.fsum(mass * part[3] for mass, part in zip(mixture.masses, parts, strict=True))
-    ratio_bound = max(pair.largest_ratio for pair in mixture.pairs)
-    missing = ratio_bound * mixture.dropped + left_out
-    keep = (p > 0) & (q > 0)
-    certain = float(p[~keep].sum()) if kind == "upper" else 0.0
-    loss, p, q = loss[keep], p[keep], q[keep]
-    if kind == "upper" and not p.sum() + certain + missing > 1 - _LOST_MASS:
+    p, q = (
+        np.concatenate([mass * part[i] for mass, part in zip(mixture.masses, parts, strict=True)])
+        for i in (1, 2)
+    )
+    missing = math.fsum(mass * part[3] for mass, part in zip(mixture.masses, parts, strict=True))
+    missing += mixture.dropped * max(pair.largest_ratio for pair in mixture.pairs)
+    loss, p, q, certain = _finite(loss, p, q)
+    if kind == "upper":
+        missing += certain
+    # 1e-9: more than rounding can take off all masses together: then outcomes are missing
+    if kind == "upper" and not p.sum() + missing > 1 - 1e-9:
         raise ArithmeticError(f"the outcomes of {mixture} do not make up a probability law")
     if len(p) == 0:
         raise ArithmeticError(f"no outcome of {mixture} is within floating-point range")
@@ -401,7 +375,7 @@ def pair_losses(
         loss,
         p,
         q,
-        missing=missing + certain,
+        missing=missing,
         kind=kind,
         resolution=resolution,
         symmetric=not any(pair.one_sided for pair in mixture.pairs),
@@ -409,14 +383,22 @@ def pair_losses(
     )
 
 
+def _finite(loss: Floats, p: Floats, q: Floats) -> Outcomes:
+    """Outcomes of masses and a loss in floating-point range, and the P mass of the others."""
+    keep = (p > 0) & (q > 0)
+    return loss[keep], p[keep], q[keep], float(p[~keep].sum())
+
+
 def _parts(mixture: PairMixture, *, kind: BoundKind, resolution: Resolution) -> list[Outcomes]:
     """Losses, masses and left-out mass of each component of the mixture."""
     pairs = mixture.pairs
-    cells = _FINER * STORED_CELLS[kind] * resolution.cells
+    # 3: cells of a component's outcomes to one of the whole law's
+    cells = 3 * STORED_CELLS[kind] * resolution.cells
     if len(pairs) == 1:
         return [outcomes_of(pairs[0], kind=kind, tolerance=resolution.tolerance)]
     tolerance = max(resolution.tolerance, FINE.tolerance)  # the choice of components is coarser than that
-    most = max(len(pairs), _COMPONENTS)
+    # 48: one of so many of equal mass is resolved finely
+    most = max(len(pairs), 48)
     parts: dict[int, Outcomes] = {}
     # The likeliest come first: what is next to nothing beside them need not be resolved.
     for i in sorted(range(len(pairs)), key=lambda i: -mixture.masses[i]):
@@ -430,12 +412,10 @@ def _parts(mixture: PairMixture, *, kind: BoundKind, resolution: Resolution) -> 
         loss, p, q, left_out = outcomes_of(
             pair, kind=kind, tolerance=max(tolerance, allowed), mass=mass, beside=beside
         )
-        keep = (p > 0) & (q > 0)
-        certain = float(p[~keep].sum()) if kind == "upper" else 0.0
-        loss, p, q = loss[keep], p[keep], q[keep]
+        loss, p, q, certain = _finite(loss, p, q)
         if len(p):
             loss, p, q = condense(loss, p, q, cell=deviation_of(loss, p) / cells, kind=kind)
-        parts[i] = loss, p, q, left_out + certain
+        parts[i] = loss, p, q, left_out + certain * (kind == "upper")
     return [parts[i] for i in range(len(pairs))]
 
 

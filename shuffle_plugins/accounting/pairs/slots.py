@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -33,13 +33,8 @@ LARGEST_WEIGHT = 1e70
 
 _MASS_TOLERANCE = 1e-9
 _LARGEST_LOSS = math.log(LARGEST_WEIGHT)
-_LOG_NEGLIGIBLE = math.log(1e-40)  # of a δ at which a profile may end
 _FEW_OUTCOMES = 50_000  # of all slots together, up to which each is listed
-_MOST_UNLIKELY = 600.0  # −log of the probability that all slots hold the commonest atom: a float
 _SCOUTS = 32  # rough values of the profile, by which its points are placed
-_SCOUTS_SHARE = 0.01  # of variance by which rough values are smoothed
-_UNIFORM_REACH = 12.0  # standard deviations of the loss that points cover evenly
-_RARE = 1e-4  # expected number of draws that may be treated one at a time
 _OUTLYING = 20.0  # … if they are so many standard deviations of the rest away
 
 
@@ -122,7 +117,8 @@ def _commonest(pair: SlotPair) -> tuple[tuple[float, float, float], Atoms, int]:
 def few_outcomes(pair: SlotPair) -> bool:
     """Whether :func:`listed_outcomes` takes little time."""
     (_, _, mass), others, most = _commonest(pair)
-    if -pair.slots * math.log(mass) > _MOST_UNLIKELY:
+    # 600.0: −log of the probability that all slots hold the commonest atom: a float
+    if -pair.slots * math.log(mass) > 600.0:
         return False
     # As many multisets are built as there are of one kind more.
     return math.comb(most + len(others), most) <= _FEW_OUTCOMES
@@ -169,13 +165,17 @@ def _side(pair: SlotPair, u: Floats, v: Floats, mass: Floats, *, tolerance: floa
     if last <= 0:
         return hull_outcomes(np.zeros(1), np.zeros(1))
     scouts = np.union1d(np.linspace(0.0, last, _SCOUTS), np.geomspace(1e-3 * last, last, _SCOUTS))
-    scouts_law = hull_outcomes(scouts, profile.bound(scouts, share=_SCOUTS_SHARE))
+    # 0.01: of variance by which rough values are smoothed
+    scouts_law = hull_outcomes(scouts, profile.bound(scouts, share=0.01))
     deviation = math.sqrt(float(((scouts_law.p + scouts_law.q) * scouts_law.loss**2).sum()))
     if deviation <= 0:
         return scouts_law
     # Spreading over points h apart adds at most h²/6 on average: the other half of the tolerance.
     losses = profile_points(
-        last, step=deviation * math.sqrt(3 * tolerance), uniform=_UNIFORM_REACH * deviation
+        # 12.0: standard deviations of the loss that points cover evenly
+        last,
+        step=deviation * math.sqrt(3 * tolerance),
+        uniform=12.0 * deviation,
     )
     return hull_outcomes(losses, profile.bound(losses, share=tolerance / 2))
 
@@ -198,7 +198,8 @@ class _Profile:
         expected = self._slots * np.cumsum(self._mass[order])
         energy = self._slots * (self._mass * (self._u - self._v) ** 2)[order]
         of_the_rest = np.maximum(energy.sum() - np.cumsum(energy), 0.0)
-        outlying = (expected <= _RARE) & (of_the_rest > 0) & (size[order] > _OUTLYING * np.sqrt(of_the_rest))
+        # 1e-4: expected number of draws that may be treated one at a time
+        outlying = (expected <= 1e-4) & (of_the_rest > 0) & (size[order] > _OUTLYING * np.sqrt(of_the_rest))
         rare = np.zeros(len(size), dtype=np.bool_)
         if np.any(outlying):
             rare[order[: int(np.nonzero(outlying)[0][-1]) + 1]] = True
@@ -221,7 +222,8 @@ class _Profile:
         bound = log_positive_part_bound(
             values=values, masses=self._mass, trials=self._slots, shift=shift
         ) - math.log(self._population)
-        ended = np.nonzero(bound < _LOG_NEGLIGIBLE)[0]
+        # math.log(1e-40): of a δ at which a profile may end
+        ended = np.nonzero(bound < math.log(1e-40))[0]
         return float(losses[ended[0]]) if len(ended) else end
 
     def bound(self, losses: Floats, *, share: float) -> Floats:
@@ -261,23 +263,16 @@ class _Profile:
 
 _WASTED = 3e-4  # share of the variance of the loss that rounding scores may lose
 _HIGHEST_SCORES = np.unique(np.round(np.geomspace(1, 4096, 160))).astype(np.int64)
-_LONGEST = 1 << 19  # of a transform; beyond, slots are summed in blocks
-_LOG_TAIL = 70.0  # −log of the mass of T that is left out at either end
-_LOG_UNHEARD = 50.0  # −log of the least size of a frequency that is summed
 _LOG_ALIASED = 46.0  # −log of the mass that a transform may fold over
 _MOST_LOST, _MOST_GAINED = 1e-6, 1e-9  # of the mass of a law from below; beyond it is not resolved
 _REACH = 4.5  # deviations around its mean of which a tilted law tells every digit that matters
-_LARGEST_TILT = 700.0  # of a score, so that its weight is a float
 _ROUNDOFF = 128 * 2.0**-53  # of a transform, relative to its largest value
-_BLOCK_CELLS = 8  # to a deviation of a block's score
 _MOST_TILTS = 64
-_MOST_CLEAR = 1500.0  # expected clear reports, up to which they are counted
-_COMMON = 30.0  # how much it matters, at the deltas that people ask for, that P and Q change together
-_LEAST_REST = 0.25  # probability of the reports that are not clear: it is a difference
 _CLEAR_ROUNDOFF = 2.0**-50
 
 
-class _Slots(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Slots:
     """Independent slots of one law. The masses may fall short of one: the rest has no gain and score 0."""
 
     count: int
@@ -321,7 +316,8 @@ def readable_information(pair: SlotPair) -> float:
     if few_outcomes(pair) or _clearest(pair)[1]:
         return pair.information
     common = math.fsum(m * (u + v) * (u + v) for u, v, m in pair.atoms) / 4
-    return pair.information / (1 + _COMMON * pair.slots * common / pair.population**2)
+    # 30.0: how much it matters, at the deltas that people ask for, that P and Q change together
+    return pair.information / (1 + 30.0 * pair.slots * common / pair.population**2)
 
 
 _Class = tuple[float, float, float]
@@ -373,7 +369,9 @@ def _clearest(pair: SlotPair) -> tuple[tuple[_Class, _Class] | None, bool]:
             continue
         for_p, for_q = (_clear_class(u, v, mass, least, sign=sign) for sign in (1, -1))
         clear = for_p[0] + for_q[0]
-        if clear > 1 - _LEAST_REST or pair.slots * clear > _MOST_CLEAR:
+        # 1500.0: expected clear reports, up to which they are counted
+        # 0.25: probability of the reports that are not clear: it is a difference
+        if clear > 1 - 0.25 or pair.slots * clear > 1500.0:
             continue
         common = [-(for_p[0] * for_p[i] + for_q[0] * for_q[i]) / (1 - clear) for i in (1, 2)]
         told = math.fsum(
@@ -412,18 +410,9 @@ def bundle_losses_from_below(
 ) -> tuple[Floats, Floats, Floats]:
     """Of a round in which several reports are client 1's, and everybody else's are about one record z.
 
-    P is the law of the sum of scores if client 1's reports are about x, with probability γ, and about z
-    otherwise; Q the same with x'. Losses are rounded down, so the pair with x and x' exchanged has to be
-    asked for by itself.
-
-    Args:
-        atoms: triples (u, v, mass) of one report, of mean zero.
-        slots: all reports, of which client 1's are ``changed`` if it takes part.
-        changed: s, in [1, slots], all of them about x or all about x'.
-        participation: γ in (0, 1].
-
-    Returns:
-        As :func:`slot_losses_from_below`.
+    P is the law of the sum of scores if client 1's ``changed`` reports are about x, with probability γ
+    (``participation``), and about z otherwise; Q the same with x'. Losses are rounded down, so the pair with
+    x and x' exchanged has to be asked for by itself.
     """
     law = _Slots.of(atoms, slots)
     scores = _scores(law, or_coarser=True)
@@ -454,7 +443,8 @@ def _scores(slots: _Slots, *, or_coarser: bool = False) -> Cells | None:
         if variance <= 0:
             continue
         deviation = math.sqrt(slots.count * variance)
-        too_long = 2 * (_REACH + math.sqrt(2 * _LOG_ALIASED)) * deviation > _LONGEST
+        # 1 << 19: of a transform; beyond, slots are summed in blocks
+        too_long = 2 * (_REACH + math.sqrt(2 * _LOG_ALIASED)) * deviation > (1 << 19)
         if too_long and or_coarser:
             return found
         found = np.asarray(score, dtype=np.int64)
@@ -467,7 +457,7 @@ def _scores(slots: _Slots, *, or_coarser: bool = False) -> Cells | None:
 def _in_blocks(slots: _Slots) -> _Slots:
     """Blocks of slots, each read as one score; a few slots that fill no block are left out."""
     blocks = math.isqrt(slots.count)
-    inner = slots._replace(count=slots.count // blocks)
+    inner = replace(slots, count=slots.count // blocks)
     scores = _scores(inner)
     if scores is None:
         inner = _in_blocks(inner)
@@ -476,7 +466,8 @@ def _in_blocks(slots: _Slots) -> _Slots:
     place, *columns = _Tallied.of(inner, scores).law()
     mean = float((columns[0] * place).sum())
     deviation = math.sqrt(float((columns[0] * (place - mean) ** 2).sum()))
-    cell = np.floor((place - mean) * (_BLOCK_CELLS / deviation) + 0.5).astype(np.int64)
+    # 8: to a deviation of a block's score
+    cell = np.floor((place - mean) * (8 / deviation) + 0.5).astype(np.int64)
     cell -= cell.min()
     size = int(cell.max()) + 1
     mass, u, v = (tally(cell, column, size) for column in columns)
@@ -497,7 +488,7 @@ class _Tallied:
     v: Floats
 
     @classmethod
-    def of(cls, slots: _Slots, scores: Cells, **more: float) -> Self:
+    def of(cls, slots: _Slots, scores: Cells, **more: Any) -> Self:
         first, size = int(scores.min()), int(scores.max() - scores.min()) + 1
         mass, u, v = (
             tally(scores - first, column, size)
@@ -540,7 +531,8 @@ class _Tallied:
 
     def tilt_where(self, reached: Callable[[float], float], sign: int) -> float:
         """The tilt of that sign where a function that rises with its size is zero, or the largest."""
-        most = _LARGEST_TILT / max(float(np.abs(self.score).max()), 1.0)
+        # 700.0: of a score, so that its weight is a float
+        most = 700.0 / max(float(np.abs(self.score).max()), 1.0)
         if reached(sign * most) <= 0:
             return sign * most
         return sign * zero_between(lambda size: reached(sign * size), 0.0, most, xtol=1e-12, rtol=1e-6)
@@ -557,7 +549,8 @@ class _Tallied:
 
     def law(self) -> tuple[Floats, ...]:
         """Places of T in their order, and what a class keeps of each: the columns of :meth:`_piece`."""
-        low, high = (self.end(0.0, sign=sign, log_tail=_LOG_TAIL + self.log_weight) for sign in (-1, 1))
+        # 70.0: −log of the mass of T that is left out at either end
+        low, high = (self.end(0.0, sign=sign, log_tail=70.0 + self.log_weight) for sign in (-1, 1))
         lowest = max(math.floor(low), int(self.count * self.score.min()))
         highest = min(math.ceil(high), int(self.count * self.score.max()))
         _, mean, deviation = self.tilted(0.0)
@@ -622,7 +615,8 @@ class _Tallied:
         with np.errstate(divide="ignore"):
             decay = -max(self.count - self.changed, 1) * np.log(np.abs(fft.rfft(rough)))
         every = self.count == self.changed > 1  # then nobody else's scores fade any
-        heard = np.nonzero((decay < _LOG_UNHEARD + self.log_weight) | every)[0]
+        # 50.0: −log of the least size of a frequency that is summed
+        heard = np.nonzero((decay < 50.0 + self.log_weight) | every)[0]
         angle = (2 * math.pi / length) * heard
         real, imaginary = np.zeros(len(angle)), np.zeros(len(angle))
         first_u, first_v = np.zeros(len(angle), dtype=complex), np.zeros(len(angle), dtype=complex)

@@ -25,7 +25,6 @@ from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.search import narrowed
 from shuffle_plugins.accounting.pairs.gaussian_reports import (
     gaussian_instance_losses,
-    gaussian_report_losses,
     gaussian_round_profile,
 )
 from shuffle_plugins.accounting.pairs.reports import Atoms, Blanket, most_telling
@@ -456,7 +455,7 @@ class GaussianReportsRound(ShuffleRound):
         profile = self._profile()
         if profile is None:
             return super().upper_losses(resolution)
-        found = gaussian_report_losses(profile, resolution=resolution)
+        found = profile_losses(*profile, resolution=resolution)
         if self.blanket is None:
             return found
         return tighter(super().upper_losses(resolution), found)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from shuffle_plugins.accounting.numerics.grid import Floats, merge_to_grid, transform_size
+from shuffle_plugins.accounting.numerics.grid import Floats, merge_to_grid
 
 LAWS = 200
 ROUNDOFF = 2e-9  # an outcome that is so near a grid point, in cells, counts as on it
@@ -60,10 +60,3 @@ def test_losses_further_apart_than_a_float_holds_are_merged(middle: list[float])
     for growth in np.exp(np.linspace(-500.0, 500.0, 11)):
         merged_q = merged * np.exp(-(first + np.arange(len(merged))))
         assert positive_part(growth, merged, merged_q) <= positive_part(growth, p, q) + ROUNDOFF
-
-
-@pytest.mark.parametrize(
-    ("least", "size"), [(0, 1), (1, 1), (2, 2), (7, 8), (11, 12), (121, 125), (1025, 1080)]
-)
-def test_transform_sizes_are_the_least_of_their_form(least: int, size: int) -> None:
-    assert transform_size(least) == size

@@ -1,5 +1,3 @@
-import math
-
 import mpmath
 import numpy as np
 import pytest
@@ -89,44 +87,6 @@ def test_missing_mass_is_a_draw_of_zero():
         values=np.tile(value[:2], (2, 1)), masses=mass[:2], trials=40, shift=rows, share=1e-4
     )
     np.testing.assert_allclose(short, full, rtol=1e-7)
-
-
-def test_what_bounds_the_moments_of_bounded_terms_is_computed_to_all_digits():
-    u = np.array([0.0, 1e-6, 0.1, 0.49, 0.5, 0.7, 1.0, 2.5, 20.0, 300.0])
-    with mpmath.workdps(40):
-        places = [mpmath.mpf(each) for each in u]
-        second = [(mpmath.exp(t) - 1 - t) / t**2 if t else 1 / 2 for t in places]
-        third = [(t * mpmath.exp(t) + t - 2 * mpmath.exp(t) + 2) / t**2 if t else 0.0 for t in places]
-    np.testing.assert_allclose(normal_sums._second(u), np.array(second, dtype=float), rtol=1e-12)
-    np.testing.assert_allclose(normal_sums._third(u), np.array(third, dtype=float), rtol=1e-11)
-
-
-@pytest.mark.parametrize("a", [-400.0, -60.0, -49.0, -3.0, -0.1, 0.0, 0.1, 4.0])
-@pytest.mark.parametrize("deviation", [0.5, 3.0])
-def test_the_tilted_positive_part_of_a_normal_variable_is_that_of_its_integral(a, deviation):
-    """Far out it is rounded up, by less than three parts of a²."""
-    c = 1.3
-    variance = deviation**2
-    mean = a * deviation + c * variance
-    with mpmath.workdps(30):
-
-        def log_integral(mean):
-            # y·e^(−cy) times the density, over e^(−mean²/2V), whose digits would be lost
-            slope = mean / variance - c
-            width = 1 / (mpmath.fabs(slope) + 1 / mpmath.mpf(deviation))
-            ends = [0, *(width * 2**k for k in range(8))]
-            value = mpmath.quad(lambda y: y * mpmath.exp(slope * y - y * y / (2 * variance)), ends)
-            return mpmath.log(value / (deviation * mpmath.sqrt(2 * mpmath.pi))) - mean**2 / (2 * variance)
-
-        exact = log_integral(mpmath.mpf(mean))
-        step = mpmath.mpf(2) ** -20
-        rise = (log_integral(mean + step) - log_integral(mean - step)) / (2 * step)
-    row = (np.array([each]) for each in (mean, variance, c))
-    found, least, slope = (float(each[0]) for each in normal_sums._log_part(*row))
-    excess = found - float(exact)
-    assert -1e-9 <= excess <= (3 / a**2 if a < -50 else 1e-9)
-    assert slope == pytest.approx(float(rise), abs=4 / math.fabs(a) / deviation if a < -50 else 1e-6)
-    assert least - 1e-6 <= float(rise) <= slope + 1e-6
 
 
 @pytest.mark.parametrize("c", [60.0, 400.0])

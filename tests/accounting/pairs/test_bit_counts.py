@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from functools import cache
 
@@ -147,73 +146,6 @@ def test_large_rounds_approach_the_gaussian_limit(cohort: int) -> None:
         delta = float(np.maximum(p - math.exp(z * mu) * q, 0).sum())
         # A bucket of 1/256 of the datasets takes as much off the noise; skewness is of order 1/√k.
         assert delta == pytest.approx(limit, rel=0.01 * (1 + z**2) / 2 + 3 * (1 + z**3) / math.sqrt(cohort))
-
-
-@first_fast(
-    ("local_epsilon", "population", "cohort", "steps", "delta"),
-    [
-        (2.0, 10**6, 10**3, 10**5, 1e-8),
-        (1.0, 10**6, 10**3, 10**5, 1e-8),
-        (1.5, 60_000, 10_000, 1_200, 1e-5),
-        (4.0, 10**4, 10**4, 100, 1e-6),
-        (1.0, 10**6, 10**5, 1_000, 1e-8),
-        (0.5, 10**8, 10**7, 10**4, 1e-10),
-    ],
-    fast=5,
-)
-def test_the_interval_is_two_per_cent_wide(
-    local_epsilon: float, population: int, cohort: int, steps: int, delta: float
-) -> None:
-    interval = accountant_of(bit_round(local_epsilon, population=population, cohort=cohort), steps).epsilon(
-        delta
-    )
-    assert 0 < interval.lower <= interval.upper <= 1.021 * interval.lower
-    blanket = ShuffleRound(
-        local_epsilon=local_epsilon,
-        population=population,
-        cohort=cohort,
-        mechanism="of one's own",
-        blanket=Blanket.generic(local_epsilon),
-        channel_fixed=True,
-    )
-    assert interval.upper < accountant_of(blanket, steps).epsilon(delta, lower=False).upper
-    assert interval.upper_bound == "crowd pair, PLD"
-
-
-@pytest.mark.parametrize("scheme", ["without-replacement", "poisson"])
-@pytest.mark.parametrize("local_epsilon", [0.2, 2.0, 7.0, 19.9, 20.1, 60.0, 400.0])
-@first_fast(("population", "cohort"), [(1, 1), (30, 3), (300, 40)], fast=2)
-def test_counting_is_never_looser_than_the_blanket(
-    scheme: str, local_epsilon: float, population: int, cohort: int
-) -> None:
-    counted = bit_round(local_epsilon, population=population, cohort=cohort, sampling=scheme)
-    generic = dataclasses.replace(counted, mechanism="generic", blanket=None)
-    ours, theirs = (accountant_of(r, 3).epsilon(1e-4, lower=False).upper for r in (counted, generic))
-    assert ours <= theirs * (1 + 1e-3)
-
-
-def test_a_server_and_a_check_in_take_the_right_view() -> None:
-    level = 1.0
-    server = accountant_of(bit_round(level, population=5_000, cohort=500, adversary="server"))
-    alone = accountant_of(bit_round(level, population=500, cohort=500))
-    assert server.epsilon(1e-6, lower=False).upper == alone.epsilon(1e-6, lower=False).upper
-    # Checked in to one of ten rounds, bits are counted round by round, not all at once: the blanket's cost.
-    checked_in = accountant_of(bit_round(level, population=5_000, cohort=500, sampling="check-in"))
-    everybody = accountant_of(
-        ShuffleRound(
-            local_epsilon=level,
-            population=5_000,
-            cohort=5_000,
-            mechanism="any",
-            blanket=Blanket.generic(level),
-            channel_fixed=True,
-        )
-    )
-    # A full round needs no grid; the other's answer carries the width of one.
-    assert checked_in.epsilon(1e-6, lower=False).upper == pytest.approx(
-        everybody.epsilon(1e-6, lower=False).upper, rel=1e-4
-    )
-    assert checked_in.epsilon(1e-6, lower=False).upper >= everybody.epsilon(1e-6, lower=False).upper
 
 
 @pytest.mark.parametrize("trials", [3, 40])

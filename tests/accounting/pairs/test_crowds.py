@@ -196,11 +196,3 @@ def test_never_above_the_blanket_nor_below_an_instance(
         accountant.step(signs, num_steps=3)
         interval = accountant.epsilon(1e-4)
         assert interval.lower <= interval.upper <= upper(generic, 3, 1e-4) * (1 + 1e-3)
-
-
-def test_epochs_and_check_ins_keep_the_blanket() -> None:
-    for scheme in ("epoch", "check-in"):
-        signs = sign_round(1.0, population=1_000, cohort=100, sampling=scheme)
-        assert signs.pair_name == "blanket pair"
-        generic = dataclasses.replace(signs, mechanism="generic", blanket=None)
-        assert upper(signs, 2, 1e-6) == upper(generic, 2, 1e-6)

@@ -23,7 +23,7 @@ from shuffle_plugins.accounting.pairs import shuffle
 from shuffle_plugins.accounting.pairs.bits import BitPair, BitResponse
 from shuffle_plugins.accounting.pairs.others import MixPair
 from shuffle_plugins.accounting.pairs.reports import RecordTypes
-from shuffle_plugins.accounting.pairs.shuffle import PairMixture, blanket_pair, outcomes_of
+from shuffle_plugins.accounting.pairs.shuffle import outcomes_of
 
 VIOLATION = 1e-12
 
@@ -361,13 +361,6 @@ def test_reports_that_have_next_to_nothing_in_common_are_types_too(local_epsilon
     assert all(min(u, v) >= -1 for u, v, _ in types.shared)
 
 
-def test_a_bound_at_zero_that_symmetry_rules_out_is_lowered() -> None:
-    # Whatever is (0.1, 0)-DP has a total variation of at most tanh(0.05), that of randomized response.
-    law = profile_losses(np.array([0.0, 0.1]), np.array([0.5, 0.0]), resolution=FINE)
-    assert delta_of(law, 0.0) == pytest.approx(math.tanh(0.05), rel=1e-12)
-    assert law.p.sum() == pytest.approx(1.0, abs=1e-15)
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_loose_bounds_on_a_symmetric_pair_still_bound_it(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -399,13 +392,3 @@ def test_outcomes_that_went_missing_are_noticed(
     monkeypatch.setattr(shuffle, "_parts", fewer)
     with pytest.raises(ArithmeticError, match=said):
         pair_losses(mixture, kind=kind)
-
-
-def test_a_mixture_has_a_mass_for_each_pair() -> None:
-    pair = blanket_pair(Blanket.generic(1.0), population=9, slots=9, participation=1.0)
-    mixture = PairMixture(masses=(0.5, 0.5), pairs=(pair, pair))
-    assert mixture.information == pair.information
-    fewer = PairMixture(masses=(0.5, 0.5), pairs=(pair,))
-    for name in ("information", "readable_information"):
-        with pytest.raises(ValueError, match="shorter"):
-            getattr(fewer, name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -196,17 +195,6 @@ def test_gains_whose_squares_are_no_floats_are_bounded_all_the_same(gain):
     distance = math.sqrt(10 / 10**5 / (2 * math.pi)) * gain
     found = p @ -np.expm1(-np.maximum(loss, 0)) + missing
     assert distance * (1 - 1e-4) <= found <= 1.3 * distance
-
-
-def test_a_quotient_of_a_bound_is_rounded_up(monkeypatch):
-    """A third of one, say, is more than the float next to it, times 3."""
-    pair = corner_slots(1.0, population=300, slots=300)
-    u, v, mass = (np.array(column) for column in zip(*pair.atoms, strict=True))
-    losses = np.array([0.0, 0.1])
-    for value in np.linspace(1.0, 2.0, 7):
-        monkeypatch.setattr(slot_sums, "expected_positive_part", lambda value=value, **_: np.full(2, value))
-        found = slot_sums._Profile(pair, u, v, mass).bound(losses, share=0.01)
-        assert all(Fraction(each) * 300 >= Fraction(value) for each in found.tolist())
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from shuffle_plugins import mechanisms
 from shuffle_plugins.accounting import InformationBound, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.normal_sums import BoundedTerms, log_chernoff, positive_part_bound
-from shuffle_plugins.accounting.pairs.others import SpreadPair, _profile, others_losses
+from shuffle_plugins.accounting.pairs.others import SpreadPair, _profile
 from shuffle_plugins.mechanisms.privunit import optimal_privunit, privunit_blanket
 from shuffle_plugins.mechanisms.sign_patterns import cap_parameters, spread_information
 
@@ -154,18 +154,6 @@ def test_counted_bits_are_below_the_bound_whatever_the_others_hold(clients: int,
     assert np.all(worst <= bound)
     assert bound[0] <= 1.04 * worst[0]
     assert np.all(bound[:5] <= 1.4 * worst[:5])
-
-
-def test_the_pair_has_the_bound_as_its_profile() -> None:
-    told = InformationBound.of_any(local_epsilon=1.0, information=0.5)
-    pair = SpreadPair(
-        local_epsilon=1.0, population=5000, slots=1000, information_bound=told, participation=1.0
-    )
-    _, p, q, missing = others_losses(pair, tolerance=6e-3)
-    assert p.sum() + missing == pytest.approx(1, abs=1e-9)
-    for loss in (0.0, 0.002, 0.01):
-        found = np.maximum(p - math.exp(loss) * q, 0).sum() + missing
-        assert found == pytest.approx(float(profile(pair, np.exp(np.array([loss])))[0]), rel=0.03)
 
 
 @first_fast("signs", [1, 3, 2, 4], fast=2)
