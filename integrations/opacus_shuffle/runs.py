@@ -20,7 +20,7 @@ from shuffle_plugins.accounting.calibrate import (
     LEAST_SEARCHED_LOCAL_EPSILON,
     normal_guess,
 )
-from shuffle_plugins.accounting.statement import delta_warning
+from shuffle_plugins.accounting.terms import delta_warning
 from shuffle_plugins.core import rounded
 from shuffle_plugins.mechanisms import noise_ratio
 from shuffle_plugins.planning import ExpectedNoise, expected_noise

@@ -26,6 +26,7 @@ from shuffle_plugins.accounting.terms import (
     EpsilonInterval,
     Method,
     Unit,
+    delta_warning,
     known,
 )
 from shuffle_plugins.core import checks, rounded
@@ -416,13 +417,6 @@ class PrivacyStatement:
 
     def __str__(self) -> str:
         return self.to_text()
-
-
-def delta_warning(delta: float, *, population: int | None) -> str | None:
-    """That δ is more than one client's share of the population; None if it is not, or there are no rounds."""
-    if population is None or delta <= 1 / population:
-        return None
-    return "δ is above 1/population: showing the data of one client, drawn at random, would be allowed"
 
 
 # -- what an accountant says ---------------------------------------------------------------------------------
