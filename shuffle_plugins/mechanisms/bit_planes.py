@@ -21,7 +21,6 @@ from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, check
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.coefficients import (
     CLIENTS,
-    FAILURE,
     CoefficientRandomizer,
     Coordinates,
     Frame,
@@ -30,7 +29,8 @@ from shuffle_plugins.mechanisms.coefficients import (
     aligned_records,
     flat_lean,
 )
-from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES, Norm
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES
+from shuffle_plugins.mechanisms.private_sum import Norm
 from shuffle_plugins.mechanisms.sign_patterns import (
     LOUDEST_EXACT,
     Constants,
@@ -41,6 +41,7 @@ from shuffle_plugins.mechanisms.sign_patterns import (
     split_budget,
     spread_information,
 )
+from shuffle_plugins.protocols.unary import FAILURE
 from shuffle_plugins.randomness import PROBABILITY_BITS, WHOLE, Randomness
 
 MAX_LEVELS = 32

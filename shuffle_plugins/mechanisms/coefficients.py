@@ -23,9 +23,11 @@ from shuffle_plugins.compressors import (
     kashin_stretch,
     padded_dim,
 )
-from shuffle_plugins.core import Rows, checks, rows_at_once
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
+from shuffle_plugins.core.rows import Rows, rows_at_once
+from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer
+from shuffle_plugins.mechanisms.private_sum import Norm
 
 CLIENTS, FAILURE = 10_000, 1e-6
 """Reports in a round, and how likely one may be clipped, that the level provides for by default."""

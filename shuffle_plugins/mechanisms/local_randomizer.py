@@ -7,8 +7,9 @@ from operator import methodcaller
 from typing import ClassVar
 
 from shuffle_plugins.accounting import Adversary, Blanket, Sampling, ShuffleRound
-from shuffle_plugins.core import Reports, Rows, checked_categories, checks
+from shuffle_plugins.core import Reports, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.rows import Rows, checked_categories
 from shuffle_plugins.mechanisms.private_sum import Norm as Norm
 from shuffle_plugins.mechanisms.private_sum import PrivacyParameter, PrivateSum, Reporter
 from shuffle_plugins.randomness import Randomness, secure

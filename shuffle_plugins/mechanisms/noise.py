@@ -30,18 +30,13 @@ from shuffle_plugins.accounting import (
     zero_between,
 )
 from shuffle_plugins.compressors import stochastic_round
-from shuffle_plugins.core import (
-    FieldLayout,
-    ReportLayout,
-    Reports,
-    Rows,
-    checks,
-    compact_dtype,
-    rows_at_once,
-)
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.packing import compact_dtype
+from shuffle_plugins.core.reports import FieldLayout, ReportLayout, Reports
+from shuffle_plugins.core.rows import Rows, rows_at_once
 from shuffle_plugins.mechanisms.discrete_sampling import MAX_SIGMA, discrete_gaussian, discrete_laplace
-from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES, LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES, LocalRandomizer
 from shuffle_plugins.mechanisms.noise_law import (
     discrete_gaussian_instance,
     discrete_laplace_blanket,
@@ -51,6 +46,7 @@ from shuffle_plugins.mechanisms.noise_law import (
     gaussian_instance,
     laplace_ball_information,
 )
+from shuffle_plugins.mechanisms.private_sum import Norm
 from shuffle_plugins.randomness import Randomness
 
 FINE_BITS = 20

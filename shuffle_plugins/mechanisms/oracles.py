@@ -22,8 +22,9 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket, RecordTypes, two_level_atoms
 from shuffle_plugins.compressors import hadamard_scatter, hadamard_signs, padded_dim
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks, rows_at_once
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.rows import rows_at_once
 from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES, FrequencyOracle
 from shuffle_plugins.randomness import WHOLE, Randomness
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Adversary, Round, Sampling, SeveralReportsRound, ShuffleRound
-from shuffle_plugins.core import Count, Ranged, ReportLayout, Reports, Rows
+from shuffle_plugins.core import ReportLayout, Reports, Rows
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.ranges import Count, Ranged
 from shuffle_plugins.randomness import Randomness, secure
 
 PrivacyParameter = Literal["local_epsilon", "noise_multiplier"]

@@ -19,9 +19,11 @@ from scipy import special
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket, zero_between
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
+from shuffle_plugins.core.rows import Rows, rows_at_once
+from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer
+from shuffle_plugins.mechanisms.private_sum import Norm
 from shuffle_plugins.mechanisms.sign_patterns import LOUDEST_EXACT
 from shuffle_plugins.mechanisms.sphere import (
     cap_coordinate,

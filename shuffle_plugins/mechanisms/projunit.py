@@ -13,9 +13,12 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import Atoms, Blanket, most_telling, read_coarsely
 from shuffle_plugins.compressors import hadamard_signs, hadamard_transform, padded_dim, public_signs
-from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
+from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports
+from shuffle_plugins.core.rows import Rows, rows_at_once
+from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer
+from shuffle_plugins.mechanisms.private_sum import Norm
 from shuffle_plugins.mechanisms.privunit import PrivUnit, optimal_privunit, privunit_blanket
 from shuffle_plugins.mechanisms.sphere import caps_at_angle
 from shuffle_plugins.randomness import Randomness

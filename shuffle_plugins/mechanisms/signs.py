@@ -17,11 +17,11 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import Atoms, Blanket, InformationBound, diluted
 from shuffle_plugins.compressors import l1_norms
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.rows import Rows, rows_at_once
 from shuffle_plugins.mechanisms.coefficients import (
     CLIENTS,
-    FAILURE,
     CoefficientRandomizer,
     Coordinates,
     Frame,
@@ -30,7 +30,8 @@ from shuffle_plugins.mechanisms.coefficients import (
     Oversized,
     flat_lean,
 )
-from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES, Norm
+from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES
+from shuffle_plugins.mechanisms.private_sum import Norm
 from shuffle_plugins.mechanisms.sign_patterns import (
     LOUDEST_EXACT,
     MAX_SIGNS,
@@ -45,6 +46,7 @@ from shuffle_plugins.mechanisms.sign_patterns import (
     spread_information,
     three_patterns,
 )
+from shuffle_plugins.protocols.unary import FAILURE
 from shuffle_plugins.randomness import Randomness
 
 

@@ -12,21 +12,12 @@ from enum import StrEnum
 from typing import Annotated, cast
 
 from shuffle_plugins.compressors import Rotation, hadamard_signs, hadamard_transform, padded_dim
-from shuffle_plugins.core import (
-    Count,
-    Dim,
-    FieldLayout,
-    LocalEpsilon,
-    Radius,
-    Ranged,
-    ReportLayout,
-    Reports,
-    in_range,
-    one_of,
-)
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.ranges import Count, Dim, LocalEpsilon, Radius, Ranged, in_range, one_of
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer
+from shuffle_plugins.mechanisms.private_sum import Norm
 from shuffle_plugins.mechanisms.sign_patterns import SignThresholds, random_signs
 from shuffle_plugins.randomness import Randomness, secure
 

@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from shuffle_plugins.core import Positive, Ranged, checks
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Positive, Ranged
 
 DISSIMILARITY = "dissimilarity"
 """Name of ψ among the arrays that are sent; no parameter of a model may have this name."""

@@ -26,7 +26,7 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     largest_within,
 )
-from shuffle_plugins.core import Count, Ranged
+from shuffle_plugins.core.ranges import Count, Ranged
 from shuffle_plugins.mechanisms import LocalRandomizer, Norm, noise_ratio, registry
 from shuffle_plugins.protocols import MOST_COINS, TargetUnreachable, VectorSum
 from shuffle_plugins.randomness import PROBABILITY_BITS, Randomness

@@ -14,8 +14,10 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import Adversary, PoissonBinomialRound, PrivacyTarget
 from shuffle_plugins.compressors import KashinFrame
-from shuffle_plugins.core import Dim, LocalEpsilon, Radius, Reports, Rows, checks, rows_at_once, whole_number
+from shuffle_plugins.core import Reports, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.ranges import Dim, LocalEpsilon, Radius, whole_number
+from shuffle_plugins.core.rows import Rows, rows_at_once
 from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.mechanisms.sign_patterns import SignThresholds
 from shuffle_plugins.protocols.lattices import compiled_kernels

@@ -22,14 +22,9 @@ from shuffle_plugins.accounting import (
     narrowed,
 )
 from shuffle_plugins.accounting.calibrate import LARGEST_SEARCHED_LOCAL_EPSILON, LEAST_SEARCHED_LOCAL_EPSILON
-from shuffle_plugins.core import (
-    LocalEpsilon,
-    ReportLayout,
-    Reports,
-    checks,
-    clopper_pearson_lower,
-    clopper_pearson_upper,
-)
+from shuffle_plugins.core import ReportLayout, Reports, checks
+from shuffle_plugins.core.confidence import clopper_pearson_lower, clopper_pearson_upper
+from shuffle_plugins.core.ranges import LocalEpsilon
 from shuffle_plugins.mechanisms import FrequencyOracle, registry
 from shuffle_plugins.protocols.histograms import Histogram, Intervals
 from shuffle_plugins.protocols.lattices import Categories

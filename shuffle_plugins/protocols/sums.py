@@ -23,8 +23,9 @@ from shuffle_plugins.accounting import (
     participation_losses,
 )
 from shuffle_plugins.accounting.terms import MAX_POPULATION
-from shuffle_plugins.core import FieldLayout, Ranged, ReportLayout, Reports, checks, whole_number
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.ranges import Ranged, whole_number
 from shuffle_plugins.mechanisms import Reporter, Summation
 
 _R = TypeVar("_R", bound=Round)

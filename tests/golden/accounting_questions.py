@@ -31,7 +31,7 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.accounting.composition.renyi import delta_from_rdp
 from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS
-from shuffle_plugins.core import clopper_pearson_lower, clopper_pearson_upper, epsilon_lower_bound
+from shuffle_plugins.core.confidence import clopper_pearson_lower, clopper_pearson_upper, epsilon_lower_bound
 from shuffle_plugins.mechanisms import registry
 
 DELTA = 1e-6

@@ -6,6 +6,6 @@ Every bound is for **replace-one** neighbours and in nats unless its docstring s
 question and says which are valid for it.
 """
 
-from shuffle_plugins.core import face
+from shuffle_plugins.core.extras import face
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

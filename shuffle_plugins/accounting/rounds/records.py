@@ -40,7 +40,8 @@ from shuffle_plugins.accounting.rounds.round import (
     upper_losses,
 )
 from shuffle_plugins.accounting.terms import MAX_POPULATION, Adversary, Sampling, Unit
-from shuffle_plugins.core import Count, Flag, LocalEpsilon, NotNegative, Positive, checks
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Count, Flag, LocalEpsilon, NotNegative, Positive
 
 
 @dataclass(frozen=True, kw_only=True)

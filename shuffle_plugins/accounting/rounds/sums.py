@@ -40,14 +40,14 @@ from shuffle_plugins.accounting.pairs.noise import (
 )
 from shuffle_plugins.accounting.rounds.round import OneInstanceRound, Round
 from shuffle_plugins.accounting.terms import NeighbouringRelation, Sampling
-from shuffle_plugins.core import (
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import (
     Chance,
     Count,
     Dim,
     Fraction,
     NotNegative,
     Positive,
-    checks,
     in_range,
     one_of,
     whole_number,

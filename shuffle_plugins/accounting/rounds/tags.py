@@ -34,17 +34,8 @@ from shuffle_plugins.accounting.rounds.round import (
     upper_losses,
 )
 from shuffle_plugins.accounting.terms import Sampling
-from shuffle_plugins.core import (
-    Chance,
-    Count,
-    Dim,
-    Flag,
-    Fraction,
-    LocalEpsilon,
-    Ranged,
-    checks,
-    one_of,
-)
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Chance, Count, Dim, Flag, Fraction, LocalEpsilon, Ranged, one_of
 
 _LOUDEST_UNEVEN = 40.0  # ε0 of a bit; beyond it a zero is never flipped in practice, and nobody is hidden
 _ELSEWHERE = "counted bits held elsewhere instance"

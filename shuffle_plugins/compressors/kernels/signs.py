@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from shuffle_plugins.compressors.hadamard import checked_indices, padded_dim, padded_transform
-from shuffle_plugins.core import Ranged, Rows, checks, whole_number
+from shuffle_plugins.core import Rows, checks
+from shuffle_plugins.core.ranges import Ranged, whole_number
 from shuffle_plugins.randomness import COIN_BITS, PROBABILITY_BITS, Keystream, runs_kernels
 
 WORD_BITS = 32
