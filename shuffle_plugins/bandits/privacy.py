@@ -33,8 +33,8 @@ from shuffle_plugins.accounting.published import shuffles
 from shuffle_plugins.bandits.designs import Indices, Vectors
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.ranges import Delta, Ranged, in_range, one_of
-from shuffle_plugins.mechanisms import blanket
 from shuffle_plugins.mechanisms.noise import FINE_BITS, laplace_grid
+from shuffle_plugins.mechanisms.registry import blanket
 
 SENSITIVITY = 2.0
 """How far the reward of a client moves if it is replaced."""
