@@ -19,6 +19,7 @@ from shuffle_plugins.accounting import (
     Sampling,
     ShuffleAccountant,
 )
+from shuffle_plugins.accounting.accountant import check_none_forgotten
 from shuffle_plugins.core import checks
 
 _BACKEND, _SCHEMA = "certified-pld", 1
@@ -122,11 +123,7 @@ class CertifiedAccountant:
                 loaded.compose(GaussianPrivacyEvent(**each["event"]), each["count"])
         except (ArithmeticError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"the saved compositions are damaged: {error}") from error
-        if loaded._events[: len(self._events)] != self._events:
-            raise ValueError(
-                f"the state's {loaded.num_releases} releases do not begin with the {self.num_releases} of "
-                "this accountant: take the latest checkpoint, as what was released must not be forgotten"
-            )
+        check_none_forgotten(loaded._events, self._events)
         self.__dict__.update(loaded.__dict__)
 
     def _round(self, event: GaussianPrivacyEvent) -> CentralGaussianRound:

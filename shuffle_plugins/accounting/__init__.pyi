@@ -61,7 +61,6 @@ from .rounds.tags import TaggedRound as TaggedRound
 from .statement import Cover as Cover
 from .statement import DataAccess as DataAccess
 from .statement import PrivacyStatement as PrivacyStatement
-from .statement import delta_warning as delta_warning
 from .terms import NEIGHBOURING_RELATION as NEIGHBOURING_RELATION
 from .terms import Adversary as Adversary
 from .terms import DeltaInterval as DeltaInterval
@@ -71,3 +70,4 @@ from .terms import NamedBound as NamedBound
 from .terms import NeighbouringRelation as NeighbouringRelation
 from .terms import Sampling as Sampling
 from .terms import Unit as Unit
+from .terms import delta_warning as delta_warning

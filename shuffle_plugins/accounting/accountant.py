@@ -753,8 +753,8 @@ def check_none_forgotten(saved: Sequence[tuple[object, int]], recorded: Sequence
     if not goes_on:
         count, known = (sum(each[1] for each in entries) for entries in (saved, recorded))
         raise ValueError(
-            f"the state has {count} rounds and this accountant {known}, which are not its first: what was "
-            "released would be forgotten. Keep this accountant, or load the state into a new one"
+            f"the state's {count} rounds do not begin with the {known} of this accountant: what was released "
+            "would be forgotten. Keep this accountant, or load the state into a new one"
         )
 
 

@@ -26,6 +26,7 @@ from shuffle_plugins.accounting.terms import (
     EpsilonInterval,
     Method,
     Unit,
+    delta_warning,
     known,
 )
 from shuffle_plugins.core import checks, rounded
@@ -175,20 +176,6 @@ class StatedRounds:
     secrecy: str
     source: str
 
-    def with_more(self, other: StatedRounds) -> StatedRounds:
-        """These rounds and more of the same kind."""
-        least, most = zip(self.population, other.population, strict=True)
-        cohort = None
-        if self.cohort is not None and other.cohort is not None:
-            cohort = min(self.cohort[0], other.cohort[0]), max(self.cohort[1], other.cohort[1])
-        return replace(
-            self,
-            rounds=self.rounds + other.rounds,
-            unreleased=self.unreleased + other.unreleased,
-            population=(min(least), max(most)),
-            cohort=cohort,
-        )
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StatedTarget:
@@ -320,7 +307,7 @@ class PrivacyStatement:
                 for each in _guarantees(accountant, delta)
                 if senders_known or each.adversary != Adversary.LOCAL
             ),
-            rounds=_grouped(entries),
+            rounds=tuple(_grouped(entries)),
             composition=_COMPOSITION[accountant.method],
             method=accountant.method,
             trust=tuple(trust),
@@ -418,13 +405,6 @@ class PrivacyStatement:
         return self.to_text()
 
 
-def delta_warning(delta: float, *, population: int | None) -> str | None:
-    """That δ is more than one client's share of the population; None if it is not, or there are no rounds."""
-    if population is None or delta <= 1 / population:
-        return None
-    return "δ is above 1/population: showing the data of one client, drawn at random, would be allowed"
-
-
 # -- what an accountant says ---------------------------------------------------------------------------------
 
 
@@ -455,12 +435,20 @@ def _entries(accountant: ShuffleAccountant | FederatedAccountant) -> Iterator[tu
         yield each, stated
 
 
-def _grouped(entries: Iterable[tuple[Round, StatedRounds]]) -> tuple[StatedRounds, ...]:
-    found: dict[tuple[Any, ...], StatedRounds] = {}
+def _grouped(entries: Iterable[tuple[Round, StatedRounds]]) -> Iterator[StatedRounds]:
+    kinds: dict[tuple[Any, ...], list[tuple[Round, StatedRounds]]] = {}
     for each, one in entries:
         key = (each.KIND, one.mechanism, one.local_delta, one.sampling, one.secrecy)
-        found[key] = found[key].with_more(one) if key in found else one
-    return tuple(found.values())
+        kinds.setdefault(key, []).append((each, one))
+    for found in kinds.values():
+        populations, cohorts = zip(*((each.population, each.cohort) for each, _ in found), strict=True)
+        yield replace(
+            found[0][1],
+            rounds=sum(one.rounds for _, one in found),
+            unreleased=sum(one.unreleased for _, one in found),
+            population=(min(populations), max(populations)),
+            cohort=(min(cohorts), max(cohorts)),
+        )
 
 
 def _guarantees(accountant: ShuffleAccountant | FederatedAccountant, delta: float) -> Iterator[Guarantee]:

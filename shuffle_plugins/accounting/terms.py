@@ -289,3 +289,10 @@ class NamedBound:
     kind: BoundKind
     epsilon: float
     source: str
+
+
+def delta_warning(delta: float, *, population: int | None) -> str | None:
+    """That δ is more than one client's share of the population; None if it is not, or there are no rounds."""
+    if population is None or delta <= 1 / population:
+        return None
+    return "δ is above 1/population: showing the data of one client, drawn at random, would be allowed"

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -96,8 +97,7 @@ class LossHistory(Generic[Entry]):
 
     Args:
         law_of: the law of a round; those of all rounds bound from the same side.
-        whole: keep all of the mass of laws from below on the grid, for thousands of steps of each: see
-            :func:`merge_to_grid`.
+        whole: as of :func:`merge_to_grid`.
     """
 
     def __init__(self, law_of: Callable[[Entry], PrivacyLossDistribution], *, whole: bool = False) -> None:
@@ -135,10 +135,6 @@ class LossHistory(Generic[Entry]):
         self.total = self._sums[last].joined(self._laws[rounds[last]][1], steps[last])
         return self.total
 
-    def law(self, place: int) -> PrivacyLossDistribution:
-        """The law of the round at this place."""
-        return self._laws[self.rounds[place]][0]
-
     def at_cell(self, cell: float) -> _OnGrid:
         """The history on the grid of this cell."""
         kept = self._kept.pop(cell, None) or _OnGrid(cell)
@@ -148,7 +144,7 @@ class LossHistory(Generic[Entry]):
         for place in range(len(kept.grids), len(self.rounds)):
             each = self.rounds[place]
             if each not in kept.distinct:
-                kept.distinct[each] = _GridLaw.of(self.law(place), cell, whole=self.whole)
+                kept.distinct[each] = _GridLaw.of(self._laws[each][0], cell, whole=self.whole)
             kept.append(kept.distinct[each], self.steps[place])
         _prune(kept.distinct, self.rounds)
         return kept
@@ -264,7 +260,7 @@ class _OnGrid:
             # By definition a transform takes its points times what is left, and as much again for the waves.
             if len(found.left) * points * (1 + 5 / len(grids)) > 12 * size:
                 for grid, step in zip(grids, steps, strict=True):
-                    self._include(found, tilt, grid, int(step))
+                    found.include(self._tilted(grid, tilt), first=grid.first, step=int(step))
                 continue
             weight = np.zeros((len(grids), points))
             for row, grid in zip(weight, grids, strict=True):
@@ -273,17 +269,15 @@ class _OnGrid:
         self._spectra[tilt, size] = last, found
         if len(self._spectra) > 8:  # a question takes two or three
             del self._spectra[next(iter(self._spectra))]
-        whole = found.copy()
-        self._include(whole, tilt, self.grids[last], self.steps[last])
+        whole, latest = deepcopy(found), self.grids[last]
+        whole.include(self._tilted(latest, tilt), first=latest.first, step=self.steps[last])
         return whole
 
     def _tilted(self, grid: _GridLaw, tilt: float) -> Floats:
+        """Its masses under a tilt, which add up to 1."""
         exponent = (tilt * self.cell) * (grid.first + np.arange(len(grid.p)))
         weight = grid.p * np.exp(exponent - (exponent[-1] if tilt > 0 else exponent[0]))
         return np.asarray(weight / weight.sum(), dtype=np.float64)
-
-    def _include(self, found: Spectrum, tilt: float, grid: _GridLaw, steps: int) -> None:
-        found.include(self._tilted(grid, tilt), first=grid.first, step=steps)
 
 
 class LossComposition:
@@ -295,9 +289,7 @@ class LossComposition:
         whole: as of :class:`LossHistory`.
         history: what is kept of earlier questions. A composition answers until the history goes on.
 
-    Raises:
-        ValueError: if there is nothing to compose, lengths differ, or kinds are mixed.
-        ArithmeticError: if losses of very different scales share no grid.
+    ArithmeticError if losses of very different scales share no grid.
     """
 
     def __init__(
@@ -592,12 +584,6 @@ class Spectrum:
         """The transform of no rounds at all: what :meth:`include` begins with."""
         points = size // 2 + 1
         return cls(np.ones(points, dtype=np.complex128), np.zeros(points), np.zeros(points), 0, size)
-
-    def copy(self) -> Spectrum:
-        """One that may be changed."""
-        return Spectrum(
-            self.product.copy(), self.relative_error.copy(), self.log_bound.copy(), self.shift, self.size
-        )
 
     @property
     def rounding(self) -> float:

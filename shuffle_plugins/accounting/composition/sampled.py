@@ -16,11 +16,7 @@ from shuffle_plugins.accounting.losses.distribution import (
 )
 from shuffle_plugins.accounting.numerics.grid import Floats
 
-_BEYOND = 1e-25  # of a round's profile, left to outcomes of infinite loss
 _LARGEST_LOSS = 600.0  # e to this power, times a mass, is a float
-_FEWEST_POINTS, _MOST_POINTS = 16, 20_000  # at which the profile is asked for
-_CERTAIN = 1e-3  # deviation of a loss, as a share of the largest
-_DEVIATIONS = 20.0  # below the mean loss, where the profile is 1 but for e^-200
 
 
 def sampled_composition(
@@ -35,7 +31,8 @@ def sampled_composition(
     missing = math.fsum(count * law.missing for law, count in zip(laws, counts, strict=True))
     deviation = math.sqrt(sum(count * law.deviation**2 for law, count in zip(laws, counts, strict=True)))
     largest = math.fsum(count * float(law.loss[-1]) for law, count in zip(laws, counts, strict=True))
-    largest = min(largest, composition.epsilon(max(_BEYOND, 4 * missing)), _LARGEST_LOSS)
+    # A δ of 1e-25 is left to outcomes of infinite loss.
+    largest = min(largest, composition.epsilon(max(1e-25, 4 * missing)), _LARGEST_LOSS)
     losses = _places(laws, counts, largest=largest, deviation=deviation, cells=resolution.cells)
     deltas = composition.deltas(losses)
     return profile_losses(losses, deltas, resolution=resolution, sampling_rate=sampling_rate)
@@ -57,10 +54,10 @@ def _places(
     mean = math.fsum(
         count * float((law.p * law.loss).sum() / law.p.sum()) for law, count in zip(laws, counts, strict=True)
     )
-    lowest = max(0.0, mean - _DEVIATIONS * deviation)
-    if deviation < _CERTAIN * largest or lowest >= largest:
-        return np.linspace(0.0, largest, _FEWEST_POINTS)
-    points = min(math.ceil(2 * cells * (largest - lowest) / deviation) + 2, _MOST_POINTS)
+    lowest = max(0.0, mean - 20 * deviation)  # below it the profile is 1 but for e^-200
+    if deviation < 1e-3 * largest or lowest >= largest:
+        return np.linspace(0.0, largest, 16)
+    points = min(math.ceil(2 * cells * (largest - lowest) / deviation) + 2, 20_000)
     places = np.linspace(lowest, largest, points)
     return np.append(0.0, places) if lowest > 0 else places
 
@@ -78,7 +75,6 @@ def sampled_instance(
     P is the law of what is seen when the client holds x and takes part with probability γ, Q when it holds
     x', and the reverse if ``exchanged``. Composed losses are rounded down, so that one direction is no bound
     for the other.
-
     """
     if exchanged:
         loss, q = LossComposition([law.reversed() for law in laws], counts, whole=True).outcomes()

@@ -89,7 +89,7 @@ def shuffle_rdp_corollary(*, orders: ArrayLike, local_epsilon: float, cohort: in
 
     About 2(e^ε0 + 1) times the exact blanket pair's divergence.
     """
-    alpha = _check_whole(orders, local_epsilon, cohort) * 1.0
+    alpha = _check_whole(orders, local_epsilon, cohort).astype(np.float64)
     if np.any(4 * np.log(alpha) + 5 * local_epsilon >= math.log(cohort / 9)):
         raise ValueError(
             f"Corollary 5.3.1 needs order^4·e^(5·local_epsilon) < cohort/9; the largest order is "
@@ -116,7 +116,7 @@ def simple_shuffle_rdp_lower_bound(*, orders: ArrayLike, local_epsilon: float, c
 
     4e^ε0 times below Corollary 5.3.1, and close to :func:`shuffle_rdp_lower_bound` where it is small.
     """
-    alpha = _check_whole(orders, local_epsilon, cohort) * 1.0
+    alpha = _check_whole(orders, local_epsilon, cohort).astype(np.float64)
     log_second = np.log(alpha * (alpha - 1) / 2) + 2 * _log_expm1(local_epsilon) - local_epsilon
     return np.logaddexp(0.0, log_second - math.log(cohort)) / (alpha - 1) * (1 - _ROUNDING)
 

@@ -37,7 +37,6 @@ from shuffle_plugins.accounting.terms import Sampling
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.ranges import Chance, Count, Dim, Flag, Fraction, LocalEpsilon, Ranged, one_of
 
-_LOUDEST_UNEVEN = 40.0  # ε0 of a bit; beyond it a zero is never flipped in practice, and nobody is hidden
 _ELSEWHERE = "counted bits held elsewhere instance"
 
 
@@ -248,10 +247,10 @@ class CountedRound(_ComposedRound):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.whole("ones", self.ones, at_most=self.length)
-        if self.encoding is BitEncoding.OPTIMAL and self.bit_epsilon > _LOUDEST_UNEVEN:
+        if self.encoding is BitEncoding.OPTIMAL and self.bit_epsilon > 40:
             raise ValueError(
-                f"bit_epsilon must be at most {_LOUDEST_UNEVEN:g} in the optimal encoding, got "
-                f"{self.bit_epsilon!r}: so few zeros are flipped that nobody is hidden"
+                f"bit_epsilon must be at most 40 in the optimal encoding, got {self.bit_epsilon!r}: so few "
+                "zeros are flipped that nobody is hidden"
             )
 
     @property

@@ -300,8 +300,6 @@ def test_rounds_of_one_kind_are_added_up() -> None:
         accountant.step(drawn, participants=people(0), released=released)
     (rounds,) = PrivacyStatement.of(accountant, delta=DELTA).rounds
     assert (rounds.rounds, rounds.unreleased) == (3, 2)
-    few, many = (dataclasses.replace(rounds, population=n, cohort=n) for n in ((5, 9), (2, 3)))
-    assert few.with_more(many).population == many.with_more(few).cohort == (2, 9)
 
 
 def test_a_wrong_budget_is_told_by_the_name_of_its_argument() -> None:
