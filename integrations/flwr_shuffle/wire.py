@@ -12,7 +12,7 @@ from typing import Any, Self, Union, cast, get_args, get_origin, get_type_hints
 
 from flwr.app import ConfigRecord
 
-from shuffle_plugins.core import Ranged
+from shuffle_plugins.core.ranges import Ranged
 from shuffle_plugins.mechanisms import spec_from_json
 from shuffle_plugins.mechanisms.spec import Spec
 

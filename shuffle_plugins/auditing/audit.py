@@ -23,7 +23,8 @@ from shuffle_plugins.auditing.simulation import (
     RoundSimulator,
     extreme_neighbours,
 )
-from shuffle_plugins.core import Count, Ranged, epsilon_lower_bound, in_range, whole_number
+from shuffle_plugins.core.confidence import epsilon_lower_bound
+from shuffle_plugins.core.ranges import Count, Ranged, in_range, whole_number
 from shuffle_plugins.protocols import CoinSum, FixedPoint, Interval, SplitSum
 from shuffle_plugins.randomness.sources import Randomness, secure
 

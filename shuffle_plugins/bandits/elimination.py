@@ -20,16 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shuffle_plugins.accounting import (
-    Cover,
-    DataAccess,
-    EpsilonInterval,
-    Floats,
-    Guarantee,
-    PrivacyStatement,
-    StatedRounds,
-    Unit,
-)
+from shuffle_plugins.accounting import Cover, DataAccess, EpsilonInterval, Floats, PrivacyStatement, Unit
+from shuffle_plugins.accounting.statement import Guarantee, StatedRounds
 from shuffle_plugins.bandits.designs import (
     Design,
     Indices,

@@ -25,8 +25,9 @@ from shuffle_plugins.compressors.hadamard import (
     padded_dim,
     padded_transform,
 )
-from shuffle_plugins.core import Rows, checks, rows_at_once
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.rows import Rows, rows_at_once
 
 _MARGIN = 1e-3  # share of a Kashin frame's level that covers rounding
 _AIM, _SHARE, _QUICK_STEPS = 0.85, 1.75, 8

@@ -14,8 +14,9 @@ from functools import cache
 from importlib import import_module
 from types import ModuleType
 
-from shuffle_plugins.core import Rows, checks, rows_at_once
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.rows import Rows, rows_at_once
 from shuffle_plugins.randomness.chacha import runs_kernels
 
 _NEAR = 16  # shorter distances are torch's weakness: it works on columns there

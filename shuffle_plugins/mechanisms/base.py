@@ -17,18 +17,10 @@ from shuffle_plugins.accounting import (
     SeveralReportsRound,
     ShuffleRound,
 )
-from shuffle_plugins.core import (
-    Count,
-    Dim,
-    LocalEpsilon,
-    Radius,
-    Ranged,
-    ReportLayout,
-    Reports,
-    Rows,
-    checked_categories,
-)
+from shuffle_plugins.core import ReportLayout, Reports, Rows
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.ranges import Count, Dim, LocalEpsilon, Radius, Ranged
+from shuffle_plugins.core.rows import checked_categories
 from shuffle_plugins.randomness.sources import Randomness, secure
 
 PrivacyParameter = Literal["local_epsilon", "noise_multiplier"]

@@ -18,8 +18,9 @@ from typing_extensions import override
 from shuffle_plugins.accounting import Atoms, Blanket, InformationBound, diluted, most_telling, product_atoms
 from shuffle_plugins.compressors.frames import Rotation
 from shuffle_plugins.compressors.quantization import SignThresholds, plus_thresholds
-from shuffle_plugins.core import Count, FieldLayout, ReportLayout, Reports, Rows, checks, one_of, whole_number
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.ranges import Count, one_of, whole_number
 from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, Norm
 from shuffle_plugins.mechanisms.coefficients import (
     CoefficientRandomizer,

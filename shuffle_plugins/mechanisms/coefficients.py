@@ -16,8 +16,10 @@ from typing import Annotated, cast
 from shuffle_plugins.accounting import zero_between
 from shuffle_plugins.compressors.frames import KashinFrame, Rotation, TightFrame, kashin_level, kashin_stretch
 from shuffle_plugins.compressors.hadamard import hadamard_coefficients, hadamard_transform, padded_dim
-from shuffle_plugins.core import Count, Rows, checks, in_range, one_of, rows_at_once, whole_number
+from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.ranges import Count, in_range, one_of, whole_number
+from shuffle_plugins.core.rows import rows_at_once
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 
 CLIENTS, FAILURE = 10_000, 1e-6

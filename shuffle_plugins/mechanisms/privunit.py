@@ -19,8 +19,9 @@ from scipy import special
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket, zero_between
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.rows import Rows, rows_at_once
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.sign_patterns import LOUDEST_EXACT
 from shuffle_plugins.mechanisms.sphere import (
@@ -272,7 +273,7 @@ def optimal_privunit(*, local_epsilon: float, dim: int) -> StepDensity:
         share = inverse_odds + cap_measure(threshold, dim=dim)
         return threshold * share - (cap_moment(threshold, dim=dim) if threshold < 1 else 0.0)
 
-    threshold = zero_between(slope, 0.0, 1.0, xtol=1e-300, rtol=1e-13, most_steps=2000)
+    threshold = zero_between(slope, 0.0, 1.0, xtol=1e-300, rtol=1e-13)
     return privunit_at(min(threshold, 1 - 1e-16), local_epsilon=local_epsilon, dim=dim)
 
 

@@ -14,19 +14,11 @@ from typing_extensions import override
 from shuffle_plugins.accounting import Atoms, Blanket, most_telling, read_coarsely
 from shuffle_plugins.compressors.frames import public_signs
 from shuffle_plugins.compressors.hadamard import hadamard_signs, hadamard_transform, padded_dim
-from shuffle_plugins.core import (
-    Field,
-    FieldLayout,
-    Ranged,
-    ReportLayout,
-    Reports,
-    Rows,
-    checks,
-    in_range,
-    rows_at_once,
-    whole_number,
-)
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.ranges import Ranged, in_range, whole_number
+from shuffle_plugins.core.reports import Field
+from shuffle_plugins.core.rows import rows_at_once
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.privunit import PrivUnit, optimal_privunit
 from shuffle_plugins.mechanisms.sphere import caps_at_angle

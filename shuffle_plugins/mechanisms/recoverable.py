@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated
 
-from shuffle_plugins.core import Count, LocalEpsilon, Ranged, checked_categories, checks, whole_number
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.ranges import Count, LocalEpsilon, Ranged, whole_number
+from shuffle_plugins.core.rows import checked_categories
 from shuffle_plugins.mechanisms.oracles import Mixture
 from shuffle_plugins.randomness.sources import Randomness, secure
 

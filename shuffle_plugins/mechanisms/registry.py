@@ -10,7 +10,8 @@ from enum import StrEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
-from shuffle_plugins.core import advised, checks
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.extras import advised
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

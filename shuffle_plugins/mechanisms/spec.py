@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from typing_extensions import override
 
-from shuffle_plugins.core import WIRE_VERSION, LocalEpsilon, Ranged, ReportLayout, checks
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import LocalEpsilon, Ranged
+from shuffle_plugins.core.reports import WIRE_VERSION, ReportLayout
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.base import LocalRandomizer
 

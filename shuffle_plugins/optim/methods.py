@@ -18,7 +18,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Sampling
-from shuffle_plugins.core import Count, Delta, Positive, Ranged, checks, in_range, whole_number
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Count, Delta, Positive, Ranged, in_range, whole_number
 from shuffle_plugins.optim import bounds
 from shuffle_plugins.optim.oracles import (
     GradientModel,

@@ -26,7 +26,7 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     largest_within,
 )
-from shuffle_plugins.core import Count, Ranged
+from shuffle_plugins.core.ranges import Count, Ranged
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.noise import noise_ratio

@@ -23,8 +23,9 @@ from shuffle_plugins.accounting.pairs.noise import (
     gaussian_cover,
     log_ratio,
 )
-from shuffle_plugins.core import Count, Dim, Radius, Reports, Rows, checks
+from shuffle_plugins.core import Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor
+from shuffle_plugins.core.ranges import Count, Dim, Radius
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.draws import (
     COINS_AT_ONCE,

@@ -15,8 +15,10 @@ from typing_extensions import override
 from shuffle_plugins.accounting import Adversary, PoissonBinomialRound, PrivacyTarget
 from shuffle_plugins.compressors.frames import KashinFrame
 from shuffle_plugins.compressors.quantization import SignThresholds
-from shuffle_plugins.core import Dim, LocalEpsilon, Radius, Reports, Rows, checks, rows_at_once, whole_number
+from shuffle_plugins.core import Reports, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.ranges import Dim, LocalEpsilon, Radius, whole_number
+from shuffle_plugins.core.rows import Rows, rows_at_once
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.lattices import compiled_kernels
 from shuffle_plugins.protocols.sums import (

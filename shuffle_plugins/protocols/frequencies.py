@@ -14,8 +14,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import (
-    LARGEST_SEARCHED_LOCAL_EPSILON,
-    LEAST_SEARCHED_LOCAL_EPSILON,
     Adversary,
     PrivacyTarget,
     Sampling,
@@ -23,14 +21,10 @@ from shuffle_plugins.accounting import (
     calibrate_local_epsilon,
     narrowed,
 )
-from shuffle_plugins.core import (
-    LocalEpsilon,
-    ReportLayout,
-    Reports,
-    checks,
-    clopper_pearson_lower,
-    clopper_pearson_upper,
-)
+from shuffle_plugins.accounting.calibrate import LARGEST_SEARCHED_LOCAL_EPSILON, LEAST_SEARCHED_LOCAL_EPSILON
+from shuffle_plugins.core import ReportLayout, Reports, checks
+from shuffle_plugins.core.confidence import clopper_pearson_lower, clopper_pearson_upper
+from shuffle_plugins.core.ranges import LocalEpsilon
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.base import FrequencyOracle
 from shuffle_plugins.protocols.histograms import Histogram, Intervals

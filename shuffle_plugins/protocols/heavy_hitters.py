@@ -12,7 +12,9 @@ from scipy import special, stats
 from torch import Tensor
 
 from shuffle_plugins.accounting import Adversary, BitEncoding, CountedRound, Sampling
-from shuffle_plugins.core import Positive, Ranged, Reports, checked_categories, checks
+from shuffle_plugins.core import Reports, checks
+from shuffle_plugins.core.ranges import Positive, Ranged
+from shuffle_plugins.core.rows import checked_categories
 from shuffle_plugins.protocols.unary import CountedUnary, Encoding
 from shuffle_plugins.randomness.sources import Randomness, secure
 

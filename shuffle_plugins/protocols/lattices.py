@@ -33,8 +33,9 @@ import numpy as np
 from typing_extensions import override
 
 from shuffle_plugins.compressors.quantization import stochastic_round
-from shuffle_plugins.core import Dim, Radius, Ranged, Rows, checked_categories, rows_at_once, whole_number
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.ranges import Dim, Radius, Ranged, whole_number
+from shuffle_plugins.core.rows import Rows, checked_categories, rows_at_once
 from shuffle_plugins.randomness.chacha import Keystream
 from shuffle_plugins.randomness.sources import Randomness
 

@@ -50,18 +50,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Adversary, Floats, LaplaceRound, PrivacyTarget, Sampling
-from shuffle_plugins.core import (
-    Count,
-    FieldLayout,
-    Positive,
-    Radius,
-    Ranged,
-    ReportLayout,
-    Reports,
-    Rows,
-    checks,
-    whole_number,
-)
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
+from shuffle_plugins.core.ranges import Count, Positive, Radius, Ranged, whole_number
 from shuffle_plugins.protocols.lattices import Interval, Levels
 from shuffle_plugins.protocols.sums import Participants, SummingProtocol, TargetUnreachable, unreachable
 from shuffle_plugins.randomness.chacha import PROBABILITY_BITS

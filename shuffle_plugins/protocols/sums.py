@@ -12,7 +12,6 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import (
     FINE,
-    MAX_POPULATION,
     Adversary,
     LossComposition,
     PrivacyTarget,
@@ -23,8 +22,10 @@ from shuffle_plugins.accounting import (
     narrowed,
     participation_losses,
 )
-from shuffle_plugins.core import FieldLayout, Ranged, ReportLayout, Reports, checks, whole_number
+from shuffle_plugins.accounting.terms import MAX_POPULATION
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.ranges import Ranged, whole_number
 from shuffle_plugins.mechanisms.base import Reporter, Summation
 
 _R = TypeVar("_R", bound=Round)

@@ -27,18 +27,9 @@ from typing_extensions import override
 from shuffle_plugins.accounting import Adversary, PrivacyTarget, Tag, TaggedRound
 from shuffle_plugins.compressors.frames import KashinFrame, TightFrame
 from shuffle_plugins.compressors.quantization import SignThresholds
-from shuffle_plugins.core import (
-    Count,
-    Dim,
-    Positive,
-    Radius,
-    ReportLayout,
-    Reports,
-    Rows,
-    checks,
-    one_of,
-    rows_at_once,
-)
+from shuffle_plugins.core import ReportLayout, Reports, checks
+from shuffle_plugins.core.ranges import Count, Dim, Positive, Radius, one_of
+from shuffle_plugins.core.rows import Rows, rows_at_once
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.mechanisms.bit_planes import (
     MAX_LEVELS,

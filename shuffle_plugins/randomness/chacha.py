@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from shuffle_plugins.core import advised, checks
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.extras import advised
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 
 # The self-test draws words of ChaCha20 under the key 0, 1, …, 31 and the nonce 2**63 + 1, from the end of

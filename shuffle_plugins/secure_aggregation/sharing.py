@@ -19,7 +19,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shuffle_plugins.core import Dim, Ranged, checks, pack_bits, unpack_bits, whole_number
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.packing import pack_bits, unpack_bits
+from shuffle_plugins.core.ranges import Dim, Ranged, whole_number
 from shuffle_plugins.randomness.chacha import Keystream
 from shuffle_plugins.shuffler import KEY_BYTES, RoundContext, ShuffleError
 

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Self
 
-from shuffle_plugins.core import Count, Ranged, checks, whole_number
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Count, Ranged, whole_number
 from shuffle_plugins.shuffler.envelopes import (
     MOST_MIXERS,
     cascade_binding,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 
 from typing_extensions import override
 
-from shuffle_plugins.core import Ranged, checks, whole_number
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Ranged, whole_number
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
 
 if TYPE_CHECKING:

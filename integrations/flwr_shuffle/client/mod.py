@@ -48,8 +48,9 @@ from flwr_shuffle.simulated_nodes import SimulatedConfig
 from flwr_shuffle.updates import Layout
 from flwr_shuffle.wire import of_kind
 from shuffle_plugins.accounting import Sampling
-from shuffle_plugins.core import Ranged, Reports, in_range
-from shuffle_plugins.ledger import ClientLimits, written
+from shuffle_plugins.core import Reports
+from shuffle_plugins.core.ranges import Ranged, in_range
+from shuffle_plugins.ledger.client import ClientLimits, written
 from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.mechanisms.base import SeveralReports
 from shuffle_plugins.mechanisms.spec import Spec

@@ -12,7 +12,7 @@ from typing import Annotated
 from typing_extensions import override
 
 from shuffle_plugins.accounting import FederatedRound
-from shuffle_plugins.core import Ranged, in_range, whole_number
+from shuffle_plugins.core.ranges import Ranged, in_range, whole_number
 from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.mechanisms.base import SeveralReports
 

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 from scripted_randomness import exponential
 
-from shuffle_plugins.core import Field, Reports
+from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.mechanisms import KeyLaw, MultilevelHadamard, RecoverableResponse
 from shuffle_plugins.mechanisms.limited_hadamard import binary_entropy
 from shuffle_plugins.randomness import SeededRandomness
