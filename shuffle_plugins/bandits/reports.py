@@ -11,7 +11,8 @@ from torch import Tensor
 from shuffle_plugins.accounting import Floats
 from shuffle_plugins.bandits.designs import Indices
 from shuffle_plugins.bandits.privacy import LaplaceReports, RewardNoise, SumNoise, checked_rewards
-from shuffle_plugins.core.reports import Field, Reports
+from shuffle_plugins.core import Reports
+from shuffle_plugins.core.reports import Field
 from shuffle_plugins.mechanisms.base import LocalRandomizer
 from shuffle_plugins.mechanisms.discrete_sampling import discrete_laplace
 from shuffle_plugins.mechanisms.noise import Laplace

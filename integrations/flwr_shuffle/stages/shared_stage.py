@@ -31,10 +31,10 @@ from shuffle_plugins.secure_aggregation import (
     SumTerms,
     VerifiedTerms,
     commitment,
-    reconstruct,
     sealed_seed_size,
 )
 from shuffle_plugins.secure_aggregation.prio3 import VerificationError
+from shuffle_plugins.secure_aggregation.sharing import reconstruct
 from shuffle_plugins.shuffler import BatchRefused, Refusal, keys
 
 _log = logging.getLogger("flwr")

@@ -308,7 +308,7 @@ def _largest_hockey_sticks(
         )
         larger = p - q >= _RARE
         p, q, neither = p[larger], q[larger], neither[larger]
-        # Of those drawn in any case so many hold a third bit; and so many do not, but no more are counted than
+        # Of those drawn in any case so many hold a third bit; and so many do not, but no more count than
         # there are clients outside who hold it.
         further = max(cohort - 1 - most, 0)
         shares = np.minimum(_STRIPS * (both + 1) / rest, 1.0)
@@ -375,7 +375,7 @@ def _crowds(response: BitResponse, *, population: int, others: int, tail: float,
 
 
 def _corners(held: _Crowd, wanted: _Crowd, *, least: float, most: float) -> set[tuple[float, float]]:
-    """The corners of the shares of the rest that hold either bit, where ``least`` to ``most`` hold neither."""
+    """Corners of the shares of the rest that hold either bit, where ``least`` to ``most`` hold neither."""
     sides = ((held.least, held.most), (wanted.least, wanted.most))
     found = [*product(*sides)]
     for neither in (least, most):

@@ -252,16 +252,6 @@ def _odd_values(values, inverse_roots, twist, roots):
 
 
 @compiled
-def double(values, inverse_roots, twist, roots, out):
-    """A polynomial by its values at the n-th roots of unity to its values at the 2n-th."""
-    odd = values.copy()
-    _odd_values(odd, inverse_roots, twist, roots)
-    for k in range(values.shape[0]):
-        _set(out, 2 * k, _get(values, k))
-        _set(out, 2 * k + 1, _get(odd, k))
-
-
-@compiled
 def sum_of_products(wires, inverse_roots, twist, roots, out):
     """The sum of the products of pairs of polynomials: wires 0 and 1, 2 and 3, and so on.
 
