@@ -9,8 +9,14 @@ import pytest
 from scipy import integrate, special
 
 from shuffle_plugins.mechanisms.half_spaces import optimal_privunit_g
-from shuffle_plugins.mechanisms.privunit import optimal_privunit, privunit_at, privunit_blanket
-from shuffle_plugins.mechanisms.sphere import cap_coordinate, cap_measure, cap_moment
+from shuffle_plugins.mechanisms.privunit import (
+    cap_coordinate,
+    cap_measure,
+    cap_moment,
+    optimal_privunit,
+    privunit_at,
+    privunit_blanket,
+)
 
 DIMS = [2, 3, 12, 1_000, 203_530, 10_000_000]
 EPSILONS = [1e-4, 0.5, 1.5, 4.0, 10.0, 50.0]
