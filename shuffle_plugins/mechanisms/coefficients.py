@@ -22,9 +22,6 @@ from shuffle_plugins.core.ranges import Count, in_range, one_of, whole_number
 from shuffle_plugins.core.rows import rows_at_once
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 
-CLIENTS, FAILURE = 10_000, 1e-6
-"""Reports in a round, and how likely one may be clipped, that the level provides for by default."""
-
 _SINGLE_PRECISION = 1 - 1e-5
 
 
@@ -236,8 +233,8 @@ class CoefficientRandomizer(NumberRandomizer):
     seed: Annotated[int, whole_number(at_least=-math.inf)] = 0
     level: Annotated[float, in_range(above=0, at_most=1e6)] | None = None
     oversized: Annotated[Oversized, one_of(Oversized)] = Oversized.CLIP
-    clients: Count = CLIENTS
-    failure: Annotated[float, in_range(above=0, below=1)] = FAILURE
+    clients: Count = 10_000
+    failure: Annotated[float, in_range(above=0, below=1)] = 1e-6
 
     @cached_property
     def _frame(self) -> TightFrame:

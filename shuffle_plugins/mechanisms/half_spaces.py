@@ -25,11 +25,13 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.privunit import CHUNK, DirectionRandomizer, StepDensity
-from shuffle_plugins.mechanisms.sphere import (
+from shuffle_plugins.mechanisms.privunit import (
     ANGLES,
+    CHUNK,
     LOUDEST_TOLD,
     OVERLAP_ERROR,
+    DirectionRandomizer,
+    StepDensity,
     caps_blanket,
     half_spaces_at_angle,
     most_information,

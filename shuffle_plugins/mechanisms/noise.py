@@ -50,16 +50,12 @@ from shuffle_plugins.randomness.sources import Randomness
 FINE_BITS = 20
 """Bits per coordinate of the mechanism called Laplace: the grid adds about 1e-4 to its variance."""
 
-COARSE_BITS = 12
-"""Bits per coordinate of the mechanism called discrete Laplace, unless it is told others."""
 
 _checked_delta = in_range(at_least=1e-30, at_most=0.1)
 
 _MARGIN = 1e-9  # relative; covers rounding in float64
 _LOUDEST_BLANKET = 150.0  # keeps products of the blanket's weights in float64's range
-_LEAST_BITS, _MOST_BITS = 6, 40  # of a discrete Gaussian
-_SMOOTHING_VARIANCE = 4
-_ROUNDING_SHARE = 1e-3  # of δ0, spent on rows that rounding makes too long
+
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
@@ -192,7 +188,7 @@ def laplace_grid(*, local_epsilon: float, dim: int, bits: int) -> LaplaceGrid:
 
 
 @lru_cache(maxsize=256)
-def grid_blanket(*, local_epsilon: float, dim: int, bits: int = COARSE_BITS) -> Blanket:
+def grid_blanket(*, local_epsilon: float, dim: int, bits: int = 12) -> Blanket:
     """The discrete Laplace blanket in one dimension, the generic one as a bound in more.
 
     The generic one also where ε0 is above 150, or so small that the step is longer than the radius.
@@ -240,7 +236,7 @@ class DiscreteLaplace(GridNoise):
 
     name: ClassVar[str] = "discrete-laplace"
     norm: ClassVar[Norm] = Norm.L1
-    bits: Annotated[int, whole_number(at_least=8, at_most=24)] = COARSE_BITS
+    bits: Annotated[int, whole_number(at_least=8, at_most=24)] = 12
 
     @cached_property
     def grid(self) -> LaplaceGrid:
@@ -501,7 +497,7 @@ class GaussianGrid:
     @property
     def continuous_sigma(self) -> float:
         """Standard deviation of the continuous Gaussian of which the noise is a post-processing."""
-        return math.sqrt(self.sigma**2 - _SMOOTHING_VARIANCE)
+        return math.sqrt(self.sigma**2 - 4)  # noise of variance 4 makes a discrete law a normal one
 
 
 def rounded_distance(radius_in_steps: float, *, dim: int, miss: float) -> float:
@@ -518,11 +514,12 @@ def gaussian_grid(*, local_epsilon: float, local_delta: float, dim: int, bits: i
     Without ``bits``: the fewest on which rounding adds no more than 1 % to the variance, or, where σ would
     exceed what can be sampled, the best that can.
     """
-    ratio = noise_ratio(local_epsilon=local_epsilon, local_delta=local_delta * (1 - _ROUNDING_SHARE))
+    # A thousandth of δ0 is spent on rows that rounding makes too long.
+    ratio = noise_ratio(local_epsilon=local_epsilon, local_delta=local_delta * (1 - 1e-3))
 
     def sigma(radius: float) -> int:
-        distance = rounded_distance(radius, dim=dim, miss=local_delta * _ROUNDING_SHARE) * (1 + _MARGIN)
-        return math.ceil(math.hypot(ratio * distance, math.sqrt(_SMOOTHING_VARIANCE)))
+        distance = rounded_distance(radius, dim=dim, miss=local_delta * 1e-3) * (1 + _MARGIN)
+        return math.ceil(math.hypot(ratio * distance, 2))
 
     def finest(width: int) -> GaussianGrid | None:
         def fits(radius: float) -> bool:
@@ -541,7 +538,7 @@ def gaussian_grid(*, local_epsilon: float, local_delta: float, dim: int, bits: i
         return grid.sigma / (2 * ratio * grid.radius_in_steps)
 
     best = None
-    for width in range(_LEAST_BITS, _MOST_BITS + 1) if bits is None else (bits,):
+    for width in range(6, 41) if bits is None else (bits,):
         grid = finest(width)
         if grid is not None and (best is None or loss(grid) < loss(best) * (1 - _MARGIN)):
             best = grid
@@ -571,7 +568,7 @@ class DiscreteGaussian(ApproximateNoise):
     """
 
     name: ClassVar[str] = "discrete-gaussian"
-    bits: Annotated[int, whole_number(at_least=_LEAST_BITS, at_most=_MOST_BITS)] | None = None  # type: ignore[assignment]
+    bits: Annotated[int, whole_number(at_least=6, at_most=40)] | None = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         super().__post_init__()

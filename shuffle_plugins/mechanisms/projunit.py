@@ -20,8 +20,7 @@ from shuffle_plugins.core.ranges import Ranged, in_range, whole_number
 from shuffle_plugins.core.reports import Field
 from shuffle_plugins.core.rows import rows_at_once
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
-from shuffle_plugins.mechanisms.privunit import PrivUnit, optimal_privunit
-from shuffle_plugins.mechanisms.sphere import caps_at_angle
+from shuffle_plugins.mechanisms.privunit import PrivUnit, caps_at_angle, optimal_privunit
 from shuffle_plugins.randomness.sources import Randomness
 
 

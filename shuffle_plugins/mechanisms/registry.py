@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
@@ -206,13 +206,25 @@ def get(name: str, *, dim: int, radius: float | None = None, **options: Any) -> 
         options["radius"] = 1.0 if radius is None else radius
     unknown = sorted(set(options) - set(parameters))
     if unknown and not takes_any:
-        accepted = set(parameters) - {"local_epsilon", "dim", "radius"}
-        if hasattr(factory(name), "with_noise"):
-            accepted.add("noise_multiplier")
-        first = ("cohort", "noise_multiplier")  # what sets a sum's privacy
-        listed = ", ".join(sorted(accepted, key=lambda option: (option not in first, option))) or "none"
-        raise TypeError(f"mechanism {name!r} takes no option {', '.join(unknown)}; its options: {listed}")
-    return found(dim=dim, **options)
+        raise TypeError(
+            f"mechanism {name!r} takes no option {', '.join(unknown)}; {_options(name, parameters)}"
+        )
+    try:
+        return found(dim=dim, **options)
+    except TypeError as error:
+        if not takes_any:
+            raise
+        fields = inspect.signature(factory(name)).parameters
+        raise TypeError(f"mechanism {name!r}: {error}; {_options(name, fields)}") from error
+
+
+def _options(name: str, parameters: Iterable[str]) -> str:
+    accepted = set(parameters) - {"local_epsilon", "dim", "radius"}
+    if hasattr(factory(name), "with_noise"):
+        accepted.add("noise_multiplier")
+    first = ("cohort", "noise_multiplier")  # what sets a sum's privacy
+    listed = ", ".join(sorted(accepted, key=lambda option: (option not in first, option))) or "none"
+    return f"its options: {listed}"
 
 
 def factory(name: str) -> Factory:

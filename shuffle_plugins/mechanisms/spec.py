@@ -26,9 +26,6 @@ Option = int | float | str | bool
 MAX_TEXT = 4096
 """Longest JSON text that is read, in characters."""
 
-_RESERVED = {"dim", "local_epsilon", "name", "radius"}
-_WIRE_NAMES = {"cohort": "clients"}  # fields of sums that have another name in JSON
-
 
 class Spec(ABC):
     """A private sum of vectors as parties agree on it, for any of the two texts of :func:`spec_from_json`.
@@ -255,7 +252,7 @@ def _sum_class(name: Any) -> type[Any]:
 def _sum_fields(name: str) -> dict[str, str]:
     """Fields of a sum: their names in JSON, and those of its class."""
     names = [field.name for field in fields(_sum_class(name)) if field.init]
-    return {_WIRE_NAMES.get(name, name): name for name in names}
+    return {"clients" if name == "cohort" else name: name for name in names}
 
 
 def _is_sum(name: object) -> bool:
@@ -301,8 +298,9 @@ def _checked(options: Any) -> tuple[tuple[str, Option], ...]:
         isinstance(option, tuple) and len(option) == 2 for option in options
     ):
         raise ValueError(f"options are a tuple of (name, value), got {options!r}")
+    taken = ("dim", "local_epsilon", "name", "radius")
     for name, value in options:
-        if not isinstance(name, str) or not name.isidentifier() or name in _RESERVED:
+        if not isinstance(name, str) or not name.isidentifier() or name in taken:
             raise ValueError(f"{name!r} is not the name of an option")
         if not isinstance(value, (bool, int, float, str)):
             raise ValueError(f"option {name} is a whole number, number, string or bool, got {value!r}")

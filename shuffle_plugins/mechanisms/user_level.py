@@ -21,8 +21,6 @@ from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.randomness.sources import Randomness, secure
 
-RANGE_REPORTS = "user-level-range"
-
 
 class Split(StrEnum):
     """What the two stages share: ``CLIENTS`` (each takes part in one, with the whole of ε0) or ``BUDGET``
@@ -223,7 +221,7 @@ def range_reports(values: Tensor, *, plan: UserLevelMean, randomness: Randomness
 def _range_layout(plan: UserLevelMean) -> ReportLayout:
     """A coordinate, a row of the Hadamard matrix, and a sign."""
     bits = [(count - 1).bit_length() for count in (plan.rotation.size, plan.bins, 2)]
-    return ReportLayout(RANGE_REPORTS, plan.rotation.size, tuple(map(FieldLayout, bits)))
+    return ReportLayout("user-level-range", plan.rotation.size, tuple(map(FieldLayout, bits)))
 
 
 def find_centre(reports: Reports, *, plan: UserLevelMean) -> Tensor:

@@ -16,12 +16,6 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.core.extras import advised
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 
-# The self-test draws words of ChaCha20 under the key 0, 1, …, 31 and the nonce 2**63 + 1, from the end of
-# a block on, across the carry of the counter's lower half, and compares their SHA-256.
-_TESTED_STATE = (*struct.unpack("<8i", bytes(range(32))), 1, -(1 << 31))
-_TESTED_START, _TESTED_WORDS = 8 * (1 << 32) - 11, 67
-_TESTED_DIGEST = "a7a45a9acc6b8e328405cf3c34ea53f2eacc1be658712e57aaf3f4365aa63993"
-
 
 def runs_kernels(device: torch.device | str) -> bool:
     """Whether the Triton kernels work on a device: a CUDA device, with Triton, that passes its self-test.
@@ -40,12 +34,16 @@ def _passes_self_test(index: int) -> bool:
         return _falls_back("Triton is not installed: pip install 'shuffle-plugins[gpu]'")
     from shuffle_plugins.randomness.triton_chacha import keystream_words
 
+    # Words of ChaCha20 under the key 0, 1, …, 31 and the nonce 2**63 + 1, from the end of a block on, across
+    # the carry of the counter's lower half, and their SHA-256.
+    state = (*struct.unpack("<8i", bytes(range(32))), 1, -(1 << 31))
+    expected = "a7a45a9acc6b8e328405cf3c34ea53f2eacc1be658712e57aaf3f4365aa63993"
     device = torch.device("cuda", index)
     try:
-        drawn = keystream_words(_TESTED_STATE, _TESTED_START, _TESTED_WORDS, device=device).cpu()
+        drawn = keystream_words(state, 8 * (1 << 32) - 11, 67, device=device).cpu()
     except Exception as error:
         return _falls_back(f"Triton kernels do not run on cuda:{index} ({error!r})")
-    if hashlib.sha256(drawn.numpy().tobytes()).hexdigest() != _TESTED_DIGEST:
+    if hashlib.sha256(drawn.numpy().tobytes()).hexdigest() != expected:
         raise RuntimeError(
             f"cuda:{index} fails the self-test of its keystream: nothing was drawn. Use the CPU, and report "
             "the versions of torch, Triton and the driver"
@@ -75,8 +73,6 @@ BLOCK_BYTES = 64
 COIN_BITS = 16
 """Bits of a coin: the part of a lazy draw that is always looked at."""
 
-_KEY_BYTES = 32
-_NONCES = 1 << 64
 _BLOCKS_PER_CONTEXT = 1 << 32  # OpenSSL's counter has 32 bits
 _ZEROS = bytes(1 << 16)  # encrypted, they are the keystream
 
@@ -95,9 +91,9 @@ class Keystream:
     nonce: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.key, bytes) or len(self.key) != _KEY_BYTES:
+        if not isinstance(self.key, bytes) or len(self.key) != 32:
             raise ValueError("a key is 32 bytes")
-        checks.whole("nonce", self.nonce, at_least=0, at_most=_NONCES - 1)
+        checks.whole("nonce", self.nonce, at_least=0, at_most=(1 << 64) - 1)
 
     @property
     def state(self) -> tuple[int, ...]:
@@ -107,7 +103,7 @@ class Keystream:
     @property
     def following(self) -> Keystream:
         """The stream of the next nonce."""
-        return Keystream(self.key, (self.nonce + 1) % _NONCES)
+        return Keystream(self.key, (self.nonce + 1) % (1 << 64))
 
     def words(self, start: int, count: int, *, device: torch.device | str = "cpu") -> Tensor:
         """Words ``start`` to ``start + count``, int64 on ``device``; the same on every device."""

@@ -18,8 +18,6 @@ from shuffle_plugins.randomness.chacha import PROBABILITY_BITS, Cursor, Keystrea
 Size = int | tuple[int, ...]
 
 _NORMAL_BLOCK = 1 << 15  # pairs of normal values whose words lie together: all radii, then all angles
-_WORDS_AT_ONCE = 1 << 15  # on a CPU: a quarter of a MiB, which stays in its cache
-_BLOCKS_AT_ONCE = 256  # off the CPU, where every operation is a launch; on the CPU one block fits its cache
 _FINE_BITS = 53  # magnitudes below 2**53 have fewer digits than float64
 _COARSE_SHARE = 2.0 ** (_FINE_BITS - 63)  # the share of pairs with such a magnitude, which are drawn anew
 
@@ -64,7 +62,7 @@ class Randomness(ABC):
                 raise ValueError(f"thresholds must lie in [0, 2**{PROBABILITY_BITS}], got {found}")
         below = thresholds.reshape(-1)
         drawn = torch.empty(below.shape, dtype=torch.bool, device=below.device)
-        step = _WORDS_AT_ONCE if below.device.type == "cpu" else max(1, len(below))
+        step = 1 << 15 if below.device.type == "cpu" else max(1, len(below))
         for start in range(0, len(below), step):
             part = below[start : start + step]
             words = self.words(len(part), device=part.device).bitwise_and_((1 << PROBABILITY_BITS) - 1)
@@ -235,7 +233,8 @@ def _minus_log(signed: Tensor, *, largest: float) -> tuple[Tensor, Tensor]:
 def _runs_of_blocks(pairs: int, *, device: torch.device) -> Iterator[tuple[int, int]]:
     """Where runs of whole blocks begin and end, then the block that is not whole."""
     whole = pairs - pairs % _NORMAL_BLOCK
-    step = _NORMAL_BLOCK if device.type == "cpu" else _NORMAL_BLOCK * _BLOCKS_AT_ONCE
+    # Off the CPU every operation is a launch; on the CPU one block fits its cache.
+    step = _NORMAL_BLOCK * (1 if device.type == "cpu" else 256)
     for start in range(0, whole, step):
         yield start, min(start + step, whole)
     if whole < pairs:

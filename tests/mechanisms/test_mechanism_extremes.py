@@ -13,7 +13,7 @@ from scripted_randomness import Far
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.core import Reports
 from shuffle_plugins.mechanisms import blanket, get
-from shuffle_plugins.mechanisms.sphere import cap_measure
+from shuffle_plugins.mechanisms.privunit import cap_measure
 from shuffle_plugins.randomness import SeededRandomness
 
 

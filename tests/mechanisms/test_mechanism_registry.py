@@ -67,13 +67,8 @@ def test_installed_packages_add_mechanisms(monkeypatch):
     assert mechanisms.get("third-party", local_epsilon=1.0, dim=1).bits_per_report == 1
 
 
-def test_installed_packages_cannot_replace_mechanisms(monkeypatch):
-    offer(monkeypatch, "privunit", "elsewhere:Mechanism")
-    with pytest.raises(ValueError, match="taken"):
-        mechanisms.available()
-
-
-def test_installed_packages_with_malformed_names_are_named(monkeypatch):
-    offer(monkeypatch, "Bad Name", "elsewhere:Mechanism")
-    with pytest.raises(ValueError, match=r"elsewhere:Mechanism.*malformed"):
+@pytest.mark.parametrize(("name", "match"), [("privunit", "taken"), ("Bad Name", r"elsewhere:It.*malformed")])
+def test_installed_packages_that_do_not_fit_are_named(monkeypatch, name, match):
+    offer(monkeypatch, name, "elsewhere:It")
+    with pytest.raises(ValueError, match=match):
         mechanisms.available()

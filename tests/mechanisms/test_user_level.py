@@ -63,19 +63,6 @@ def test_more_samples_mean_a_smaller_error_and_soon_one_below_item_level(samples
         assert more.mean_variance == pytest.approx(plan.mean_variance / 4, rel=0.01)
 
 
-def test_it_beats_reports_of_the_whole_ball_in_fact():
-    plan = replace(PLAN, samples=100, clients=4000)
-    samples, mean = held(plan)
-    direct = get("privunit", local_epsilon=4.0, dim=6)
-    own = naive = 0.0
-    for seed in range(10):
-        source = SeededRandomness(seed)
-        own += float((estimate_mean(samples, plan=plan, randomness=source).mean - mean).square().sum())
-        reports = direct.randomize(samples.mean(dim=1), clip=True, randomness=source)
-        naive += float((direct.aggregate(reports) - mean).square().sum())
-    assert own < naive / 5
-
-
 def test_the_centre_is_where_the_clients_are():
     samples, mean = held(PLAN)
     found = estimate_mean(samples, plan=PLAN, randomness=SeededRandomness(3))

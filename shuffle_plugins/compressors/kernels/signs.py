@@ -19,7 +19,6 @@ from shuffle_plugins.randomness.chacha import COIN_BITS, PROBABILITY_BITS, Keyst
 
 WORD_BITS = 32
 
-_GATHER = 0x0102040810204080  # moves the lowest bits of eight bytes into the top byte
 MARGIN = 2.0**-5
 """Float32 errs by less than this in the expected coin; within it, integers decide."""
 
@@ -77,7 +76,8 @@ def pack_signs_torch(bits: Tensor) -> Tensor:
         part = bits[start : start + chunk].view(torch.uint8)
         padded = pad(part, (0, width * WORD_BITS - columns))
         eights = padded.view(torch.int64) & 0x0101010101010101  # the lowest bit of each of eight bytes
-        packed[start : start + chunk] = (eights.mul_(_GATHER) >> 56).to(torch.uint8).view(torch.int32)
+        gathered = eights.mul_(0x0102040810204080) >> 56  # the lowest bits of eight bytes in the top byte
+        packed[start : start + chunk] = gathered.to(torch.uint8).view(torch.int32)
     return packed
 
 

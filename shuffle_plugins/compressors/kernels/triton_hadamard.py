@@ -18,8 +18,6 @@ LARGEST_TILE = 1 << 15
 
 _TILE = 1 << 12
 _LONGEST_COLUMN = 1 << 7
-_VALUES_PER_WARP = 1 << 10
-_MOST_WARPS = 32
 
 
 @triton.jit
@@ -156,5 +154,5 @@ def compute_type(dtype: torch.dtype) -> Any:
 
 def launch_options(values: int) -> dict[str, Any]:
     """Warps for a tile of so many values; and no fused multiply-add, which would change the bits."""
-    warps = min(max(values // _VALUES_PER_WARP, 1), _MOST_WARPS)
+    warps = min(max(values >> 10, 1), 32)
     return {"num_warps": warps, "enable_fp_fusion": False}

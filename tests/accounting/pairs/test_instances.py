@@ -16,7 +16,7 @@ from shuffle_plugins.accounting.pairs.reports import product_atoms, read_coarsel
 from shuffle_plugins.accounting.pairs.shuffle import alike_pair
 from shuffle_plugins.accounting.pairs.slots import SlotPair, listed_outcomes, slot_losses_from_below
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.sphere import caps_at_angle
+from shuffle_plugins.mechanisms.privunit import caps_at_angle
 
 
 def channel_atoms(channel: np.ndarray) -> tuple[tuple[float, float, float], ...]:

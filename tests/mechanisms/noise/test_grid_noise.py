@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,12 +10,10 @@ from scipy import special
 from scripted_randomness import Far
 from thinning import first_fast
 
-from shuffle_plugins.accounting import Blanket
-from shuffle_plugins.mechanisms import blanket, get
-from shuffle_plugins.mechanisms.noise import laplace_grid, noise_ratio, rounded_distance
+from shuffle_plugins.mechanisms import get
+from shuffle_plugins.mechanisms.noise import noise_ratio, rounded_distance
 from shuffle_plugins.mechanisms.noise_law import (
     _whole_ball_information,
-    discrete_laplace_blanket,
     discrete_laplace_information,
     discrete_laplace_instances,
     gaussian_blanket,
@@ -111,26 +108,6 @@ def test_codes_leave_room_for_the_noise(name):
             noise = (mechanism.worst_variance / dim) ** 0.5
             assert room >= (19 if "laplace" in name else 9.4) * noise * 0.99
             assert mechanism.bits_per_report == mechanism.bits * dim
-
-
-def test_laplace_blankets():
-    line = blanket("discrete-laplace", local_epsilon=2.0, dim=1)
-    assert replace(line, instances=(), others=None, information_bound=None) == discrete_laplace_blanket(
-        local_epsilon=2.0, steps=2 * laplace_grid(local_epsilon=2.0, dim=1, bits=12).whole_radius
-    )
-    for epsilon, dim in ((2.0, 2), (1e-9, 1), (200.0, 1)):
-        own = get("laplace", local_epsilon=epsilon, dim=dim).blanket()
-        assert replace(own, instances=(), others=None, information_bound=None) == Blanket.generic(
-            epsilon, exact=False
-        )
-        assert own == blanket("laplace", local_epsilon=epsilon, dim=dim)
-    few = get("discrete-laplace", local_epsilon=2.0, dim=1, bits=8).blanket()
-    law, _ = on_a_line(get("discrete-laplace", local_epsilon=2.0, dim=1, bits=8), 2)
-    weights = law - law.amin(dim=1, keepdim=True)
-    least = law.amin(dim=1).exp()
-    assert float(least.sum()) == pytest.approx(few.mass, rel=1e-9)
-    at_top = least[(weights[:, 1] - 2.0).abs() < 1e-6].sum()
-    assert float(at_top) == pytest.approx(few.differing, rel=1e-6)
 
 
 def hockey_stick(first, second, epsilon):

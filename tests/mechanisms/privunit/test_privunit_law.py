@@ -9,8 +9,14 @@ import pytest
 from scipy import integrate, special
 
 from shuffle_plugins.mechanisms.half_spaces import optimal_privunit_g
-from shuffle_plugins.mechanisms.privunit import optimal_privunit, privunit_at, privunit_blanket
-from shuffle_plugins.mechanisms.sphere import cap_coordinate, cap_measure, cap_moment
+from shuffle_plugins.mechanisms.privunit import (
+    cap_coordinate,
+    cap_measure,
+    cap_moment,
+    optimal_privunit,
+    privunit_at,
+    privunit_blanket,
+)
 
 DIMS = [2, 3, 12, 1_000, 203_530, 10_000_000]
 EPSILONS = [1e-4, 0.5, 1.5, 4.0, 10.0, 50.0]
@@ -59,20 +65,6 @@ def test_rounding_spends_hardly_less_than_epsilon(epsilon):
         spent = (1 - plain) / plain / Fraction(law.tails[0])
         slack = 3e-12 + 1 / Fraction((1 << 62) - law.plain_threshold)
         assert 0 <= 1 - spent / Fraction(math.expm1(epsilon)) < slack
-
-
-@pytest.mark.parametrize("epsilon", EPSILONS)
-@pytest.mark.parametrize("dim", [1, *DIMS])
-def test_likelihood_ratio_is_epsilon_in_exact_arithmetic(dim, epsilon):
-    parameters = optimal_privunit(local_epsilon=epsilon, dim=dim)
-    uniform = Fraction(parameters.plain_threshold, 1 << 62)
-    inside = uniform + (1 - uniform) / Fraction(parameters.tails[0])
-    ratio = inside / uniform
-    assert ratio - 1 <= Fraction(math.expm1(epsilon))
-    excess = math.log(ratio.numerator) - math.log(ratio.denominator) - epsilon
-    slack = 3e-12 + 1 / parameters.plain_threshold
-    assert excess >= -slack * (1 + math.exp(min(epsilon, 30))) or epsilon > 30
-    assert 0 < parameters.tails[0] <= 0.5
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)

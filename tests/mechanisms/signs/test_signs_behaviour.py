@@ -156,13 +156,6 @@ def test_the_balanced_level_is_the_best_for_normal_entries():
     assert balanced_level(size=4, clients=10**12, noise=1.0) == 2.0
 
 
-def test_a_kashin_level_may_be_given():
-    loose = get("l2-block", local_epsilon=2.0, dim=100, level=3.0)
-    tight = get("l2-block", local_epsilon=2.0, dim=100)
-    assert loose.level == 3.0
-    assert loose.worst_variance / tight.worst_variance == pytest.approx((3 / tight.level) ** 2, rel=1e-6)
-
-
 @pytest.mark.parametrize(("name", "options"), ALL)
 def test_few_random_words_and_no_dense_ones(name, options):
     mechanism = get(name, local_epsilon=3.0, dim=2000, **options)

@@ -9,7 +9,7 @@ import torch
 from thinning import first_fast
 
 from shuffle_plugins.mechanisms import get
-from shuffle_plugins.mechanisms.bit_planes import best_plan, budgets, plane_weights
+from shuffle_plugins.mechanisms.bit_planes import best_plan
 from shuffle_plugins.mechanisms.sign_patterns import CoordinateBlocks
 from shuffle_plugins.randomness import SeededRandomness
 
@@ -79,17 +79,6 @@ def test_the_default_plan_is_the_best(epsilon, dim, constants):
         assert best.worst_variance <= other.worst_variance * (1 + 1e-6)
     given = best_plan(local_epsilon=epsilon, dim=dim, levels=1, constants=best.constants)
     assert get("sampled-bits", **options).plan == given
-
-
-def test_budgets_fill_up_evenly():
-    """At the optimum a little more budget does the same for all levels; small budgets are as printed."""
-    for levels, epsilon in itertools.product((2, 4, 7), (0.1, 3.0, 20.0)):
-        spent = budgets(levels, per_place=epsilon)
-        assert float(spent.sum()) == pytest.approx(epsilon, rel=1e-12)
-        slopes = np.array(plane_weights(levels)) ** 2 * np.cosh(spent / 2) / np.sinh(spent / 2) ** 3
-        assert slopes == pytest.approx(np.full(levels, slopes[0]), rel=1e-6)
-    weights = np.array(plane_weights(3)) ** (2 / 3)
-    assert budgets(3, per_place=1e-3) == pytest.approx(1e-3 * weights / weights.sum(), rel=1e-4)
 
 
 def test_blocks_are_even_and_cover_every_coordinate():
