@@ -140,7 +140,7 @@ class Prio3(Generic[Measurement, AggregateResult]):
 
     algorithm: ClassVar[int]
     """The draft's number of this variant."""
-    circuit: ClassVar[type[ValidityCircuit[Any, Any]]]
+    circuit: ClassVar[Any]
     field: ClassVar[PrimeField] = FIELD128
     fewest_proofs: ClassVar[int] = 1
 
