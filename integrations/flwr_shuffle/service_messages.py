@@ -16,7 +16,7 @@ from typing import Annotated, Any, Protocol, Self
 from flwr.app import ConfigRecord, RecordDict, UserConfigValue
 
 from flwr_shuffle.wire import Wire, byte_string
-from shuffle_plugins.core import Count, whole_number
+from shuffle_plugins.core.ranges import Count, whole_number
 from shuffle_plugins.secure_aggregation import ResidueLayout, Residues, Sealed, SumTerms, VerifiedTerms
 from shuffle_plugins.secure_aggregation.aggregator import aggregation_digest, answer_statement
 from shuffle_plugins.secure_aggregation.prio3.prio3 import SEED_SIZE

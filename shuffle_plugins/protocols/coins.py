@@ -22,9 +22,10 @@ from shuffle_plugins.accounting.pairs.noise import (
     gaussian_cover,
     log_ratio,
 )
-from shuffle_plugins.core import Count, Dim, Radius, Reports, Rows, checks
+from shuffle_plugins.core import Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor
-from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
+from shuffle_plugins.core.ranges import Count, Dim, Radius
+from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.draws import COINS_AT_ONCE, DISTANCE, MOST_COINS, RATIO, drawn_range, heads
 from shuffle_plugins.protocols.lattices import MOST_LEVELS, Categories, FixedPoint, Interval, Lattice, OneHot
 from shuffle_plugins.protocols.sums import (
@@ -34,7 +35,7 @@ from shuffle_plugins.protocols.sums import (
     TargetUnreachable,
     check_clips,
 )
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 _DISTANCE_SHARE = 0.01  # of δ, that may be spent on the distance of coins from the Gaussian
 _TAIL_SHARE = 1e-3  # of δ, that the accountant spends on tails where the distance is charged to ε

@@ -13,14 +13,17 @@ import numpy as np
 from typing_extensions import override
 
 from shuffle_plugins.accounting import PoissonBinomialRound, PrivacyTarget
-from shuffle_plugins.compressors import KashinFrame
-from shuffle_plugins.core import Dim, LocalEpsilon, Radius, Reports, Rows, checks, rows_at_once, whole_number
+from shuffle_plugins.compressors.frames import KashinFrame
+from shuffle_plugins.compressors.quantization import SignThresholds
+from shuffle_plugins.core import Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
-from shuffle_plugins.mechanisms.sign_patterns import SignThresholds
+from shuffle_plugins.core.ranges import Dim, LocalEpsilon, Radius, whole_number
+from shuffle_plugins.core.rows import rows_at_once
+from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.lattices import compiled_kernels
 from shuffle_plugins.protocols.sums import CountSum, Tally, TargetUnreachable, check_clips
-from shuffle_plugins.randomness import WHOLE, Randomness, secure
+from shuffle_plugins.randomness.chacha import WHOLE
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 MOST_BITS_EACH = (1 << 20) - 1  # of one client in one coordinate
 

@@ -14,8 +14,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import (
-    LARGEST_SEARCHED_LOCAL_EPSILON,
-    LEAST_SEARCHED_LOCAL_EPSILON,
     Adversary,
     PrivacyTarget,
     Sampling,
@@ -23,18 +21,15 @@ from shuffle_plugins.accounting import (
     calibrate_local_epsilon,
     narrowed,
 )
-from shuffle_plugins.core import (
-    LocalEpsilon,
-    ReportLayout,
-    Reports,
-    checks,
-    clopper_pearson_lower,
-    clopper_pearson_upper,
-)
-from shuffle_plugins.mechanisms import FrequencyOracle, registry
+from shuffle_plugins.accounting.calibrate import LARGEST_SEARCHED_LOCAL_EPSILON, LEAST_SEARCHED_LOCAL_EPSILON
+from shuffle_plugins.core import ReportLayout, Reports, checks
+from shuffle_plugins.core.confidence import clopper_pearson_lower, clopper_pearson_upper
+from shuffle_plugins.core.ranges import LocalEpsilon
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.mechanisms.base import FrequencyOracle
 from shuffle_plugins.protocols.lattices import Categories
 from shuffle_plugins.protocols.sums import Histogram, Intervals, Participants, ShuffleProtocol
-from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.randomness.sources import Randomness
 from shuffle_plugins.shuffler import InMemoryShuffler, Shuffler
 
 BEST_ORACLE = "best"

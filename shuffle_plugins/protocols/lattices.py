@@ -26,10 +26,13 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shuffle_plugins.compressors import stochastic_round
-from shuffle_plugins.core import Dim, Radius, Ranged, Rows, checked_categories, rows_at_once, whole_number
+from shuffle_plugins.compressors.quantization import stochastic_round
+from shuffle_plugins.core import Rows
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.randomness import Keystream, Randomness
+from shuffle_plugins.core.ranges import Dim, Radius, Ranged, whole_number
+from shuffle_plugins.core.rows import checked_categories, rows_at_once
+from shuffle_plugins.randomness.chacha import Keystream
+from shuffle_plugins.randomness.sources import Randomness
 
 MOST_LEVELS = 1 << 24
 Levels = Annotated[int, whole_number(at_most=MOST_LEVELS)]

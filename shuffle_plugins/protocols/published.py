@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shuffle_plugins.accounting import largest_within
-from shuffle_plugins.accounting.published import clones
+from shuffle_plugins.accounting.published import shuffles
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.bit_planes import budgets
 from shuffle_plugins.mechanisms.noise import noise_ratio
@@ -163,7 +163,7 @@ def largest_local_epsilon(*, cohort: int, epsilon: float, delta: float) -> float
     found = None
     if reach > 1e-4:
         found = largest_within(
-            lambda level: clones.clone_bound(local_epsilon=level, cohort=cohort, delta=delta),
+            lambda level: shuffles.clone_bound(local_epsilon=level, cohort=cohort, delta=delta),
             target=epsilon,
             start=min(1.0, reach),
             lowest=1e-4,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shuffle_plugins.compressors import compiled, in_parts
+from shuffle_plugins.compressors.cpu_kernels import compiled, in_parts
 
 __all__ = ["add_ones", "add_squares", "in_parts", "round_rows"]
 

@@ -19,21 +19,12 @@ from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Floats, LaplaceRound, PrivacyTarget, Sampling
-from shuffle_plugins.core import (
-    Count,
-    FieldLayout,
-    Positive,
-    Radius,
-    Ranged,
-    ReportLayout,
-    Reports,
-    Rows,
-    checks,
-    whole_number,
-)
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
+from shuffle_plugins.core.ranges import Count, Positive, Radius, Ranged, whole_number
 from shuffle_plugins.protocols.lattices import Interval
 from shuffle_plugins.protocols.sums import LatticeSum, Participants, TargetUnreachable, unreachable
-from shuffle_plugins.randomness import PROBABILITY_BITS, Randomness, secure
+from shuffle_plugins.randomness.chacha import PROBABILITY_BITS
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 MOST_BITS = 62
 FEWEST_SHARES, MOST_SHARES = 3, 64

@@ -12,7 +12,6 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import (
     FINE,
-    MAX_POPULATION,
     Adversary,
     LossComposition,
     PrivacyTarget,
@@ -23,11 +22,13 @@ from shuffle_plugins.accounting import (
     narrowed,
     participation_losses,
 )
-from shuffle_plugins.core import FieldLayout, Ranged, ReportLayout, Reports, Rows, checks, whole_number
+from shuffle_plugins.accounting.terms import MAX_POPULATION
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms import Norm, Reporter, Summation
+from shuffle_plugins.core.ranges import Ranged, whole_number
+from shuffle_plugins.mechanisms.base import Norm, Reporter, Summation
 from shuffle_plugins.protocols.lattices import Lattice, Levels
-from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.randomness.sources import Randomness
 
 _R = TypeVar("_R", bound=Round)
 

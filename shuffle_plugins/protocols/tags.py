@@ -19,20 +19,12 @@ from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import PrivacyTarget, Tag, TaggedRound
-from shuffle_plugins.compressors import KashinFrame, TightFrame
-from shuffle_plugins.core import (
-    Count,
-    Dim,
-    Positive,
-    Radius,
-    ReportLayout,
-    Reports,
-    Rows,
-    checks,
-    one_of,
-    rows_at_once,
-)
-from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
+from shuffle_plugins.compressors.frames import KashinFrame, TightFrame
+from shuffle_plugins.compressors.quantization import SignThresholds
+from shuffle_plugins.core import ReportLayout, Reports, Rows, checks
+from shuffle_plugins.core.ranges import Count, Dim, Positive, Radius, one_of
+from shuffle_plugins.core.rows import rows_at_once
+from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.mechanisms.bit_planes import (
     MAX_LEVELS,
     NEXT_TO_NOTHING,
@@ -49,9 +41,9 @@ from shuffle_plugins.mechanisms.coefficients import (
     representation,
     sound_level,
 )
-from shuffle_plugins.mechanisms.sign_patterns import Constants, SignThresholds
+from shuffle_plugins.mechanisms.sign_patterns import Constants
 from shuffle_plugins.protocols.sums import LabelledSum, Tally, check_clips
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 _ENTRIES_AT_ONCE = 1 << 20
 _QUIETEST, _LOUDEST = 1e-8, 400.0  # ε0 of one message, where searches end
@@ -241,7 +233,7 @@ class TaggedSum(LabelledSum[TaggedRound]):
     @override
     def _sent(self, tally: Tally) -> Tensor:
         by_plane = tally.bits.view(self.levels, self.size).cumsum(dim=1)
-        ends = self.planes.blocks.starts() + self.planes.blocks.lengths() - 1
+        ends = self.planes.blocks.starts + self.planes.blocks.lengths - 1
         before = torch.zeros(self.levels, 1, dtype=torch.int64)
         return by_plane[:, ends].diff(dim=1, prepend=before).flatten()
 

@@ -16,23 +16,15 @@ from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import BitEncoding, CountedRound, PrivacyTarget
-from shuffle_plugins.core import (
-    Count,
-    Dim,
-    Radius,
-    Reports,
-    Rows,
-    checked_categories,
-    checks,
-    in_range,
-    one_of,
-    rows_at_once,
-)
-from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
-from shuffle_plugins.mechanisms.oracles import flip_threshold
+from shuffle_plugins.compressors.quantization import flip_threshold
+from shuffle_plugins.core import Reports, Rows, checks
+from shuffle_plugins.core.ranges import Count, Dim, Radius, in_range, one_of
+from shuffle_plugins.core.rows import checked_categories, rows_at_once
+from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.draws import DRAWN_DISTANCE, drawn_binomials
 from shuffle_plugins.protocols.sums import CountSum, HistogramProtocol, check_clips, unreachable
-from shuffle_plugins.randomness import WHOLE, Randomness, secure
+from shuffle_plugins.randomness.chacha import WHOLE
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 LEAST_BIT_EPSILON, MOST_BIT_EPSILON = 1e-3, 40.0
 BitEpsilon = Annotated[float, in_range(above=0, at_most=MOST_BIT_EPSILON)]

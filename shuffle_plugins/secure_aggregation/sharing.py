@@ -18,8 +18,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shuffle_plugins.core import Dim, Ranged, checks, pack_bits, unpack_bits, whole_number
-from shuffle_plugins.randomness import Keystream
+from shuffle_plugins.core import checks, pack_bits
+from shuffle_plugins.core.packing import unpack_bits
+from shuffle_plugins.core.ranges import Dim, Ranged, whole_number
+from shuffle_plugins.randomness.chacha import Keystream
 from shuffle_plugins.shuffler.keys import check_key
 from shuffle_plugins.shuffler.shuffler import RoundContext, ShuffleError
 

@@ -16,7 +16,8 @@ from typing import Annotated, Any, Self
 
 from typing_extensions import override
 
-from shuffle_plugins.core import Count, Ranged, checks, whole_number
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Count, Ranged, whole_number
 from shuffle_plugins.shuffler.envelopes import (
     MOST_MIXERS,
     cascade_binding,

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
-from shuffle_plugins.core import Count, Ranged
+from shuffle_plugins.core.ranges import Count, Ranged
 from shuffle_plugins.shuffler.batches import BatchRequest, MixedStatement, items_digest
 from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, Opened, agree
 from shuffle_plugins.shuffler.keys import ServicePublicKey

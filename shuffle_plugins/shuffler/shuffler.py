@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from typing_extensions import override
 
-from shuffle_plugins.core import Ranged, checks, whole_number
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Ranged, whole_number
 
 if TYPE_CHECKING:
     from shuffle_plugins.core import Reports
@@ -178,7 +179,7 @@ class InMemoryShuffler(Shuffler):
     def shuffle_reports(self, reports: Reports) -> Reports:
         if len(reports) < self._minimum:
             raise BatchRefused(Refusal.UNDER_MINIMUM)
-        from shuffle_plugins.randomness import SecureRandomness
+        from shuffle_plugins.randomness.sources import SecureRandomness
 
         return reports.permute(SecureRandomness().permutation(len(reports)))
 

@@ -25,7 +25,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
-from shuffle_plugins.compressors import compiled
+from shuffle_plugins.compressors.cpu_kernels import compiled
 
 if numba.config.DISABLE_JIT:
     raise ImportError("Prio3 needs numba's compiler, which is switched off: unset NUMBA_DISABLE_JIT")

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import binom
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.core import Field, Reports
+from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.protocols import HistogramSum, published
 from shuffle_plugins.randomness import SeededRandomness
 from shuffle_plugins.shuffler import InMemoryShuffler

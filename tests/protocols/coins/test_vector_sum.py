@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 from scipy.stats import binom, chisquare, norm
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.core import Field, Reports
+from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.protocols import VectorSum, published
 from shuffle_plugins.protocols.draws import DISTANCE, RATIO, heads
 from shuffle_plugins.randomness import SeededRandomness

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from shuffle_plugins.accounting import PrivacyTarget, ShuffleAccountant
+from shuffle_plugins.compressors.quantization import plus_thresholds
 from shuffle_plugins.core import Rows
-from shuffle_plugins.mechanisms.sign_patterns import plus_thresholds
 from shuffle_plugins.protocols import BallSum, PoissonBinomialSum
 from shuffle_plugins.protocols import counts as sums
 from shuffle_plugins.protocols.sums import least_noise_multiplier

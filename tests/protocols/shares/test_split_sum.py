@@ -11,7 +11,7 @@ import torch
 from thinning import first_fast
 
 from shuffle_plugins.accounting import Adversary, LaplaceRound, Round, ShuffleAccountant
-from shuffle_plugins.core import Field, Reports
+from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.protocols import ScalarSum, SplitSum
 from shuffle_plugins.protocols.shares import PolyaNoise, mixing_distance
 from shuffle_plugins.randomness import SeededRandomness

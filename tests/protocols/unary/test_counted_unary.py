@@ -12,6 +12,7 @@ from scipy import stats
 from thinning import first_fast
 
 from shuffle_plugins.accounting import BitEncoding, Sampling, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting.pairs.bits import BitResponse
 from shuffle_plugins.mechanisms import get, registry
 from shuffle_plugins.protocols import CountedUnary, HistogramSum, UnaryL1Sum
 from shuffle_plugins.protocols.draws import binomial_table, drawn_binomials
@@ -78,7 +79,7 @@ def test_weights_beyond_a_limit_are_as_seldom_as_exact_fractions_say(
     encoding: str, length: int, ones: int
 ) -> None:
     bit_epsilon = 1.7
-    bit = BitEncoding(encoding).response(bit_epsilon)
+    bit = getattr(BitResponse, encoding)(bit_epsilon)
     own, other = Fraction(bit.one), Fraction(bit.zero)
     law = [Fraction(1)]
     for p in [own] * ones + [other] * (length - ones):
