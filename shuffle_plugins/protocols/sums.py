@@ -207,12 +207,12 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
     @classmethod
     @abstractmethod
     def _of_noise(
-        cls, noise_multiplier: float, *, honest: int, target: PrivacyTarget | None, **fields: Any
-    ) -> Self:
-        """The protocol of few messages that, to leading order, protects as a Gaussian.
+        cls, noise_multiplier: float, *, cohort: int, honest: int, target: PrivacyTarget | None, **data: Any
+    ) -> dict[str, Any]:
+        """The fields of the protocol of few messages that, to leading order, protects as a Gaussian.
 
-        ``fields`` are ``cohort``, ``honest_fraction``, what clients hold, and options of the kind of sum; the
-        target is what all rounds together may cost, if it is known.
+        ``data`` are what clients hold, and options of the kind of sum; the target is what all rounds together
+        may cost, if it is known.
         """
 
     @classmethod
@@ -232,14 +232,8 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
         """
         noise = checks.number("noise_multiplier", noise_multiplier, above=0)
         present = Participants.of(cohort, honest_fraction=honest_fraction)
-        return cls._of_noise(
-            noise,
-            honest=present.honest,
-            target=None,
-            cohort=present.reports,
-            honest_fraction=honest_fraction,
-            **data,
-        )
+        found = cls._of_noise(noise, cohort=present.reports, honest=present.honest, target=None, **data)
+        return cls(cohort=present.reports, honest_fraction=honest_fraction, **found)
 
     @classmethod
     def calibrated(
@@ -280,14 +274,8 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
         costs: dict[SummingProtocol[_R], float] = {}
 
         def built(noise: float) -> Self:
-            return cls._of_noise(
-                noise,
-                honest=present.honest,
-                target=target,
-                cohort=present.reports,
-                honest_fraction=honest_fraction,
-                **data,
-            )
+            found = cls._of_noise(noise, cohort=present.reports, honest=present.honest, target=target, **data)
+            return cls(cohort=present.reports, honest_fraction=honest_fraction, **found)
 
         def cost(quietness: float) -> float:
             protocol = built(1 / quietness)

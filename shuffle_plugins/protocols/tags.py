@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -120,15 +120,15 @@ class TaggedSum(LabelledSum[TaggedRound]):
         cls,
         noise_multiplier: float,
         *,
+        cohort: int,
         honest: int,
         target: PrivacyTarget | None,
         overhead: float = 0.1,
         levels: int | None = None,
         samples: int | None = None,
-        **fields: Any,
-    ) -> Self:
-        who = {name: fields.pop(name) for name in ("cohort", "honest_fraction")}
-        size = cls._coefficients(**fields)
+        **data: Any,
+    ) -> dict[str, Any]:
+        size = cls._coefficients(**data)
         plan = _best_plan(
             size=size,
             cohort=honest,
@@ -138,13 +138,9 @@ class TaggedSum(LabelledSum[TaggedRound]):
             samples=samples,
         )
         budget = plan.samples * sum(_epsilons(plan.levels, _strength(plan, size, honest, noise_multiplier)))
-        return cls(
-            budget=float(f"{budget:.9g}"),  # parties whose processors round differently agree on it
-            samples=plan.samples,
-            levels=plan.levels,
-            **who,
-            **fields,
-        )
+        # Parties whose processors round differently agree on it.
+        budget = float(f"{budget:.9g}")
+        return {"budget": budget, "samples": plan.samples, "levels": plan.levels, **data}
 
     @property
     def plan(self) -> SampledPlan:
