@@ -6,7 +6,7 @@ import math
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from scipy.optimize import brentq
@@ -132,7 +132,11 @@ class FrequencyEstimation(ShuffleProtocol):
         checks.categories(categories)
         target = PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps)
         present = Participants.of(cohort, honest_fraction=honest_fraction, population=population)
-        who = {"population": _drawn_from(present), "cohort": present.honest, "sampling": present.sampling}
+        who: dict[str, Any] = {
+            "population": _drawn_from(present),
+            "cohort": present.honest,
+            "sampling": present.sampling,
+        }
 
         def allowed(name: str, local_epsilon: float) -> bool:
             oracle = built(name, local_epsilon=local_epsilon, categories=categories)

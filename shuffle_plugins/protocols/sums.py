@@ -271,9 +271,9 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
         target = PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps)
         present = Participants.of(cohort, honest_fraction=honest_fraction, population=population)
         share = checks.participation(participation)
-        costs: dict[SummingProtocol[_R], float] = {}
+        costs: dict[Any, float] = {}
 
-        def built(noise: float) -> Self:
+        def built(noise: float) -> Any:
             found = cls._of_noise(noise, cohort=present.reports, honest=present.honest, target=target, **data)
             return cls(cohort=present.reports, honest_fraction=honest_fraction, **found)
 
@@ -297,7 +297,8 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
         )
         if found is None:
             raise unreachable(target, cohort=cohort)
-        return built(1 / found)
+        calibrated: Self = built(1 / found)
+        return calibrated
 
     @abstractmethod
     def estimate(self, total: Any, *, reports: int | None = None) -> Any:
