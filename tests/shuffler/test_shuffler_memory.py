@@ -5,7 +5,8 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from shuffle_plugins.core.reports import Field, Reports
+from shuffle_plugins.core import Reports
+from shuffle_plugins.core.reports import Field
 from shuffle_plugins.shuffler import BatchRefused, InMemoryShuffler, Refusal
 
 
