@@ -83,7 +83,7 @@ def zipf_values(clients: int, *, seed: int) -> Tensor:
 
 def false_positive_rate(plan: HeavyHitters) -> float:
     """Of one prefix that nobody holds, in one round."""
-    return plan.false_positives / (plan.rounds * plan.length)
+    return plan.false_positives / (plan.rounds * plan.counts.length)
 
 
 def searched(plan: HeavyHitters, held: Tensor, *, counting: Counting, threshold: float) -> FoundValues:
@@ -96,7 +96,7 @@ def searched(plan: HeavyHitters, held: Tensor, *, counting: Counting, threshold:
         chosen = chosen[counts[chosen].argsort(descending=True)]
         if question.asked_bits == plan.bits or not len(chosen):
             return FoundValues(values=candidates[chosen], counts=counts[chosen], cut=0)
-        more = (plan.length // plan.width).bit_length() - 1
+        more = (plan.counts.length // plan.width).bit_length() - 1
         question = PrefixQuestion(
             number=question.number + 1,
             kept=candidates[chosen[: plan.width].sort().values],
@@ -140,19 +140,19 @@ def outcomes(held: Tensor, *, epsilon: float, delta: float) -> list[Outcome]:
                 trusted="a shuffler or a secure sum",
                 spent=accountant.epsilon(delta, lower=False).upper,
                 local_epsilon=search.round().local_epsilon * search.num_steps,
-                bits=search.length,
+                bits=search.counts.length,
                 deviation=math.sqrt(search.counts.variance(0.0)) * (search.rounds if groups else 1),
             )
         )
 
-    size = {"categories": plan.length + 1, "cohort": clients}  # the last category is that of no prefix
+    size = {"categories": plan.counts.length + 1, "cohort": clients}  # the last category is that of no prefix
     for oracle in ("hadamard-response", "k-rr"):
         reports = FrequencyEstimation.calibrated(**size, oracle=oracle, num_steps=plan.rounds, **target)
         accountant = ShuffleAccountant()
         accountant.step(reports.round(), num_steps=plan.rounds)
 
         def estimated(answers: Tensor, reports: FrequencyEstimation = reports) -> Tensor:
-            return reports.estimate(reports.randomize(answers % (plan.length + 1))).counts
+            return reports.estimate(reports.randomize(answers % (plan.counts.length + 1))).counts
 
         support = reports.support
         deviation = math.sqrt(support.variance(0.0) * clients)
@@ -182,7 +182,7 @@ def outcomes(held: Tensor, *, epsilon: float, delta: float) -> list[Outcome]:
             searched(
                 plan,
                 held,
-                counting=lambda answers: coins.randomize_histogram(answers % (plan.length + 1)).counts,
+                counting=lambda answers: coins.randomize_histogram(answers % (plan.counts.length + 1)).counts,
                 threshold=float(stats.norm.isf(false_positive_rate(plan))) * math.sqrt(coins.noise_variance),
             ),
             name="everybody's coins",
@@ -198,8 +198,8 @@ def outcomes(held: Tensor, *, epsilon: float, delta: float) -> list[Outcome]:
     deviation = math.sqrt(once / size["categories"]) * clients * math.sqrt(plan.rounds)
 
     def noisy(answers: Tensor) -> Tensor:
-        exact = torch.bincount(answers[answers >= 0], minlength=plan.length).double()
-        return exact + deviation * torch.randn(plan.length, dtype=torch.float64)
+        exact = torch.bincount(answers[answers >= 0], minlength=plan.counts.length).double()
+        return exact + deviation * torch.randn(plan.counts.length, dtype=torch.float64)
 
     rows.append(
         outcome(

@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import special
@@ -25,17 +25,9 @@ from shuffle_plugins.accounting.pairs.noise import (
 from shuffle_plugins.core import Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor
 from shuffle_plugins.core.ranges import Count, Dim, Radius
-from shuffle_plugins.mechanisms import Norm, PrivateSum
-from shuffle_plugins.mechanisms.base import CountRange, PrivacyParameter
+from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.draws import COINS_AT_ONCE, DISTANCE, MOST_COINS, RATIO, drawn_range, heads
-from shuffle_plugins.protocols.lattices import (
-    MOST_LEVELS,
-    Categories,
-    FixedPoint,
-    Interval,
-    Lattice,
-    OneHot,
-)
+from shuffle_plugins.protocols.lattices import MOST_LEVELS, Categories, FixedPoint, Interval, Lattice, OneHot
 from shuffle_plugins.protocols.sums import (
     CountSum,
     HistogramProtocol,
@@ -85,32 +77,32 @@ class CoinSum(LatticeSum[SumRound], CountSum[SumRound]):
         cls,
         noise_multiplier: float,
         *,
+        cohort: int,
         honest: int,
         target: PrivacyTarget | None,
         overhead: float = 0.02,
-        **fields: Any,
-    ) -> Self:
+        **data: Any,
+    ) -> dict[str, Any]:
         """With about the fewest messages whose covering Gaussian has at least this noise.
 
         Without a target, ε falls as noise grows: more noise never gets fewer coins, nor a quieter Gaussian.
         """
-        who = {name: fields.pop(name) for name in ("cohort", "honest_fraction")}
 
         def lattice(levels: int) -> Lattice:
-            found: Lattice = cls.lattice_type(levels=levels, **fields)
+            found: Lattice = cls.lattice_type(levels=levels, **data)
             return found
 
         dim = lattice(1).size
         levels, coins = _fewest_coins(
             noise_multiplier / 2,
             lattice=lattice,
-            cohort=who["cohort"],
+            cohort=cohort,
             honest=honest,
             overhead=checks.number("overhead", overhead, above=0, at_most=1),
             trials=_close_trials(_UNAIMED / dim) if target is None else _enough_trials(target, dim=dim),
             steady=target is None,
         )
-        return cls(levels=levels, coins=coins, **who, **fields)
+        return {"levels": levels, "coins": coins, **data}
 
     @override
     def _round(self, honest: int | None, participation: float | None, **who: Any) -> SumRound:

@@ -7,13 +7,13 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from typing_extensions import override
 
 from shuffle_plugins.accounting import PoissonBinomialRound, PrivacyTarget
-from shuffle_plugins.compressors import KashinFrame
+from shuffle_plugins.compressors.frames import KashinFrame
 from shuffle_plugins.compressors.quantization import SignThresholds
 from shuffle_plugins.core import Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
@@ -22,7 +22,8 @@ from shuffle_plugins.core.rows import rows_at_once
 from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.lattices import compiled_kernels
 from shuffle_plugins.protocols.sums import CountSum, Tally, TargetUnreachable, check_clips
-from shuffle_plugins.randomness import WHOLE, Randomness, secure
+from shuffle_plugins.randomness.chacha import WHOLE
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 MOST_BITS_EACH = (1 << 20) - 1  # of one client in one coordinate
 
@@ -84,14 +85,15 @@ class PoissonBinomialSum(CountSum[PoissonBinomialRound], PrivateSum):
         cls,
         noise_multiplier: float,
         *,
+        cohort: int,
         honest: int,
         target: PrivacyTarget | None,
         dim: int,
         seed: int = 0,
         overhead: float = 0.1,
         bits: int | None = None,
-        **fields: Any,
-    ) -> Self:
+        **data: Any,
+    ) -> dict[str, Any]:
         """With the fewest bits, of the form 2^k − 1, whose variance exceeds that of many by ``overhead``."""
         spread = KashinFrame(dim=checks.dim(dim), seed=seed)
         checks.number("overhead", overhead, above=0, at_most=1)
@@ -112,7 +114,7 @@ class PoissonBinomialSum(CountSum[PoissonBinomialRound], PrivateSum):
             return 2 * found.noise_multiplier  # a round tells it over the sensitivity
 
         gain = _loudest_gain(noise_multiplier, start=_gain(honest / bits, noise), multiplier_of=multiplier_of)
-        return cls(dim=dim, bits=bits, message_epsilon=2 * math.atanh(gain), seed=seed, **fields)
+        return {"dim": dim, "bits": bits, "message_epsilon": 2 * math.atanh(gain), "seed": seed, **data}
 
     @override
     def _round(self, honest: int | None, participation: float | None, **who: Any) -> PoissonBinomialRound:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from shuffle_plugins.accounting.pairs.noise import DRAWN_REACH
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.randomness import WHOLE, Randomness, secure
+from shuffle_plugins.randomness.chacha import WHOLE
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 DISTANCE = 2.0**-52
 """Bound on the total variation between numbers of heads, drawn by up to 2**40 clients, and binomials."""

@@ -6,7 +6,7 @@ import math
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from scipy.optimize import brentq
@@ -25,15 +25,11 @@ from shuffle_plugins.accounting.calibrate import LARGEST_SEARCHED_LOCAL_EPSILON,
 from shuffle_plugins.core import ReportLayout, Reports, checks
 from shuffle_plugins.core.confidence import clopper_pearson_lower, clopper_pearson_upper
 from shuffle_plugins.core.ranges import LocalEpsilon
-from shuffle_plugins.mechanisms import FrequencyOracle, registry
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.mechanisms.base import FrequencyOracle
 from shuffle_plugins.protocols.lattices import Categories
-from shuffle_plugins.protocols.sums import (
-    Histogram,
-    Intervals,
-    Participants,
-    ShuffleProtocol,
-)
-from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.protocols.sums import Histogram, Intervals, Participants, ShuffleProtocol
+from shuffle_plugins.randomness.sources import Randomness
 from shuffle_plugins.shuffler import InMemoryShuffler, Shuffler
 
 BEST_ORACLE = "best"
@@ -136,7 +132,11 @@ class FrequencyEstimation(ShuffleProtocol):
         checks.categories(categories)
         target = PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps)
         present = Participants.of(cohort, honest_fraction=honest_fraction, population=population)
-        who = {"population": _drawn_from(present), "cohort": present.honest, "sampling": present.sampling}
+        who: dict[str, Any] = {
+            "population": _drawn_from(present),
+            "cohort": present.honest,
+            "sampling": present.sampling,
+        }
 
         def allowed(name: str, local_epsilon: float) -> bool:
             oracle = built(name, local_epsilon=local_epsilon, categories=categories)

@@ -16,7 +16,7 @@ from shuffle_plugins.core import Reports, checks
 from shuffle_plugins.core.ranges import Count, Positive, Ranged, whole_number
 from shuffle_plugins.core.rows import checked_categories
 from shuffle_plugins.protocols.unary import CountedUnary
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

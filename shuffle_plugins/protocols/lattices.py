@@ -332,7 +332,9 @@ class FixedPoint(Lattice):
             column += block.shape[1]
         long = np.flatnonzero(lengths > self.norm_bound**2)
         if long.size and not apart:
-            return self._by_kernels(rows, coins, draw, start, apart=True).sum(axis=0, keepdims=True)
+            each = self._by_kernels(rows, coins, draw, start, apart=True)
+            total: NDArray[Any] = each.sum(axis=0, keepdims=True)
+            return total
         for place in long.tolist():
             dense = rows.narrow(place, place + 1).dense().double().numpy()
             out[place] = np.trunc(dense[0] * scales[place])

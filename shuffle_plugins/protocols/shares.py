@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,14 +22,9 @@ from shuffle_plugins.accounting import Floats, LaplaceRound, PrivacyTarget, Samp
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.ranges import Count, Positive, Radius, Ranged, whole_number
 from shuffle_plugins.protocols.lattices import Interval
-from shuffle_plugins.protocols.sums import (
-    LatticeSum,
-    Participants,
-    TargetUnreachable,
-    unreachable,
-)
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.protocols.sums import LatticeSum, Participants, TargetUnreachable, unreachable
 from shuffle_plugins.randomness.chacha import PROBABILITY_BITS
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 MOST_BITS = 62
 FEWEST_SHARES, MOST_SHARES = 3, 64
@@ -91,25 +86,26 @@ class SplitSum(LatticeSum[LaplaceRound]):
         cls,
         noise_multiplier: float,
         *,
+        cohort: int,
         honest: int,
         target: PrivacyTarget | None,
         overhead: float = 0.02,
-        **fields: Any,
-    ) -> Self:
+        **data: Any,
+    ) -> dict[str, Any]:
         """With the fewest shares that hide enough."""
         checks.number("overhead", overhead, above=0, at_most=1)
         if target is None:
             raise ValueError("the fewest shares follow from a target: use SplitSum.calibrated")
         noise_epsilon = 2 * math.sqrt(2) / noise_multiplier
         # Rounding n clients' numbers adds n/4 steps² to noise of about 2·(g/ε0)².
-        levels = max(1, math.ceil(noise_epsilon * math.sqrt(fields["cohort"] / (8 * overhead))))
+        levels = max(1, math.ceil(noise_epsilon * math.sqrt(cohort / (8 * overhead))))
         distance = _DISTANCE_SHARE * target.delta
         distance /= (1 + math.exp(min(target.epsilon, _LARGEST))) * target.num_steps
         for shares in range(FEWEST_SHARES, MOST_SHARES + 1):
-            found = cls(levels=levels, noise_epsilon=noise_epsilon, shares=shares, **fields)
-            if found.distance <= distance:
+            found = {"levels": levels, "noise_epsilon": noise_epsilon, "shares": shares, **data}
+            if cls(cohort=cohort, honest_fraction=honest / cohort, **found).distance <= distance:
                 return found
-        raise TargetUnreachable(f"{unreachable(target, cohort=fields['cohort'])}, or use ScalarSum")
+        raise TargetUnreachable(f"{unreachable(target, cohort=cohort)}, or use ScalarSum")
 
     @property
     def noise(self) -> PolyaNoise:

@@ -26,10 +26,9 @@ from shuffle_plugins.accounting.terms import MAX_POPULATION
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.core.ranges import Ranged, whole_number
-from shuffle_plugins.mechanisms import Norm
-from shuffle_plugins.mechanisms.base import Reporter, Summation
+from shuffle_plugins.mechanisms.base import Norm, Reporter, Summation
 from shuffle_plugins.protocols.lattices import Lattice, Levels
-from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.randomness.sources import Randomness
 
 _R = TypeVar("_R", bound=Round)
 
@@ -208,12 +207,12 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
     @classmethod
     @abstractmethod
     def _of_noise(
-        cls, noise_multiplier: float, *, honest: int, target: PrivacyTarget | None, **fields: Any
-    ) -> Self:
-        """The protocol of few messages that, to leading order, protects as a Gaussian.
+        cls, noise_multiplier: float, *, cohort: int, honest: int, target: PrivacyTarget | None, **data: Any
+    ) -> dict[str, Any]:
+        """The fields of the protocol of few messages that, to leading order, protects as a Gaussian.
 
-        ``fields`` are ``cohort``, ``honest_fraction``, what clients hold, and options of the kind of sum; the
-        target is what all rounds together may cost, if it is known.
+        ``data`` are what clients hold, and options of the kind of sum; the target is what all rounds together
+        may cost, if it is known.
         """
 
     @classmethod
@@ -233,14 +232,8 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
         """
         noise = checks.number("noise_multiplier", noise_multiplier, above=0)
         present = Participants.of(cohort, honest_fraction=honest_fraction)
-        return cls._of_noise(
-            noise,
-            honest=present.honest,
-            target=None,
-            cohort=present.reports,
-            honest_fraction=honest_fraction,
-            **data,
-        )
+        found = cls._of_noise(noise, cohort=present.reports, honest=present.honest, target=None, **data)
+        return cls(cohort=present.reports, honest_fraction=honest_fraction, **found)
 
     @classmethod
     def calibrated(
@@ -278,17 +271,11 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
         target = PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps)
         present = Participants.of(cohort, honest_fraction=honest_fraction, population=population)
         share = checks.participation(participation)
-        costs: dict[SummingProtocol[_R], float] = {}
+        costs: dict[Any, float] = {}
 
-        def built(noise: float) -> Self:
-            return cls._of_noise(
-                noise,
-                honest=present.honest,
-                target=target,
-                cohort=present.reports,
-                honest_fraction=honest_fraction,
-                **data,
-            )
+        def built(noise: float) -> Any:
+            found = cls._of_noise(noise, cohort=present.reports, honest=present.honest, target=target, **data)
+            return cls(cohort=present.reports, honest_fraction=honest_fraction, **found)
 
         def cost(quietness: float) -> float:
             protocol = built(1 / quietness)
@@ -310,7 +297,8 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
         )
         if found is None:
             raise unreachable(target, cohort=cohort)
-        return built(1 / found)
+        calibrated: Self = built(1 / found)
+        return calibrated
 
     @abstractmethod
     def estimate(self, total: Any, *, reports: int | None = None) -> Any:

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,14 +19,12 @@ from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import PrivacyTarget, Tag, TaggedRound
-from shuffle_plugins.compressors import KashinFrame
-from shuffle_plugins.compressors.frames import TightFrame
+from shuffle_plugins.compressors.frames import KashinFrame, TightFrame
 from shuffle_plugins.compressors.quantization import SignThresholds
 from shuffle_plugins.core import ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.ranges import Count, Dim, Positive, Radius, one_of
 from shuffle_plugins.core.rows import rows_at_once
-from shuffle_plugins.mechanisms import Norm, PrivateSum
-from shuffle_plugins.mechanisms.base import CountRange, PrivacyParameter
+from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.mechanisms.bit_planes import (
     MAX_LEVELS,
     NEXT_TO_NOTHING,
@@ -45,7 +43,7 @@ from shuffle_plugins.mechanisms.coefficients import (
 )
 from shuffle_plugins.mechanisms.sign_patterns import Constants
 from shuffle_plugins.protocols.sums import LabelledSum, Tally, check_clips
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 _ENTRIES_AT_ONCE = 1 << 20
 _QUIETEST, _LOUDEST = 1e-8, 400.0  # ε0 of one message, where searches end
@@ -122,15 +120,15 @@ class TaggedSum(LabelledSum[TaggedRound]):
         cls,
         noise_multiplier: float,
         *,
+        cohort: int,
         honest: int,
         target: PrivacyTarget | None,
         overhead: float = 0.1,
         levels: int | None = None,
         samples: int | None = None,
-        **fields: Any,
-    ) -> Self:
-        who = {name: fields.pop(name) for name in ("cohort", "honest_fraction")}
-        size = cls._coefficients(**fields)
+        **data: Any,
+    ) -> dict[str, Any]:
+        size = cls._coefficients(**data)
         plan = _best_plan(
             size=size,
             cohort=honest,
@@ -140,13 +138,9 @@ class TaggedSum(LabelledSum[TaggedRound]):
             samples=samples,
         )
         budget = plan.samples * sum(_epsilons(plan.levels, _strength(plan, size, honest, noise_multiplier)))
-        return cls(
-            budget=float(f"{budget:.9g}"),  # parties whose processors round differently agree on it
-            samples=plan.samples,
-            levels=plan.levels,
-            **who,
-            **fields,
-        )
+        # Parties whose processors round differently agree on it.
+        budget = float(f"{budget:.9g}")
+        return {"budget": budget, "samples": plan.samples, "levels": plan.levels, **data}
 
     @property
     def plan(self) -> SampledPlan:

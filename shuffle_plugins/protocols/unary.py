@@ -7,7 +7,7 @@ from abc import abstractmethod
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,16 +20,11 @@ from shuffle_plugins.compressors.quantization import flip_threshold
 from shuffle_plugins.core import Reports, Rows, checks
 from shuffle_plugins.core.ranges import Count, Dim, Radius, in_range, one_of
 from shuffle_plugins.core.rows import checked_categories, rows_at_once
-from shuffle_plugins.mechanisms import Norm, PrivateSum
-from shuffle_plugins.mechanisms.base import CountRange, PrivacyParameter
+from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.draws import DRAWN_DISTANCE, drawn_binomials
-from shuffle_plugins.protocols.sums import (
-    CountSum,
-    HistogramProtocol,
-    check_clips,
-    unreachable,
-)
-from shuffle_plugins.randomness import WHOLE, Randomness, secure
+from shuffle_plugins.protocols.sums import CountSum, HistogramProtocol, check_clips, unreachable
+from shuffle_plugins.randomness.chacha import WHOLE
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 LEAST_BIT_EPSILON, MOST_BIT_EPSILON = 1e-3, 40.0
 BitEpsilon = Annotated[float, in_range(above=0, at_most=MOST_BIT_EPSILON)]
@@ -97,24 +92,24 @@ class UnaryCounts(CountSum[CountedRound]):
         cls,
         noise_multiplier: float,
         *,
+        cohort: int,
         honest: int,
         target: PrivacyTarget | None,
         encoding: BitEncoding | str = BitEncoding.SYMMETRIC,
         failure: float | None = 2.0**-40,
-        **fields: Any,
-    ) -> Self:
+        **data: Any,
+    ) -> dict[str, Any]:
         """A count's noise over what a client changes it by has the variance n/(4·sinh²(ε0/2)).
 
         In the optimal encoding it is four times that. A client changes 2·ones counts.
         """
-        who = {name: fields.pop(name) for name in ("cohort", "honest_fraction")}
         kind = checks.choice(BitEncoding, "encoding", encoding)
-        size, ones = cls._shape(**fields)
+        size, ones = cls._shape(**data)
         share = 1 if kind is BitEncoding.SYMMETRIC else 4
         bit_epsilon = 2 * math.asinh(math.sqrt(share * honest / (2 * ones)) / noise_multiplier)
         bit_epsilon = min(bit_epsilon, MOST_BIT_EPSILON)
         if target is not None and bit_epsilon < LEAST_BIT_EPSILON:
-            raise unreachable(target, cohort=who["cohort"])
+            raise unreachable(target, cohort=cohort)
         limit = None
         if failure is not None:
             checks.number("failure", failure, above=0, below=1)
@@ -127,9 +122,9 @@ class UnaryCounts(CountSum[CountedRound]):
                     ones=ones,
                     bit_epsilon=bit_epsilon,
                     encoding=kind,
-                    false_positive_rate=failure / who["cohort"],
+                    false_positive_rate=failure / cohort,
                 )
-        return cls(bit_epsilon=bit_epsilon, encoding=kind, max_weight=limit, **who, **fields)
+        return {"bit_epsilon": bit_epsilon, "encoding": kind, "max_weight": limit, **data}
 
     @override
     def _round(self, honest: int | None, participation: float | None, **who: Any) -> CountedRound:

@@ -126,27 +126,6 @@ def test_threads_do_not_change_a_sum():
     assert torch.equal(totals[0], totals[2])
 
 
-def test_mean_and_variance_are_those_of_independent_roundings(path):
-    """Each entry goes up with its own probability, uncorrelated with its neighbours and other rows."""
-    values = torch.tensor([0.0, 0.25, -0.5, 0.9, 1.5, -2.125, 3.0, -0.001])
-    count = 40_000
-    rule = BallRounding(radius=1e3, levels=1000, limit=1e9)
-    found = rule.rows(Rows.of(values.repeat(count, 1)), draw=DRAW).double()
-    y = values.double() * INSIDE
-    fraction = y - y.floor()
-    error = found.mean(dim=0) - y
-    deviation = (fraction * (1 - fraction) / count).sqrt()
-    assert bool((error.abs() <= 5 * deviation + 1e-9).all())
-    assert bool((found >= y.floor()).all())
-    assert bool((found <= y.floor() + 1).all())
-    assert torch.allclose(found.var(dim=0), fraction * (1 - fraction), atol=5 / count**0.5)
-    noisy = (found - y)[:, (fraction > 0.01) & (fraction < 0.99)]
-    correlation = torch.corrcoef(noisy.T) - torch.eye(noisy.shape[1])
-    assert float(correlation.abs().max()) < 5 / count**0.5
-    between = torch.corrcoef(torch.stack([noisy[:-1].flatten(), noisy[1:].flatten()]))[0, 1]
-    assert abs(float(between)) < 5 / noisy.numel() ** 0.5
-
-
 def test_no_rounded_row_is_longer_than_the_limit(path):
     """A limit that most rows would pass: those are rounded towards zero, in the rows and in their sum."""
     x = torch.randn(200, 530, generator=torch.Generator().manual_seed(3))

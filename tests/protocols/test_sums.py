@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from thinning import first_fast
 from torch import Tensor
 
 from shuffle_plugins.accounting import ShuffleAccountant
@@ -169,7 +170,7 @@ CALIBRATED: list[tuple[Callable[..., Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("calibrated", "own"), CALIBRATED)
+@first_fast(("calibrated", "own"), CALIBRATED, fast=4)
 def test_sampled_steps_with_dishonest_clients_spend_their_target(
     calibrated: Callable[..., Any], own: dict[str, Any]
 ) -> None:

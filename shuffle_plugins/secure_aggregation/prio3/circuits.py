@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -78,8 +78,7 @@ class ValidityCircuit(ABC, Generic[Measurement, AggregateResult]):
 
     def decode(self, total: FieldVector, num_measurements: int) -> AggregateResult:
         """The sum over clients."""
-        result: Any = self._checked_total(total, num_measurements)
-        return result
+        return cast(AggregateResult, self._checked_total(total, num_measurements))
 
     @property
     def query_randomness_length(self) -> int:

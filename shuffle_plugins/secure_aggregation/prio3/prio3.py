@@ -140,7 +140,7 @@ class Prio3(Generic[Measurement, AggregateResult]):
 
     algorithm: ClassVar[int]
     """The draft's number of this variant."""
-    circuit: ClassVar[type[ValidityCircuit[Any, Any]]]
+    circuit: ClassVar[Any]
     field: ClassVar[PrimeField] = FIELD128
     fewest_proofs: ClassVar[int] = 1
 
@@ -153,7 +153,7 @@ class Prio3(Generic[Measurement, AggregateResult]):
                 f"over {self.field.name} this takes from {self.fewest_proofs} to 255 proofs, not {proofs}"
             )
         self.valid: ValidityCircuit[Measurement, AggregateResult] = self.circuit(self.field, **measurement)
-        self._joint = self.valid.joint_randomness_length > 0
+        self._joint: bool = self.valid.joint_randomness_length > 0
 
     @property
     def rand_size(self) -> int:

@@ -33,10 +33,6 @@ def test_a_client_flips_as_the_oracle_of_that_name(encoding: str, oracle: str, f
     protocol = CountedUnary(length=5, cohort=30, bit_epsilon=1.25, encoding=encoding)
     single = get(oracle, local_epsilon=factor * 1.25, dim=5)
     assert protocol.round().local_epsilon == pytest.approx(single.local_epsilon)
-    assert protocol._thresholds == (
-        single._own_threshold,
-        single._other_threshold,
-    )
     assert protocol.worst_variance == pytest.approx(30 * single.worst_variance)
     same = protocol.randomize(held(30, 5), randomness=SeededRandomness(2))
     again = single.randomize(held(30, 5), randomness=SeededRandomness(2))
