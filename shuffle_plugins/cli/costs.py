@@ -20,11 +20,7 @@ def mechanisms_command(
     local_epsilon: Annotated[float | None, options.NUMBERS["local-epsilon"].option()] = None,
     norm: Annotated[
         str | None,
-        option(
-            "--norm NORM",
-            "What clients hold: vectors in an l1, l2 or linf ball, or categories. Each mechanism's own "
-            "unless given.",
-        ),
+        option("--norm NORM", "Clients' ball, l1, l2 or linf, or categories; else each one's own."),
     ] = None,
     radius: options.RadiusOption = 1.0,
     timed: Annotated[bool, option("--time", "Measure the time of a report too; some ten seconds.")] = False,
@@ -91,8 +87,7 @@ def round_costs_command(
     clients: Annotated[str, option("--clients -k K,…", "Clients of a round, one number or several.")],
     dim: Annotated[int | None, whole_option("--dim D", "Counts of a client in a shared sum.")] = None,
     largest: Annotated[
-        int,
-        whole_option("--largest C", "Largest count of a client: highest − lowest of the mechanism's counts."),
+        int, whole_option("--largest C", "Largest count of a client: highest − lowest of the mechanism's.")
     ] = 8191,
     aggregators: Annotated[int, whole_option("--aggregators A", "Aggregators of the sum.")] = 1,
     verified: Annotated[

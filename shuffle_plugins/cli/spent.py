@@ -45,11 +45,7 @@ def statement_command(
     model: Annotated[str | None, option("--model M", "Which model of a ledger that holds several.")] = None,
     unit: Annotated[
         accounting.Unit | None,
-        option(
-            "--unit UNIT",
-            "What a client stands for: client, record or user. A checkpoint's are records unless given, all "
-            "others clients.",
-        ),
+        option("--unit UNIT", "What a client stands for: client, record or user."),
     ] = None,
     target_epsilon: Annotated[
         float | None, number_option("--target-epsilon EPS", "Budget to compare with.")
