@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -46,7 +46,7 @@ def mechanisms_command(
     found, refused = planning.choices(
         local_epsilon=local_epsilon,
         dim=dim,
-        norm=cast("planning.Domain | None", norm),
+        norm=cast(Any, norm),
         radius=radius,
         timed=timed,
     )
