@@ -57,7 +57,7 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.accounting.calibrate import LEAST_SEARCHED_LOCAL_EPSILON, normal_guess
 from shuffle_plugins.core import checks, rounded
-from shuffle_plugins.mechanisms import noise_ratio
+from shuffle_plugins.mechanisms.noise import noise_ratio
 from shuffle_plugins.planning import (
     ExpectedNoise,
     TrainingRecipe,

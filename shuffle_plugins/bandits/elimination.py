@@ -39,7 +39,7 @@ from shuffle_plugins.core import checks
 
 if TYPE_CHECKING:
     from shuffle_plugins.core import Reports
-    from shuffle_plugins.randomness import Randomness
+    from shuffle_plugins.randomness.sources import Randomness
 from collections.abc import Callable
 from functools import cached_property
 from typing import Self
@@ -82,7 +82,7 @@ class Batch:
 
         In the shuffle model the shuffler calls this, and the server must not learn the result.
         """
-        from shuffle_plugins.randomness import secure
+        from shuffle_plugins.randomness.sources import secure
 
         order = secure(randomness).permutation(self.size).numpy()
         found: Indices = np.repeat(self.actions, self.counts)[order]

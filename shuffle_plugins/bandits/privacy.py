@@ -34,8 +34,8 @@ from shuffle_plugins.accounting.published import shuffles
 from shuffle_plugins.bandits.designs import Indices, Vectors
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.ranges import Delta, Ranged, in_range, one_of
-from shuffle_plugins.mechanisms import blanket
 from shuffle_plugins.mechanisms.noise import FINE_BITS, laplace_grid
+from shuffle_plugins.mechanisms.registry import blanket
 
 if TYPE_CHECKING:
     from shuffle_plugins.core import Reports
@@ -198,7 +198,7 @@ class _Randomized(RewardNoise):
 
         if not isinstance(sent, Reports):
             raise ValueError("clients must randomise their rewards first: pass what batch.randomize() gives")
-        self.randomizer.check_reports(sent)
+        self.randomizer.layout.check(sent)
         by_place = sent.permute(torch.from_numpy(np.argsort(places, kind="stable")))
         ends = pairwise([0, *np.bincount(places, minlength=played).cumsum().tolist()])
         return np.array([float(self.randomizer.sum(by_place.narrow(*each))[0]) for each in ends])

@@ -26,7 +26,7 @@ from shuffle_plugins.optim.oracles import GradientModel, GradientTarget, Partici
 from shuffle_plugins.optim.plans import OptimizationPlan, Result, Stage
 from shuffle_plugins.optim.problems import Problem, as_examples, flattened
 from shuffle_plugins.protocols import TargetUnreachable
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 _GOLDEN = (math.sqrt(5) - 1) / 2  # the golden section's ratio
 

@@ -21,7 +21,7 @@ from shuffle_plugins.optim.problems import (
     as_examples,
     flattened,
 )
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 _SILENT = 5.0  # seconds that a run may take without a progress bar
 

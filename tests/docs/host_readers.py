@@ -24,9 +24,8 @@ from flwr.clientapp import ClientApp
 from flwr.common.config import get_fused_config_from_dir, parse_config_args
 from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import ClientLimits, FixedSize, InProcessGrid, ShuffleMod, ShuffleStrategy, Updates
-from flwr_shuffle.client.limits import ClientSettings
-from flwr_shuffle.simulated_nodes import _folder_of
-from flwr_shuffle.stages.nodes import service_of
+from flwr_shuffle.client import ClientSettings
+from flwr_shuffle.service_nodes import _folder_of, service_of
 from opacus_shuffle import PrivacyEngine
 from page_readers import a_servers_ledger
 from reading import Names, Told, reads, types
@@ -40,9 +39,9 @@ from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.secure_aggregation import Aggregator
 from shuffle_plugins.shuffler import Mixer, SpentTokens, state_beside
 from shuffle_plugins.shuffler.keys import (
+    ServiceKey,
+    SigningKey,
     enrol_client,
-    generate_service_key,
-    generate_signing_key,
     public_key_bytes,
     write_private_key,
 )
@@ -276,7 +275,7 @@ def the_strategy_again(strategy: Any, **given: Any) -> ShuffleStrategy:
 
 
 def public_keys(*shortened: str) -> dict[str, str]:
-    return {short: generate_service_key().public.hex() for short in shortened}
+    return {short: ServiceKey.generate().public.hex() for short in shortened}
 
 
 @reads(FLOWER, "Flower: what changes, what is printed, what is refused")
@@ -438,7 +437,7 @@ def aggregators() -> Told:
     },
 )
 def cascades() -> Told:
-    mixer, client = generate_service_key(), generate_signing_key()
+    mixer, client = ServiceKey.generate(), SigningKey.generate()
     write_private_key(Path("mixer.key"), mixer)
     write_private_key(Path("client.key"), client)
     SpentTokens.create(state_beside(Path("mixer.key")), public_key=mixer.public.sealing)
@@ -491,7 +490,10 @@ def flwr_run(app: str, *, rounds: int) -> Callable[[list[str]], None]:
         context = Context(_run(), 0, {}, RecordDict(), config)
         sys.path.insert(0, str(folder))
         try:
-            client, server = (importlib.import_module(f"{app}.{end}_app").app for end in ("client", "server"))
+            package = app.replace("-", "_")
+            client, server = (
+                importlib.import_module(f"{package}.{end}_app").app for end in ("client", "server")
+            )
             nodes = int(given["--federation-config"]["num-supernodes"])
             grid = InProcessGrid(client, num_nodes=nodes, run_config=config, run_id=context.run_id)
             with keys_removed(context):
@@ -503,27 +505,27 @@ def flwr_run(app: str, *, rounds: int) -> Callable[[list[str]], None]:
 
 
 @types(
-    "examples/flower_mnist/README.md",
+    "examples/flower-mnist/README.md",
     "Simulation",
     slow=True,
-    programs={"flwr": flwr_run("flower_mnist", rounds=15)},
+    programs={"flwr": flwr_run("flower-mnist", rounds=15)},
     by_chance=("round ",),
 )
 def flower_mnist() -> Told:
     """Accuracies differ from run to run; ε against an observer does not."""
     printed = yield {"abbreviated": {"/tmp/": f"{Path.cwd()}/"}}
     said, section = re.compile(r"^(round \d+): .* (\S+) against an observer", re.MULTILINE), "## Deployment"
-    shown = said.findall((ROOT / "examples/flower_mnist/README.md").read_text().split(section)[0])
+    shown = said.findall((ROOT / "examples/flower-mnist/README.md").read_text().split(section)[0])
     assert [name for name, _ in shown] == ["round 0", "round 1", "round 15"]
     assert set(shown) <= set(said.findall(printed)[:16])
     assert "Budget of" in printed
 
 
 @types(
-    "examples/flower_adaped/README.md",
+    "examples/flower-adaped/README.md",
     "Simulation",
     slow=True,
-    programs={"flwr": flwr_run("flower_adaped", rounds=1)},
+    programs={"flwr": flwr_run("flower-adaped", rounds=1)},
 )
 def flower_adaped() -> Told:
     printed = yield {"abbreviated": {"/tmp/": f"{Path.cwd()}/", "/path/to/mnist": ""}}

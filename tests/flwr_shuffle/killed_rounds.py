@@ -36,30 +36,27 @@ from flwr_shuffle import (
     Waiting,
     register_aggregator,
     register_mix_node,
+    rounds,
+    service_stages,
 )
-from flwr_shuffle.client import mod
-from flwr_shuffle.messages import instruction_of
-from flwr_shuffle.server import rounds
-from flwr_shuffle.server.inner_strategy import ModelState
-from flwr_shuffle.service_messages import ROLE, SERVICE_KEY, AggregateRequest, Role
-from flwr_shuffle.stages import mix_stage, nodes, shared_stage
+from flwr_shuffle import client as mod
+from flwr_shuffle import service_nodes as nodes
+from flwr_shuffle.inner_strategy import ModelState
+from flwr_shuffle.messages import ROLE, Role, instruction_of
+from flwr_shuffle.service_messages import SERVICE_KEY, AggregateRequest
 
 from shuffle_plugins.accounting import Adversary, FederatedAccountant
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger
 from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.protocols import VectorSum
-from shuffle_plugins.secure_aggregation import (
-    Aggregator,
-    Expansion,
-    RoundVerifier,
-    SeedOpener,
-    VerifyingAggregator,
-)
-from shuffle_plugins.shuffler import EnvelopeOpener, SpentTokens, state_beside
+from shuffle_plugins.secure_aggregation import Aggregator, Expansion, RoundVerifier, SeedOpener
+from shuffle_plugins.secure_aggregation.verified import VerifyingAggregator
+from shuffle_plugins.shuffler import SpentTokens, state_beside
+from shuffle_plugins.shuffler.envelopes import EnvelopeOpener
 from shuffle_plugins.shuffler.keys import (
+    ServiceKey,
+    SigningKey,
     enrol_client,
-    generate_service_key,
-    generate_signing_key,
     public_key_bytes,
     write_private_key,
 )
@@ -138,10 +135,10 @@ POINTS: dict[str, Point] = {
     "an aggregator has its verified sum": Point("v", VerifyingAggregator, "add_verified"),
     "an aggregator answers": Point("sv", nodes, "_aggregated"),
     "the server reads an answer": Point("sv", AggregateRequest, "read"),
-    "the server puts the total together": Point("s", shared_stage, "reconstruct"),
+    "the server puts the total together": Point("s", service_stages, "reconstruct"),
     "the server has the verified total": Point("v", RoundVerifier, "total"),
     "the server estimates": Point("s", VectorSum, "estimate"),
-    "the server opens reports": Point("m", mix_stage, "open_reports"),
+    "the server opens reports": Point("m", service_stages, "open_reports"),
     "the server adds reports": Point("m", rounds, "valid_sum"),
     "the ledger receives": Point("msv", BudgetLedger, "receive", "open", "received"),
     "the accountant adds the round": Point("ms", FederatedAccountant, "step", "received", "received"),
@@ -228,12 +225,12 @@ class NotingFedAvg(FedAvg):
 def make_keys(folder: Path) -> None:
     """Keys of clients and service nodes, and the register of clients."""
     for i in range(AGGREGATORS):
-        key_file, service_key = folder / f"service-{i}.key", generate_service_key()
+        key_file, service_key = folder / f"service-{i}.key", ServiceKey.generate()
         write_private_key(key_file, service_key)
         SpentTokens.create(state_beside(key_file), public_key=service_key.public.sealing)
         (folder / f"service-{i}.public").write_text(service_key.public.hex())
     for i in range(CLIENTS):
-        key = generate_signing_key()
+        key = SigningKey.generate()
         write_private_key(folder / f"client-{i}.key", key)
         enrol_client(folder / "enrolled", public_key_bytes(key))
 

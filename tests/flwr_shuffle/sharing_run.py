@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -22,16 +23,16 @@ from flwr_shuffle import (
     register_mix_node,
 )
 from flwr_shuffle.messages import RECORD_KEY, Instruction
-from flwr_shuffle.stages.stage import Anonymous, Replies
+from flwr_shuffle.stages import Anonymous, Replies
 from mixing import SpiedGrid
 
 from shuffle_plugins.mechanisms import PrivateSum, SumSpec
 from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.shuffler import SpentTokens
 from shuffle_plugins.shuffler.keys import (
+    ServiceKey,
+    SigningKey,
     enrol_client,
-    generate_service_key,
-    generate_signing_key,
     public_key_bytes,
     write_private_key,
 )
@@ -60,12 +61,12 @@ class SharedRun:
     train: Callable[[Message, Context], Message] | None = None
 
     def __post_init__(self) -> None:
-        self.keys = [generate_service_key() for _ in range(self.aggregators)]
+        self.keys = [ServiceKey.generate() for _ in range(self.aggregators)]
         self.enrolled = self.folder / "enrolled"
         for i, key in enumerate(self.keys):
             write_private_key(self.folder / f"aggregator{i}", key)
             SpentTokens.create(self.folder / f"aggregator{i}.rounds", public_key=key.public.sealing)
-        self.signing_keys = [generate_signing_key() for _ in range(self.clients)]
+        self.signing_keys = [SigningKey.generate() for _ in range(self.clients)]
         for i, signing_key in enumerate(self.signing_keys):
             write_private_key(self.folder / f"client{i}", signing_key)
             enrol_client(self.enrolled, public_key_bytes(signing_key))
@@ -152,3 +153,17 @@ class SharedRun:
     def _train(self, message: Message, context: Context) -> Message:
         moved = message.content["arrays"]["w"].numpy() + update_of(int(context.node_config["partition-id"]))
         return Message(RecordDict({"arrays": ArrayRecord({"w": Array(moved)})}), reply_to=message)
+
+
+def recorded(mechanism: PrivateSum, monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """The counts that clients will report by such a mechanism, in their order."""
+    found: list[torch.Tensor] = []
+    honest = type(mechanism).randomize
+
+    def randomize(self: Any, *args: Any, **kwargs: Any) -> Any:
+        reports = honest(self, *args, **kwargs)
+        found.append(self.total(reports))
+        return reports
+
+    monkeypatch.setattr(type(mechanism), "randomize", randomize)
+    return found

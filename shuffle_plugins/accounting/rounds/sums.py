@@ -518,11 +518,8 @@ def _removal_losses(
     right = hull_outcomes(np.log1p(sampling_rate * np.expm1(losses)), sampling_rate * deltas)
     apart = np.concatenate([[True], np.diff(added) > 0])  # far out the loss of an added record hardly grows
     left = hull_outcomes(added[apart], (sampling_rate * np.exp(added - losses) * deltas)[apart])
-    right, left, rest = joined(right, left, total=1.0)
     return finite_losses(
-        np.concatenate([-left.loss[::-1], [0.0], right.loss]),
-        np.concatenate([left.q[::-1], [rest], right.p]),
-        np.concatenate([left.p[::-1], [rest], right.q]),
+        *joined(right, left, total=1.0),
         missing=max(left.beyond, right.beyond),
         kind="upper",
         resolution=resolution,

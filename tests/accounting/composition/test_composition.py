@@ -25,13 +25,11 @@ from shuffle_plugins.accounting.losses.distribution import (
     MASS_ERROR,
     RATIO_ERROR,
     BoundKind,
-    PositiveLosses,
     PrivacyLossDistribution,
     discounted,
     finite_losses,
     growth_of,
     log_mass_ratio,
-    mirrored,
     tighter,
 )
 from shuffle_plugins.accounting.numerics.grid import spread_to_grid
@@ -474,16 +472,6 @@ def test_many_laws_at_once_have_the_transform_that_they_have_one_by_one() -> Non
     known = one_by_one.left
     assert np.array_equal(at_once.left, known)
     np.testing.assert_allclose(at_once.log_bound[known], one_by_one.log_bound[known], rtol=1e-9, atol=1e-11)
-
-
-def test_more_mass_than_one_is_no_pair() -> None:
-    def outcomes(p: float) -> PositiveLosses:
-        return PositiveLosses(loss=np.ones(1), p=np.array([p]), q=np.array([p / math.e]), beyond=0.05)
-
-    for masses in mirrored(outcomes(0.6)):
-        assert masses.sum() + 0.05 == pytest.approx(1)
-    with pytest.raises(ArithmeticError, match="no pair has the profile"):
-        mirrored(outcomes(0.7))
 
 
 def two_outcomes(kind: BoundKind, **errors: float) -> PrivacyLossDistribution:

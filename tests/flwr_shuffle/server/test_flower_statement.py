@@ -17,12 +17,13 @@ from flwr_shuffle import (
     SummingStage,
     Updates,
 )
+from flwr_shuffle.settings import Invitation
 from strategy_harness import CLIENTS, DIM, MODEL, grid_of, honest_payload, record, shuffled
 
 from shuffle_plugins.accounting import Adversary, Cover, PrivacyStatement
 from shuffle_plugins.ledger import BudgetLedger, read_statement
 from shuffle_plugins.protocols import VectorSum
-from shuffle_plugins.shuffler.keys import generate_service_key
+from shuffle_plugins.shuffler.keys import ServiceKey
 
 SUM = VectorSum.with_noise(dim=DIM, cohort=16, noise_multiplier=2.5, overhead=0.3, honest_fraction=0.75)
 
@@ -68,7 +69,7 @@ def test_rounds_are_stated_also_while_one_is_under_way(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("rate", [None, 0.5])
 def test_a_mix_node_is_trusted_not_to_help_the_server(rate: float | None) -> None:
-    stage = MixNodeStage(mixer_public_key=[generate_service_key().public.hex() for _ in range(2)])
+    stage = MixNodeStage(mixer_public_key=[ServiceKey.generate().public.hex() for _ in range(2)])
     share = 0.8
     sampling = (
         FixedSize(10, honest_fraction=share) if rate is None else SelfSampling(rate, honest_fraction=share)
@@ -84,7 +85,7 @@ def test_a_mix_node_is_trusted_not_to_help_the_server(rate: float | None) -> Non
 
 @pytest.mark.parametrize("verified", [False, True])
 def test_a_shared_sum_trusts_no_server(verified: bool) -> None:
-    keys = [generate_service_key().public.hex() for _ in range(2)]
+    keys = [ServiceKey.generate().public.hex() for _ in range(2)]
     stage = SharedSumStage(aggregator_public_keys=keys, verified=verified)
     found = shuffled_sum(shuffler=stage, sampling=SelfSampling(0.5)).statement()
     assert found.trust[0] == stage.trust
@@ -101,10 +102,8 @@ def shuffled_sum(**options: Any) -> ShuffleStrategy:
 def test_a_sum_in_the_servers_process_trusts_the_server_and_has_no_local_epsilon() -> None:
     strategy = shuffled_sum(shuffler=SummingStage(), sampling=SelfSampling(0.5))
     assert any("Participation is open to this process" in each for each in strategy.statement().trust)
-    strategy.accountant.step(
-        strategy.settings.sampling.worst(invitation(strategy), minimum=strategy.minimum_reports),
-        participants=None,
-    )
+    invited = Invitation(mechanism=SUM, candidates=CLIENTS, invited=CLIENTS, fewest=strategy.minimum_reports)
+    strategy.accountant.step(strategy.settings.sampling.planned(invited), participants=None)
     found = strategy.statement()
     observer, server, local = found.guarantees
     assert "must be trusted with each of them" in found.trust[0]
@@ -112,17 +111,6 @@ def test_a_sum_in_the_servers_process_trusts_the_server_and_has_no_local_epsilon
     assert local.epsilon is None
     assert "a coin of its own" in found.rounds[0].secrecy
     assert "private only in the sum" in str(found)
-
-
-def invitation(strategy: ShuffleStrategy) -> Any:
-    from flwr_shuffle.server.sampling import Invitation
-
-    return Invitation(
-        mechanism=SUM,
-        candidates=CLIENTS,
-        invited=CLIENTS,
-        hides_shares=strategy.settings.stage.hides_shares,
-    )
 
 
 def test_what_clients_are_asked_beside_training_is_said() -> None:
