@@ -20,10 +20,7 @@ def audit_command(
     mechanism: Annotated[str, option("--mechanism NAME", "Randomizer to attack.")],
     population: Annotated[
         int | None,
-        whole_option(
-            "--population -n N",
-            "Clients in the population, to attack shuffled rounds as well; a few dozen.",
-        ),
+        whole_option("--population -n N", "To attack shuffled rounds as well: clients, a few dozen."),
     ] = None,
     dim: options.VectorDimOption = 1,
     rounds: options.RoundsOption = 1,

@@ -17,25 +17,19 @@ def bandit_command(
     *,
     actions: Annotated[
         str,
-        option(
-            "--actions FILE|K",
-            "Features of the actions: a .npy or .csv file with a row for each, of norm at most 1; or how "
-            "many random ones to plan with.",
-        ),
+        option("--actions FILE|K", "A .npy or .csv file of actions, a row each, or how many random ones."),
     ],
     horizon: Annotated[int, whole_option("--horizon -t T", "Clients in all, each for one action.")],
     model: Annotated[
         str,
         choice_option(
             "--model WHO",
-            "Who is trusted with rewards: shuffled (a shuffler), central (the server), local (nobody) or "
-            "non-private.",
+            "Who is trusted: shuffled, central (the server), local or non-private.",
             ("central", "local", "shuffled", "non-private"),
         ),
     ] = "shuffled",
     epsilon: Annotated[
-        float | None,
-        number_option("--epsilon -e EPS", "ε that a client may spend; if local its ε0."),
+        float | None, number_option("--epsilon -e EPS", "ε that a client may spend; if local its ε0.")
     ] = None,
     delta: Annotated[float | None, number_option("--delta -d DELTA", "δ; needed if shuffled.")] = None,
     dim: Annotated[int, whole_option("--dim D", "Dimensions of random actions.")] = 2,
@@ -47,7 +41,7 @@ def bandit_command(
         str,
         choice_option(
             "--bound NAME",
-            "What finds ε0 if shuffled: certified (the accountant) or published (the closed form).",
+            "Of ε0 if shuffled: certified (the accountant) or published (closed form).",
             ("certified", "published"),
         ),
     ] = "certified",

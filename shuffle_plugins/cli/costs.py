@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -20,11 +20,7 @@ def mechanisms_command(
     local_epsilon: Annotated[float | None, options.NUMBERS["local-epsilon"].option()] = None,
     norm: Annotated[
         str | None,
-        option(
-            "--norm NORM",
-            "What clients hold: vectors in an l1, l2 or linf ball, or categories. Each mechanism's own "
-            "unless given.",
-        ),
+        option("--norm NORM", "Clients' ball, l1, l2 or linf, or categories; else each one's own."),
     ] = None,
     radius: options.RadiusOption = 1.0,
     timed: Annotated[bool, option("--time", "Measure the time of a report too; some ten seconds.")] = False,
@@ -50,7 +46,7 @@ def mechanisms_command(
     found, refused = planning.choices(
         local_epsilon=local_epsilon,
         dim=dim,
-        norm=cast("planning.Domain | None", norm),
+        norm=cast(Any, norm),
         radius=radius,
         timed=timed,
     )
@@ -91,8 +87,7 @@ def round_costs_command(
     clients: Annotated[str, option("--clients -k K,…", "Clients of a round, one number or several.")],
     dim: Annotated[int | None, whole_option("--dim D", "Counts of a client in a shared sum.")] = None,
     largest: Annotated[
-        int,
-        whole_option("--largest C", "Largest count of a client: highest − lowest of the mechanism's counts."),
+        int, whole_option("--largest C", "Largest count of a client: highest − lowest of the mechanism's.")
     ] = 8191,
     aggregators: Annotated[int, whole_option("--aggregators A", "Aggregators of the sum.")] = 1,
     verified: Annotated[

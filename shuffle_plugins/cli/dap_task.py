@@ -18,7 +18,7 @@ def dap_task_command(
         str,
         choice_option(
             "--protocol NAME",
-            "counted-unary (histograms and bits), histogram-sum, unary-l1-sum or vector-sum.",
+            "counted-unary, histogram-sum, unary-l1-sum or vector-sum.",
             ("counted-unary", "histogram-sum", "unary-l1-sum", "vector-sum"),
         ),
     ] = "counted-unary",
@@ -32,17 +32,13 @@ def dap_task_command(
     ] = 1.0,
     vdaf: Annotated[
         str | None,
-        option(
-            "--vdaf NAME",
-            "Prio3MultihotCountVec, or Prio3SumVec, which janus and Divvi Up run; the latter is the default "
-            "for them.",
-        ),
+        option("--vdaf NAME", "Prio3MultihotCountVec, or Prio3SumVec, as janus and Divvi Up need."),
     ] = None,
     form: Annotated[
         str,
         choice_option(
             "--format FORM",
-            "json (everything), janus (part of a task file, YAML) or divviup (part of a task, JSON).",
+            "json (everything), janus (of a task file, YAML) or divviup (JSON).",
             ("json", "janus", "divviup"),
         ),
     ] = "json",

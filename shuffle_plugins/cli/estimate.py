@@ -174,11 +174,7 @@ def _mean(
     radius: options.RadiusOption,
     sigma: Annotated[
         float,
-        number_option(
-            "--sigma S",
-            "How far a client's samples scatter about their mean: at most as normal ones of standard "
-            "deviation S (sub-Gaussian), in every direction.",
-        ),
+        number_option("--sigma S", "Standard deviation of a client's samples about their mean, at most."),
     ],
     client: Annotated[str, option("--client NAME", "Column that says whose sample a row is.")],
     columns: Annotated[str, option("--columns A,B,…", "Columns of numbers, the vector's entries.")],

@@ -37,26 +37,16 @@ def plan_command(
     mechanism: Annotated[
         str,
         option(
-            "--mechanism NAME",
-            "Randomizer; best compares all of them. Or a sum, vector-sum or poisson-binomial: then the "
-            "server's drawing of clients is compared with clients that take part in secret.",
+            "--mechanism NAME", "Of reports, best of all unless given; or vector-sum or poisson-binomial."
         ),
     ] = _BEST,
     rounds: Annotated[
         str | None,
-        option(
-            "--rounds -t T,…",
-            "Rounds, one number or several to choose from; searched unless given. Under single-pass sampling "
-            "and check-in, passes; under epoch, epochs. Of a sum 1 unless given.",
-        ),
+        option("--rounds -t T,…", "Rounds (or passes), one number or several to choose from; else searched."),
     ] = None,
     cohort: Annotated[
         str | None,
-        option(
-            "--cohort -k K,…",
-            "Reports per round, one number or several to choose from; searched unless given. Of a sum, "
-            "clients whose data are in a round, all N unless given.",
-        ),
+        option("--cohort -k K,…", "Clients in a round, one number or several to choose from; else searched."),
     ] = None,
     sampling: options.SamplingOption = "without-replacement",
     adversary: options.AdversaryOption = "model-observer",
@@ -64,21 +54,16 @@ def plan_command(
     radius: options.RadiusOption = 1.0,
     norm: Annotated[
         str | None,
-        option(
-            "--norm NORM",
-            "Norm of that ball, l1, l2 or linf: the mechanism's own unless given, l2 for best.",
-        ),
+        option("--norm NORM", "Of that ball, l1, l2 or linf; else the mechanism's own, l2 for best."),
     ] = None,
     spread: Annotated[
         float | None,
         number_option(
-            "--spread S",
-            "Root mean square distance of the vectors from their mean; the worst case unless given.",
+            "--spread S", "Root mean square distance of the vectors from their mean; else the worst."
         ),
     ] = None,
     tolerance: Annotated[
-        float,
-        number_option("--tolerance SHARE", "Error to give away for less communication, as a share."),
+        float, number_option("--tolerance SHARE", "Error to give away for less communication, as a share.")
     ] = 0.05,
     as_json: options.JsonOption = False,
     plot: options.PlotOption = None,
@@ -318,18 +303,12 @@ def recipe_command(
     delta: options.DeltaOption,
     dim: Annotated[int, whole_option("--dim D", "Trained parameters of the model.")],
     model: Annotated[
-        str,
-        option(
-            "--model KIND",
-            "linear: a linear classifier on rows of length one, whose weights start from zero; or network.",
-        ),
+        str, option("--model KIND", "linear: a classifier on rows of length one, from weights 0; or network.")
     ] = "linear",
     mechanism: Annotated[
         str,
         option(
-            "--mechanism NAME",
-            "Randomizer of one report per record; best compares all of them. Or a sum, such as vector-sum, "
-            "if records may send many messages: far less noise.",
+            "--mechanism NAME", "Of one report per record, best of all unless given; or a sum, as vector-sum."
         ),
     ] = _BEST,
     cohort: Annotated[

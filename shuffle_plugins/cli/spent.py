@@ -45,11 +45,7 @@ def statement_command(
     model: Annotated[str | None, option("--model M", "Which model of a ledger that holds several.")] = None,
     unit: Annotated[
         accounting.Unit | None,
-        option(
-            "--unit UNIT",
-            "What a client stands for: client, record or user. A checkpoint's are records unless given, all "
-            "others clients.",
-        ),
+        option("--unit UNIT", "What a client stands for: client, record or user."),
     ] = None,
     target_epsilon: Annotated[
         float | None, number_option("--target-epsilon EPS", "Budget to compare with.")
@@ -207,9 +203,7 @@ def budget_command(
         output.remark(f"A ledger has no δ of its own: this is for {asked:g}; give the run's by --delta.")
 
 
-def _by_run(
-    budget: ledgers.ModelBudget | ledgers.ClientBudget, plain: Callable[[Any], dict[str, Any]], **facts: Any
-) -> dict[str, Any]:
+def _by_run(budget: Budget[Any], plain: Callable[[Any], dict[str, Any]], **facts: Any) -> dict[str, Any]:
     runs = [{"run": run, **plain(spent)} for run, spent in budget.runs.items()]
     return facts | plain(budget.total) | {"runs": runs}
 

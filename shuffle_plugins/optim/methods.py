@@ -331,11 +331,6 @@ class Smoothed(OptimizationMethod):
     inner: AGD | GD
     smoothness: Positive | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.inner, (AGD, GD)):
-            raise TypeError(f"inner of Smoothed must be AGD(…) or GD(…), got {self.inner!r}")
-
     def __str__(self) -> str:
         return f"{self.inner} with smoothing"
 
@@ -384,13 +379,6 @@ class Phased(OptimizationMethod):
     inner: SGD | AGD | GD | Smoothed
     phases: Count | None = None
     growth: Annotated[float, in_range(at_least=1)] = 2.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.inner, (SGD, AGD, GD, Smoothed)):
-            raise TypeError(
-                f"inner of Phased must be SGD(…), AGD(…), GD(…) or Smoothed(…), got {self.inner!r}"
-            )
 
     def __str__(self) -> str:
         return f"{self.inner} in phases"
@@ -485,14 +473,9 @@ class SelfSampledSGD(CohortSGD):
 
 
 def recommended(problem: Problem, *, interactive: bool = True) -> OptimizationMethod:
-    """The method of the paper's Table 1 for a problem.
-
-    Args:
-        problem: its smoothness and strong convexity decide.
-        interactive: whether a client can be asked in every step, or only once.
-    """
+    """The method of the paper's Table 1, whether a client can be asked in every step or only once."""
     inner = GD() if interactive else AGD()
-    method = Smoothed(inner=inner) if problem.smoothness == float("inf") else inner
+    method = Smoothed(inner=inner) if problem.smoothness == math.inf else inner
     return Phased(inner=method) if problem.strong_convexity > 0 else method
 
 

@@ -98,13 +98,6 @@ def test_the_thrifty_row_saves_communication_within_the_tolerance(searched: Plan
     assert "less communication" in " ".join(searched.remarks())
 
 
-@pytest.mark.slow
-def test_everybody_is_best_and_said_to_be(searched: Plan) -> None:
-    assert searched.everybody
-    assert searched.cohort_edge is Edge.HIGHEST
-    assert any("k = n" in said for said in searched.remarks())
-
-
 def test_an_edge_that_is_not_the_population_is_flagged() -> None:
     found = planned(num_steps=(5, 10), cohorts=(20, 40))
     assert (found.best.cohort, found.best.num_steps) == (40, 10)
@@ -191,15 +184,6 @@ def test_a_single_pass_hears_everybody() -> None:
     assert recomputed(part, found).epsilon(DELTA).upper <= 0.5
 
 
-def test_random_check_in_hears_everybody_too() -> None:
-    found = planned(mechanism="linf-coordinate", sampling="check-in", num_steps=2, cohorts=(20, N))
-    few, all_at_once = found.rows
-    assert few.num_reports == all_at_once.num_reports == 2 * N
-    assert few.sampling_mse == pytest.approx((1 - 20 / N) * DIM / 20)
-    assert few.average_mse == pytest.approx(few.noise_mse * 20 / (2 * N))
-    assert found.thrifty == found.best
-
-
 @pytest.mark.slow
 def test_an_epoch_hears_everybody_and_may_have_any_batches() -> None:
     found = planned(sampling="epoch", num_steps=2, cohorts=(20, N))
@@ -228,11 +212,6 @@ def test_baselines_are_what_they_say(searched: Plan) -> None:
 
 
 # -- refusals -----------------------------------------------------------------------------------------------
-
-
-def test_an_impossible_target_is_refused_with_advice() -> None:
-    with pytest.raises(ValueError, match="fewer rounds, a smaller cohort or a larger population"):
-        planned(target_epsilon=1e-6, delta=1e-15, num_steps=10_000, cohorts=(N,))
 
 
 def test_what_is_out_of_reach_is_listed() -> None:
