@@ -26,7 +26,8 @@ from typing_extensions import override
 
 from flwr_shuffle.messages import copied
 from flwr_shuffle.service_messages import NO_HANDLER
-from shuffle_plugins.core import Ranged, checks
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Ranged
 
 _log = logging.getLogger("flwr")
 

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flwr_shuffle.wire import of_kind, text_of
-from shuffle_plugins.core import Count, Fraction, Positive, Ranged, adapted_norm, whole_number
+from shuffle_plugins.core.ranges import Count, Fraction, Positive, Ranged, whole_number
+from shuffle_plugins.core.rows import adapted_norm
 from shuffle_plugins.mechanisms import Norm, PrivateSum
 
 _log = logging.getLogger("flwr")

@@ -23,10 +23,12 @@ from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.supercore.task_identity import TaskIdentity
 
 from flwr_shuffle.messages import ClientRefusal, Instruction
-from shuffle_plugins.core import in_range
-from shuffle_plugins.ledger import Charged, ClientLedger, LedgerError, Refused, ReportRefused
+from shuffle_plugins.core.ranges import in_range
+from shuffle_plugins.ledger import ClientLedger, LedgerError, ReportRefused
 from shuffle_plugins.ledger import ClientLimits as ClientLimits
-from shuffle_plugins.mechanisms import PrivateSum, SeveralReports
+from shuffle_plugins.ledger.client import Charged, Refused
+from shuffle_plugins.mechanisms import PrivateSum
+from shuffle_plugins.mechanisms.base import SeveralReports
 from shuffle_plugins.shuffler import keys
 
 _log = logging.getLogger("flwr")

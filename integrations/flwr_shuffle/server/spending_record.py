@@ -11,7 +11,7 @@ from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr_shuffle.server.settings import Settings
 from shuffle_plugins.accounting import Adversary, BudgetExceeded, FederatedAccountant, FederatedRound
 from shuffle_plugins.core import rounded
-from shuffle_plugins.ledger import BudgetLedger, Checkpoint
+from shuffle_plugins.ledger.budget import BudgetLedger, Checkpoint
 
 
 class BudgetExhausted(BudgetExceeded, PrivacyBudgetExhausted):

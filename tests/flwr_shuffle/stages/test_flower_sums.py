@@ -52,7 +52,7 @@ from shuffle_plugins.accounting import (
     ShuffleAccountant,
     ShuffleRound,
 )
-from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports
+from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports
 from shuffle_plugins.ledger import BudgetLedger
 from shuffle_plugins.mechanisms import Norm, PrivateSum, SumSpec, registry, spec_from_json
 from shuffle_plugins.protocols import BallSum, ScalarSum, UnaryL1Sum, VectorSum
