@@ -24,9 +24,8 @@ from flwr.clientapp import ClientApp
 from flwr.common.config import get_fused_config_from_dir, parse_config_args
 from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import ClientLimits, FixedSize, InProcessGrid, ShuffleMod, ShuffleStrategy, Updates
-from flwr_shuffle.client.limits import ClientSettings
-from flwr_shuffle.simulated_nodes import _folder_of
-from flwr_shuffle.stages.nodes import service_of
+from flwr_shuffle.client import ClientSettings
+from flwr_shuffle.service_nodes import _folder_of, service_of
 from opacus_shuffle import PrivacyEngine
 from page_readers import a_servers_ledger
 from reading import Names, Told, reads, types

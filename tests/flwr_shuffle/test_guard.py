@@ -23,8 +23,9 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.client_app import LoadClientAppError
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.config import get_flwr_home
-from flwr_shuffle import ClientRefusal, ShuffleMod
+from flwr_shuffle import ShuffleMod
 from flwr_shuffle.guard import REVIEWED_APPS, check_reviewed, guarded
+from flwr_shuffle.messages import ClientRefusal
 from processes import Deployment
 
 run_clientapp = import_module("flwr.supernode.runtime.run_clientapp")

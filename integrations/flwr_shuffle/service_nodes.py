@@ -7,8 +7,12 @@ docs/guides/shuffling.md lists. Its operator must know what code it runs.
 from __future__ import annotations
 
 import logging
+import os
+import shutil
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -16,20 +20,17 @@ from typing import TypeVar
 from flwr.app import Context, Message, UserConfig
 from flwr.clientapp import ClientApp
 
+from flwr_shuffle.messages import ROLE, Role, WrongVersionError, role_of
 from flwr_shuffle.service_messages import (
     AggregateRequest,
     Answer,
     MixMessage,
     NodeRole,
-    Role,
     RoleQuestion,
     ServiceMessage,
     Step,
     Unable,
-    declined,
-    role_of,
 )
-from flwr_shuffle.wire import WrongVersionError
 from shuffle_plugins.core import checks
 from shuffle_plugins.secure_aggregation import VerifiedTerms
 from shuffle_plugins.secure_aggregation.verified import VerifyingAggregator
@@ -39,6 +40,7 @@ from shuffle_plugins.shuffler import (
     Mixer,
     Refusal,
     ShuffleError,
+    SpentTokens,
     keys,
     state_beside,
 )
@@ -62,11 +64,7 @@ def register_mix_node(app: ClientApp, *, limits: BatchLimits | None = None) -> N
         app: the app of all nodes, made without ``client_fn``.
         limits: how much the mix node keeps on disk at once, if its ``node_config`` does not say; by default
             10 million reports and 64 GiB.
-
-    Raises:
-        ValueError: if the app has such handlers already, or was made with ``client_fn``.
     """
-
     _register(
         app,
         Role.MIXER,
@@ -78,18 +76,10 @@ def register_mix_node(app: ClientApp, *, limits: BatchLimits | None = None) -> N
 
 def register_aggregator(app: ClientApp) -> None:
     """Let a node that runs this app be an aggregator, if its ``node_config`` says
-    ``shuffle-role="aggregator"``.
+    ``shuffle-role="aggregator"``; otherwise as :func:`register_mix_node`.
 
-    Any other node answers that it is not, and nothing else. An aggregator signs its replies, refusals too. It
-    sees seeds, which are independent of all counts. Details of an error are written to its own log only.
-
-    Args:
-        app: the app of all nodes, made without ``client_fn``.
-
-    Raises:
-        ValueError: if the app has such handlers already, or was made with ``client_fn``.
+    It sees seeds, which are independent of all counts.
     """
-
     _register(
         app,
         Role.AGGREGATOR,
@@ -100,7 +90,7 @@ def register_aggregator(app: ClientApp) -> None:
 
 
 def _mixed(mixer: Mixer, asked: MixMessage, config: UserConfig, limits: BatchLimits) -> Answer:
-    """Take a piece of a batch, or give one back; errors are those of the :class:`BatchSpool`'s methods."""
+    """Take a piece of a batch, or give one back."""
     spool, request, token = _spool(mixer, config, limits), asked.request, asked.token
     if not asked.items:
         return Answer(token=token, items=spool.take(request, first=asked.first, most=asked.most))
@@ -123,7 +113,6 @@ def _aggregated(aggregator: VerifyingAggregator, request: AggregateRequest) -> A
 
 
 def _added(aggregator: VerifyingAggregator, request: AggregateRequest) -> Answer:
-    """Do the step that a request asks for; errors are those of the :class:`VerifyingAggregator`'s methods."""
     terms, sealed, minimum, token = request.terms, request.sealed, request.minimum, request.token
     if isinstance(terms, VerifiedTerms):
         if request.step is Step.VERIFY:
@@ -161,10 +150,10 @@ def _register(
         except BatchRefused as refused:
             _log_rejected(refused.rejected.values())
             _log.warning("shuffle: %s (envelopes: %d)", refused, asked.count)
-            return declined(refused, request=asked, service=service)
+            return asked.refused(refused, service=service)
         except Exception as error:  # Flower would send its text to the server
             _log_unable(role, error)
-            return declined(BatchRefused(Refusal.MISCONFIGURED), request=asked, service=service)
+            return asked.refused(BatchRefused(Refusal.MISCONFIGURED), service=service)
 
     def handler(
         answer: Callable[[_Service, Message, Context], ServiceMessage],
@@ -185,11 +174,8 @@ def _register(
 def service_of(context: Context, kind: type[_Service]) -> _Service:
     """Build the mixer or aggregator that a node's ``node_config`` describes.
 
-    Files are read again on every call, so clients can be enrolled at any time.
-
-    Raises:
-        BatchRefused: NOT_THIS_ROLE for a node without this role; MISCONFIGURED, with the reason in the log,
-            if files or numbers are missing or wrong.
+    Files are read again on every call, so clients can be enrolled at any time. NOT_THIS_ROLE for a node
+    without this role; MISCONFIGURED, with the reason in the log, if files or numbers are missing or wrong.
     """
     config, role = context.node_config, Role(kind.role)
     if role_of(config) is not role:
@@ -251,3 +237,158 @@ def _log_unable(role: Role, error: Exception) -> None:
 def _log_rejected(codes: Iterable[Refusal]) -> None:
     for code, count in Counter(codes).items():
         _log.warning("shuffle: envelopes dropped (%s): %d", code, count)
+
+
+_PARTITION, _PARTITIONS = "partition-id", "num-partitions"
+
+
+class SimulatedNodes:
+    """Makes the last nodes of a simulation aggregators or mix nodes, and the others clients with keys.
+
+    Flower's simulation engine gives a node no more than ``partition-id`` and ``num-partitions``; the app
+    itself says here what operators would write for a deployment. A simulation of n nodes with k of these has
+    n − k clients, which are partitions 0 to n − k − 1 of n − k, so that data are divided among clients alone.
+    Everybody's keys are made when they are first needed, in one folder of this machine: they show that the
+    parties' protocol works, and protect nobody.
+
+    .. code-block:: python
+
+        def service_nodes(context):   # in the client app and in the server app
+            return SimulatedNodes(context, aggregators=2)
+
+        app = ClientApp(mods=[ShuffleMod(node_config=lambda context: service_nodes(context).node_config)])
+        stage = SharedSumStage(aggregator_public_keys=service_nodes(context).aggregator_public_keys)
+
+    Args:
+        context: of a node, or of the server app; its run must be the same for all.
+        aggregators: how many nodes are aggregators.
+        mixers: how many nodes are mix nodes, in a cascade if there are several.
+        minimum: fewest reports that these nodes give out or add up together, at least 2.
+        folder: where the keys are, and which rounds were served; by default a folder of the run, among the
+            temporary files of the user.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        aggregators: int = 0,
+        mixers: int = 0,
+        minimum: int = 2,
+        folder: Path | str | None = None,
+    ) -> None:
+        self._context = context
+        self._numbers = {
+            Role.AGGREGATOR: checks.whole("aggregators", aggregators, at_least=0),
+            Role.MIXER: checks.whole("mixers", mixers, at_least=0),
+        }
+        self._minimum = checks.whole("minimum", minimum, at_least=2)
+        self._folder = _folder_of(context.run_id) if folder is None else Path(folder)
+
+    @property
+    def aggregator_public_keys(self) -> tuple[str, ...]:
+        """The aggregators' public keys, for a ``SharedSumStage``."""
+        return self._public(Role.AGGREGATOR)
+
+    @property
+    def mixer_public_keys(self) -> tuple[str, ...]:
+        """The mix nodes' public keys in the order in which they work, for a ``MixNodeStage``."""
+        return self._public(Role.MIXER)
+
+    @property
+    def node_config(self) -> dict[str, str | int]:
+        """What the node of the context has in its ``node_config``; empty if there are no service nodes."""
+        services = sum(self._numbers.values())
+        if not services:
+            return {}
+        place, nodes = (int(self._context.node_config[key]) for key in (_PARTITION, _PARTITIONS))
+        clients = nodes - services
+        if clients < 2:
+            raise ShuffleError(
+                f"of {nodes} simulated nodes {services} are aggregators or mix nodes, which leaves {clients} "
+                "clients: simulate more nodes (num-supernodes)"
+            )
+        enrolled = self._enrolled(clients)
+        if place < clients:
+            return self._client(place, clients, enrolled)
+        place -= clients
+        role = Role.AGGREGATOR if place < self._numbers[Role.AGGREGATOR] else Role.MIXER
+        place -= 0 if role is Role.AGGREGATOR else self._numbers[Role.AGGREGATOR]
+        return {
+            **({"shuffle-mixer-public-key": ",".join(self.mixer_public_keys)} if role is Role.MIXER else {}),
+            ROLE: str(role),
+            f"shuffle-{role}-key-file": str(self._keys(role) / f"{place}.key"),
+            "shuffle-enrolled-file": str(enrolled / "enrolled"),
+            "shuffle-min-batch": self._minimum,
+        }
+
+    def _client(self, place: int, clients: int, enrolled: Path) -> dict[str, str | int]:
+        pinned = {
+            "shuffle-aggregator-public-keys": self.aggregator_public_keys,
+            "shuffle-mixer-public-key": self.mixer_public_keys,
+        }
+        return {
+            _PARTITION: place,
+            _PARTITIONS: clients,
+            "shuffle-signing-key-file": str(enrolled / f"{place}.key"),
+            **{key: ",".join(public) for key, public in pinned.items() if public},
+        }
+
+    def _public(self, role: Role) -> tuple[str, ...]:
+        if not (number := self._numbers[role]):
+            return ()
+        folder = self._keys(role)
+        return tuple(keys.read_service_key(folder / f"{place}.key").public.hex() for place in range(number))
+
+    def _keys(self, role: Role) -> Path:
+        """The folder of the private keys of a role's nodes."""
+        number = self._numbers[role]
+        with _made(self._folder / f"{role}-{number}") as draft:
+            for file in [draft / f"{place}.key" for place in range(number)] if draft else []:
+                key = keys.ServiceKey.generate()
+                keys.write_private_key(file, key)
+                SpentTokens.create(state_beside(file), public_key=key.public.sealing)
+        return self._folder / f"{role}-{number}"
+
+    def _enrolled(self, clients: int) -> Path:
+        """The folder of so many clients' signing keys, and of the list of their public keys."""
+        folder = self._folder / f"clients-{clients}"
+        with _made(folder) as draft:
+            if draft:
+                signing = [keys.SigningKey.generate() for _ in range(clients)]
+                for place, key in enumerate(signing):
+                    keys.write_private_key(draft / f"{place}.key", key)
+                (draft / "enrolled").write_text(
+                    "".join(f"{keys.public_key_bytes(key).hex()}\n" for key in signing)
+                )
+        return folder
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[Path | None]:
+    """An empty folder to fill, which becomes ``folder`` as a whole; None if another process has made it."""
+    if folder.is_dir():
+        yield None
+        return
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(dir=folder.parent))
+    try:
+        yield draft
+        try:
+            draft.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _folder_of(run: int) -> Path:
+    """The folder of a run's keys among the user's temporary files, which nobody else can have made."""
+    known = hasattr(os, "getuid")
+    user = os.getuid() if known else 0
+    folder = Path(tempfile.gettempdir()) / f"flwr-shuffle-{user}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if known and (folder.stat().st_uid != user or folder.is_symlink()):
+        raise ShuffleError(f"{folder} is another user's: give SimulatedNodes a folder of your own")
+    return folder / f"run-{run}"

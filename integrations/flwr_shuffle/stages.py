@@ -24,9 +24,7 @@ _Made = TypeVar("_Made")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Total:
-    """The sum of a round's reports: an unbiased estimate of the sum of the clients' vectors, (dim,), and of
-    how many.
-    """
+    """An unbiased estimate of the sum of the clients' vectors, (dim,), and of how many reports it is."""
 
     sum: Tensor
     reports: int
@@ -39,15 +37,12 @@ class Anonymous:
     Attributes:
         reports: the readable reports of all clients in random order; None if there are none, they were added
             up, or the batch was refused.
-        answered: how many clients answered with a report or a dummy. The server learns this number even
-            where clients decide in secret whether they take part. Where every invited client was asked for a
-            report, a dummy is not an answer, and is left out of this number if it can be recognised.
-        participants: ids of the nodes that answered without an error, with a report or with a dummy, in
-            ascending order.
+        answered: how many clients answered with a report or a dummy. Where every invited client was asked
+            for a report, a dummy is no answer, and is left out if it can be recognised.
+        participants: ids of the nodes that answered without an error, in ascending order.
         unreadable: how many replies were dropped because they were not a report of this round.
-        foreign: how many of the unreadable replies this server itself found not to be a report; a mix node
-            or an aggregator found the others. None if this server found all of them. If not one reply is a
-            report, the client app probably lacks the ``ShuffleMod``.
+        foreign: how many of these this server itself found not to be a report, not a mix node or an
+            aggregator; None if all.
         refusal: why the whole batch was refused; None if it was shuffled.
         total: the reports' sum, of a stage that adds reports up.
     """
@@ -70,10 +65,8 @@ class Anonymous:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needed:
-    """What a round must have before a stage gives out its reports.
-
-    Fewest reports that must have come in (where clients send several each, fewest clients that must have sent
-    theirs), and fewest clients that must have answered, with a report or a dummy.
+    """What a round must have before a stage gives out its reports: fewest clients that must have reported,
+    and fewest that must have answered, with a report or a dummy.
     """
 
     reports: int = 1
@@ -86,7 +79,6 @@ class Replies:
 
     Attributes:
         messages: at most one from each invited node. A client that answered with an error has dropped out.
-        instruction: what the clients were sent.
         dim: length of the vector that a client reports.
         grid: Flower's own grid, through which the stage can reach mix nodes or aggregators.
         timeout: seconds to wait for such nodes; None waits without end.
@@ -113,7 +105,7 @@ class Replies:
         return reports // self.instruction.samples_per_client
 
     def anonymous(self, reports: Reports | None, *, answered: int, **fields: Any) -> Anonymous:
-        """What a stage gives back of these replies; the arguments are the fields of :class:`Anonymous`."""
+        """What a stage gives back of these replies."""
         nodes = sorted(each.metadata.src_node_id for each in self.answers)
         return Anonymous(reports=reports, answered=answered, participants=tuple(map(str, nodes)), **fields)
 
@@ -121,7 +113,7 @@ class Replies:
 class ShuffleStage(ABC):
     """A shuffler as a Flower server uses it: it takes the clients' replies and gives back their reports.
 
-    Before each round the server calls :meth:`open` and :meth:`require`. During the round it calls
+    Before each round the server calls :meth:`open`, and sets ``needed``. During the round it calls
     :meth:`take` with each reply as it arrives, and at the end :meth:`collect` once. What :meth:`collect`
     returns must not depend on the order of the replies, nor say whose report is which.
 
@@ -133,6 +125,7 @@ class ShuffleStage(ABC):
             Then clients that decide in secret whether they take part in a sum hide that from the server too.
         analyzer_key: public key to which clients seal their reports; empty if they send them unsealed.
         mixers: to how many mixers they seal them.
+        needed: what the current round must have. With less, nobody gets to see its reports.
     """
 
     takes_several = False
@@ -140,7 +133,7 @@ class ShuffleStage(ABC):
     hides_shares = False
     analyzer_key = b""
     mixers = 1
-    _needed = Needed()
+    needed = Needed()
 
     @property
     @abstractmethod
@@ -169,20 +162,9 @@ class ShuffleStage(ABC):
         """Find the nodes that the stage needs, if it needs any; cheap when they are known already."""
         del grid
 
-    @property
-    def needed(self) -> Needed:
-        """What the current round must have before its reports are given out; set by :meth:`require`."""
-        return self._needed
-
-    def require(self, needed: Needed) -> None:
-        """Set what the next round must have. With less, nobody gets to see its reports."""
-        self._needed = needed
-
     def take(self, reply: Message, *, instruction: Instruction, dim: int) -> Message:
-        """Take the large parts out of a client's reply as it arrives, and return what must stay in memory.
-
-        A round's replies are kept in memory until all have arrived, and then go to :meth:`collect`. A stage
-        that puts their payloads elsewhere, such as in a file, needs no memory for them.
+        """Take the large parts out of a client's reply as it arrives, such as into a file, and return what
+        must stay in memory until all have arrived and go to :meth:`collect`.
         """
         del instruction, dim
         return reply
@@ -193,10 +175,7 @@ class ShuffleStage(ABC):
 
 
 class InMemoryStage(ShuffleStage):
-    """A shuffler in the server's own process, which must be trusted to forget whose report is whose.
-
-    It is right for simulations, and for servers that clients trust. Otherwise use a :class:`MixNodeStage`.
-    """
+    """A shuffler in the server's own process, which must be trusted to forget whose report is whose."""
 
     takes_several = True
 
@@ -245,10 +224,7 @@ class InMemoryStage(ShuffleStage):
 
 class SummingStage(InMemoryStage):
     """Adds up reports in the server's own process, which must be trusted with them, and gives back their sum
-    alone.
-
-    It is for reports that must be summed, such as those of a ``VectorSum``, of which a single one may not
-    protect its client at all. The strategy requires as many as the protocol's noise was calibrated for.
+    alone, as for a ``VectorSum``, of whose reports a single one may not protect its client at all.
     """
 
     takes_several = False
@@ -293,9 +269,9 @@ def readable_reports(encoded: Sequence[bytes], *, layout: ReportLayout) -> Repor
 def valid_sum(mechanism: PrivateSum, reports: Reports) -> Total:
     """The mechanism's sum over those reports that it accepts, and how many those are.
 
-    A client can send well-formed bytes that the mechanism never makes, and then the mechanism refuses the
-    whole sum. Such reports are found by halving. The totals of the good groups are added up, and the estimate
-    is made once: adding estimates up would leave rounding errors that depend on how reports were grouped.
+    A client can send well-formed bytes that the mechanism never makes, which are found by halving. The
+    estimate is made once, of all totals: adding estimates up would leave rounding errors that depend on how
+    reports were grouped.
     """
     found: list[tuple[Tensor, int]] = list(_by_halves(mechanism.total, reports, Reports.narrow))
     count = sum(size for _, size in found)

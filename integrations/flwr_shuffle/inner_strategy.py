@@ -40,7 +40,6 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from flwr_shuffle.grids import WrappedGrid
-from flwr_shuffle.messages import RECORD_KEY
 
 # strategies that one reply does not serve, and what to do instead
 _REFUSED: dict[tuple[type[Strategy], ...], str] = {
@@ -70,12 +69,10 @@ _REFUSED: dict[tuple[type[Strategy], ...], str] = {
 }
 _START = ("grid", "initial_arrays", "num_rounds", "timeout", "train_config", "evaluate_config", "evaluate_fn")
 _REDIRECTED = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate", "summary")
-# implementations of aggregate_train that are known to work with a single reply
 _OF_ONE_REPLY = frozenset(
     kind.aggregate_train for kind in (FedAvg, FedAvgM, FedAdagrad, FedAdam, FedYogi)
 )  # FedProx has FedAvg's
 _ARRAY_KEY = "\x00array"
-_MOST_READS = 10  # a strategy that looks more often at who is connected waits for more nodes
 
 
 class WrongRecipients(ValueError):
@@ -93,9 +90,8 @@ def layers(strategy: Strategy) -> Iterator[Strategy]:
 def check_strategy(strategy: Strategy) -> None:
     """Refuse a strategy that a shuffled round cannot serve, whatever wraps it.
 
-    A round gives the inner strategy one reply, the mean of all reports. FedAvg, FedAvgM, FedProx, FedAdam,
-    FedAdagrad and FedYogi need no more. A strategy that compares replies, or weighs them by what clients say
-    of themselves, would run on that one reply and do nothing of what it is for.
+    One that compares replies, or weighs them by what clients say of themselves, would run on the round's one
+    reply and do nothing of what it is for.
     """
     for layer in layers(strategy):
         for kinds, why in _REFUSED.items():
@@ -121,7 +117,7 @@ def check_strategy(strategy: Strategy) -> None:
 
 
 def needs_one_reply(strategy: Strategy) -> bool:
-    """True if every layer aggregates by a method in ``_OF_ONE_REPLY``; False for any custom aggregation."""
+    """Whether a strategy, and all that it wraps, aggregate in a way known to work with a single reply."""
     return all(type(layer).aggregate_train in _OF_ONE_REPLY for layer in layers(strategy))
 
 
@@ -131,11 +127,8 @@ def own_start(strategy: Strategy) -> bool:
 
 
 def starting(strategy: Strategy, *, host: Strategy) -> Callable[..., Any]:
-    """The strategy's own ``start``, bound to a stand-in object whose rounds are run by ``host``.
-
-    The stand-in shares the strategy's ``__dict__``, so ``start`` sets and reads the strategy's own
-    attributes. Its ``configure_train``, ``aggregate_train``, ``configure_evaluate``, ``aggregate_evaluate``
-    and ``summary`` are the host's, also when ``start`` calls ``super().start``.
+    """The strategy's own ``start``, bound to a stand-in object whose rounds are run by ``host``, also when it
+    calls ``super().start``; it sets and reads the strategy's own attributes.
     """
     inner = type(strategy)
     methods = {name: staticmethod(getattr(host, name)) for name in _REDIRECTED}
@@ -154,9 +147,7 @@ def messages_of(
     grid: Grid,
     cohort: Sequence[int],
 ) -> list[Message]:
-    """The messages that a strategy sends to a cohort in a round of training: one to each, and to nobody
-    else.
-    """
+    """The messages of a round of training that a strategy sends: one to each of a cohort, to nobody else."""
     advice = (
         f"the cohort of {len(cohort)} is drawn by ShuffleStrategy, and the inner strategy must send to all "
         "of it: give it fraction_train=1.0, and min_train_nodes and min_available_nodes of at most the cohort"
@@ -188,33 +179,6 @@ def evaluation_messages(
     return [Message(content, node, MessageType.EVALUATE) for node in cohort]
 
 
-def model_of(messages: Sequence[Message], *, kind: str = MessageType.TRAIN) -> tuple[str, ArrayRecord]:
-    """The model in a round's messages, the same in all of them, and the key of its record."""
-    contents = {}
-    for message in messages:
-        if message.metadata.message_type.split(".")[0] != kind:
-            raise ValueError(f"the inner strategy's messages of this round must be of type {kind}")
-        contents[id(message.content)] = message.content
-    models: dict[int, tuple[str, ArrayRecord]] = {}
-    for content in contents.values():
-        if RECORD_KEY in content:
-            raise ValueError(
-                f"the record {RECORD_KEY!r} is the instruction's; the inner strategy needs another key"
-            )
-        records = content.array_records
-        if len(records) != 1:
-            raise ValueError("the inner strategy must send the model as the one ArrayRecord of each message")
-        ((key, arrays),) = records.items()
-        models[id(arrays)] = (key, arrays)
-    (key, arrays), *others = models.values()
-    if any(other != (key, arrays) for other in others):
-        raise ValueError(
-            "the inner strategy sends different models to different clients: the mean of their updates has "
-            "no model to belong to"
-        )
-    return key, arrays
-
-
 def weight_key(strategy: Strategy) -> str:
     """The key under which the strategy expects a client's weight among the metrics."""
     return _named(strategy, "weighted_by_key", "num-examples")
@@ -227,10 +191,7 @@ def synthetic_reply(strategy: Strategy, arrays: ArrayRecord, *, key: str) -> Mes
 
 
 def typed_alike(arrays: ArrayRecord, before: ArrayRecord) -> ArrayRecord:
-    """The arrays in the types that they had before.
-
-    Averaging makes integers floats. No client trained the integers, so they keep the values they had.
-    """
+    """The arrays in the types that they had before; integers, which no client trained, as they were."""
     typed = {}
     for name, array in arrays.items():
         old = before.get(name)
@@ -249,10 +210,8 @@ def _named(strategy: Strategy, attribute: str, otherwise: str) -> str:
 
 
 class CohortView(WrappedGrid):
-    """Another grid as if only the cohort were connected, for an inner strategy that configures a round.
-
-    Flower's strategies wait until enough nodes are connected. Here there will be no more, so a strategy that
-    keeps looking is stopped.
+    """Another grid as if only the cohort were connected. There will be no more, so a strategy that keeps
+    looking for enough nodes is stopped.
     """
 
     def __init__(self, grid: Grid, *, cohort: Sequence[int], advice: str) -> None:
@@ -264,19 +223,15 @@ class CohortView(WrappedGrid):
     @override
     def get_node_ids(self) -> list[int]:
         self._reads += 1
-        if self._reads > _MOST_READS:
+        if self._reads > 10:
             raise WrongRecipients(f"the inner strategy waits for more nodes; {self._advice}")
         return list(self._cohort)
 
 
 @dataclass(frozen=True)
 class ModelState:
-    """What a run is resumed from.
-
-    Attributes:
-        arrays: the model.
-        strategy: what the inner strategy keeps between rounds, by :func:`strategy_state`.
-        clipping_norm: of the next round, if it adapts.
+    """What a run is resumed from: the model, what the inner strategy keeps between rounds, by
+    :func:`strategy_state`, and the clipping norm of the next round, if it adapts.
     """
 
     arrays: ArrayRecord
@@ -313,9 +268,7 @@ class ModelState:
 
 def strategy_state(strategy: object) -> Any:
     """What an inner strategy keeps between rounds: its ``state_dict()``, or the moments of Flower's
-    optimisers.
-
-    None if it has neither, and then it starts afresh when a run is resumed.
+    optimisers; None if it has neither, and then it starts afresh when a run is resumed.
     """
     if _has_state_dict(strategy):
         return cast(Any, strategy).state_dict()

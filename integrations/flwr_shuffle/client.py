@@ -1,57 +1,60 @@
-"""A Flower mod that lets one randomised report of each round leave a client, and nothing else."""
+"""A Flower mod that lets one randomised report of each round leave a client, and nothing else.
+
+The operator of a node writes its ``node_config``. The app's code, with the arguments of ``ShuffleMod(...)``,
+comes with the run. If both set a limit, the stricter one holds. Messages from the server set no limits.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import json
 import logging
+import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, fields, replace
+from functools import cache, lru_cache
+from pathlib import Path
 from threading import Thread
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self, cast
 
 import numpy as np
 import torch
-from flwr.app import Array, Context, Message, MessageType
+from flwr.app import Array, ConfigRecord, Context, Message, MessageType, RecordDict, UserConfigValue
 from flwr.clientapp.typing import ClientAppCallable
+
+# Flower has no public address for these two: the server's id, and whose messages this process makes.
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flwr_shuffle.client.limits import (
-    PREFIX,
-    UNPROTECTED,
-    ClientRefused,
-    ClientSettings,
-    charge,
-    count_outcome,
-    failed_share,
-    has_operator,
-    open_types,
-)
-from flwr_shuffle.evaluation import vector_of
 from flwr_shuffle.messages import (
+    QUERIES,
     RECORD_KEY,
+    ROLE,
     ClientRefusal,
     Instruction,
+    Role,
     context_of,
     digest_of,
     instruction_of,
     plain_payload,
     refusal,
     reply,
+    role_of,
     with_record,
 )
-from flwr_shuffle.service_messages import QUERIES, ROLE, Role, Unable, role_of
-from flwr_shuffle.simulated_nodes import SimulatedConfig
-from flwr_shuffle.updates import Layout
-from flwr_shuffle.wire import of_kind
+from flwr_shuffle.service_messages import Unable
+from flwr_shuffle.updates import Layout, of_kind, vector_of
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core import Reports
-from shuffle_plugins.core.ranges import Ranged, in_range
-from shuffle_plugins.ledger import ClientLimits
-from shuffle_plugins.ledger.client import written
+from shuffle_plugins.core.ranges import Flag, Ranged, in_range
+from shuffle_plugins.ledger import ClientLedger, LedgerError, ReportRefused
+from shuffle_plugins.ledger import ClientLimits as ClientLimits
+from shuffle_plugins.ledger.client import Charged, Refused, written
 from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.mechanisms.base import SeveralReports
 from shuffle_plugins.mechanisms.spec import Spec
@@ -62,12 +65,7 @@ from shuffle_plugins.shuffler import Refusal, ShuffleError, keys
 from shuffle_plugins.shuffler.envelopes import seal
 from shuffle_plugins.shuffler.keys import SigningKey
 
-_LARGEST_PROMISE = 10**8  # reports; see _promised
 _log = logging.getLogger("flwr")
-
-
-Packing = Callable[[Reports | None], bytes]
-"""Makes a payload of a client's reports, or of None for a dummy; both payloads have the same length."""
 
 
 def _on_failure(name: str, value: object) -> object:
@@ -88,16 +86,9 @@ class ShuffleMod(Ranged):
     """Replaces what training returns by one ε0-LDP report of the update, of fixed size.
 
     It must be the app's first mod, ``ClientApp(mods=[ShuffleMod(), …])``: the first is the outermost and sees
-    what leaves the client. For a train message it
-
-    1. reads the server's instruction and refuses, by a constant text, what the client's limits do not allow;
-    2. charges the client's ledger, on disk, before it trains: a crash costs budget, never privacy;
-    3. trains, takes the change of all floating-point arrays as one vector, and clips it to the mechanism's
-       ball. Metrics, integer arrays and everything else are dropped;
-    4. randomises it with fresh entropy of the operating system. If the server asked for self-sampling, it
-       draws in secret whether the report or a dummy is sent, and trains in both cases; to a sum, whether the
-       update or zeros are added with the noise;
-    5. packs either in a payload of the same length, sealed if the client has pinned a mixer's key.
+    what leaves the client. It charges the client's ledger, on disk, before it trains: a crash costs budget,
+    never privacy. Metrics, integer arrays and everything else are dropped. If the server asked for
+    self-sampling, the client draws in secret whether its report counts, and trains in both cases.
 
     An ``evaluate`` message with an instruction is answered the same way, with the metrics that it names in
     place of the update. Every message without an instruction is refused, unless the node's operator allows
@@ -108,23 +99,27 @@ class ShuffleMod(Ranged):
         limits: limits set by the app, for all clients.
         max_local_delta: largest δ0 set by the app; needed here or in ``node_config`` for Gaussian noise.
         on_failure: what to answer when training fails, or returns something else than the model's arrays, or
-            NaN. ``"hide"`` sends a report that looks like any other: whether a client fails depends on its
-            data, so a missing report would tell one bit of it. What is reported leaves the model where it is,
-            and lets the server estimate how many clients failed. ``"error"`` answers with a constant error
-            instead, which says that this client failed.
+            NaN. ``"hide"`` sends a report that looks like any other and leaves the model where it is: whether
+            a client fails depends on its data, so a missing report would tell one bit of it. ``"error"``
+            answers with a constant error, which says that this client failed.
         allow: types of messages that the app answers without protection, of ``"evaluate"``, ``"query"``,
             ``"get_parameters"`` and ``"get_properties"``. For simulations: it has no effect on a SuperNode.
-        node_config: for simulations, whose nodes have no operators: what a node's ``node_config`` has besides
-            Flower's own entries, by the node's context. :class:`SimulatedNodes` makes aggregators and mix
-            nodes of some nodes; any function of the context will do, and may set limits, without a ledger's
-            file. It has no effect on a SuperNode either.
+        node_config: for simulations, too: what a node's ``node_config`` has besides Flower's own entries, by
+            the node's context, such as that of :class:`SimulatedNodes`. It may set limits, without a ledger's
+            file.
     """
 
     limits: Annotated[ClientLimits, of_kind(ClientLimits, "ClientLimits(…)")] | None = None
     max_local_delta: Annotated[float, in_range(at_least=0, below=1)] | None = None
     on_failure: Annotated[Literal["hide", "error"], _on_failure] = "hide"
     allow: Annotated[Iterable[str], _allowed] = ()
-    node_config: Annotated[SimulatedConfig, of_kind(Callable, "a function of a node's context")] | None = None
+    node_config: (
+        Annotated[
+            Callable[[Context], Mapping[str, UserConfigValue]],
+            of_kind(Callable, "a function of a node's context"),
+        ]
+        | None
+    ) = None
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer a message; see the class."""
@@ -213,14 +208,10 @@ class ShuffleMod(Ranged):
             context.node_config, limits=self.limits, max_local_delta=self.max_local_delta, by_app=by_app
         )
         try:
-            source = (
-                _metrics(message, context, instruction)
-                if instruction.metrics
-                else _update(message, instruction)
-            )
+            nothing, read = (_metrics if instruction.metrics else _update)(message, context, instruction)
         except ValueError as error:
             raise ClientRefused(ClientRefusal.BAD_MODEL) from error
-        dim = instruction.report_dim(len(source.nothing))
+        dim = instruction.report_dim(len(nothing))
         try:
             mechanism = instruction.mechanism.build(dim=dim)
             size = instruction.mechanism.report_bytes(dim=dim)
@@ -229,32 +220,26 @@ class ShuffleMod(Ranged):
         if mechanism.local_delta > (settings.max_local_delta or 0):
             raise ClientRefused(ClientRefusal.LOCAL_DELTA)
         if not instruction.metrics:
-            mark = instruction.update.mark(instruction.token, mechanism)
-            source = replace(source, nothing=mark.to(source.nothing.dtype))
-        pack = packing(settings, instruction, mechanism, dim=dim, size=size)
+            nothing = instruction.update.mark(instruction.token, mechanism).to(nothing.dtype)
+        pack = _packing(settings, instruction, mechanism, dim=dim, size=size)
+        participation = instruction.participation if instruction.shared else 1
         shuffled = _promised(
-            instruction.mechanism,
-            dim,
-            instruction.minimum,
-            instruction.participation if instruction.shared else 1,
-            instruction.samples_per_client,
+            instruction.mechanism, dim, instruction.minimum, participation, instruction.samples_per_client
         )
         charge(context, settings, instruction, mechanism, shuffled=shuffled)
-        return _Task(source, mechanism, instruction, pack, settings.reply_seconds)
+        return _Task(nothing, read, mechanism, instruction, pack, settings.reply_seconds)
 
     def _payload(
         self, task: _Task, message: Message, context: Context, call_next: ClientAppCallable
     ) -> tuple[bytes, bool]:
-        """A payload of the vector in the app's answer, or of several; of zeros where the app failed. And
-        whether it did.
-        """
+        """A payload of the vector in the app's answer, or of several; and whether the app failed."""
         takes_part, reports, failed = task.takes_part(), [], False
         for asked in task.messages(message):
             try:
                 answer = call_next(asked, context)
                 if answer.has_error():
                     raise ValueError(f"the app answered with an error: {answer.error.reason}")
-                reports.append(task.report(task.source.read(answer), takes_part=takes_part))
+                reports.append(task.report(task.read(answer), takes_part=takes_part))
             except (KeyboardInterrupt, _TooLate):
                 raise
             except BaseException as error:  # SystemExit or a cancelled task: a missing reply would tell of it
@@ -264,15 +249,13 @@ class ShuffleMod(Ranged):
                     raise ClientRefused(ClientRefusal.TRAINING_FAILED) from error
                 _log.exception("The app failed; a report goes out that looks like any other.")
                 # Of this record alone: what the others' reports are must not depend on it.
-                reports.append(task.report(task.source.nothing, takes_part=takes_part))
+                reports.append(task.report(task.nothing, takes_part=takes_part))
         return task.payload(reports, takes_part=takes_part), failed
 
     def _payload_in_time(
         self, task: _Task, message: Message, context: Context, call_next: ClientAppCallable, *, due: float
     ) -> tuple[bytes, bool]:
-        """The payload at the moment when it is due; one of zeros if it is not ready then. And whether the app
-        failed, or was late.
-        """
+        """The payload at the moment when it is due; and whether the app failed, or was late."""
         assert task.reply_seconds is not None
         reply_seconds = task.reply_seconds
         made: list[tuple[bytes, bool]] = []
@@ -309,23 +292,19 @@ class _TooLate(SystemExit):
     """Ends the thread of training whose reply has left."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """Where a report's vector comes from: ``read`` takes it from the app's answer, or raises; if the app
-    fails, ``nothing`` is reported, a vector of zeros."""
+@dataclass(frozen=True)
+class _Task:
+    """A round that the client has agreed to and was charged for.
+
+    ``read`` takes a report's vector from the app's answer, or raises; if the app fails, ``nothing`` is
+    reported. ``pack`` makes a payload of the client's reports, or of None for a dummy, of the same length.
+    """
 
     nothing: Tensor
     read: Callable[[Message], Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """A round that the client has agreed to and was charged for."""
-
-    source: _Source
     mechanism: PrivateSum
     instruction: Instruction
-    pack: Packing
+    pack: Callable[[Reports | None], bytes]
     reply_seconds: float | None
 
     def messages(self, message: Message) -> Iterator[Message]:
@@ -359,35 +338,40 @@ class _Task:
     def payload_of_nothing(self) -> bytes:
         """A payload with as many reports of zeros."""
         takes_part = self.takes_part()
-        reports = [
-            self.report(self.source.nothing, takes_part=takes_part)
-            for _ in range(self.instruction.samples_per_client)
-        ]
+        count = self.instruction.samples_per_client
+        reports = [self.report(self.nothing, takes_part=takes_part) for _ in range(count)]
         return self.payload(reports, takes_part=takes_part)
 
 
-def _update(message: Message, instruction: Instruction) -> _Source:
-    """What training changed in the model's arrays, weighed as the instruction says."""
+_Source = tuple[Tensor, Callable[[Message], Tensor]]
+
+
+def _update(message: Message, context: Context, instruction: Instruction) -> _Source:
+    """Zeros, and a reader of what training changed in the model's arrays, weighed as the instruction says."""
+    del context
     key, arrays = _model(message)
     layout = Layout.of(arrays, trained=instruction.update.trained)
     before = layout.flatten(arrays)
 
     def read(answer: Message) -> Tensor:
-        moved = layout.flatten(_returned(answer, key)).sub_(before)
-        return moved.mul_(instruction.update.weight(answer.content))
+        records = answer.content.array_records
+        if key not in records and len(records) != 1:
+            raise ValueError(f"training returned {len(records)} ArrayRecords and none under {key!r}")
+        returned = records[key] if key in records else next(iter(records.values()))
+        return layout.flatten(returned).sub_(before).mul_(instruction.update.weight(answer.content))
 
-    return _Source(torch.zeros_like(before), read)
+    return torch.zeros_like(before), read
 
 
 def _metrics(message: Message, context: Context, instruction: Instruction) -> _Source:
-    """The metrics that the app's evaluation measured, and, if asked for, how often the app failed."""
+    """Zeros, and a reader of the metrics that the app measured, among them how often the app failed."""
     _model(message)
     failed = failed_share(context)
 
     def read(answer: Message) -> Tensor:
         return vector_of(instruction.metrics, answer.content, failed_share=failed)
 
-    return _Source(torch.zeros(len(instruction.metrics)), read)
+    return torch.zeros(len(instruction.metrics)), read
 
 
 def _join(thread: Thread, *, until: float) -> None:
@@ -406,24 +390,22 @@ def _sleep(*, until: float) -> None:
 
 @lru_cache(maxsize=64)
 def _promised(spec: Spec, dim: int, minimum: int, participation: float, samples: int) -> str | None:
-    """The round of as few reports as are promised, all clients taking part, as text for the ledger.
+    """The round of as few reports as are promised, all clients taking part, as text for the ledger; None if
+    it cannot be accounted for.
 
     Where counts are shared with pinned aggregators, the client's own coin counts as well: nobody sees more
-    than the sum. None if it cannot be accounted for. More than a hundred million reports count as that many,
-    which costs no less (Lemma 5 of docs/proofs/accounting.md), so that no server can make a client compute
-    for minutes.
+    than the sum. More than a hundred million reports count as that many, which costs no less (Lemma 5 of
+    docs/proofs/accounting.md), so that no server can make a client compute for minutes.
     """
-    reports = min(minimum, _LARGEST_PROMISE) if spec.cohort is None else spec.cohort
+    reports = min(minimum, 10**8) if spec.cohort is None else spec.cohort
     if minimum < reports:
         return None
     try:
         mechanism = spec.build(dim=dim)
         if mechanism.must_be_summed and participation < 1:
             return written(mechanism.secret_round(answered=reports, participation=participation))
-        if samples > 1:
-            several = SeveralReports(mechanism, samples)
-            return written(several.round(population=reports, cohort=reports, sampling=Sampling.FULL))
-        return written(mechanism.round(population=reports, cohort=reports, sampling=Sampling.FULL))
+        sent = mechanism if samples == 1 else SeveralReports(mechanism, samples)
+        return written(sent.round(population=reports, cohort=reports, sampling=Sampling.FULL))
     except (ValueError, OverflowError):
         return None
 
@@ -458,18 +440,9 @@ def _model(message: Message) -> tuple[str, dict[str, Array]]:
     return key, dict(record)
 
 
-def _returned(answer: Message, key: str) -> Mapping[str, Array]:
-    records = answer.content.array_records
-    if key in records:
-        return records[key]
-    if len(records) != 1:
-        raise ValueError(f"training returned {len(records)} ArrayRecords and none under {key!r}")
-    return next(iter(records.values()))
-
-
-def packing(
+def _packing(
     settings: ClientSettings, instruction: Instruction, mechanism: PrivateSum, *, dim: int, size: int
-) -> Packing:
+) -> Callable[[Reports | None], bytes]:
     """How this client packs its report of a round, or a refusal if its pinned keys do not allow that.
 
     What is returned refuses nothing more, so a round can be charged before it is used.
@@ -486,7 +459,9 @@ def packing(
     return lambda reports: plain_payload(_bytes(reports), size=whole)
 
 
-def _sealed(settings: ClientSettings, instruction: Instruction, *, dim: int, size: int) -> Packing:
+def _sealed(
+    settings: ClientSettings, instruction: Instruction, *, dim: int, size: int
+) -> Callable[[Reports | None], bytes]:
     if not settings.mixer_public_key:
         raise ClientRefused(ClientRefusal.NO_MIXER_KEY)
     if instruction.mixers != len(settings.mixer_public_key):
@@ -512,7 +487,7 @@ def _sealed(settings: ClientSettings, instruction: Instruction, *, dim: int, siz
 
 def _shared(
     settings: ClientSettings, instruction: Instruction, mechanism: PrivateSum, *, dim: int
-) -> Packing:
+) -> Callable[[Reports | None], bytes]:
     """The client's share, then what is sealed to each aggregator. There are no dummies: None is all zeros."""
     shared, pinned, counts = instruction.shared, settings.aggregator_public_keys, mechanism.counts
     assert shared is not None
@@ -536,11 +511,9 @@ def _shared(
         raise ClientRefused(ClientRefusal.BAD_ANALYZER_KEY) from error
 
     def pack(report: Reports | None) -> bytes:
-        mine: NDArray[np.int64] = (
-            np.zeros(counts.size, np.int64)
-            if report is None
-            else mechanism.total(report).cpu().numpy() - counts.lowest
-        )
+        mine: NDArray[np.int64] = np.zeros(counts.size, np.int64)
+        if report is not None:
+            mine = mechanism.total(report).cpu().numpy() - counts.lowest
         if isinstance(terms, VerifiedTerms):
             data, secrets = share_with_proof(mine, terms=terms)
         else:
@@ -567,3 +540,245 @@ def _signing_key(settings: ClientSettings) -> SigningKey:
         return keys.read_signing_key(settings.signing_key_file)
     except ShuffleError as error:
         raise ClientRefused(ClientRefusal.BAD_SIGNING_KEY) from error
+
+
+PREFIX = "shuffle-"  # of every key of this package in a ``node_config``
+
+# Messages that the app answers without protection if its operator allows it, and how it refuses them.
+UNPROTECTED = {
+    "evaluate": ClientRefusal.NO_EVALUATE,
+    "query": ClientRefusal.NO_QUERY,
+    "get_parameters": ClientRefusal.NO_GET_PARAMETERS,
+    "get_properties": ClientRefusal.NO_GET_PROPERTIES,
+}
+
+
+class ClientRefused(Exception):
+    """A client does not take part in a round; the text of its ``code`` is what the server gets."""
+
+    @property
+    def code(self) -> ClientRefusal:
+        """Why."""
+        return ClientRefusal(self.args[0])
+
+
+def _path(name: str, value: object) -> Path:
+    if isinstance(value, Path):
+        return value
+    if type(value) is not str or not value:
+        raise ValueError(f"{name} is the path of a file, got {value!r}")
+    return Path(value).expanduser()
+
+
+def _pinned(name: str, value: Any) -> tuple[bytes, ...]:
+    del name
+    return value if isinstance(value, tuple) else tuple(key.sealing for key in keys.parse_mix_cascade(value))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientSettings(ClientLimits):
+    """What one client agrees to, and where its ledger and keys are.
+
+    Each field is a key of its ``node_config``, with ``shuffle-`` before it and dashes in it; the guide says
+    what they mean. Of pinned public keys the parts to seal to are kept, 32 bytes each, in their order.
+    """
+
+    max_local_delta: Annotated[float, in_range(at_least=0, below=1)] | None = None
+    ledger_file: Annotated[Path, _path] | None = None
+    reply_seconds: Annotated[float, in_range(above=0, at_most=604_800)] | None = None  # a week
+    mixer_public_key: Annotated[tuple[bytes, ...], _pinned] = ()
+    aggregator_public_keys: Annotated[tuple[bytes, ...], _pinned] = ()
+    signing_key_file: Annotated[Path, _path] | None = None
+    allow_evaluate: Flag = False
+    allow_query: Flag = False
+    allow_get_parameters: Flag = False
+    allow_get_properties: Flag = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pins != (self.signing_key_file is not None):
+            raise ValueError(
+                f"{PREFIX}signing-key-file goes together with {PREFIX}mixer-public-key or "
+                f"{PREFIX}aggregator-public-keys"
+            )
+
+    @property
+    def pins(self) -> bool:
+        """Whether the operator has pinned mixers' or aggregators' keys."""
+        return bool(self.mixer_public_key or self.aggregator_public_keys)
+
+    @classmethod
+    def read(cls, node_config: Mapping[str, UserConfigValue]) -> Self:
+        """What a node's operator wrote; BAD_SETTINGS if a value has the wrong type or is out of range, or a
+        ``shuffle-`` key is unknown, so that a mistyped limit is noticed.
+        """
+        known = {f"{PREFIX}{each.name.replace('_', '-')}": each.name for each in fields(cls)}
+        own = {key: value for key, value in node_config.items() if key.startswith(PREFIX)}
+        try:
+            if unknown := sorted(own.keys() - known.keys()):
+                raise ValueError(
+                    f"unknown keys in node_config: {', '.join(unknown)}; known: {', '.join(sorted(known))}"
+                )
+            return cls(**{known[key]: value for key, value in own.items()})  # type: ignore[arg-type]
+        except ValueError as error:
+            raise ClientRefused(ClientRefusal.BAD_SETTINGS) from error
+
+    @classmethod
+    def of(
+        cls,
+        node_config: Mapping[str, UserConfigValue],
+        *,
+        limits: ClientLimits | None = None,
+        max_local_delta: float | None = None,
+        by_app: bool = False,
+    ) -> Self:
+        """The settings of a node that takes part, with the limits from the app's code.
+
+        On a SuperNode these do not replace its operator's. ``by_app`` is whether the app wrote
+        ``node_config``, for a simulation, whose nodes keep no files. NO_LIMITS if nobody limits ε0; NO_TOTAL
+        if nobody limits all rounds together (``max_epsilon`` does, where a key is pinned); NO_LEDGER if the
+        node sets limits and no file to record in.
+        """
+        own = cls.read(node_config)
+        try:
+            both = stricter(limits or ClientLimits(), own)
+            deltas = [each for each in (max_local_delta, own.max_local_delta) if each is not None]
+            strict = {each.name: getattr(both, each.name) for each in fields(ClientLimits)}
+            settings = replace(own, **strict, max_local_delta=min(deltas, default=None))
+        except ValueError as error:
+            raise ClientRefused(ClientRefusal.BAD_SETTINGS) from error
+        needed = own if has_operator() else settings
+        if needed.max_local_epsilon is None:
+            raise ClientRefused(ClientRefusal.NO_LIMITS)
+        if not (needed.limits_all_rounds or (needed.max_epsilon is not None and own.pins)):
+            raise ClientRefused(ClientRefusal.NO_TOTAL)
+        # Limits on what is spent over all runs need a file to count in.
+        counted = own.max_local_epsilon, own.max_rounds, own.max_total_local_epsilon, own.max_epsilon
+        if any(limit is not None for limit in counted) and own.ledger_file is None and not by_app:
+            raise ClientRefused(ClientRefusal.NO_LEDGER)
+        return settings
+
+
+def has_operator() -> bool:
+    """Whether this process works for a SuperNode, and not for nodes of a simulation.
+
+    Flower tells it which node it is; not so in a simulation, and an InProcessGrid acts as the server.
+    """
+    try:
+        return TaskIdentity.node_id != SUPERLINK_NODE_ID
+    except RuntimeError:
+        return False
+
+
+def open_types(
+    node_config: Mapping[str, UserConfigValue], *, by_app: frozenset[str] = frozenset()
+) -> frozenset[str]:
+    """Types of messages that a node's operator lets the app answer without protection; in a simulation, whose
+    nodes have no key of this package in ``node_config``, those that the app's code allows.
+    """
+    if not any(key.startswith(PREFIX) for key in node_config) and not has_operator():
+        return by_app
+    own = ClientSettings.read(node_config)
+    return frozenset(kind for kind in UNPROTECTED if getattr(own, f"allow_{kind}"))
+
+
+def stricter(first: ClientLimits, second: ClientLimits) -> ClientLimits:
+    """For each field the stricter of both limits; None means no limit."""
+    given = [limits for limits in (first, second) if limits.max_local_epsilon is not None]
+    if len({limits.agrees_to_sums_alone for limits in given}) > 1:
+        raise ValueError(
+            "max_local_epsilon=inf agrees to sums alone, and a number to reports by themselves: the "
+            "operator's and the app's limits must say the same"
+        )
+    strict: dict[str, Any] = {}
+    for name in (each.name for each in fields(ClientLimits)):
+        both = [getattr(limits, name) for limits in (first, second) if getattr(limits, name) is not None]
+        strict[name] = (max if name == "min_reports" else min)(both, default=None)
+    return ClientLimits(**strict)
+
+
+# Keys in ``context.state`` of the tokens of all rounds, with what each was charged as, and of the outcomes.
+STATE_KEY, _OUTCOMES_KEY = "shuffle-ledger", "shuffle-outcomes"
+
+_CODES = {
+    Refused.MAX_LOCAL_EPSILON: ClientRefusal.MAX_LOCAL_EPSILON,
+    Refused.MAX_ROUNDS: ClientRefusal.MAX_ROUNDS,
+    Refused.MAX_TOTAL: ClientRefusal.MAX_TOTAL_LOCAL_EPSILON,
+    Refused.TOKEN_SPENT: ClientRefusal.TOKEN_SPENT,
+    Refused.NOT_SUMMED: ClientRefusal.SUMS_ALONE,
+    Refused.FEW_REPORTS: ClientRefusal.MIN_REPORTS,
+    Refused.MAX_EPSILON: ClientRefusal.MAX_EPSILON,
+}
+
+
+def charge(
+    context: Context,
+    settings: ClientSettings,
+    instruction: Instruction,
+    mechanism: PrivateSum,
+    *,
+    shuffled: str | None,
+) -> None:
+    """Charge all reports of a round to this client, before it trains; if there is a file, it is on disk then.
+
+    Without a file the record is in ``context.state``, for simulations: Flower saves that per node and run,
+    and only when the app has answered. ``shuffled`` is of :func:`_promised`. ClientRefused, and nothing
+    charged, if a limit would be exceeded, the token was charged before, or the file cannot be used.
+    """
+    sent, summed = SeveralReports(mechanism, instruction.samples_per_client), mechanism.must_be_summed
+    charged = Charged(shuffled, sent.local_epsilon, sent.local_delta)
+    try:
+        if settings.ledger_file is None:
+            _say_once(
+                logging.WARNING,
+                "No shuffle-ledger-file in this client's node_config: what it has spent is forgotten after "
+                "this run. Right for a simulation; a real client needs the file.",
+            )
+            _charge_state(context.state, instruction.token, charged, limits=settings, summed=summed)
+            return
+        with ClientLedger(settings.ledger_file) as ledger:
+            _say_once(logging.INFO, f"shuffle: this client counts what it spends in {ledger.path}")
+            ledger.charge(
+                run=instruction.run,
+                token=instruction.token,
+                server_round=instruction.server_round,
+                mechanism=sent.name,
+                limits=settings,
+                summed=summed,
+                **charged._asdict(),
+            )
+    except ReportRefused as refused:
+        code = _CODES[refused.code]
+        if code is ClientRefusal.MAX_LOCAL_EPSILON and math.isinf(mechanism.local_epsilon):
+            code = ClientRefusal.NO_SUMS
+        raise ClientRefused(code) from refused
+    except (LedgerError, OSError) as error:
+        raise ClientRefused(ClientRefusal.LEDGER) from error
+
+
+def _charge_state(
+    state: RecordDict, token: bytes, charged: Charged, *, limits: ClientLimits, summed: bool
+) -> None:
+    record = state.config_records.get(STATE_KEY, ConfigRecord({"tokens": [], "charged": []}))
+    tokens, rounds = cast(list[bytes], record["tokens"]), cast(list[str], record["charged"])
+    if token in tokens:
+        raise ReportRefused(Refused.TOKEN_SPENT)
+    history = Counter(Charged(*json.loads(each)) for each in rounds)
+    limits.check(charged=charged, history=history, summed=summed)
+    state[STATE_KEY] = ConfigRecord({"tokens": [*tokens, token], "charged": [*rounds, json.dumps(charged)]})
+
+
+def count_outcome(context: Context, *, failed: bool) -> None:
+    """Record in the run's context, which stays on the client, whether the app failed in a round."""
+    record = context.state.config_records.get(_OUTCOMES_KEY, ConfigRecord({"rounds": 0, "failed": 0}))
+    rounds, failures = cast(int, record["rounds"]), cast(int, record["failed"])
+    context.state[_OUTCOMES_KEY] = ConfigRecord({"rounds": rounds + 1, "failed": failures + failed})
+
+
+def failed_share(context: Context) -> float:
+    """The share of this run's rounds in which the app failed; 0 before the first."""
+    record = context.state.config_records.get(_OUTCOMES_KEY)
+    return 0.0 if record is None else cast(int, record["failed"]) / cast(int, record["rounds"])
+
+
+_say_once = cache(_log.log)  # a level and a text; of a process, not of each of its nodes
