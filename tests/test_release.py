@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from example_scripts import script
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -55,6 +57,16 @@ def test_the_appendix_installs_as_the_dockerfile_does() -> None:
     assert len(commands) == 3
     for command in commands:
         assert f"`{command.partition(' ${')[0]}`" in page
+
+
+def test_every_claim_has_run_and_what_it_runs_is_there() -> None:
+    claims = script("artifact/claims.py")
+    times = json.loads(claims.TIMES.read_text(encoding="utf-8"))
+    assert times.keys() == {claim.name for claim in claims.CLAIMS}
+    for claim in claims.CLAIMS:
+        assert times[claim.name]["held"]
+        paths = [word for word in claim.command.split() if "/" in word]
+        assert all((ROOT / path).exists() for path in [*paths, claim.page.partition("#")[0]])
 
 
 def test_the_workflow_asks_for_sets_that_there_are_and_from_the_oldest_python_on() -> None:
