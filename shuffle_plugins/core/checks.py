@@ -1,4 +1,4 @@
-"""Checks of arguments: each names the argument, says what it must be, and returns the value in its type.
+"""Checks of arguments: each names the argument, says what it must be, and returns the value; numbers as text.
 
 Use it as ``self._dim = checks.dim(dim)``. Every function raises ValueError, and nothing else, for a value
 of a wrong type or out of range; ``bool`` is never taken for a number.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from enum import StrEnum
 from typing import TypeVar
 
@@ -145,3 +146,19 @@ def _as_int(value: object, *, at_least: float, at_most: float) -> str:
 def _power(high: int) -> str:
     """The number, or 2**k where it is a large power of two."""
     return f"2**{high.bit_length() - 1}" if high > 1 << 16 and high & (high - 1) == 0 else f"{high:,}"
+
+
+# -- numbers shortened for reading, so that a shortened bound is still a bound ------------------------------
+
+
+def rounded(value: float, *, up: bool, digits: int = 4) -> str:
+    """A number as text, to so many significant digits, rounded ``up``, as of an upper bound, or down."""
+    if not math.isfinite(value) or value == 0:
+        return f"{value:g}"
+    exact = Decimal(value)
+    place = Decimal(1).scaleb(exact.adjusted() - digits + 1)
+    near = exact.quantize(place, rounding=ROUND_CEILING if up else ROUND_FLOOR)
+    if not Decimal("1e-4") <= abs(near) < 10**9:
+        return f"{float(near):.{digits}g}"
+    text = f"{near:,f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
