@@ -21,10 +21,7 @@ Below it, rounding probabilities to 62 bits changes what a report says by more t
 gain, tanh(ε0/2), is off by up to 2**-59. Above it, a float cannot hold e^ε0 with room to compute.
 """
 
-# Vectors of such length, and sums of many, are in float32's range.
-_LEAST_RADIUS, _LARGEST_RADIUS = 1e-30, 1e30
 MAX_DIM = 1 << 53  # whole numbers up to here are exact in float64
-_MOST_STEPS = 10**12  # sums over so many rounds keep twelve digits in float64's sixteen
 
 
 def whole(name: str, value: object, *, at_least: float = 1, at_most: float = math.inf) -> int:
@@ -90,8 +87,8 @@ def target_epsilon(value: object, *, name: str = "target_epsilon") -> float:
 
 
 def num_steps(value: object, *, name: str = "num_steps") -> int:
-    """Return a number of rounds, a whole number in [1, 10**12]."""
-    return whole(name, value, at_most=_MOST_STEPS)
+    """Return a number of rounds in [1, 10**12], whose sums keep twelve digits in float64's sixteen."""
+    return whole(name, value, at_most=10**12)
 
 
 def confidence(value: object) -> float:
@@ -130,7 +127,7 @@ def dim(value: object) -> int:
 def radius(value: object) -> float:
     """Return the radius of a norm ball, in [1e-30, 1e30], where float32 holds vectors and their sums."""
     try:
-        return number("radius", value, at_least=_LEAST_RADIUS, at_most=_LARGEST_RADIUS)
+        return number("radius", value, at_least=1e-30, at_most=1e30)
     except ValueError as error:
         raise ValueError(f"{error}: scale the data") from None
 
