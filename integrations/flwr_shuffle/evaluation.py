@@ -13,7 +13,8 @@ from torch import Tensor
 
 from flwr_shuffle.wire import text_of
 from shuffle_plugins.core.ranges import Count, Positive, Ranged, in_range
-from shuffle_plugins.mechanisms import MechanismSpec, Spec, SumSpec
+from shuffle_plugins.mechanisms import MechanismSpec, SumSpec
+from shuffle_plugins.mechanisms.spec import Spec
 from shuffle_plugins.protocols import VectorSum
 
 MOST_METRICS = 64

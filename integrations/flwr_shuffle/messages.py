@@ -18,9 +18,12 @@ from flwr_shuffle.updates import UpdateTerms
 from flwr_shuffle.wire import Wire, byte_string, text_of
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.ranges import Count, Ranged, in_range, whole_number
-from shuffle_plugins.mechanisms import CountRange, Spec
+from shuffle_plugins.mechanisms.base import CountRange
+from shuffle_plugins.mechanisms.spec import Spec
 from shuffle_plugins.secure_aggregation import ResidueLayout, SumTerms, VerifiedTerms
-from shuffle_plugins.shuffler import KEY_BYTES, TOKEN_BYTES, RoundContext
+from shuffle_plugins.shuffler import RoundContext
+from shuffle_plugins.shuffler.keys import KEY_BYTES
+from shuffle_plugins.shuffler.shuffler import TOKEN_BYTES
 
 RECORD_KEY = "shuffle"
 """Key of the :class:`ConfigRecord` of an instruction, and of a reply."""

@@ -18,19 +18,22 @@ from flwr.app import ConfigRecord, RecordDict, UserConfigValue
 from flwr_shuffle.wire import Wire, byte_string
 from shuffle_plugins.core.ranges import Count, whole_number
 from shuffle_plugins.secure_aggregation import ResidueLayout, Residues, Sealed, SumTerms, VerifiedTerms
-from shuffle_plugins.secure_aggregation import statements as sum_statements
-from shuffle_plugins.secure_aggregation.prio3 import VERIFY_KEY_SIZE
+from shuffle_plugins.secure_aggregation.aggregator import aggregation_digest, answer_statement
+from shuffle_plugins.secure_aggregation.prio3.prio3 import SEED_SIZE
 from shuffle_plugins.shuffler import (
-    CHALLENGE_BYTES,
-    KEY_BYTES,
     BatchRefused,
     BatchRequest,
-    BatchService,
     MixedStatement,
     Refusal,
     RoundContext,
+)
+from shuffle_plugins.shuffler.keys import KEY_BYTES
+from shuffle_plugins.shuffler.service import (
+    CHALLENGE_BYTES,
+    BatchService,
     Statement,
-    statements,
+    refusal_statement,
+    role_statement,
 )
 
 SERVICE_KEY = "shuffle-mix"
@@ -123,7 +126,7 @@ class NodeRole(ServiceMessage):
     def signed(cls, service: BatchService, *, challenge: bytes, run: str, node: int) -> Self:
         """The role of a service, signed in answer to a challenge, as one node of a run."""
         key, minimum = service.public_key.sealing, service.minimum
-        said = statements.role_statement(
+        said = role_statement(
             role=service.role, challenge=challenge, run=run, node=node, sealing_key=key, minimum=minimum
         )
         return cls(public_key=key, minimum=minimum, signature=service.sign(said))
@@ -131,7 +134,7 @@ class NodeRole(ServiceMessage):
     def holds(self, *, role: Role, challenge: bytes, run: str, node: int, verifying_key: bytes) -> bool:
         """Whether the owner of a key has signed this role, for this challenge and as this node."""
         key, minimum = self.public_key, self.minimum
-        said = statements.role_statement(
+        said = role_statement(
             role=role, challenge=challenge, run=run, node=node, sealing_key=key, minimum=minimum
         )
         return said.holds(self.signature, verifying_key=verifying_key)
@@ -256,7 +259,7 @@ class MixMessage(ServiceMessage):
 
     def declined(self, code: Refusal, rejected: Mapping[int, Refusal]) -> Statement:
         """What the mixer signs if it gives nothing."""
-        return statements.refusal_statement(request=self.request.digest(), code=code, rejected=rejected)
+        return refusal_statement(request=self.request.digest(), code=code, rejected=rejected)
 
     def read(self, content: RecordDict) -> Answer:
         """A mixer's answer: with ``said`` after the last piece, and with the items asked for.
@@ -312,7 +315,7 @@ class AggregateRequest(ServiceMessage):
     minimum: Annotated[int, whole_number(at_least=2)]
     commitments: list[bytes]
     envelopes: list[bytes]
-    verify_key: Annotated[bytes, byte_string(0, VERIFY_KEY_SIZE)] = b""
+    verify_key: Annotated[bytes, byte_string(0, SEED_SIZE)] = b""
     messages: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -364,7 +367,7 @@ class AggregateRequest(ServiceMessage):
     @cached_property
     def digest(self) -> bytes:
         """Digest of the request, 32 bytes, which the aggregator signs with its answer."""
-        return sum_statements.aggregation_digest(
+        return aggregation_digest(
             step=self.step,
             terms=self.terms,
             minimum=self.minimum,
@@ -375,17 +378,12 @@ class AggregateRequest(ServiceMessage):
 
     def declined(self, code: Refusal, rejected: Mapping[int, Refusal]) -> Statement:
         """What the aggregator signs if it gives nothing."""
-        return sum_statements.aggregation_refusal(request=self.digest, code=code, rejected=rejected)
+        return refusal_statement(request=self.digest, code=code, rejected=rejected)
 
     def said(self, answer: Answer) -> Statement:
         """What the aggregator signs of its answer."""
-        if self.step is Step.CHECK:
-            return sum_statements.checked_statement(request=self.digest, rejected=answer.rejected)
-        if self.step is Step.VERIFY:
-            return sum_statements.verified_statement(
-                request=self.digest, rejected=answer.rejected, verifier_shares=answer.shares
-            )
-        return sum_statements.sum_statement(request=self.digest, rejected=answer.rejected, total=answer.total)
+        given = {Step.CHECK: (), Step.VERIFY: answer.shares}.get(self.step, (answer.total,))
+        return answer_statement(request=self.digest, rejected=answer.rejected, given=given)
 
     def read(self, content: RecordDict, *, verifying_key: bytes) -> Answer:
         """An aggregator's answer, with what the step asks for.

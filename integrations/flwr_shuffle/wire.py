@@ -13,7 +13,8 @@ from typing import Any, Self, Union, cast, get_args, get_origin, get_type_hints
 from flwr.app import ConfigRecord
 
 from shuffle_plugins.core.ranges import Ranged
-from shuffle_plugins.mechanisms import Spec, spec_from_json
+from shuffle_plugins.mechanisms import spec_from_json
+from shuffle_plugins.mechanisms.spec import Spec
 
 MESSAGE_VERSION = 3
 """Version of all messages of this package. Nobody reads a message of another version."""

@@ -20,13 +20,8 @@ from opacus.accountants import IAccountant, create_accountant, register_accounta
 from typing_extensions import override
 
 from opacus_shuffle.errors import PrivacyBudgetExceeded, ShufflePrivacyError, checked, warn_caller
-from shuffle_plugins.accounting import (
-    NEIGHBOURING_RELATION,
-    EpsilonInterval,
-    PublishedAccountant,
-    Round,
-    ShuffleAccountant,
-)
+from shuffle_plugins.accounting import NEIGHBOURING_RELATION, EpsilonInterval, Round, ShuffleAccountant
+from shuffle_plugins.accounting.comparison import PublishedAccountant
 from shuffle_plugins.core import checks
 
 _logger = logging.getLogger(__name__)

@@ -44,7 +44,6 @@ from opacus_shuffle.sums import (
 )
 from shuffle_plugins.accounting import (
     LARGEST_SEARCHED_LOCAL_EPSILON,
-    LEAST_SEARCHED_LOCAL_EPSILON,
     DataAccess,
     EpsilonInterval,
     PrivacyStatement,
@@ -55,10 +54,10 @@ from shuffle_plugins.accounting import (
     Unit,
     delta_warning,
     largest_within,
-    normal_guess,
 )
+from shuffle_plugins.accounting.calibrate import LEAST_SEARCHED_LOCAL_EPSILON, normal_guess
 from shuffle_plugins.core import checks, rounded
-from shuffle_plugins.mechanisms import noise_ratio
+from shuffle_plugins.mechanisms.noise import noise_ratio
 from shuffle_plugins.planning import (
     ExpectedNoise,
     ModelKind,

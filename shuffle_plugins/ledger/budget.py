@@ -10,11 +10,8 @@ from functools import lru_cache
 from sqlite3 import Connection
 from typing import Any
 
-from shuffle_plugins.accounting import (
-    NEIGHBOURING_RELATION,
-    FederatedAccountant,
-    FederatedRound,
-    Method,
+from shuffle_plugins.accounting import NEIGHBOURING_RELATION, FederatedAccountant, FederatedRound, Method
+from shuffle_plugins.accounting.federated.rounds import (
     RecordedRound,
     RoundKind,
     as_tuples,

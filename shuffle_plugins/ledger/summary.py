@@ -13,12 +13,11 @@ from shuffle_plugins.accounting import (
     Adversary,
     FederatedAccountant,
     FederatedSpending,
-    Guarantee,
     PrivacyStatement,
     ShuffleAccountant,
-    StatedTarget,
     Unit,
 )
+from shuffle_plugins.accounting.statement import Guarantee, StatedTarget
 from shuffle_plugins.core import checks
 from shuffle_plugins.ledger.budget import (
     BudgetFile,

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.ranges import Dim, NotNegative, Radius, Ranged, one_of
-from shuffle_plugins.mechanisms import Norm
+from shuffle_plugins.mechanisms.base import Norm
 
 
 class ConvexSet(ABC):

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from shuffle_plugins.auditing import AuditedMechanism, estimand, tells_its_law
 from shuffle_plugins.core import Reports
-from shuffle_plugins.mechanisms import FrequencyOracle, LocalRandomizer, Norm
-from shuffle_plugins.randomness import SeededRandomness
+from shuffle_plugins.mechanisms.base import FrequencyOracle, LocalRandomizer, Norm
+from shuffle_plugins.randomness.sources import SeededRandomness
 
 Measured = dict[str, float]
 Records = Callable[[AuditedMechanism], Tensor]

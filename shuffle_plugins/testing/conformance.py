@@ -11,7 +11,8 @@ from enum import StrEnum
 from functools import partial
 
 from shuffle_plugins.core.checks import whole
-from shuffle_plugins.mechanisms import FrequencyOracle, LocalRandomizer, Mechanism, registry
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.mechanisms.base import FrequencyOracle, LocalRandomizer, Mechanism
 from shuffle_plugins.testing import interface, privacy
 from shuffle_plugins.testing.case import Broken, Case, Measured, NotApplicable, Records
 

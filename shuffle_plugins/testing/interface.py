@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core.reports import Field, Reports
-from shuffle_plugins.mechanisms import LocalRandomizer
-from shuffle_plugins.randomness import SeededRandomness
+from shuffle_plugins.core import Reports
+from shuffle_plugins.core.reports import Field
+from shuffle_plugins.mechanisms.base import LocalRandomizer
+from shuffle_plugins.randomness.sources import SeededRandomness
 from shuffle_plugins.testing.case import (
     FLOAT32,
     LARGEST_Z,

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from shuffle_plugins.mechanisms import Mechanism
+from shuffle_plugins.mechanisms.base import Mechanism
 from shuffle_plugins.testing.case import Records
 from shuffle_plugins.testing.conformance import (
     CHECKS,

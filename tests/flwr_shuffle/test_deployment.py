@@ -28,8 +28,8 @@ from flwr_shuffle.messages import Instruction, context_of
 from flwr_shuffle.service_messages import Role
 from processes import Deployment, free_port, marked_pids, wait_for
 
-from shuffle_plugins.shuffler import EnvelopeOpener, Opened, SealingKey, envelope_size, open_reports
-from shuffle_plugins.shuffler.keys import read_enrolled, read_service_key
+from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, Opened, envelope_size, open_reports
+from shuffle_plugins.shuffler.keys import SealingKey, read_enrolled, read_service_key
 
 pytestmark = [
     pytest.mark.process,

@@ -27,7 +27,8 @@ from shuffle_plugins.core.ranges import in_range
 from shuffle_plugins.ledger import ClientLedger, LedgerError, ReportRefused
 from shuffle_plugins.ledger import ClientLimits as ClientLimits
 from shuffle_plugins.ledger.client import Charged, Refused
-from shuffle_plugins.mechanisms import PrivateSum, SeveralReports
+from shuffle_plugins.mechanisms import PrivateSum
+from shuffle_plugins.mechanisms.base import SeveralReports
 from shuffle_plugins.shuffler import keys
 
 _log = logging.getLogger("flwr")

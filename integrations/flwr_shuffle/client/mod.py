@@ -50,11 +50,17 @@ from flwr_shuffle.wire import of_kind
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core import Reports
 from shuffle_plugins.core.ranges import Ranged, in_range
-from shuffle_plugins.ledger.client import ClientLimits, written
-from shuffle_plugins.mechanisms import PrivateSum, SeveralReports, Spec
-from shuffle_plugins.randomness import PROBABILITY_BITS, SecureRandomness
+from shuffle_plugins.ledger import ClientLimits
+from shuffle_plugins.ledger.client import written
+from shuffle_plugins.mechanisms import PrivateSum
+from shuffle_plugins.mechanisms.base import SeveralReports
+from shuffle_plugins.mechanisms.spec import Spec
+from shuffle_plugins.randomness import SecureRandomness
+from shuffle_plugins.randomness.chacha import PROBABILITY_BITS
 from shuffle_plugins.secure_aggregation import VerifiedTerms, seal_seed, share, share_with_proof
-from shuffle_plugins.shuffler import Refusal, ShuffleError, SigningKey, keys, seal
+from shuffle_plugins.shuffler import Refusal, ShuffleError, keys
+from shuffle_plugins.shuffler.envelopes import seal
+from shuffle_plugins.shuffler.keys import SigningKey
 
 _LARGEST_PROMISE = 10**8  # reports; see _promised
 _log = logging.getLogger("flwr")

@@ -10,7 +10,8 @@ from flwr_shuffle.server.sampling import SelfSampling
 from flwr_shuffle.server.settings import Settings
 from flwr_shuffle.server.spending_record import SpendingRecord
 from flwr_shuffle.updates import UpdateTerms
-from shuffle_plugins.accounting import Cover, DataAccess, PrivacyStatement, Unit, delta_warning
+from shuffle_plugins.accounting import Cover, DataAccess, PrivacyStatement, Unit
+from shuffle_plugins.accounting.statement import delta_warning
 from shuffle_plugins.mechanisms import PrivateSum, SumSpec
 from shuffle_plugins.planning import expected_noise
 

@@ -29,7 +29,7 @@ from flwr_shuffle.stages.stage import Anonymous, Needed, Total, valid_sum
 from flwr_shuffle.updates import Layout, UpdateTerms, running_statistics, trained_names
 from shuffle_plugins.accounting import Adversary, FederatedRound
 from shuffle_plugins.mechanisms import PrivateSum
-from shuffle_plugins.shuffler import TOKEN_BYTES
+from shuffle_plugins.shuffler.shuffler import TOKEN_BYTES
 
 _log = logging.getLogger("flwr")
 

@@ -13,7 +13,8 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import FederatedRound
 from shuffle_plugins.core.ranges import Ranged, in_range, whole_number
-from shuffle_plugins.mechanisms import PrivateSum, SeveralReports
+from shuffle_plugins.mechanisms import PrivateSum
+from shuffle_plugins.mechanisms.base import SeveralReports
 
 FEWEST_REPORTS = 2
 """Fewest reports of any round: one client's report cannot hide among others."""

@@ -14,8 +14,9 @@ from flwr_shuffle.wire import of_kind
 from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.ranges import Delta, Positive, Ranged, one_of, whole_number
-from shuffle_plugins.mechanisms import Kind, PrivateSum, Spec, SumSpec, available, summary
+from shuffle_plugins.mechanisms import Kind, PrivateSum, SumSpec, available, summary
 from shuffle_plugins.mechanisms import MechanismSpec as MechanismSpec
+from shuffle_plugins.mechanisms.spec import Spec
 from shuffle_plugins.shuffler import InMemoryShuffler, Shuffler
 
 

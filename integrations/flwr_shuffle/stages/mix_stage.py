@@ -14,18 +14,9 @@ from flwr_shuffle.service_messages import Answer, MixMessage, Role
 from flwr_shuffle.stages.service_nodes import ServiceStage, payload_or_nothing
 from flwr_shuffle.stages.stage import Anonymous, Replies, readable_reports
 from shuffle_plugins.core import checks
-from shuffle_plugins.shuffler import (
-    BatchRefused,
-    BatchRequest,
-    MixedStatement,
-    Refusal,
-    RoundContext,
-    SealingKey,
-    envelope_size,
-    keys,
-    open_reports,
-    part_sizes,
-)
+from shuffle_plugins.shuffler import BatchRefused, BatchRequest, MixedStatement, Refusal, RoundContext, keys
+from shuffle_plugins.shuffler.envelopes import envelope_size, open_reports, part_sizes
+from shuffle_plugins.shuffler.keys import SealingKey
 
 _log = logging.getLogger("flwr")
 
@@ -70,7 +61,7 @@ class MixNodeStage(ServiceStage):
         cascade = keys.parse_mix_cascade(mixer_public_key)
         super().__init__(cascade, minimum=minimum, exclude_after=exclude_after, waiting=waiting)
         self._piece_bytes = checks.whole("piece_bytes", piece_bytes)
-        self._private_key = analyzer_private_key or keys.generate_sealing_key()
+        self._private_key = analyzer_private_key or keys.SealingKey.generate()
         self.analyzer_key = keys.public_key_bytes(self._private_key)
         self.mixers = len(cascade)
         self.takes_several = self.mixers == 1

@@ -31,18 +31,19 @@ from flwr_shuffle.service_messages import (
 )
 from flwr_shuffle.wire import WrongVersionError
 from shuffle_plugins.core import checks
-from shuffle_plugins.secure_aggregation import VerifiedTerms, VerifyingAggregator
+from shuffle_plugins.secure_aggregation import VerifiedTerms
+from shuffle_plugins.secure_aggregation.verified import VerifyingAggregator
 from shuffle_plugins.shuffler import (
     BatchLimits,
     BatchRefused,
-    BatchService,
-    BatchSpool,
     Mixer,
     Refusal,
     ShuffleError,
     keys,
     state_beside,
 )
+from shuffle_plugins.shuffler.mixer import BatchSpool
+from shuffle_plugins.shuffler.service import BatchService
 
 _Service = TypeVar("_Service", bound=BatchService)
 _Asked = TypeVar("_Asked", MixMessage, AggregateRequest)

@@ -32,7 +32,9 @@ from flwr_shuffle.service_messages import (
 from flwr_shuffle.stages.stage import Replies, ShuffleStage
 from flwr_shuffle.wire import WrongVersionError
 from shuffle_plugins.core import checks
-from shuffle_plugins.shuffler import CHALLENGE_BYTES, BatchRefused, Refusal, ServicePublicKey
+from shuffle_plugins.shuffler import BatchRefused, Refusal
+from shuffle_plugins.shuffler.keys import ServicePublicKey
+from shuffle_plugins.shuffler.service import CHALLENGE_BYTES
 
 _log = logging.getLogger("flwr")
 

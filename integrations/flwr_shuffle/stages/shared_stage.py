@@ -22,7 +22,8 @@ from flwr_shuffle.messages import Instruction, SharedTerms, context_of, digest_o
 from flwr_shuffle.service_messages import AggregateRequest, Answer, Role, Step
 from flwr_shuffle.stages.service_nodes import ServiceStage, payload_or_nothing
 from flwr_shuffle.stages.stage import Anonymous, Replies, Total
-from shuffle_plugins.mechanisms import CountRange, PrivateSum
+from shuffle_plugins.mechanisms import PrivateSum
+from shuffle_plugins.mechanisms.base import CountRange
 from shuffle_plugins.secure_aggregation import (
     CheckFailed,
     Residues,
@@ -30,10 +31,10 @@ from shuffle_plugins.secure_aggregation import (
     SumTerms,
     VerifiedTerms,
     commitment,
-    reconstruct,
     sealed_seed_size,
 )
 from shuffle_plugins.secure_aggregation.prio3 import VerificationError
+from shuffle_plugins.secure_aggregation.sharing import reconstruct
 from shuffle_plugins.shuffler import BatchRefused, Refusal, keys
 
 _log = logging.getLogger("flwr")

@@ -1,8 +1,7 @@
 """Published bounds, to compare the package's own with.
 
-One module per paper, which gives the paper's bound on one shuffle: ε at a δ, or Rényi divergences. Every
-bound is for **replace-one** neighbours unless its docstring says otherwise, raises ``ValueError`` outside the
-range in which its theorem is stated, and says how loose it is.
+Every bound is for **replace-one** neighbours and in nats unless its docstring says otherwise, raises
+``ValueError`` outside the range in which its theorem is stated, and says how loose it is.
 :mod:`~shuffle_plugins.accounting.published.catalogue` samples and composes them, puts them all to one
 question and says which are valid for it.
 """

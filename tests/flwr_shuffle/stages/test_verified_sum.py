@@ -20,13 +20,8 @@ from flwr_shuffle.stages.stage import Anonymous
 from sharing_run import DIM, SUM, SharedRun
 
 from shuffle_plugins.protocols import BallSum
-from shuffle_plugins.secure_aggregation import (
-    VerifiedTerms,
-    seal_seed,
-    sealed_seed_size,
-    share_with_proof,
-)
-from shuffle_plugins.secure_aggregation.prio3 import NONCE_SIZE, SEED_SIZE
+from shuffle_plugins.secure_aggregation import VerifiedTerms, seal_seed, sealed_seed_size, share_with_proof
+from shuffle_plugins.secure_aggregation.prio3.prio3 import NONCE_SIZE, SEED_SIZE
 from shuffle_plugins.shuffler import Refusal
 
 
