@@ -296,15 +296,6 @@ def test_an_optimizer_that_evaluates_the_loss_again_is_refused() -> None:
         )
 
 
-def test_batches_in_the_second_dimension_are_named(flat: Any) -> None:
-    module = GradSampleModule(nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 2)))
-    optimizer = wrap(module)
-    first, second = module._module
-    optimizer.expect_batch(Delivery(rows=8))
-    second(first(torch.randn(5, 8, 6)).mean(0)).sum().backward()
-    refused(optimizer, module, flat, CohortMismatch, "batch_first=False")
-
-
 @pytest.mark.parametrize("stepped", [False, True])
 def test_gradients_of_an_earlier_batch_are_not_stepped_on(flat: Any, stepped: bool) -> None:
     module = GradSampleModule(nn.Linear(6, 3))
