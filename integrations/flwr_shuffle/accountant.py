@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from flwr.serverapp import (
     GaussianPrivacyEvent,
@@ -23,7 +22,6 @@ from shuffle_plugins.accounting import (
 from shuffle_plugins.core import checks
 
 _BACKEND, _SCHEMA = "certified-pld", 1
-_ROUNDOFF, _MOST = 4 * 2.0**-53, 10**12
 
 
 class CertifiedAccountant:
@@ -33,9 +31,8 @@ class CertifiedAccountant:
         config: Flower's own. ``no-amplification`` and ``poisson`` have add-or-remove-one neighbours,
             ``without-replacement`` has replace-one ones.
 
-    An event's ``noise_multiplier`` is what it is to Flower's ``RdpAccountant``: the noise's deviation over
-    the sensitivity, which is how far apart the sums of two neighbours can be. Of updates clipped to C it is
-    C under add-or-remove-one, which Flower's strategies pass, and 2C under replace-one.
+    An event's ``noise_multiplier`` is the noise's deviation over the sensitivity: of updates clipped to C
+    that is C under add-or-remove-one, which Flower's strategies pass, and 2C under replace-one.
 
     The server sees every update and is trusted: nothing here is shuffled. ε is certified from both sides,
     :meth:`epsilon_interval`; the protocol's methods give the upper end. Needs Flower 1.42.
@@ -45,7 +42,6 @@ class CertifiedAccountant:
         self._config = config
         self._events: list[tuple[GaussianPrivacyEvent, int]] = []
         self._accountant = ShuffleAccountant()
-        self._precision = 0.0  # Σ 1/z²: without sampling Gaussians compose to one
 
     @property
     def config(self) -> PrivacyConfig:
@@ -58,18 +54,8 @@ class CertifiedAccountant:
         return sum(count for _, count in self._events)
 
     def compose(self, event: GaussianPrivacyEvent, count: int = 1) -> None:
-        """Compose ``count`` equal releases.
-
-        Raises:
-            ValueError: if the event is of another population than the configuration, or ``count`` is no
-                positive int.
-        """
-        checks.whole("count", count, at_most=_MOST)
-        asked = self._round(event)
-        if self._unsampled:
-            self._accountant, self._precision = self._as_one(event, count)
-        else:
-            self._accountant.step(asked, num_steps=count)
+        """Compose ``count`` equal releases, of the configuration's population."""
+        self._accountant.step(self._round(event), num_steps=checks.whole("count", count))
         self._events.append((event, count))
 
     def epsilon_interval(self, delta: float | None = None) -> EpsilonInterval:
@@ -97,20 +83,16 @@ class CertifiedAccountant:
     def would_exceed(
         self, event: GaussianPrivacyEvent, max_epsilon: float | None = None, count: int = 1
     ) -> bool:
-        """Whether ``count`` such releases would exceed ``max_epsilon``, by default the configuration's.
-
-        Raises:
-            ValueError: as :meth:`compose`, and if there is no limit.
-        """
-        limit, asked = self._config.max_epsilon if max_epsilon is None else max_epsilon, self._round(event)
+        """Whether ``count`` such releases would exceed ``max_epsilon``, by default the configuration's."""
+        limit = self._config.max_epsilon if max_epsilon is None else max_epsilon
         if limit is None:
             raise ValueError("give max_epsilon, here or in the PrivacyConfig")
-        limit = checks.number("max_epsilon", limit, above=0)
-        checks.whole("count", count, at_most=_MOST)
-        delta = self._config.target_delta
-        if self._unsampled:
-            return self._as_one(event, count)[0].epsilon(delta, lower=False) > limit
-        return self._accountant.would_exceed(asked, target_epsilon=limit, delta=delta, num_steps=count)
+        return self._accountant.would_exceed(
+            self._round(event),
+            target_epsilon=checks.number("max_epsilon", limit, above=0),
+            delta=self._config.target_delta,
+            num_steps=checks.whole("count", count),
+        )
 
     def state_dict(self) -> dict[str, object]:
         """The events as plain values that JSON holds."""
@@ -125,9 +107,8 @@ class CertifiedAccountant:
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Replace the events by saved ones; on any error this accountant stays as it was.
 
-        Raises:
-            ValueError: if the state is damaged, of another backend or configuration, or does not go on from
-                what is composed here.
+        ValueError if the state is damaged, of another backend or configuration, or does not go on from what
+        is composed here.
         """
         if state.get("schema_version") != _SCHEMA or state.get("backend") != _BACKEND:
             raise ValueError(f"not a state of {type(self).__name__}")
@@ -147,19 +128,6 @@ class CertifiedAccountant:
                 "this accountant: take the latest checkpoint, as what was released must not be forgotten"
             )
         self.__dict__.update(loaded.__dict__)
-
-    @property
-    def _unsampled(self) -> bool:
-        return self._config.sampling_method is SamplingMethod.NO_AMPLIFICATION
-
-    def _as_one(self, event: GaussianPrivacyEvent, count: int) -> tuple[ShuffleAccountant, float]:
-        """The events and these, none of which is sampled, as one release of less noise; and their Σ 1/z²."""
-        precision = (self._precision + count / event.noise_multiplier / event.noise_multiplier) * (
-            1 + _ROUNDOFF
-        )
-        one = ShuffleAccountant()
-        one.step(self._round(replace(event, noise_multiplier=1 / math.sqrt(precision))))
-        return one, precision
 
     def _round(self, event: GaussianPrivacyEvent) -> CentralGaussianRound:
         if event.population_size != self._config.population_size:

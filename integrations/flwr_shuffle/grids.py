@@ -1,16 +1,27 @@
-"""Grids: what wraps one of Flower's, and one whose nodes run in this process, for tests and many clients."""
+"""Grids: wrappers of Flower's, one that gives replies back shuffled, one whose nodes run in this process."""
 
 from __future__ import annotations
 
 import logging
+import re
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Annotated, cast
+from itertools import chain, islice
+from typing import Annotated, Any, cast
 
-from flwr.app import Context, Error, Message, RecordDict, UserConfig
+from flwr.app import (
+    ArrayRecord,
+    Context,
+    Error,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+    UserConfig,
+)
 from flwr.clientapp import ClientApp
 
 # Flower has no public address for these: ids, codes, a run, its nodes, its own grids, and the identity under
@@ -24,15 +35,16 @@ from flwr.superlink.grid.http_grid import HttpGrid
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 from typing_extensions import override
 
-from flwr_shuffle.messages import copied
-from flwr_shuffle.service_messages import NO_HANDLER
+from flwr_shuffle.messages import RECORD_KEY, ClientRefusal, Instruction, copied
+from flwr_shuffle.stages import Anonymous, Replies, ShuffleStage
+from flwr_shuffle.updates import Layout
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.ranges import Ranged
 
 _log = logging.getLogger("flwr")
 
-_PULL_INTERVAL = 3.0  # seconds, as in Flower's own grids
-_AT_ONCE = 32  # replies that are pulled together
+# How Flower says that an app has no function for a message.
+NO_HANDLER = re.compile(r"No \w+ function registered with name '(\w+)'")
 
 NodeConfig = Mapping[str, bool | float | int | str]
 
@@ -127,21 +139,20 @@ def innermost(grid: Grid) -> Grid:
 
 
 def arriving(grid: Grid, messages: list[Message], *, timeout: float | None) -> Iterator[Message]:
-    """Send messages and yield the replies as they come, where the grid is one of Flower's own.
+    """Send messages and yield the replies as they come, at most 32 in memory at once.
 
-    Flower's ``send_and_receive`` holds all replies in memory before it returns the first one. Here at most
-    32 are there at once. A grid of another kind, which may do more than Flower's in its own
-    ``send_and_receive``, is asked by that.
+    Flower's ``send_and_receive`` holds all of them; but a grid of another kind than Flower's own, which may
+    do more there, is asked by it.
     """
     if type(grid) not in (HttpGrid, InMemoryGrid):
         yield from grid.send_and_receive(messages, timeout=timeout)
         return
-    interval = grid.pull_interval if isinstance(grid, InMemoryGrid) else _PULL_INTERVAL
+    interval = grid.pull_interval if isinstance(grid, InMemoryGrid) else 3.0  # as in Flower's own
     waiting = dict.fromkeys(grid.push_messages(messages))
     end = None if timeout is None else time.monotonic() + timeout
     while waiting and (end is None or time.monotonic() < end):
         asked, came = iter(list(waiting)), False
-        while some := list(islice(asked, _AT_ONCE)):
+        while some := list(islice(asked, 32)):
             for reply in grid.pull_messages(some):
                 came = True
                 waiting.pop(reply.metadata.reply_to_message_id, None)
@@ -154,9 +165,8 @@ class InProcessGrid(MessageGrid):
     """Nodes that live in this process and answer in turn; each keeps its context from round to round.
 
     A message reaches a node as a copy of its records, and an exception in the app comes back as Flower's
-    engines send it: as an error with the exception's type and text; its traceback is in the log, unless the
-    app merely has no function for the message. A node costs nothing until it is asked.
-    A warning that many nodes log in a round is shown once.
+    engines send it, with its traceback in the log. A node costs nothing until it is asked. A warning that
+    many nodes log in a round is shown once.
 
     Args:
         client_app: what every node runs.
@@ -165,9 +175,6 @@ class InProcessGrid(MessageGrid):
             ``partition-id`` and ``num-partitions`` are set beside it, unless it sets them.
         run_config: the run's configuration, as the nodes see it.
         run_id: id of the run.
-
-    Raises:
-        ValueError: if ``num_nodes`` is not at least one.
     """
 
     def __init__(
@@ -241,12 +248,20 @@ class InProcessGrid(MessageGrid):
         return self._answers(messages)
 
     def _answers(self, messages: Iterable[Message]) -> list[Message]:
-        said_once = _SaidOnce()
-        _log.addFilter(said_once)
+        said: set[tuple[Any, ...]] = set()
+
+        def is_new(record: logging.LogRecord) -> bool:  # whichever of the round's nodes logs it first
+            args = record.args if isinstance(record.args, tuple) else ()
+            line = record.pathname, record.lineno, *(str(arg) for arg in args if not isinstance(arg, int))
+            fresh = line not in said
+            said.add(line)
+            return fresh
+
+        _log.addFilter(is_new)
         try:
             return [self._answer(message) for message in messages]
         finally:
-            _log.removeFilter(said_once)
+            _log.removeFilter(is_new)
 
     def _answer(self, message: Message) -> Message:
         context = self.context(message.metadata.dst_node_id)
@@ -268,22 +283,6 @@ class InProcessGrid(MessageGrid):
             )
 
 
-class _SaidOnce(logging.Filter):
-    """Lets a line of the log through once, whichever of the round's nodes logs it first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._said: set[tuple[str, int, tuple[str, ...]]] = set()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        args = record.args if isinstance(record.args, tuple) else ()
-        texts = tuple(str(arg) for arg in args if not isinstance(arg, int))
-        line = (record.pathname, record.lineno, texts)
-        new = line not in self._said
-        self._said.add(line)
-        return new
-
-
 def _identify(run_id: int) -> None:
     """Let this process make messages, unless it is a Flower process and can already."""
     try:
@@ -292,3 +291,180 @@ def _identify(run_id: int) -> None:
         TaskIdentity.run_id = run_id
         TaskIdentity.node_id = SUPERLINK_NODE_ID
         TaskIdentity.task_id = 0
+
+
+_REFUSALS = frozenset(str(code) for code in ClientRefusal)
+_OTHER_ERROR = "the app failed; its text may hold data and is not shown here, the client's own log has it"
+
+
+class AnonymousReply(Message):
+    """The one reply to a shuffled round, without a sender: what the stage gave back, the round's token, and
+    how many clients answered with each error.
+    """
+
+    def __init__(self, anonymous: Anonymous, *, token: bytes, errors: Counter[str]) -> None:
+        counts = MetricRecord(
+            {
+                "reports": anonymous.count,
+                "answered": anonymous.answered,
+                "unreadable": anonymous.unreadable,
+                "errors": errors.total(),
+            }
+        )
+        content = RecordDict({"metrics": counts})
+        super().__init__(content, dst_node_id=SUPERLINK_NODE_ID, message_type=MessageType.TRAIN)
+        self.anonymous, self.token, self.errors = anonymous, token, errors
+
+
+class ShuffleGrid(WrappedGrid):
+    """Any other grid, whose replies to rounds with a shuffle instruction come back without names or order.
+
+    This process could see who sent what, as it holds the other grid; :attr:`ShuffleStage.trust` says who must
+    be trusted. Messages without an instruction pass as they are.
+    """
+
+    def __init__(self, grid: Grid, *, stage: ShuffleStage) -> None:
+        if not isinstance(stage, ShuffleStage):
+            raise ValueError(f"stage must be a ShuffleStage, got {stage!r}")
+        super().__init__(grid)
+        self.stage = stage
+        self._serving: frozenset[int] = frozenset()  # said that they serve another stage, and train nothing
+
+    def open(self) -> None:
+        """Let the stage find the nodes it needs; called before each round, as nodes come and go."""
+        self.stage.open(self._grid)
+
+    def get_node_ids(self) -> list[int]:
+        """All connected nodes but those that are no clients: the stage says so, or they themselves."""
+        excluded = self.stage.excluded_nodes | self._serving
+        return [node for node in self._grid.get_node_ids() if node not in excluded]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Push messages that are not to be shuffled; ValueError for others."""
+        pushed = list(messages)
+        if any(_is_shuffled(message) for message in pushed):
+            raise ValueError(
+                "a round that is to be shuffled cannot be pushed and pulled message by message: that would "
+                "give each reply with its sender's name. Use send_and_receive"
+            )
+        return super().push_messages(pushed)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send and wait; replies to a shuffle instruction come back as one :class:`AnonymousReply`."""
+        sent = list(messages)
+        if not any(_is_shuffled(message) for message in sent):
+            return super().send_and_receive(sent, timeout=timeout)
+        instruction, dim = _common(sent)
+        invited = {message.metadata.dst_node_id for message in sent}
+        if len(invited) != len(sent):
+            raise ValueError("a node is asked twice in one round; each client may report once")
+        if invited & self.stage.excluded_nodes:
+            raise ValueError(
+                "the mix node, and other nodes that the stage excludes, are no clients: leave them out"
+            )
+
+        def taken(reply: Message) -> Message:
+            if reply.has_error() or reply.metadata.src_node_id not in invited:
+                return reply
+            return self.stage.take(reply, instruction=instruction, dim=dim)
+
+        replies = _received(map(taken, arriving(self._grid, sent, timeout=timeout)), sent=sent)
+        self._serving |= {
+            reply.metadata.src_node_id for reply in replies if _errors([reply])[ClientRefusal.SERVICE_NODE]
+        }
+        anonymous = self.stage.collect(
+            Replies(messages=replies, instruction=instruction, dim=dim, grid=self._grid, timeout=timeout)
+        )
+        return [AnonymousReply(anonymous, token=instruction.token, errors=_errors(replies))]
+
+
+def _is_shuffled(message: Message) -> bool:
+    return message.has_content() and RECORD_KEY in message.content
+
+
+def model_of(messages: Sequence[Message]) -> tuple[str, ArrayRecord]:
+    """The model in a round's messages, the same in all of them, and the key of its record."""
+    models: dict[int, tuple[str, ArrayRecord]] = {}
+    for content in {id(message.content): message.content for message in messages}.values():
+        records = content.array_records
+        if len(records) != 1:
+            raise ValueError("every message of a shuffled round holds the model, as its one ArrayRecord")
+        ((key, arrays),) = records.items()
+        models[id(arrays)] = (key, arrays)
+    first, *others = models.values()
+    if any(other != first for other in others):
+        raise ValueError(
+            "different models go to different clients: the mean of their updates has no model to belong to"
+        )
+    return first
+
+
+def _common(messages: Sequence[Message]) -> tuple[Instruction, int]:
+    """What all clients of a round are asked, and the length of the vector that they report."""
+    if not all(map(_is_shuffled, messages)):
+        raise ValueError("every message of a shuffled round holds the instruction; send other messages apart")
+    _, arrays = model_of(messages)
+    records = {id(message.content[RECORD_KEY]): message.content[RECORD_KEY] for message in messages}
+    instructions = {Instruction.from_record(record) for record in records.values()}
+    if len(instructions) != 1:
+        raise ValueError("all clients of a round get the same instruction")
+    instruction = instructions.pop()
+    return instruction, instruction.report_dim(Layout.of(arrays, trained=instruction.update.trained).dim)
+
+
+def _received(replies: Iterable[Message], *, sent: Sequence[Message]) -> list[Message]:
+    """At most one reply from each invited node: what it answered, or its error. The log says what else came.
+
+    Of a client that was lost, or answered too late, the SuperLink sends an error under its own node id; only
+    the message that the error replies to says which client it was. Messages that no invited client can have
+    sent are ignored: if they made a round fail, anybody could stop a run.
+    """
+    coming = iter(replies)
+    first_come = list(islice(coming, 1))  # messages have ids of their own once they are sent
+    asked = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
+    if len(asked) < len(sent):  # a grid that sends copies leaves these messages without ids of their own
+        asked = {}
+    invited = {message.metadata.dst_node_id for message in sent}
+    answers: dict[int, Message] = {}
+    lost: set[int] = set()
+    ignored = 0
+    for reply in chain(first_come, coming):
+        sender = reply.metadata.src_node_id
+        node = asked.get(reply.metadata.reply_to_message_id) if asked else sender
+        first = node not in answers or (answers[node].has_error() and not reply.has_error())
+        if node in invited and sender == node and first:
+            answers[node] = reply
+        elif node in invited and sender == SUPERLINK_NODE_ID and reply.has_error():
+            lost.add(node)
+        else:
+            ignored += 1
+    lost -= answers.keys()
+    silent = len(invited) - len(answers) - len(lost)
+    if lost or silent:
+        _log.warning(
+            "%d of %d clients dropped out: the SuperLink lost %d, and %d did not answer in time",
+            len(lost) + silent,
+            len(invited),
+            len(lost),
+            silent,
+        )
+    if ignored:
+        _log.warning("%d messages were ignored: no invited client sent them", ignored)
+    if errors := _errors(list(answers.values())):
+        _log.warning("%d of %d clients answered with an error", errors.total(), len(invited))
+        for reason, count in errors.most_common(5):
+            _log.warning("\t%d: %s", count, reason)
+    return list(answers.values())
+
+
+def _errors(replies: Sequence[Message]) -> Counter[str]:
+    """How many clients answered with each constant text; other texts may hold data and count as one."""
+    errors = [reply.error for reply in replies if reply.has_error()]
+    return Counter(
+        error.reason
+        if error.code == ErrorCode.MOD_FAILED_PRECONDITION and error.reason in _REFUSALS
+        else _OTHER_ERROR
+        for error in errors
+    )

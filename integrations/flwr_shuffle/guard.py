@@ -38,7 +38,7 @@ REVIEWED_APPS = "SHUFFLE_REVIEWED_APPS"
 
 def guarded(app: ClientApp) -> ClientApp:
     """The app itself, if a :class:`ShuffleMod` is the first of its mods."""
-    from flwr_shuffle.client.mod import ShuffleMod  # takes seconds, in which Flower must hear of this process
+    from flwr_shuffle.client import ShuffleMod
 
     mods = getattr(app, "_mods", ())
     if not mods or type(mods[0]) is not ShuffleMod:

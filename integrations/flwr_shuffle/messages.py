@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import StrEnum
-from typing import Annotated, Any
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Self, Union, cast, get_args, get_origin, get_type_hints
 
-from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Error, Message, RecordDict, UserConfigValue
 
 # Flower gives the codes of errors no public address.
 from flwr.common.constant import ErrorCode
 
-from flwr_shuffle.evaluation import MOST_METRICS, Metric
-from flwr_shuffle.updates import UpdateTerms
-from flwr_shuffle.wire import Wire, byte_string, text_of
+from flwr_shuffle.updates import MOST_METRICS, Metric, UpdateTerms, of_kind, text_of
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.ranges import Count, Ranged, in_range, whole_number
+from shuffle_plugins.mechanisms import spec_from_json
 from shuffle_plugins.mechanisms.base import CountRange
 from shuffle_plugins.mechanisms.spec import Spec
 from shuffle_plugins.secure_aggregation import ResidueLayout, SumTerms, VerifiedTerms
@@ -25,18 +27,182 @@ from shuffle_plugins.shuffler import RoundContext
 from shuffle_plugins.shuffler.keys import KEY_BYTES
 from shuffle_plugins.shuffler.shuffler import TOKEN_BYTES
 
-RECORD_KEY = "shuffle"
-"""Key of the :class:`ConfigRecord` of an instruction, and of a reply."""
+MESSAGE_VERSION = 3  # of all messages of this package; nobody reads one of another version
 
-PAYLOAD_KEY = "payload"
-"""The one entry of a reply's record: bytes, equally many in all replies of a round."""
+_NATIVE = (int, float, str, bytes, list[bytes])
 
-DRAWN_KEY = "shuffle-record"
-"""Key of the :class:`ConfigRecord` by which the mod tells the app which record it drew."""
+
+class WrongVersionError(ValueError):
+    """A message of server, client or service node is of another version; the text says which."""
+
+
+class Wire(Ranged):
+    """A dataclass that travels as one ``ConfigRecord``, with an entry for each field.
+
+    Numbers, texts, bytes and lists of bytes are entries as they are; everything else is an entry of JSON. A
+    field that has its default value is left out: Flower cannot count the bytes of an empty one.
+    """
+
+    def to_record(self) -> ConfigRecord:
+        """The message as a record."""
+        values: dict[str, Any] = {"version": MESSAGE_VERSION}
+        for name, (kind, default) in _entries(type(self)).items():
+            if (value := getattr(self, name)) != default:
+                text = getattr(value, "to_json", lambda value=value: json.dumps(_plain(value)))
+                values[name] = value if kind in _NATIVE else text()
+        return ConfigRecord(values)
+
+    @classmethod
+    def from_record(cls, record: object) -> Self:
+        """Read what :meth:`to_record` wrote.
+
+        WrongVersionError for another version; ValueError if it is anything else, or an entry is missing,
+        unknown, of another type or out of range.
+        """
+        if not isinstance(record, ConfigRecord):
+            raise ValueError(f"a message is a ConfigRecord, got {type(record).__name__}")
+        values: dict[str, Any] = dict(record)
+        version, entries = values.pop("version", None), _entries(cls)
+        if version != MESSAGE_VERSION and type(version) is int:
+            raise WrongVersionError(
+                f"version {version} of messages; this library knows version {MESSAGE_VERSION}: install the "
+                "same shuffle-plugins everywhere"
+            )
+        needed = {name for name, (_, default) in entries.items() if default is MISSING}
+        if version != MESSAGE_VERSION or not needed <= values.keys() <= entries.keys():
+            raise ValueError(f"{cls.__name__} has the entries {sorted(entries)}, got {sorted(values)}")
+        try:
+            return cls(**{name: _entry(entries[name][0], value) for name, value in values.items()})
+        except (TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+            raise ValueError(f"not a message of the kind {cls.__name__}") from error
+
+
+def _fields(kind: type[Wire]) -> dict[str, tuple[Any, Any]]:
+    """The type and the default of each field."""
+    found = {}
+    for each in fields(cast(Any, kind)):
+        default = each.default if each.default_factory is MISSING else each.default_factory()
+        found[each.name] = (_present(_hints(kind)[each.name]), default)
+    return found
+
+
+_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
+_entries: Callable[[Any], dict[str, tuple[Any, Any]]] = cache(_fields)
+
+
+def _present(kind: Any) -> Any:
+    """The type of a value that is not None."""
+    given = [each for each in get_args(kind) if each is not NoneType]
+    return given[0] if get_origin(kind) in (Union, UnionType) else kind
+
+
+def _entry(kind: Any, value: Any) -> Any:
+    if kind == list[bytes]:
+        if type(value) is not list or not all(type(each) is bytes for each in value):
+            raise ValueError("an entry is a list of byte strings")
+        return value
+    if kind in _NATIVE:
+        if type(value) is not kind:
+            raise ValueError(f"an entry is of type {kind.__name__}, got {type(value).__name__}")
+        return value
+    if type(value) is not str:
+        raise ValueError("an entry is text")
+    if kind is Spec:
+        return spec_from_json(value)
+    return kind.from_json(value) if hasattr(kind, "from_json") else _made(kind, json.loads(value))
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: a dataclass by its fields, bytes as hexadecimal digits."""
+    if is_dataclass(value):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, (tuple, list)) else value
+
+
+def _made(kind: Any, value: Any) -> Any:
+    """What :func:`_plain` had, from its type; ValueError or TypeError if it is of another."""
+    if _present(kind) is not kind:
+        return None if value is None else _made(_present(kind), value)
+    inside = get_args(kind)
+    if get_origin(kind) is tuple:
+        return tuple(_made(inside[0], each) for each in _of_type(list, value))
+    if get_origin(kind) is dict:
+        return {int(key): _made(inside[1], each) for key, each in _of_type(dict, value).items()}
+    if is_dataclass(kind):
+        entries = _of_type(dict, value).items()
+        return cast(Any, kind)(**{name: _made(_hints(kind)[name], each) for name, each in entries})
+    if kind is bytes:
+        return bytes.fromhex(_of_type(str, value))
+    if issubclass(kind, StrEnum):
+        return kind(value)
+    return float(value) if kind is float and type(value) is int else _of_type(kind, value)
+
+
+def _of_type(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise ValueError(f"{kind.__name__} is expected, got {value!r:.99}")
+    return value
+
+
+def byte_string(*lengths: int) -> Callable[[str, object], bytes]:
+    """A check of a field of bytes that have one of these lengths."""
+
+    def check(name: str, value: object) -> bytes:
+        if type(value) is not bytes or len(value) not in lengths:
+            raise ValueError(f"{name} is {' or '.join(map(str, lengths))} bytes")
+        return value
+
+    return check
+
+
+RECORD_KEY = "shuffle"  # of the ConfigRecord of an instruction, and of a reply
+PAYLOAD_KEY = "payload"  # of the one entry of a reply: bytes, equally many in all replies of a round
+DRAWN_KEY = "shuffle-record"  # of the ConfigRecord by which the mod tells the app which record it drew
+ROLE = "shuffle-role"  # in ``node_config``, makes a node a service node
 
 _LARGEST = (1 << 63) - 1  # the largest whole number that a ConfigRecord holds
 _MOST_RECORDS = 10**6  # of a client; it trains once for each that it draws, and every order is drawn whole
 _REPORT, _DUMMY = b"\x01", b"\x00"
+
+
+class Role(StrEnum):
+    """What a service node does; the value of :data:`ROLE` in its ``node_config``."""
+
+    MIXER = "mixer"
+    AGGREGATOR = "aggregator"
+
+    @property
+    def node(self) -> str:
+        """What such a node is called in a log."""
+        return "mix node" if self is Role.MIXER else "aggregator"
+
+    @property
+    def registered_by(self) -> str:
+        """Name of the function by which a client app takes this role."""
+        return f"register_{self.node.replace(' ', '_')}"
+
+    @property
+    def question(self) -> str:
+        """Type of the message that asks a node whether it has this role."""
+        return f"query.shuffle_{self}_role"
+
+    @property
+    def work(self) -> str:
+        """Type of the message by which a round's envelopes come to such a node."""
+        return f"query.shuffle_{self}_work"
+
+
+QUERIES = frozenset(kind for role in Role for kind in (role.question, role.work))  # that they answer
+
+
+def role_of(node_config: Mapping[str, UserConfigValue]) -> Role | None:
+    """What a node is by its own ``node_config``; None for a client."""
+    value = node_config.get(ROLE)
+    return Role(value) if isinstance(value, str) and value in set(Role) else None
 
 
 class ClientRefusal(StrEnum):
@@ -144,8 +310,7 @@ class SharedTerms(Ranged):
     """How a round's counts are shared between the server and aggregators.
 
     Attributes:
-        check_seed: 32 random bytes, new for each round, from which the check of the sum is made. Clients and
-            the server know it; aggregators must not.
+        check_seed: of the check of the sum, new for each round. Aggregators must not know it.
         aggregators: :func:`digest_of` the aggregators' keys. The keys themselves are never sent: a client
             seals to those that its operator has pinned.
         clients: the most clients whose counts may be in the sum; it sets how many bits a share has.
@@ -179,18 +344,14 @@ class Instruction(Wire):
 
     Attributes:
         token: 16 random bytes, new for each attempt at a round.
-        run: name of the training run.
         server_round: number of the round within the run, from 0.
-        mechanism: the mechanism that makes a report of the update.
         participation: probability with which a client takes part. Otherwise it sends a dummy, or, to a sum, a
             share of the zero vector.
         analyzer_key: public X25519 key to which reports are sealed; empty for unsealed payloads.
         minimum: fewest reports that are let through together. Sealed reports are bound to it, so a mixer
             gives out no fewer.
         metrics: what is reported of an evaluation; empty in training, where the model's update is reported.
-        update: how the update is weighed and clipped before it is randomised.
         mixers: how many mixers the cascade of a sealed round has.
-        shared: how counts are shared between the server and aggregators; None if they are not.
         records_per_client: m, the records that each client has. If it is more than 1, the client draws some
             of them, trains on each by itself, and reports on each.
         samples_per_client: s, how many of its records a client draws; so many reports it sends.
@@ -199,7 +360,7 @@ class Instruction(Wire):
     token: Annotated[bytes, byte_string(TOKEN_BYTES)]
     run: Annotated[str, text_of(128)]
     server_round: Annotated[int, whole_number(at_least=0, at_most=_LARGEST)]
-    mechanism: Spec
+    mechanism: Annotated[Spec, of_kind(Spec, "a Spec")]
     participation: Annotated[float, in_range(above=0, at_most=1)] = 1.0
     analyzer_key: Annotated[bytes, byte_string(0, KEY_BYTES)] = b""
     minimum: Annotated[int, whole_number(at_least=2, at_most=_LARGEST)] = 2
@@ -212,12 +373,8 @@ class Instruction(Wire):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.mechanism, Spec):
-            raise ValueError(f"mechanism must be a Spec, got {self.mechanism!r}")
-        if (
-            len({metric.name for metric in self.metrics}) < len(self.metrics)
-            or len(self.metrics) > MOST_METRICS
-        ):
+        names = [metric.name for metric in self.metrics]
+        if len(set(names)) < len(names) or len(names) > MOST_METRICS:
             raise ValueError(f"metrics are at most {MOST_METRICS} different ones")
         if self.mixers > 1 and not self.sealed:
             raise ValueError("a mix cascade takes sealed reports: there is an analyzer's key")
@@ -250,9 +407,7 @@ class Instruction(Wire):
 
 
 def instruction_of(message: Message) -> Instruction | None:
-    """The instruction in a message; None without a record under :data:`RECORD_KEY`, ValueError for
-    another.
-    """
+    """The instruction in a message; None without one, ValueError for one that cannot be read."""
     if not message.has_content() or RECORD_KEY not in message.content:
         return None
     return Instruction.from_record(message.content[RECORD_KEY])
@@ -261,10 +416,8 @@ def instruction_of(message: Message) -> Instruction | None:
 def context_of(instruction: Instruction, *, dim: int) -> RoundContext:
     """What envelopes of this round are bound to: an envelope opens only under an equal context.
 
-    The fingerprint covers the whole instruction and the dimension (:meth:`Instruction.report_dim`). The
-    fewest reports to be let through and the reports of each client are beside it, as numbers that the mixer
-    reads. If a server told one client to take part more often than the others, that client's envelope would
-    be refused.
+    The fingerprint covers the whole instruction and ``dim``, that of :meth:`Instruction.report_dim`. If a
+    server told one client to take part more often than the others, that client's envelope would be refused.
     """
     asked = repr(sorted(instruction.to_record().items())).encode()
     fingerprint = instruction.mechanism.fingerprint(dim=dim)
@@ -302,14 +455,14 @@ def reply(payload: bytes, *, to: Message) -> Message:
 
 
 def payload_of(message: Message) -> bytes:
-    """The payload of a reply; ValueError if the message is an error, or has anything but one payload."""
+    """The payload of a reply; empty if the message is an error, or has anything but one payload."""
     if message.has_content() and list(message.content) == [RECORD_KEY]:
         record = message.content[RECORD_KEY]
         if isinstance(record, ConfigRecord) and list(record) == [PAYLOAD_KEY]:
             payload = record[PAYLOAD_KEY]
-            if isinstance(payload, bytes) and payload:
+            if isinstance(payload, bytes):
                 return payload
-    raise ValueError("not a reply with one payload and nothing else")
+    return b""
 
 
 def refusal(reason: str, *, to: Message) -> Message:
@@ -327,16 +480,13 @@ def with_record(message: Message, place: int) -> Message:
 
 
 def drawn_record(message: Message) -> int:
-    """The place, from 0 to m − 1, of the record on which a client app is to train on this message.
+    """The place, from 0 to m − 1, of the record on which a client app is to train on this message, with
+    ``Updates(records_per_client=m)``.
 
-    A strategy with ``Updates(records_per_client=m)`` has every client draw some of its m records, uniformly,
-    without replacement and in secret. The mod calls the app once for each, and every call makes one report.
-    What the app returns may depend on that record alone and on the message: not on other records, nor on
-    what it kept of earlier calls. A client with fewer than m records returns the model as it is for the
-    places that it lacks, or raises, which counts as a failure of that record alone.
-
-    Raises:
-        ValueError: if the round's strategy draws no records, or the app's first mod is no ``ShuffleMod``.
+    The mod calls the app once for each record that it drew. What the app returns may depend on that record
+    alone and on the message: not on other records, nor on what it kept of earlier calls. A client with fewer
+    than m records returns the model as it is for the places that it lacks, or raises. ValueError if the
+    round's strategy draws no records, or the app's first mod is no ``ShuffleMod``.
     """
     record = message.content.get(DRAWN_KEY) if message.has_content() else None
     place = record.get("place") if isinstance(record, ConfigRecord) else None
@@ -350,7 +500,5 @@ def drawn_record(message: Message) -> int:
 
 def copied(content: RecordDict) -> RecordDict:
     """The content with records of its own, whose arrays and values are shared."""
-    copies: dict[str, Any] = {}
-    for key, record in content.items():
-        copies[key] = type(record)(dict(record.items()))  # type: ignore[arg-type]
-    return RecordDict(copies)
+    kept: dict[str, Any] = dict(content.items())
+    return RecordDict({key: type(record)(dict(record.items())) for key, record in kept.items()})

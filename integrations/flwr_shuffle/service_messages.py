@@ -6,16 +6,17 @@ mix node or an aggregator. Its answers are signed, for the very request that the
 
 from __future__ import annotations
 
-import re
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Any, Protocol, Self
+from typing import Annotated, Any, Self
 
-from flwr.app import ConfigRecord, RecordDict, UserConfigValue
+from flwr.app import ConfigRecord, RecordDict
+from typing_extensions import override
 
-from flwr_shuffle.wire import Wire, byte_string
+from flwr_shuffle.messages import Role, Wire, byte_string
 from shuffle_plugins.core.ranges import Count, whole_number
 from shuffle_plugins.secure_aggregation import ResidueLayout, Residues, Sealed, SumTerms, VerifiedTerms
 from shuffle_plugins.secure_aggregation.aggregator import aggregation_digest, answer_statement
@@ -36,56 +37,7 @@ from shuffle_plugins.shuffler.service import (
     role_statement,
 )
 
-SERVICE_KEY = "shuffle-mix"
-"""Key of the one :class:`ConfigRecord` in each of these messages."""
-
-ROLE = "shuffle-role"
-"""The key in ``node_config`` that makes a node a service node; its value is a :class:`Role`."""
-
-NO_HANDLER = re.compile(r"No \w+ function registered with name '(\w+)'")
-"""How Flower says that an app has no function for a message."""
-
-
-class Role(StrEnum):
-    """What a service node does; the value of :data:`ROLE` in its ``node_config``."""
-
-    MIXER = "mixer"
-    AGGREGATOR = "aggregator"
-
-    @property
-    def node(self) -> str:
-        """What such a node is called in a log."""
-        return "mix node" if self is Role.MIXER else "aggregator"
-
-    @property
-    def a_node(self) -> str:
-        """The same with its article."""
-        return f"a{'' if self is Role.MIXER else 'n'} {self.node}"
-
-    @property
-    def registered_by(self) -> str:
-        """Name of the function by which a client app takes this role."""
-        return f"register_{self.node.replace(' ', '_')}"
-
-    @property
-    def question(self) -> str:
-        """Type of the message that asks a node whether it has this role."""
-        return f"query.shuffle_{self}_role"
-
-    @property
-    def work(self) -> str:
-        """Type of the message by which a round's envelopes come to such a node."""
-        return f"query.shuffle_{self}_work"
-
-
-QUERIES = frozenset(kind for role in Role for kind in (role.question, role.work))
-"""Types of the messages that service nodes answer."""
-
-
-def role_of(node_config: Mapping[str, UserConfigValue]) -> Role | None:
-    """What a node is by its own ``node_config``; None for a client."""
-    value = node_config.get(ROLE)
-    return Role(value) if isinstance(value, str) and value in set(Role) else None
+SERVICE_KEY = "shuffle-mix"  # of the one ConfigRecord in each of these messages
 
 
 class ServiceMessage(Wire):
@@ -112,10 +64,10 @@ class RoleQuestion(ServiceMessage):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRole(ServiceMessage):
-    """What a service node says of itself, signed: the key to which clients seal, and the fewest reports that
-    it gives out.
+    """What a service node says of itself: the key to which clients seal, and the fewest reports that it gives
+    out; signed for the challenge and as one node of a run.
 
-    The server never passes the key on to clients. The signature also covers the challenge and the node's id.
+    The server never passes the key on to clients.
     """
 
     public_key: Annotated[bytes, byte_string(KEY_BYTES)]
@@ -125,19 +77,17 @@ class NodeRole(ServiceMessage):
     @classmethod
     def signed(cls, service: BatchService, *, challenge: bytes, run: str, node: int) -> Self:
         """The role of a service, signed in answer to a challenge, as one node of a run."""
-        key, minimum = service.public_key.sealing, service.minimum
-        said = role_statement(
-            role=service.role, challenge=challenge, run=run, node=node, sealing_key=key, minimum=minimum
-        )
-        return cls(public_key=key, minimum=minimum, signature=service.sign(said))
+        unsigned = cls(public_key=service.public_key.sealing, minimum=service.minimum, signature=b"")
+        said = unsigned._statement(role=Role(service.role), challenge=challenge, run=run, node=node)
+        return cls(public_key=unsigned.public_key, minimum=unsigned.minimum, signature=service.sign(said))
 
     def holds(self, *, role: Role, challenge: bytes, run: str, node: int, verifying_key: bytes) -> bool:
         """Whether the owner of a key has signed this role, for this challenge and as this node."""
-        key, minimum = self.public_key, self.minimum
-        said = role_statement(
-            role=role, challenge=challenge, run=run, node=node, sealing_key=key, minimum=minimum
-        )
+        said = self._statement(role=role, challenge=challenge, run=run, node=node)
         return said.holds(self.signature, verifying_key=verifying_key)
+
+    def _statement(self, **told: Any) -> Statement:
+        return role_statement(sealing_key=self.public_key, minimum=self.minimum, **told)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,21 +103,6 @@ def refusal_in(content: RecordDict) -> Refusal | None:
     if not isinstance(record, ConfigRecord) or "code" not in record:
         return None
     return Unable.from_content(content).code
-
-
-class Request(Protocol):
-    """What is asked of a service node in a round."""
-
-    @property
-    def token(self) -> bytes:
-        """Tells this round from all others."""
-
-    @property
-    def count(self) -> int:
-        """How many envelopes the node is to work on."""
-
-    def declined(self, code: Refusal, rejected: Mapping[int, Refusal]) -> Statement:
-        """What the node signs if it gives nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,38 +129,58 @@ class Answer(ServiceMessage):
     signature: bytes = b""
 
 
-def declined(refused: BatchRefused, *, request: Request, service: BatchService) -> Answer:
-    """The signed answer that there is nothing for a request."""
-    signature = service.sign(request.declined(refused.code, refused.rejected))
-    rejected = dict(refused.rejected)
-    return Answer(token=request.token, rejected=rejected, refusal=refused.code, signature=signature)
+class ServiceRequest(ServiceMessage):
+    """What is asked of a service node in a round."""
 
+    @property
+    @abstractmethod
+    def token(self) -> bytes:
+        """Tells this round from all others."""
 
-def read_answer(content: RecordDict, *, request: Request, verifying_key: bytes) -> Answer:
-    """A service node's answer to a request, if it is no refusal. What else it holds the caller has to check.
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """How many envelopes the node is to work on."""
 
-    Raises:
-        BatchRefused: with the node's own code and the envelopes it dropped; WRONG_ROUND for an answer to
-            another round; NOT_PROVEN for a refusal that the node did not sign for this very request.
-        ValueError: if it is anything else.
-    """
-    if refusal_in(content) is not None:
-        raise BatchRefused(Refusal.NOT_PROVEN)
-    answer = Answer.from_content(content)
-    if answer.token != request.token:
-        raise BatchRefused(Refusal.WRONG_ROUND)
-    if not all(0 <= position < request.count for position in answer.rejected):
-        raise ValueError("a dropped envelope that was not sent")
-    if answer.refusal is not None:
-        said = request.declined(answer.refusal, answer.rejected)
-        if not said.holds(answer.signature, verifying_key=verifying_key):
+    @abstractmethod
+    def declined(self, code: Refusal, rejected: Mapping[int, Refusal]) -> Statement:
+        """What the node signs if it gives nothing."""
+
+    def refused(self, refused: BatchRefused, *, service: BatchService) -> Answer:
+        """The signed answer that there is nothing for this request."""
+        signature = service.sign(self.declined(refused.code, refused.rejected))
+        rejected = dict(refused.rejected)
+        return Answer(token=self.token, rejected=rejected, refusal=refused.code, signature=signature)
+
+    @abstractmethod
+    def read(self, content: RecordDict, *, verifying_key: bytes) -> Answer:
+        """A node's answer, signed for this very request, with what was asked for.
+
+        Raises:
+            BatchRefused: with the node's own code and the envelopes it dropped; WRONG_ROUND for an answer to
+                another round; NOT_PROVEN if it is not signed for this very request.
+            ValueError: if it is anything else.
+        """
+
+    def _answer(self, content: RecordDict, verifying_key: bytes) -> Answer:
+        """The answer if it is no refusal; what else it holds the caller has to check."""
+        if refusal_in(content) is not None:
             raise BatchRefused(Refusal.NOT_PROVEN)
-        raise BatchRefused(answer.refusal, answer.rejected)
-    return answer
+        answer = Answer.from_content(content)
+        if answer.token != self.token:
+            raise BatchRefused(Refusal.WRONG_ROUND)
+        if not all(0 <= position < self.count for position in answer.rejected):
+            raise ValueError("a dropped envelope that was not sent")
+        if answer.refusal is not None:
+            said = self.declined(answer.refusal, answer.rejected)
+            if not said.holds(answer.signature, verifying_key=verifying_key):
+                raise BatchRefused(Refusal.NOT_PROVEN)
+            raise BatchRefused(answer.refusal, answer.rejected)
+        return answer
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixMessage(ServiceMessage):
+class MixMessage(ServiceRequest):
     """A piece of a batch on its way to a mix node, or the question for a part of what came out.
 
     The answer to the last piece holds what the mixer has signed of the batch, and the first part of it.
@@ -243,36 +198,32 @@ class MixMessage(ServiceMessage):
     items: list[bytes] = field(default_factory=list)
 
     @property
+    @override
     def token(self) -> bytes:
-        """Tells this round from all others."""
         return self.request.context.token
 
     @property
+    @override
     def count(self) -> int:
-        """How many items the whole batch has."""
         return self.request.count
 
-    @property
-    def last(self) -> bool:
-        """Whether this is the last piece, after which the batch is mixed."""
-        return bool(self.items) and self.first + len(self.items) == self.count
-
+    @override
     def declined(self, code: Refusal, rejected: Mapping[int, Refusal]) -> Statement:
-        """What the mixer signs if it gives nothing."""
         return refusal_statement(request=self.request.digest(), code=code, rejected=rejected)
 
-    def read(self, content: RecordDict) -> Answer:
-        """A mixer's answer: with ``said`` after the last piece, and with the items asked for.
-
-        Errors as of :func:`read_answer`; NOT_PROVEN too if it is not signed for this very request, or has
-        other items.
+    @override
+    def read(self, content: RecordDict, *, verifying_key: bytes) -> Answer:
+        """A mixer's answer: with ``said`` after the last piece, and with the items asked for; NOT_PROVEN too
+        if it has other items.
         """
-        answer = read_answer(content, request=self, verifying_key=self.request.verifying_key)
-        if (answer.said is not None) != self.last:
+        answer = self._answer(content, verifying_key)
+        last = bool(self.items) and self.first + len(self.items) == self.count
+        if (answer.said is not None) != last:
             raise ValueError("a mixer says what it has mixed after the last piece")
+        gives = 0 if self.items else self.most
         if answer.said is not None:
             self.request.check_said(answer.said)
-        gives = min(self.most, answer.said.count) if answer.said else self.most if not self.items else 0
+            gives = min(self.most, answer.said.count)
         if len(answer.items) != gives:
             raise BatchRefused(Refusal.NOT_PROVEN)
         return answer
@@ -294,11 +245,10 @@ class Step(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AggregateRequest(ServiceMessage):
+class AggregateRequest(ServiceRequest):
     """A round's sealed seeds, on their way to one aggregator.
 
     Attributes:
-        step: what is asked for.
         largest: the largest count that clients prove; 0 without proofs.
         minimum: fewest clients of which the server wants a sum.
         commitments, envelopes: of each client, the digest of its share, and its seed sealed to this
@@ -350,13 +300,13 @@ class AggregateRequest(ServiceMessage):
         return VerifiedTerms(context=context, layout=layout, aggregators=aggregators, largest=self.largest)
 
     @property
+    @override
     def token(self) -> bytes:
-        """Tells this round from all others."""
         return self.context.token
 
     @property
+    @override
     def count(self) -> int:
-        """How many clients' envelopes there are."""
         return len(self.envelopes)
 
     @property
@@ -376,8 +326,8 @@ class AggregateRequest(ServiceMessage):
             further=[self.verify_key, *self.messages] if self.largest else (),
         )
 
+    @override
     def declined(self, code: Refusal, rejected: Mapping[int, Refusal]) -> Statement:
-        """What the aggregator signs if it gives nothing."""
         return refusal_statement(request=self.digest, code=code, rejected=rejected)
 
     def said(self, answer: Answer) -> Statement:
@@ -385,12 +335,9 @@ class AggregateRequest(ServiceMessage):
         given = {Step.CHECK: (), Step.VERIFY: answer.shares}.get(self.step, (answer.total,))
         return answer_statement(request=self.digest, rejected=answer.rejected, given=given)
 
+    @override
     def read(self, content: RecordDict, *, verifying_key: bytes) -> Answer:
-        """An aggregator's answer, with what the step asks for.
-
-        Errors as of :func:`read_answer`; NOT_PROVEN too if it is not signed for this very request.
-        """
-        answer = read_answer(content, request=self, verifying_key=verifying_key)
+        answer = self._answer(content, verifying_key)
         if not self.said(answer).holds(answer.signature, verifying_key=verifying_key):
             raise BatchRefused(Refusal.NOT_PROVEN)
         if self.step is Step.VERIFY and len(answer.shares) != self.count - len(answer.rejected):

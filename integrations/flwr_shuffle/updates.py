@@ -1,4 +1,4 @@
-"""A client's update: the model's arrays as one vector, and what is done to it before it is randomised.
+"""What a client reports, an update of the model or metrics, as a vector, and how it is prepared.
 
 What is randomised is in the ball that the mechanism protects, so nothing here changes ε or has to be
 accounted.
@@ -12,21 +12,22 @@ import logging
 import math
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
 from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flwr_shuffle.wire import of_kind, text_of
-from shuffle_plugins.core.ranges import Count, Fraction, Positive, Ranged, whole_number
+from shuffle_plugins.core.ranges import Count, Fraction, Positive, Ranged, in_range, whole_number
 from shuffle_plugins.core.rows import adapted_norm
-from shuffle_plugins.mechanisms import Norm, PrivateSum
+from shuffle_plugins.mechanisms import MechanismSpec, Norm, PrivateSum, SumSpec
+from shuffle_plugins.mechanisms.spec import Spec
+from shuffle_plugins.protocols import VectorSum
 
 _log = logging.getLogger("flwr")
 
@@ -36,12 +37,33 @@ _STATISTICS = (
     "running_mean",
     "running_var",
     "num_batches_tracked",
-)  # torch's names of BatchNorm's and its kin's
+)  # of BatchNorm and its kin
 _LENGTHS = {b"\x93NUMPY\x01\x00": struct.Struct("<H"), b"\x93NUMPY\x02\x00": struct.Struct("<I")}
-_FEWEST_NUMBERS = 1000  # of a vector; of a shorter one a mark would take away more than 0.1 %
-_SURE = 6.0  # deviations; chance alone goes so far with probability below exp(-18), by Hoeffding's inequality
 _KEPT = 0.9  # weight of the rounds before, so that about ten rounds count
-_INSIDE = 1 - 2.0**-20  # of the radius, so that rounding leaves the mark within the clipping norm
+MOST_METRICS = 64
+_FAILED_ROUNDS = "failed-rounds"  # a metric that clients know by themselves
+
+
+def text_of(longest: int) -> Callable[[str, object], str]:
+    """A check of a field of printable text."""
+
+    def check(name: str, value: object) -> str:
+        if type(value) is not str or not 1 <= len(value) <= longest or not value.isprintable():
+            raise ValueError(f"{name} is a text of 1 to {longest} printable characters, got {value!r}")
+        return value
+
+    return check
+
+
+def of_kind(kind: type, what: str) -> Callable[[str, object], object]:
+    """A check of a field that holds an object of a class; ``what`` says what to give."""
+
+    def check(name: str, value: object) -> object:
+        if not isinstance(value, kind):
+            raise ValueError(f"{name} must be {what}, got {value!r}")
+        return value
+
+    return check
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +83,7 @@ class Layout:
     """Names, shapes and types of a model's arrays, in order: where each is in the vector.
 
     In the vector are the floating-point entries, also of 0-d arrays, of all arrays that are trained. Other
-    arrays never leave a client, and the server keeps its own.
-
-    Build one with :meth:`of`.
+    arrays never leave a client, and the server keeps its own. Build one with :meth:`of`.
     """
 
     places: tuple[_Place, ...]
@@ -71,9 +91,7 @@ class Layout:
     @classmethod
     def of(cls, arrays: Mapping[str, Array], *, trained: Collection[str] = ()) -> Self:
         """The layout of these arrays, by what they declare; of all of floating-point numbers if ``trained``
-        is empty.
-
-        ValueError if an array holds no real numbers, or one that is to be trained no floating-point entries.
+        is empty. ValueError if an array holds no real numbers, or none or no such one is to be trained.
         """
         named = frozenset(trained)
         places = []
@@ -99,29 +117,20 @@ class Layout:
         listed = [[place.name, list(place.shape), place.dtype] for place in self.places]
         return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:32]
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of the vector: float64 if an array is of float64 or wider, else float32."""
-        widest = max(np.dtype(place.dtype).itemsize for place in self.places if place.moves)
-        return torch.float64 if widest > 4 else torch.float32
-
     def flatten(self, arrays: Mapping[str, Array]) -> Tensor:
-        """The entries that are trained as one vector (dim,), in the layout's order and its ``dtype``.
+        """The entries that are trained as one vector (dim,), in the layout's order.
 
-        Arrays are found by name; they may have another order and precision. Others may be missing.
+        It is of float64 if one of the layout's arrays is of float64 or wider, else of float32. Arrays are
+        found by name; they may have another order and precision. Others may be missing.
         """
-        wide = self.dtype == torch.float64
-        vector: NDArray[np.floating] = np.empty(self.dim, dtype=np.float64 if wide else np.float32)
+        widest = max(np.dtype(place.dtype).itemsize for place in self.places if place.moves)
+        vector: NDArray[np.floating] = np.empty(self.dim, dtype=np.float64 if widest > 4 else np.float32)
         start = 0
         for place in self.places:
             if place.moves:
                 vector[start : start + place.size] = _read(_named(arrays, place.name), place).reshape(-1)
                 start += place.size
         return torch.from_numpy(vector)
-
-    def delta(self, new: Mapping[str, Array], old: Mapping[str, Array]) -> Tensor:
-        """What training changed, (dim,): new minus old."""
-        return self.flatten(new).sub_(self.flatten(old))
 
     def shifted(self, arrays: Mapping[str, Array], mean: Tensor) -> ArrayRecord:
         """The arrays moved by a vector (dim,); those that are not trained as they are."""
@@ -196,7 +205,7 @@ def _loaded(array: Array) -> NDArray[Any]:
     """What ``array.numpy()`` returns, read-only and without a copy.
 
     NumPy parses the header of each array as a Python literal, which takes longer than reading the numbers of
-    most layers. The headers of a model recur with every client and round, so parsed headers are kept.
+    most layers. They recur with every client and round, so parsed headers are kept.
     """
     data = array.data
     if array.stype != "numpy.ndarray" or data[:8] not in _LENGTHS:
@@ -227,11 +236,9 @@ class QuantileClipping(Ranged):
     """A clipping norm that follows a quantile of the clients' updates, at no ε.
 
     It starts at ``clipping_norm`` (for a sum, at its ``radius``). Each client sends, as one more number of
-    its report, whether its update was within the round's norm; the mean of these bits estimates the share of
-    such clients, and the norm moves by exp(-learning_rate · (share - quantile)) (Andrew, Thakkar, McMahan,
-    Ramaswamy: Differentially Private Learning with Adaptive Clipping, 2021). The bit is one more coordinate
-    of the vector in the ball: in an ℓ2 ball it leaves √(1 - 0.3²) = 95 % of the radius to the update, in
-    an ℓ1 ball 70 %, in the ℓ∞ cube all. A sum's ``dim`` must be one more than the model's.
+    its report, whether its update was within the round's norm; the norm moves by exp(-learning_rate · (share
+    of such clients - quantile)) (Andrew, Thakkar, McMahan, Ramaswamy: Differentially Private Learning with
+    Adaptive Clipping, 2021). A sum's ``dim`` must be one more than the model's.
 
     Args:
         quantile: share of the clients whose updates the norm should not clip, in [0, 1].
@@ -248,23 +255,20 @@ class QuantileClipping(Ranged):
 
 @dataclass(frozen=True, kw_only=True)
 class Updates(Ranged):
-    """What clients report on, and how they prepare it, for ``ShuffleStrategy(updates=…)``.
+    """What clients report on, and how they prepare it.
 
     Args:
         adaptive_clipping: lets the clipping norm follow a quantile of the updates' lengths.
-        max_examples: weighs each update by the client's number of examples divided by this public number, and
-            by 1 if the client has more. The weights stay on the clients; an update is weighed before it is
-            clipped. None weighs all clients alike.
-        trained: which of the model's floating-point arrays are trained, by their names; all unless set.
-            Clients must return these, and of all others the server's values stay. ``lambda name: "bn" not in
-            name`` is FedBN. Running statistics are never trained: with noise a variance is soon negative.
-        records_per_client: m, how many records each client has, if its reports are to be on single ones. In
-            every round a client draws ``samples_per_client`` of them in secret, trains on each by itself
-            (:func:`drawn_record` tells its app which), and sends a report on each. Every ε of the strategy
-            remains that of all of a client's records; ``accountant.records_epsilon`` has that of one. Sums
-            are refused.
-        samples_per_client: s, how many of its records a client reports on in a round. With more than 1 every
-            round is charged for ``minimum_reports`` clients, whose reports together are s·ε0-LDP.
+        max_examples: weighs each update, before it is clipped, by the client's number of examples divided by
+            this public number, at most by 1. The weights stay on the clients. None weighs all alike.
+        trained: which of the model's floating-point arrays are trained, by their names; all unless set, but
+            never running statistics. Of all others the server's values stay.
+        records_per_client: m, how many records each client has, if its reports are to be on single ones, of
+            which it draws ``samples_per_client`` in secret in every round (:func:`drawn_record` tells its app
+            which). Every ε of the strategy remains that of all of a client's records;
+            ``accountant.records_epsilon`` has that of one. Sums are refused.
+        samples_per_client: s. With more than 1 every round is charged for ``minimum_reports`` clients, whose
+            reports together are s·ε0-LDP.
     """
 
     adaptive_clipping: QuantileClipping | None = None
@@ -286,15 +290,13 @@ class Updates(Ranged):
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateTerms(Ranged):
-    """How every client of a round prepares its update; a part of the instruction.
+    """How every client of a round prepares its update, as of :class:`Updates`; a part of the instruction.
 
     Attributes:
         clipping_norm: the round's own clipping norm, in the mechanism's norm, with a bit beside the update
             that says whether the update was within it. None clips to the mechanism's radius, without a bit.
-        max_examples: an update is multiplied by the client's number of examples divided by this, at most by
-            1. None weighs all clients alike.
         examples_key: key of the number of examples in the app's metrics.
-        trained: names of the model's arrays that are trained; empty for all of floating-point numbers.
+        trained: names of the arrays that are trained; empty for all of floating-point numbers.
     """
 
     clipping_norm: Positive | None = None
@@ -308,16 +310,13 @@ class UpdateTerms(Ranged):
         return int(self.clipping_norm is not None)
 
     def weight(self, content: RecordDict) -> float:
-        """The factor of an update, from what training returned; ValueError without a number where one is
-        needed.
-        """
+        """The factor of an update, from what training returned."""
         if self.max_examples is None:
             return 1.0
-        key = self.examples_key
-        found = [record[key] for record in content.metric_records.values() if key in record]
-        if len(found) != 1 or isinstance(found[0], list) or not 0 <= found[0] < math.inf:
-            raise ValueError(f"training returned no single number as {key!r}, and max_examples needs it")
-        return min(1.0, float(found[0]) / self.max_examples)
+        found = _number(content, self.examples_key)
+        if not 0 <= found < math.inf:
+            raise ValueError(f"{self.examples_key!r} is no number of examples: {found}")
+        return min(1.0, found / self.max_examples)
 
     def prepared(self, update: Tensor, mechanism: PrivateSum) -> Tensor:
         """The vector (dim,) in the mechanism's ball for an update (dim - bits,); ValueError if not finite."""
@@ -335,23 +334,33 @@ class UpdateTerms(Ranged):
         return torch.cat([scaled, bit]).to(update.dtype)
 
     def mark(self, token: bytes, mechanism: PrivateSum) -> Tensor:
-        """What is reported in place of the update (dim - bits,) where the app failed; see :func:`mark_of`."""
+        """What a client whose app failed reports in place of its update: (dim - bits,), in the ball, alike
+        for all.
+
+        Its signs are a hash of the round's token, so no training goes that way but by chance: the mean of a
+        round goes as far along it as clients failed. As a vector of the ball it is covered by ε0 as any
+        update is. Vectors of fewer than 1,000 numbers (a mark would take away more than 0.1 %), and those of
+        an l1 ball, where signs alone are lost in the noise, have a mark of zeros, which tells nothing.
+        """
+        dim, norm = mechanism.dim - self.bits, mechanism.norm
+        if dim < 1000 or norm is Norm.L1:
+            return torch.zeros(dim)
+        drawn = hashlib.shake_256(b"flwr_shuffle mark\n" + token).digest(-(-dim // 8))
         radius = mechanism.radius if self.clipping_norm is None else self.clipping_norm
-        return mark_of(token, dim=mechanism.dim - self.bits, radius=radius, norm=mechanism.norm)
+        # a little inside, so that rounding leaves it within the clipping norm
+        height = (1 - 2.0**-20) * radius / (math.sqrt(dim) if norm is Norm.L2 else 1)
+        signs = np.unpackbits(np.frombuffer(drawn, np.uint8), count=dim).astype(np.float32)
+        signs *= 2 * height
+        signs -= height
+        return torch.from_numpy(signs)
 
     def read(self, mean: Tensor, mechanism: PrivateSum) -> tuple[Tensor, float | None]:
-        """The clipped updates' mean and the share within an adaptive norm, from that of the vectors
-        prepared.
-        """
+        """The clipped updates' mean and the share within an adaptive norm, from the mean of the vectors."""
         if self.clipping_norm is None:
             return mean, None
         room, height = _shares(mechanism.norm)
         bit = float(mean[-1]) / (height * mechanism.radius)
         return mean[:-1] * (self.clipping_norm / (room * mechanism.radius)), min(max((1 + bit) / 2, 0.0), 1.0)
-
-    def at(self, norm: float) -> UpdateTerms:
-        """The same terms with another clipping norm."""
-        return replace(self, clipping_norm=norm)
 
 
 def _shares(norm: Norm) -> tuple[float, float]:
@@ -361,24 +370,6 @@ def _shares(norm: Norm) -> tuple[float, float]:
     if norm == Norm.L1:
         return 1 - _BIT_SHARE, _BIT_SHARE
     return math.sqrt(1 - _BIT_SHARE**2), _BIT_SHARE
-
-
-def mark_of(token: bytes, *, dim: int, radius: float, norm: Norm) -> Tensor:
-    """What a client whose app failed reports in place of its update: (dim,), in the ball, alike for all.
-
-    Its signs are a hash of the round's token, so no training goes that way but by chance: the mean of a round
-    goes as far along it as clients failed. As a vector of the ball it is covered by ε0 as any update is.
-    Vectors of fewer than 1,000 numbers, and those of an l1 ball, where signs alone are lost in the noise,
-    have a mark of zeros, which tells nothing.
-    """
-    if dim < _FEWEST_NUMBERS or norm is Norm.L1:
-        return torch.zeros(dim)
-    drawn = hashlib.shake_256(b"flwr_shuffle mark\n" + token).digest(-(-dim // 8))
-    height = _INSIDE * radius / (math.sqrt(dim) if norm is Norm.L2 else 1)
-    signs = np.unpackbits(np.frombuffer(drawn, np.uint8), count=dim).astype(np.float32)
-    signs *= 2 * height
-    signs -= height
-    return torch.from_numpy(signs)
 
 
 class Failures:
@@ -392,8 +383,7 @@ class Failures:
 
         The share is None if the mark tells nothing. What is left of the mean has no part along the mark, and
         is d/(d - 1) times as long, so that it is unbiased over the signs of the mark. The log warns of a
-        share that noise does not explain: the signs are independent of what other clients report, so their
-        mean goes along the mark by chance alone.
+        share that noise does not explain.
         """
         if not mark.any():
             return mean, None
@@ -405,7 +395,7 @@ class Failures:
         self._most = _KEPT * self._most + most
         self._variance = _KEPT**2 * self._variance + float(rest @ rest) * most / len(mark)
         share, deviation = self._along / self._most, math.sqrt(self._variance) / self._most
-        if share > _SURE * deviation:
+        if share > 6 * deviation:  # chance alone goes so far with probability below exp(-18), by Hoeffding
             _log.warning(
                 "aggregate_train: about %.0f %% (± %.0f %%) of the reports of the last rounds are of clients "
                 "whose app failed: it raised an error, or returned numbers that are not finite, or not all "
@@ -414,3 +404,104 @@ class Failures:
                 100 * deviation,
             )
         return (rest * (len(mark) / (len(mark) - 1))).to(mean.dtype), share
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric(Ranged):
+    """A number that a client measures, and the range that it is clipped to."""
+
+    name: Annotated[str, text_of(128)]
+    low: Annotated[float, in_range()]
+    high: Annotated[float, in_range()]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.low < self.high and math.isfinite(self.high - self.low)):
+            raise ValueError(
+                f"the range of {self.name!r} is two finite numbers in order, got {self.low}, {self.high}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateEvaluation(Ranged):
+    """Ask clients for metrics of the model in private reports, that are charged like a round of training.
+
+    Each client evaluates the model on its own data, clips every metric to its range, and sends one randomised
+    report of all of them together; the server learns the means. docs/guides/flower.md says how exact.
+
+    Args:
+        metrics: (low, high) of each metric, by the name it has in the clients' MetricRecord. Choose ranges
+            that most values are in: a value outside counts as the nearer end.
+            ``"failed-rounds": (0, 1)`` is the share of a client's rounds of this run in which its app failed.
+        local_epsilon: ε0 of one client's report, in nats.
+        noise_multiplier: in place of ``local_epsilon`` beside a sum; of the sum of the metrics, as in
+            :meth:`~shuffle_plugins.protocols.VectorSum.with_noise`.
+        every: evaluate after every so many rounds.
+
+    Example:
+        >>> PrivateEvaluation(metrics={"accuracy": (0, 1), "loss": (0, 10)}, local_epsilon=1.0).every
+        1
+    """
+
+    metrics: Mapping[str, tuple[float, float]]
+    local_epsilon: float | None = None
+    noise_multiplier: Positive | None = None
+    every: Count = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.metrics, Mapping) or not 1 <= len(self.metrics) <= MOST_METRICS:
+            raise ValueError(f"metrics are 1 to {MOST_METRICS} names with their ranges, got {self.metrics!r}")
+        if (self.local_epsilon is None) == (self.noise_multiplier is None):
+            raise ValueError("give local_epsilon, or beside a sum noise_multiplier")
+        if self.noise_multiplier is None:
+            self.spec(cohort=2).build(dim=len(self.ranges))
+
+    @property
+    def ranges(self) -> tuple[Metric, ...]:
+        """The metrics in the order in which they lie in a report."""
+        return tuple(Metric(name=name, low=ends[0], high=ends[1]) for name, ends in self.metrics.items())
+
+    def spec(self, *, cohort: int, honest_fraction: float = 1.0) -> Spec:
+        """The mechanism that makes a report; the noise of a sum is made by so many clients."""
+        if self.local_epsilon is not None:
+            return MechanismSpec(name="linf-block", local_epsilon=self.local_epsilon, radius=1.0)
+        assert self.noise_multiplier is not None
+        metrics = len(self.metrics)
+        return SumSpec(
+            protocol=VectorSum.with_noise(
+                dim=metrics,
+                cohort=cohort,
+                noise_multiplier=self.noise_multiplier,
+                radius=math.sqrt(metrics),  # of the ball around the cube of their ranges
+                honest_fraction=honest_fraction,
+            )
+        )
+
+
+def vector_of(metrics: Iterable[Metric], content: RecordDict, *, failed_share: float) -> Tensor:
+    """A client's metrics as a vector in the cube [-1, 1]^m, with the share of its rounds that failed."""
+    values = []
+    for metric in metrics:
+        found = failed_share if metric.name == _FAILED_ROUNDS else _number(content, metric.name)
+        clipped = min(max(found, metric.low), metric.high)
+        values.append(2 * (clipped - metric.low) / (metric.high - metric.low) - 1)
+    return torch.tensor(values, dtype=torch.float32).clamp_(-1, 1)
+
+
+def _number(content: RecordDict, name: str) -> float:
+    """The one number of that name which an app returned."""
+    found = [record[name] for record in content.metric_records.values() if name in record]
+    if len(found) != 1 or isinstance(found[0], list) or math.isnan(found[0]):
+        raise ValueError(f"the app returned no single number as {name!r}")
+    return float(found[0])
+
+
+def record_of(metrics: Iterable[Metric], mean: Tensor) -> MetricRecord:
+    """The mean of each metric, from the mean of the vectors; by its noise it can be outside of the range."""
+    return MetricRecord(
+        {
+            metric.name: metric.low + (float(entry) + 1) / 2 * (metric.high - metric.low)
+            for metric, entry in zip(metrics, mean, strict=True)
+        }
+    )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from flwr_shuffle.service_messages import ROLE, Role
+from flwr_shuffle.messages import ROLE, Role
 from processes import Deployment, Program, wait_for
 from typer.testing import CliRunner
 

@@ -36,13 +36,14 @@ from flwr_shuffle import (
     Waiting,
     register_aggregator,
     register_mix_node,
+    rounds,
+    service_stages,
 )
-from flwr_shuffle.client import mod
-from flwr_shuffle.messages import instruction_of
-from flwr_shuffle.server import rounds
-from flwr_shuffle.server.inner_strategy import ModelState
-from flwr_shuffle.service_messages import ROLE, SERVICE_KEY, AggregateRequest, Role
-from flwr_shuffle.stages import mix_stage, nodes, shared_stage
+from flwr_shuffle import client as mod
+from flwr_shuffle import service_nodes as nodes
+from flwr_shuffle.inner_strategy import ModelState
+from flwr_shuffle.messages import ROLE, Role, instruction_of
+from flwr_shuffle.service_messages import SERVICE_KEY, AggregateRequest
 
 from shuffle_plugins.accounting import Adversary, FederatedAccountant
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger
@@ -134,10 +135,10 @@ POINTS: dict[str, Point] = {
     "an aggregator has its verified sum": Point("v", VerifyingAggregator, "add_verified"),
     "an aggregator answers": Point("sv", nodes, "_aggregated"),
     "the server reads an answer": Point("sv", AggregateRequest, "read"),
-    "the server puts the total together": Point("s", shared_stage, "reconstruct"),
+    "the server puts the total together": Point("s", service_stages, "reconstruct"),
     "the server has the verified total": Point("v", RoundVerifier, "total"),
     "the server estimates": Point("s", VectorSum, "estimate"),
-    "the server opens reports": Point("m", mix_stage, "open_reports"),
+    "the server opens reports": Point("m", service_stages, "open_reports"),
     "the server adds reports": Point("m", rounds, "valid_sum"),
     "the ledger receives": Point("msv", BudgetLedger, "receive", "open", "received"),
     "the accountant adds the round": Point("ms", FederatedAccountant, "step", "received", "received"),

@@ -10,14 +10,9 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr_shuffle.client.mod import ShuffleMod
+from flwr_shuffle.client import ShuffleMod
 from flwr_shuffle.grids import InProcessGrid
-from flwr_shuffle.messages import (
-    RECORD_KEY,
-    Instruction,
-    payload_of,
-    read_plain_payload,
-)
+from flwr_shuffle.messages import RECORD_KEY, Instruction, payload_of, read_plain_payload
 from numpy.typing import NDArray
 
 from shuffle_plugins.core import Reports

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -22,7 +23,7 @@ from flwr_shuffle import (
     register_mix_node,
 )
 from flwr_shuffle.messages import RECORD_KEY, Instruction
-from flwr_shuffle.stages.stage import Anonymous, Replies
+from flwr_shuffle.stages import Anonymous, Replies
 from mixing import SpiedGrid
 
 from shuffle_plugins.mechanisms import PrivateSum, SumSpec
@@ -152,3 +153,17 @@ class SharedRun:
     def _train(self, message: Message, context: Context) -> Message:
         moved = message.content["arrays"]["w"].numpy() + update_of(int(context.node_config["partition-id"]))
         return Message(RecordDict({"arrays": ArrayRecord({"w": Array(moved)})}), reply_to=message)
+
+
+def recorded(mechanism: PrivateSum, monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """The counts that clients will report by such a mechanism, in their order."""
+    found: list[torch.Tensor] = []
+    honest = type(mechanism).randomize
+
+    def randomize(self: Any, *args: Any, **kwargs: Any) -> Any:
+        reports = honest(self, *args, **kwargs)
+        found.append(self.total(reports))
+        return reports
+
+    monkeypatch.setattr(type(mechanism), "randomize", randomize)
+    return found

@@ -19,7 +19,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.config import get_fused_config_from_dir
 from flwr.serverapp import Grid
-from flwr_shuffle.simulated_nodes import _folder_of
+from flwr_shuffle.service_nodes import _folder_of
 
 EXAMPLE = Path(server_app.__file__).parent.parent
 RUN_CONFIG: dict[str, Any] = {

@@ -12,8 +12,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 from flwr_shuffle.grids import InProcessGrid, Waiting
 from flwr_shuffle.messages import instruction_of, plain_payload, reply
-from flwr_shuffle.server.sampling import FixedSize
-from flwr_shuffle.server.strategy import ShuffleStrategy
+from flwr_shuffle.settings import FixedSize
+from flwr_shuffle.strategy import ShuffleStrategy
 from flwr_shuffle.updates import Layout
 from numpy.typing import NDArray
 
@@ -99,3 +99,8 @@ def shuffled(inner: Strategy | None = None, **options: Any) -> ShuffleStrategy:
         "waiting": Waiting(poll_interval=0.01),
     }
     return ShuffleStrategy(inner or FedAvg(fraction_evaluate=0.0), **(chosen | options))
+
+
+def delta(layout: Layout, new: ArrayRecord, old: ArrayRecord) -> torch.Tensor:
+    """What training changed, (dim,)."""
+    return layout.flatten(new) - layout.flatten(old)

@@ -24,8 +24,7 @@ pytest.importorskip("flwr")
 
 from deployed_parties import Killer, Parties
 from flwr.app import ConfigRecord
-from flwr_shuffle.messages import Instruction, context_of
-from flwr_shuffle.service_messages import Role
+from flwr_shuffle.messages import Instruction, Role, context_of
 from processes import Deployment, free_port, marked_pids, wait_for
 
 from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, Opened, envelope_size, open_reports
@@ -39,7 +38,7 @@ pytestmark = [
 DIM = 40
 CLIENTS = 4
 ROUNDS = 6
-EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "flower_mnist"
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "flower-mnist"
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,9 @@ import torch
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, Strategy
-from flwr_shuffle import ClientLimits, ClientRefusal, InProcessGrid, QuantileClipping, ShuffleMod, Updates
-from flwr_shuffle.updates import UpdateTerms, mark_of
+from flwr_shuffle import ClientLimits, InProcessGrid, QuantileClipping, ShuffleMod, Updates
+from flwr_shuffle.messages import ClientRefusal
+from flwr_shuffle.updates import UpdateTerms
 from mod_harness import adding, ask, grid_of, instruction, record
 from strategy_harness import CLIENTS, shuffled
 from torch import nn
@@ -120,9 +121,8 @@ def test_a_mark_is_within_the_ball_and_within_the_clipping_norm(name: str, terms
 
 def test_marks_go_any_way() -> None:
     """Each sign is + in half of the rounds, so that means stay unbiased."""
-    marks = torch.stack(
-        [mark_of(i.to_bytes(16), dim=1000, radius=1.0, norm=VectorSum.norm).sign() for i in range(400)]
-    )
+    mechanism = MechanismSpec(name="privunit", local_epsilon=2.0).build(dim=1000)
+    marks = torch.stack([UpdateTerms().mark(i.to_bytes(16), mechanism).sign() for i in range(400)])
     assert float(marks.mean(dim=0).abs().max()) < 7 / math.sqrt(400)
     assert float(marks.mean(dim=1).abs().max()) < 7 / math.sqrt(1000)
 

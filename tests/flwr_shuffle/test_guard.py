@@ -23,12 +23,13 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.client_app import LoadClientAppError
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.config import get_flwr_home
-from flwr_shuffle import ClientRefusal, ShuffleMod
+from flwr_shuffle import ShuffleMod
 from flwr_shuffle.guard import REVIEWED_APPS, check_reviewed, guarded
+from flwr_shuffle.messages import ClientRefusal
 from processes import Deployment
 
 run_clientapp = import_module("flwr.supernode.runtime.run_clientapp")
-EXAMPLE = Path(__file__).parents[2] / "examples" / "flower_mnist"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-mnist"
 
 
 def other_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

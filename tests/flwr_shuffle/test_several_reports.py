@@ -27,10 +27,10 @@ from flwr_shuffle import (
     drawn_record,
     register_mix_node,
 )
-from flwr_shuffle.client import mod as mod_module
-from flwr_shuffle.client.limits import STATE_KEY
+from flwr_shuffle import client as mod_module
+from flwr_shuffle.client import STATE_KEY
 from flwr_shuffle.messages import ClientRefusal, Instruction, context_of, payload_of
-from flwr_shuffle.server.sampling import Invitation
+from flwr_shuffle.settings import Invitation
 from mixing import operators_files
 from mod_harness import app as app_of
 from mod_harness import ask, question

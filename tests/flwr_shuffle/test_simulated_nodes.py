@@ -15,7 +15,6 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import (
     ClientLimits,
-    ClientRefusal,
     FixedSize,
     InProcessGrid,
     MixNodeStage,
@@ -26,6 +25,7 @@ from flwr_shuffle import (
     register_aggregator,
     register_mix_node,
 )
+from flwr_shuffle.messages import ClientRefusal
 from mod_harness import ask, instruction
 from sharing_run import DIM, SUM, update_of
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
-from flwr_shuffle.evaluation import Metric
-from flwr_shuffle.messages import Instruction, SharedTerms
+from flwr_shuffle.messages import Instruction, SharedTerms, Wire, WrongVersionError
 from flwr_shuffle.service_messages import (
     SERVICE_KEY,
     AggregateRequest,
@@ -19,8 +18,7 @@ from flwr_shuffle.service_messages import (
     Step,
     Unable,
 )
-from flwr_shuffle.updates import UpdateTerms
-from flwr_shuffle.wire import Wire, WrongVersionError
+from flwr_shuffle.updates import Metric, UpdateTerms
 
 from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.secure_aggregation import ResidueLayout
@@ -155,57 +153,34 @@ SHARES = '{"check_seed": "%s", "aggregators": "%s", "clients": %s}'
     ("kind", "entries"),
     [
         ("sealed", {"token": bytes(15)}),
-        ("sealed", {"run": "a" * 129}),
         ("sealed", {"run": "a\nb"}),
-        ("sealed", {"server_round": -1}),
         ("sealed", {"mechanism": "{}"}),
         ("sealed", {"mechanism": SPEC.to_json().replace("2.0", "NaN")}),
-        ("sealed", {"mechanism": SPEC.to_json().replace("2.0", "1e999")}),
-        ("sealed", {"mechanism": SPEC.to_json().replace("2.0", "true")}),
         ("sealed", {"participation": 0.0}),
-        ("sealed", {"participation": float("nan")}),
-        ("sealed", {"analyzer_key": b"short"}),
         ("sealed", {"analyzer_key": b"", "mixers": 2}),
         ("sealed", {"minimum": 1}),
         ("sealed", {"update": "[]"}),
         ("sealed", {"update": '{"clipping_norm": -1.0}'}),
-        ("sealed", {"update": '{"max_examples": true}'}),
-        ("sealed", {"update": '{"a": 1}'}),
         ("sealed", {"update": "[" * 100_000}),
         ("sealed", {"shared": SHARES % ("00" * 32, "00" * 32, 9)}),
         ("shared", {"shared": SHARES % ("00" * 31, "00" * 32, 9)}),
-        ("shared", {"shared": SHARES % ("00" * 32, "00" * 32, 1)}),
         ("records", {"samples_per_client": 10}),
         ("records", {"records_per_client": 10**7}),
         ("evaluation", {"metrics": '[{"name": "loss", "low": 1, "high": 0}]'}),
         ("evaluation", {"metrics": '[{"name": "loss", "low": 0, "high": %s}]' % 10**400}),
         ("evaluation", {"metrics": f"[{TWICE}, {TWICE}]"}),
         ("question", {"challenge": bytes(31)}),
-        ("role", {"public_key": bytes(31)}),
-        ("role", {"minimum": 1}),
         ("unable", {"code": '"because"'}),
-        ("piece", {"request": "{}"}),
         ("piece", {"request": BATCH.to_json().replace('"minimum": 2', '"minimum": 1')}),
-        ("part", {"most": 0}),
-        ("batch", {"said": "{}"}),
-        ("sum", {"rejected": "[]"}),
-        ("sum", {"rejected": '{"x": "unreadable"}'}),
         ("sum", {"rejected": '{"1": "because"}'}),
-        ("sum", {"rejected": "no json"}),
         ("check", {"step": '"mix"'}),
-        ("check", {"minimum": 1}),
         ("check", {"commitments": [bytes(32)]}),
-        ("check", {"layout": '{"size": 8, "bits": 0}'}),
-        ("check", {"aggregators": []}),
         ("check", {"aggregators": [bytes(32)] * 2}),
         ("check", {"largest": 9}),
         ("verify", {"verify_key": b"short"}),
-        ("verify", {"verify_key": None}),
-        ("verify", {"largest": None}),
         ("verify", {"largest": 1 << 62}),
         ("verify", {"messages": [b"", b""]}),
         ("add", {"messages": [b"x"]}),
-        ("add", {"largest": -1}),
     ],
 )
 def test_values_out_of_range_are_refused(kind: str, entries: dict[str, Any]) -> None:

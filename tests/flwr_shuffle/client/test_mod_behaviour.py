@@ -11,7 +11,7 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr_shuffle.client.mod import ShuffleMod
+from flwr_shuffle.client import ShuffleMod
 from flwr_shuffle.grids import InProcessGrid
 from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, ClientRefusal, payload_of, read_plain_payload
 from mod_harness import (

@@ -12,9 +12,9 @@ from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 from flwr_shuffle import InProcessGrid, register_mix_node
-from flwr_shuffle.client.mod import ShuffleMod
-from flwr_shuffle.messages import ClientRefusal
-from flwr_shuffle.service_messages import Role, refusal_in
+from flwr_shuffle.client import ShuffleMod
+from flwr_shuffle.messages import ClientRefusal, Role
+from flwr_shuffle.service_messages import refusal_in
 from mod_harness import GENEROUS, adding, app, instruction, question, record
 
 from shuffle_plugins.ledger import ClientLimits

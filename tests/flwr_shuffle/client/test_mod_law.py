@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr_shuffle.updates import Layout
 from mod_harness import Arrays, adding, counts, record, released
 from scipy import stats
+from strategy_harness import delta
 from thinning import first_fast
 from torch import nn
 
@@ -72,7 +73,7 @@ def _update(arrays: Arrays, train: Train) -> torch.Tensor:
     """What one client's training changes, by training once without any mod."""
     message = Message(RecordDict({"arrays": record(arrays)}), 1, "train")
     new = train(message, None).content["arrays"]  # type: ignore[arg-type]
-    return Layout.of(record(arrays)).delta(new, record(arrays))
+    return delta(Layout.of(record(arrays)), new, record(arrays))
 
 
 def _law(spec: MechanismSpec, x: torch.Tensor, outcomes: Reports) -> np.ndarray:

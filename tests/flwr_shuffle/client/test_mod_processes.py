@@ -12,7 +12,7 @@ import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr_shuffle.client.mod import ShuffleMod
+from flwr_shuffle.client import ShuffleMod
 from flwr_shuffle.grids import InProcessGrid
 from flwr_shuffle.messages import payload_of
 from mod_harness import GENEROUS, adding, app, ask, grid_of, instruction, question

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
-from flwr_shuffle.server.inner_strategy import ModelState, restore_strategy, strategy_state
+from flwr_shuffle.inner_strategy import ModelState, restore_strategy, strategy_state
 from strategy_harness import MODEL, grid_of, numpy_of, record, shuffled
 
 from shuffle_plugins.ledger import BudgetLedger

@@ -5,8 +5,15 @@ from functools import wraps
 import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
-from flwr_shuffle import FixedSize, InMemoryStage, InProcessGrid, ShuffleGrid
-from flwr_shuffle.server import inner_strategy, rounds, strategy
+from flwr_shuffle import (
+    FixedSize,
+    InMemoryStage,
+    InProcessGrid,
+    ShuffleGrid,
+    inner_strategy,
+    rounds,
+    strategy,
+)
 from flwr_shuffle.updates import Layout
 from strategy_harness import MODEL, grid_of, honest_payload, record, shuffled
 from thinning import first_fast
@@ -40,7 +47,7 @@ POINTS = [
     (ShuffleGrid, "get_node_ids"),
     (FixedSize, "draw"),
     (FedAvg, "configure_train"),
-    (FixedSize, "worst"),
+    (FixedSize, "planned"),
     (FederatedAccountant, "would_exceed"),
     (BudgetLedger, "begin"),
     (ShuffleGrid, "send_and_receive"),

@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from flwr_shuffle.server.sampling import FixedSize, Invitation, Poisson, SelfSampling
+from flwr_shuffle.settings import FixedSize, Invitation, Poisson, SelfSampling
 from scipy.stats import binom, chisquare
 
 from shuffle_plugins.accounting import FederatedAccountant, FederatedRound
@@ -39,21 +39,20 @@ def test_all_are_asked_when_clients_decide():
 
 
 def test_what_a_round_costs():
-    hundred = Invitation(mechanism=MECHANISM, candidates=1000, invited=100)
-    everybody = Invitation(mechanism=MECHANISM, candidates=1000, invited=1000)
+    hundred = Invitation(mechanism=MECHANISM, candidates=1000, invited=100, fewest=80)
+    everybody = Invitation(mechanism=MECHANISM, candidates=1000, invited=1000, fewest=80)
     for sampling in (FixedSize(100), Poisson(0.1)):
         found = sampling.accounted(hundred, answered=95, reports=90)
         assert (found.observer.population, found.observer.cohort) == (900, 90)
         assert (found.server.population, found.server.cohort) == (90, 90)
-        worst = sampling.worst(hundred, minimum=80)
+        worst = sampling.planned(hundred)
         assert (worst.observer.population, worst.observer.cohort) == (800, 80)
-        assert sampling.planned(hundred, minimum=80) == worst
     found = SelfSampling(0.1).accounted(everybody, answered=900, reports=90)
     assert found.observer == found.server
     assert (found.server.population, found.server.cohort) == (900, 90)
-    worst = SelfSampling(0.1).worst(everybody, minimum=80)
+    worst = SelfSampling(0.1).accounted(everybody, answered=80, reports=80)
     assert (worst.server.population, worst.server.cohort) == (80, 80)
-    planned = SelfSampling(0.1).planned(everybody, minimum=80)
+    planned = SelfSampling(0.1).planned(everybody)
     assert planned.server.population == 800
     assert binom.sf(planned.server.cohort, 800, 0.1) < 1e-4
     assert planned.server.sampling_rate < 0.2

@@ -17,6 +17,7 @@ from flwr_shuffle import (
     SummingStage,
     Updates,
 )
+from flwr_shuffle.settings import Invitation
 from strategy_harness import CLIENTS, DIM, MODEL, grid_of, honest_payload, record, shuffled
 
 from shuffle_plugins.accounting import Adversary, Cover, PrivacyStatement
@@ -101,10 +102,8 @@ def shuffled_sum(**options: Any) -> ShuffleStrategy:
 def test_a_sum_in_the_servers_process_trusts_the_server_and_has_no_local_epsilon() -> None:
     strategy = shuffled_sum(shuffler=SummingStage(), sampling=SelfSampling(0.5))
     assert any("Participation is open to this process" in each for each in strategy.statement().trust)
-    strategy.accountant.step(
-        strategy.settings.sampling.worst(invitation(strategy), minimum=strategy.minimum_reports),
-        participants=None,
-    )
+    invited = Invitation(mechanism=SUM, candidates=CLIENTS, invited=CLIENTS, fewest=strategy.minimum_reports)
+    strategy.accountant.step(strategy.settings.sampling.planned(invited), participants=None)
     found = strategy.statement()
     observer, server, local = found.guarantees
     assert "must be trusted with each of them" in found.trust[0]
@@ -112,17 +111,6 @@ def test_a_sum_in_the_servers_process_trusts_the_server_and_has_no_local_epsilon
     assert local.epsilon is None
     assert "a coin of its own" in found.rounds[0].secrecy
     assert "private only in the sum" in str(found)
-
-
-def invitation(strategy: ShuffleStrategy) -> Any:
-    from flwr_shuffle.server.sampling import Invitation
-
-    return Invitation(
-        mechanism=SUM,
-        candidates=CLIENTS,
-        invited=CLIENTS,
-        hides_shares=strategy.settings.stage.hides_shares,
-    )
 
 
 def test_what_clients_are_asked_beside_training_is_said() -> None:

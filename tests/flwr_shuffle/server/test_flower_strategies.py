@@ -14,7 +14,7 @@ from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import FedAvg, FedXgbBagging, Krum, Result, Strategy
 from flwr_shuffle import FixedSize, ShuffleGrid, Waiting
 from flwr_shuffle.grids import InProcessGrid
-from flwr_shuffle.server.rounds import connected, is_simulation
+from flwr_shuffle.rounds import connected, is_simulation
 from strategy_harness import CLIENTS, MODEL, client_app, grid_of, numpy_of, record, shuffled
 
 from shuffle_plugins.accounting import FederatedAccountant, FederatedRound

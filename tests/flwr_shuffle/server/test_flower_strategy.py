@@ -23,7 +23,6 @@ from flwr_shuffle import (
     InProcessGrid,
     SelfSampling,
     ShuffleGrid,
-    Waiting,
     WrongRecipients,
 )
 from flwr_shuffle.messages import plain_payload
@@ -32,6 +31,7 @@ from strategy_harness import (
     CLIENTS,
     MODEL,
     client_app,
+    delta,
     grid_of,
     honest_payload,
     numpy_of,
@@ -53,7 +53,7 @@ MEAN = np.mean([update(client) for client in range(CLIENTS)], axis=0)
 
 
 def moved(arrays):
-    return Layout.of(record(MODEL)).delta(arrays, record(MODEL)).numpy()
+    return delta(Layout.of(record(MODEL)), arrays, record(MODEL)).numpy()
 
 
 class Own(Strategy):
@@ -84,16 +84,6 @@ class Own(Strategy):
 
     def summary(self):
         pass
-
-
-def test_a_round_is_federated_averaging():
-    result = shuffled().start(grid_of(), record(MODEL), num_rounds=1)
-    np.testing.assert_allclose(moved(result.arrays), MEAN, atol=0.03)
-    after = numpy_of(result.arrays)
-    assert {name: (a.shape, a.dtype) for name, a in after.items()} == {
-        name: (a.shape, a.dtype) for name, a in MODEL.items()
-    }
-    assert after["batches"] == 7  # no client's count reaches the server
 
 
 def _config():
@@ -343,22 +333,25 @@ def sending_dummies(count):
     return payload
 
 
-@pytest.mark.parametrize("unwilling", [failing(10), sending_dummies(10)], ids=["errors", "dummies"])
-def test_clients_that_never_report_hide_nobody(unwilling, monkeypatch):
+@pytest.mark.parametrize(("unwilling", "earlier"), [(failing(10), 0), (sending_dummies(10), 40)])
+def test_clients_that_never_report_hide_nobody(unwilling, earlier, monkeypatch):
+    """Not either if all clients of an earlier start() of the strategy have answered."""
     # Half of the clients never report. Rounds that are released drew many willing ones by chance: here with
     # a seed, since too few rounds are released once in some thousand runs.
     draws = random.Random(0)
     monkeypatch.setattr(random, "SystemRandom", lambda: draws)
     strategy = shuffled(sampling=FixedSize(4), minimum_reports=3, local_epsilon=2.0, randomizer="linf-block")
+    if earlier:
+        strategy.start(grid_of(), record(MODEL), num_rounds=earlier)
     strategy.start(grid_of(unwilling), record(MODEL), num_rounds=40)
-    charged = [each.federated_round.observer for each in strategy.accountant._records]
+    charged = [each.federated_round.observer for each in strategy.accountant.history[earlier:]]
     assert charged
-    assert charged[-1].population <= 15
-    assert charged[-1].sampling_rate > 4 / 20
+    assert charged[-1].population <= 11
+    assert charged[-1].sampling_rate >= 4 / 15
 
 
 def test_a_mixers_lost_answer_is_charged_in_full(tmp_path):
-    from flwr_shuffle.stages.stage import Anonymous
+    from flwr_shuffle.stages import Anonymous
 
     from shuffle_plugins.shuffler import Refusal
 
@@ -443,31 +436,6 @@ def test_what_a_round_cost_is_told_and_asked():
     fresh = shuffled()
     fresh.load_state_dict(strategy.state_dict())
     assert fresh.get_epsilon(1e-6) == pytest.approx(strategy.get_epsilon(1e-6), rel=0.02)
-
-
-def test_the_cost_is_on_disk_before_the_inner_strategy_sees_the_round(tmp_path):
-    seen = []
-
-    class Watching(FedAvg):
-        def aggregate_train(self, server_round, replies):
-            with BudgetLedger(tmp_path / "ledger", model="m") as reader:
-                seen.append([(entry.state, entry.charged.reports) for entry in reader.rounds()])
-            return super().aggregate_train(server_round, replies)
-
-    sent = []
-
-    def payload(message, context):
-        with BudgetLedger(tmp_path / "ledger", model="m") as reader:
-            sent.append(reader.rounds()[-1].state)
-        return honest_payload(message, context)
-
-    strategy = shuffled(Watching(fraction_evaluate=0.0), ledger=BudgetLedger(tmp_path / "ledger", model="m"))
-    strategy.start(grid_of(payload), record(MODEL), num_rounds=2)
-    assert set(sent) == {RoundState.OPEN}
-    assert seen == [
-        [(RoundState.RECEIVED, CLIENTS)],
-        [(RoundState.COMPLETE, CLIENTS), (RoundState.RECEIVED, CLIENTS)],
-    ]
 
 
 class Named(InProcessGrid):
@@ -601,14 +569,6 @@ def test_rounds_need_the_grid():
 def test_settings_that_cannot_be_are_refused(options, match):
     with pytest.raises(ValueError, match=match):
         shuffled(**options)
-
-
-def test_shares_and_seconds_out_of_range_are_refused():
-    with pytest.raises(ValueError, match="honest_fraction"):
-        FixedSize(10, honest_fraction=1.1)
-    for name, value in {"work_timeout": 0, "answer_timeout": -1.0, "poll_interval": float("nan")}.items():
-        with pytest.raises(ValueError, match=f"{name} is a positive number of seconds"):
-            Waiting(**{name: value})
 
 
 def test_the_rounds_are_those_of_the_accountant_or_the_ledger_given(tmp_path):

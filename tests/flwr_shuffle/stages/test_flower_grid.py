@@ -7,9 +7,8 @@ from flwr.app import Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr_shuffle import InMemoryStage, ShuffleMod
-from flwr_shuffle.grids import InProcessGrid
+from flwr_shuffle.grids import AnonymousReply, InProcessGrid, ShuffleGrid
 from flwr_shuffle.messages import RECORD_KEY, ClientRefusal, Instruction, plain_payload
-from flwr_shuffle.stages.grid import AnonymousReply, ShuffleGrid
 from mod_harness import GENEROUS
 from strategy_harness import DIM, MODEL, grid_of, honest_payload, plain_app, record, train
 
@@ -137,7 +136,7 @@ def test_rounds_that_are_not_one_round_are_refused():
     for sent, match in [
         ([question(first, asked), bare], "every message"),
         ([question(first, asked), question(second, instruction())], "same instruction"),
-        ([question(first, asked), question(second, asked, other_model)], "same instruction"),
+        ([question(first, asked), question(second, asked, other_model)], "different models"),
         ([question(first, asked), question(first, asked)], "twice"),
     ]:
         with pytest.raises(ValueError, match=match):

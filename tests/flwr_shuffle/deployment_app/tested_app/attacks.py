@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
-from flwr_shuffle.service_messages import SERVICE_KEY, MixMessage, Role, RoleQuestion, refusal_in
+from flwr_shuffle.messages import Role
+from flwr_shuffle.service_messages import SERVICE_KEY, MixMessage, RoleQuestion, refusal_in
 
 from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.shuffler import BatchRefused, BatchRequest, RoundContext
@@ -137,7 +138,7 @@ def attack(
         else:
             asked = requests[name]
             try:
-                found = asked.read(answer.content)
+                found = asked.read(answer.content, verifying_key=asked.request.verifying_key)
             except BatchRefused as refused:
                 outcomes[name] = str(refused.code)
                 continue

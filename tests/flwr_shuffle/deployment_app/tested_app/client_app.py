@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-import flwr_shuffle.client.mod
-import flwr_shuffle.stages.nodes as nodes
+import flwr_shuffle.client
+import flwr_shuffle.service_nodes as nodes
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -54,8 +54,8 @@ def _noted_proof(counts, **options):
 
 nodes._mixed = _paused_batch
 nodes._aggregated = _paused_sum
-flwr_shuffle.client.mod.share = _noted_share
-flwr_shuffle.client.mod.share_with_proof = _noted_proof
+flwr_shuffle.client.share = _noted_share
+flwr_shuffle.client.share_with_proof = _noted_proof
 
 
 @app.train()

@@ -1,0 +1,784 @@
+"""A Flower mod that lets one randomised report of each round leave a client, and nothing else.
+
+The operator of a node writes its ``node_config``. The app's code, with the arguments of ``ShuffleMod(...)``,
+comes with the run. If both set a limit, the stricter one holds. Messages from the server set no limits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass, fields, replace
+from functools import cache, lru_cache
+from pathlib import Path
+from threading import Thread
+from typing import Annotated, Any, Literal, Self, cast
+
+import numpy as np
+import torch
+from flwr.app import Array, ConfigRecord, Context, Message, MessageType, RecordDict, UserConfigValue
+from flwr.clientapp.typing import ClientAppCallable
+
+# Flower has no public address for these two: the server's id, and whose messages this process makes.
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.supercore.task_identity import TaskIdentity
+from numpy.typing import NDArray
+from torch import Tensor
+
+from flwr_shuffle.messages import (
+    QUERIES,
+    RECORD_KEY,
+    ROLE,
+    ClientRefusal,
+    Instruction,
+    Role,
+    context_of,
+    digest_of,
+    instruction_of,
+    plain_payload,
+    refusal,
+    reply,
+    role_of,
+    with_record,
+)
+from flwr_shuffle.service_messages import Unable
+from flwr_shuffle.updates import Layout, of_kind, vector_of
+from shuffle_plugins.accounting import Sampling
+from shuffle_plugins.core import Reports
+from shuffle_plugins.core.ranges import Flag, Ranged, in_range
+from shuffle_plugins.ledger import ClientLedger, LedgerError, ReportRefused
+from shuffle_plugins.ledger import ClientLimits as ClientLimits
+from shuffle_plugins.ledger.client import Charged, Refused, written
+from shuffle_plugins.mechanisms import PrivateSum
+from shuffle_plugins.mechanisms.base import SeveralReports
+from shuffle_plugins.mechanisms.spec import Spec
+from shuffle_plugins.randomness import SecureRandomness
+from shuffle_plugins.randomness.chacha import PROBABILITY_BITS
+from shuffle_plugins.secure_aggregation import VerifiedTerms, seal_seed, share, share_with_proof
+from shuffle_plugins.shuffler import Refusal, ShuffleError, keys
+from shuffle_plugins.shuffler.envelopes import seal
+from shuffle_plugins.shuffler.keys import SigningKey
+
+_log = logging.getLogger("flwr")
+
+
+def _on_failure(name: str, value: object) -> object:
+    if value not in ("hide", "error"):
+        raise ValueError(f'{name} must be "hide" or "error", got {value!r}')
+    return value
+
+
+def _allowed(name: str, value: Any) -> frozenset[str]:
+    allowed = frozenset([value] if isinstance(value, str) else value)
+    if not allowed <= UNPROTECTED.keys():
+        raise ValueError(f"{name} names types of messages of {sorted(UNPROTECTED)}, got {sorted(allowed)}")
+    return allowed
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ShuffleMod(Ranged):
+    """Replaces what training returns by one ε0-LDP report of the update, of fixed size.
+
+    It must be the app's first mod, ``ClientApp(mods=[ShuffleMod(), …])``: the first is the outermost and sees
+    what leaves the client. It charges the client's ledger, on disk, before it trains: a crash costs budget,
+    never privacy. Metrics, integer arrays and everything else are dropped. If the server asked for
+    self-sampling, the client draws in secret whether its report counts, and trains in both cases.
+
+    An ``evaluate`` message with an instruction is answered the same way, with the metrics that it names in
+    place of the update. Every message without an instruction is refused, unless the node's operator allows
+    it. Limits come from here and from the client's ``node_config``, whose keys docs/guides/flower.md lists;
+    if both set one, the stricter holds. On a SuperNode its operator's must be complete.
+
+    Args:
+        limits: limits set by the app, for all clients.
+        max_local_delta: largest δ0 set by the app; needed here or in ``node_config`` for Gaussian noise.
+        on_failure: what to answer when training fails, or returns something else than the model's arrays, or
+            NaN. ``"hide"`` sends a report that looks like any other and leaves the model where it is: whether
+            a client fails depends on its data, so a missing report would tell one bit of it. ``"error"``
+            answers with a constant error, which says that this client failed.
+        allow: types of messages that the app answers without protection, of ``"evaluate"``, ``"query"``,
+            ``"get_parameters"`` and ``"get_properties"``. For simulations: it has no effect on a SuperNode.
+        node_config: for simulations, too: what a node's ``node_config`` has besides Flower's own entries, by
+            the node's context, such as that of :class:`SimulatedNodes`. It may set limits, without a ledger's
+            file.
+    """
+
+    limits: Annotated[ClientLimits, of_kind(ClientLimits, "ClientLimits(…)")] | None = None
+    max_local_delta: Annotated[float, in_range(at_least=0, below=1)] | None = None
+    on_failure: Annotated[Literal["hide", "error"], _on_failure] = "hide"
+    allow: Annotated[Iterable[str], _allowed] = ()
+    node_config: (
+        Annotated[
+            Callable[[Context], Mapping[str, UserConfigValue]],
+            of_kind(Callable, "a function of a node's context"),
+        ]
+        | None
+    ) = None
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """Answer a message; see the class."""
+        begun = time.monotonic()
+        try:
+            node = self._configured(context)
+        except Exception:
+            _log.exception("shuffle: the app's node_config function failed")
+            return refusal(str(ClientRefusal.BAD_SETTINGS), to=message)
+        try:
+            return self._answer(message, node, call_next, begun=begun, by_app=node is not context)
+        finally:
+            context.state = node.state
+
+    def _configured(self, context: Context) -> Context:
+        """The context with what the app says of a simulated node; the same one for a node of an operator."""
+        configured = has_operator() or any(key.startswith(PREFIX) for key in context.node_config)
+        if self.node_config is None or configured:
+            return context
+        given = dict(self.node_config(context))
+        if any(key.startswith(PREFIX) for key in given):  # or else the app's ``allow`` would not count
+            allowed = {f"{PREFIX}allow-{kind.replace('_', '-')}": True for kind in self.allow}
+            given = allowed | given
+        return replace(context, node_config={**context.node_config, **given})
+
+    def _answer(
+        self,
+        message: Message,
+        context: Context,
+        call_next: ClientAppCallable,
+        *,
+        begun: float,
+        by_app: bool,
+    ) -> Message:
+        if role_of(context.node_config) is not None:
+            if message.metadata.message_type in QUERIES:
+                return call_next(message, context)
+            _log.warning("%s", ClientRefusal.SERVICE_NODE)
+            return refusal(str(ClientRefusal.SERVICE_NODE), to=message)
+        kind = message.metadata.message_type.partition(".")[0]
+        private = kind == MessageType.EVALUATE and message.has_content() and RECORD_KEY in message.content
+        if kind != MessageType.TRAIN and not private:
+            return self._unprotected(message, context, call_next)
+        try:
+            task = self._agreed(message, context, by_app=by_app)
+            if task.reply_seconds is None:
+                payload, failed = self._payload(task, message, context, call_next)
+            else:
+                due = begun + task.reply_seconds
+                payload, failed = self._payload_in_time(task, message, context, call_next, due=due)
+            count_outcome(context, failed=failed)
+            return reply(payload, to=message)
+        except ClientRefused as refused:
+            if refused.code is ClientRefusal.TRAINING_FAILED:
+                count_outcome(context, failed=True)
+            _log.warning("%s%s", refused, f" ({refused.__cause__})" if refused.__cause__ else "")
+            return refusal(str(refused.code), to=message)
+        except Exception:
+            _log.exception("The shuffle mod failed; the server is told no more than that.")
+            return refusal(str(ClientRefusal.INTERNAL), to=message)
+
+    def _unprotected(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """The app's own answer where the operator allows that; otherwise a refusal."""
+        kind = message.metadata.message_type.partition(".")[0]
+        if message.metadata.message_type in QUERIES:
+            if ROLE in context.node_config:
+                known = " or ".join(repr(str(role)) for role in Role)
+                _log.error("shuffle: %s in node_config is %s, got %r", ROLE, known, context.node_config[ROLE])
+            return Message(Unable(code=Refusal.NOT_THIS_ROLE).to_content(), reply_to=message)
+        try:
+            if kind in open_types(context.node_config, by_app=frozenset(self.allow)):
+                return call_next(message, context)
+        except ClientRefused as refused:
+            _log.warning("%s (%s)", refused, refused.__cause__)
+            return refusal(str(refused.code), to=message)
+        code = UNPROTECTED.get(kind, ClientRefusal.UNKNOWN_TYPE)
+        _log.warning("%s", code)
+        return refusal(str(code), to=message)
+
+    def _agreed(self, message: Message, context: Context, *, by_app: bool) -> _Task:
+        """What to do in a round, once it is checked and charged. Nothing here depends on client data."""
+        instruction = _instruction(message)
+        if instruction.sealed and instruction.mechanism.must_be_summed:
+            raise ClientRefused(ClientRefusal.SEALED_SUM)
+        settings = ClientSettings.of(
+            context.node_config, limits=self.limits, max_local_delta=self.max_local_delta, by_app=by_app
+        )
+        try:
+            nothing, read = (_metrics if instruction.metrics else _update)(message, context, instruction)
+        except ValueError as error:
+            raise ClientRefused(ClientRefusal.BAD_MODEL) from error
+        dim = instruction.report_dim(len(nothing))
+        try:
+            mechanism = instruction.mechanism.build(dim=dim)
+            size = instruction.mechanism.report_bytes(dim=dim)
+        except Exception as error:  # a mechanism may come from any package
+            raise ClientRefused(ClientRefusal.BAD_MECHANISM) from error
+        if mechanism.local_delta > (settings.max_local_delta or 0):
+            raise ClientRefused(ClientRefusal.LOCAL_DELTA)
+        if not instruction.metrics:
+            nothing = instruction.update.mark(instruction.token, mechanism).to(nothing.dtype)
+        pack = _packing(settings, instruction, mechanism, dim=dim, size=size)
+        participation = instruction.participation if instruction.shared else 1
+        shuffled = _promised(
+            instruction.mechanism, dim, instruction.minimum, participation, instruction.samples_per_client
+        )
+        charge(context, settings, instruction, mechanism, shuffled=shuffled)
+        return _Task(nothing, read, mechanism, instruction, pack, settings.reply_seconds)
+
+    def _payload(
+        self, task: _Task, message: Message, context: Context, call_next: ClientAppCallable
+    ) -> tuple[bytes, bool]:
+        """A payload of the vector in the app's answer, or of several; and whether the app failed."""
+        takes_part, reports, failed = task.takes_part(), [], False
+        for asked in task.messages(message):
+            try:
+                answer = call_next(asked, context)
+                if answer.has_error():
+                    raise ValueError(f"the app answered with an error: {answer.error.reason}")
+                reports.append(task.report(task.read(answer), takes_part=takes_part))
+            except (KeyboardInterrupt, _TooLate):
+                raise
+            except BaseException as error:  # SystemExit or a cancelled task: a missing reply would tell of it
+                failed = True
+                if self.on_failure == "error":
+                    _log.exception("Training failed; the server is told no more than that.")
+                    raise ClientRefused(ClientRefusal.TRAINING_FAILED) from error
+                _log.exception("The app failed; a report goes out that looks like any other.")
+                # Of this record alone: what the others' reports are must not depend on it.
+                reports.append(task.report(task.nothing, takes_part=takes_part))
+        return task.payload(reports, takes_part=takes_part), failed
+
+    def _payload_in_time(
+        self, task: _Task, message: Message, context: Context, call_next: ClientAppCallable, *, due: float
+    ) -> tuple[bytes, bool]:
+        """The payload at the moment when it is due; and whether the app failed, or was late."""
+        assert task.reply_seconds is not None
+        reply_seconds = task.reply_seconds
+        made: list[tuple[bytes, bool]] = []
+        failures: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                made.append(self._payload(task, message, context, call_next))
+            except BaseException as error:
+                failures.append(error)
+
+        thread = Thread(target=copy_context().run, args=(work,), daemon=True)
+        thread.start()
+        _join(thread, until=due - reply_seconds / 2)
+        # What is sent instead takes time, with a range proof a lot: it is made only if it may be needed, and
+        # early enough not to be late itself, which would tell that training was not done.
+        instead = task.payload_of_nothing() if thread.is_alive() or failures else b""
+        _join(thread, until=due)
+        late = thread.is_alive()
+        _sleep(until=due)
+        if late or (failures and isinstance(failures[0], ClientRefused)):
+            if late:
+                _stop(thread)
+                _log.warning("Training was not done when the reply was due; it counts as failed.")
+            if self.on_failure == "error":
+                raise ClientRefused(ClientRefusal.TRAINING_FAILED)
+            return instead or task.payload_of_nothing(), True
+        if failures:
+            raise failures[0]
+        return made[0]
+
+
+class _TooLate(SystemExit):
+    """Ends the thread of training whose reply has left."""
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A round that the client has agreed to and was charged for.
+
+    ``read`` takes a report's vector from the app's answer, or raises; if the app fails, ``nothing`` is
+    reported. ``pack`` makes a payload of the client's reports, or of None for a dummy, of the same length.
+    """
+
+    nothing: Tensor
+    read: Callable[[Message], Tensor]
+    mechanism: PrivateSum
+    instruction: Instruction
+    pack: Callable[[Reports | None], bytes]
+    reply_seconds: float | None
+
+    def messages(self, message: Message) -> Iterator[Message]:
+        """What the app is called with: the message, or a copy for each record that is drawn here."""
+        if not self.instruction.draws_records:
+            yield message
+            return
+        order = SecureRandomness().permutation(self.instruction.records_per_client)
+        for place in order[: self.instruction.samples_per_client].tolist():
+            yield with_record(message, place)
+
+    def takes_part(self) -> bool:
+        """Draw in secret whether the client takes part."""
+        return _coin(self.instruction.participation)
+
+    def report(self, vector: Tensor, *, takes_part: bool) -> Reports:
+        """The report of a vector (dim,), or, to a sum, of zeros with its noise for who takes no part."""
+        vector = self.instruction.update.prepared(vector, self.mechanism)
+        if self.mechanism.must_be_summed:
+            vector = vector * takes_part  # the same work either way
+        return self.mechanism.randomize(vector.unsqueeze(0), clip=True)
+
+    def payload(self, reports: Sequence[Reports], *, takes_part: bool) -> bytes:
+        """A payload with all reports of the client, or, if it takes no part, with a dummy.
+
+        In place of a dummy a sum gets a share of the zero vector: everybody's noise is needed.
+        """
+        sent = takes_part or self.mechanism.must_be_summed
+        return self.pack(Reports.concat(reports) if sent else None)
+
+    def payload_of_nothing(self) -> bytes:
+        """A payload with as many reports of zeros."""
+        takes_part = self.takes_part()
+        count = self.instruction.samples_per_client
+        reports = [self.report(self.nothing, takes_part=takes_part) for _ in range(count)]
+        return self.payload(reports, takes_part=takes_part)
+
+
+_Source = tuple[Tensor, Callable[[Message], Tensor]]
+
+
+def _update(message: Message, context: Context, instruction: Instruction) -> _Source:
+    """Zeros, and a reader of what training changed in the model's arrays, weighed as the instruction says."""
+    del context
+    key, arrays = _model(message)
+    layout = Layout.of(arrays, trained=instruction.update.trained)
+    before = layout.flatten(arrays)
+
+    def read(answer: Message) -> Tensor:
+        records = answer.content.array_records
+        if key not in records and len(records) != 1:
+            raise ValueError(f"training returned {len(records)} ArrayRecords and none under {key!r}")
+        returned = records[key] if key in records else next(iter(records.values()))
+        return layout.flatten(returned).sub_(before).mul_(instruction.update.weight(answer.content))
+
+    return torch.zeros_like(before), read
+
+
+def _metrics(message: Message, context: Context, instruction: Instruction) -> _Source:
+    """Zeros, and a reader of the metrics that the app measured, among them how often the app failed."""
+    _model(message)
+    failed = failed_share(context)
+
+    def read(answer: Message) -> Tensor:
+        return vector_of(instruction.metrics, answer.content, failed_share=failed)
+
+    return torch.zeros(len(instruction.metrics)), read
+
+
+def _join(thread: Thread, *, until: float) -> None:
+    thread.join(max(0.0, until - time.monotonic()))
+
+
+def _stop(thread: Thread) -> None:
+    """End a thread at its next instruction of Python; a single call into a library it still finishes."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_TooLate))
+
+
+def _sleep(*, until: float) -> None:
+    while (left := until - time.monotonic()) > 0:
+        time.sleep(left)
+
+
+@lru_cache(maxsize=64)
+def _promised(spec: Spec, dim: int, minimum: int, participation: float, samples: int) -> str | None:
+    """The round of as few reports as are promised, all clients taking part, as text for the ledger; None if
+    it cannot be accounted for.
+
+    Where counts are shared with pinned aggregators, the client's own coin counts as well: nobody sees more
+    than the sum. More than a hundred million reports count as that many, which costs no less (Lemma 5 of
+    docs/proofs/accounting.md), so that no server can make a client compute for minutes.
+    """
+    reports = min(minimum, 10**8) if spec.cohort is None else spec.cohort
+    if minimum < reports:
+        return None
+    try:
+        mechanism = spec.build(dim=dim)
+        if mechanism.must_be_summed and participation < 1:
+            return written(mechanism.secret_round(answered=reports, participation=participation))
+        sent = mechanism if samples == 1 else SeveralReports(mechanism, samples)
+        return written(sent.round(population=reports, cohort=reports, sampling=Sampling.FULL))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _coin(probability: float) -> bool:
+    """True with this probability, rounded down to a multiple of 2**-62, from the system's entropy."""
+    if probability == 1:
+        return True
+    threshold = torch.tensor([int(probability * (1 << PROBABILITY_BITS))])
+    return bool(SecureRandomness().bernoulli(threshold))
+
+
+def _instruction(message: Message) -> Instruction:
+    try:
+        instruction = instruction_of(message)
+    except ValueError as error:
+        raise ClientRefused(ClientRefusal.BAD_INSTRUCTION) from error
+    if instruction is None:
+        raise ClientRefused(ClientRefusal.NO_INSTRUCTION)
+    evaluated = message.metadata.message_type.partition(".")[0] == MessageType.EVALUATE
+    if evaluated != bool(instruction.metrics):
+        raise ClientRefused(ClientRefusal.BAD_INSTRUCTION)
+    return instruction
+
+
+def _model(message: Message) -> tuple[str, dict[str, Array]]:
+    """The key of the model's record, and a copy of its arrays: apps may empty a record as they read it."""
+    records = message.content.array_records
+    if len(records) != 1:
+        raise ClientRefused(ClientRefusal.BAD_MODEL)
+    [(key, record)] = records.items()
+    return key, dict(record)
+
+
+def _packing(
+    settings: ClientSettings, instruction: Instruction, mechanism: PrivateSum, *, dim: int, size: int
+) -> Callable[[Reports | None], bytes]:
+    """How this client packs its report of a round, or a refusal if its pinned keys do not allow that.
+
+    What is returned refuses nothing more, so a round can be charged before it is used.
+    """
+    if instruction.shared is not None:
+        return _shared(settings, instruction, mechanism, dim=dim)
+    if instruction.sealed:
+        return _sealed(settings, instruction, dim=dim, size=size)
+    if settings.mixer_public_key:
+        raise ClientRefused(ClientRefusal.UNSEALED)
+    if settings.aggregator_public_keys:
+        raise ClientRefused(ClientRefusal.UNSHARED)
+    whole = size * instruction.samples_per_client
+    return lambda reports: plain_payload(_bytes(reports), size=whole)
+
+
+def _sealed(
+    settings: ClientSettings, instruction: Instruction, *, dim: int, size: int
+) -> Callable[[Reports | None], bytes]:
+    if not settings.mixer_public_key:
+        raise ClientRefused(ClientRefusal.NO_MIXER_KEY)
+    if instruction.mixers != len(settings.mixer_public_key):
+        raise ClientRefused(ClientRefusal.OTHER_MIXERS)
+    signing_key, context = _signing_key(settings), context_of(instruction, dim=dim)
+
+    def pack(report: Reports | None) -> bytes:
+        return seal(
+            _bytes(report),
+            size=size,
+            context=context,
+            analyzer_key=instruction.analyzer_key,
+            mixer_key=settings.mixer_public_key,
+            signing_key=signing_key,
+        )
+
+    try:
+        pack(None)
+    except ShuffleError as error:
+        raise ClientRefused(ClientRefusal.BAD_ANALYZER_KEY) from error
+    return pack
+
+
+def _shared(
+    settings: ClientSettings, instruction: Instruction, mechanism: PrivateSum, *, dim: int
+) -> Callable[[Reports | None], bytes]:
+    """The client's share, then what is sealed to each aggregator. There are no dummies: None is all zeros."""
+    shared, pinned, counts = instruction.shared, settings.aggregator_public_keys, mechanism.counts
+    assert shared is not None
+    if not pinned:
+        raise ClientRefused(ClientRefusal.NO_AGGREGATORS)
+    if shared.aggregators != digest_of(pinned):
+        raise ClientRefused(ClientRefusal.OTHER_AGGREGATORS)
+    if counts is None or not mechanism.must_be_summed:  # who sits out must send noise, not a dummy
+        raise ClientRefused(ClientRefusal.NO_COUNTS)
+    signing_key = _signing_key(settings)
+    try:
+        terms = shared.of_round(context_of(instruction, dim=dim), counts=counts, aggregators=pinned)
+        if isinstance(terms, VerifiedTerms):
+            _ = terms.prio3  # refuses vectors that it has no proof for
+    except ValueError as error:
+        raise ClientRefused(ClientRefusal.BAD_INSTRUCTION) from error
+    try:
+        for key in pinned:  # of nothing: a share with its proof takes as long as the rest of a round
+            seal_seed(b"", terms=terms, share=b"", aggregator_key=key, signing_key=signing_key)
+    except ShuffleError as error:
+        raise ClientRefused(ClientRefusal.BAD_ANALYZER_KEY) from error
+
+    def pack(report: Reports | None) -> bytes:
+        mine: NDArray[np.int64] = np.zeros(counts.size, np.int64)
+        if report is not None:
+            mine = mechanism.total(report).cpu().numpy() - counts.lowest
+        if isinstance(terms, VerifiedTerms):
+            data, secrets = share_with_proof(mine, terms=terms)
+        else:
+            split = share(mine, layout=terms.layout, aggregators=len(pinned), check_seed=shared.check_seed)
+            data, secrets = split.share.to_bytes(), split.seeds
+        envelopes = (
+            seal_seed(secret, terms=terms, share=data, aggregator_key=key, signing_key=signing_key)
+            for secret, key in zip(secrets, pinned, strict=True)
+        )
+        return b"".join([data, *envelopes])
+
+    return pack
+
+
+def _bytes(reports: Reports | None) -> bytes | None:
+    """The reports one after another, each as it would be sent by itself."""
+    return None if reports is None else b"".join(reports.each_to_bytes())
+
+
+def _signing_key(settings: ClientSettings) -> SigningKey:
+    if settings.signing_key_file is None:
+        raise ClientRefused(ClientRefusal.BAD_SIGNING_KEY)
+    try:
+        return keys.read_signing_key(settings.signing_key_file)
+    except ShuffleError as error:
+        raise ClientRefused(ClientRefusal.BAD_SIGNING_KEY) from error
+
+
+PREFIX = "shuffle-"  # of every key of this package in a ``node_config``
+
+# Messages that the app answers without protection if its operator allows it, and how it refuses them.
+UNPROTECTED = {
+    "evaluate": ClientRefusal.NO_EVALUATE,
+    "query": ClientRefusal.NO_QUERY,
+    "get_parameters": ClientRefusal.NO_GET_PARAMETERS,
+    "get_properties": ClientRefusal.NO_GET_PROPERTIES,
+}
+
+
+class ClientRefused(Exception):
+    """A client does not take part in a round; the text of its ``code`` is what the server gets."""
+
+    @property
+    def code(self) -> ClientRefusal:
+        """Why."""
+        return ClientRefusal(self.args[0])
+
+
+def _path(name: str, value: object) -> Path:
+    if isinstance(value, Path):
+        return value
+    if type(value) is not str or not value:
+        raise ValueError(f"{name} is the path of a file, got {value!r}")
+    return Path(value).expanduser()
+
+
+def _pinned(name: str, value: Any) -> tuple[bytes, ...]:
+    del name
+    return value if isinstance(value, tuple) else tuple(key.sealing for key in keys.parse_mix_cascade(value))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientSettings(ClientLimits):
+    """What one client agrees to, and where its ledger and keys are.
+
+    Each field is a key of its ``node_config``, with ``shuffle-`` before it and dashes in it; the guide says
+    what they mean. Of pinned public keys the parts to seal to are kept, 32 bytes each, in their order.
+    """
+
+    max_local_delta: Annotated[float, in_range(at_least=0, below=1)] | None = None
+    ledger_file: Annotated[Path, _path] | None = None
+    reply_seconds: Annotated[float, in_range(above=0, at_most=604_800)] | None = None  # a week
+    mixer_public_key: Annotated[tuple[bytes, ...], _pinned] = ()
+    aggregator_public_keys: Annotated[tuple[bytes, ...], _pinned] = ()
+    signing_key_file: Annotated[Path, _path] | None = None
+    allow_evaluate: Flag = False
+    allow_query: Flag = False
+    allow_get_parameters: Flag = False
+    allow_get_properties: Flag = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pins != (self.signing_key_file is not None):
+            raise ValueError(
+                f"{PREFIX}signing-key-file goes together with {PREFIX}mixer-public-key or "
+                f"{PREFIX}aggregator-public-keys"
+            )
+
+    @property
+    def pins(self) -> bool:
+        """Whether the operator has pinned mixers' or aggregators' keys."""
+        return bool(self.mixer_public_key or self.aggregator_public_keys)
+
+    @classmethod
+    def read(cls, node_config: Mapping[str, UserConfigValue]) -> Self:
+        """What a node's operator wrote; BAD_SETTINGS if a value has the wrong type or is out of range, or a
+        ``shuffle-`` key is unknown, so that a mistyped limit is noticed.
+        """
+        known = {f"{PREFIX}{each.name.replace('_', '-')}": each.name for each in fields(cls)}
+        own = {key: value for key, value in node_config.items() if key.startswith(PREFIX)}
+        try:
+            if unknown := sorted(own.keys() - known.keys()):
+                raise ValueError(
+                    f"unknown keys in node_config: {', '.join(unknown)}; known: {', '.join(sorted(known))}"
+                )
+            return cls(**{known[key]: value for key, value in own.items()})  # type: ignore[arg-type]
+        except ValueError as error:
+            raise ClientRefused(ClientRefusal.BAD_SETTINGS) from error
+
+    @classmethod
+    def of(
+        cls,
+        node_config: Mapping[str, UserConfigValue],
+        *,
+        limits: ClientLimits | None = None,
+        max_local_delta: float | None = None,
+        by_app: bool = False,
+    ) -> Self:
+        """The settings of a node that takes part, with the limits from the app's code.
+
+        On a SuperNode these do not replace its operator's. ``by_app`` is whether the app wrote
+        ``node_config``, for a simulation, whose nodes keep no files. NO_LIMITS if nobody limits ε0; NO_TOTAL
+        if nobody limits all rounds together (``max_epsilon`` does, where a key is pinned); NO_LEDGER if the
+        node sets limits and no file to record in.
+        """
+        own = cls.read(node_config)
+        try:
+            both = stricter(limits or ClientLimits(), own)
+            deltas = [each for each in (max_local_delta, own.max_local_delta) if each is not None]
+            strict = {each.name: getattr(both, each.name) for each in fields(ClientLimits)}
+            settings = replace(own, **strict, max_local_delta=min(deltas, default=None))
+        except ValueError as error:
+            raise ClientRefused(ClientRefusal.BAD_SETTINGS) from error
+        needed = own if has_operator() else settings
+        if needed.max_local_epsilon is None:
+            raise ClientRefused(ClientRefusal.NO_LIMITS)
+        if not (needed.limits_all_rounds or (needed.max_epsilon is not None and own.pins)):
+            raise ClientRefused(ClientRefusal.NO_TOTAL)
+        # Limits on what is spent over all runs need a file to count in.
+        counted = own.max_local_epsilon, own.max_rounds, own.max_total_local_epsilon, own.max_epsilon
+        if any(limit is not None for limit in counted) and own.ledger_file is None and not by_app:
+            raise ClientRefused(ClientRefusal.NO_LEDGER)
+        return settings
+
+
+def has_operator() -> bool:
+    """Whether this process works for a SuperNode, and not for nodes of a simulation.
+
+    Flower tells it which node it is; not so in a simulation, and an InProcessGrid acts as the server.
+    """
+    try:
+        return TaskIdentity.node_id != SUPERLINK_NODE_ID
+    except RuntimeError:
+        return False
+
+
+def open_types(
+    node_config: Mapping[str, UserConfigValue], *, by_app: frozenset[str] = frozenset()
+) -> frozenset[str]:
+    """Types of messages that a node's operator lets the app answer without protection; in a simulation, whose
+    nodes have no key of this package in ``node_config``, those that the app's code allows.
+    """
+    if not any(key.startswith(PREFIX) for key in node_config) and not has_operator():
+        return by_app
+    own = ClientSettings.read(node_config)
+    return frozenset(kind for kind in UNPROTECTED if getattr(own, f"allow_{kind}"))
+
+
+def stricter(first: ClientLimits, second: ClientLimits) -> ClientLimits:
+    """For each field the stricter of both limits; None means no limit."""
+    given = [limits for limits in (first, second) if limits.max_local_epsilon is not None]
+    if len({limits.agrees_to_sums_alone for limits in given}) > 1:
+        raise ValueError(
+            "max_local_epsilon=inf agrees to sums alone, and a number to reports by themselves: the "
+            "operator's and the app's limits must say the same"
+        )
+    strict: dict[str, Any] = {}
+    for name in (each.name for each in fields(ClientLimits)):
+        both = [getattr(limits, name) for limits in (first, second) if getattr(limits, name) is not None]
+        strict[name] = (max if name == "min_reports" else min)(both, default=None)
+    return ClientLimits(**strict)
+
+
+# Keys in ``context.state`` of the tokens of all rounds, with what each was charged as, and of the outcomes.
+STATE_KEY, _OUTCOMES_KEY = "shuffle-ledger", "shuffle-outcomes"
+
+_CODES = {
+    Refused.MAX_LOCAL_EPSILON: ClientRefusal.MAX_LOCAL_EPSILON,
+    Refused.MAX_ROUNDS: ClientRefusal.MAX_ROUNDS,
+    Refused.MAX_TOTAL: ClientRefusal.MAX_TOTAL_LOCAL_EPSILON,
+    Refused.TOKEN_SPENT: ClientRefusal.TOKEN_SPENT,
+    Refused.NOT_SUMMED: ClientRefusal.SUMS_ALONE,
+    Refused.FEW_REPORTS: ClientRefusal.MIN_REPORTS,
+    Refused.MAX_EPSILON: ClientRefusal.MAX_EPSILON,
+}
+
+
+def charge(
+    context: Context,
+    settings: ClientSettings,
+    instruction: Instruction,
+    mechanism: PrivateSum,
+    *,
+    shuffled: str | None,
+) -> None:
+    """Charge all reports of a round to this client, before it trains; if there is a file, it is on disk then.
+
+    Without a file the record is in ``context.state``, for simulations: Flower saves that per node and run,
+    and only when the app has answered. ``shuffled`` is of :func:`_promised`. ClientRefused, and nothing
+    charged, if a limit would be exceeded, the token was charged before, or the file cannot be used.
+    """
+    sent, summed = SeveralReports(mechanism, instruction.samples_per_client), mechanism.must_be_summed
+    charged = Charged(shuffled, sent.local_epsilon, sent.local_delta)
+    try:
+        if settings.ledger_file is None:
+            _say_once(
+                logging.WARNING,
+                "No shuffle-ledger-file in this client's node_config: what it has spent is forgotten after "
+                "this run. Right for a simulation; a real client needs the file.",
+            )
+            _charge_state(context.state, instruction.token, charged, limits=settings, summed=summed)
+            return
+        with ClientLedger(settings.ledger_file) as ledger:
+            _say_once(logging.INFO, f"shuffle: this client counts what it spends in {ledger.path}")
+            ledger.charge(
+                run=instruction.run,
+                token=instruction.token,
+                server_round=instruction.server_round,
+                mechanism=sent.name,
+                limits=settings,
+                summed=summed,
+                **charged._asdict(),
+            )
+    except ReportRefused as refused:
+        code = _CODES[refused.code]
+        if code is ClientRefusal.MAX_LOCAL_EPSILON and math.isinf(mechanism.local_epsilon):
+            code = ClientRefusal.NO_SUMS
+        raise ClientRefused(code) from refused
+    except (LedgerError, OSError) as error:
+        raise ClientRefused(ClientRefusal.LEDGER) from error
+
+
+def _charge_state(
+    state: RecordDict, token: bytes, charged: Charged, *, limits: ClientLimits, summed: bool
+) -> None:
+    record = state.config_records.get(STATE_KEY, ConfigRecord({"tokens": [], "charged": []}))
+    tokens, rounds = cast(list[bytes], record["tokens"]), cast(list[str], record["charged"])
+    if token in tokens:
+        raise ReportRefused(Refused.TOKEN_SPENT)
+    history = Counter(Charged(*json.loads(each)) for each in rounds)
+    limits.check(charged=charged, history=history, summed=summed)
+    state[STATE_KEY] = ConfigRecord({"tokens": [*tokens, token], "charged": [*rounds, json.dumps(charged)]})
+
+
+def count_outcome(context: Context, *, failed: bool) -> None:
+    """Record in the run's context, which stays on the client, whether the app failed in a round."""
+    record = context.state.config_records.get(_OUTCOMES_KEY, ConfigRecord({"rounds": 0, "failed": 0}))
+    rounds, failures = cast(int, record["rounds"]), cast(int, record["failed"])
+    context.state[_OUTCOMES_KEY] = ConfigRecord({"rounds": rounds + 1, "failed": failures + failed})
+
+
+def failed_share(context: Context) -> float:
+    """The share of this run's rounds in which the app failed; 0 before the first."""
+    record = context.state.config_records.get(_OUTCOMES_KEY)
+    return 0.0 if record is None else cast(int, record["failed"]) / cast(int, record["rounds"])
+
+
+_say_once = cache(_log.log)  # a level and a text; of a process, not of each of its nodes

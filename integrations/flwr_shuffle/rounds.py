@@ -1,0 +1,563 @@
+"""A run's rounds, one at a time: draws the cohort, asks the budget, records the cost, adds reports up."""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flwr.app import ArrayRecord, Message, MessageType
+from flwr.proto.node_pb2 import NodeInfo  # Flower has no public address for what Grid.get_nodes returns
+from flwr.serverapp import Grid
+from flwr.serverapp.exception import PrivacyBudgetExhausted
+from torch import Tensor
+
+from flwr_shuffle.grids import AnonymousReply, InProcessGrid, ShuffleGrid, Waiting, innermost, model_of
+from flwr_shuffle.messages import RECORD_KEY, Instruction
+from flwr_shuffle.settings import Invitation, Settings
+from flwr_shuffle.stages import Anonymous, Needed, Total, valid_sum
+from flwr_shuffle.updates import (
+    Layout,
+    Metric,
+    PrivateEvaluation,
+    UpdateTerms,
+    running_statistics,
+    trained_names,
+)
+from shuffle_plugins.accounting import Adversary, BudgetExceeded, FederatedAccountant, FederatedRound
+from shuffle_plugins.core import rounded
+from shuffle_plugins.ledger import BudgetLedger
+from shuffle_plugins.mechanisms import PrivateSum
+from shuffle_plugins.planning import expected_noise
+from shuffle_plugins.shuffler.shuffler import TOKEN_BYTES
+
+_log = logging.getLogger("flwr")
+
+_MENTION_EVERY = 10.0  # seconds between two lines about progress
+_LONGEST_HEARTBEAT = 86_400.0  # seconds; a SuperNode's is half an hour at most, a simulated node's is ages
+_ENOUGH_ERRORS = 20  # with no participant in between; if each client took part with probability ½: 2**-20
+
+
+class BudgetExhausted(BudgetExceeded, PrivacyBudgetExhausted):
+    """The next round could spend more than the budget; no client was asked for anything."""
+
+
+class ClientsRefused(RuntimeError):
+    """One client after another refused to take part, or failed; the text says why, as far as clients say."""
+
+
+class SpendingRecord:
+    """Records each round at its highest possible cost before it is sent, at its own cost before its release.
+
+    A round that was begun and not ended, ``under_way``, stays charged at its highest possible cost. Rounds
+    are kept in a ledger, which outlives this process, or in an accountant alone.
+    """
+
+    def __init__(self, kept: BudgetLedger | FederatedAccountant, *, settings: Settings) -> None:
+        self.ledger = kept if isinstance(kept, BudgetLedger) else None
+        self.accountant = kept.accountant() if isinstance(kept, BudgetLedger) else kept
+        self.under_way: tuple[bytes, FederatedRound] | None = None
+        self._settings = settings
+        self._era = ""
+        self.reload()
+
+    def charged(self) -> FederatedAccountant:
+        """The accountant; while a round is under way a copy that has it, too, at its highest cost."""
+        if self.under_way is None:
+            return self.accountant
+        accountant = FederatedAccountant(method=self.accountant.method)
+        accountant.load_state_dict(self.accountant.state_dict())
+        accountant.step(self.under_way[1], participants=None)
+        return accountant
+
+    def reload(self) -> None:
+        """Take over what the ledger knows by now, other processes' rounds included; a run begins.
+
+        Node ids are of one run, so participants of earlier ones are not recognised.
+        """
+        self.settle()
+        if self.ledger is not None:
+            self.accountant.load_state_dict(self.ledger.accountant().state_dict())
+        self.rename()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on with the rounds of a saved state of the accountant."""
+        if self.ledger is not None:
+            raise ValueError("the ledger records the rounds of this run; there is nothing to restore")
+        restored, known = FederatedAccountant(method=self.accountant.method), self.charged().history
+        restored.load_state_dict(state)
+        if restored.history[: len(known)] != known:
+            raise ValueError(
+                f"the state is older than this strategy: of the {len(known)} rounds recorded here it lacks "
+                "some, which would cost nothing any more. Load it into a new strategy, or a state saved later"
+            )
+        self.under_way = None
+        self.accountant.load_state_dict(state)
+        self.rename()
+
+    def rename(self) -> None:
+        """From here on participants have new names: each may be any of those that took part before."""
+        self.accountant.rename()
+        self._era = secrets.token_hex(8)
+
+    def check_budget(self, federated_round: FederatedRound) -> None:
+        """Raise BudgetExhausted if ε after one more such round could be more than a budget."""
+        settings = self._settings
+        if settings.max_epsilon is not None and self.accountant.would_exceed(
+            federated_round,
+            max_epsilon=settings.max_epsilon,
+            delta=settings.delta,
+            adversary=settings.adversary,
+        ):
+            raise BudgetExhausted(
+                f"another round could take ε against {settings.adversary} over {settings.max_epsilon:g} at "
+                f"δ = {settings.delta:g}; after {self.accountant.num_rounds} rounds: {self}"
+            )
+
+    def spent(self, adversary: Adversary) -> float:
+        """The certified ε of the rounds so far, at the run's δ."""
+        return self.accountant.epsilon(self._settings.delta, adversary=adversary, lower=False).upper
+
+    def __str__(self) -> str:
+        observer = rounded(self.spent(Adversary.MODEL_OBSERVER), up=True)
+        server = rounded(self.spent(Adversary.SERVER), up=True)
+        return f"ε ≤ {observer} against an observer, ≤ {server} against the server"
+
+    def settle(self) -> None:
+        """Charge a round that was begun and never ended; done before another begins."""
+        if self.under_way is not None:
+            _, worst = self.under_way
+            self.under_way = None
+            self.accountant.step(worst, participants=None)
+
+    def begin(self, token: bytes, *, run: str, server_round: int, worst: FederatedRound) -> None:
+        """Record a round at its highest possible cost, before anything is sent."""
+        self.settle()
+        if self.ledger is not None:
+            self.ledger.begin(token=token, run=run, server_round=server_round, worst=worst)
+        self.under_way = (token, worst)
+
+    def end(
+        self, actual: FederatedRound | None, *, participants: Iterable[str] | None, released: bool
+    ) -> None:
+        """Record what the round under way cost, before anything computed from its reports is released.
+
+        Not ``released``, it costs what reports cost that were seen all the same; nothing if that is None.
+        """
+        if self.under_way is None:
+            raise RuntimeError("no round is under way")
+        token, _ = self.under_way
+        names = None if actual is None or participants is None else list(participants)
+        if self.ledger is not None:
+            if actual is not None and released:
+                self.ledger.receive(token, actual=actual, participants=names, era=self._era)
+            else:
+                self.ledger.refuse(token, actual=actual, participants=names, era=self._era)
+        if actual is not None:
+            self.accountant.step(actual, participants=names, released=released)
+        self.under_way = None
+
+    def complete(self, token: bytes, *, checkpoint: bytes | None) -> None:
+        """Save what a round released, and that it is done."""
+        if self.ledger is not None:
+            self.ledger.complete(token, checkpoint=checkpoint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentRound:
+    """A round that was sent: what clients were told, the model, and whom it was sent to.
+
+    ``worst`` is the highest cost that it can have, ``checked`` the round that the budget was asked about. The
+    instruction's number counts rounds of earlier runs of the model.
+    """
+
+    instruction: Instruction
+    arrays: ArrayRecord
+    arrays_key: str
+    layout: Layout
+    invitation: Invitation
+    worst: FederatedRound
+    checked: FederatedRound
+
+    def mean(self, total: Total) -> Tensor:
+        """The estimated mean over those who took part, (dim,).
+
+        How many took part of those who added to a sum is not known: the number expected stands for it.
+        """
+        summed = self.invitation.mechanism.must_be_summed
+        return total.sum / (total.reports * (self.instruction.participation if summed else 1.0))
+
+    @property
+    def step(self) -> str:
+        """Name of the Flower method that aggregates this round, for the log."""
+        return "aggregate_evaluate" if self.instruction.metrics else "aggregate_train"
+
+
+class Rounds:
+    """The rounds of one run of ``num_rounds``."""
+
+    def __init__(self, settings: Settings, *, record: SpendingRecord, num_rounds: int = 1) -> None:
+        self._settings = settings
+        self._record = record
+        self._planned = max(1, num_rounds)
+        self._sent: SentRound | None = None
+        self._run, self._connected = "", 0
+        self._seen: frozenset[int] = frozenset()
+        self._awaited = settings.population
+        self._errors: Counter[str] = Counter()
+        self._invited = self._answered = 0
+        self._statistics: list[str] = []
+        self._logged: tuple[int, int] | None = None
+
+    def draw(self, grid: Grid, *, step: str) -> list[int]:
+        """The clients to invite; none if fewer were drawn than a release needs."""
+        settings = self._settings
+        if not isinstance(grid, ShuffleGrid) or grid.stage is not settings.stage:
+            raise ValueError(
+                "a shuffled round needs a ShuffleGrid with this strategy's stage: call start(), or wrap the "
+                "grid yourself"
+            )
+        self._sent = None
+        self._record.settle()
+        grid.open()
+        enough = settings.fewest_reports if self._seen else settings.population
+        candidates = connected(grid, needed=self._awaited, enough=enough, waiting=settings.waiting)
+        self._awaited = min(self._awaited, len(candidates))  # who is gone is waited for once
+        self._note_connected(candidates)
+        cohort = settings.sampling.draw(candidates)
+        _log.info("%s: invited %d clients of %d", step, len(cohort), len(candidates))
+        needed = settings.fewest_reports
+        if len(cohort) < needed:
+            _log.warning(
+                "%s: %d clients drawn, %d needed (%s); left out. Invite more, or lower that minimum",
+                step,
+                len(cohort),
+                needed,
+                "minimum of the stage, or shuffle-min-batch of its nodes"
+                if needed == settings.stage.minimum
+                else "minimum_reports, or the clients of the sum",
+            )
+            return []
+        self._run, self._connected = str(grid.run.run_id), len(candidates)
+        return cohort
+
+    def begin(
+        self,
+        messages: list[Message],
+        *,
+        server_round: int,
+        asked: UpdateTerms | PrivateEvaluation,
+    ) -> None:
+        """Ask the budget, put the instruction into the messages, and record the round before they are sent.
+
+        ``asked`` for is training by some terms, or an evaluation. Nothing is recorded if the budget does not
+        allow it (PrivacyBudgetExhausted).
+        """
+        settings = self._settings
+        evaluation = asked if isinstance(asked, PrivateEvaluation) else None
+        kind = MessageType.TRAIN if evaluation is None else MessageType.EVALUATE
+        for message in messages:
+            if message.metadata.message_type.split(".")[0] != kind or RECORD_KEY in message.content:
+                raise ValueError(
+                    f"the inner strategy's messages of this round must be of type {kind}, without a record "
+                    f"{RECORD_KEY!r}, which is the instruction's"
+                )
+        key, arrays = model_of(messages)
+        metrics: tuple[Metric, ...] = ()
+        if isinstance(asked, UpdateTerms):
+            terms = replace(asked, trained=trained_names(arrays, wanted=settings.updates.trained))
+            self._log_statistics(running_statistics(arrays))
+            spec, updates = settings.mechanism, settings.updates
+            records, samples = updates.records_per_client, updates.samples_per_client
+        else:
+            terms, spec, metrics, records, samples = (
+                UpdateTerms(),
+                settings.spec_of(asked),
+                asked.ranges,
+                1,
+                1,
+            )
+        layout = Layout.of(arrays, trained=terms.trained)
+        mechanism = spec.build(dim=len(metrics) or layout.dim + terms.bits)
+        fewest = settings.fewest_reports
+        invitation = Invitation(
+            mechanism=mechanism,
+            candidates=self._connected,
+            invited=len(messages),
+            fewest=fewest,
+            hides_shares=settings.stage.hides_shares,
+            samples=samples,
+        )
+        worst = settings.sampling.accounted(invitation, answered=fewest, reports=fewest)
+        checked = settings.sampling.planned(invitation)
+        shared = settings.stage.shared(mechanism, clients=len(messages))
+        self._record.check_budget(checked)
+        if evaluation is None:
+            self._log_outlook(mechanism, len(messages) * samples * settings.sampling.participation)
+        settings.stage.needed = self._needed(invitation)
+        instruction = Instruction(
+            token=secrets.token_bytes(TOKEN_BYTES),
+            run=self._run,
+            server_round=server_round,
+            mechanism=spec,
+            participation=settings.sampling.participation,
+            analyzer_key=settings.stage.analyzer_key,
+            minimum=fewest,
+            metrics=metrics,
+            update=terms,
+            mixers=settings.stage.mixers,
+            shared=shared,
+            records_per_client=records,
+            samples_per_client=samples,
+        )
+        record = instruction.to_record()
+        for message in messages:
+            message.content[RECORD_KEY] = record
+        self._record.begin(instruction.token, run=instruction.run, server_round=server_round, worst=worst)
+        self._sent = SentRound(
+            instruction=instruction,
+            arrays=arrays,
+            arrays_key=key,
+            layout=layout,
+            invitation=invitation,
+            worst=worst,
+            checked=checked,
+        )
+
+    def receive(self, replies: Iterable[Message]) -> tuple[SentRound, Total] | None:
+        """The round that was sent, with the sum of its reports, once its cost is recorded.
+
+        None if nothing is to be released. PrivacyBudgetExhausted if fewer reports or a higher sampling rate
+        than planned made the round cost more, and the budget does not cover it.
+        """
+        received = list(replies)
+        sent, self._sent = self._sent, None
+        if sent is None:
+            if received:
+                raise ValueError("replies to a round that this strategy did not begin")
+            return None
+        reply = received[0] if len(received) == 1 else None
+        if not isinstance(reply, AnonymousReply):
+            raise ValueError(
+                "these replies were not shuffled: send the messages by the ShuffleGrid they are for"
+            )
+        if reply.token != sent.instruction.token:
+            raise ValueError("this reply is to another round")
+        anonymous, mechanism, samples = reply.anonymous, sent.invitation.mechanism, sent.invitation.samples
+        total = anonymous.total
+        if total is None and anonymous.refusal is None and anonymous.reports is not None:
+            total = valid_sum(mechanism, anonymous.reports)
+        clients = 0 if total is None else total.reports // samples
+        invalid = 0 if total is None else anonymous.count // samples - clients
+        answered = anonymous.answered - invalid
+        self._invited += sent.invitation.invited
+        self._answered += answered  # not participants: a client that sends nonsense hides nobody
+        if total is not None and (dropped := anonymous.unreadable + invalid):
+            _log.warning("%s: %d replies dropped: no reports of this round", sent.step, dropped)
+        if total is None or clients == 0:
+            self._refuse(anonymous, sent, reply.errors)
+            return None
+        needed = self._settings.fewest_reports
+        actual = self._settings.sampling.accounted(
+            replace(sent.invitation, candidates=self._candidates(sent.invitation, clients)),
+            answered=answered,
+            # a sum is charged for as many as its noise was made for
+            reports=needed if mechanism.must_be_summed else clients,
+        )
+        if clients < needed:
+            self._record.end(actual, participants=anonymous.participants, released=False)
+            _log.warning(
+                "%s: reports of %d clients, %d needed (minimum_reports); not released",
+                sent.step,
+                clients,
+                needed,
+            )
+            return None
+        more_sampled = actual.observer.sampling_rate > sent.checked.observer.sampling_rate
+        if more_sampled or actual.reports < sent.checked.reports:  # it may cost more than was checked
+            try:
+                self._record.check_budget(actual)
+            except PrivacyBudgetExhausted:
+                self._record.end(actual, participants=anonymous.participants, released=False)
+                raise
+        self._record.end(actual, participants=anonymous.participants, released=True)
+        self._errors.clear()
+        return sent, total
+
+    def _note_connected(self, candidates: Iterable[int]) -> None:
+        """Count participation anew if a node has joined: it may be one that took part and was restarted.
+
+        To Flower it is another node then, and the old one counts as connected for a while.
+        """
+        joined = frozenset(candidates) - self._seen
+        if joined and self._seen:
+            _log.info(
+                "%d nodes joined. They may be clients that took part before and were restarted: from now on, "
+                "ε against the server assumes that each client may be the one that has taken part "
+                "most often so far",
+                len(joined),
+            )
+            self._record.rename()
+        self._seen |= joined
+
+    def _log_statistics(self, names: list[str]) -> None:
+        """Log that running statistics are not trained, if there are other ones than in the round before."""
+        if names and names != self._statistics:
+            shown, more = ", ".join(names[:5]), f" and {len(names) - 5} more" if len(names) > 5 else ""
+            _log.warning(
+                "Running statistics stay at the server's values: %s%s. With noise a variance would soon be "
+                "negative. Take another normalization, such as GroupNorm, or evaluate with statistics of "
+                "public data",
+                shown,
+                more,
+            )
+        self._statistics = names
+
+    def _log_outlook(self, mechanism: PrivateSum, reports: float) -> None:
+        """Log how a round's noise compares with the largest mean that clipping allows; warn if noise wins.
+
+        Logged again only if the model or (by a factor of 2) the reports change.
+        """
+        case = (mechanism.dim, round(math.log2(reports)))
+        if case == self._logged:
+            return
+        self._logged = case
+        outlook = expected_noise(mechanism, cohort=reports)
+        over = outlook.signal_to_noise_ratio_over(self._planned)
+        _log.info(
+            "Expected noise: %.3g long in the mean of %.0f reports of %s numbers; the largest mean that "
+            "clipping allows is %.3g long. Signal to noise: at most %.2g in one round, %.2g over all %d",
+            outlook.noise,
+            reports,
+            f"{outlook.dim:,}",
+            outlook.largest_signal,
+            outlook.signal_to_noise_ratio,
+            over,
+            self._planned,
+        )
+        if over < 1:
+            # reports of a round for a ratio of 1; a sum would have to be built anew for so many
+            enough = outlook.cohort / (over if outlook.local_epsilon is None else over**2)
+            _log.warning(
+                "This run will move the model by noise more than by training: signal to noise is at most "
+                "%.2g over all rounds. What would help: about %s reports in each round, for a ratio of 1; or "
+                "%s",
+                over,
+                f"{math.ceil(enough):,}",
+                "; ".join(outlook.remedies()[1:]),
+            )
+
+    def _needed(self, invitation: Invitation) -> Needed:
+        """The fewest reports and answers with which the stage may let reports out.
+
+        With a budget against the server, as many clients must answer as the check of the budget assumed.
+        """
+        settings, reports = self._settings, invitation.fewest
+        observed = settings.max_epsilon is None or settings.adversary is Adversary.MODEL_OBSERVER
+        answered = reports if observed else settings.sampling.fewest_answers(invitation)
+        return Needed(reports=reports, answered=answered)
+
+    def _candidates(self, invitation: Invitation, reports: int) -> int:
+        """How many candidates the round is charged with.
+
+        A client that never answers hides nobody. So the cohort is taken to hide among at most ``candidates``
+        × the share of all this run's invitations that were answered, refused rounds included.
+        """
+        willing = invitation.candidates * self._answered // self._invited
+        return min(invitation.candidates, max(invitation.invited, willing * invitation.invited // reports))
+
+    def _refuse(self, anonymous: Anonymous, sent: SentRound, errors: Counter[str]) -> None:
+        """Record a round without usable reports.
+
+        It costs nothing, unless the stage's refusal leaves open that the reports were shuffled and seen
+        (``Refusal.conclusive`` is False): then it is charged at its worst. The run ends if enough clients
+        for a round answered and no answer was a report, which is an app without the mod (fewer count as
+        drop-outs, so that a few nodes cannot stop a run); and if client after client answered by an error.
+        """
+        lost = anonymous.refusal is not None and not anonymous.refusal.conclusive
+        self._record.end(sent.worst if lost else None, participants=None, released=False)
+        if anonymous.participants:
+            self._errors.clear()
+        else:
+            self._errors.update(errors)
+        if self._errors.total() >= min(sent.invitation.candidates, _ENOUGH_ERRORS):
+            reasons = "\n".join(f"  {count}: {text}" for text, count in self._errors.most_common())
+            raise ClientsRefused(
+                f"of {self._errors.total()} clients asked last, up to round "
+                f"{sent.instruction.server_round}, not one took part:\n{reasons}"
+            )
+        answered = len(anonymous.participants)
+        foreign = anonymous.unreadable if anonymous.foreign is None else anonymous.foreign
+        if answered >= self._settings.fewest_reports and foreign == answered:
+            raise ValueError(
+                f"none of {answered} replies holds a report of the round: is a ShuffleMod "
+                "the first of the client app's mods? What came instead was not randomised, and is with this "
+                "server now"
+            )
+        _log.warning(
+            "%s: this round has no result (%s)%s; the run goes on without it",
+            sent.step,
+            anonymous.refusal or "no report in it",
+            ", but costs as much as if it had" if lost else "",
+        )
+
+
+def connected(grid: Grid, *, needed: int, enough: int, waiting: Waiting, settling: float = 3.0) -> list[int]:
+    """Wait until ``needed`` nodes are connected; their ids in ascending order.
+
+    If they are fewer after the ``connect_timeout``, and ``enough``, a warning says so and they are returned.
+    A simulation has as many clients as it was started with: once their number has not changed for
+    ``settling`` seconds, no more are waited for.
+    """
+    inner, timeout = innermost(grid), waiting.connect_timeout
+    begun = changed = mention = time.monotonic()
+    before = -1
+    while len(nodes := sorted(set(grid.get_node_ids()))) < needed:
+        now = time.monotonic()
+        if len(nodes) != before:
+            before, changed = len(nodes), now
+        short = f"{len(nodes)} clients are connected, {needed} are needed (population)"
+        if isinstance(inner, InProcessGrid) and inner.num_nodes < needed:
+            raise TimeoutError(
+                f"{short}, and an InProcessGrid gets no more than it was made with. Make it with more, "
+                f"InProcessGrid(app, num_nodes={needed}), or ask for fewer with a smaller population and "
+                "cohort"
+            )
+        if nodes and now - changed >= min(settling, timeout) and is_simulation(grid.get_nodes()):
+            raise TimeoutError(
+                f"{short}, and a simulation gets no more than it was started with. Start it with more, flwr "
+                f"run . --federation-config 'num-supernodes={needed}' or "
+                f"run_simulation(num_supernodes={needed}), or ask for fewer with a smaller population and "
+                "cohort"
+            )
+        if now - begun >= timeout and len(nodes) < enough:
+            raise TimeoutError(
+                f"{short}; start more, or wait longer than the {timeout:g} s of connect_timeout"
+            )
+        if now - begun >= timeout:
+            _log.warning(
+                "%d clients are connected, %d are wanted, after the %g s of connect_timeout: the run goes on "
+                "with those there are, as long as they are %d. The fewer, the less they hide each other",
+                len(nodes),
+                needed,
+                timeout,
+                enough,
+            )
+            return nodes
+        if now >= mention:
+            mention = now + _MENTION_EVERY
+            progress = len(nodes), needed, now - begun, timeout
+            _log.info("Waiting for clients: %d of %d connected, %.0f of %g s (connect_timeout)", *progress)
+        time.sleep(waiting.poll_interval)
+    return nodes
+
+
+def is_simulation(nodes: Iterable[NodeInfo]) -> bool:
+    """Whether these are nodes of Flower's simulation, whose heartbeats are not due within a day."""
+    intervals = [node.heartbeat_interval for node in nodes]
+    return bool(intervals) and min(intervals) > _LONGEST_HEARTBEAT

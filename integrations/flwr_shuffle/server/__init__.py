@@ -1,1 +1,0 @@
-"""The server's side: the strategy, its rounds, what they cost, and what is saved."""
