@@ -207,9 +207,7 @@ def budget_command(
         output.remark(f"A ledger has no δ of its own: this is for {asked:g}; give the run's by --delta.")
 
 
-def _by_run(
-    budget: ledgers.ModelBudget | ledgers.ClientBudget, plain: Callable[[Any], dict[str, Any]], **facts: Any
-) -> dict[str, Any]:
+def _by_run(budget: Budget[Any], plain: Callable[[Any], dict[str, Any]], **facts: Any) -> dict[str, Any]:
     runs = [{"run": run, **plain(spent)} for run, spent in budget.runs.items()]
     return facts | plain(budget.total) | {"runs": runs}
 
