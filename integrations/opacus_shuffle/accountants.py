@@ -44,8 +44,8 @@ class AccountingHook(ABC):
 class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
     """What the accountants share; every number is :class:`ShuffleAccountant`'s own.
 
-    Neighbouring relation: replace-one at fixed population, against an observer of the model. Opacus's own
-    accountants use add/remove, so their ε and this one are not for the same promise.
+    ε is for replace-one at fixed population, against an observer of the model; Opacus's own accountants use
+    add/remove, which is not the same promise.
     """
 
     method: ClassVar[Literal["rdp", "pld"]]
@@ -194,10 +194,8 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Replace the history by a saved one; on failure the present one stays.
 
-        Raises:
-            ShufflePrivacyError: if the state is empty, of another accountant, or damaged, or lacks rounds
-                that are recorded here, or that its own run has recorded in this process since it was saved:
-                those were released and stay spent.
+        Refused is a state that lacks rounds recorded here, or by its own run since it was saved: those were
+        released and stay spent.
         """
         core = self.continued(state_dict)
         told = checked(checks.whole, "unrecorded", state_dict.get("unrecorded", 0), at_least=0)
@@ -273,16 +271,15 @@ class SubsampledShufflePLDAccountant(SubsampledShuffleAccountant):
 class Girgis2021Accountant(SubsampledShuffleAccountant):
     """Composes Theorem 1 of Girgis, Data and Diggavi 2021 as published, for comparison only.
 
-    See :class:`~shuffle_plugins.accounting.PublishedAccountant`: it is several times looser than the others,
-    and refuses rounds of which the theorem says nothing, such as sums and Poisson sampling.
+    It is several times looser than the others, and refuses sums and Poisson sampling.
     """
 
     method = "rdp"
     core_type = PublishedAccountant
 
     @classmethod
+    @override
     def mechanism(cls) -> str:
-        """The name under which Opacus's registry knows this class."""
         return "girgis-2021"
 
 

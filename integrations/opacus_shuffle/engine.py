@@ -106,9 +106,8 @@ class OpacusArguments(TypedDict, total=False):
 class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
     """Trains under the subsampled shuffle model; use it in place of ``opacus.PrivacyEngine``.
 
-    Every sample's gradient is clipped and randomised, by itself with ε0 or by the noise of a multi-message
-    sum, and only the sum over a randomly drawn cohort is released. ε is for replace-one neighbours at
-    fixed n, against an observer of the model.
+    Every sample's gradient is clipped and randomised, and only the sum over a randomly drawn cohort is
+    released. ε is for replace-one neighbours at fixed n, against an observer of the model.
 
     Example:
         >>> from opacus_shuffle import PrivacyEngine
@@ -413,8 +412,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         self._training_plan = TrainingPlan.of(
             private_optimizer,
             accountant=accountant,
-            population=population,
-            cohort=cohort,
             num_steps=num_steps,
             target_epsilon=target_epsilon,
             target_delta=target_delta,
@@ -835,14 +832,13 @@ class TrainingPlan:
         optimizer: ShuffleMixin,
         *,
         accountant: SubsampledShuffleAccountant,
-        population: int,
-        cohort: int,
         num_steps: int | None,
         target_epsilon: float | None,
         target_delta: float | None,
     ) -> TrainingPlan:
         """The plan of an optimizer that is about to train, after the rounds that are recorded by now."""
         mechanism, next_round = optimizer.mechanism, optimizer.round
+        population, cohort = optimizer.population, optimizer.cohort
         parameter = mechanism.privacy_parameter
         value = rounded(getattr(optimizer, parameter), up=parameter == "noise_multiplier")
         return cls(

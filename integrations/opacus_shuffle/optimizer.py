@@ -132,8 +132,8 @@ class ShuffleMixin:
         if not self.params:
             raise ShufflePrivacyError("the optimizer holds no trainable parameter: nothing would be private")
         self._trained = tuple(self.params)
-        self._population = population
-        self._cohort = cohort
+        self.population = population
+        self.cohort = cohort
         self._sampling = sampling
         self._randomness = secure(randomness)
         self._watched: MixedRecords | None = None
@@ -186,8 +186,8 @@ class ShuffleMixin:
             )
         self._sum = chosen.build(
             dim=self.num_parameters,
-            population=self._population,
-            cohort=self._cohort,
+            population=self.population,
+            cohort=self.cohort,
             sampling=self._sampling,
         )
         self._setting = chosen
@@ -257,7 +257,7 @@ class ShuffleMixin:
         In the randomizer's worst case. The noise is not Gaussian, and must not be accounted as if it were.
         """
         mechanism = self.mechanism
-        reports = 1 if mechanism.must_be_summed else self._cohort
+        reports = 1 if mechanism.must_be_summed else self.cohort
         return math.sqrt(reports * mechanism.worst_variance / mechanism.dim) / self.max_grad_norm
 
     @property
@@ -268,7 +268,7 @@ class ShuffleMixin:
     @property
     def sample_rate(self) -> float:
         """k / n of the loader: the share of the data set that a step draws."""
-        return self._cohort / self._population
+        return self.cohort / self.population
 
     @property
     def mechanism(self) -> PrivateSum:
@@ -466,9 +466,9 @@ class ShuffleMixin:
         if self._total is None or self._batch is None or self._taken != self._batch.parts:
             raise ShufflePrivacyError("the round was not taken in as a whole: call backward() and step()")
         received = self._count_received()
-        if self._sampling is not Sampling.POISSON and received != self._cohort:
+        if self._sampling is not Sampling.POISSON and received != self.cohort:
             raise CohortMismatch(
-                f"the step processed {received} gradients, its cohort is {self._cohort}: train on the loader "
+                f"the step processed {received} gradients, its cohort is {self.cohort}: train on the loader "
                 "that make_private returned (or one with batch_sampler=FixedSizeSampler(...)), every batch "
                 "whole"
             )
@@ -627,7 +627,7 @@ class ShuffleMixin:
     def attach_sampler(self, sampler: CohortSampler) -> None:
         """From now on only batches of this sampler are taken; called by ``sampler.attach(optimizer)``."""
         drawn = (sampler.population, sampler.cohort, sampler.sampling, sampler.world_size)
-        accounted = (self._population, self._cohort, self._sampling, self._num_processes())
+        accounted = (self.population, self.cohort, self._sampling, self._num_processes())
         if drawn != accounted:
             raise ShufflePrivacyError(
                 f"the sampler draws (population, cohort, sampling, processes) = {drawn}, the optimizer "

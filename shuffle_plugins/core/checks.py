@@ -1,4 +1,4 @@
-"""Checks of arguments: each names the argument, says what it must be, and returns the value in its type.
+"""Checks of arguments: each names the argument, says what it must be, and returns the value; numbers as text.
 
 Use it as ``self._dim = checks.dim(dim)``. Every function raises ValueError, and nothing else, for a value
 of a wrong type or out of range; ``bool`` is never taken for a number.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from enum import StrEnum
 from typing import TypeVar
 
@@ -20,10 +21,7 @@ Below it, rounding probabilities to 62 bits changes what a report says by more t
 gain, tanh(ε0/2), is off by up to 2**-59. Above it, a float cannot hold e^ε0 with room to compute.
 """
 
-# Vectors of such length, and sums of many, are in float32's range.
-_LEAST_RADIUS, _LARGEST_RADIUS = 1e-30, 1e30
 MAX_DIM = 1 << 53  # whole numbers up to here are exact in float64
-_MOST_STEPS = 10**12  # sums over so many rounds keep twelve digits in float64's sixteen
 
 
 def whole(name: str, value: object, *, at_least: float = 1, at_most: float = math.inf) -> int:
@@ -89,8 +87,8 @@ def target_epsilon(value: object, *, name: str = "target_epsilon") -> float:
 
 
 def num_steps(value: object, *, name: str = "num_steps") -> int:
-    """Return a number of rounds, a whole number in [1, 10**12]."""
-    return whole(name, value, at_most=_MOST_STEPS)
+    """Return a number of rounds in [1, 10**12], whose sums keep twelve digits in float64's sixteen."""
+    return whole(name, value, at_most=10**12)
 
 
 def confidence(value: object) -> float:
@@ -129,7 +127,7 @@ def dim(value: object) -> int:
 def radius(value: object) -> float:
     """Return the radius of a norm ball, in [1e-30, 1e30], where float32 holds vectors and their sums."""
     try:
-        return number("radius", value, at_least=_LEAST_RADIUS, at_most=_LARGEST_RADIUS)
+        return number("radius", value, at_least=1e-30, at_most=1e30)
     except ValueError as error:
         raise ValueError(f"{error}: scale the data") from None
 
@@ -145,3 +143,19 @@ def _as_int(value: object, *, at_least: float, at_most: float) -> str:
 def _power(high: int) -> str:
     """The number, or 2**k where it is a large power of two."""
     return f"2**{high.bit_length() - 1}" if high > 1 << 16 and high & (high - 1) == 0 else f"{high:,}"
+
+
+# -- numbers shortened for reading, so that a shortened bound is still a bound ------------------------------
+
+
+def rounded(value: float, *, up: bool, digits: int = 4) -> str:
+    """A number as text, to so many significant digits, rounded ``up``, as of an upper bound, or down."""
+    if not math.isfinite(value) or value == 0:
+        return f"{value:g}"
+    exact = Decimal(value)
+    place = Decimal(1).scaleb(exact.adjusted() - digits + 1)
+    near = exact.quantize(place, rounding=ROUND_CEILING if up else ROUND_FLOOR)
+    if not Decimal("1e-4") <= abs(near) < 10**9:
+        return f"{float(near):.{digits}g}"
+    text = f"{near:,f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

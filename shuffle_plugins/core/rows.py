@@ -7,13 +7,10 @@ from collections.abc import Sequence
 
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 
-_CACHED_ENTRIES = 1 << 18  # handled at a time, which fit a cache
-_ACCELERATOR_ENTRIES = 1 << 24  # handled at a time where every operation is a launch
 
-
-def rows_at_once(width: int, *, device: torch.device, entries: int = _CACHED_ENTRIES) -> int:
+def rows_at_once(width: int, *, device: torch.device, entries: int = 1 << 18) -> int:
     """How many rows of this width to work on together: few enough for a CPU's cache, or to fill a GPU."""
-    return max(1, (entries if device.type == "cpu" else _ACCELERATOR_ENTRIES) // max(1, width))
+    return max(1, (entries if device.type == "cpu" else 1 << 24) // max(1, width))
 
 
 class Rows:

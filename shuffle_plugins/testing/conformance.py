@@ -147,15 +147,8 @@ _CHECKS: tuple[Check, ...] = (
 )
 _BUILDING = "builds"
 _PARAMETERS = "refuses bad parameters"
-_MOST_VALUES = 1 << 21  # float32 values in the reports of a sample, to bound memory
 _LEAST_SAMPLES = 1000
 _TELLING = (0.02, 12.0)  # between these ε0 a sample of reports tells most
-_NONSENSE = {
-    "local_epsilon": (0, -1.0, math.nan, math.inf, 1e-300, "1", None),
-    "dim": (0, -1, 1.5, True),
-    "radius": (0, -1.0, math.nan, math.inf),
-}
-
 DEFAULT_DIMS = (1, 2, 7)
 DEFAULT_LOCAL_EPSILONS = (1e-4, 1.5, 50.0)
 DEFAULT_SAMPLES = 50_000
@@ -222,7 +215,7 @@ def check_mechanism(
         case = Case(
             mechanism=found,
             seed=seed,
-            samples=max(_LEAST_SAMPLES, min(enough, _MOST_VALUES // dim)),
+            samples=max(_LEAST_SAMPLES, min(enough, (1 << 21) // dim)),
             variance_is_bound=variance_is_bound,
             records=records,
         )
@@ -279,7 +272,12 @@ def _built(
 def _parameters(build: MechanismFactory, **good: object) -> CheckResult:
     """ε0, dimensions and radii that make no sense are a ValueError."""
     taken = []
-    for name, values in _NONSENSE.items():
+    nonsense: dict[str, tuple[object, ...]] = {
+        "local_epsilon": (0, -1.0, math.nan, math.inf, 1e-300, "1", None),
+        "dim": (0, -1, 1.5, True),
+        "radius": (0, -1.0, math.nan, math.inf),
+    }
+    for name, values in nonsense.items():
         for value in values:
             try:
                 build(**(good | {name: value}))

@@ -37,12 +37,8 @@ from shuffle_plugins.testing.case import (
 _LARGEST_SURPRISE = 5.5  # standard errors; a sound mechanism exceeds them less than once in 10**7
 _SUREST = -10.0  # log-weights are cut here, so that one rare report does not decide
 _LEAST_EXPECTED = 10.0  # reports per cell that the chi-square law needs
-_ONLY_EVIDENCE = 4  # times as many samples where only an attack speaks of ε0
 _FEWER = 8  # an eighth of the samples suffices here
 _SIZES = (1, 2, 3)  # clients in a round; more cannot be enumerated
-_SHARES = (0.0, 0.3, 0.6, 0.9)  # of ε0, at which δ is compared
-_RELATIVE, _ABSOLUTE = 1e-9, 1e-12
-_FINEST, _COARSER = 1e-9, 8.0
 _AUDITED_DELTA = 0.01
 
 
@@ -193,7 +189,7 @@ def withstands_the_audit(case: Case) -> Measured:
     result = audit_local(
         mechanism,
         delta=mechanism.local_delta,
-        num_trials=case.samples * (1 if case.tells_its_law else _ONLY_EVIDENCE),
+        num_trials=case.samples * (1 if case.tells_its_law else 4),
         confidence=CONFIDENCE,
         neighbours=[pair],
         randomness=case.source(40),
@@ -254,7 +250,7 @@ def is_covered_by_its_blanket(case: Case) -> Measured:
             found.append([shuffled.delta(epsilon) for epsilon, _ in claims])
         for place, (epsilon, claimed) in enumerate(claims):
             delta = max((column[place] for column in found), default=0.0)
-            if not delta <= claimed * (1 + _RELATIVE) + _ABSOLUTE:
+            if not delta <= claimed * (1 + 1e-9) + 1e-12:
                 raise Broken(
                     "a shuffle leaks more than the accountant says: the blanket is too small",
                     reports=clients,
@@ -298,7 +294,7 @@ def _claims(case: Case, clients: int) -> list[tuple[float, float]]:
     """ε and the δ that the accountant certifies there, for several ε below ε0."""
     accountant = ShuffleAccountant()
     accountant.step(_round(case, clients))
-    epsilons = [share * case.mechanism.local_epsilon for share in _SHARES]
+    epsilons = [share * case.mechanism.local_epsilon for share in (0.0, 0.3, 0.6, 0.9)]
     return [(epsilon, accountant.delta(epsilon).upper) for epsilon in epsilons]
 
 
@@ -360,7 +356,7 @@ def _merged(law: Tensor, *, most: int) -> Tensor:
     if law.shape[1] <= most:
         return law
     odds = (law / law.amax(dim=0)).log().clamp(min=-1e4)  # stands for the logarithm of zero
-    width = _FINEST
+    width = 1e-9
     while True:
         kind = torch.zeros(law.shape[1], dtype=torch.int64)
         for row in (odds / width).round():  # several times faster than the distinct columns at once
@@ -369,7 +365,7 @@ def _merged(law: Tensor, *, most: int) -> Tensor:
         count = int(kind.max()) + 1
         if count <= most:
             return torch.zeros(len(law), count, dtype=law.dtype).index_add_(1, kind, law)
-        width *= _COARSER
+        width *= 8
 
 
 def _sampled(case: Case, triple: Triple, clients: int) -> _Shuffled:

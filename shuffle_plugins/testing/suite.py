@@ -49,7 +49,7 @@ class MechanismConformance:
     @pytest.mark.parametrize("check", CHECKS)
     def test_conformance(self, check: str) -> None:
         """One check, in every setting; skipped if it applies in none."""
-        found = _report(type(self)).of(check)
+        found = _report(type(self)).of(check)  # type: ignore[arg-type]
         failed = [str(result) for result in found if result.status is Status.FAILED]
         if failed:
             raise ConformanceError("\n".join(failed))

@@ -105,15 +105,10 @@ def test_a_damaged_checkpoint_is_refused_before_anything_loads(
             {"local_epsilon": 3.0},
             "with local_epsilon=2 .*linf-coordinate with local_epsilon=3",
         ),
-        ({"randomizer": "privunit"}, "the next are privunit"),
         ({"batch_size": 4}, r"k=8, .*k=4,"),
         (
             {"randomizer": "vector-sum", "local_epsilon": None, "noise_multiplier": 5.0},
             "the next are a sum with coins",
-        ),
-        (
-            {"randomizer": "multi-message", "local_epsilon": None, "noise_multiplier": 5.0},
-            "the next are tagged messages",
         ),
     ],
 )

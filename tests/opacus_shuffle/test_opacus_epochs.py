@@ -22,8 +22,8 @@ from scipy import stats
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from shuffle_plugins.accounting import Sampling, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.accounting import Sampling, ShuffleAccountant
+from shuffle_plugins.mechanisms import LInfCoordinate
 from shuffle_plugins.randomness import SeededRandomness
 
 # ---- the sampler -------------------------------------------------------------------------------------------
@@ -55,19 +55,9 @@ def test_every_cut_into_batches_is_equally_likely() -> None:
 # ---- the cost ----------------------------------------------------------------------------------------------
 
 
-def expected(epochs: int, *, population: int = 40, cohort: int = 8, local_epsilon: float = 2.0) -> float:
-    core = ShuffleAccountant(method="rdp")
-    core.step(
-        ShuffleRound(
-            local_epsilon=local_epsilon,
-            population=population,
-            cohort=cohort,
-            sampling=Sampling.EPOCH,
-            mechanism="linf-coordinate",
-            blanket=registry.get("linf-coordinate", local_epsilon=local_epsilon, dim=53).blanket(),
-        ),
-        num_steps=epochs,
-    )
+def expected(epochs: int) -> float:
+    core, signs = ShuffleAccountant(method="rdp"), LInfCoordinate(local_epsilon=2.0, dim=53)
+    core.step(signs.round(population=40, cohort=8, sampling=Sampling.EPOCH), num_steps=epochs)
     return core.epsilon(1e-5).upper
 
 
@@ -215,17 +205,8 @@ def test_calibration_counts_epochs(calibrated: Any, step: Any, length: dict[str,
 def test_an_epoch_of_a_tiny_instance_stays_within_what_is_reported(make_private: Any) -> None:
     """Four records of one sign, two batches of two, binary response with ε0 = 2: enumerated exactly."""
     chance = math.exp(2) / (1 + math.exp(2))
-    core = ShuffleAccountant(method="pld")
-    core.step(
-        ShuffleRound(
-            local_epsilon=2.0,
-            population=4,
-            cohort=2,
-            sampling=Sampling.EPOCH,
-            mechanism="linf-coordinate",
-            blanket=registry.get("linf-coordinate", local_epsilon=2.0, dim=1).blanket(),
-        )
-    )
+    core, sign = ShuffleAccountant(method="pld"), LInfCoordinate(local_epsilon=2.0, dim=1)
+    core.step(sign.round(population=4, cohort=2, sampling=Sampling.EPOCH))
 
     def law(one: float, others: float) -> np.ndarray:
         """Joint law of both batches' sums; the record is in either with chance ½, its company is like."""

@@ -27,7 +27,7 @@ from thinning import first_fast
 from torch import nn
 from torch.utils.data import DataLoader
 
-from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms import LInfCoordinate, registry
 from shuffle_plugins.randomness import SeededRandomness
@@ -296,15 +296,6 @@ def test_an_optimizer_that_evaluates_the_loss_again_is_refused() -> None:
         )
 
 
-def test_batches_in_the_second_dimension_are_named(flat: Any) -> None:
-    module = GradSampleModule(nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 2)))
-    optimizer = wrap(module)
-    first, second = module._module
-    optimizer.expect_batch(Delivery(rows=8))
-    second(first(torch.randn(5, 8, 6)).mean(0)).sum().backward()
-    refused(optimizer, module, flat, CohortMismatch, "batch_first=False")
-
-
 @pytest.mark.parametrize("stepped", [False, True])
 def test_gradients_of_an_earlier_batch_are_not_stepped_on(flat: Any, stepped: bool) -> None:
     module = GradSampleModule(nn.Linear(6, 3))
@@ -534,18 +525,8 @@ def test_local_epsilon_is_read_afresh_at_every_step(make_private: Any, train: An
         optimizer.local_epsilon = local_epsilon
         assert optimizer.mechanism.local_epsilon == local_epsilon
         steps = train(module, optimizer, loader)
-        blanket = registry.get("linf-coordinate", local_epsilon=local_epsilon, dim=53).blanket()
-        core.step(
-            ShuffleRound(
-                local_epsilon=local_epsilon,
-                population=40,
-                cohort=8,
-                mechanism="linf-coordinate",
-                blanket=blanket,
-                channel_fixed=True,
-            ),
-            num_steps=steps,
-        )
+        signs = LInfCoordinate(local_epsilon=local_epsilon, dim=53)
+        core.step(signs.round(population=40, cohort=8), num_steps=steps)
     assert [entry[1] for entry in engine.accountant.history] == [5, 5, 5]
     assert engine.get_epsilon(1e-5) == core.epsilon(1e-5).upper
 
@@ -630,17 +611,7 @@ def test_the_parts_work_without_an_engine(dataset: Any, make_model: Any, train: 
     loader = CohortLoader(dataset, batch_sampler=sampler)
     optimizer.watch(module)
     assert train(module, optimizer, loader) == 12
-    blanket: Blanket = registry.get(randomizer, local_epsilon=3.0, dim=53).blanket()
     core = ShuffleAccountant(method="pld")
-    core.step(
-        ShuffleRound(
-            local_epsilon=3.0,
-            population=40,
-            cohort=8,
-            mechanism=randomizer,
-            blanket=blanket,
-            channel_fixed=True,
-        ),
-        num_steps=12,
-    )
+    mechanism = registry.get(randomizer, local_epsilon=3.0, dim=53)
+    core.step(mechanism.round(population=40, cohort=8), num_steps=12)
     assert accountant.get_epsilon_interval(1e-5) == core.epsilon(1e-5)

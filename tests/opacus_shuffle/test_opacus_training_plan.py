@@ -140,14 +140,6 @@ def noisy(local_delta: float) -> Any:
     return partial(ChargedGaussian, local_delta=local_delta)
 
 
-def test_gaussian_reports_use_up_no_delta(make_private: Privately) -> None:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        engine, *_ = make_private(randomizer=partial(Gaussian, local_delta=1e-4), local_epsilon=1.0)
-    assert not any("local_delta of its own" in str(warning.message) for warning in caught)
-    assert engine.training_plan.delta_warning() is None
-
-
 @pytest.mark.parametrize("local_delta", [1e-6, 3e-7])
 def test_without_a_target_it_is_told_when_delta_is_used_up(
     make_private: Privately, local_delta: float
