@@ -36,7 +36,7 @@ from rich.table import Table
 from sklearn.datasets import load_digits
 
 from shuffle_plugins.accounting import Sampling, calibrate_local_epsilon
-from shuffle_plugins.protocols import FrequencyEstimation, HistogramSum, onto_simplex, published
+from shuffle_plugins.protocols import FrequencyEstimation, Histogram, HistogramSum, published
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -92,7 +92,7 @@ def measured(estimate: Estimate, data: Categories, categories: int) -> dict[str,
         found = estimate(data)
         seconds.append(time.process_time() - began)
         errors.append(float(((found - truth) ** 2).sum()))
-        nearest = onto_simplex(torch.from_numpy(found)).numpy()
+        nearest = Histogram(counts=torch.from_numpy(found), reports=1).distribution.numpy()
         projected.append(float(((nearest - truth) ** 2).sum()))
     return {
         "squared_error": float(np.mean(errors)),

@@ -25,9 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shuffle_plugins.compressors import butterflies_, hadamard_transform
+from shuffle_plugins.compressors import SignThresholds, butterflies_, hadamard_transform
 from shuffle_plugins.compressors.kernels import (
-    SignRule,
     decode_signs,
     encode_signs,
     encode_signs_torch,
@@ -146,7 +145,7 @@ def measure_transforms(record: Recorder, device: torch.device, values: int) -> N
 def measure_signs(record: Recorder, device: torch.device, clients: int) -> None:
     secure = SecureRandomness()
     x, signs = batch(clients, DIM, device), diagonal(DIM).to(device)
-    rule, size = SignRule(low=LOW), 1 << (DIM - 1).bit_length()
+    rule, size = SignThresholds(low=LOW), 1 << (DIM - 1).bit_length()
 
     def encode() -> Tensor:
         return encode_signs(x, signs=signs, scale=SCALE, low_threshold=LOW, draw=secure.keystream())

@@ -23,23 +23,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from shuffle_plugins.shuffler import (
-    BatchRequest,
-    EnvelopeOpener,
-    MixedStatement,
-    Mixer,
-    RoundContext,
-    ServicePublicKey,
-    SigningKey,
-    SpentTokens,
-    envelopes,
-    layer_size,
-    seal,
-    ticket_size,
-)
+from shuffle_plugins.shuffler import BatchRequest, MixedStatement, Mixer, RoundContext, SpentTokens, envelopes
+from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, layer_size, seal, ticket_size
 from shuffle_plugins.shuffler.keys import (
     SealingKey,
     ServiceKey,
+    ServicePublicKey,
+    SigningKey,
     public_key_bytes,
 )
 

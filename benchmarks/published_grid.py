@@ -27,8 +27,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound, compose_points
-from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS, bbg19, clones
+from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS, compose_points, shuffles
 from shuffle_plugins.mechanisms import blanket as registered_blanket
 from shuffle_plugins.mechanisms.noise_law import discrete_laplace_blanket, laplace_blanket
 from shuffle_plugins.mechanisms.oracles import (
@@ -68,21 +68,21 @@ OTHERS: dict[str, LawOf] = {
 }
 
 _K_RR_POINTS: dict[str, Callable[[float, int, float], float]] = {
-    "Corollary 4.2 of Feldman et al. 2021": lambda e, n, delta: clones.k_ary_response_bound(
+    "Corollary 4.2 of Feldman et al. 2021": lambda e, n, delta: shuffles.k_ary_response_bound(
         local_epsilon=e, categories=10, cohort=n, delta=delta
     ),
-    "Bennett, Balle et al. 2019": lambda e, n, delta: bbg19.blanket_bound(
-        inequality=bbg19.bennett,
-        variable_at=partial(bbg19.k_ary_response_variable, local_epsilon=e, categories=10),
+    "Bennett, Balle et al. 2019": lambda e, n, delta: shuffles.blanket_bound(
+        inequality=shuffles.bennett,
+        variable_at=partial(shuffles.k_ary_response_variable, local_epsilon=e, categories=10),
         local_epsilon=e,
         cohort=n,
         delta=delta,
     ),
 }
 _LAPLACE_POINTS: dict[str, Callable[[float, int, float], float]] = {
-    "Bennett, Balle et al. 2019": lambda e, n, delta: bbg19.blanket_bound(
-        inequality=bbg19.bennett,
-        variable_at=partial(bbg19.laplace_variable, local_epsilon=e),
+    "Bennett, Balle et al. 2019": lambda e, n, delta: shuffles.blanket_bound(
+        inequality=shuffles.bennett,
+        variable_at=partial(shuffles.laplace_variable, local_epsilon=e),
         local_epsilon=e,
         cohort=n,
         delta=delta,

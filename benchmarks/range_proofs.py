@@ -20,7 +20,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from shuffle_plugins.protocols import VectorSum, drawn_range
+from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.secure_aggregation import Expansion, ResidueLayout, share
 from shuffle_plugins.secure_aggregation.prio3 import Prio3, Prio3SumVec, Prio3SumVecWithMultiproof
 
@@ -118,8 +118,7 @@ def influence() -> list[dict[str, Any]]:
     rows = []
     for dim, cohort in ((6_130, 4_096), (13_706, 4_096), (13_706, 100)):
         protocol = VectorSum.with_noise(dim=dim, cohort=cohort, noise_multiplier=4.12)
-        low, high = drawn_range(protocol.coins)
-        width = 2 * protocol.levels + high - low
+        width = protocol.counts.highest - protocol.counts.lowest
         rows.append(
             {
                 "dim": dim,

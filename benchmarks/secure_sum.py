@@ -37,10 +37,10 @@ from shuffle_plugins.secure_aggregation import (
     sealed_seed_size,
     share,
 )
-from shuffle_plugins.shuffler import RoundContext, ServiceKey, SigningKey, SpentTokens
+from shuffle_plugins.shuffler import RoundContext, SpentTokens
 from shuffle_plugins.shuffler.keys import (
-    generate_service_key,
-    generate_signing_key,
+    ServiceKey,
+    SigningKey,
     public_key_bytes,
     read_service_key,
     write_private_key,
@@ -126,10 +126,10 @@ def client(aggregators: int) -> dict[str, Any]:
     protocol = VectorSum(dim=DIM, cohort=COHORT, radius=0.1, levels=400, coins=LARGEST - 800)
     counts = protocol.counts
     layout = ResidueLayout.of_sum(size=counts.size, largest=counts.highest - counts.lowest, clients=COHORT)
-    keys = tuple(generate_service_key().public.sealing for _ in range(aggregators))
+    keys = tuple(ServiceKey.generate().public.sealing for _ in range(aggregators))
     context = RoundContext(run="benchmark", token=bytes(16), fingerprint=bytes(32))
     terms = SumTerms(context=context, layout=layout, aggregators=keys)
-    signing_key, vector = generate_signing_key(), torch.full((1, DIM), 0.1 / DIM**0.5)
+    signing_key, vector = SigningKey.generate(), torch.full((1, DIM), 0.1 / DIM**0.5)
     sizes = set()
 
     signing_key.sign(b"")  # loads what is loaded once
@@ -172,7 +172,7 @@ _FRAME = struct.Struct(f"<32s{sealed_seed_size()}s")
 def stream(clients: int) -> dict[str, Any]:
     """So many clients' envelopes through an aggregator in a process of its own."""
     with tempfile.TemporaryDirectory() as name:
-        folder, key = Path(name), generate_service_key()
+        folder, key = Path(name), ServiceKey.generate()
         write_private_key(folder / "key", key)
         SpentTokens.create(folder / "state", public_key=key.public.sealing)
         seeds = (hashlib.sha256(b"%d" % i).digest() for i in range(clients))

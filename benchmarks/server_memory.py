@@ -38,12 +38,7 @@ from shuffle_plugins.mechanisms import SumSpec
 from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.secure_aggregation import seal_seed, share
 from shuffle_plugins.shuffler import SpentTokens, state_beside
-from shuffle_plugins.shuffler.keys import (
-    generate_service_key,
-    generate_signing_key,
-    public_key_hex,
-    write_private_key,
-)
+from shuffle_plugins.shuffler.keys import ServiceKey, SigningKey, public_key_bytes, write_private_key
 
 RESULTS = Path(__file__).parent / "results" / "server_memory.json"
 
@@ -90,10 +85,10 @@ def memory(line: str) -> int:
 
 def one_round(clients: int, dim: int, stage_class: type[SharedSumStage], folder: Path) -> dict[str, Any]:
     """Peak memory of one round beyond what the process has before."""
-    key, signing_keys = generate_service_key(), [generate_signing_key() for _ in range(clients)]
+    key, signing_keys = ServiceKey.generate(), [SigningKey.generate() for _ in range(clients)]
     write_private_key(folder / "key", key)
     SpentTokens.create(state_beside(folder / "key"), public_key=key.public.sealing)
-    (folder / "enrolled").write_text("".join(f"{public_key_hex(one)}\n" for one in signing_keys))
+    (folder / "enrolled").write_text("".join(f"{public_key_bytes(one).hex()}\n" for one in signing_keys))
     config = {
         "shuffle-role": "aggregator",
         "shuffle-aggregator-key-file": str(folder / "key"),

@@ -32,13 +32,9 @@ from shuffle_plugins.secure_aggregation import (
     share,
     share_with_proof,
 )
-from shuffle_plugins.shuffler import EnvelopeOpener, RoundContext, open_reports, seal
-from shuffle_plugins.shuffler.keys import (
-    generate_sealing_key,
-    generate_service_key,
-    generate_signing_key,
-    public_key_bytes,
-)
+from shuffle_plugins.shuffler import RoundContext
+from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, open_reports, seal
+from shuffle_plugins.shuffler.keys import SealingKey, ServiceKey, SigningKey, public_key_bytes
 
 RESULTS = Path(__file__).parent / "results" / "sum_parties.json"
 SETTINGS = ((13_706, 26), (100_000, 29), (1_000_000, 32), (10_000_000, 35))
@@ -67,7 +63,7 @@ def measured(size: int, bits: int) -> dict[str, Any]:
     """Times and sizes of every party for one dimension and one width of counts."""
     layout, repeats = ResidueLayout(size, bits), 31 if size < 1_000_000 else 3
     counts = np.random.default_rng(1).integers(0, 8_192, size)
-    key, signing_key, check_seed = generate_service_key(), generate_signing_key(), secrets.token_bytes(32)
+    key, signing_key, check_seed = ServiceKey.generate(), SigningKey.generate(), secrets.token_bytes(32)
     context = RoundContext(run="benchmark", token=bytes(16), fingerprint=bytes(32))
     terms = SumTerms(context=context, layout=layout, aggregators=(key.public.sealing,))
 
@@ -152,7 +148,7 @@ def proven(size: int, largest: int) -> dict[str, Any]:
 
 def mixed(report_bytes: int) -> dict[str, Any]:
     """One row of a mixed round: what a client and the server do; ``mixer.py`` is for the mixer."""
-    mixer, analyzer, signing_key = generate_service_key(), generate_sealing_key(), generate_signing_key()
+    mixer, analyzer, signing_key = ServiceKey.generate(), SealingKey.generate(), SigningKey.generate()
     context = RoundContext(run="benchmark", token=bytes(16), fingerprint=bytes(32))
     report = secrets.token_bytes(report_bytes)
     sealing, envelope = timed(

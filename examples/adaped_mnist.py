@@ -50,7 +50,7 @@ from tqdm import tqdm
 from typing_extensions import override
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.accounting.published import adaped as published
+from shuffle_plugins.accounting.published import thesis
 from shuffle_plugins.optim import AdaPeD, ClientModels
 from shuffle_plugins.protocols import PoissonBinomialSum
 
@@ -240,7 +240,7 @@ def printed_noise(run: Run) -> float:
     low, high = 1e-2, 1e6
     while high / low > 1 + 1e-6:
         middle = math.sqrt(low * high)
-        claimed = published.printed_epsilon(
+        claimed = thesis.printed_epsilon(
             delta=DELTA,
             rounds=run.rounds,
             cohort=CLIENTS,
@@ -389,7 +389,7 @@ def train(run: Run, *, directory: Path, device: str, show: bool, surrogate: bool
         noise = printed_noise(run)
         psi = noise if run.method == "adaped" else math.inf
         facts["noise_multiplier"] = noise
-        facts["epsilon_certified"] = published.noisy_steps_epsilon(
+        facts["epsilon_certified"] = thesis.noisy_steps_epsilon(
             delta=DELTA, steps=run.rounds * STEPS, global_noise=noise, dissimilarity_noise=psi
         )
     kind = Personalised if run.method == "adaped" else Averaged

@@ -38,9 +38,10 @@ from shuffle_plugins.core import rounded
 from shuffle_plugins.ledger import BudgetLedger
 from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.secure_aggregation import seal_seed, share
-from shuffle_plugins.shuffler import SigningKey, SpentTokens, state_beside
+from shuffle_plugins.shuffler import SpentTokens, state_beside
 from shuffle_plugins.shuffler.keys import (
-    generate_service_key,
+    ServiceKey,
+    SigningKey,
     public_key_bytes,
     read_service_key,
     write_private_key,
@@ -106,7 +107,7 @@ def aggregators_of(folder: Path, count: int) -> list[dict[str, str | int]]:
     for place in range(count):
         path = folder / f"aggregator-{place}.key"
         if not path.exists():
-            key = generate_service_key()
+            key = ServiceKey.generate()
             SpentTokens.create(state_beside(path), public_key=key.public.sealing)
             write_private_key(path, key)
     return [

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from shuffle_plugins.core import face
+from shuffle_plugins.core.extras import face
 
 __version__ = "0.1.0"
 _own, __dir__, __all__ = face(__name__, __file__)

@@ -7,7 +7,7 @@ from typing import Any
 
 from measured.parts import Sentences, Tables, result, table
 from shuffle_plugins.accounting import Round, SampledRecordsRound, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.published import clones
+from shuffle_plugins.accounting.published import shuffles
 from shuffle_plugins.core import rounded
 
 OPTIMIZERS = "docs/guides/optimizers.md"
@@ -167,7 +167,7 @@ def sentences() -> Sentences:
             for cost in (
                 _cost(ShuffleRound(local_epsilon=level, population=10_000, cohort=1, sampling="epoch"))
                 if who == "pair"
-                else clones.clone_pair(local_epsilon=level, cohort=10_000).epsilon(DELTA)[0]
+                else shuffles.clone_pair(local_epsilon=level, cohort=10_000).epsilon(DELTA)[0]
                 for level in (2.0, 4.0)
             )
         ]

@@ -6,6 +6,6 @@ In the client app put :class:`ShuffleMod` first among the mods; in the server ap
 Names are loaded when they are first used: a client process needs little of the server's side.
 """
 
-from shuffle_plugins.core import face
+from shuffle_plugins.core.extras import face
 
 __getattr__, __dir__, __all__ = face(__name__, __file__, extra="flower")

@@ -50,20 +50,20 @@ from flwr_shuffle.messages import (
 from flwr_shuffle.service_messages import Unable
 from flwr_shuffle.updates import Layout, of_kind, vector_of
 from shuffle_plugins.accounting import Sampling
-from shuffle_plugins.core import Flag, Ranged, Reports, in_range
-from shuffle_plugins.ledger import (
-    Charged,
-    ClientLedger,
-    LedgerError,
-    Refused,
-    ReportRefused,
-    written,
-)
+from shuffle_plugins.core import Reports
+from shuffle_plugins.core.ranges import Flag, Ranged, in_range
+from shuffle_plugins.ledger import ClientLedger, LedgerError, ReportRefused
 from shuffle_plugins.ledger import ClientLimits as ClientLimits
-from shuffle_plugins.mechanisms import PrivateSum, SeveralReports, Spec
-from shuffle_plugins.randomness import PROBABILITY_BITS, SecureRandomness
+from shuffle_plugins.ledger.client import Charged, Refused, written
+from shuffle_plugins.mechanisms import PrivateSum
+from shuffle_plugins.mechanisms.base import SeveralReports
+from shuffle_plugins.mechanisms.spec import Spec
+from shuffle_plugins.randomness import SecureRandomness
+from shuffle_plugins.randomness.chacha import PROBABILITY_BITS
 from shuffle_plugins.secure_aggregation import VerifiedTerms, seal_seed, share, share_with_proof
-from shuffle_plugins.shuffler import Refusal, ShuffleError, SigningKey, keys, seal
+from shuffle_plugins.shuffler import Refusal, ShuffleError, keys
+from shuffle_plugins.shuffler.envelopes import seal
+from shuffle_plugins.shuffler.keys import SigningKey
 
 _log = logging.getLogger("flwr")
 

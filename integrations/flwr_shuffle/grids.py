@@ -39,7 +39,8 @@ from typing_extensions import override
 from flwr_shuffle.messages import RECORD_KEY, ClientRefusal, Instruction, copied
 from flwr_shuffle.stages import Anonymous, Replies, ShuffleStage
 from flwr_shuffle.updates import Layout
-from shuffle_plugins.core import Ranged, checks
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Ranged
 
 _log = logging.getLogger("flwr")
 

@@ -17,10 +17,15 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict, UserConfigValue
 from flwr.common.constant import ErrorCode
 
 from flwr_shuffle.updates import MOST_METRICS, Metric, UpdateTerms, of_kind, text_of
-from shuffle_plugins.core import Count, Ranged, checks, in_range, whole_number
-from shuffle_plugins.mechanisms import CountRange, Spec, spec_from_json
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Count, Ranged, in_range, whole_number
+from shuffle_plugins.mechanisms import spec_from_json
+from shuffle_plugins.mechanisms.base import CountRange
+from shuffle_plugins.mechanisms.spec import Spec
 from shuffle_plugins.secure_aggregation import ResidueLayout, SumTerms, VerifiedTerms
-from shuffle_plugins.shuffler import KEY_BYTES, TOKEN_BYTES, RoundContext
+from shuffle_plugins.shuffler import RoundContext
+from shuffle_plugins.shuffler.keys import KEY_BYTES
+from shuffle_plugins.shuffler.shuffler import TOKEN_BYTES
 
 MESSAGE_VERSION = 3  # of all messages of this package; nobody reads one of another version
 

@@ -34,7 +34,7 @@ from shuffle_plugins.core import rounded
 from shuffle_plugins.ledger import BudgetLedger
 from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.planning import expected_noise
-from shuffle_plugins.shuffler import TOKEN_BYTES
+from shuffle_plugins.shuffler.shuffler import TOKEN_BYTES
 
 _log = logging.getLogger("flwr")
 

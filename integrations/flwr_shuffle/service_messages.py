@@ -17,21 +17,18 @@ from flwr.app import ConfigRecord, RecordDict
 from typing_extensions import override
 
 from flwr_shuffle.messages import Role, Wire, byte_string
-from shuffle_plugins.core import Count, whole_number
+from shuffle_plugins.core.ranges import Count, whole_number
 from shuffle_plugins.secure_aggregation import ResidueLayout, Residues, Sealed, SumTerms, VerifiedTerms
-from shuffle_plugins.secure_aggregation import statements as sum_statements
-from shuffle_plugins.secure_aggregation.prio3 import VERIFY_KEY_SIZE
-from shuffle_plugins.shuffler import (
+from shuffle_plugins.secure_aggregation.aggregator import aggregation_digest, answer_statement
+from shuffle_plugins.secure_aggregation.prio3.prio3 import SEED_SIZE
+from shuffle_plugins.shuffler import BatchRefused, BatchRequest, MixedStatement, Refusal, RoundContext
+from shuffle_plugins.shuffler.keys import KEY_BYTES
+from shuffle_plugins.shuffler.service import (
     CHALLENGE_BYTES,
-    KEY_BYTES,
-    BatchRefused,
-    BatchRequest,
     BatchService,
-    MixedStatement,
-    Refusal,
-    RoundContext,
     Statement,
-    statements,
+    refusal_statement,
+    role_statement,
 )
 
 SERVICE_KEY = "shuffle-mix"  # of the one ConfigRecord in each of these messages
@@ -84,7 +81,7 @@ class NodeRole(ServiceMessage):
         return said.holds(self.signature, verifying_key=verifying_key)
 
     def _statement(self, **told: Any) -> Statement:
-        return statements.role_statement(sealing_key=self.public_key, minimum=self.minimum, **told)
+        return role_statement(sealing_key=self.public_key, minimum=self.minimum, **told)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +203,7 @@ class MixMessage(ServiceRequest):
 
     @override
     def declined(self, code: Refusal, rejected: Mapping[int, Refusal]) -> Statement:
-        return statements.refusal_statement(request=self.request.digest(), code=code, rejected=rejected)
+        return refusal_statement(request=self.request.digest(), code=code, rejected=rejected)
 
     @override
     def read(self, content: RecordDict, *, verifying_key: bytes) -> Answer:
@@ -262,7 +259,7 @@ class AggregateRequest(ServiceRequest):
     minimum: Annotated[int, whole_number(at_least=2)]
     commitments: list[bytes]
     envelopes: list[bytes]
-    verify_key: Annotated[bytes, byte_string(0, VERIFY_KEY_SIZE)] = b""
+    verify_key: Annotated[bytes, byte_string(0, SEED_SIZE)] = b""
     messages: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -314,7 +311,7 @@ class AggregateRequest(ServiceRequest):
     @cached_property
     def digest(self) -> bytes:
         """Digest of the request, 32 bytes, which the aggregator signs with its answer."""
-        return sum_statements.aggregation_digest(
+        return aggregation_digest(
             step=self.step,
             terms=self.terms,
             minimum=self.minimum,
@@ -325,17 +322,12 @@ class AggregateRequest(ServiceRequest):
 
     @override
     def declined(self, code: Refusal, rejected: Mapping[int, Refusal]) -> Statement:
-        return sum_statements.aggregation_refusal(request=self.digest, code=code, rejected=rejected)
+        return refusal_statement(request=self.digest, code=code, rejected=rejected)
 
     def said(self, answer: Answer) -> Statement:
         """What the aggregator signs of its answer."""
-        if self.step is Step.CHECK:
-            return sum_statements.checked_statement(request=self.digest, rejected=answer.rejected)
-        if self.step is Step.VERIFY:
-            return sum_statements.verified_statement(
-                request=self.digest, rejected=answer.rejected, verifier_shares=answer.shares
-            )
-        return sum_statements.sum_statement(request=self.digest, rejected=answer.rejected, total=answer.total)
+        given = {Step.CHECK: (), Step.VERIFY: answer.shares}.get(self.step, (answer.total,))
+        return answer_statement(request=self.digest, rejected=answer.rejected, given=given)
 
     @override
     def read(self, content: RecordDict, *, verifying_key: bytes) -> Answer:

@@ -32,12 +32,11 @@ from flwr_shuffle.service_messages import (
     Unable,
 )
 from shuffle_plugins.core import checks
-from shuffle_plugins.secure_aggregation import VerifiedTerms, VerifyingAggregator
+from shuffle_plugins.secure_aggregation import VerifiedTerms
+from shuffle_plugins.secure_aggregation.verified import VerifyingAggregator
 from shuffle_plugins.shuffler import (
     BatchLimits,
     BatchRefused,
-    BatchService,
-    BatchSpool,
     Mixer,
     Refusal,
     ShuffleError,
@@ -45,6 +44,8 @@ from shuffle_plugins.shuffler import (
     keys,
     state_beside,
 )
+from shuffle_plugins.shuffler.mixer import BatchSpool
+from shuffle_plugins.shuffler.service import BatchService
 
 _Service = TypeVar("_Service", bound=BatchService)
 _Asked = TypeVar("_Asked", MixMessage, AggregateRequest)
@@ -344,7 +345,7 @@ class SimulatedNodes:
         number = self._numbers[role]
         with _made(self._folder / f"{role}-{number}") as draft:
             for file in [draft / f"{place}.key" for place in range(number)] if draft else []:
-                key = keys.generate_service_key()
+                key = keys.ServiceKey.generate()
                 keys.write_private_key(file, key)
                 SpentTokens.create(state_beside(file), public_key=key.public.sealing)
         return self._folder / f"{role}-{number}"
@@ -354,10 +355,12 @@ class SimulatedNodes:
         folder = self._folder / f"clients-{clients}"
         with _made(folder) as draft:
             if draft:
-                signing = [keys.generate_signing_key() for _ in range(clients)]
+                signing = [keys.SigningKey.generate() for _ in range(clients)]
                 for place, key in enumerate(signing):
                     keys.write_private_key(draft / f"{place}.key", key)
-                (draft / "enrolled").write_text("".join(f"{keys.public_key_hex(key)}\n" for key in signing))
+                (draft / "enrolled").write_text(
+                    "".join(f"{keys.public_key_bytes(key).hex()}\n" for key in signing)
+                )
         return folder
 
 

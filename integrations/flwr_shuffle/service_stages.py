@@ -51,24 +51,14 @@ from shuffle_plugins.secure_aggregation import (
     SumTerms,
     VerifiedTerms,
     commitment,
-    reconstruct,
     sealed_seed_size,
 )
 from shuffle_plugins.secure_aggregation.prio3 import VerificationError
-from shuffle_plugins.shuffler import (
-    CHALLENGE_BYTES,
-    BatchRefused,
-    BatchRequest,
-    MixedStatement,
-    Refusal,
-    RoundContext,
-    SealingKey,
-    ServicePublicKey,
-    envelope_size,
-    keys,
-    open_reports,
-    part_sizes,
-)
+from shuffle_plugins.secure_aggregation.sharing import reconstruct
+from shuffle_plugins.shuffler import BatchRefused, BatchRequest, MixedStatement, Refusal, RoundContext, keys
+from shuffle_plugins.shuffler.envelopes import envelope_size, open_reports, part_sizes
+from shuffle_plugins.shuffler.keys import SealingKey, ServicePublicKey
+from shuffle_plugins.shuffler.service import CHALLENGE_BYTES
 
 _log = logging.getLogger("flwr")
 
@@ -353,7 +343,7 @@ class MixNodeStage(ServiceStage):
         cascade = keys.parse_mix_cascade(mixer_public_key)
         super().__init__(cascade, minimum=minimum, exclude_after=exclude_after, waiting=waiting)
         self._piece_bytes = checks.whole("piece_bytes", piece_bytes)
-        self._private_key = analyzer_private_key or keys.generate_sealing_key()
+        self._private_key = analyzer_private_key or keys.SealingKey.generate()
         self.analyzer_key = keys.public_key_bytes(self._private_key)
         self.mixers = len(cascade)
         self.takes_several = self.mixers == 1

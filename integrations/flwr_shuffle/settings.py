@@ -15,9 +15,11 @@ from flwr_shuffle.grids import Waiting
 from flwr_shuffle.stages import InMemoryStage, ShuffleStage, SummingStage
 from flwr_shuffle.updates import PrivateEvaluation, Updates, of_kind
 from shuffle_plugins.accounting import Adversary, FederatedRound
-from shuffle_plugins.core import Delta, Positive, Ranged, in_range, one_of, whole_number
-from shuffle_plugins.mechanisms import Kind, PrivateSum, SeveralReports, Spec, SumSpec, available, summary
+from shuffle_plugins.core.ranges import Delta, Positive, Ranged, in_range, one_of, whole_number
+from shuffle_plugins.mechanisms import Kind, PrivateSum, SumSpec, available, summary
 from shuffle_plugins.mechanisms import MechanismSpec as MechanismSpec
+from shuffle_plugins.mechanisms.base import SeveralReports
+from shuffle_plugins.mechanisms.spec import Spec
 from shuffle_plugins.shuffler import InMemoryShuffler, Shuffler
 
 FEWEST_REPORTS = 2  # one client's report cannot hide among others

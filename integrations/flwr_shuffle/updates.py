@@ -23,8 +23,10 @@ from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shuffle_plugins.core import Count, Fraction, Positive, Ranged, adapted_norm, in_range, whole_number
-from shuffle_plugins.mechanisms import MechanismSpec, Norm, PrivateSum, Spec, SumSpec
+from shuffle_plugins.core.ranges import Count, Fraction, Positive, Ranged, in_range, whole_number
+from shuffle_plugins.core.rows import adapted_norm
+from shuffle_plugins.mechanisms import MechanismSpec, Norm, PrivateSum, SumSpec
+from shuffle_plugins.mechanisms.spec import Spec
 from shuffle_plugins.protocols import VectorSum
 
 _log = logging.getLogger("flwr")

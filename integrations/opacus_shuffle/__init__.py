@@ -5,7 +5,7 @@ with Opacus, and makes its ``BatchMemoryManager`` split our loaders in our way. 
 neighbours at fixed population.
 """
 
-from shuffle_plugins.core import advised, face
+from shuffle_plugins.core.extras import advised, face
 
 with advised("opacus"):
     from opacus.utils import batch_memory_manager

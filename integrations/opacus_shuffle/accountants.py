@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NoReturn
 
 import opacus
@@ -20,42 +20,24 @@ from opacus.accountants import IAccountant, create_accountant, register_accounta
 from typing_extensions import override
 
 from opacus_shuffle.errors import PrivacyBudgetExceeded, ShufflePrivacyError, checked, warn_caller
-from shuffle_plugins.accounting import (
-    NEIGHBOURING_RELATION,
-    EpsilonInterval,
-    PublishedAccountant,
-    Round,
-    ShuffleAccountant,
-)
+from shuffle_plugins.accounting import NEIGHBOURING_RELATION, EpsilonInterval, Round, ShuffleAccountant
+from shuffle_plugins.accounting.comparison import PublishedAccountant
 from shuffle_plugins.core import checks
 
 _logger = logging.getLogger(__name__)
 _SECONDS = 10  # between two lines about progress
 _recorded: dict[str, int] = {}  # by run, the most rounds that this process has recorded
 
-_NEEDS_ROUND = (
-    "a noise multiplier and a sample rate do not determine the cost of a shuffled round: it depends on ε0, "
-    "n, k and the randomizer. Train with opacus_shuffle.PrivacyEngine, attach get_optimizer_hook_fn to a "
-    "ShuffleDPOptimizer, or call record(round, num_steps=...)"
-)
-
 
 class AccountingHook(ABC):
-    """A step hook that records the round about to be released.
-
-    The optimizer releases nothing unless one is attached.
-    """
+    """A step hook that records the round about to be released; without one nothing is."""
 
     @abstractmethod
     def __call__(self, optimizer: Any) -> None:
         """Record ``optimizer.round``, or raise to refuse it."""
 
     def released(self, *, at_least: int = 0) -> int:
-        """How many rounds were released, as far as it knows; 0 if it keeps no history.
-
-        Args:
-            at_least: so many were, by an optimizer whose state was loaded; it takes note of that.
-        """
+        """How many rounds were released, as far as it knows; a loaded state told of ``at_least``."""
         return 0
 
 
@@ -72,7 +54,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
     def __init__(self) -> None:
         self._core = self.core_type(method=self.method)
         self._run = uuid.uuid4().hex
-        self._budget: _Budget | None = None
+        self._budget: tuple[float, float] | None = None  # ε and δ
         self._unrecorded = 0
 
     @override
@@ -116,10 +98,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         )
 
     def released(self, *, at_least: int = 0) -> int:
-        """How many rounds were released, as far as is known: those recorded, and those known to be missing.
-
-        If that ``at_least`` so many were is news, the history is marked, and a warning says so.
-        """
+        """The rounds recorded, and those known to be missing, of which a warning tells."""
         missing = at_least - len(self)
         if missing > self._unrecorded:
             self._unrecorded = missing
@@ -138,7 +117,11 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
     @override
     def step(self, *, noise_multiplier: float, sample_rate: float) -> NoReturn:
         """Refuse: Opacus's two numbers do not determine a shuffled round's cost. See :meth:`record`."""
-        raise ShufflePrivacyError(_NEEDS_ROUND)
+        raise ShufflePrivacyError(
+            "a noise multiplier and a sample rate do not determine the cost of a shuffled round. Train with "
+            "opacus_shuffle.PrivacyEngine, attach get_optimizer_hook_fn to a ShuffleDPOptimizer, or call "
+            "record(round, num_steps=...)"
+        )
 
     @override
     def get_epsilon(self, delta: float) -> float:
@@ -150,10 +133,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         return self._core.epsilon(delta)
 
     def charged_epsilon_with(self, new_round: Round, *, num_steps: int, target_delta: float) -> float:
-        """Certified ε at δ of the history and ``num_steps`` more rounds; infinite if there is none.
-
-        What ``core.would_exceed`` compares with its target.
-        """
+        """Certified ε at δ of the history and ``num_steps`` more rounds, which ``would_exceed`` compares."""
         probe = self.core_type(method=self.method)
         for recorded, steps in [*self._core.history, (new_round, num_steps)]:
             probe.step(recorded, num_steps=steps)
@@ -178,10 +158,6 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
             sample_rate: k / n; refused at the first step if the optimizer's own differs.
             target_epsilon: optional budget; the step that would exceed it is refused.
             target_delta: the budget's δ; give both or neither.
-
-        Raises:
-            ShufflePrivacyError: if only half a budget is given, or it is out of range; or in
-                ``make_private`` of Opacus's own engine, whose optimizers add Gaussian noise.
         """
         caller = sys._getframe(1)
         if caller.f_code is opacus.PrivacyEngine.make_private.__code__:
@@ -190,7 +166,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
             raise ShufflePrivacyError("a budget needs both target_epsilon and target_delta")
         self._budget = None
         if target_epsilon is not None and target_delta is not None:
-            self._budget = _Budget(
+            self._budget = (
                 checked(checks.target_epsilon, target_epsilon),
                 checked(checks.delta, target_delta, name="target_delta"),
             )
@@ -198,20 +174,20 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
 
     @override
     def state_dict(self, destination: MutableMapping[str, Any] | None = None) -> MutableMapping[str, Any]:
-        """State as plain tuples, numbers and strings, so that a checkpoint loads under ``weights_only=True``.
-
-        Args:
-            destination: mapping to write into; a new one by default.
-        """
-        if destination is None:
-            destination = OrderedDict()
-        destination["history"] = self.history
-        destination["mechanism"] = self.mechanism()
-        destination["neighbouring_relation"] = NEIGHBOURING_RELATION
-        destination["run"] = self._run
-        destination["unrecorded"], destination["warnings"] = self._unrecorded, self.warnings
+        """State that loads under ``weights_only=True``, in ``destination`` if that is given."""
+        destination = OrderedDict() if destination is None else destination
+        destination.update(
+            {
+                "history": self.history,
+                "mechanism": self.mechanism(),
+                "neighbouring_relation": NEIGHBOURING_RELATION,
+                "run": self._run,
+                "unrecorded": self._unrecorded,
+                "warnings": self.warnings,
+            }
+        )
         if self._budget is not None:
-            destination["target"] = (self._budget.epsilon, self._budget.delta)
+            destination["target"] = self._budget
         return destination
 
     @override
@@ -259,11 +235,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         return core
 
     def changes(self, state_dict: Mapping[str, Any], *, next_round: Round | None) -> list[str]:
-        """What a run that goes on from a saved history would do otherwise than it did before, in words.
-
-        ε counts both sides of a change rightly; it is just seldom meant. ``next_round`` is what the next step
-        reveals, if known.
-        """
+        """What a run that goes on from a saved history would do otherwise than before, in words."""
         history = self._read_state(state_dict).history
         found = []
         if next_round is not None and history and history[-1][0] != next_round:
@@ -287,11 +259,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
 
 
 class SubsampledShuffleRDPAccountant(SubsampledShuffleAccountant):
-    """Composes by Rényi divergences of the blanket pair: fast, a few per cent above the PLD accountant.
-
-    Not Theorem 1 of "Rényi Differential Privacy of the Subsampled Shuffle Model", which bounds the same
-    divergences from above: that is :class:`Girgis2021Accountant`.
-    """
+    """Composes by Rényi divergences of the blanket pair: fast, a few per cent above the PLD accountant."""
 
     method = "rdp"
 
@@ -329,12 +297,6 @@ def begins_with(core: ShuffleAccountant, earlier: ShuffleAccountant) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class _Budget:
-    epsilon: float
-    delta: float
-
-
 def _refuse_other_optimizers(optimizer: object) -> None:
     if not isinstance(getattr(optimizer, "round", None), Round):
         raise ShufflePrivacyError(
@@ -347,7 +309,7 @@ def _refuse_other_optimizers(optimizer: object) -> None:
 class _RecordRound(AccountingHook):
     accountant: SubsampledShuffleAccountant
     sample_rate: float
-    budget: _Budget | None
+    budget: tuple[float, float] | None
 
     @override
     def released(self, *, at_least: int = 0) -> int:
@@ -364,42 +326,13 @@ class _RecordRound(AccountingHook):
                 f"{optimizer.sample_rate!r}. Pass sample_rate=k / n, not 1 / len(data_loader)"
             )
         if budget is not None and self.accountant.core.would_exceed(
-            new_round, target_epsilon=budget.epsilon, delta=budget.delta
+            new_round, target_epsilon=budget[0], delta=budget[1]
         ):
             raise PrivacyBudgetExceeded(
-                f"step {len(self.accountant) + 1} would take ε over {budget.epsilon} at δ={budget.delta} "
+                f"step {len(self.accountant) + 1} would take ε over {budget[0]} at δ={budget[1]} "
                 "(replace-one): stop training here, or agree on a larger budget"
             )
         self.accountant.record(new_round)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PaidEpoch:
-    """An epoch, one iteration over the loader, that these hooks have recorded as one round."""
-
-    iteration: int
-    round: Round
-    hooks: tuple[AccountingHook, ...] = ()
-
-    def recorded_by(self, hook: AccountingHook, optimizer: Any, *, iteration: int) -> PaidEpoch:
-        """Have the hook record the epoch, unless it did before; another iteration is a new epoch.
-
-        Raises:
-            ShufflePrivacyError: if the round changed within the epoch.
-        """
-        if iteration != self.iteration:
-            hook(optimizer)
-            return PaidEpoch(iteration=iteration, round=optimizer.round, hooks=(hook,))
-        if optimizer.round != self.round:
-            raise ShufflePrivacyError(
-                "the randomizer changed within an epoch, which is accounted for as one round of one "
-                "randomizer. Change it after the last step of an epoch, or begin a new iteration over the "
-                "loader, which is a new epoch"
-            )
-        if any(hook is other for other in self.hooks):
-            return self
-        hook(optimizer)
-        return replace(self, hooks=(*self.hooks, hook))
 
 
 class StepLog:

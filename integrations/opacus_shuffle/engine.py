@@ -1,44 +1,70 @@
-"""Opacus's ``PrivacyEngine`` for the subsampled shuffle model."""
+"""Opacus's ``PrivacyEngine`` for the subsampled shuffle model, and what a run costs before its first step."""
 
 from __future__ import annotations
 
+import copy
+import functools
 import logging
+import math
 import os
 import warnings
-from collections.abc import Mapping, MutableMapping, Sequence, Sized
-from dataclasses import dataclass, fields
-from typing import IO, Any, BinaryIO, Literal, Self, TypedDict, Unpack
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import dataclass, field, fields, replace
+from types import SimpleNamespace
+from typing import IO, Any, BinaryIO, Literal, TypedDict, Unpack
 
 import opacus
 import torch
 from opacus.accountants import IAccountant
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.optimizers import DPOptimizer
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset, IterableDataset
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from opacus_shuffle.accountants import StepLog, SubsampledShuffleAccountant, begins_with
 from opacus_shuffle.errors import ShufflePrivacyError, checked, warn_caller
 from opacus_shuffle.loaders import SAMPLERS, population_and_cohort, rounds_in, seed_from, with_sampler
-from opacus_shuffle.optimizer import DistributedShuffleDPOptimizer, ShuffleDPOptimizer, ShuffleMixin
-from opacus_shuffle.runs import Run, TrainingPlan, refuse_spent_delta
+from opacus_shuffle.optimizer import (
+    BOOKS,
+    DistributedShuffleDPOptimizer,
+    ShuffleDPOptimizer,
+    ShuffleMixin,
+)
 from opacus_shuffle.sums import (
     DEFAULT_RANDOMIZER,
     AdaptiveClipping,
-    ClippedBall,
     Randomizer,
-    SumBuilder,
+    RoundSum,
     SumSetting,
     clipping_of,
     positive,
 )
-from shuffle_plugins.accounting import DataAccess, EpsilonInterval, PrivacyStatement, Sampling, Unit
-from shuffle_plugins.core import checks
-from shuffle_plugins.planning import ModelKind, TrainingRecipe, training_recipe
+from shuffle_plugins.accounting import (
+    LARGEST_SEARCHED_LOCAL_EPSILON,
+    DataAccess,
+    EpsilonInterval,
+    PrivacyStatement,
+    PrivacyTarget,
+    Round,
+    Sampling,
+    ShuffleRound,
+    Unit,
+    delta_warning,
+    largest_within,
+)
+from shuffle_plugins.accounting.calibrate import LEAST_SEARCHED_LOCAL_EPSILON, normal_guess
+from shuffle_plugins.core import checks, rounded
+from shuffle_plugins.mechanisms.noise import noise_ratio
+from shuffle_plugins.planning import (
+    ExpectedNoise,
+    ModelKind,
+    TrainingRecipe,
+    expected_noise,
+    training_recipe,
+)
 from shuffle_plugins.randomness import Randomness, SeededRandomness, secure
 
 _logger = logging.getLogger(__name__)
@@ -47,36 +73,9 @@ GradSampleMode = Literal["hooks", "functorch", "ew", "no_op"]
 SamplingName = Literal["without-replacement", "poisson", "epoch"]
 PrivateObjects = tuple[Any, ShuffleDPOptimizer | DistributedShuffleDPOptimizer, DataLoader[Any]]
 
-# Where rounds on a parameter are recorded. A parameter may outlive the engine that trained it.
-_books: MutableMapping[Tensor, SubsampledShuffleAccountant] = WeakTensorKeyDictionary()
-
-# What a privacy statement says of this host.
-_TRUST = (
-    "whoever runs this process sees every record and is trusted with all of them, and to release nothing but "
-    "what the rounds release",
-    "no shuffler runs, and none is trusted: the released sums do not depend on the order of their terms, and "
-    "show no more than shuffled reports would",
-)
 _TWO_DATA_SETS = (
     "this engine has accounted for another data set before: its ε composes both, as if every person were "
     "in each"
-)
-_ROWS = (
-    "every row of the data set is taken for one {unit}: rows that repeat one are seen only where a Subset or "
-    "ConcatDataset of torch makes them"
-)
-_RESUMED = (
-    "rounds were taken over from a checkpoint; how their gradients were clipped, whether their coins were "
-    "seeded, and whether batches were passed over, is not known here"
-)
-_PASSED_OVER = (
-    "{count:,} batch{es} delivered and no step taken on {them}. In iterations that train they are in ε like "
-    "the others, but which ones they were can be seen from the model: if that depended on the data, as in "
-    "`if not isfinite(loss): continue`, no ε below covers it"
-)
-_SEEDED = (
-    "SeededRandomness was used: whoever knows or guesses the seed can undo the noise, and no ε below "
-    "protects anybody"
 )
 
 
@@ -102,85 +101,6 @@ class OpacusArguments(TypedDict, total=False):
     min_clipbound: float | None
     max_clipbound: float | None
     unclipped_num_std: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Settings:
-    """What both ways to make an optimizer private have in common, checked; see ``make_private``."""
-
-    module: nn.Module
-    optimizer: Optimizer
-    data_loader: DataLoader[Any]
-    max_grad_norm: float | Sequence[float]
-    randomizer: Randomizer
-    sampling: Sampling
-    clipping: str | AdaptiveClipping
-    batch_first: bool
-    loss_reduction: str
-    grad_sample_mode: GradSampleMode
-    wrap_model: bool
-    on_nonfinite: str
-    randomness: Randomness | None
-
-    @classmethod
-    def of(cls, method: str, arguments: Mapping[str, Any], opacus_own: Mapping[str, Any]) -> Self:
-        """From all arguments of a method; it refuses unknown ones, and two that contradict each other."""
-        for name in opacus_own.keys() - OpacusArguments.__annotations__.keys():
-            hint = ": the noise that meets the target is found" if name == "noise_multiplier" else ""
-            raise TypeError(f"{method}() got an unexpected keyword argument {name!r}{hint}")
-        if opacus_own.get("noise_generator") is not None:
-            raise ShufflePrivacyError(
-                "noise_generator is not used, since coins come from a cryptographic generator: leave it out, "
-                "or repeat a run with randomness=SeededRandomness(seed) of shuffle_plugins.randomness"
-            )
-        if opacus_own.get("rand_on_empty", False) is not False:
-            raise ShufflePrivacyError(
-                "rand_on_empty=True puts an invented record into an empty Poisson batch, and a round's "
-                "records must be the data set's: leave it out. An empty round releases noise alone"
-            )
-        adaptive = {each.name: opacus_own.get(each.name) for each in fields(AdaptiveClipping)}
-        given = {each.name: arguments[each.name] for each in fields(cls)} | {
-            "clipping": clipping_of(arguments["clipping"], **adaptive),
-            "sampling": _chosen_sampling(arguments["sampling"], opacus_own.get("poisson_sampling")),
-        }
-        return cls(**given)
-
-    @property
-    def distributed(self) -> bool:
-        """Whether the model is trained over several processes."""
-        return isinstance(
-            self.module, (DifferentiallyPrivateDistributedDataParallel, DistributedDataParallel)
-        )
-
-    def population_and_cohort(
-        self, *, secure_mode: bool, accountant: SubsampledShuffleAccountant
-    ) -> tuple[int, int]:
-        """n and k, after checks of the objects."""
-        modes = GradSampleMode.__args__  # type: ignore[attr-defined]
-        if self.grad_sample_mode not in modes:
-            raise ShufflePrivacyError(
-                f"grad_sample_mode {self.grad_sample_mode!r} does not give every sample's whole gradient, "
-                f"which the randomizer needs: use one of {modes}, and BatchMemoryManager to save memory"
-            )
-        if isinstance(self.module, (FSDPModule, FullyShardedDataParallel)):
-            raise ShufflePrivacyError("sharded modules (FSDP) split a sample's gradient: use DDP")
-        secure(self.randomness)
-        if secure_mode and isinstance(self.randomness, SeededRandomness):
-            raise ShufflePrivacyError("secure_mode forbids SeededRandomness: leave randomness out")
-        own = set(self.module.parameters())
-        if any(p not in own for group in self.optimizer.param_groups for p in group["params"]):
-            raise ShufflePrivacyError("the optimizer holds parameters that are not the module's")
-        listener = getattr(getattr(self.data_loader, "batch_sampler", None), "listener", None)
-        for other in {_books[p] for p in (*own, *getattr(listener, "params", ())) if p in _books}:
-            if not begins_with(accountant.core, other.core):
-                raise ShufflePrivacyError(
-                    f"{len(other)} rounds on this model or loader are recorded in another engine's "
-                    "accountant, and this engine's ε would leave them out: use that engine, or assign "
-                    "engine.accountant = other_engine.accountant before make_private. An engine for each "
-                    "round of federated learning gets the same accountant in each. If the rounds were on "
-                    "data of other people, load the weights into a new model, and give it a new loader"
-                )
-        return population_and_cohort(self.data_loader)
 
 
 class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
@@ -259,7 +179,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         """Recommend batch size, steps, clipping and learning rate for a model and a target; ``print`` it.
 
         For a run by itself, without what this engine may have recorded already. The data set is asked for its
-        length and nothing else, so this costs no privacy (docs/guides/opacus.md, "Without tuning").
+        length and nothing else, so this costs no privacy.
 
         Args:
             module: the model. If one ``nn.Linear`` holds all parameters to train, the recipe is that of a
@@ -339,27 +259,21 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             noise_multiplier: for multi-message sums, ``"vector-sum"`` and ``"multi-message"``: standard
                 deviation, over ``max_grad_norm``, of Gaussian noise in each coordinate of the sum that would
                 give about the same privacy. As in Opacus, except that a record is replaced and not left out,
-                which moves the sum by up to twice ``max_grad_norm``. The noise of ``"vector-sum"`` has this
-                deviation; ``"multi-message"`` has more noise and sends fewer bits.
-            max_grad_norm: radius of the randomizer's norm ball: ℓ2 for ``"privunit"``, ``"vector-sum"`` and
-                ``"multi-message"``, ℓ∞ for ``"linf-coordinate"``. Gradients outside are clipped to it. With
-                ``clipping="per_layer"`` a list, one radius for each trainable parameter in the optimizer's
-                order.
+                which moves the sum by up to twice ``max_grad_norm``.
+            max_grad_norm: radius of the randomizer's norm ball (ℓ2 for ``"privunit"`` and the sums, ℓ∞ for
+                ``"linf-coordinate"``), to which gradients are clipped. With ``clipping="per_layer"`` a list,
+                one radius for each trainable parameter in the optimizer's order.
             randomizer: name of a local randomizer or a multi-message sum in
-                ``shuffle_plugins.mechanisms.registry``; or a class that derives from ``PrivateSum``, such as
-                ``PrivUnit`` or ``VectorSum``, a ``functools.partial`` of it with further options, or a
-                function that builds one.
+                ``shuffle_plugins.mechanisms.registry``; or a class that derives from ``PrivateSum``, a
+                ``functools.partial`` of it with further options, or a function that builds one.
             sampling: how batches are drawn: ``"without-replacement"`` (the default), ``"poisson"``, or
-                ``"epoch"``, which is ``DataLoader(shuffle=True, drop_last=True)``: a fresh secret order of
-                all records in each iteration, cut into batches. An epoch costs one round of everybody, before
-                its first release; for local randomizers.
+                ``"epoch"``, a fresh secret order of all records in each iteration, cut into batches. An epoch
+                costs one round of everybody, before its first release; for local randomizers.
             clipping: ``"flat"``, one ball for a sample's whole gradient; ``"per_layer"``, a ball for every
-                parameter's part of it, at the same ε, with the noise of a ball that holds all parts
-                together; or ``"adaptive"``, where ``max_grad_norm`` is the first radius and moves after every
-                round (Andrew et al. 2021), or an :class:`AdaptiveClipping`, which says how it moves. A part
-                of ``local_epsilon``, or of the sum's noise, then pays for the noisy number of unclipped
-                gradients; ε is that of ``local_epsilon`` (for every randomizer's worst case) or of
-                ``noise_multiplier``.
+                parameter's part of it, at the same ε; or ``"adaptive"``, where ``max_grad_norm`` is the first
+                radius and moves after every round, or an :class:`AdaptiveClipping`, which says how. What
+                ``local_epsilon`` or ``noise_multiplier`` says then pays for the noisy number of unclipped
+                gradients, too.
             batch_first: whether the batch is the first dimension of the module's input.
             loss_reduction: ``"mean"`` or ``"sum"``, as the loss reduces over the batch.
             grad_sample_mode: how Opacus computes per-sample gradients; under ``"no_op"`` your code sets every
@@ -381,97 +295,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             TypeError: for any other keyword argument, or one that does not go with the randomizer.
             ShufflePrivacyError: if the configuration is one whose ε would be wrong.
         """
-        return self._make_private(
-            _Settings.of("make_private", locals(), opacus_own),
-            {"local_epsilon": local_epsilon, "noise_multiplier": noise_multiplier},
-            num_steps=None,
-            target_epsilon=target_epsilon,
-            target_delta=target_delta,
-        )
-
-    def _make_private(
-        self,
-        settings: _Settings,
-        privacy: dict[str, float | None],
-        *,
-        num_steps: int | None,
-        target_epsilon: float | None,
-        target_delta: float | None,
-    ) -> PrivateObjects:
-        accountant = self._require_accountant()
-        population, cohort = settings.population_and_cohort(
-            secure_mode=self.secure_mode, accountant=accountant
-        )
-        distributed, optimizer = settings.distributed, settings.optimizer
-        draws = coins = secure(settings.randomness)
-        if distributed:
-            draws = _common_randomness(coins)
-            _require_distinct_streams(coins)
-        optimizer_class = DistributedShuffleDPOptimizer if distributed else ShuffleDPOptimizer
-        private_optimizer = optimizer_class(
-            optimizer.original_optimizer if isinstance(optimizer, DPOptimizer) else optimizer,
-            randomizer=settings.randomizer,
-            max_grad_norm=settings.max_grad_norm,
-            clipping=settings.clipping,
-            population=population,
-            cohort=cohort,
-            sampling=settings.sampling,
-            loss_reduction=settings.loss_reduction,
-            on_nonfinite=settings.on_nonfinite,
-            randomness=coins,
-            **privacy,
-        )
-        accountant.core_type(method=accountant.method).step(private_optimizer.round)  # or it is refused now
-        if target_epsilon is not None and target_delta is not None:
-            refuse_spent_delta(
-                private_optimizer.round, accountant=accountant, num_steps=1, target_delta=target_delta
-            )
-        private_optimizer.attach_step_hook(
-            accountant.get_optimizer_hook_fn(
-                sample_rate=cohort / population, target_epsilon=target_epsilon, target_delta=target_delta
-            )
-        )
-        private_optimizer.attach_step_hook(StepLog(num_steps=num_steps))
-        sampler = SAMPLERS[settings.sampling](
-            population=population,
-            cohort=cohort,
-            randomness=draws,
-            rank=torch.distributed.get_rank() if distributed else 0,
-            world_size=torch.distributed.get_world_size() if distributed else 1,
-        )
-        sampler.attach(private_optimizer)
-        private_loader = with_sampler(settings.data_loader, sampler, batch_first=settings.batch_first)
-        private_module = self._prepare_model(
-            settings.module,
-            batch_first=settings.batch_first,
-            loss_reduction=settings.loss_reduction,
-            grad_sample_mode=settings.grad_sample_mode,
-            wrap_model=settings.wrap_model,
-        )
-        private_optimizer.watch(settings.module)
-        private_optimizer.book_in(accountant, module=settings.module)
-        dataset = settings.data_loader.dataset
-        if self.dataset is not None and self.dataset is not dataset:
-            warn_caller(f"{_TWO_DATA_SETS}. Use one engine per data set unless they are the same people")
-            self._doubt(_TWO_DATA_SETS)
-        self.dataset = dataset
-        self._in_use = True
-        for p in private_optimizer.params:
-            _books[p] = accountant
-        if isinstance(coins, SeededRandomness):
-            self._doubt(_SEEDED)
-        self._optimizers += (private_optimizer,)
-        self._training_plan = TrainingPlan.of(
-            private_optimizer,
-            accountant=accountant,
-            population=population,
-            cohort=cohort,
-            num_steps=num_steps,
-            target_epsilon=target_epsilon,
-            target_delta=target_delta,
-        )
-        self._training_plan.announce()
-        return private_module, private_optimizer, private_loader
+        return self._make_private(_settings("make_private", locals(), opacus_own))
 
     def make_private_with_epsilon(
         self,
@@ -497,10 +321,10 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
     ) -> PrivateObjects:
         """As :meth:`make_private`, with the largest ε0, up to 20, whose run stays within (ε, δ).
 
-        Multi-message sums get the least noise multiplier instead. Either is solved for the
-        exact n, k, number of steps, randomizer and accountant, on top of what the accountant has recorded
-        already. Read it from ``optimizer.local_epsilon`` or ``optimizer.noise_multiplier``. The step that
-        would exceed the budget raises ``PrivacyBudgetExceeded``.
+        Multi-message sums get the least noise multiplier instead. Either is solved for the exact n, k, number
+        of steps, randomizer and accountant, on top of what is recorded already. Read it from
+        ``optimizer.local_epsilon`` or ``optimizer.noise_multiplier``. The step that would exceed the budget
+        raises ``PrivacyBudgetExceeded``.
 
         Args:
             target_epsilon: ε of everything recorded at the end of training (replace-one).
@@ -511,56 +335,122 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 :meth:`make_private`, like all that follow.
             loss_reduction, grad_sample_mode, wrap_model, on_nonfinite, randomness, opacus_own: likewise.
 
-        Returns:
-            (module, optimizer, data_loader).
-
         Raises:
             ShufflePrivacyError: as :meth:`make_private`; also if nothing meets the target.
         """
-        settings = _Settings.of("make_private_with_epsilon", locals(), opacus_own)
+        return self._make_private(_settings("make_private_with_epsilon", locals(), opacus_own))
+
+    def _make_private(self, given: SimpleNamespace) -> PrivateObjects:
         accountant = self._require_accountant()
-        population, cohort = settings.population_and_cohort(
-            secure_mode=self.secure_mode, accountant=accountant
-        )
-        if (epochs is None) == (num_steps is None):
-            raise ShufflePrivacyError("give exactly one of epochs and num_steps")
-        if epochs is None:
-            steps = checked(checks.whole, "num_steps", num_steps)
+        population, cohort = self._population_and_cohort(given, accountant)
+        num_steps = None
+        if hasattr(given, "epochs"):
+            privacy, num_steps = _solved(given, population=population, cohort=cohort, accountant=accountant)
         else:
-            steps = checked(checks.whole, "epochs", epochs) * (population // cohort)
-        target_epsilon = positive("target_epsilon", target_epsilon)
-        target_delta = checked(checks.delta, target_delta, name="target_delta")
-        builder, sampling_law = SumBuilder.of(randomizer), settings.sampling
-        trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-        dim = sum(p.numel() for p in trained)
-        ball = ClippedBall.of(
-            settings.clipping,
-            max_grad_norm,
-            parameters=len(trained),
-            norm=lambda: builder.norm(dim=dim, cohort=cohort),
+            privacy = {name: getattr(given, name) for name in ("local_epsilon", "noise_multiplier")}
+        target_epsilon, target_delta = given.target_epsilon, given.target_delta
+        distributed = isinstance(
+            given.module, (DifferentiallyPrivateDistributedDataParallel, DistributedDataParallel)
         )
-        privacy = Run(
-            setting=SumSetting(builder=builder, privacy=1.0, ball=ball),
-            accountant=accountant,
-            dim=dim,
+        draws = coins = secure(given.randomness)
+        if distributed:
+            draws = _common_randomness(coins)
+            _require_distinct_streams(coins)
+        optimizer = given.optimizer
+        private_optimizer = (DistributedShuffleDPOptimizer if distributed else ShuffleDPOptimizer)(
+            optimizer.original_optimizer if isinstance(optimizer, DPOptimizer) else optimizer,
+            randomizer=given.randomizer,
+            max_grad_norm=given.max_grad_norm,
+            clipping=given.clipping,
             population=population,
             cohort=cohort,
-            sampling=sampling_law,
-            num_rounds=rounds_in(steps, population=population, cohort=cohort, sampling=sampling_law),
-            target_epsilon=target_epsilon,
-            target_delta=target_delta,
-        ).privacy()
-        _logger.info(
-            "%s=%.6g for epsilon=%g at delta=%g (replace-one), n=%d, k=%d, %d steps",
-            builder.privacy_parameter, privacy, target_epsilon, target_delta, population, cohort, steps,
-        )  # fmt: skip
-        return self._make_private(
-            settings,
-            {builder.privacy_parameter: privacy},
-            num_steps=steps,
+            sampling=given.sampling,
+            loss_reduction=given.loss_reduction,
+            on_nonfinite=given.on_nonfinite,
+            randomness=coins,
+            **privacy,
+        )
+        accountant.core_type(method=accountant.method).step(private_optimizer.round)  # or it is refused now
+        if target_epsilon is not None and target_delta is not None:
+            _refuse_spent_delta(
+                private_optimizer.round, accountant=accountant, num_steps=1, target_delta=target_delta
+            )
+        private_optimizer.attach_step_hook(
+            accountant.get_optimizer_hook_fn(
+                sample_rate=cohort / population, target_epsilon=target_epsilon, target_delta=target_delta
+            )
+        )
+        private_optimizer.attach_step_hook(StepLog(num_steps=num_steps))
+        sampler = SAMPLERS[given.sampling](
+            population=population,
+            cohort=cohort,
+            randomness=draws,
+            rank=torch.distributed.get_rank() if distributed else 0,
+            world_size=torch.distributed.get_world_size() if distributed else 1,
+        )
+        sampler.attach(private_optimizer)
+        private_loader = with_sampler(given.data_loader, sampler, batch_first=given.batch_first)
+        private_module = self._prepare_model(
+            given.module,
+            batch_first=given.batch_first,
+            loss_reduction=given.loss_reduction,
+            grad_sample_mode=given.grad_sample_mode,
+            wrap_model=given.wrap_model,
+        )
+        private_optimizer.watch(given.module, accountant=accountant)
+        dataset = given.data_loader.dataset
+        if self.dataset is not None and self.dataset is not dataset:
+            warn_caller(f"{_TWO_DATA_SETS}. Use one engine per data set unless they are the same people")
+            self._doubt(_TWO_DATA_SETS)
+        self.dataset = dataset
+        self._in_use = True
+        if isinstance(coins, SeededRandomness):
+            self._doubt(
+                "SeededRandomness was used: whoever knows or guesses the seed can undo the noise, and no ε "
+                "below protects anybody"
+            )
+        self._optimizers += (private_optimizer,)
+        self._training_plan = TrainingPlan.of(
+            private_optimizer,
+            accountant=accountant,
+            population=population,
+            cohort=cohort,
+            num_steps=num_steps,
             target_epsilon=target_epsilon,
             target_delta=target_delta,
         )
+        self._training_plan.announce()
+        return private_module, private_optimizer, private_loader
+
+    def _population_and_cohort(
+        self, given: SimpleNamespace, accountant: SubsampledShuffleAccountant
+    ) -> tuple[int, int]:
+        """n and k, after checks of the objects."""
+        modes = GradSampleMode.__args__  # type: ignore[attr-defined]
+        if given.grad_sample_mode not in modes:
+            raise ShufflePrivacyError(
+                f"grad_sample_mode {given.grad_sample_mode!r} does not give every sample's whole gradient, "
+                f"which the randomizer needs: use one of {modes}, and BatchMemoryManager to save memory"
+            )
+        if isinstance(given.module, (FSDPModule, FullyShardedDataParallel)):
+            raise ShufflePrivacyError("sharded modules (FSDP) split a sample's gradient: use DDP")
+        secure(given.randomness)
+        if self.secure_mode and isinstance(given.randomness, SeededRandomness):
+            raise ShufflePrivacyError("secure_mode forbids SeededRandomness: leave randomness out")
+        own = set(given.module.parameters())
+        if any(p not in own for group in given.optimizer.param_groups for p in group["params"]):
+            raise ShufflePrivacyError("the optimizer holds parameters that are not the module's")
+        listener = getattr(getattr(given.data_loader, "batch_sampler", None), "listener", None)
+        for other in {BOOKS[p] for p in (*own, *getattr(listener, "params", ())) if p in BOOKS}:
+            if not begins_with(accountant.core, other.core):
+                raise ShufflePrivacyError(
+                    f"{len(other)} rounds on this model or loader are recorded in another engine's "
+                    "accountant, and this engine's ε would leave them out: use that engine, or assign "
+                    "engine.accountant = other_engine.accountant before make_private. An engine for each "
+                    "round of federated learning gets the same accountant in each. If the rounds were on "
+                    "data of other people, load the weights into a new model, and give it a new loader"
+                )
+        return population_and_cohort(given.data_loader)
 
     def get_epsilon(self, delta: float) -> float:
         """Certified upper bound on ε at δ in (0, 1) for everything recorded so far (replace-one)."""
@@ -592,7 +482,14 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             delta=self.training_plan.delta if delta is None else delta,
             subject="training with the Opacus engine of opacus_shuffle",
             unit=unit,
-            trust=(*_TRUST, _ROWS.format(unit=unit)),
+            trust=(
+                "whoever runs this process sees every record and is trusted with all of them, and to release "
+                "nothing but what the rounds release",
+                "no shuffler runs, and none is trusted: the released sums do not depend on the order of "
+                "their terms, and show no more than shuffled reports would",
+                f"every row of the data set is taken for one {unit}: rows that repeat one are seen only "
+                "where a Subset or ConcatDataset of torch makes them",
+            ),
             clipping=(
                 self._optimizers[-1].clipping_described
                 if self._optimizers
@@ -618,15 +515,10 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         torch_load_kwargs: dict[str, Any] | None = None,
         **objects: Any,
     ) -> dict[str, Any]:
-        """Opacus's ``load_checkpoint``, except that a history it cannot continue is refused before it loads.
+        """Opacus's ``load_checkpoint``, which refuses a history it cannot continue before anything is loaded.
 
-        Warns if the run goes on with other rounds than it was saved with (another noise, randomizer or
-        cohort), or without the target that it had: ε is right, but such a change is seldom meant. As there,
-        the file is unpickled, so load only files that you trust.
-
-        Raises:
-            ShufflePrivacyError: as ``accountant.load_state_dict``. Module, optimizer and history are then as
-                before.
+        It warns if the run goes on with other rounds than it was saved with, or without the target that it
+        had. As there, the file is unpickled, so load only files that you trust.
         """
         start = path.tell() if hasattr(path, "tell") else None
         checkpoint = torch.load(path, **{**(torch_load_kwargs or {}), "weights_only": False})
@@ -646,7 +538,10 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         loaded: dict[str, Any] = super().load_checkpoint(
             path=path, module=module, torch_load_kwargs=torch_load_kwargs, **objects
         )
-        self._doubt(_RESUMED)
+        self._doubt(
+            "rounds were taken over from a checkpoint; how their gradients were clipped, whether their coins "
+            "were seeded, and whether batches were passed over, is not known here"
+        )
         return loaded
 
     def _doubt(self, text: str) -> None:
@@ -656,8 +551,12 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
 
 
 def _passed_over(count: int) -> str:
-    es, them = (" was", "it") if count == 1 else ("es were", "them")
-    return _PASSED_OVER.format(count=count, es=es, them=them)
+    batches, them = ("batch was", "it") if count == 1 else ("batches were", "them")
+    return (
+        f"{count:,} {batches} delivered and no step taken on {them}. In iterations that train they are in ε "
+        "like the others, but which ones they were can be seen from the model: if that depended on the data, "
+        "as in `if not isfinite(loss): continue`, no ε below covers it"
+    )
 
 
 def _chosen_sampling(sampling: str | None, poisson_sampling: bool | None) -> Sampling:
@@ -695,4 +594,333 @@ def _require_distinct_streams(randomness: Randomness) -> None:
         raise ShufflePrivacyError(
             "processes share a stream of coins, so their reports would not be independent: give each process "
             "a SeededRandomness of its own seed (or leave randomness out)"
+        )
+
+
+# ---- a run before its first step ------------------------------------------------------------------------
+
+
+def _settings(method: str, arguments: Mapping[str, Any], opacus_own: Mapping[str, Any]) -> SimpleNamespace:
+    """A method's arguments; it refuses unknown ones, and two that contradict each other."""
+    for name in opacus_own.keys() - OpacusArguments.__annotations__.keys():
+        hint = ": the noise that meets the target is found" if name == "noise_multiplier" else ""
+        raise TypeError(f"{method}() got an unexpected keyword argument {name!r}{hint}")
+    if opacus_own.get("noise_generator") is not None:
+        raise ShufflePrivacyError(
+            "noise_generator is not used, since coins come from a cryptographic generator: leave it out, "
+            "or repeat a run with randomness=SeededRandomness(seed) of shuffle_plugins.randomness"
+        )
+    if opacus_own.get("rand_on_empty", False) is not False:
+        raise ShufflePrivacyError(
+            "rand_on_empty=True puts an invented record into an empty Poisson batch, and a round's "
+            "records must be the data set's: leave it out. An empty round releases noise alone"
+        )
+    adaptive = {each.name: opacus_own.get(each.name) for each in fields(AdaptiveClipping)}
+    return SimpleNamespace(
+        **dict(arguments)
+        | {
+            "clipping": clipping_of(arguments["clipping"], **adaptive),
+            "sampling": _chosen_sampling(arguments["sampling"], opacus_own.get("poisson_sampling")),
+        }
+    )
+
+
+def _solved(
+    given: SimpleNamespace, *, population: int, cohort: int, accountant: SubsampledShuffleAccountant
+) -> tuple[dict[str, float | None], int]:
+    """The privacy number, by its name, that keeps to the target, and the number of steps."""
+    if (given.epochs is None) == (given.num_steps is None):
+        raise ShufflePrivacyError("give exactly one of epochs and num_steps")
+    if given.epochs is None:
+        steps = checked(checks.whole, "num_steps", given.num_steps)
+    else:
+        steps = checked(checks.whole, "epochs", given.epochs) * (population // cohort)
+    target_epsilon = positive("target_epsilon", given.target_epsilon)
+    target_delta = checked(checks.delta, given.target_delta, name="target_delta")
+    trained = [p for group in given.optimizer.param_groups for p in group["params"] if p.requires_grad]
+    sizes = [p.numel() for p in trained]
+    setting = SumSetting.of(given.randomizer, given.clipping, given.max_grad_norm, sizes=sizes, cohort=cohort)
+    privacy = _Run(
+        setting=setting,
+        accountant=accountant,
+        dim=sum(sizes),
+        population=population,
+        cohort=cohort,
+        sampling=given.sampling,
+        num_rounds=rounds_in(steps, population=population, cohort=cohort, sampling=given.sampling),
+        target_epsilon=target_epsilon,
+        target_delta=target_delta,
+    ).privacy()
+    _logger.info(
+        "%s=%.6g for epsilon=%g at delta=%g (replace-one), n=%d, k=%d, %d steps",
+        setting.privacy_parameter, privacy, target_epsilon, target_delta, population, cohort, steps,
+    )  # fmt: skip
+    return {setting.privacy_parameter: privacy}, steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """A training run whose privacy number is to be found, on top of the rounds that are recorded already."""
+
+    setting: SumSetting  # of any privacy number
+    accountant: SubsampledShuffleAccountant
+    dim: int
+    population: int
+    cohort: int
+    sampling: Sampling
+    num_rounds: int  # as the accountant counts them: a step is one, or an epoch as a whole
+    target_epsilon: float
+    target_delta: float
+
+    def privacy(self) -> float:
+        """The least noise multiplier, or the largest ε0, that keeps to the target; refused if none does."""
+        noise = self.setting.takes_noise_multiplier
+        if noise:
+            lowest, highest, precision = 2.0**-14, 1 / 0.25, 1e-3  # less noise has no finite ε
+        else:
+            lowest, highest, precision = LEAST_SEARCHED_LOCAL_EPSILON, LARGEST_SEARCHED_LOCAL_EPSILON, 1e-4
+            _refuse_spent_delta(
+                self._sum_at(1.0).round,
+                accountant=self.accountant,
+                num_steps=self.num_rounds,
+                target_delta=self.target_delta,
+            )
+
+        @functools.cache
+        def sum_at(level: float) -> RoundSum:
+            return self._sum_at(1 / level if noise else level)
+
+        @functools.cache
+        def spent(level: float) -> float:
+            new_round = sum_at(level).round
+            try:
+                return self.accountant.charged_epsilon_with(
+                    new_round, num_steps=self.num_rounds, target_delta=self.target_delta
+                )
+            except ArithmeticError:  # hardly any noise
+                return math.inf
+
+        before = self._spent_before()
+        found = None
+        if before < self.target_epsilon:
+            found = largest_within(
+                spent,
+                target=self.target_epsilon,
+                start=self._guess(self.target_epsilon - before),
+                lowest=lowest,
+                highest=highest,
+                precision=precision,
+            )
+        if found is None or self.accountant.core.would_exceed(
+            sum_at(found).round,
+            num_steps=self.num_rounds,
+            target_epsilon=self.target_epsilon,
+            delta=self.target_delta,
+        ):
+            what = "the recorded rounds leave no room" if len(self.accountant) else "nothing keeps all rounds"
+            raise ShufflePrivacyError(
+                f"{what} within ε={self.target_epsilon} at δ={self.target_delta}: raise the target, take "
+                "fewer steps or smaller batches of a larger data set, or use a smaller local_delta"
+            )
+        privacy, at_end = 1 / found if noise else found, found >= highest * (1 - 1e-3)
+        limited = noise or at_end or sum_at(found).mechanism.local_delta > 0
+        if limited and spent(found) < 0.97 * self.target_epsilon:
+            self._warn_of_rest(privacy, spent=spent(found), at_end=at_end)
+        return privacy
+
+    def _sum_at(self, privacy: float) -> RoundSum:
+        ball = self.setting.ball
+        if ball.adaptive is not None:  # the cost is the same whatever the noise of the bits, checked later
+            ball = replace(ball, adaptive=replace(ball.adaptive, unclipped_num_std=None))
+        return replace(self.setting, privacy=privacy, ball=ball).build(
+            dim=self.dim, population=self.population, cohort=self.cohort, sampling=self.sampling
+        )
+
+    def _guess(self, rest: float) -> float:
+        """Where the search begins, if so much of the target is left."""
+        if not self.setting.takes_noise_multiplier:
+            target = PrivacyTarget(epsilon=rest, delta=self.target_delta, num_steps=self.num_rounds)
+            like = ShuffleRound(
+                local_epsilon=1.0, population=self.population, cohort=self.cohort, sampling=self.sampling
+            )
+            return normal_guess(target, like)
+        # All sums as one Gaussian sum of everybody, scaled by γ√T.
+        ratio = noise_ratio(
+            local_epsilon=min(max(rest, 1e-9), 500.0), local_delta=min(max(self.target_delta, 1e-30), 0.1)
+        )
+        return self.population / (2 * ratio * self.cohort * math.sqrt(self.num_rounds))
+
+    def _spent_before(self) -> float:
+        if not len(self.accountant):
+            return 0.0
+        spent = self.accountant.get_epsilon(self.target_delta)
+        warn_caller(
+            f"{len(self.accountant)} rounds are recorded already, with ε={rounded(spent, up=True)} at "
+            f"δ={self.target_delta}: the new rounds get what is left of ε={self.target_epsilon}"
+        )
+        return spent
+
+    def _warn_of_rest(self, privacy: float, *, spent: float, at_end: bool) -> None:
+        """Say that the run leaves a part of its target unused, since the search stopped at a limit."""
+        remedy = "Take more steps or a larger batch_size to use more of it, or a smaller target"
+        if self.setting.takes_noise_multiplier:
+            least = "the least that is tried" if at_end else "the least that keeps to it"
+            limit = f"noise_multiplier={rounded(privacy, up=True)}, {least}"
+        elif at_end:
+            limit = f"local_epsilon={LARGEST_SEARCHED_LOCAL_EPSILON:g}, the largest that is tried"
+        else:
+            most = self.target_delta / (2 * self.cohort * self.num_rounds)
+            limit = (
+                f"local_epsilon={rounded(privacy, up=False)}, beyond which the reports' own δ0 counts and is "
+                "too much"
+            )
+            remedy = (
+                f"Choose a δ0 far below δ / (2 · reports · steps) = {most:.2g}, as in "
+                f"randomizer=functools.partial(Gaussian, local_delta={most / 1000:.0e}), or reports without "
+                "one, such as blanket-mixed-gaussian"
+            )
+        warn_caller(
+            f"target_epsilon={self.target_epsilon:g} is not used up: with {limit}, all {self.num_rounds} "
+            f"steps together spend ε={rounded(spent, up=True)} at δ={self.target_delta:g}. {remedy}"
+        )
+
+
+def _refuse_spent_delta(
+    new_round: Round, *, accountant: SubsampledShuffleAccountant, num_steps: int, target_delta: float
+) -> None:
+    """Refuse a run whose reports' own δ0 leave it no ε at all."""
+    _, last = accountant.core.rounds_left(new_round, delta=target_delta)
+    if num_steps > last:
+        raise ShufflePrivacyError(
+            "each report has a local_delta of its own, which adds up over the rounds: from round "
+            f"{last + 1:,} on it is more than target_delta={target_delta:g}, and no ε can be certified. Use "
+            "a smaller local_delta, such as randomizer=functools.partial(Gaussian, local_delta=1e-15), fewer "
+            "steps, or a randomizer without one, such as 'privunit'"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingPlan:
+    """What is known of a run before its first step; ``print`` it.
+
+    Attributes:
+        randomizer: its name, and the number that sets its privacy.
+        max_grad_norm: radius of the ball that gradients are clipped to, in the randomizer's norm.
+        population: n, the size of the data set.
+        cohort: k, the (Poisson: expected) size of a batch.
+        sampling: how batches are drawn.
+        num_steps: steps of the run; of one epoch, n // k, where the call did not say how many there will be.
+        whole_run: whether ``num_steps`` are the whole run's.
+        delta: δ of ``epsilon``: the target's, or the smaller of 1e-5 and 1/n where there is no target.
+        target_epsilon: ε that the run must stay within, if there is a target.
+        expected_noise: noise of one step's mean gradient, and the largest signal that it can carry.
+    """
+
+    randomizer: str
+    max_grad_norm: float
+    population: int
+    cohort: int
+    sampling: str
+    num_steps: int
+    whole_run: bool
+    delta: float
+    target_epsilon: float | None
+    expected_noise: ExpectedNoise
+    _next_round: Round = field(repr=False)
+    _accountant: SubsampledShuffleAccountant = field(repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        optimizer: ShuffleMixin,
+        *,
+        accountant: SubsampledShuffleAccountant,
+        population: int,
+        cohort: int,
+        num_steps: int | None,
+        target_epsilon: float | None,
+        target_delta: float | None,
+    ) -> TrainingPlan:
+        """The plan of an optimizer that is about to train, after the rounds that are recorded by now."""
+        mechanism, next_round = optimizer.mechanism, optimizer.round
+        parameter = mechanism.privacy_parameter
+        value = rounded(getattr(optimizer, parameter), up=parameter == "noise_multiplier")
+        return cls(
+            randomizer=f"{mechanism.name} with {parameter}={value}",
+            max_grad_norm=optimizer.max_grad_norm,
+            population=population,
+            cohort=cohort,
+            sampling=str(next_round.sampling),
+            num_steps=max(1, population // cohort) if num_steps is None else num_steps,
+            whole_run=num_steps is not None,
+            delta=min(1e-5, 1 / population) if target_delta is None else float(target_delta),
+            target_epsilon=target_epsilon,
+            expected_noise=replace(expected_noise(mechanism, cohort=cohort), dim=optimizer.num_parameters),
+            _next_round=next_round,
+            _accountant=copy.deepcopy(accountant),
+        )
+
+    @property
+    def _num_rounds(self) -> int:
+        sampling = self._next_round.sampling
+        return rounds_in(self.num_steps, population=self.population, cohort=self.cohort, sampling=sampling)
+
+    @functools.cached_property
+    def epsilon(self) -> float:
+        """Certified ε at ``delta`` after ``num_steps`` steps and all rounds recorded before (replace-one).
+
+        Infinite where the accountant certifies none.
+        """
+        try:
+            return self._accountant.charged_epsilon_with(
+                self._next_round, num_steps=self._num_rounds, target_delta=self.delta
+            )
+        except ArithmeticError:
+            return math.inf
+
+    def warning(self) -> str | None:
+        """What is wrong with the noise, and what would help; None if it leaves something to learn from."""
+        return self.expected_noise.warning(num_steps=self.num_steps if self.whole_run else None)
+
+    def delta_warning(self) -> str | None:
+        """After how many steps the δ0 of all reports have used up ``delta``; None without δ0, or enough."""
+        amplified, last = self._accountant.core.rounds_left(self._next_round, delta=self.delta)
+        if amplified == math.inf or (self.whole_run and self._num_rounds <= amplified):
+            return None
+        unit = "epochs" if self._next_round.sampling is Sampling.EPOCH else "steps"
+        return (
+            f"each report has a local_delta of its own, and those of all reports add up: at delta="
+            f"{self.delta:g} shuffling amplifies at most {amplified:,} {unit}. After that epsilon is the sum "
+            f"of all local_epsilon, and after {last:,} {unit} there is none and get_epsilon raises. Use a "
+            f"local_delta far below delta / (2 * reports of the whole run), such as randomizer="
+            "functools.partial(Gaussian, local_delta=1e-15), or a randomizer without one, such as 'privunit'"
+        )
+
+    def announce(self) -> None:
+        """Log the plan at level INFO; warn of noise that leaves hardly anything to learn, of δ0, or of δ."""
+        if _logger.isEnabledFor(logging.INFO):
+            _logger.info("%s", self)
+        for message in filter(
+            None,
+            (self.warning(), self.delta_warning(), delta_warning(self.delta, population=self.population)),
+        ):
+            warn_caller(message)
+
+    def __str__(self) -> str:
+        noise = self.expected_noise
+        steps = f"{self.num_steps:,} step{'s' if self.num_steps > 1 else ''}"
+        length = steps if self.whole_run else f"one epoch ({steps})"
+        used = ""
+        if self.target_epsilon is not None:
+            used = f", {self.epsilon / self.target_epsilon:.0%} of the target {self.target_epsilon:g}"
+        each, over = noise.signal_to_noise_ratio, noise.signal_to_noise_ratio_over(self.num_steps)
+        return "\n".join(
+            (
+                f"{self.randomizer}, max_grad_norm={self.max_grad_norm:g}, {noise.dim:,} parameters",
+                f"batches: {self.cohort:,} of {self.population:,} samples, {self.sampling}",
+                f"privacy: epsilon={rounded(self.epsilon, up=True)} at delta={self.delta:g} (replace-one) "
+                f"after {length}{used}",
+                f"signal-to-noise ratio of the mean gradient: at most {rounded(each, up=True, digits=3)} in "
+                f"a step, {rounded(over, up=True, digits=3)} over {length}",
+            )
         )

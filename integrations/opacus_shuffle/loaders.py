@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -36,8 +36,10 @@ from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core import checks
 from shuffle_plugins.randomness import Randomness, SeededRandomness, secure
 
+if TYPE_CHECKING:
+    from opacus_shuffle.optimizer import ShuffleMixin
+
 _LAW = ("population", "cohort", "rank", "world_size")  # attributes that the accounting relies on
-_KEY_WORDS, _WORD_BITS = 5, 62  # integers are drawn below 2**62; five of them are 310 bits
 _OPTIONS = (
     "num_workers",
     "collate_fn",
@@ -55,8 +57,8 @@ _rounds, _iterations = itertools.count(), itertools.count()
 
 def seed_from(randomness: Randomness) -> int:
     """310 random bits: the seed of a ``SeededRandomness`` that is as good as the source they came from."""
-    words = randomness.integers(1 << _WORD_BITS, (_KEY_WORDS,), device="cpu").tolist()
-    return sum(int(word) << (_WORD_BITS * i) for i, word in enumerate(words))
+    words = randomness.integers(1 << 62, (5,), device="cpu").tolist()
+    return sum(int(word) << (62 * i) for i, word in enumerate(words))
 
 
 def rounds_in(num_steps: int, *, population: int, cohort: float, sampling: Sampling) -> int:
@@ -67,10 +69,9 @@ def rounds_in(num_steps: int, *, population: int, cohort: float, sampling: Sampl
 
 
 def uniform_subset(*, population: int, size: int, randomness: Randomness) -> Tensor:
-    """A uniformly random subset of ``range(population)``: (size,) int64 in increasing order.
+    """A uniformly random subset of ``range(population)``, (size,) int64 in increasing order.
 
-    The first ``size`` distinct values of a stream of uniform integers are such a subset; subsets larger than
-    half the population are drawn as complements, so the expected cost is O(size) random integers.
+    The first ``size`` distinct values of uniform integers are one; larger ones are drawn as complements.
     """
     if 2 * size > population:
         kept = torch.ones(population, dtype=torch.bool)
@@ -88,18 +89,14 @@ def uniform_subset(*, population: int, size: int, randomness: Randomness) -> Ten
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delivery:
-    """One batch that a loader hands out: the records of one draw of the sampler (a round), or one of the
-    smaller physical batches into which ``BatchMemoryManager`` splits them.
+    """One batch that a loader hands out: the records of one draw of the sampler (a round), or a part of them.
 
     Attributes:
         rows: number of records in the batch, in this process; zero for an empty Poisson batch.
         round: number of the draw that it belongs to; by default a new number.
-        part: its place among the round's physical batches, from 0.
-        parts: how many physical batches the round has.
-        iteration: number of the iteration over the sampler; by default a new number. Under
-            ``sampling="epoch"`` two iterations of one number would be charged as one epoch.
-        checksum: CRC-32 of the round's record numbers over all processes; processes compare it to check that
-            they are at the same draw.
+        part, parts: its place among the round's physical batches, and how many those are.
+        iteration: number of the iteration over the sampler, by default a new one: an epoch is paid once.
+        checksum: CRC-32 of the record numbers of the draw, which processes compare.
     """
 
     rows: int
@@ -115,38 +112,18 @@ class Delivery:
         return self.part == self.parts - 1
 
 
-class DeliveryListener(Protocol):
-    """What samplers and loaders call on the optimizer."""
-
-    def attach_sampler(self, sampler: CohortSampler) -> None:
-        """Refuse a sampler that draws other rounds than are accounted for."""
-
-    def begin_iteration(self) -> None:
-        """An iteration begins: drop a round that was begun and not released."""
-
-    def end_iteration(self) -> None:
-        """All batches of an iteration were handed out, and another one is asked for."""
-
-    def expect_batch(self, delivery: Delivery, batch: object = None) -> None:
-        """A batch is handed out: the next step is on it, and no longer on an earlier one."""
-
-
 class CohortSampler(BatchSampler):
     """Draws each step's cohort independently of every other step.
 
-    A ``BatchSampler`` for :class:`~opacus_shuffle.CohortLoader`, which announces every batch to the attached
-    optimizer when it is delivered; with no optimizer attached any ``DataLoader`` takes it. One iteration may
-    be live at a time: starting a second one ends the first with an error, because batches of two interleaved
-    iterations could meet in one round.
+    For :class:`~opacus_shuffle.CohortLoader`; with no optimizer attached any ``DataLoader`` takes it.
+    A second iteration ends the first with an error: batches of two could meet in one round.
 
     Args:
         population: n, the number of records; public and fixed.
         cohort: k, the number (Poisson: the expected number) of records in a step, over all processes.
         num_steps: steps per iteration; by default n // k, one epoch's worth of draws.
-        randomness: where draws come from; a fresh cryptographic generator by default. With several processes
-            every one of them must use the same stream.
-        rank: this process; it yields its part of the common cohort.
-        world_size: number of processes.
+        randomness: where draws come from; the same stream in each of several processes.
+        rank, world_size: this process, which yields its part of the common cohort, and how many there are.
     """
 
     sampling: ClassVar[Sampling]
@@ -182,10 +159,8 @@ class CohortSampler(BatchSampler):
         self.num_steps = steps
         self.rank = rank
         self.world_size = world_size
-        self.listener: DeliveryListener | None = None
-        self.drawn: deque[Delivery] = (
-            deque()
-        )  # by the live iteration, and not delivered yet; first in first out
+        self.listener: ShuffleMixin | None = None
+        self.drawn: deque[Delivery] = deque()  # by the live iteration, and not delivered yet
         self._source = self._randomness = secure(randomness)
         self._delivering = False
         self._most: int | None = None
@@ -204,12 +179,8 @@ class CohortSampler(BatchSampler):
         """k / n, the rate that the accountant charges for."""
         return self.cohort / self.population
 
-    def attach(self, listener: DeliveryListener) -> None:
-        """Notify an optimizer of every batch that is delivered, so that it takes no other.
-
-        From then on batches are drawn for a :class:`~opacus_shuffle.CohortLoader` only: another loader would
-        not say when it delivers them.
-        """
+    def attach(self, listener: ShuffleMixin) -> None:
+        """Notify an optimizer of every batch that is delivered, so that it takes no other."""
         listener.attach_sampler(self)
         self.listener = listener
         listener.begin_iteration()
@@ -223,11 +194,7 @@ class CohortSampler(BatchSampler):
 
     @contextmanager
     def delivering(self, *, most: int | None) -> Iterator[None]:
-        """While it lasts an iteration may begin, whose batches are announced.
-
-        If ``most`` is given, every round is split into physical batches of at most so many records, of nearly
-        equal sizes; an empty round is one empty batch.
-        """
+        """While it lasts an iteration may begin, whose batches, of at most so many records, are announced."""
         self._delivering, self._most = True, most
         try:
             yield
@@ -306,11 +273,9 @@ class PoissonSampler(CohortSampler):
 
 
 class EpochSampler(CohortSampler):
-    """Cuts a fresh secret order of all n records into batches of k: one iteration is one epoch.
+    """Cuts a fresh secret order of all n records into batches of k, as ``shuffle=True, drop_last=True`` does.
 
-    Like ``DataLoader(shuffle=True, drop_last=True)``: every record is in at most one batch of an epoch, and
-    the n mod k records that fill no batch are left out of it. An iteration that is broken off does not go on:
-    the next one has an order of its own. The whole epoch is one round, recorded before its first release.
+    One iteration is one epoch, and one round, recorded before its first release.
     """
 
     sampling = Sampling.EPOCH
@@ -334,10 +299,6 @@ SAMPLERS: dict[Sampling, type[CohortSampler]] = {
 
 class CohortLoader(DataLoader[Any]):
     """A ``DataLoader`` that announces every batch to the optimizer at the moment it is delivered.
-
-    With worker processes the :class:`CohortSampler` draws batches before training needs them. The optimizer
-    therefore accepts one step per batch, and only after its delivery. ``BatchMemoryManager`` can split this
-    loader's batches.
 
     Args:
         dataset: map-style data set with as many records as the sampler's population.
@@ -394,8 +355,6 @@ class CohortLoader(DataLoader[Any]):
         return self._deliver(batches, self._cohorts.drawn)
 
     def _deliver(self, batches: Iterator[Any], drawn: deque[Delivery]) -> Iterator[Any]:
-        """Hand out batches in the order in which they were drawn; an error while loading a batch ends the
-        iteration."""
         while True:
             self._cohorts.check_current(drawn)
             listener = self._cohorts.listener
@@ -462,9 +421,7 @@ def wrap_data_loader(
 ) -> DataLoader[Any]:
     """What ``BatchMemoryManager`` iterates over, in place of Opacus's function of the same name.
 
-    A :class:`CohortLoader` of physical batches if an optimizer is attached to the loader's sampler, otherwise
-    what Opacus's own function returns. Should a later Opacus not call that name, it would build a plain
-    DataLoader, which a sampler with an optimizer attached refuses.
+    Should a later Opacus not call it, it would build a plain loader, which our sampler refuses.
     """
     sampler = data_loader.batch_sampler
     if not isinstance(sampler, CohortSampler) or sampler.listener is None:
@@ -533,11 +490,7 @@ def population_and_cohort(data_loader: DataLoader[Any]) -> tuple[int, int]:
 def with_sampler(
     data_loader: DataLoader[Any], sampler: CohortSampler, *, batch_first: bool = True
 ) -> CohortLoader:
-    """A loader like ``data_loader`` that draws its batches from ``sampler``.
-
-    Under Poisson sampling a batch may be empty; it then has the tensors of a batch of the first record, with
-    no rows.
-    """
+    """A loader like ``data_loader`` that draws from ``sampler``; an empty batch has tensors with no rows."""
     options = _options(data_loader)
     if isinstance(sampler, PoissonSampler):
         collate_fn = wrap_collate_with_empty(collate_fn=data_loader.collate_fn, batch_first=batch_first)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 from weakref import WeakSet
@@ -13,23 +14,28 @@ from weakref import WeakSet
 import torch
 from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.weak import WeakTensorKeyDictionary
+from typing_extensions import override
 
-from opacus_shuffle.accountants import AccountingHook, PaidEpoch, refuse_other_accountants
+from opacus_shuffle.accountants import (
+    AccountingHook,
+    SubsampledShuffleAccountant,
+    refuse_other_accountants,
+)
 from opacus_shuffle.errors import CohortMismatch, ShufflePrivacyError, checked
 from opacus_shuffle.loaders import SAMPLERS, CohortSampler, Delivery
 from opacus_shuffle.sums import (
     NO_LOCAL_EPSILON,
     NO_NOISE_MULTIPLIER,
     AdaptiveClipping,
-    ClippedBall,
     Randomizer,
-    SumBuilder,
     SumSetting,
     positive,
 )
-from opacus_shuffle.watch import MixedRecords, StaleInputs, forget_forward_passes, is_earlier, mark_as_earlier
 from shuffle_plugins.accounting import Round, Sampling
 from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.mechanisms import PrivateSum
@@ -38,6 +44,9 @@ from shuffle_plugins.randomness import Randomness, secure
 # Under which an adaptive radius, and the number of rounds, are saved beside the original optimizer's state.
 _CLIP_BOUND, _ROUNDS = "max_grad_norm", "privacy_rounds"
 _alive: WeakSet[ShuffleMixin] = WeakSet()
+
+# Where rounds on a parameter are recorded. A parameter may outlive the engine that trained it.
+BOOKS: MutableMapping[Tensor, SubsampledShuffleAccountant] = WeakTensorKeyDictionary()
 
 
 def _refuse_raw_steps(stepping: Optimizer, _arguments: object, _keywords: object) -> None:
@@ -59,22 +68,15 @@ register_optimizer_step_pre_hook(_refuse_raw_steps)
 class ShuffleMixin:
     """Replaces a :class:`DPOptimizer`'s clip-and-noise by clip-and-randomise; mix in before it.
 
-    Every sample's gradient over *all* trainable parameters is one vector. A local randomizer spends ε0 on it
-    once, and the sum of the randomised vectors, which does not depend on order, is the shuffle. Under
-    ``randomizer="vector-sum"`` each vector is rounded to a lattice, and the fair coins of the whole cohort
-    are tossed together before anything is released, as the protocol's analyzer would find them; under
-    ``randomizer="multi-message"`` each vector becomes many flipped bits, shuffled under tags. No other noise
-    is added.
+    Every sample's gradient over *all* trainable parameters is one vector, on which a local randomizer spends
+    ε0 once; the sum of the randomised vectors, which does not depend on order, is the shuffle.
+    No other noise is added. ε is for replace-one at fixed population.
 
     A step is taken on a batch that a :class:`~opacus_shuffle.CohortLoader` has just delivered, once, and on
-    no other. A batch that is passed over in an iteration in which the model is trained releases nothing and
-    is recorded all the same, with the next step or when the next one is delivered: whether a step is taken
-    may depend on the data (``if not isfinite(loss): continue``), and how many batches are delivered does not.
-
-    A round that is not what the accountant records is refused before anything is recorded or released. It is
-    then dropped, with the rest of its physical batches, and every ``p.grad`` is cleared.
-
-    Neighbouring relation: replace-one at fixed population.
+    no other. A batch that is passed over in an iteration in which the model is trained is recorded all the
+    same: whether a step is taken may depend on the data (``if not isfinite(loss): continue``), and how many
+    batches are delivered does not. A round that is not what the accountant records is refused before anything
+    is recorded or released, and dropped with the rest of its physical batches.
     """
 
     # What the base optimizer brings.
@@ -101,22 +103,13 @@ class ShuffleMixin:
         on_nonfinite: str = "zero",
         randomness: Randomness | None = None,
     ) -> None:
-        """Wrap an optimizer.
+        """Wrap the optimizer that takes the randomised average; the rest is as of ``make_private``.
 
         Args:
-            optimizer: the optimizer that takes the randomised average.
-            randomizer, local_epsilon, noise_multiplier, max_grad_norm, clipping: as of
-                :meth:`PrivacyEngine.make_private`; an ``AdaptiveClipping`` says how the radius moves.
             population: n, the size of the data set over all processes.
             cohort: k, the (Poisson: expected) number of samples in a step over all processes.
             sampling: the law of the batch sampler.
-            loss_reduction: ``"mean"`` divides the sum by k, ``"sum"`` leaves it; as the loss does.
-            on_nonfinite: as of :meth:`PrivacyEngine.make_private`.
-            randomness: the randomizer's coins; a fresh cryptographic generator by default. Processes must not
-                share a stream.
-
-        Raises:
-            ShufflePrivacyError: if the configuration cannot be accounted for.
+            randomness: the randomizer's coins. Processes must not share a stream.
         """
         if sampling not in list(SAMPLERS):
             raise ShufflePrivacyError(
@@ -160,20 +153,12 @@ class ShuffleMixin:
         self._looked_at: int | None = None
         self._refused_round: int | None = None
         self._stale_inputs = StaleInputs()
-        self._paid: PaidEpoch | None = None
+        self._paid: dict[int, tuple[int, Round]] = {}  # by hook: the last epoch that it recorded
         self._stepping = False
-        self._booked_in: object = None
-        self._retired = False
-        builder = SumBuilder.of(randomizer)
-        ball = ClippedBall.of(
-            clipping,
-            max_grad_norm,
-            parameters=len(self._trained),
-            norm=lambda: builder.norm(dim=self.num_parameters, cohort=cohort),
-        )
-        self._build(
-            SumSetting.of(builder, ball, local_epsilon=local_epsilon, noise_multiplier=noise_multiplier)
-        )
+        self._accountant: object = None  # of the engine that made this optimizer, if one did
+        sizes = [p.numel() for p in self._trained]
+        chosen = SumSetting.of(randomizer, clipping, max_grad_norm, sizes=sizes, cohort=cohort)
+        self._build(chosen.with_privacy(local_epsilon=local_epsilon, noise_multiplier=noise_multiplier))
         super().__init__(
             optimizer,
             noise_multiplier=None,  # type: ignore[call-arg]
@@ -184,11 +169,7 @@ class ShuffleMixin:
         _alive.add(self)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        """Refuse to be copied or pickled, alone or with a loader or an engine.
-
-        A copy would record its rounds in a copy of the accountant, and the engine's ε would not have them.
-        Torch cannot make one either: its attempt leaves every other optimizer of this class unusable.
-        """
+        """Refuse: a copy would record in a copy of the accountant. Torch's attempt also breaks all others."""
         raise ShufflePrivacyError(
             "a shuffle optimizer cannot be copied or pickled, nor can the loader and the engine that it "
             "belongs to: its copy would record rounds where this engine does not see them. Save "
@@ -214,13 +195,13 @@ class ShuffleMixin:
     @property
     def local_epsilon(self) -> float:
         """ε0 of one sample's gradient in one step, in nats; assign to change it from the next round on."""
-        if self._setting.builder.takes_noise_multiplier:
+        if self._setting.takes_noise_multiplier:
             raise AttributeError(NO_LOCAL_EPSILON)
         return float(self._setting.privacy)
 
     @local_epsilon.setter
     def local_epsilon(self, value: float) -> None:
-        if self._setting.builder.takes_noise_multiplier:
+        if self._setting.takes_noise_multiplier:
             raise AttributeError(NO_LOCAL_EPSILON)
         self._build(replace(self._setting, privacy=value))
 
@@ -228,9 +209,7 @@ class ShuffleMixin:
     def max_grad_norm(self) -> float:
         """Radius of the norm ball; assign to change it from the next round on.
 
-        Under adaptive clipping it moves by itself after every round. Under per-layer clipping it is that of
-        the ball which all layers' gradients make up: a number assigned scales all of ``max_grad_norms``
-        alike.
+        Under per-layer clipping of the ball that all layers make up: all ``max_grad_norms`` are scaled alike.
         """
         return float(self._setting.ball.radius)
 
@@ -258,11 +237,8 @@ class ShuffleMixin:
 
     @property
     def noise_multiplier(self) -> float:
-        """Noise multiplier of a sum of many messages per sample; assign to change it from the next round on.
-
-        Opacus's noise schedulers assign it, and every round is accounted with the noise that it has.
-        """
-        if not self._setting.builder.takes_noise_multiplier:
+        """Noise multiplier of a multi-message sum; assign to change it from the next round on."""
+        if not self._setting.takes_noise_multiplier:
             raise AttributeError(NO_NOISE_MULTIPLIER)
         return float(self._setting.privacy)
 
@@ -270,17 +246,15 @@ class ShuffleMixin:
     def noise_multiplier(self, value: float | None) -> None:
         if value is None:  # Opacus's constructor assigns it
             return
-        if not self._setting.builder.takes_noise_multiplier:
+        if not self._setting.takes_noise_multiplier:
             raise ShufflePrivacyError(NO_NOISE_MULTIPLIER)
         self._build(replace(self._setting, privacy=value))
 
     @property
     def effective_noise_multiplier(self) -> float:
-        """Deviation of the released sum's error per coordinate over ``max_grad_norm``, to log and compare.
+        """Root mean square error of the released sum per coordinate, over ``max_grad_norm``, to log.
 
-        The root mean square over coordinates, for a cohort of the expected size in the randomizer's worst
-        case, rounding included. It measures error and says nothing about ε: the noise of local randomizers
-        is not Gaussian, and must not be accounted as if it were.
+        In the randomizer's worst case. The noise is not Gaussian, and must not be accounted as if it were.
         """
         mechanism = self.mechanism
         reports = 1 if mechanism.must_be_summed else self._cohort
@@ -304,12 +278,11 @@ class ShuffleMixin:
     @property
     def clipping_described(self) -> str:
         """How a sample's gradient is clipped at present, in words."""
-        norm = self.mechanism.norm
+        norm, ball, moves = self.mechanism.norm, self._setting.ball, ""
         how = f"as a whole to the {norm} ball"
-        if self._setting.ball.limits is not None:
+        if ball.limits is not None:
             how = f"each parameter's part by itself, to {norm} balls that lie in one"
-        moves = ""
-        if self._setting.ball.adaptive is not None:
+        if ball.adaptive is not None:
             moves = ", which moves with a private number of unclipped gradients that the rounds pay for"
         return (
             f"every sample's gradient over all {self.num_parameters:,} trained parameters is clipped, {how} "
@@ -349,13 +322,6 @@ class ShuffleMixin:
                 "attach_step_hook"
             )
 
-    def _run_hooks(self) -> None:
-        for hook in self._hooks:
-            if isinstance(hook, AccountingHook):
-                self._record(hook)
-            else:
-                hook(self)
-
     def _record(self, hook: AccountingHook) -> None:
         """Have it record the round; an epoch before its first release, with which the rest of it is paid."""
         if self._sampling is not Sampling.EPOCH:
@@ -363,9 +329,16 @@ class ShuffleMixin:
             return
         if self._batch is None:
             raise ShufflePrivacyError("no batch of an epoch was delivered")
-        iteration = self._batch.iteration
-        paid = self._paid or PaidEpoch(iteration=iteration, round=self.round)
-        self._paid = paid.recorded_by(hook, self, iteration=iteration)
+        iteration, paid = self._paid.get(id(hook), (None, None))
+        if iteration != self._batch.iteration:
+            hook(self)
+            self._paid[id(hook)] = (self._batch.iteration, self.round)
+        elif paid != self.round:
+            raise ShufflePrivacyError(
+                "the randomizer changed within an epoch, which is accounted for as one round of one "
+                "randomizer. Change it after the last step of an epoch, or begin a new iteration over the "
+                "loader, which is a new epoch"
+            )
 
     def _record_passed_over(self, *, but: int = 0) -> None:
         """Record the batches that were delivered and not stepped on, once the model is trained on one.
@@ -378,28 +351,21 @@ class ShuffleMixin:
                 self._record(hook)
             self._unrecorded -= 1
 
-    def watch(self, module: nn.Module) -> None:
-        """Look after the whole model: training on earlier batches, layers that mix records, other parameters.
+    def watch(self, module: nn.Module, *, accountant: SubsampledShuffleAccountant | None = None) -> None:
+        """Look after the whole model: training on earlier batches is noticed, and layers that mix records.
 
-        From then on :meth:`zero_grad` clears the per-sample gradients of the whole module: Opacus computes
-        them for parameters that this optimizer does not hold too, and refuses to add a second batch's.
+        With the accountant of an engine, an optimizer of any of the parameters that records elsewhere steps
+        no more: each accountant would lack the other's rounds.
         """
         module.register_forward_pre_hook(self._stale_inputs, with_kwargs=True)
         self._watched = MixedRecords(module)
         own = set(self._trained)
         self._others = tuple(p for p in module.parameters() if p.requires_grad and p not in own)
-
-    def book_in(self, accountant: object, *, module: nn.Module) -> None:
-        """Take note of the accountant of this optimizer's engine, and retire what another one's engine made.
-
-        Two accountants of one model would each lack the other's rounds: an optimizer of any of the module's
-        parameters that is booked elsewhere steps no more.
-        """
-        self._booked_in = accountant
-        ours = set(map(id, module.parameters()))
-        for other in _alive:
-            if other._booked_in not in (None, accountant) and not ours.isdisjoint(map(id, other._trained)):
-                other._retired = True
+        if accountant is not None:
+            self._accountant = accountant
+            for p in module.parameters():
+                if p in own or p in BOOKS:
+                    BOOKS[p] = accountant
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """As Opacus's; also drops the per-sample gradients of a watched module."""
@@ -491,7 +457,7 @@ class ShuffleMixin:
                 "no shuffle accountant is attached, so the step's cost would go unrecorded: call "
                 "optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=k / n))"
             )
-        if self._retired:
+        if self._accountant is not None and any(BOOKS[p] is not self._accountant for p in self._trained):
             raise ShufflePrivacyError(
                 "another engine has made this model private since, and neither engine's ε would have all "
                 "rounds: go on with what it returned. To use both, assign engine.accountant = "
@@ -508,7 +474,8 @@ class ShuffleMixin:
             )
         self._trains = True
         self._record_passed_over(but=1)  # this batch, which the hooks record themselves
-        self._run_hooks()
+        for hook in self._hooks:
+            self._record(hook) if isinstance(hook, AccountingHook) else hook(self)
         self._unrecorded -= 1
         self._released += 1
         params = self.params
@@ -531,15 +498,11 @@ class ShuffleMixin:
         return self._sum.estimate(self._with_common_noise(total), reports=received)
 
     def _with_common_noise(self, total: Tensor) -> Tensor:
-        common = self._sum.common_noise(randomness=self._randomness)
+        common = self.mechanism.common_noise(randomness=self._randomness)
         return total if common is None else total + common
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
-        """Take one physical batch in; on a round's last one, check it, record its cost, and set ``p.grad``.
-
-        Returns:
-            True if the original optimizer may step now.
-        """
+        """Take one physical batch in; after a round's last one ``p.grad`` is set, and the result is True."""
         batch = self._batch if self._unused else None
         if batch is not None and batch.round == self._refused_round:
             self._unused = False
@@ -638,17 +601,15 @@ class ShuffleMixin:
     # ---- checkpoints ------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The original optimizer's state and the number of rounds released; under adaptive clipping also the
-        present ``max_grad_norm``."""
+        """The original optimizer's state, the rounds released, and a ``max_grad_norm`` that moves."""
         state: dict[str, Any] = super().state_dict()  # type: ignore[misc]
         state = {**state, _ROUNDS: max((hook.released() for hook in self._accounting), default=0)}
         return state if self._setting.ball.adaptive is None else {**state, _CLIP_BOUND: self.max_grad_norm}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the original optimizer, and under adaptive clipping the radius, within its bounds.
+        """Restore the original optimizer, and a radius that moves, within its bounds.
 
-        If rounds released before the state was saved are not in the accountant's history, it is marked, and
-        a warning says so.
+        An accountant whose history lacks rounds that the state says were released is marked, with a warning.
         """
         adaptive = self._setting.ball.adaptive
         radius = state_dict.get(_CLIP_BOUND)
@@ -675,10 +636,7 @@ class ShuffleMixin:
         self._attached = True
 
     def begin_iteration(self) -> None:
-        """Forget a round that was begun and not released: it cannot meet the next cohort.
-
-        Its last batch, if the model was not trained on it, was only looked at, and is not recorded.
-        """
+        """Forget a round that was begun and not released: it cannot meet the next cohort."""
         first = self._batch is not None and self._batch.part == 0
         looked_at = first and self._unused and not self._stale_inputs.trained
         self._record_passed_over(but=int(looked_at))
@@ -694,11 +652,7 @@ class ShuffleMixin:
         self._record_passed_over()
 
     def expect_batch(self, delivery: Delivery, batch: object = None) -> None:
-        """Take note of a batch that is handed out: the next step is on this one, and on no earlier one.
-
-        Loaders call this. Gradients that were computed before are another batch's, and refused. The tensors
-        of ``batch`` are recognised if they are used again.
-        """
+        """Take note of a batch that is handed out: the next step is on this one, and on no earlier one."""
         self._trains |= self._stale_inputs.trained
         if delivery.part == 0:
             self._record_passed_over()
@@ -727,20 +681,14 @@ class ShuffleMixin:
 
 
 class ShuffleDPOptimizer(ShuffleMixin, DPOptimizer):  # type: ignore[misc]
-    """Opacus's ``DPOptimizer`` with local randomisation and shuffling in place of Gaussian noise.
-
-    See :class:`ShuffleMixin`.
-    """
+    """Opacus's ``DPOptimizer`` with local randomisation and shuffling in place of Gaussian noise."""
 
 
 class DistributedShuffleDPOptimizer(ShuffleMixin, DistributedDPOptimizer):  # type: ignore[misc]
     """The same over several processes: each randomises its part of one common cohort, the sums are reduced.
 
-    The coins of a vector sum are tossed by process 0, once for the clients of all processes, and whole
-    numbers are reduced: the result has the law of one process's, whatever their number.
-
-    Before a round is recorded the processes agree on its total size and that none of them refuses it; if one
-    does, all raise.
+    Noise that clients share is added by process 0 alone. Before a round is recorded the processes agree on
+    its total size and that none of them refuses it; if one does, all raise.
     """
 
     _agreed = False
@@ -749,8 +697,8 @@ class DistributedShuffleDPOptimizer(ShuffleMixin, DistributedDPOptimizer):  # ty
     def _num_processes() -> int:
         return int(torch.distributed.get_world_size())
 
+    @override
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
-        """As in :class:`ShuffleMixin`; a refusal here makes the other processes refuse too."""
         self._agreed = False
         try:
             return super().pre_step(closure)
@@ -798,3 +746,139 @@ class DistributedShuffleDPOptimizer(ShuffleMixin, DistributedDPOptimizer):  # ty
         torch.distributed.all_gather(votes, own)
         self._agreed = True
         return [vote.tolist() for vote in votes]
+
+
+# ---- what is noticed of a model that trains ---------------------------------------------------------------
+
+
+class StaleInputs:
+    """A forward pre-hook that notices training on the tensors of an earlier batch (``seen``), or at all.
+
+    Tensors are told by their storage: slices and views are recognised, copies are not. Copies of this hook,
+    as in a copied or unpickled model, check nothing.
+    """
+
+    def __init__(self, *, blind: bool = False) -> None:
+        self.seen = self.trained = False
+        self._blind = blind
+        self._current: set[StorageWeakRef] = set()
+        self._earlier: set[StorageWeakRef] = set()
+        self._prune_at = 64
+        # not as a decorator: it loads torch's compiler, as every optimizer does, for up to a second
+        self._untraced = torch.compiler.disable(self._check)  # type: ignore[no-untyped-call]
+
+    def deliver(self, batch: object) -> None:
+        """Take note of a batch that is handed out: a tensor, or a mapping, list or tuple of batches."""
+        self.seen = self.trained = False
+        if self._blind:
+            return
+        self._earlier |= self._current
+        self._current = set(_storages(batch))
+        if len(self._earlier) > self._prune_at:
+            self._earlier = {ref for ref in self._earlier if not ref.expired()}  # type: ignore[no-untyped-call]
+            self._prune_at = max(64, 2 * len(self._earlier))
+
+    def any_stale(self, inputs: object) -> bool:
+        """Whether a tensor among ``inputs`` belongs to an earlier batch and not to the last one."""
+        return any(ref in self._earlier and ref not in self._current for ref in _storages(inputs))
+
+    def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        """Check a forward pass in training mode with gradients; other passes may use any batch."""
+        self._untraced(module, args, kwargs)
+
+    def _check(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        if module.training and torch.is_grad_enabled():
+            self.trained = True
+            self.seen = self.seen or self.any_stale((args, kwargs))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return functools.partial(StaleInputs, blind=True), ()
+
+
+class MixedRecords:
+    """Notices layers through which the records of a batch reach one another, or the saved model."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self._norms = [(name, part) for name, part in module.named_modules() if isinstance(part, _BatchNorm)]
+        self._buffers: dict[str, Tensor] = {}
+        self._frozen: list[tuple[str, Tensor, int]] = []
+
+    def deliver(self) -> None:
+        """Take note of buffers and frozen parameters at the moment when a batch is handed out."""
+        self._buffers = {
+            name: buffer.detach().clone()
+            for name, buffer in self.module.named_buffers()
+            if not name.endswith("num_batches_tracked")
+        }
+        self._frozen = [  # by torch's count of writes: copies of a large model would cost too much
+            (name, p, p._version)
+            for name, p in self.module.named_parameters()
+            if not p.requires_grad and not p.is_inference()
+        ]
+
+    def found(self) -> str | None:
+        """A layer that normalises with the batch, or a buffer that changed since the batch was delivered."""
+        for name, part in self._norms:
+            if part.training or part.running_mean is None:
+                return f"the layer {name!r}, a {type(part).__name__},"
+        for name, buffer in self.module.named_buffers():
+            before = self._buffers.get(name)
+            if before is not None and buffer.shape == before.shape and not _same(buffer, before.to(buffer)):
+                return f"the buffer {name!r}, which changed while the model was trained,"
+        for name, p, version in self._frozen:
+            if p._version != version:
+                return f"the frozen parameter {name!r}, which changed while the model was trained,"
+        return None
+
+
+def _same(now: Tensor, before: Tensor) -> bool:
+    """Whether two tensors have the same entries; NaN is the same as NaN."""
+    return torch.equal(now, before) or bool(((now == before) | (now.isnan() & before.isnan())).all())
+
+
+def _storages(batch: object) -> Iterator[StorageWeakRef]:
+    """The memory behind every tensor of a batch; sparse tensors and torch's wrappers have none."""
+    if isinstance(batch, Tensor):
+        try:
+            yield StorageWeakRef(batch.untyped_storage())  # type: ignore[no-untyped-call]
+        except (NotImplementedError, RuntimeError):
+            return
+    elif isinstance(batch, Mapping):
+        for value in batch.values():
+            yield from _storages(value)
+    elif isinstance(batch, (list, tuple)):
+        for value in batch:
+            yield from _storages(value)
+
+
+def forget_forward_passes(module: nn.Module) -> None:
+    """Drop what Opacus's hooks keep of forward passes that no backward pass followed.
+
+    A loop that skips a batch because of its loss leaves one behind. Opacus would wait for its backward pass,
+    and no later batch would get per-sample gradients.
+    """
+    waiting = [p for p in module.parameters() if getattr(p, "_forward_counter", 0)]
+    if not waiting:
+        return
+    for part in module.modules():
+        kept = getattr(part, "activations", None)
+        if isinstance(kept, list):
+            kept.clear()
+        if hasattr(part, "max_batch_len"):
+            del part.max_batch_len
+    for p in waiting:
+        p._forward_counter = 0  # type: ignore[attr-defined]
+        if hasattr(p, "_current_grad_sample"):
+            del p._current_grad_sample
+
+
+def mark_as_earlier(grad_sample: Tensor | list[Tensor] | None) -> None:
+    """Mark per-sample gradients as those of a batch before the present one."""
+    for gradients in [grad_sample] if isinstance(grad_sample, Tensor) else grad_sample or []:
+        gradients._of_an_earlier_batch = True  # type: ignore[attr-defined]
+
+
+def is_earlier(grad_sample: Tensor | list[Tensor] | None) -> bool:
+    """Whether per-sample gradients were marked by :func:`mark_as_earlier`."""
+    return hasattr(grad_sample[0] if isinstance(grad_sample, list) else grad_sample, "_of_an_earlier_batch")

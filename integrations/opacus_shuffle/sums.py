@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from typing_extensions import override
 
 from opacus_shuffle.errors import ShufflePrivacyError, checked
 from shuffle_plugins.accounting import COARSE, Round, Sampling, ShuffleRound
-from shuffle_plugins.core import Fraction as Share
-from shuffle_plugins.core import Positive, Ranged, Rows, adapted_norm, checks
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Fraction as Share
+from shuffle_plugins.core.ranges import Positive, Ranged
+from shuffle_plugins.core.rows import Rows, adapted_norm
 from shuffle_plugins.mechanisms import BinaryRandomizedResponse, LocalRandomizer, Norm, PrivateSum, registry
 from shuffle_plugins.randomness import Randomness
 
@@ -48,128 +49,15 @@ def positive(name: str, value: object) -> float:
     return checked(checks.number, name, value, above=0)
 
 
-# ---- what randomises ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SumBuilder:
-    """Builds the private sum that a user chose, once the number of parameters and the cohort are known."""
-
-    factory: Callable[..., Any]
-    privacy_parameter: str  # "local_epsilon" or "noise_multiplier"
-    described: str  # for messages
-
-    @classmethod
-    def of(cls, randomizer: Any) -> SumBuilder:
-        """From a registered name, a ``PrivateSum`` class, a partial of one, or a function that builds one."""
-        described = f"randomizer={randomizer!r}" if isinstance(randomizer, str) else "this randomizer"
-        if randomizer == DEFAULT_RANDOMIZER:
-            described += " (the default)"
-        if isinstance(randomizer, str):
-            checked(registry.check_known, randomizer)
-            factory = registry.factory(randomizer)
-            takes_noise = registry.kind_of(randomizer) is registry.Kind.SUMS
-        else:
-            factory, owner = randomizer, _innermost(randomizer)
-            if isinstance(owner, PrivateSum) and owner.privacy_parameter == "noise_multiplier":
-                raise ShufflePrivacyError(_no_builder("a built sum", type(owner)))
-            if isinstance(owner, PrivateSum) or not callable(randomizer):
-                raise ShufflePrivacyError(
-                    "randomizer must be a registered name, a LocalRandomizer class, or a factory taking "
-                    f"local_epsilon, dim and radius; got {randomizer!r}. An instance will not do: dim is "
-                    "known only here"
-                )
-            takes_noise = "noise_multiplier" in _parameters(factory)
-            if isinstance(owner, type) and issubclass(owner, PrivateSum):
-                takes_noise = owner.privacy_parameter == "noise_multiplier"
-        return cls(
-            factory=_with_noise(factory) if takes_noise else factory,
-            privacy_parameter="noise_multiplier" if takes_noise else "local_epsilon",
-            described=described,
-        )
-
-    @property
-    def takes_noise_multiplier(self) -> bool:
-        """Whether privacy is set by a noise multiplier, and otherwise by ``local_epsilon``."""
-        return self.privacy_parameter == "noise_multiplier"
-
-    def norm(self, *, dim: int, cohort: int) -> Norm:
-        """The norm of the ball in which vectors are taken."""
-        of = getattr(_innermost(self.factory), "norm", None)
-        return of if isinstance(of, Norm) else self.build(1.0, dim=dim, cohort=cohort, radius=1.0).norm
-
-    def build(self, privacy: float, *, dim: int, cohort: int, radius: float) -> PrivateSum:
-        """Build the sum for ``local_epsilon`` or ``noise_multiplier``, and check what comes out."""
-        asked: dict[str, float] = {"dim": dim, "radius": radius}
-        asked |= {"cohort": cohort} if self.takes_noise_multiplier else {"local_epsilon": privacy}
-        arguments = {**asked, self.privacy_parameter: privacy}
-        try:
-            built = self.factory(**arguments)
-        except TypeError as error:
-            raise ShufflePrivacyError(
-                f"the randomizer cannot be built with {', '.join(sorted(arguments))} "
-                "alone. Gradients are vectors: one of categories will not do, one with further options comes "
-                f"as a functools.partial ({error})"
-            ) from error
-        if not isinstance(built, PrivateSum):
-            raise ShufflePrivacyError(
-                f"the randomizer factory returned {built!r}, not a LocalRandomizer or another PrivateSum"
-            )
-        if isinstance(built, LocalRandomizer) and not built.shufflable:
-            raise ShufflePrivacyError(
-                f"a report of {built!r} can be read only by whoever knows whose it is: it cannot be shuffled"
-            )
-        found = {name: getattr(built, name) for name in asked if name != "cohort" or built.cohort is not None}
-        wrong = {name: value for name, value in found.items() if value != asked[name]}
-        if wrong:
-            raise ShufflePrivacyError(f"asked for {asked}, the randomizer has {wrong}")
-        return built
-
-
-def _innermost(factory: Any) -> Any:
-    """The class or function behind partials and bound methods."""
-    while isinstance(factory, functools.partial):
-        factory = factory.func
-    return getattr(factory, "__self__", None) or factory
-
-
-def _parameters(factory: Callable[..., Any]) -> Sequence[str]:
-    try:
-        return list(inspect.signature(factory).parameters)
-    except (TypeError, ValueError):  # a callable without a signature
-        return []
-
-
-def _with_noise(factory: Any) -> Callable[..., Any]:
-    """What takes the noise multiplier: the class's ``with_noise`` where a class or its partial was given."""
-    if isinstance(factory, functools.partial):
-        return functools.partial(_with_noise(factory.func), *factory.args, **factory.keywords)
-    found: Callable[..., Any] = getattr(factory, "with_noise", factory)
-    if "noise_multiplier" not in _parameters(found):
-        raise ShufflePrivacyError(
-            _no_builder(getattr(factory, "__qualname__", repr(factory)), _innermost(factory))
-        )
-    return found
-
-
-def _no_builder(what: str, kind: type[PrivateSum]) -> str:
-    return (
-        f"{what} will not do as randomizer, since dim and cohort are known only here: pass {kind.name!r}, or "
-        f"{kind.__name__}.with_noise (as a functools.partial with further options), with noise_multiplier; "
-        "make_private_with_epsilon calibrates it to a target"
-    )
-
-
 # ---- clipping -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveClipping(Ranged):
-    """How the clipping radius follows the gradients (Andrew, Thakkar, McMahan, Ramaswamy 2021, Algorithm 1).
+    """How the clipping radius C follows the gradients (Andrew et al. 2021, Algorithm 1).
 
-    Each record also reports, privately, whether its gradient was within the radius C. After a round is
-    released, C becomes C·exp(-rate·(estimated share of such gradients - target)). That is a function of what
-    was released, so moving C costs nothing more. Names are those of Opacus's ``AdaClipDPOptimizer``.
+    After a round C becomes C·exp(-rate·(released share of gradients within C - target)). Names are those of
+    Opacus's ``AdaClipDPOptimizer``.
 
     Attributes:
         target_unclipped_quantile: share of gradients that C is to leave unclipped, in [0, 1].
@@ -187,7 +75,6 @@ class AdaptiveClipping(Ranged):
     max_clipbound: Positive | None = None
     unclipped_num_std: Positive | None = None
 
-    @override
     def __post_init__(self) -> None:
         checked(super().__post_init__)
 
@@ -289,18 +176,6 @@ class ClippedBall:
     norm: Norm = Norm.L2
 
     @classmethod
-    def of(
-        cls, clipping: object, max_grad_norm: object, *, parameters: int, norm: Callable[[], Norm]
-    ) -> ClippedBall:
-        """From what the user passed; ``norm`` of the ball is asked for only where it matters."""
-        clipping = clipping_of(clipping)
-        if clipping == "per_layer":
-            return cls.of_layers(max_grad_norm, parameters=parameters, norm=norm())
-        radius = positive("max_grad_norm", max_grad_norm)
-        adaptive = clipping.starting_at(radius) if isinstance(clipping, AdaptiveClipping) else None
-        return cls(radius=radius, adaptive=adaptive)
-
-    @classmethod
     def of_layers(cls, limits: object, *, parameters: int, norm: Norm) -> ClippedBall:
         """The smallest ball that holds every gradient whose parts are within their limits."""
         if not isinstance(limits, Sequence) or isinstance(limits, str):
@@ -330,14 +205,14 @@ class ClippedBall:
 
         NaN and infinite entries stay, for the randomizer to refuse.
         """
-        assert self.limits is not None
-        return [self._clip(part, limit) for part, limit in zip(parts, self.limits, strict=True)]
-
-    def _clip(self, part: Tensor, limit: float) -> Tensor:
-        if self.norm is Norm.LINF:  # coordinate by coordinate
-            return torch.where(part.isfinite(), part.clamp(-limit, limit), part)
-        norms: Tensor = part.norm(1 if self.norm is Norm.L1 else 2, dim=1, keepdim=True)
-        return part * (limit / norms.clamp(min=limit))
+        clipped = []
+        for part, limit in zip(parts, self.limits or (), strict=True):
+            if self.norm is Norm.LINF:  # coordinate by coordinate
+                clipped.append(torch.where(part.isfinite(), part.clamp(-limit, limit), part))
+            else:
+                norms = part.norm(1 if self.norm is Norm.L1 else 2, dim=1, keepdim=True)
+                clipped.append(part * (limit / norms.clamp(min=limit)))
+        return clipped
 
 
 def _within(rows: Rows, *, radius: float, norm: Norm) -> Tensor:
@@ -353,100 +228,143 @@ def _within(rows: Rows, *, radius: float, norm: Norm) -> Tensor:
 class RoundSum:
     """What happens to the rows of one round. Shares of disjoint clients add up to the round's total.
 
+    Under adaptive clipping one entry more is released: an estimate of how many rows were within the radius,
+    minus how many were outside. A local randomizer's report then becomes a pair with the report of a bit;
+    both are about one record, so their ε add up. A row g of a multi-message sum becomes (g clipped to C, ±h),
+    in a ball of radius √(C² + h²), for which the mechanism is built.
+
     Attributes:
         mechanism: randomises the rows and adds them up.
         round: what the released sum costs (replace-one, against an observer of the model).
+        bit: randomises the bits of pairs.
+        radius, height: C and h of longer rows.
     """
 
     mechanism: PrivateSum
     round: Round
+    bit: BinaryRandomizedResponse | None = None
+    radius: float | None = None
+    height: float = 1.0
 
     def share(self, rows: Rows, *, randomness: Randomness) -> Tensor:
-        """What these clients add to the total. ValueError for NaN or infinite rows."""
-        return self.mechanism.share(rows, randomness=randomness)
-
-    def common_noise(self, *, randomness: Randomness) -> Tensor | None:
-        """Noise that is added to the total once for all clients; None if every share has its own."""
-        return self.mechanism.common_noise(randomness=randomness)
-
-    def estimate(self, total: Tensor, *, reports: int) -> Tensor:
-        """The released sum, floating (dim,), from the total of ``reports`` clients.
-
-        Under adaptive clipping one entry is appended: an estimate of how many rows were within the radius,
-        minus how many were outside.
-        """
-        return self.mechanism.estimate(total, reports=reports)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PairSum(RoundSum):
-    """Every row gives a pair: its randomised vector, and a randomised bit that says whether it was clipped.
-
-    Both are about the same record, so their ε add up (basic composition); what is shuffled are pairs.
-    """
-
-    bit: BinaryRandomizedResponse
-
-    @override
-    def share(self, rows: Rows, *, randomness: Randomness) -> Tensor:
+        """What these clients add to the total."""
+        if self.radius is not None:
+            factors = (self.radius / rows.l2_norm().clamp(min=self.radius)).unsqueeze(1).to(rows.dtype)
+            bits = _within(rows, radius=self.radius, norm=Norm.L2)
+            rows = Rows([*(block * factors for block in rows.blocks), bits * self.height])
         total = self.mechanism.share(rows, randomness=randomness)
+        if self.bit is None:
+            return total
         bits = _within(rows, radius=self.mechanism.radius, norm=self.mechanism.norm)
         return torch.cat([total, self.bit.share(bits, randomness=randomness).to(total)])
 
-    @override
     def estimate(self, total: Tensor, *, reports: int) -> Tensor:
-        return torch.cat([self.mechanism.estimate(total[:-1], reports=reports), total[-1:]])
+        """The released sum, floating (dim,), from the total of ``reports`` clients and common noise."""
+        if self.bit is not None:
+            return torch.cat([self.mechanism.estimate(total[:-1], reports=reports), total[-1:]])
+        released = self.mechanism.estimate(total, reports=reports)
+        return released if self.radius is None else torch.cat([released[:-1], released[-1:] / self.height])
 
 
-@dataclass(frozen=True, kw_only=True)
-class LongerSum(RoundSum):
-    """A multi-message sum of rows with one more entry, +h or -h, which says whether the row was clipped.
+# ---- what randomises ------------------------------------------------------------------------------------
 
-    A row g becomes (g clipped to the radius C, ±h), which lies in a ball of radius √(C² + h²): the mechanism
-    is built for that ball, and its round costs what any sum in it costs.
-    """
 
-    radius: float  # C
-    height: float  # h
+def _innermost(factory: Any) -> Any:
+    """The class or function behind partials and bound methods."""
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    return getattr(factory, "__self__", None) or factory
 
-    @override
-    def share(self, rows: Rows, *, randomness: Randomness) -> Tensor:
-        factors = (self.radius / rows.l2_norm().clamp(min=self.radius)).unsqueeze(1).to(rows.dtype)
-        bits = _within(rows, radius=self.radius, norm=Norm.L2)
-        longer = Rows([*(block * factors for block in rows.blocks), bits * self.height])
-        return self.mechanism.share(longer, randomness=randomness)
 
-    @override
-    def estimate(self, total: Tensor, *, reports: int) -> Tensor:
-        longer = self.mechanism.estimate(total, reports=reports)
-        return torch.cat([longer[:-1], longer[-1:] / self.height])
+def _parameters(factory: Callable[..., Any]) -> Sequence[str]:
+    try:
+        return list(inspect.signature(factory).parameters)
+    except (TypeError, ValueError):  # a callable without a signature
+        return []
+
+
+def _with_noise(factory: Any) -> Callable[..., Any]:
+    """What takes the noise multiplier: the class's ``with_noise`` where a class or its partial was given."""
+    if isinstance(factory, functools.partial):
+        return functools.partial(_with_noise(factory.func), *factory.args, **factory.keywords)
+    found: Callable[..., Any] = getattr(factory, "with_noise", factory)
+    if "noise_multiplier" not in _parameters(found):
+        raise ShufflePrivacyError(
+            _no_builder(getattr(factory, "__qualname__", repr(factory)), _innermost(factory))
+        )
+    return found
+
+
+def _no_builder(what: str, kind: type[PrivateSum]) -> str:
+    return (
+        f"{what} will not do as randomizer, since dim and cohort are known only here: pass {kind.name!r}, or "
+        f"{kind.__name__}.with_noise (as a functools.partial with further options), with noise_multiplier; "
+        "make_private_with_epsilon calibrates it to a target"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SumSetting:
-    """The user's randomizer, its ``local_epsilon`` or ``noise_multiplier``, and the ball of gradients."""
+    """The private sum that a user chose: what builds it, its privacy number, and the ball of gradients."""
 
-    builder: SumBuilder
-    privacy: float
+    factory: Callable[..., Any]
+    privacy_parameter: str  # "local_epsilon" or "noise_multiplier"
+    described: str  # for messages
     ball: ClippedBall
+    privacy: float = 1.0
 
     @classmethod
     def of(
-        cls,
-        builder: SumBuilder,
-        ball: ClippedBall,
-        *,
-        local_epsilon: float | None = None,
-        noise_multiplier: float | None = None,
+        cls, randomizer: Any, clipping: object, max_grad_norm: object, *, sizes: Sequence[int], cohort: int
     ) -> SumSetting:
-        """The user's choice, with that one of the two privacy numbers which the randomizer takes.
+        """From what the user passed; its privacy number is not chosen yet.
 
-        Raises:
-            ShufflePrivacyError: if the number that the randomizer needs is missing.
-            TypeError: if one that it does not take was given.
+        Args:
+            randomizer: a registered name, a ``PrivateSum`` class, a partial of one, or what builds one.
+            clipping, max_grad_norm: as of ``make_private``.
+            sizes: how many entries each trained parameter has.
+            cohort: k.
         """
+        described = f"randomizer={randomizer!r}" if isinstance(randomizer, str) else "this randomizer"
+        if randomizer == DEFAULT_RANDOMIZER:
+            described += " (the default)"
+        if isinstance(randomizer, str):
+            checked(registry.check_known, randomizer)
+            factory = registry.factory(randomizer)
+            takes_noise = registry.kind_of(randomizer) is registry.Kind.SUMS
+        else:
+            factory, owner = randomizer, _innermost(randomizer)
+            if isinstance(owner, PrivateSum) and owner.privacy_parameter == "noise_multiplier":
+                raise ShufflePrivacyError(_no_builder("a built sum", type(owner)))
+            if isinstance(owner, PrivateSum) or not callable(randomizer):
+                raise ShufflePrivacyError(
+                    "randomizer must be a registered name, a LocalRandomizer class, or a factory taking "
+                    f"local_epsilon, dim and radius; got {randomizer!r}. An instance will not do: dim is "
+                    "known only here"
+                )
+            takes_noise = "noise_multiplier" in _parameters(factory)
+            if isinstance(owner, type) and issubclass(owner, PrivateSum):
+                takes_noise = owner.privacy_parameter == "noise_multiplier"
+        found = cls(
+            factory=_with_noise(factory) if takes_noise else factory,
+            privacy_parameter="noise_multiplier" if takes_noise else "local_epsilon",
+            described=described,
+            ball=ClippedBall(radius=1.0),
+        )
+        clipping = clipping_of(clipping)
+        if clipping == "per_layer":
+            norm = getattr(_innermost(found.factory), "norm", None)
+            if not isinstance(norm, Norm):
+                norm = found.mechanism(dim=sum(sizes), cohort=cohort).norm
+            return replace(found, ball=ClippedBall.of_layers(max_grad_norm, parameters=len(sizes), norm=norm))
+        radius = positive("max_grad_norm", max_grad_norm)
+        adaptive = clipping.starting_at(radius) if isinstance(clipping, AdaptiveClipping) else None
+        return replace(found, ball=ClippedBall(radius=radius, adaptive=adaptive))
+
+    def with_privacy(self, *, local_epsilon: float | None, noise_multiplier: float | None) -> SumSetting:
+        """With that one of the two privacy numbers which the randomizer takes."""
         sums = " or ".join(map(repr, registry.available(registry.Kind.SUMS)))
-        if builder.takes_noise_multiplier:
+        if self.takes_noise_multiplier:
             if local_epsilon is not None:
                 raise TypeError(
                     "got an unexpected keyword argument 'local_epsilon': privacy of a sum of many messages "
@@ -458,48 +376,80 @@ class SumSetting:
                     "max_grad_norm, of Gaussian noise that would give about the same privacy; "
                     "make_private_with_epsilon finds it"
                 )
-            return cls(builder=builder, privacy=noise_multiplier, ball=ball)
+            return replace(self, privacy=noise_multiplier)
         if noise_multiplier is not None:
             raise TypeError(
                 f"got an unexpected keyword argument 'noise_multiplier': it goes with randomizer="
-                f"{sums}; privacy of {builder.described} is set by local_epsilon"
+                f"{sums}; privacy of {self.described} is set by local_epsilon"
             )
         if local_epsilon is None:
             raise ShufflePrivacyError(
-                f"{builder.described} needs local_epsilon, ε0 of one sample's gradient in one step, such as "
+                f"{self.described} needs local_epsilon, ε0 of one sample's gradient in one step, such as "
                 f"4.0; or give noise_multiplier with randomizer={sums}. make_private_with_epsilon finds one"
             )
-        return cls(builder=builder, privacy=local_epsilon, ball=ball)
+        return replace(self, privacy=local_epsilon)
+
+    @property
+    def takes_noise_multiplier(self) -> bool:
+        """Whether privacy is set by a noise multiplier, and otherwise by ``local_epsilon``."""
+        return self.privacy_parameter == "noise_multiplier"
+
+    def mechanism(self, privacy: float = 1.0, *, dim: int, cohort: int, radius: float = 1.0) -> PrivateSum:
+        """Build what randomises, and check what comes out."""
+        asked: dict[str, float] = {"dim": dim, "radius": radius}
+        asked |= {"cohort": cohort} if self.takes_noise_multiplier else {"local_epsilon": privacy}
+        arguments = {**asked, self.privacy_parameter: privacy}
+        try:
+            built = self.factory(**arguments)
+        except TypeError as error:
+            raise ShufflePrivacyError(
+                f"the randomizer cannot be built with {', '.join(sorted(arguments))} "
+                "alone. Gradients are vectors: one of categories will not do, one with further options comes "
+                f"as a functools.partial ({error})"
+            ) from error
+        if not isinstance(built, PrivateSum):
+            raise ShufflePrivacyError(
+                f"the randomizer factory returned {built!r}, not a LocalRandomizer or another PrivateSum"
+            )
+        if isinstance(built, LocalRandomizer) and not built.shufflable:
+            raise ShufflePrivacyError(
+                f"a report of {built!r} can be read only by whoever knows whose it is: it cannot be shuffled"
+            )
+        found = {name: getattr(built, name) for name in asked if name != "cohort" or built.cohort is not None}
+        wrong = {name: value for name, value in found.items() if value != asked[name]}
+        if wrong:
+            raise ShufflePrivacyError(f"asked for {asked}, the randomizer has {wrong}")
+        return built
 
     def build(self, *, dim: int, population: int, cohort: int, sampling: Sampling) -> RoundSum:
         """Build the sum of one round, or refuse batches for which no accounting is known."""
-        privacy = positive(self.builder.privacy_parameter, self.privacy)
+        privacy = positive(self.privacy_parameter, self.privacy)
         radius, adaptive = positive("max_grad_norm", self.ball.radius), self.ball.adaptive
         draw: dict[str, Any] = {"population": population, "cohort": cohort, "sampling": sampling}
-        if self.builder.takes_noise_multiplier and cohort < 2:
+        if self.takes_noise_multiplier and cohort < 2:
             raise ShufflePrivacyError(
                 f"batch_size (the cohort, k) is {cohort}: a sum hides a record among others', so it must be "
                 "at least 2, and is better some hundreds"
             )
         if adaptive is None:
-            mechanism = self.builder.build(privacy, dim=dim, cohort=cohort, radius=radius)
+            mechanism = self.mechanism(privacy, dim=dim, cohort=cohort, radius=radius)
             return RoundSum(mechanism=mechanism, round=self._round(mechanism, **draw))
-        if self.builder.takes_noise_multiplier:
+        if self.takes_noise_multiplier:
             height = adaptive.height(radius, noise_multiplier=privacy, cohort=cohort)
             ball = math.hypot(radius, height)
-            longer = self.builder.build(privacy, dim=dim + 1, cohort=cohort, radius=ball)
+            longer = self.mechanism(privacy, dim=dim + 1, cohort=cohort, radius=ball)
             if longer.norm is not Norm.L2:
                 raise ShufflePrivacyError("clipping='adaptive' needs a sum of vectors in an l2 ball")
             cost = self._round(longer, **draw)
-            return LongerSum(mechanism=longer, round=cost, radius=radius, height=height)
+            return RoundSum(mechanism=longer, round=cost, radius=radius, height=height)
         bit_epsilon = adaptive.bit_epsilon(privacy, cohort=cohort)
-        mechanism = self.builder.build(_rest(privacy, bit_epsilon), dim=dim, cohort=cohort, radius=radius)
+        mechanism = self.mechanism(_rest(privacy, bit_epsilon), dim=dim, cohort=cohort, radius=radius)
         if mechanism.must_be_summed:
             raise ShufflePrivacyError(
                 f"clipping='adaptive' adds a bit to every report, and reports of {mechanism.name!r} may be "
                 "seen added up only: use a local randomizer, such as 'privunit', or another clipping"
             )
-        return PairSum(
+        return RoundSum(
             mechanism=mechanism,
             bit=BinaryRandomizedResponse(local_epsilon=bit_epsilon),
             round=ShuffleRound(
@@ -526,7 +476,7 @@ class SumSetting:
         try:
             cost.upper_losses(COARSE)  # without a finite ε0 there may be no ε at all
         except ArithmeticError as error:
-            name, value = self.builder.privacy_parameter, self.privacy
+            name, value = self.privacy_parameter, self.privacy
             raise ShufflePrivacyError(
                 f"{name}={value:g} is too little noise for any ε to be certified ({error}): "
                 f"raise {name}, to 0.25 at least"

@@ -4,6 +4,6 @@ Describe a round with :class:`ShuffleRound`, record rounds in a :class:`ShuffleA
 :class:`EpsilonInterval`. The mathematics and its proofs are in ``docs/proofs/accounting.md``.
 """
 
-from shuffle_plugins.core import face
+from shuffle_plugins.core.extras import face
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import Any, Self
 
 import numpy as np
@@ -44,14 +43,10 @@ from shuffle_plugins.accounting.terms import (
 from shuffle_plugins.core import checks
 
 _STATE_VERSION = 3
-_MOST_STEPS = 10**12  # as of core.checks.num_steps
 _FEW_ROUNDS = 32  # distinct rounds that are composed at once; with more, a question takes seconds
 _MOST_LOSS_STEPS = 10**6  # beyond which the grid of losses is so coarse that Rényi orders may be tighter
-_CROSSING = 1e-6  # relative; bounds that cross by more than their numerical errors are a defect
-_CLOSED = 1 - 1e-6  # share of what costs no amplification: no lower end is looked for above it
 _LARGEST = 700.0  # e to this power is a float
 _ROUNDOFF = 1e-9  # relative, of a computed δ, which is moved to the safe side: small ε0 leave few digits
-_MOST_ITERATIONS = 200  # of ε against a charge that rises with ε; each raises ε, so few are needed
 _SMALL_CHARGE = 1e-2  # share of δ below which the distance is charged to δ alone: less is not to be gained
 _TAIL_SHARE = 1e-3  # share of δ that may be spent on tails where η is charged to ε
 _NO_AMPLIFICATION = "local epsilon, no amplification"
@@ -87,11 +82,11 @@ class ShuffleAccountant:
         self._seen = 0  # entries whose pairs' names are known
         self._names: set[str] = set()
         self._epsilons: dict[float, EpsilonInterval] = {}
-        self._uppers: dict[float, tuple[float, str]] = {}
-        self._allowance: _Allowance | None = None
-        self._long = LossHistory(self._long_law)
-        self._long_reversed = LossHistory(self._long_law_reversed)
-        self._instances = _Instances()
+        self._answers: dict[float, tuple[float, str]] = {}
+        self._told, self._telling = 0, True  # entries whose instances are known; whether each has one
+        self._leading_names: set[str] = set()
+        self._allowance: tuple[tuple[Any, ...], int] | None = None  # a question, and steps that are within
+        self._uppers, self._lowers = BothDirections(upper_law, COARSE), BothDirections(_lower_law, COARSE)
 
     def __repr__(self) -> str:
         return (
@@ -117,10 +112,9 @@ class ShuffleAccountant:
                 self._earlier[rounds[-1]] = self._earlier.get(rounds[-1], 0) + self._steps[-1]
             rounds.append(shuffle_round)
             self._steps.append(num_steps)
-        if self._epsilons or self._uppers:
-            self._epsilons, self._uppers = {}, {}
-        allowance = self._allowance
-        if allowance is not None and not allowance.covers(rounds[-1], before=len(rounds) - 1):
+        if self._epsilons or self._answers:
+            self._epsilons, self._answers = {}, {}
+        if self._allowance is not None and self._allowance[0][:2] != (len(rounds) - 1, rounds[-1]):
             self._allowance = None
 
     def _check_joins(self, shuffle_round: Round) -> None:
@@ -164,13 +158,9 @@ class ShuffleAccountant:
         """ε at δ. An empty history costs nothing.
 
         Args:
-            delta: in (0, 1).
             lower: False leaves the lower end at 0, which takes half the time: for budgets and calibrations,
-                which compare upper ends. Where no ε can be certified that end is then infinite.
-
-        Raises:
-            ValueError: if ``delta`` is not in (0, 1), or, unless ``lower`` is false, less than what the
-                rounds' own δ0 adds up to.
+                which compare upper ends. Where no ε can be certified that end is then infinite, and not a
+                ValueError.
         """
         checks.delta(delta)
         if not lower:
@@ -185,7 +175,7 @@ class ShuffleAccountant:
         found = self._epsilons.get(delta)
         if found is None:
             attained, certified = self._lower_epsilon(delta), self._upper_epsilon(delta)
-            if attained[0] > certified[0] * (1 + _CROSSING):
+            if attained[0] > certified[0] * (1 + 1e-6):  # more than numerical errors
                 raise ArithmeticError(
                     f"the bounds cross: {attained[1]} gives at least {attained[0]}, {certified[1]} at most "
                     f"{certified[0]}; check that every round's blanket is its mechanism's, and report it"
@@ -242,31 +232,22 @@ class ShuffleAccountant:
         checks.num_steps(num_steps)
         self._check_joins(shuffle_round)
         goes_on = bool(self._rounds) and self._rounds[-1] == shuffle_round
-        before = len(self._rounds) - goes_on
         taken = self._steps[-1] if goes_on else 0
-        allowance = self._allowance
-        if (
-            allowance is not None
-            and allowance.covers(shuffle_round, before=before)
-            and (allowance.target_epsilon, allowance.delta) == (target_epsilon, delta)
-            and taken + num_steps <= allowance.steps
-        ):
-            return False
+        question = (len(self._rounds) - goes_on, shuffle_round, target_epsilon, delta)
+        if self._allowance is not None:
+            known, most = self._allowance
+            if known == question and taken + num_steps <= most:
+                return False
 
         def fits(more: int) -> bool:
-            if taken + more > _MOST_STEPS:
+            if taken + more > 10**12:  # as of core.checks.num_steps
                 return False
             return self._with(shuffle_round, num_steps=more)._certified(delta)[0] <= target_epsilon
 
         if not fits(num_steps):
             return True
-        self._allowance = _Allowance(
-            shuffle_round=shuffle_round,
-            before=before,
-            target_epsilon=target_epsilon,
-            delta=delta,
-            steps=taken + (_stretch(fits, known_good=num_steps) if goes_on else num_steps),
-        )
+        steps = taken + (_stretch(fits, known_good=num_steps) if goes_on else num_steps)
+        self._allowance = question, steps
         return False
 
     def _with(self, shuffle_round: Round, *, num_steps: int) -> Self:
@@ -274,7 +255,7 @@ class ShuffleAccountant:
         longer = type(self)(method=self._method)
         longer._rounds, longer._steps = self._rounds.copy(), self._steps.copy()
         longer._earlier = self._earlier.copy()
-        longer._long, longer._long_reversed = self._long, self._long_reversed
+        longer._uppers = self._uppers
         longer.step(shuffle_round, num_steps=num_steps)
         return longer
 
@@ -285,9 +266,6 @@ class ShuffleAccountant:
             (amplified, any): after more than the first no more than the sum of all ε0 can be certified (basic
             composition), after more than the second no ε at all. Both are infinite for rounds without δ0, and
             for those whose δ0 is not charged, as they are accounted by their likelihoods.
-
-        Raises:
-            ValueError: if ``delta`` is not in (0, 1).
         """
         checks.delta(delta)
         if not shuffle_round.local_delta or not shuffle_round.replacement_distance:
@@ -342,9 +320,8 @@ class ShuffleAccountant:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replace the history by a saved one. On any error this accountant stays as it was.
 
-        Raises:
-            ValueError: if the state is damaged, of another version or of another method, or has fewer rounds
-                than are recorded here: those were released, and must not be forgotten.
+        ValueError if the state is damaged, of another version or of another method, or does not begin with
+        the rounds recorded here: those were released, and must not be forgotten.
         """
         check_saved(state, by=type(self).__name__, version=_STATE_VERSION, method=self._method)
         loaded = type(self)(method=self._method)
@@ -358,7 +335,7 @@ class ShuffleAccountant:
             loaded.step(shuffle_round, num_steps=steps)
         if entries and state["neighbouring_relation"] != loaded.neighbouring_relation:
             raise ValueError("the saved history is damaged: its rounds have other neighbours than it says")
-        check_none_forgotten(loaded.num_steps, recorded=self.num_steps)
+        check_none_forgotten(loaded.history, self.history)
         self.__dict__.update(loaded.__dict__)
 
     # -- composing --------------------------------------------------------------------------------------
@@ -378,13 +355,6 @@ class ShuffleAccountant:
     def _resolution(self) -> Resolution:
         """How finely the history is resolved."""
         return COARSE if len(self._earlier) > _FEW_ROUNDS else _resolution_of(self._counts)
-
-    def _long_law(self, recorded: Round) -> PrivacyLossDistribution:
-        """The law of a round in a history of many distinct ones."""
-        return upper_losses(recorded, COARSE)
-
-    def _long_law_reversed(self, recorded: Round) -> PrivacyLossDistribution:
-        return self._long_law(recorded).reversed()
 
     def _upper_name(self, method: Method) -> str:
         self._names.update(each.pair_name for each in self._rounds[self._seen :])
@@ -427,26 +397,17 @@ class ShuffleAccountant:
             parts *= 2
         return math.inf
 
-    def _upper_laws(self) -> tuple[list[PrivacyLossDistribution], list[int]]:
-        distinct = self._counts
-        resolution = _resolution_of(distinct)
-        return [upper_losses(r, resolution) for r in distinct], list(distinct.values())
-
     def _upper_compositions(self) -> Iterator[LossComposition]:
         """The history composed; in both directions if to add a record costs another ε than to remove it."""
-        if self._resolution is not COARSE:
-            laws, steps = self._upper_laws()
-            for each in _directions(laws):
-                yield LossComposition(each, steps)
-            return
-        yield LossComposition(self._rounds, self._steps, history=self._long)
-        if not self._long.total.symmetric:
-            yield LossComposition(self._rounds, self._steps, history=self._long_reversed)
+        resolution, counts = self._resolution, self._counts
+        if resolution is COARSE:
+            return self._uppers.compositions(self._rounds, self._steps)
+        return (LossComposition(laws, list(counts.values())) for laws in _laws(upper_law, counts, resolution))
 
     def _upper_orders(self) -> Iterator[RenyiComposition]:
-        laws, steps = self._upper_laws()
-        for each in _directions(laws):
-            yield RenyiComposition(each, steps)
+        counts = self._counts
+        for laws in _laws(upper_law, counts, _resolution_of(counts)):
+            yield RenyiComposition(laws, list(counts.values()))
 
     def _composed_delta(self, epsilon: float) -> float:
         found = []
@@ -485,13 +446,13 @@ class ShuffleAccountant:
 
     def _certified(self, delta: float) -> tuple[float, str]:
         """The least certified ε and its bound's name; infinite if there is none."""
-        found = self._uppers.get(delta)
+        found = self._answers.get(delta)
         if found is None:
             found = self._in_one_piece(delta)
             close = any(each.CHARGED_BY_RATIO for each in self._rounds)
             if found[0] == math.inf and close and sum(self._steps) > 1:
                 found = self._in_parts(delta), f"{self._upper_name(self._method)}, in parts"
-            self._uppers[delta] = found
+            self._answers[delta] = found
         return found
 
     def _in_one_piece(self, delta: float) -> tuple[float, str]:
@@ -518,115 +479,97 @@ class ShuffleAccountant:
     def _attained(
         self, ask: Callable[[LossComposition], float], *, every_family: bool = False
     ) -> Iterator[tuple[str, float]]:
-        """What real instances of the history answer, each by its name."""
-        return self._instances.attained(
-            (self._rounds, self._steps),
-            ask,
-            resolution=self._resolution,
-            every_family=every_family,
-        )
+        """What real instances of the history answer, by name; nothing where no grid is fine and wide enough.
+
+        Of each round the family that leaks most is taken, in both directions: a record's meaning may differ
+        from round to round, so families mix freely; the direction may not. With ``every_family``, each that
+        all rounds have is composed as well.
+        """
+        for each in self._rounds[self._told :]:
+            self._telling &= bool(lower_families(each))
+            if self._telling:
+                self._leading_names.add(_leading(each, COARSE))
+        self._told = len(self._rounds)
+        if not self._rounds or not self._telling:
+            return
+        resolution, named = self._resolution, []
+        if resolution is COARSE:
+            name = ", ".join(sorted(self._leading_names))
+            named.append((name, self._lowers.compositions(self._rounds, self._steps)))
+        if resolution is not COARSE or every_family:
+            named.extend(self._attained_at_once(resolution, every_family=every_family))
+        for name, compositions in named:
+            with suppress(ArithmeticError):
+                for composition in compositions:
+                    yield name, ask(composition)
+
+    def _attained_at_once(
+        self, resolution: Resolution, *, every_family: bool
+    ) -> Iterator[tuple[str, Iterator[LossComposition]]]:
+        counts = self._counts
+        picks = [{each: _leading(each, resolution) for each in counts}]
+        if every_family:
+            shared = set.intersection(*(set(lower_families(each)) for each in counts))
+            leading = set(picks[0].values())
+            picks += [dict.fromkeys(counts, name) for name in sorted(shared) if {name} != leading]
+        for pick in picks[resolution is COARSE :]:
+            laws = _laws(partial(_lower_law, families=pick), counts, resolution)
+            composed = (LossComposition(each, list(counts.values())) for each in laws)
+            yield ", ".join(sorted(set(pick.values()))), composed
 
     def _lower_epsilon(self, delta: float) -> tuple[float, str]:
         best, best_name, most = 0.0, "none", self._cap(delta)
         for name, value in self._attained(lambda composition: composition.epsilon(_above(delta))):
             if value > best:
                 best, best_name = value, name
-            if best >= _CLOSED * most:
+            if best >= (1 - 1e-6) * most:
                 break
         return best, best_name
 
 
-def _directions(laws: list[PrivacyLossDistribution]) -> Iterator[list[PrivacyLossDistribution]]:
-    yield laws
-    if not all(law.symmetric for law in laws):
-        yield [law.reversed() for law in laws]
+class BothDirections:
+    """A history composed from one side, in both directions where they differ; what was composed is kept.
+
+    Args:
+        law_of: the law of a round at a resolution, or with the two datasets exchanged if ``reverse``.
+        resolution: of the laws.
+    """
+
+    def __init__(self, law_of: Callable[..., PrivacyLossDistribution], resolution: Resolution) -> None:
+        self._histories = [
+            LossHistory(partial(law_of, resolution=resolution, reverse=reverse)) for reverse in (False, True)
+        ]
+
+    def compositions(self, rounds: list[Round], steps: list[int]) -> Iterator[LossComposition]:
+        """The history, and the same reversed if that is another one."""
+        for history in self._histories:
+            yield LossComposition(rounds, steps, history=history)
+            if history.total.symmetric:
+                break
 
 
-class _Instances:
-    """Real mechanisms and datasets of one history, composed: what they attain bounds ε and δ from below."""
-
-    def __init__(self) -> None:
-        self._forwards = LossHistory(_leaking_most)
-        self._backwards = LossHistory(_leaking_most_reversed)
-        self._looked_at: list[Round] = []
-        self._leading: frozenset[str] | None = frozenset()
-
-    def attained(
-        self,
-        history: tuple[Sequence[Round], Sequence[int]],
-        ask: Callable[[LossComposition], float],
-        *,
-        resolution: Resolution,
-        every_family: bool,
-    ) -> Iterator[tuple[str, float]]:
-        """What each composed instance answers, by its name; nothing where no grid is fine and wide enough.
-
-        Of each round the family that leaks most is taken, in both directions: a record's meaning may differ
-        from round to round, so families mix freely; the direction may not. With ``every_family``, each that
-        all rounds have is composed as well.
-        """
-        names = self._leading_names(history[0], resolution)
-        if not names:
-            return
-        found: list[Iterator[tuple[str, Callable[[], LossComposition]]]] = []
-        if resolution is COARSE:
-            found.append(self._growing(history, ", ".join(sorted(names))))
-        if resolution is not COARSE or every_family:
-            found.append(_at_once(history, resolution, every_family))
-        for name, compose in chain.from_iterable(found):
-            with suppress(ArithmeticError):
-                yield name, ask(compose())
-
-    def _leading_names(
-        self, rounds: Sequence[Round], resolution: Resolution = COARSE
-    ) -> frozenset[str] | None:
-        """Names of the families that leak most of each round; None if a round has no instance."""
-        known = self._looked_at
-        if rounds[: len(known)] != known:
-            known, self._leading = [], frozenset()
-        for each in rounds[len(known) :]:
-            if self._leading is not None:
-                has_one = bool(lower_families(each))
-                self._leading = self._leading | {_leading(each, resolution)} if has_one else None
-        self._looked_at = list(rounds)
-        return self._leading
-
-    def _growing(
-        self, history: tuple[Sequence[Round], Sequence[int]], name: str
-    ) -> Iterator[tuple[str, Callable[[], LossComposition]]]:
-        yield name, partial(LossComposition, *history, history=self._forwards)
-        if not self._forwards.total.symmetric:
-            yield name, partial(LossComposition, *history, history=self._backwards)
+def _laws(
+    law_of: Callable[..., PrivacyLossDistribution], counts: Mapping[Round, int], resolution: Resolution
+) -> Iterator[list[PrivacyLossDistribution]]:
+    """The laws of distinct rounds, and the same reversed if they are others."""
+    for reverse in (False, True):
+        laws = [law_of(each, resolution=resolution, reverse=reverse) for each in counts]
+        yield laws
+        if all(law.symmetric for law in laws):
+            break
 
 
-def _at_once(
-    history: tuple[Sequence[Round], Sequence[int]], resolution: Resolution, every_family: bool
-) -> Iterator[tuple[str, Callable[[], LossComposition]]]:
-    counts: dict[Round, int] = {}
-    for each, taken in zip(*history, strict=True):
-        counts[each] = counts.get(each, 0) + taken
-    steps, families = list(counts.values()), {each: lower_families(each) for each in counts}
-    leading = {each: _leading(each, resolution) for each in counts}
-    picks = [] if resolution is COARSE else [leading]
-    if every_family:
-        shared = set.intersection(*(set(names) for names in families.values()))
-        picks += [dict.fromkeys(counts, name) for name in sorted(shared) if {name} != set(leading.values())]
-    for pick in picks:
-        name = ", ".join(sorted(set(pick.values())))
-        with suppress(ArithmeticError):  # no outcome that floats can hold
-            laws = [lower_losses(each, family, resolution) for each, family in pick.items()]
-            yield name, partial(LossComposition, laws, steps)
-            if not all(law.symmetric for law in laws):
-                others = [reversed_lower_losses(each, family, resolution) for each, family in pick.items()]
-                yield name, partial(LossComposition, others, steps)
+def upper_law(each: Round, *, resolution: Resolution, reverse: bool) -> PrivacyLossDistribution:
+    """The law of a dominating pair, or of the pair exchanged."""
+    found = upper_losses(each, resolution)
+    return found.reversed() if reverse else found
 
 
-def _leaking_most(each: Round) -> PrivacyLossDistribution:
-    return lower_losses(each, _leading(each, COARSE), COARSE)
-
-
-def _leaking_most_reversed(each: Round) -> PrivacyLossDistribution:
-    return reversed_lower_losses(each, _leading(each, COARSE), COARSE)
+def _lower_law(
+    each: Round, *, resolution: Resolution, reverse: bool, families: Mapping[Round, str] | None = None
+) -> PrivacyLossDistribution:
+    family = _leading(each, resolution) if families is None else families[each]
+    return (reversed_lower_losses if reverse else lower_losses)(each, family, resolution)
 
 
 def _leading(each: Round, resolution: Resolution) -> str:
@@ -644,13 +587,9 @@ class _Replacement:
     """What it costs that rounds are accounted through others that they are close to, taken together.
 
     Reports that are (ε0, δ0)-LDP are replaced by pure ones, sums with noise of coins by Gaussian mechanisms
-    (``docs/proofs/accounting.md`` and ``docs/proofs/sums.md``). A total variation between the two is charged
-    to δ, 1 + e^ε times. Where ε is large that is too much; of rounds whose likelihoods are within e^η of each
-    other, η is charged to ε instead, twice.
-
-    Attributes:
-        history: rounds that have a stand-in, each with its number of steps.
-        distance: total variation between the history and what is composed in its place.
+    (``docs/proofs/accounting.md`` and ``docs/proofs/sums.md``). A total variation between the two, the
+    ``distance``, is charged to δ, 1 + e^ε times. Where ε is large that is too much; of rounds whose
+    likelihoods are within e^η of each other, η is charged to ε instead, twice.
     """
 
     history: tuple[tuple[Round, int], ...]
@@ -686,16 +625,7 @@ class _Replacement:
 
     def _charged_to_delta(self, composition: LossComposition | RenyiComposition, delta: float) -> float:
         """The least ε with composed δ plus the distance's charge at that very ε within ``delta``."""
-        epsilon = 0.0
-        for _ in range(_MOST_ITERATIONS):
-            target = delta - self.charge(epsilon)
-            if target <= 0:
-                return math.inf
-            needed = composition.epsilon(target)
-            if needed <= epsilon or needed == math.inf:
-                return max(needed, epsilon)
-            epsilon = needed * (1 + 1e-6)  # past the answer
-        return math.inf
+        return _raised_until(lambda epsilon: (delta - self.charge(epsilon), 0.0), composition, start=0.0)
 
     def _charged_to_epsilon(self, composition: LossComposition | RenyiComposition, delta: float) -> float:
         """ε of what is composed instead, and twice the η within whose e^η it is of the history.
@@ -703,20 +633,15 @@ class _Replacement:
         What the η does not cover is a tail, so small that e^ε times it is a thousandth of ``delta``
         (docs/proofs/sums.md, "Large ε").
         """
-        epsilon = composition.epsilon(delta / 2)
-        for _ in range(_MOST_ITERATIONS):
+
+        def left(epsilon: float) -> tuple[float, float]:
             tail = _TAIL_SHARE * delta
             ratio, distance = self._closeness(epsilon, tail=tail)
             if not max(ratio, epsilon) < _LARGEST:
-                return math.inf
-            target = delta * math.exp(-ratio) - tail - (1 + math.exp(epsilon)) * distance
-            if target <= 0:
-                return math.inf
-            needed = composition.epsilon(target)
-            if needed <= epsilon:
-                return (needed + 2 * ratio) * (1 + _ROUNDOFF)
-            epsilon = needed * (1 + 1e-6)  # past the answer
-        return math.inf
+                return 0.0, 0.0
+            return delta * math.exp(-ratio) - tail - (1 + math.exp(epsilon)) * distance, 2 * ratio
+
+        return _raised_until(left, composition, start=composition.epsilon(delta / 2)) * (1 + _ROUNDOFF)
 
     def _closeness(self, epsilon: float, *, tail: float) -> tuple[float, float]:
         """η of the rounds that have one together, and the distance of those that have only a distance.
@@ -735,20 +660,26 @@ class _Replacement:
         return ratio, math.fsum(r.replacement_distance * steps for r, steps in others)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Allowance:
-    """So many steps of a round, after the first ``before`` entries, were found to stay within a target."""
+def _raised_until(
+    left: Callable[[float], tuple[float, float]],
+    composition: LossComposition | RenyiComposition,
+    *,
+    start: float,
+) -> float:
+    """ε that what is ``left`` of δ at that very ε allows, plus what is charged to ε there; or infinity.
 
-    shuffle_round: Round
-    before: int
-    target_epsilon: float
-    delta: float
-    steps: int
-
-    def covers(self, shuffle_round: Round, *, before: int) -> bool:
-        return before == self.before and (
-            shuffle_round is self.shuffle_round or shuffle_round == self.shuffle_round
-        )
+    What is left falls with ε, so that ε is raised until it is enough; each step raises it, so few are needed.
+    """
+    epsilon = start
+    for _ in range(200):
+        target, charged = left(epsilon)
+        if target <= 0:
+            break
+        needed = composition.epsilon(target)
+        if needed <= epsilon or needed == math.inf:
+            return needed + charged
+        epsilon = needed * (1 + 1e-6)  # past the answer
+    return math.inf
 
 
 def _stretch(fits: Callable[[int], bool], *, known_good: int) -> int:
@@ -778,11 +709,9 @@ def _digest(state: Mapping[str, Any]) -> str:
 
 
 def check_saved(state: object, *, by: str, version: int, method: Method) -> None:
-    """Check what a saved state says about itself, of an accountant class of this name, version and method.
+    """Check what a saved state says of itself, and that it is as it was written.
 
-    Raises:
-        ValueError: if it is of another version or method, or not as it was written: a
-            cohort that was halved, or a participant's round that is missing, would lower ε.
+    A cohort that was halved, or a participant's round that is missing, would lower ε.
     """
     saved = state if isinstance(state, Mapping) else {}
     if type(saved.get("version")) is not int or saved["version"] != version:
@@ -809,12 +738,23 @@ def _most(each: float, *, beside: float, within: float) -> int:
     return count
 
 
-def check_none_forgotten(saved: int, *, recorded: int) -> None:
-    """Refuse a state of an earlier moment: rounds recorded since then were released."""
-    if saved < recorded:
+def check_none_forgotten(saved: Sequence[tuple[object, int]], recorded: Sequence[tuple[object, int]]) -> None:
+    """Refuse a saved history, of entries and how often each, that does not go on from what was recorded.
+
+    What was recorded since it was saved, or in its place, was released.
+    """
+    last = len(recorded) - 1
+    goes_on = not recorded or (
+        len(saved) > last
+        and list(saved[:last]) == list(recorded[:last])
+        and saved[last][0] == recorded[last][0]
+        and saved[last][1] >= recorded[last][1]
+    )
+    if not goes_on:
+        count, known = (sum(each[1] for each in entries) for entries in (saved, recorded))
         raise ValueError(
-            f"the state has {saved} rounds and this accountant {recorded}: what was released since it was "
-            "saved would be forgotten. Keep this accountant, or load the state into a new one"
+            f"the state has {count} rounds and this accountant {known}, which are not its first: what was "
+            "released would be forgotten. Keep this accountant, or load the state into a new one"
         )
 
 

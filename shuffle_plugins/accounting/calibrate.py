@@ -14,10 +14,10 @@ from shuffle_plugins.accounting.accountant import ShuffleAccountant
 from shuffle_plugins.accounting.numerics.search import largest_within
 from shuffle_plugins.accounting.pairs.reports import Blanket
 from shuffle_plugins.accounting.rounds.records import SampledRecordsRound
-from shuffle_plugins.accounting.rounds.round import Round
-from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
+from shuffle_plugins.accounting.rounds.round import Round, ShuffleRound
 from shuffle_plugins.accounting.terms import Adversary, Method, Sampling, check_method
-from shuffle_plugins.core import Delta, Ranged, Steps, TargetEpsilon, checks
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Delta, Ranged, Steps, TargetEpsilon
 
 LEAST_SEARCHED_LOCAL_EPSILON, LARGEST_SEARCHED_LOCAL_EPSILON = 1e-4, 20.0
 """Range of ε0, in nats, that calibrations search. Mechanisms and rounds accept a wider range."""
@@ -25,17 +25,10 @@ LEAST_SEARCHED_LOCAL_EPSILON, LARGEST_SEARCHED_LOCAL_EPSILON = 1e-4, 20.0
 MAX_NUM_STEPS = 10**9
 """The most rounds that a calibration answers with."""
 
-_RELATIVE_PRECISION = 1e-4  # of ε0: four digits
-
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyTarget(Ranged):
     """A goal of calibration: ``num_steps`` rounds together may cost at most ``epsilon`` at ``delta``.
-
-    Attributes:
-        epsilon: central ε in nats, positive and finite, for the neighbouring relation replace-one.
-        num_steps: how many rounds of one kind are run, in [1, 10**12].
-        method: how rounds compose: ``"pld"`` (tightest) or ``"rdp"``.
 
     Example:
         >>> target = PrivacyTarget(epsilon=1.0, delta=1e-6, num_steps=100)
@@ -79,23 +72,14 @@ def calibrate_local_epsilon(
     records_per_client: int = 1,
     samples_per_client: int = 1,
 ) -> float:
-    """The largest ε0, to four digits, with which ``num_steps`` rounds stay within (target ε, δ).
+    """The largest ε0 in [1e-4, 20], to four digits, with which all rounds stay within (target ε, δ).
+
+    ValueError if even ε0 = 1e-4 costs more than the target.
 
     Args:
-        target_epsilon: central ε, replace-one.
-        cohort: k, how many take part; see :class:`ShuffleRound`.
-        adversary: against whom the target must hold.
-        mechanism: the randomizer's name; with another than ``"generic"``, ``blanket_factory`` is needed.
-        blanket_factory: the randomizer's blanket at a given ε0.
-        channel_fixed: whether one channel, fixed before the round, serves everybody.
-        records_per_client: m, the records that each client has; see :class:`SampledRecordsRound`.
-        samples_per_client: s, the records that a client that takes part reports on.
-
-    Returns:
-        ε0 in [1e-4, 20].
-
-    Raises:
-        ValueError: if even ε0 = 1e-4 costs more than the target.
+        population, cohort, sampling, adversary, mechanism, channel_fixed: as of :class:`ShuffleRound`.
+        blanket_factory: the randomizer's blanket at a given ε0; needed for any but ``"generic"``.
+        records_per_client, samples_per_client: as of :class:`SampledRecordsRound`.
     """
     target = _target(target_epsilon, delta, num_steps, method)
     drawn = partial(
@@ -118,7 +102,7 @@ def calibrate_local_epsilon(
         start=normal_guess(target, drawn(local_epsilon=1.0)),
         lowest=LEAST_SEARCHED_LOCAL_EPSILON,
         highest=LARGEST_SEARCHED_LOCAL_EPSILON,
-        precision=_RELATIVE_PRECISION,
+        precision=1e-4,
     )
     if found is None:
         raise ValueError(
@@ -151,11 +135,7 @@ def normal_guess(target: PrivacyTarget, shuffle_round: ShuffleRound) -> float:
 def calibrate_num_steps(
     *, target_epsilon: float, delta: float, shuffle_round: ShuffleRound, method: Method = "pld"
 ) -> int:
-    """The largest number of rounds within (target ε, δ), at most ``MAX_NUM_STEPS``.
-
-    Raises:
-        ValueError: if a single round costs more than the target.
-    """
+    """The largest number of rounds within (target ε, δ), at most ``MAX_NUM_STEPS``; ValueError if none is."""
     target = _target(target_epsilon, delta, 1, method)
 
     def fits(num_steps: int) -> bool:
@@ -186,12 +166,7 @@ def calibrate_cohort(
 
     Against an observer of the model a larger cohort of the same population costs more: the answer is the
     largest that fits. Against a server, and in single passes, a client hides among its cohort alone and a
-    larger one costs less: the answer is the smallest that fits.
-
-    Raises:
-        ValueError: if no cohort fits, or if there is nothing to choose: under
-            full participation, and in an epoch against a model observer, whose cost does not depend on the
-            batch size.
+    larger one costs less: the answer is the smallest that fits. ValueError if none does.
     """
     target = _target(target_epsilon, delta, num_steps, method)
     scheme = checks.choice(Sampling, "sampling", sampling)
@@ -218,20 +193,12 @@ def calibrate_cohort(
     if scheme is Sampling.SINGLE_PASS or seen_by is Adversary.SERVER:
         removed = _largest(lambda less: fits(population + 1 - less), population, refusal=refusal)
         return population + 1 - removed
-    if (
-        samples_per_client > 1
-    ):  # a few clients hide each other's other reports badly: the cost falls, then rises
-        found = max((size for size in _doubled(population) if fits(size)), default=None)
-        if found is None:
-            raise ValueError(refusal)
-        more = _largest(lambda more: fits(found + more - 1), population - found + 1, refusal=refusal)
-        return found + more - 1
-    return _largest(fits, population, refusal=refusal)
-
-
-def _doubled(limit: int) -> list[int]:
-    """1, 2, 4, … and the limit."""
-    return [*(1 << i for i in range((limit - 1).bit_length())), limit]
+    least = 1
+    if samples_per_client > 1:  # a few clients hide each other's reports badly: the cost falls, then rises
+        sizes = [*(1 << i for i in range((population - 1).bit_length())), population]
+        least = max((size for size in sizes if fits(size)), default=1)
+    more = _largest(lambda more: fits(least + more - 1), population - least + 1, refusal=refusal)
+    return least + more - 1
 
 
 def _of_records(clients: ShuffleRound, records_per_client: int, samples_per_client: int) -> ShuffleRound:
@@ -244,20 +211,18 @@ def _of_records(clients: ShuffleRound, records_per_client: int, samples_per_clie
 
 
 def _target(target_epsilon: float, delta: float, num_steps: int, method: Method) -> PrivacyTarget:
-    epsilon = checks.target_epsilon(target_epsilon)
-    return PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps, method=method)
+    checks.target_epsilon(target_epsilon)
+    return PrivacyTarget(epsilon=target_epsilon, delta=delta, num_steps=num_steps, method=method)
 
 
 def _largest(fits: Callable[[int], bool], limit: int, *, refusal: str) -> int:
     """Largest argument in [1, limit] found to fit, for a predicate that turns from true to false once."""
     if not fits(1):
         raise ValueError(refusal)
-    good, bad = 1, limit + 1
-    while 2 * good < bad and fits(min(2 * good, limit)):
-        good = min(2 * good, limit)
-        if good == limit:
-            return limit
-    bad = min(bad, 2 * good)
+    good, bad = 1, 2
+    while bad <= limit and fits(bad):
+        good, bad = bad, 2 * bad
+    bad = min(bad, limit + 1)
     while bad - good > 1:
         middle = (good + bad) // 2
         good, bad = (middle, bad) if fits(middle) else (good, middle)

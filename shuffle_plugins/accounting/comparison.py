@@ -10,17 +10,15 @@ import numpy as np
 
 from shuffle_plugins.accounting.accountant import ShuffleAccountant
 from shuffle_plugins.accounting.numerics.orders import Vector
-from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS, PublishedBound
-from shuffle_plugins.accounting.published.renyi_rounds import compose_sampled_renyi
-from shuffle_plugins.accounting.published.subsampled_rdp import subsampled_rdp_bound
+from shuffle_plugins.accounting.published.catalogue import (
+    PUBLISHED_BOUNDS,
+    PublishedBound,
+    compose_renyi,
+)
+from shuffle_plugins.accounting.published.divergences import subsampled_rdp_bound
 from shuffle_plugins.accounting.rounds.records import SampledRecordsRound
-from shuffle_plugins.accounting.rounds.round import Round
-from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
+from shuffle_plugins.accounting.rounds.round import Round, ShuffleRound
 from shuffle_plugins.accounting.terms import Adversary, EpsilonInterval, Method, NamedBound, Sampling
-
-_FIXED = "stated for one channel, fixed before the round (channel_fixed); an epoch's follows from its batches"
-
-_ONE_RECORD = "stated for clients with one record and one report each"
 
 ALL_PUBLISHED = tuple(bound.name for bound in PUBLISHED_BOUNDS)
 """Names of all published bounds: computing them takes seconds where cohorts are sampled."""
@@ -31,12 +29,7 @@ FEW_PUBLISHED = ("stronger clones, numerical", "subsampled shuffle RDP, publishe
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutOfRange:
-    """A published bound that does not apply to the question.
-
-    Attributes:
-        name: what the bound is called.
-        reason: why it does not apply.
-    """
+    """A published bound that does not apply to the question, and why."""
 
     name: str
     reason: str
@@ -47,8 +40,6 @@ class Comparison:
     """All bounds on the ε of one question, for replace-one neighbours.
 
     Attributes:
-        shuffle_round: the kind of round.
-        num_steps: T, how many of them.
         interval: the accountant's certified interval.
         bounds: upper bounds from the tightest to the loosest, then lower bounds likewise.
         out_of_range: published bounds that were asked for and do not apply, or are none for this question.
@@ -63,14 +54,9 @@ class Comparison:
     def beside(
         self, published: Collection[str], *, progress: Callable[[int, int], None] | None = None
     ) -> Comparison:
-        """The same answer with published bounds added.
+        """The same answer with published bounds added, by their names out of ``ALL_PUBLISHED``.
 
-        Args:
-            published: their names, out of ``ALL_PUBLISHED``.
-            progress: called after each with the number done and the number of all.
-
-        Raises:
-            ValueError: if no published bound has one of the names.
+        ``progress`` is called after each with the number done and the number of all.
         """
         unknown = sorted(set(published) - set(ALL_PUBLISHED))
         if unknown:
@@ -101,11 +87,6 @@ def compare(
 
     The published bounds are for every ε0-LDP randomizer, so they do not improve with a mechanism of its own
     blanket, and they are stated for a cohort of fixed size and for δ0 = 0.
-
-    Args:
-        shuffle_round: the kind of round.
-        method: how the certified interval is composed, ``"pld"`` or ``"rdp"``.
-        published: names of the published bounds to compute; our own bounds are always there.
     """
     accountant = ShuffleAccountant(method=method)
     accountant.step(shuffle_round, num_steps=num_steps)
@@ -148,14 +129,14 @@ def _published(
 def _fixed_cohort(shuffle_round: Round, *, adaptive: bool) -> tuple[int, int]:
     """(n, k) as the published theorems see the round; n = k where sampling does not amplify."""
     if isinstance(shuffle_round, SampledRecordsRound) or not isinstance(shuffle_round, ShuffleRound):
-        raise ValueError(_ONE_RECORD)
+        raise ValueError("stated for clients with one record and one report each")
     epoch = shuffle_round.sampling is Sampling.EPOCH and shuffle_round.spans_batches
     if not adaptive and (epoch or not shuffle_round.channel_fixed):
-        raise ValueError(_FIXED)
-    if shuffle_round.sampling is Sampling.POISSON:
-        raise ValueError("stated for a cohort of fixed size, not for Poisson sampling")
-    if shuffle_round.sampling is Sampling.CHECK_IN:
-        raise ValueError("stated for a cohort of fixed size, not for check-ins")
+        raise ValueError(
+            "stated for one channel, fixed before the round (channel_fixed); an epoch's follows from batches"
+        )
+    if shuffle_round.sampling in (Sampling.POISSON, Sampling.CHECK_IN):
+        raise ValueError(f"stated for a cohort of fixed size, not for {shuffle_round.sampling} sampling")
     if shuffle_round.local_delta > 0 or shuffle_round.effective_blanket.tail > 0:
         raise ValueError("stated for ε0-LDP reports; these are (ε0, δ0)-LDP")
     if shuffle_round.spans_batches:
@@ -211,12 +192,13 @@ class PublishedAccountant(ShuffleAccountant):
             return total
 
         _, population, cohort, _ = kinds[0]
-        found = compose_sampled_renyi(
+        found = compose_renyi(
             curve=curve,
             local_epsilon=self._pure_epsilon(),
             population=population,
             cohort=cohort,
             num_steps=1,
             delta=delta,
+            sampling=None,
         )
         return found, name

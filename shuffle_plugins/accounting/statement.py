@@ -9,9 +9,10 @@ import math
 import platform
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from importlib import metadata
 from typing import Any, Self
 
@@ -29,9 +30,7 @@ from shuffle_plugins.accounting.terms import (
 )
 from shuffle_plugins.core import checks, rounded
 
-_SCHEMA, _SCHEMA_VERSION = "shuffle-plugins privacy statement", 1
 _NOTHING_RECORDED = "no round was recorded: this says nothing of anything that was released all the same"
-_NO_LOCAL = "none: what a client sends is not private by itself, or Σ δ0 of its reports exceeds δ"
 _UNRECORDED = (
     "unknown: the rounds do not record who shuffles or adds up, and who runs the training. Somebody must be "
     "trusted to let nobody see more of the rounds than is said under them"
@@ -66,8 +65,6 @@ _UNCOVERED = (
     "what their law is off by)",
     "randomness that can be guessed: a SeededRandomness protects nobody",
 )
-_MOST_KINDS = 12  # kinds of rounds printed; the JSON has all
-_MARKED = re.compile(r"([\\`*<])|(\])(?=\()")
 
 
 class Cover(StrEnum):
@@ -106,8 +103,6 @@ class Guarantee:
 
     Attributes:
         adversary: its name; ``"any"`` if nothing was recorded.
-        sees: what it is taken to see.
-        delta: δ in [0, 1).
         epsilon: ε at δ; None if none can be certified.
         detail: whose ε it is, or why there is none; may be empty.
     """
@@ -133,7 +128,7 @@ class Guarantee:
             adversary=Adversary.LOCAL,
             delta=delta,
             detail=detail,
-            none=_NO_LOCAL,
+            none="none: what a client sends is not private by itself, or Σ δ0 of its reports exceeds δ",
         )
 
     @classmethod
@@ -158,14 +153,11 @@ class StatedRounds:
 
     Attributes:
         mechanism: what makes them private, as they describe it.
-        rounds: how many there are.
         unreleased: how many of them let nothing out, and are charged before the server alone.
         local_epsilon: ε0 of what a client sends in one; infinite if that alone is not private, None if it is
             not known.
-        local_delta: its δ0.
         population: smallest and largest n.
         cohort: smallest and largest k; None if it is not known.
-        sampling: how clients are chosen.
         seen: what may be seen of the clients' messages.
         secrecy: what of the sampling must stay secret.
         source: where the bounds on these rounds come from.
@@ -215,8 +207,11 @@ class StatedTarget:
     @property
     def warning(self) -> str | None:
         """That the budget is exceeded; None if it is not."""
-        budget = f"the budget ε ≤ {self.epsilon:g} at δ = {self.delta:g} against the {self.adversary}"
-        return f"{budget} is exceeded" if self.exceeded else None
+        if not self.exceeded:
+            return None
+        return (
+            f"the budget ε ≤ {self.epsilon:g} at δ = {self.delta:g} against the {self.adversary} is exceeded"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -227,8 +222,6 @@ class PrivacyStatement:
     ``strategy.statement()`` of Flower, or ``shuffle-plugins statement`` in a shell.
 
     Attributes:
-        subject: what was trained or computed.
-        unit: the unit of privacy.
         member: what n counts, in a word: the unit, but for clients each of which holds many records.
         guarantees: one for each adversary.
         rounds: by kind, in the order in which kinds first came.
@@ -238,7 +231,6 @@ class PrivacyStatement:
         clipping: how vectors come into the mechanism's ball.
         accesses: what is computed from the data, and whether ε covers it.
         warnings: what voids the statement or weakens it.
-        target: the budget; None if there is none.
         spread: how unevenly rounds are spread over clients; None if that is not known.
         versions: (name, version) of the software that made the statement.
 
@@ -300,11 +292,8 @@ class PrivacyStatement:
         """
         checks.delta(delta)
         unit = checks.choice(Unit, "unit", unit)
-        spread = None
-        if isinstance(accountant, FederatedAccountant):
-            guarantees, spread = _federated_guarantees(accountant, delta), accountant.client_spread(delta)
-        else:
-            guarantees = _guarantees(accountant, delta)
+        federated = isinstance(accountant, FederatedAccountant)
+        spread = accountant.client_spread(delta) if isinstance(accountant, FederatedAccountant) else None
         entries = list(_entries(accountant))
         if any(each.UNIT is Unit.RECORD for each, _ in entries):
             unit, member = Unit.RECORD, Unit.CLIENT.value
@@ -313,7 +302,12 @@ class PrivacyStatement:
         target, over = None, None
         if target_epsilon is not None:
             budget = delta if target_delta is None else checks.delta(target_delta, name="target_delta")
-            target = _compared(accountant, target_epsilon, budget, target_adversary)
+            checks.target_epsilon(target_epsilon)
+            whom: dict[str, Any] = {"adversary": target_adversary} if federated else {}
+            spent = accountant.epsilon(budget, **whom, lower=False)
+            target = StatedTarget(
+                epsilon=target_epsilon, delta=budget, adversary=spent.adversary, spent=spent.upper
+            )
             over = target.warning
         population = max((each.population for each, _ in entries), default=None)
         found = (*warnings, over, delta_warning(delta, population=population))
@@ -322,7 +316,9 @@ class PrivacyStatement:
             unit=unit,
             member=member,
             guarantees=tuple(
-                each for each in guarantees if senders_known or each.adversary != Adversary.LOCAL
+                each
+                for each in _guarantees(accountant, delta)
+                if senders_known or each.adversary != Adversary.LOCAL
             ),
             rounds=_grouped(entries),
             composition=_COMPOSITION[accountant.method],
@@ -368,8 +364,8 @@ class PrivacyStatement:
         """Plain dicts, lists, numbers, strings and None; None where a number is infinite or unknown."""
         target, spread = self.target, self.spread
         return {
-            "schema": _SCHEMA,
-            "schema_version": _SCHEMA_VERSION,
+            "schema": "shuffle-plugins privacy statement",
+            "schema_version": 1,
             "subject": self.subject,
             "warnings": list(self.warnings),
             "guarantees": [_guarantee_dict(each) for each in self.guarantees],
@@ -391,9 +387,15 @@ class PrivacyStatement:
             "versions": dict(self.versions),
         }
 
+    @property
+    def _title(self) -> str:
+        count = self.num_rounds
+        rounds = f"{count:,} round{'s' if count > 1 else ''}" if count else "nothing recorded"
+        return f"Of {self.subject}: {rounds}."
+
     def to_text(self, *, width: int = 100) -> str:
         """Plain text in lines of at most ``width`` columns."""
-        lines = ["PRIVACY STATEMENT", *_wrapped(_title(self), width=width)]
+        lines = ["PRIVACY STATEMENT", *_wrapped(self._title, width=width)]
         for heading, items in _parts(self):
             lines += ["", heading]
             for item, below in items:
@@ -404,7 +406,7 @@ class PrivacyStatement:
 
     def to_markdown(self) -> str:
         """Markdown, with a heading for each part."""
-        lines = ["# Privacy statement", "", _escaped(_title(self))]
+        lines = ["# Privacy statement", "", _escaped(self._title)]
         for heading, items in _parts(self):
             lines += ["", f"## {heading}", ""]
             for item, below in items:
@@ -461,57 +463,35 @@ def _grouped(entries: Iterable[tuple[Round, StatedRounds]]) -> tuple[StatedRound
     return tuple(found.values())
 
 
-def _compared(
-    accountant: ShuffleAccountant | FederatedAccountant, epsilon: float, delta: float, adversary: Adversary
-) -> StatedTarget:
-    checks.target_epsilon(epsilon)
-    if isinstance(accountant, FederatedAccountant):
-        found = accountant.epsilon(delta, adversary=adversary, lower=False)
-    else:
-        found = accountant.epsilon(delta, lower=False)
-    return StatedTarget(epsilon=epsilon, delta=delta, adversary=found.adversary, spent=found.upper)
-
-
-def _guarantees(accountant: ShuffleAccountant, delta: float) -> tuple[Guarantee, ...]:
+def _guarantees(accountant: ShuffleAccountant | FederatedAccountant, delta: float) -> Iterator[Guarantee]:
     if not accountant.history:
-        return (Guarantee.of_nothing(delta=delta),)
-    adversary, detail = accountant.history[0][0].adversary, ""
-    found: EpsilonInterval | None = None
-    try:
-        found = accountant.epsilon(delta)
-    except ValueError as error:  # δ was checked: no ε can be certified
-        detail = str(error)
-    return (
-        Guarantee(adversary=adversary.value, sees=adversary.sees, delta=delta, epsilon=found, detail=detail),
-        Guarantee.of_sum(
-            accountant.local_epsilon(delta), delta=delta, detail="for a client that took part in every round"
-        ),
-    )
-
-
-def _federated_guarantees(accountant: FederatedAccountant, delta: float) -> tuple[Guarantee, ...]:
-    if not accountant.num_rounds:
-        return (Guarantee.of_nothing(delta=delta),)
-    most = accountant.worst_client_rounds
-    of_whom = {
-        Adversary.MODEL_OBSERVER: "for any client",
-        Adversary.SERVER: f"for the client that took part most often, in {most} of {accountant.num_rounds} "
-        "rounds; every other client's is no larger",
-    }
-    guarantees = []
-    for adversary, detail in of_whom.items():
+        yield Guarantee.of_nothing(delta=delta)
+        return
+    asked: dict[Adversary, Callable[[float], EpsilonInterval]]
+    if isinstance(accountant, FederatedAccountant):
+        most = f"in {accountant.worst_client_rounds} of {accountant.num_rounds} rounds"
+        whose = {
+            Adversary.MODEL_OBSERVER: "for any client",
+            Adversary.SERVER: f"for the client that took part most often, {most}; every other client's is no "
+            "larger",
+        }
+        asked = {each: partial(accountant.epsilon, adversary=each) for each in whose}
+        local_epsilon = accountant.epsilon(delta, adversary=Adversary.LOCAL, lower=False).upper
+        of_whom = "for the client that reported most"
+    else:
+        whose = {accountant.history[0][0].adversary: ""}
+        asked = dict.fromkeys(whose, accountant.epsilon)
+        local_epsilon, of_whom = accountant.local_epsilon(delta), "for a client that took part in every round"
+    for adversary, detail in whose.items():
         found: EpsilonInterval | None = None
         try:
-            found = accountant.epsilon(delta, adversary=adversary)
+            found = asked[adversary](delta)
         except ValueError as error:  # δ was checked: no ε can be certified
-            detail = f"{detail}; {error}"
-        guarantees.append(
-            Guarantee(
-                adversary=adversary.value, sees=adversary.sees, delta=delta, epsilon=found, detail=detail
-            )
+            detail = "; ".join(filter(None, (detail, str(error))))
+        yield Guarantee(
+            adversary=adversary.value, sees=adversary.sees, delta=delta, epsilon=found, detail=detail
         )
-    local = accountant.epsilon(delta, adversary=Adversary.LOCAL, lower=False).upper
-    return (*guarantees, Guarantee.of_sum(local, delta=delta, detail="for the client that reported most"))
+    yield Guarantee.of_sum(local_epsilon, delta=delta, detail=of_whom)
 
 
 def _versions_of(*packages: str) -> tuple[tuple[str, str], ...]:
@@ -551,12 +531,6 @@ def _finite(plain: dict[str, Any]) -> dict[str, Any]:
         name: None if value == math.inf else list(value) if isinstance(value, tuple) else value
         for name, value in plain.items()
     }
-
-
-def _title(statement: PrivacyStatement) -> str:
-    count = statement.num_rounds
-    rounds = f"{count:,} round{'s' if count > 1 else ''}" if count else "nothing recorded"
-    return f"Of {statement.subject}: {rounds}."
 
 
 def _parts(statement: PrivacyStatement) -> Iterator[tuple[str, _Items]]:
@@ -611,7 +585,8 @@ def _guarantee_items(statement: PrivacyStatement) -> _Items:
 
 
 def _round_items(statement: PrivacyStatement) -> _Items:
-    for each in statement.rounds[:_MOST_KINDS]:
+    shown = 12  # the JSON has all
+    for each in statement.rounds[:shown]:
         unreleased = f", {each.unreleased:,} of which let nothing out" if each.unreleased else ""
         worst = "Generic: the bound for any mechanism of that ε0, whichever was used."
         yield (
@@ -626,7 +601,7 @@ def _round_items(statement: PrivacyStatement) -> _Items:
                 f"Bounds: {each.source}.",
             ),
         )
-    more = statement.rounds[_MOST_KINDS:]
+    more = statement.rounds[shown:]
     if more:
         count = sum(each.rounds for each in more)
         yield f"{count:,} rounds of {len(more):,} more kinds; the JSON has all.", ()
@@ -682,4 +657,4 @@ def _wrapped(text: str, *, width: int, first: str = "", then: str = "") -> list[
 
 def _escaped(text: str) -> str:
     """Text that Markdown shows as it is."""
-    return _MARKED.sub(r"\\\1\2", text)
+    return re.sub(r"([\\`*<])|(\])(?=\()", r"\\\1\2", text)

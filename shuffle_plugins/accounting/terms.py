@@ -87,14 +87,12 @@ class Adversary(StrEnum):
     @property
     def sees(self) -> str:
         """What it is taken to see, in a few words."""
-        return _SEEN[self]
+        return {
+            "model-observer": "sees all that the rounds release, but not who took part",
+            "server": "sees all that the rounds release, and who took part in which",
+            "local": "sees every report with its sender's name: nobody is trusted",
+        }[self]
 
-
-_SEEN = {
-    Adversary.MODEL_OBSERVER: "sees all that the rounds release, but not who took part",
-    Adversary.SERVER: "sees all that the rounds release, and who took part in which",
-    Adversary.LOCAL: "sees every report with its sender's name: nobody is trusted",
-}
 
 _DRAWN = {
     Sampling.WITHOUT_REPLACEMENT: "k of n are drawn uniformly for each round; the adversary must not learn "
@@ -110,11 +108,6 @@ _DRAWN = {
     Sampling.EPOCH: "the population is put into a fresh uniform order and cut into batches; the adversary "
     "must not learn the order, and an epoch counts as one round",
 }
-
-_DRAWN_OPENLY = (
-    "the adversary sees who takes part, so that sampling earns nothing; counted are the rounds that one "
-    "client takes part in"
-)
 
 
 def check_method(method: Method) -> Method:
@@ -157,7 +150,12 @@ class CohortDraw:
     @property
     def secrecy(self) -> str:
         """How clients are sampled, and what of it must stay secret for ε to hold."""
-        return _DRAWN_OPENLY if self.sees_cohort else _DRAWN[self.sampling]
+        if self.sees_cohort:
+            return (
+                "the adversary sees who takes part, so that sampling earns nothing; counted are the rounds "
+                "that one client takes part in"
+            )
+        return _DRAWN[self.sampling]
 
     @property
     def spans_batches(self) -> bool:
@@ -221,11 +219,8 @@ class EpsilonInterval(_Interval):
         lower: ε that a real mechanism and adversary attain, rounded down. With the generic blanket it bounds
             the worst case over ε0-LDP randomizers; it says that ``upper`` cannot be improved below it.
         upper: certified ε, rounded up. This is the guarantee.
-        delta: δ both are for.
         neighbouring_relation: ``"replace-one"``, unless rounds of a trusted server have another one.
-        adversary: against whom the rounds were measured.
-        upper_bound: name of the bound behind ``upper``.
-        lower_bound: name of the bound behind ``lower``.
+        upper_bound, lower_bound: names of the bounds behind the ends.
     """
 
     delta: float

@@ -6,6 +6,6 @@ rounds and checks what the accountant certifies;
 ``docs/guides/audit.md``.
 """
 
-from shuffle_plugins.core import face
+from shuffle_plugins.core.extras import face
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

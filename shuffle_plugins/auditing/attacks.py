@@ -89,7 +89,7 @@ class LikelihoodRatio(Attack):
 
     Attributes:
         law: the law; None takes the mechanism's own
-            :meth:`~shuffle_plugins.mechanisms.local_randomizer.Mechanism.log_likelihood`.
+            :meth:`~shuffle_plugins.mechanisms.base.Mechanism.log_likelihood`.
     """
 
     law: ReportLaw | None = None

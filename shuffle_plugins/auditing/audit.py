@@ -23,8 +23,11 @@ from shuffle_plugins.auditing.simulation import (
     RoundSimulator,
     extreme_neighbours,
 )
-from shuffle_plugins.core import Count, Ranged, epsilon_lower_bound, in_range, whole_number
-from shuffle_plugins.protocols import CoinSum, FixedPoint, Interval, SplitSum
+from shuffle_plugins.core.confidence import epsilon_lower_bound
+from shuffle_plugins.core.ranges import Count, Ranged, in_range, whole_number
+from shuffle_plugins.protocols import SplitSum
+from shuffle_plugins.protocols.coins import CoinSum
+from shuffle_plugins.protocols.lattices import FixedPoint, Interval
 from shuffle_plugins.randomness import Randomness, secure
 
 Side = Literal["at least", "below"]

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from shuffle_plugins.accounting import Adversary, Sampling, ShuffleRound
 from shuffle_plugins.core import Reports, checks
-from shuffle_plugins.mechanisms import FrequencyOracle, LocalRandomizer, Norm
-from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.mechanisms.base import FrequencyOracle, LocalRandomizer, Norm
+from shuffle_plugins.randomness.sources import Randomness
 
 AuditedMechanism = LocalRandomizer | FrequencyOracle
 """What can be audited: a randomizer of vectors or of categories."""

@@ -9,6 +9,6 @@ the local or the shuffle model.
 Follows chapter 6 of Girgis's thesis; what differs from its text is said where it does.
 """
 
-from shuffle_plugins.core import face
+from shuffle_plugins.core.extras import face
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

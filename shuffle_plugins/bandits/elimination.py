@@ -20,16 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shuffle_plugins.accounting import (
-    Cover,
-    DataAccess,
-    EpsilonInterval,
-    Floats,
-    Guarantee,
-    PrivacyStatement,
-    StatedRounds,
-    Unit,
-)
+from shuffle_plugins.accounting import Cover, DataAccess, EpsilonInterval, Floats, PrivacyStatement, Unit
+from shuffle_plugins.accounting.statement import Guarantee, StatedRounds
 from shuffle_plugins.bandits.designs import (
     Design,
     Indices,
@@ -49,7 +41,7 @@ from shuffle_plugins.core import checks
 
 if TYPE_CHECKING:
     from shuffle_plugins.core import Reports
-    from shuffle_plugins.randomness import Randomness
+    from shuffle_plugins.randomness.sources import Randomness
 from collections.abc import Callable
 from functools import cached_property
 from typing import Self
@@ -102,7 +94,7 @@ class Batch:
 
         In the shuffle model the shuffler calls this, and the server must not learn the result.
         """
-        from shuffle_plugins.randomness import secure
+        from shuffle_plugins.randomness.sources import secure
 
         order = secure(randomness).permutation(self.size).numpy()
         found: Indices = np.repeat(self.actions, self.counts)[order]

@@ -20,7 +20,6 @@ from scipy.optimize import brentq
 from typing_extensions import override
 
 from shuffle_plugins.accounting import (
-    LARGEST_SEARCHED_LOCAL_EPSILON,
     NEIGHBOURING_RELATION,
     EpsilonInterval,
     Floats,
@@ -29,11 +28,13 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     calibrate_local_epsilon,
 )
-from shuffle_plugins.accounting.published import clones
+from shuffle_plugins.accounting.calibrate import LARGEST_SEARCHED_LOCAL_EPSILON
+from shuffle_plugins.accounting.published import shuffles
 from shuffle_plugins.bandits.designs import Indices, Vectors
-from shuffle_plugins.core import Delta, Ranged, checks, in_range, one_of
-from shuffle_plugins.mechanisms import blanket
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Delta, Ranged, in_range, one_of
 from shuffle_plugins.mechanisms.noise import FINE_BITS, laplace_grid
+from shuffle_plugins.mechanisms.registry import blanket
 
 SENSITIVITY = 2.0
 """How far the reward of a client moves if it is replaced."""
@@ -324,7 +325,7 @@ def published_local_epsilon(*, epsilon: float, delta: float, reports: int) -> fl
         return epsilon
 
     def excess(local_epsilon: float) -> float:
-        return clones.clone_bound(local_epsilon=local_epsilon, cohort=reports, delta=delta) - epsilon
+        return shuffles.clone_bound(local_epsilon=local_epsilon, cohort=reports, delta=delta) - epsilon
 
     low, high = checks.MIN_LOCAL_EPSILON, math.log(share) * (1 - 1e-12)
     if low >= high or excess(low) > 0:

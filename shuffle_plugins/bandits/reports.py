@@ -11,10 +11,13 @@ from torch import Tensor
 from shuffle_plugins.accounting import Floats
 from shuffle_plugins.bandits.designs import Indices
 from shuffle_plugins.bandits.privacy import LaplaceReports, RewardNoise, SumNoise, checked_rewards
-from shuffle_plugins.core import Field, Reports
-from shuffle_plugins.mechanisms import BinaryRandomizedResponse, Laplace, LocalRandomizer
+from shuffle_plugins.core import Reports
+from shuffle_plugins.core.reports import Field
+from shuffle_plugins.mechanisms.base import LocalRandomizer
 from shuffle_plugins.mechanisms.discrete_sampling import discrete_laplace
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.mechanisms.noise import Laplace
+from shuffle_plugins.mechanisms.signs import BinaryRandomizedResponse
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 
 def reward_mechanism(noise: RewardNoise) -> LocalRandomizer:
@@ -54,7 +57,7 @@ def released_totals(
         if not isinstance(reports, Reports):
             raise ValueError("clients must randomise their rewards first: pass what batch.randomize() gives")
         mechanism = reward_mechanism(noise)
-        mechanism.check_reports(reports)
+        mechanism.layout.check(reports)
         chosen = torch.from_numpy(places)
         return np.array(
             [float(mechanism.sum(_among(reports, chosen == place))[0]) for place in range(played)]

@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from shuffle_plugins import __version__
-from shuffle_plugins.core import missing_extra
+from shuffle_plugins.core.extras import missing_extra
 
 _MODULES = {
     "epsilon": "rounds",

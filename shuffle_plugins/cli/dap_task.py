@@ -49,6 +49,7 @@ def dap_task_command(
 ) -> None:
     """Print what a DAP deployment (janus, Divvi Up) must know to take a private sum of K clients."""
     from shuffle_plugins import protocols
+    from shuffle_plugins.protocols.dap import Vdaf
 
     common: dict[str, Any] = {
         "cohort": cohort,
@@ -67,7 +68,7 @@ def dap_task_command(
     else:
         built = protocols.VectorSum.calibrated(dim=length, **common)
     if vdaf is None and form != "json":
-        vdaf = protocols.Vdaf.SUM_VEC
+        vdaf = Vdaf.SUM_VEC
     task = protocols.dap_task(built, vdaf=vdaf)
     if task.offset and form != "json":
         output.remark(

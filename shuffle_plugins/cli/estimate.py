@@ -231,7 +231,7 @@ def _mean(
     """
     import torch
 
-    from shuffle_plugins.mechanisms import UserLevelMean, estimate_mean
+    from shuffle_plugins.mechanisms.user_level import UserLevelMean, estimate_mean
 
     names = _listed(columns, "--columns")
     vectors = _samples(file, client=client, columns=names, samples=samples)
@@ -307,7 +307,7 @@ def _refine(
     """
     names, held = values.read()
     ladder = options.read_list(levels, options.read_number, "--levels")[::-1]
-    from shuffle_plugins.mechanisms import MultilevelHadamard
+    from shuffle_plugins.mechanisms.limited_hadamard import MultilevelHadamard
 
     protocol = MultilevelHadamard(local_epsilons=ladder, dim=len(names))
     made = protocol.randomize(held)
@@ -370,7 +370,7 @@ def _hide(
 ) -> None:
     """Hide each client's category at ε0, so that its key, and nothing else, gives it back (`recover`)."""
     names, held = values.read()
-    from shuffle_plugins.mechanisms import RecoverableResponse
+    from shuffle_plugins.mechanisms.recoverable import RecoverableResponse
 
     if published.absolute() == keys.absolute():
         raise typer.BadParameter("what is published and its keys need a file each")
@@ -405,7 +405,7 @@ def _recover(
     """Print the categories behind what `hide` published, each on a line of its own."""
     import torch
 
-    from shuffle_plugins.mechanisms import RecoverableResponse
+    from shuffle_plugins.mechanisms.recoverable import RecoverableResponse
 
     shown_values = _Values(file=published, categories=categories, categories_file=categories_file)
     names, shown = shown_values.read()

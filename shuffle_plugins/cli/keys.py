@@ -37,7 +37,7 @@ def _mixer(file: _NewFile, state: _StateOption = None) -> None:
     Without the second, old rounds could be replayed: if it is lost, make new ones and give the new public key
     to the clients.
     """
-    key = shuffler.keys.generate_service_key()
+    key = shuffler.keys.ServiceKey.generate()
     rounds = state or shuffler.state_beside(file)
     if file.absolute() == rounds.absolute():
         raise shuffler.ShuffleError("the key and its spent rounds need a file each")
@@ -61,10 +61,10 @@ def _aggregator(file: _NewFile, state: _StateOption = None) -> None:
 @keys_command.command("client")
 def _client(file: _NewFile) -> None:
     """Write a client's new signing key to a new FILE; print the public key to be enrolled."""
-    key = shuffler.keys.generate_signing_key()
+    key = shuffler.keys.SigningKey.generate()
     _check_new(file)
     shuffler.keys.write_private_key(file, key)
-    output.remark(shuffler.keys.public_key_hex(key))
+    output.remark(shuffler.keys.public_key_bytes(key).hex())
 
 
 @keys_command.command("public")
@@ -76,7 +76,7 @@ def _public(
     if isinstance(key, shuffler.keys.ServiceKey):
         output.remark(key.public.hex())
     else:
-        output.remark(shuffler.keys.public_key_hex(key))
+        output.remark(shuffler.keys.public_key_bytes(key).hex())
 
 
 @keys_command.command("enrol")

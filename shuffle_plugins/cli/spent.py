@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -16,6 +16,10 @@ from shuffle_plugins import accounting
 from shuffle_plugins import ledger as ledgers
 from shuffle_plugins.cli import options, output
 from shuffle_plugins.cli.output import up
+
+if TYPE_CHECKING:
+    from shuffle_plugins.ledger.client import ClientSpending
+    from shuffle_plugins.ledger.summary import Budget, Spent
 
 _LEDGER_DELTA = 1e-5  # unless one is given: ledgers hold rounds, and no δ
 _SQLITE, _ZIP = b"SQLite format 3\0", b"PK\x03\x04"  # how ledgers, and files of torch.save, begin
@@ -215,7 +219,7 @@ def _by_run(
     return facts | plain(total) | {"runs": [{"run": run, **plain(spent)} for run, spent in runs.items()]}
 
 
-def _model_json(spent: ledgers.Spent) -> dict[str, Any]:
+def _model_json(spent: Spent) -> dict[str, Any]:
     spending = spent.spending
     return {
         "rounds": {str(state): count for state, count in spent.rounds.items()},
@@ -232,13 +236,12 @@ def _model_json(spent: ledgers.Spent) -> dict[str, Any]:
     }
 
 
-def _client_json(spent: ledgers.ClientSpent) -> dict[str, Any]:
-    spending = spent.spending
+def _client_json(spent: ClientSpending) -> dict[str, Any]:
     return {
-        "rounds": spending.reports,
+        "rounds": spent.reports,
         "server_upper": _finite(spent.epsilon),
-        "local_epsilon": _finite(spending.local_epsilon),
-        "local_delta": spending.local_delta,
+        "local_epsilon": _finite(spent.local_epsilon),
+        "local_delta": spent.local_delta,
     }
 
 
@@ -247,10 +250,10 @@ def _finite(epsilon: float) -> float | None:
     return epsilon if math.isfinite(epsilon) else None
 
 
-def _model_parts(budget: ledgers.ModelBudget) -> list[Any]:
+def _model_parts(budget: Budget[Spent]) -> list[Any]:
     """A table of a model's runs, and what its numbers mean."""
 
-    def row(run: str, spent: ledgers.Spent) -> dict[str, str]:
+    def row(run: str, spent: Spent) -> dict[str, str]:
         spending = spent.spending
         return {
             "run": run,
@@ -278,16 +281,16 @@ def _model_parts(budget: ledgers.ModelBudget) -> list[Any]:
     ]
 
 
-def _client_parts(budget: ledgers.ClientBudget) -> list[Any]:
+def _client_parts(budget: Budget[ClientSpending]) -> list[Any]:
     """A table of a client's runs, and what its numbers mean."""
 
-    def row(run: str, spent: ledgers.ClientSpent) -> dict[str, str]:
+    def row(run: str, spent: ClientSpending) -> dict[str, str]:
         return {
             "run": run,
-            "rounds": f"{spent.spending.reports:,}",
+            "rounds": f"{spent.reports:,}",
             "ε server": up(spent.epsilon),
-            "Σ ε0": up(spent.spending.local_epsilon),
-            "Σ δ0": up(spent.spending.local_delta),
+            "Σ ε0": up(spent.local_epsilon),
+            "Σ δ0": up(spent.local_delta),
         }
 
     return [
@@ -298,11 +301,11 @@ def _client_parts(budget: ledgers.ClientBudget) -> list[Any]:
     ]
 
 
-def _runs(title: str, budget: ledgers.ModelBudget | ledgers.ClientBudget, row: Any) -> Any:
+def _runs(title: str, budget: Budget[Any], row: Any) -> Any:
     """One row per run, and one for all of them if there are several."""
     rows = [row(run, spent) for run, spent in budget.runs.items()]
     several = len(rows) > 1
     rows += [row("all runs", budget.total)] if several else []
-    text = {"run": ""} if isinstance(budget, ledgers.ClientBudget) else {"run": "", "rounds": ""}
+    text = {"run": ""} if budget.model is None else {"run": "", "rounds": ""}
     styles = [*[""] * (len(rows) - 1), "bold" if several else ""]
     return output.table(rows, text=text, title=title, styles=styles)

@@ -3,6 +3,6 @@
 Nothing here protects anybody: a mechanism randomises what these functions return, or what they are given.
 """
 
-from shuffle_plugins.core import face
+from shuffle_plugins.core.extras import face
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -2,9 +2,8 @@
 
 Compilers vectorise loops over small distances badly, so the innermost butterflies are snippets of LLVM code:
 each loads a handful of whole vector registers, does all its butterflies there, and stores them. numba
-compiles the loops around them, a few seconds once per machine and float type; its cache keeps the code.
-Functions here check nothing, :mod:`~shuffle_plugins.compressors.hadamard` does. They all add in the order
-stated there.
+compiles the loops around them once per machine and float type. Functions here check nothing,
+:mod:`~shuffle_plugins.compressors.hadamard` does.
 
 One file on purpose: numba's cache notices changes of the file that a function is in, and of no other.
 """
@@ -45,7 +44,6 @@ _WORTH_A_THREAD = 1 << 19  # entries; a thread costs more than fewer
 
 
 def _emitted(typed: Callable[..., Any]) -> Any:
-    """A function of compiled code, given by its type and its LLVM code."""
     return intrinsic(typed)
 
 
@@ -57,7 +55,6 @@ def _float_type(pointer: _Value) -> tuple[ir.Type, int]:
 def _pointers(
     builder: ir.IRBuilder, base: _Value, stride: _Value, count: int, vector: ir.VectorType
 ) -> list[_Value]:
-    """``count`` vector pointers, ``stride`` elements apart."""
     return [
         builder.bitcast(builder.gep(base, [builder.mul(stride, ir.Constant(_INT64, k))]), vector.as_pointer())
         for k in range(count)
@@ -83,10 +80,7 @@ def _across(builder: ir.IRBuilder, vectors: list[_Value]) -> list[_Value]:
 
 
 def _within(builder: ir.IRBuilder, vector: _Value, lanes: int, element: ir.Type) -> _Value:
-    """Butterflies inside one vector, farthest first: partner + v in lower lanes, partner - v in upper ones.
-
-    A fused multiply-add by ±1 rounds once, as the addition and the subtraction do.
-    """
+    """Butterflies inside one vector, farthest first; a fused multiply-add by ±1 rounds once, as they do."""
     kind = vector.type
     half = lanes // 2
     while half:
@@ -109,10 +103,9 @@ def _within(builder: ir.IRBuilder, vector: _Value, lanes: int, element: ir.Type)
 
 
 def _snippet(bits: int, *, whole: bool) -> _Value:
-    """Butterflies between 2**bits vectors, from one row to another or the same.
+    """Butterflies between 2**bits vectors, from one row to another or the same, a distance in elements apart.
 
-    The last argument is the vectors' distance in elements. With ``whole`` they are neighbours, they are
-    transformed inside too, and the last argument multiplies them.
+    With ``whole`` they are neighbours, are transformed inside too, and the last argument multiplies them.
     """
 
     @_emitted
@@ -148,7 +141,6 @@ _whole_0, _whole_1, _whole_2, _whole_3, _whole_4 = (_snippet(bits, whole=True) f
 
 @_emitted
 def _advance(context: Any, pointer: Any, elements: Any) -> Any:
-    """``pointer + elements``."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.gep(arguments[0], [arguments[1]])
@@ -249,7 +241,6 @@ def _transform(given, row, size_bits, lane_bits, scale):
 
 @compiled
 def _copy(given, signs, signed, row, width):
-    """Copy ``width`` entries to a row, times their signs."""
     source = numba.carray(given, width)
     target = numba.carray(row, width)
     if signed:
@@ -417,9 +408,7 @@ def transform_rows(
     Args:
         source: float32 or float64 on the CPU: rows of ``dim`` neighbours, ``stride`` entries apart.
         out: contiguous rows of ``size``, of the same dtype; it may be ``source`` where nothing is padded.
-        size: length of a transform; :func:`handles` it.
         signs: +1 and -1, (dim,) contiguous int8.
-        scale: what the transform is multiplied by, rounded to the dtype.
     """
     size_bits = size.bit_length() - 1
     rows = out.numel() >> size_bits
@@ -441,14 +430,9 @@ def transform_rows(
 
 
 def coefficient_rows(blocks: Sequence[Tensor], out: Tensor, *, indices: Tensor, signs: Tensor | None) -> None:
-    """Fill ``out`` with chosen entries of the transforms of rows, times signs and zero-padded.
+    """Fill ``out`` (rows, count) with chosen entries of the transforms of rows, times signs and zero-padded.
 
-    Args:
-        blocks: the columns of the rows in order, each (rows, width) of float32 or float64 on the CPU with
-            rows of neighbours.
-        out: (rows, count), contiguous, of the same dtype.
-        indices: int64 (rows, count), contiguous.
-        signs: +1 and -1, one for each column, contiguous int8.
+    ``blocks`` are the columns of the rows in order; all tensors but these are contiguous.
     """
     rows, count = indices.shape
     dim = sum(block.shape[1] for block in blocks)
@@ -483,16 +467,9 @@ def box_rows(
     """Fill ``out`` with representations of rows over their norms, moved into a box; which stayed outside.
 
     Args:
-        source: (rows, dim), rows of neighbours.
-        out: contiguous (rows, size), of the same dtype; :func:`handles` it.
-        norms: (rows,) of the same dtype, contiguous, positive.
-        positions: int64 (dim,), where the entries of a row stand before the transform; ``signs``: int8
-            (dim,).
+        positions: int64 (dim,), where the entries of a row stand before the transform.
         share: the part taken of each of at most ``steps`` steps to the nearest point of the box, in (0, 2).
         inner, enough: half the side of the box that is aimed at, and of the one that is wanted.
-
-    Returns:
-        int8 (rows,), 1 for a row that has an entry beyond ``enough``.
     """
     size_bits = out.shape[1].bit_length() - 1
     missed = torch.empty(len(out), dtype=torch.int8)

@@ -1,8 +1,8 @@
 """Public tight frames that spread a vector over coefficients of which none is large, and public random bits.
 
-A coefficient of an orthonormal transform can be as large as the vector's whole norm. In a tight frame of
-N > d vectors a vector has many representations, and some have every coefficient within K‖x‖₂/√N for a
-constant K (Kashin 1977; Lyubarskii and Vershynin 2010, "Uncertainty principles and vector quantization").
+In a tight frame of N > d vectors a vector has many representations, some of which have every coefficient
+within K‖x‖₂/√N (Kashin 1977; Lyubarskii and Vershynin 2010, "Uncertainty principles and vector
+quantization").
 """
 
 from __future__ import annotations
@@ -25,18 +25,16 @@ from shuffle_plugins.compressors.hadamard import (
     padded_dim,
     padded_transform,
 )
-from shuffle_plugins.core import Rows, checks, rows_at_once
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.rows import Rows, rows_at_once
 
 _MARGIN = 1e-3  # share of a Kashin frame's level that covers rounding
 _AIM, _SHARE, _QUICK_STEPS = 0.85, 1.75, 8
 
 
 def public_random_bytes(purpose: str, *, seed: int, count: int) -> bytes:
-    """SHAKE-256 of the purpose and the seed: the same on every machine, in every version.
-
-    They hide nothing, and carry no client's data. Different purposes give independent bits.
-    """
+    """SHAKE-256 of the purpose and the seed: the same on every machine, and it hides nothing."""
     checks.whole("public seed", seed, at_least=-math.inf)
     return hashlib.shake_256(f"shuffle_plugins public {purpose} {seed}".encode()).digest(count)
 
@@ -50,12 +48,7 @@ def public_signs(purpose: str, *, seed: int, count: int) -> Tensor:
 class TightFrame(ABC):
     """``size`` public vectors of equal norm, of which every vector of length ``dim`` is a combination.
 
-    They are columns of a Hadamard matrix, cut to ``dim`` of its rows. A vector's coefficients are a function
-    of the vector and a public seed.
-
-    Attributes:
-        dim: length of a vector.
-        size: number of coefficients, a power of two.
+    They are columns of a Hadamard matrix, cut to ``dim`` of its rows; ``size`` is a power of two.
     """
 
     dim: int
@@ -106,12 +99,8 @@ class TightFrame(ABC):
 class Rotation(TightFrame):
     r"""The isometry :math:`x \mapsto H D x / \sqrt{size}` of zero-padded rows, D a diagonal of public signs.
 
-    It spreads every vector evenly: over the signs, an entry is sub-Gaussian with variance proxy ‖x‖₂²/size,
-    for x chosen before the seed (Hoeffding's inequality). Thesis of Girgis, Section 3.6: U = H D / √d.
-
-    Args:
-        dim: length of a vector.
-        seed: any whole number, public: clients and analyzer use the same.
+    Over the signs, an entry is sub-Gaussian with variance proxy ‖x‖₂²/size, for x chosen before the seed
+    (Hoeffding's inequality). Thesis of Girgis, Section 3.6: U = H D / √d.
     """
 
     dim: int
@@ -184,25 +173,18 @@ class KashinFrame(TightFrame):
     """A tight frame U = P D H / √N: N columns of length d, public, with fast products.
 
     H is the N x N Hadamard matrix, N the smallest power of two that is at least 2d; D is a diagonal of random
-    signs; P keeps d random rows, so U Uᵀ = I. Rows must be random: the first N/2 of H have every column
-    twice.
+    signs; P keeps d random rows, so U Uᵀ = I. (The first N/2 rows of H would have every column twice.)
 
-    **Search.** :meth:`represent` looks for c with U c = x in the box ‖c‖∞ ≤ level·‖x‖₂/√N. It starts at Uᵀx
-    and takes up to eight times 1.75 times the step to the projection, onto {c : U c = x}, of the nearest
-    point of a box 0.85 times as large: gradient descent on half the squared distance from that box, whose
-    slope has Lipschitz constant 1. A row that is still outside goes on by Douglas-Rachford splitting, which
-    converges wherever there is a point strictly inside. Each iterate represents x exactly; the first one in
-    the box is taken. A row not there after ``max_iterations`` is scaled into the box: it represents s·x with
-    s < 1.
+    :meth:`represent` looks for c with U c = x in the box ‖c‖∞ ≤ level·‖x‖₂/√N. From Uᵀx it takes up to eight
+    times 1.75 times the step to the projection, onto {c : U c = x}, of the nearest point of a box 0.85 times
+    as large. A row still outside goes on by Douglas-Rachford splitting, which converges wherever there is a
+    point strictly inside; after ``max_iterations`` it is scaled into the box, and represents s·x with s < 1.
+    Coefficients longer than ``stretch`` times their vector are shortened to it, too. They are 1.00 to 1.05
+    times as long, and up to 1.6 times of vectors close to a column of U.
 
-    **Length.** Coefficients are 1.00 to 1.05 times as long as their vector, more of vectors of few numbers,
-    and up to 1.6 times of vectors close to a column of U. Those longer than ``stretch`` times their vector
-    are shortened to it, and represent a shorter vector; dense vectors are not, at a :func:`kashin_stretch`.
-
-    **Level.** No frame does better than 1, and √d is enough for every row. A row along a column of U needs
-    about √(π/2)/√(1 - d/N); the default is a quarter above, and at most √d: 2.22 where N = 2d, 1.81 where N =
-    4d. Rows chosen before the seed reach it. No such level holds for all rows at once: 2**k entries of equal
-    size, in positions that make up an affine subspace of the indices, need √(2**k).
+    A row along a column of U needs a level of about √(π/2)/√(1 - d/N); the default is a quarter above, and at
+    most √d: 2.22 where N = 2d, 1.81 where N = 4d. Rows chosen before the seed reach it. No such level holds
+    for all rows at once: 2**k entries of equal size, in an affine subspace of the indices, need √(2**k).
 
     Args:
         dim: d, length of a vector.
@@ -250,10 +232,7 @@ class KashinFrame(TightFrame):
         return public_signs("kashin signs", seed=self.seed, count=self.dim)
 
     def represent(self, x: Tensor | Rows) -> Tensor:
-        """Coefficients of each row, (clients, size), none above level·‖row‖₂/√size in absolute value.
-
-        Returns float64 for float64 rows, else float32. Rows are worked on a few at a time.
-        """
+        """Coefficients of each row, (clients, size), none above level·‖row‖₂/√size in absolute value."""
         rows = self._rows(x)
         found = torch.empty((rows.num_rows, self.size), dtype=rows.compute_dtype, device=rows.device)
         for start, stop in self._chunks(rows):

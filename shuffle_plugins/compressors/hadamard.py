@@ -14,9 +14,10 @@ from functools import cache
 from importlib import import_module
 from types import ModuleType
 
-from shuffle_plugins.core import Rows, checks, rows_at_once
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.randomness import runs_kernels
+from shuffle_plugins.core.rows import Rows, rows_at_once
+from shuffle_plugins.randomness.chacha import runs_kernels
 
 _NEAR = 16  # shorter distances are torch's weakness: it works on columns there
 _CHUNK_ENTRIES = 1 << 17  # worked on together on a CPU
@@ -42,8 +43,7 @@ def hadamard_transform(x: Tensor, *, normalized: bool = False, out: Tensor | Non
     Args:
         x: (..., size) of 16, 32 or 64 bit floating point, size a power of two.
         normalized: divide by sqrt(size), which makes the transform orthonormal and its own inverse.
-        out: where to write the result, a contiguous tensor of the shape, dtype and device of x, or x itself;
-            a new tensor by default.
+        out: a contiguous tensor of the shape, dtype and device of x to write to, or x itself.
     """
     size = x.shape[-1] if x.dim() else 0
     if size < 1 or size & (size - 1):
@@ -63,12 +63,9 @@ def hadamard_transform(x: Tensor, *, normalized: bool = False, out: Tensor | Non
 
 
 def padded_transform(x: Tensor, *, signs: Tensor | None = None, normalized: bool = False) -> Tensor:
-    """H applied to zero-padded vectors, times signs, in one pass: (..., padded_dim(dim)) for x (..., dim).
+    """H applied to zero-padded vectors (..., dim), times signs, in one pass: (..., padded_dim(dim)).
 
-    Args:
-        x: (..., dim) of 16, 32 or 64 bit floating point.
-        signs: +1 and -1, (dim,) int8, multiplied into every vector first; none by default.
-        normalized: divide by sqrt(size), which makes the transform an isometry.
+    ``signs`` are +1 and -1, (dim,) int8, and ``normalized`` makes it an isometry.
     """
     _check_floating(x)
     if x.dim() == 0 or x.shape[-1] == 0:
@@ -84,9 +81,8 @@ def padded_transform(x: Tensor, *, signs: Tensor | None = None, normalized: bool
 def hadamard_coefficients(x: Tensor | Rows, indices: Tensor, *, signs: Tensor | None = None) -> Tensor:
     """Unnormalised coefficients <H_j, signs * x_i> of zero-padded rows, each client at indices of its own.
 
-    ``indices`` are int64 (clients, count), in [0, padded_dim(dim)), and ``signs`` +1 and -1, (dim,) int8,
-    none by default. Returns (clients, count) in float64 for float64 input, else float32: the entries of
-    :func:`hadamard_transform` of the padded rows, bit for bit.
+    ``indices`` are int64 (clients, count), in [0, padded_dim(dim)). Returns (clients, count) in float64 for
+    float64 input, else float32: the entries of :func:`hadamard_transform` of the padded rows, bit for bit.
     """
     rows = Rows.of(x)
     size = padded_dim(rows.dim)
@@ -114,8 +110,7 @@ def hadamard_coefficients(x: Tensor | Rows, indices: Tensor, *, signs: Tensor | 
 def hadamard_scatter(indices: Tensor, values: Tensor, *, dim: int) -> Tensor:
     """Sum over m of values[m] * H[:, indices[m]], cut to ``dim``: one transform of a histogram.
 
-    ``indices`` are integers in [0, padded_dim(dim)), of the shape of ``values``. Returns (dim,) float64 for
-    float64 values, else float32.
+    Returns (dim,) float64 for float64 values, else float32.
     """
     size = padded_dim(dim)
     if indices.shape != values.shape or indices.is_floating_point():
@@ -154,7 +149,7 @@ def _check_indices(indices: Tensor, size: int) -> None:
 
 
 def checked_indices(indices: Tensor, rows: Rows, *, size: int) -> None:
-    """Raise ValueError unless the indices are int64 (clients, count), in [0, size)."""
+    """Refuse indices unless they are int64 (clients, count), in [0, size)."""
     if indices.dtype != torch.int64 or indices.dim() != 2 or indices.shape[0] != rows.num_rows:
         raise ValueError(
             f"indices must be int64 (clients, count), got {indices.dtype} {tuple(indices.shape)}"

@@ -27,21 +27,14 @@ _MOST_STEPS = 10**12  # sums over so many rounds keep twelve digits in float64's
 
 
 def whole(name: str, value: object, *, at_least: float = 1, at_most: float = math.inf) -> int:
-    """Return a whole number.
-
-    Args:
-        name: name of the argument, for the message.
-        value: the value that was passed.
-        at_least: the smallest value allowed; ``-math.inf`` for any whole number.
-        at_most: the largest value allowed.
-    """
+    """Return a whole number in a range; ``at_least=-math.inf`` allows any."""
     if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value <= at_most:
         allowed = f", at least {at_least}" if at_most == math.inf else f" in [{at_least}, {at_most:,g}]"
         if isinstance(at_most, int):
             allowed = f" in [{at_least}, {_power(at_most)}]"
         elif at_least == -math.inf:
             allowed = ""
-        hint = _as_int(value, at_least=at_least, at_most=at_most)
+        hint = "" if isinstance(value, int) else _as_int(value, at_least=at_least, at_most=at_most)
         raise ValueError(f"{name} must be a whole number{allowed}, got {value!r}{hint}")
     return value
 
@@ -55,16 +48,7 @@ def number(
     below: float | None = None,
     at_most: float | None = None,
 ) -> float:
-    """Return a finite number as a float.
-
-    Args:
-        name: name of the argument, for the message.
-        value: the value that was passed, an int or a float.
-        above: it must be larger than this; give this or ``at_least``, or neither.
-        at_least: it must not be smaller than this.
-        below: it must be smaller than this; give this or ``at_most``, or neither.
-        at_most: it must not be larger than this.
-    """
+    """Return a finite number as a float, within an open or a closed end on either side."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     try:
         found = float(value) if is_number else math.nan  # type: ignore[arg-type]
@@ -152,13 +136,10 @@ def radius(value: object) -> float:
 
 def _as_int(value: object, *, at_least: float, at_most: float) -> str:
     """What to pass in place of a number that is whole and allowed, but no Python int."""
-    if (isinstance(value, float) and value.is_integer()) or (
-        isinstance(value, numbers.Integral) and not isinstance(value, int)
-    ):
+    if (isinstance(value, float) and value.is_integer()) or isinstance(value, numbers.Integral):
         meant = int(value)
-    else:
-        return ""
-    return f": pass the int {meant}" if at_least <= meant <= at_most else ""
+        return f": pass the int {meant}" if at_least <= meant <= at_most else ""
+    return ""
 
 
 def _power(high: int) -> str:

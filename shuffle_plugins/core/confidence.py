@@ -14,13 +14,8 @@ _ROUNDING = 1e-9  # relative; scipy's inverse beta functions are good to about 1
 def clopper_pearson_lower(successes: ArrayLike, trials: int, *, error: float) -> NDArray[np.float64]:
     """A one-sided lower confidence limit on the success probability of independent trials, rounded down.
 
-    Whatever the true probability is, the limit lies above it with probability at most ``error`` (Clopper and
-    Pearson 1934).
-
-    Args:
-        successes: counts in [0, trials], any shape.
-        trials: number of independent trials, at least 1.
-        error: in (0, 1).
+    Whatever the true probability is, the limit lies above it with probability at most ``error`` in (0, 1)
+    (Clopper and Pearson 1934). ``successes`` are counts in [0, trials], of any shape.
     """
     counts = _check(successes, trials, error)
     limits = special.betaincinv(np.maximum(counts, 1), trials - counts + 1, error)
@@ -29,12 +24,7 @@ def clopper_pearson_lower(successes: ArrayLike, trials: int, *, error: float) ->
 
 
 def clopper_pearson_upper(successes: ArrayLike, trials: int, *, error: float) -> NDArray[np.float64]:
-    """A one-sided upper confidence limit on the success probability of independent trials, rounded up.
-
-    Whatever the true probability is, the limit lies below it with probability at most ``error``.
-
-    Arguments and errors as for :func:`clopper_pearson_lower`.
-    """
+    """The upper limit, rounded up, below which it lies with probability at most ``error``."""
     counts = _check(successes, trials, error)
     limits = special.betainccinv(counts + 1, np.maximum(trials - counts, 1), error)
     rounded: NDArray[np.float64] = np.where(counts == trials, 1.0, np.minimum(limits + _slack(limits), 1.0))
@@ -52,8 +42,7 @@ def epsilon_lower_bound(
     event was fixed before these trials (Jagielski, Ullman, Oprea 2020).
 
     Args:
-        true_positives: trials on D in which the event happened, any shape.
-        false_positives: trials on D' in which it happened, same shape.
+        true_positives, false_positives: trials on D, and on D', in which the event happened, any shape.
         trials: number of independent trials on each dataset.
         delta: δ in [0, 1).
         confidence: in (0, 1).

@@ -17,16 +17,7 @@ _EXTRA_OF = {
 
 
 def missing_extra(error: ImportError, *, extra: str | None = None) -> str | None:
-    """What to install after an import failed; None if the module is not one of an extra.
-
-    The package alone installs what accounting, planning and most of the command line need. Everything that
-    randomises, shuffles or trains needs ``pip install 'shuffle-plugins[torch]'``, which the extras ``opacus``
-    and ``flower`` include.
-
-    Args:
-        error: of the import.
-        extra: the extra to name instead of the module's own.
-    """
+    """What to install after an import failed: ``extra``, or the module's own; None if it is of no extra."""
     own = _EXTRA_OF.get((error.name or "").partition(".")[0])
     if own is None:
         return None
@@ -49,11 +40,7 @@ def face(
 ) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names are loaded when they are used.
 
-    Args:
-        package: its ``__name__``.
-        file: its ``__file__``, beside which the stub lists the names.
-        extra: what to install if a name needs a package that is not there; the missing package's own unless
-            given.
+    The stub beside the file lists them; ``extra`` is to be installed if a package is missing.
     """
     find, names, listed = lazy_loader.attach_stub(package, file)
 

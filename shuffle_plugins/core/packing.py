@@ -29,12 +29,7 @@ def compact_dtype(bits: int) -> torch.dtype:
 
 
 def pack_bits(values: Tensor, bits: int) -> Tensor:
-    """Values one after the other, uint8 (ceil(count · bits / 8),); zeros fill the last byte.
-
-    Args:
-        values: integers of any shape, in [0, 2**bits).
-        bits: bits of one value, in [0, 62].
-    """
+    """Integers of any shape in [0, 2**bits), one after the other, uint8; zeros fill the last byte."""
     checks.whole("bits", bits, at_least=0, at_most=MAX_BITS)
     if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
         raise ValueError(f"only integers are packed, got {values.dtype}")
@@ -44,13 +39,7 @@ def pack_bits(values: Tensor, bits: int) -> Tensor:
 
 
 def unpack_bits(data: Tensor, bits: int, count: int) -> Tensor:
-    """The values that :func:`pack_bits` packed, (count,), in the smallest of uint8, int32 and int64.
-
-    Args:
-        data: uint8 (ceil(count · bits / 8),).
-        bits: bits of one value, in [0, 62].
-        count: number of values.
-    """
+    """The values that :func:`pack_bits` packed, (count,), in the smallest of uint8, int32 and int64."""
     checks.whole("bits", bits, at_least=0, at_most=MAX_BITS)
     checks.whole("number of values", count, at_least=0)
     length = (count * bits + 7) // 8
@@ -62,12 +51,7 @@ def unpack_bits(data: Tensor, bits: int, count: int) -> Tensor:
 
 
 def pack_rows(values: Tensor, bits: int) -> Tensor:
-    """Each row packed to whole bytes of its own, uint8 (rows, ceil(width · bits / 8)). Checks nothing.
-
-    Args:
-        values: integers (rows, width), in [0, 2**bits).
-        bits: bits of one value, in [0, 62].
-    """
+    """Each row of (rows, width) packed to whole bytes of its own, uint8 (rows, bytes). Checks nothing."""
     rows, width = values.shape
     if bits == 1 and values.is_cpu:
         return torch.from_numpy(np.packbits(values.to(torch.uint8).numpy(), axis=1))
@@ -110,8 +94,7 @@ def unpack_rows(packed: Tensor, bits: int, width: int) -> Tensor:
 def pack_records(fields: Sequence[tuple[Tensor, int]]) -> Tensor:
     """Records one after the other, their fields in order, uint8; zeros fill the last byte. Checks nothing.
 
-    Args:
-        fields: integers (records, width) and the bits of one value, for each field.
+    Fields are integers (records, width), with the bits of one value.
     """
     if len(fields) == 1:
         values, bits = fields[0]
@@ -120,13 +103,7 @@ def pack_records(fields: Sequence[tuple[Tensor, int]]) -> Tensor:
 
 
 def pack_each(fields: Sequence[tuple[Tensor, int]]) -> Tensor:
-    """Each record packed to whole bytes of its own, uint8 (records, bytes). Checks nothing.
-
-    A row is what :func:`pack_records` makes of that record alone.
-
-    Args:
-        fields: integers (records, width) and the bits of one value, for each field.
-    """
+    """Each record packed as :func:`pack_records` does by itself, uint8 (records, bytes). Checks nothing."""
     if len(fields) == 1:
         return pack_rows(*fields[0])
     records = fields[0][0].shape[0]
@@ -140,13 +117,7 @@ def pack_each(fields: Sequence[tuple[Tensor, int]]) -> Tensor:
 
 
 def unpack_records(data: Tensor, layout: Sequence[tuple[int, int]], records: int) -> list[Tensor]:
-    """The fields that :func:`pack_records` packed.
-
-    Args:
-        data: uint8 (ceil(records · record bits / 8),).
-        layout: bits of one value and width, for each field.
-        records: number of records.
-    """
+    """The fields that :func:`pack_records` packed, of this layout: bits of one value and width of each."""
     if len(layout) == 1:
         bits, width = layout[0]
         return [unpack_rows(data.reshape(1, -1), bits, records * width).reshape(records, width)]
@@ -154,12 +125,7 @@ def unpack_records(data: Tensor, layout: Sequence[tuple[int, int]], records: int
 
 
 def unpack_each(rows: Tensor, layout: Sequence[tuple[int, int]]) -> list[Tensor]:
-    """The fields that :func:`pack_each` packed.
-
-    Args:
-        rows: uint8 (records, bytes).
-        layout: bits of one value and width, for each field.
-    """
+    """The fields that :func:`pack_each` packed."""
     if len(layout) == 1:
         return [unpack_rows(rows, *layout[0])]
     return _unpack_joined(torch.nn.functional.pad(rows, (0, 1)), layout)

@@ -76,7 +76,8 @@ class Ranged:
 @cache
 def _checks(kind: type) -> tuple[tuple[str, FieldCheck, bool], ...]:
     found = []
-    for name, hint in get_type_hints(kind, include_extras=True).items():
+    declaring = next(base for base in kind.__mro__ if "__dataclass_fields__" in vars(base))
+    for name, hint in get_type_hints(declaring, include_extras=True).items():
         for part in (hint, *get_args(hint)):
             if get_origin(part) is Annotated:
                 found += [(name, check, NoneType in get_args(hint)) for check in part.__metadata__]

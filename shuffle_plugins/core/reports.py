@@ -13,12 +13,12 @@ import numpy as np
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.core.packing import (
     MAX_BITS,
+    compact_dtype,
     pack_each,
     pack_records,
     unpack_each,
     unpack_records,
 )
-from shuffle_plugins.core.packing import compact_dtype as compact_dtype
 
 _MAGIC = b"SHRP"
 WIRE_VERSION = 1
@@ -94,12 +94,7 @@ class ReportLayout:
         return b"".join(parts)
 
     def reports(self, *values: Tensor) -> Reports:
-        """Reports of this layout.
-
-        Args:
-            values: a tensor for each field, (clients,) or (clients, …) with so many values per client;
-                integers are stored in the smallest dtype that holds their bits.
-        """
+        """Reports of this layout, of a tensor for each field, (clients,) or (clients, …)."""
         fields = []
         for layout, value in zip(self.fields, values, strict=True):
             if not layout.floating:
@@ -112,12 +107,7 @@ class ReportLayout:
         return reports
 
     def check(self, reports: Reports, *below: int) -> None:
-        """Check that reports have this layout and, where limits are given, that their integers are in range.
-
-        Args:
-            reports: reports as they were received, from clients that are not trusted.
-            below: for each field, what its values must be below; none to check the layout alone.
-        """
+        """Check that reports have this layout and, where limits are given, that their integers are below."""
         if reports.layout != self:
             raise ValueError(f"these are reports of {_words(reports.layout)}, not of {_words(self)}")
         for layout, field, limit in zip(self.fields, reports.fields, below, strict=bool(below)):
@@ -146,12 +136,9 @@ def _words(layout: ReportLayout) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Field:
-    """One part of every report.
+    """One part of every report: (clients,) or (clients, width), and the bits of one value on the wire.
 
-    Attributes:
-        values: (clients,) or (clients, width). Integer tensors hold values in [0, 2**bits); float tensors are
-            float32 or float64.
-        bits: bits of one value on the wire; 32 or 64 for floats.
+    Integers are in [0, 2**bits); floats are float32 or float64.
     """
 
     values: Tensor
@@ -242,11 +229,7 @@ class Reports:
         return [self.narrow(i, i + 1) for i in range(len(self))]
 
     def permute(self, permutation: Tensor) -> Reports:
-        """The same reports in another order.
-
-        Args:
-            permutation: int64 tensor (reports,), a permutation of their indices.
-        """
+        """The same reports in another order: a permutation of their indices, int64 (reports,)."""
         indices = torch.arange(len(self), device=permutation.device)
         if permutation.dim() != 1 or not torch.equal(permutation.sort().values, indices):
             raise ValueError(f"not a permutation of {len(self)} reports")
@@ -276,10 +259,7 @@ class Reports:
         return body + _CHECKSUM.pack(zlib.crc32(body))
 
     def each_to_bytes(self) -> list[bytes]:
-        """Every report by itself, as :meth:`to_bytes` of that one alone would write it, but all in one go.
-
-        For a host that simulates many clients, each of which sends its own message.
-        """
+        """Every report by itself, as :meth:`to_bytes` of that one alone would write it, but all in one go."""
         integers, floats = self._columns()
         header = self.layout.header(1)
         columns = [pack_each(integers).numpy()] if integers else []

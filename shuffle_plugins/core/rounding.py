@@ -9,13 +9,7 @@ _LARGEST_IN_FULL = 10**9  # above it, and below 1e-4, the text has an exponent
 
 
 def rounded(value: float, *, up: bool, digits: int = 4) -> str:
-    """A number as text, to so many significant digits, with thousands separated.
-
-    Args:
-        value: the number, of any size, also infinite.
-        up: round up, as of an upper bound; otherwise down, as of a lower one.
-        digits: how many significant digits.
-    """
+    """A number as text, to so many significant digits, rounded ``up``, as of an upper bound, or down."""
     if not math.isfinite(value) or value == 0:
         return f"{value:g}"
     exact = Decimal(value)

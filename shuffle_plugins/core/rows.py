@@ -12,31 +12,15 @@ _ACCELERATOR_ENTRIES = 1 << 24  # handled at a time where every operation is a l
 
 
 def rows_at_once(width: int, *, device: torch.device, entries: int = _CACHED_ENTRIES) -> int:
-    """How many rows to work on together, at least one: few enough for a CPU's cache, or to fill a GPU.
-
-    Args:
-        width: entries of a row that are held at once.
-        device: where the rows are.
-        entries: how many entries suit a CPU's cache; elsewhere 2**24 are taken.
-    """
+    """How many rows of this width to work on together: few enough for a CPU's cache, or to fill a GPU."""
     return max(1, (entries if device.type == "cpu" else _ACCELERATOR_ENTRIES) // max(1, width))
 
 
 class Rows:
-    """A (clients, dim) matrix held as column blocks that are never concatenated.
+    """A (clients, dim) matrix held as column blocks (clients, dim_i), detached and never concatenated.
 
     A host's per-sample gradients come as one tensor per parameter; a copy of all of them costs more than the
-    host's own optimiser step.
-
-    Args:
-        blocks: one tensor of shape (clients, dim), or several of shapes (clients, dim_i) in column order.
-
-    Gradients are not followed through: blocks are detached.
-
-    Raises:
-        TypeError: if a block is not a tensor.
-        ValueError: if there is no block, or a block is sparse, not two-dimensional, not of 16, 32 or 64 bit
-            floating point, or differs from the first in rows, dtype or device.
+    host's own optimiser step. Blocks are dense, floating point of 16, 32 or 64 bits, and alike.
     """
 
     def __init__(self, blocks: Tensor | Sequence[Tensor]) -> None:
@@ -206,30 +190,16 @@ class Rows:
 def adapted_norm(norm: float, *, share: float, quantile: float, learning_rate: float) -> float:
     """The next clipping norm, norm·exp(-learning_rate·(share - quantile)), of one that follows the clients.
 
-    Andrew, Thakkar, McMahan, Ramaswamy 2021, "Differentially Private Learning with Adaptive Clipping",
-    Algorithm 1.
-
-    Args:
-        norm: the present clipping norm.
-        share: estimated share of the clients whose vectors are within it; noise may take it out of [0, 1].
-        quantile: the share that is wanted.
-        learning_rate: how fast the norm moves.
+    ``share`` is an estimate of who is within it, which noise may take out of [0, 1], and ``quantile`` what is
+    wanted (Andrew, Thakkar, McMahan, Ramaswamy 2021, "Differentially Private Learning with Adaptive
+    Clipping", Algorithm 1).
     """
     move = -learning_rate * (share - quantile)
     return norm * math.exp(min(max(move, -700.0), 700.0))  # e^±700 are floats still
 
 
 def checked_categories(x: object, *, categories: int) -> Tensor:
-    """Return each client's category, (clients,), as int64.
-
-    Args:
-        x: a tensor of integers, (clients,).
-        categories: number of categories; they are counted from 0.
-
-    Raises:
-        TypeError: if x is not a tensor.
-        ValueError: if x is not a vector of integers, or names a category that does not exist.
-    """
+    """Return each client's category, of a tensor of integers (clients,) counted from 0, as int64."""
     if not isinstance(x, Tensor):
         raise TypeError(f"categories come as a torch tensor, got {type(x).__name__}: convert it first")
     if x.dim() != 1 or x.dtype not in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):

@@ -5,6 +5,6 @@ which must learn features too (Tramèr, Boneh 2021). What is computed from one r
 it is preprocessing.
 """
 
-from shuffle_plugins.core import face
+from shuffle_plugins.core.extras import face
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -26,7 +26,8 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core import Count, Ranged, checks, whole_number
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Count, Ranged, whole_number
 from shuffle_plugins.features.rows import some_at_a_time
 
 _WIDTH, _FREQUENCY = 0.8, 3 * math.pi / 4  # of the finest wavelet

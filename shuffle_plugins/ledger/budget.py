@@ -10,11 +10,8 @@ from functools import lru_cache
 from sqlite3 import Connection
 from typing import Any
 
-from shuffle_plugins.accounting import (
-    NEIGHBOURING_RELATION,
-    FederatedAccountant,
-    FederatedRound,
-    Method,
+from shuffle_plugins.accounting import NEIGHBOURING_RELATION, FederatedAccountant, FederatedRound, Method
+from shuffle_plugins.accounting.federated.rounds import (
     RecordedRound,
     RoundKind,
     as_tuples,
@@ -22,7 +19,7 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.ledger.database import Database, LedgerError, StrPath
 
-_ERA = "#"  # stands between the names of a run and of an era of it, where participation is counted
+_ERA = "#"  # stands between the names of a run and of an era of it
 
 
 class RoundState(StrEnum):
@@ -42,10 +39,8 @@ class RoundState(StrEnum):
 class LedgerRound:
     """One round as it stands in the ledger.
 
-    Attributes:
-        token: bytes that name the round, unlike any other's.
-        charged: what it is charged as; None if it was refused before anybody learnt anything.
-        participants: how many clients answered; None if that is not known.
+    ``charged`` is None if it was refused before anybody learnt anything, ``participants`` if nobody knows who
+    answered.
     """
 
     token: bytes
@@ -63,9 +58,7 @@ class LedgerRound:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """What was saved with the last completed round: its number, its token, and the bytes as they were
-    given.
-    """
+    """What was saved with the last completed round."""
 
     server_round: int
     token: bytes
@@ -137,10 +130,8 @@ class BudgetLedger(BudgetFile):
 
     A round goes :meth:`begin` (before anything is sent), :meth:`receive` (before anything is released),
     :meth:`complete`; or :meth:`begin`, :meth:`refuse`. Every step is on the disk when it returns. A process
-    that dies in between leaves the round charged at the most it can have cost.
-
-    The file holds how often each participant took part in a run, not in which rounds. Several models may
-    share it. Others may read it at any time; two processes may write to it, but not train one model.
+    that dies in between leaves the round charged at the most it can have cost. Several models may share the
+    file, others may read it at any time; two processes may write to it, but not train one model.
 
     Args:
         path: the file; made if it is not there.
@@ -148,11 +139,6 @@ class BudgetLedger(BudgetFile):
             share a name.
         app: name of the app that the budget belongs to; by default the run's own, ``publisher/name``.
         method: how upper bounds compose, as for :class:`~shuffle_plugins.accounting.FederatedAccountant`.
-
-    Raises:
-        FileNotFoundError: if its folder does not exist.
-        LedgerError: if the file is no budget ledger, is of another version or neighbouring relation, is
-            damaged or locked; every method raises it, too.
     """
 
     def __init__(
@@ -160,47 +146,39 @@ class BudgetLedger(BudgetFile):
     ) -> None:
         if not isinstance(model, str) or not model:
             raise ValueError(f"model must be a name, got {model!r}")
-        self._model, self._app = model, app
+        self.model, self._app = model, app
         self._method = FederatedAccountant(method=method).method
         super().__init__(path)
         with self.reading() as connection:
             self._last = _last_round(connection, model)
 
-    @property
-    def model(self) -> str:
-        """Name of the model whose budget it is."""
-        return self._model
-
     def claim(self, *, app: str, layout: str) -> None:
-        """Bind the model's budget, at the first run, to the app that trains it and to what the model looks
-        like.
+        """Bind the model's budget, at the first run, to the app that trains it and to the model's arrays.
+
+        Two projects that happen to use one file and name do not go on with each other's model.
 
         Args:
             app: name of the run's app, unless the ledger was given one; empty for a script in a simulation.
             layout: a text that differs between models of different arrays.
-
-        Raises:
-            LedgerError: if the budget is bound to another app or layout: two projects that happen to use one
-                file and name would otherwise go on with each other's model.
         """
         app = app if self._app is None else self._app
         with self.writing() as connection:
             found = connection.execute(
-                "SELECT app, layout FROM identities WHERE model = ?", (self._model,)
+                "SELECT app, layout FROM identities WHERE model = ?", (self.model,)
             ).fetchone()
             if found is None:
-                connection.execute("INSERT INTO identities VALUES (?, ?, ?)", (self._model, app, layout))
+                connection.execute("INSERT INTO identities VALUES (?, ?, ?)", (self.model, app, layout))
                 return
         if found[0] != app:
             raise LedgerError(
-                f"{self.path} holds the budget of {self._model!r} as trained by {_app(found[0])}, and this "
+                f"{self.path} holds the budget of {self.model!r} as trained by {_app(found[0])}, and this "
                 f"run is of {_app(app)}. If it is the same model under a new name, go on with "
                 f"BudgetLedger(app={found[0]!r}); otherwise give this model a name of its own (model=…), or "
                 "another ledger"
             )
         if found[1] != layout:
             raise LedgerError(
-                f"{self.path} holds the budget of {self._model!r}, a model with other arrays than this one: "
+                f"{self.path} holds the budget of {self.model!r}, a model with other arrays than this one: "
                 "other names, shapes or types. Give this model a name of its own (model=…), or another ledger"
             )
 
@@ -212,17 +190,13 @@ class BudgetLedger(BudgetFile):
             run: name of the run.
             server_round: number of the round in it.
             worst: the round at its costliest: with the fewest reports that are accepted.
-
-        Raises:
-            LedgerError: if the token was used, or another process has entered rounds of this model since this
-                one opened the file.
         """
         if not isinstance(token, bytes) or not token:
             raise ValueError("a round's token is bytes")
         with self.writing() as connection:
-            if _last_round(connection, self._model) != self._last:
+            if _last_round(connection, self.model) != self._last:
                 raise LedgerError(
-                    f"another process trains {self._model!r} with this ledger: stop one of the two, then "
+                    f"another process trains {self.model!r} with this ledger: stop one of the two, then "
                     "open the ledger anew"
                 )
             if connection.execute("SELECT 1 FROM rounds WHERE token = ?", (token,)).fetchone():
@@ -232,7 +206,7 @@ class BudgetLedger(BudgetFile):
             cursor = connection.execute(
                 "INSERT INTO rounds (token, model, run, server_round, state, charged) "
                 "VALUES (?, ?, ?, ?, ?, ?)",
-                (token, self._model, run, server_round, RoundState.OPEN, _written(worst)),
+                (token, self.model, run, server_round, RoundState.OPEN, _written(worst)),
             )
             entered = cursor.lastrowid
         self._last = entered
@@ -249,9 +223,6 @@ class BudgetLedger(BudgetFile):
                 is taken to have answered.
             era: of the names within the run. A participant of one era may be any of another's, as nodes that
                 are restarted get new ids.
-
-        Raises:
-            LedgerError: if the round is not open, or there are fewer participants than reports.
         """
         self._settle(token, RoundState.RECEIVED, actual, participants, era)
 
@@ -282,7 +253,7 @@ class BudgetLedger(BudgetFile):
                 connection.execute(
                     "INSERT OR REPLACE INTO checkpoints (model, server_round, token, data) "
                     "VALUES (?, ?, ?, ?)",
-                    (self._model, server_round, token, checkpoint),
+                    (self.model, server_round, token, checkpoint),
                 )
 
     def _settle(
@@ -313,13 +284,13 @@ class BudgetLedger(BudgetFile):
                 connection.executemany(
                     "INSERT INTO participation (model, run, kind, participant, rounds) "
                     "VALUES (?, ?, ?, ?, 1) ON CONFLICT DO UPDATE SET rounds = rounds + 1",
-                    [(self._model, named_in, kind, name) for name in sorted(names)],
+                    [(self.model, named_in, kind, name) for name in sorted(names)],
                 )
 
     def _expect(self, connection: Connection, token: bytes, state: RoundState) -> tuple[int, str, int]:
         found = connection.execute(
             "SELECT id, run, server_round, state FROM rounds WHERE token = ? AND model = ?",
-            (token, self._model),
+            (token, self.model),
         ).fetchone()
         if found is None:
             raise LedgerError("no round with this token was begun")
@@ -330,18 +301,18 @@ class BudgetLedger(BudgetFile):
     def rounds(self) -> list[LedgerRound]:
         """The model's rounds in the order they were begun."""
         with self.reading() as connection:
-            return read_rounds(connection, self._model)
+            return read_rounds(connection, self.model)
 
     def accountant(self) -> FederatedAccountant:
         """An accountant of the model's rounds; those left open are charged at their worst, to everybody."""
         with self.reading() as connection:
-            return read_accountant(connection, self._model, method=self._method)
+            return read_accountant(connection, self.model, method=self._method)
 
     def last_checkpoint(self) -> Checkpoint | None:
         """What was saved with the last completed round that saved anything."""
         with self.reading() as connection:
             found = connection.execute(
-                "SELECT server_round, token, data FROM checkpoints WHERE model = ?", (self._model,)
+                "SELECT server_round, token, data FROM checkpoints WHERE model = ?", (self.model,)
             ).fetchone()
         return None if found is None else Checkpoint(server_round=found[0], token=found[1], data=found[2])
 

@@ -12,7 +12,8 @@ from functools import lru_cache
 from sqlite3 import Connection
 from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 
-from shuffle_plugins.core import Delta, Ranged, TargetEpsilon, checks, whole_number
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Delta, Ranged, TargetEpsilon, whole_number
 from shuffle_plugins.ledger.database import Database, StrPath, application_of
 
 if TYPE_CHECKING:
@@ -34,8 +35,7 @@ class Refused(StrEnum):
 
 
 class Charged(NamedTuple):
-    """What a client was charged for one report: its ε0 and δ0, and the round it was promised to be in, as
-    JSON.
+    """What a client was charged for one report; ``shuffled`` is the round it was promised to be in, as JSON.
 
     If nothing was promised (None), it counts as a report that everybody sees.
     """
@@ -46,10 +46,7 @@ class Charged(NamedTuple):
 
 
 class ReportRefused(ValueError):
-    """A report would exceed a limit of its client; ``code`` says which one.
-
-    The text may hold what the client has spent: it is for the client's own log, and ``code`` for others.
-    """
+    """A report would exceed a limit of its client: ``code`` is for others, the text for its own log."""
 
     def __init__(self, code: Refused, why: str = "") -> None:
         super().__init__(f"refused by the client's own limits: {code}{f', {why}' if why else ''}")
@@ -71,10 +68,7 @@ class ClientLimits(Ranged):
         max_rounds: largest number of reports in all.
         max_total_local_epsilon: largest Σ ε0 over all reports, in nats.
         min_reports: fewest reports that one of the client's must be shuffled among.
-        max_epsilon: largest ε of all reports together at ``delta``, against a server that knows in which
-            rounds the client took part. Every round counts as one of no more reports than were promised.
-            Nothing is taken from sampling, of which a server can tell a client what it likes, but for the
-            client's own secret coin in a sum that hides shares.
+        max_epsilon: largest ε of all reports together at ``delta``, as of :func:`epsilon_of`.
         delta: δ of ``max_epsilon``, in (0, 1); the two go together.
     """
 
@@ -102,18 +96,12 @@ class ClientLimits(Ranged):
 
     @property
     def limits_all_rounds(self) -> bool:
-        """Whether the limits end the client's reports some day, no matter what a server says.
-
-        ``max_epsilon`` alone does not: with a large enough promise a round costs next to nothing.
-        """
+        """Whether the limits end the client's reports some day, whatever a server promises."""
         total = self.max_total_local_epsilon
         return self.max_rounds is not None or (total is not None and total < math.inf)
 
     def check(self, *, charged: Charged, history: Mapping[Charged, int], summed: bool = False) -> None:
-        """Raise ReportRefused for a report beside this history that would exceed a limit, but for rounding.
-
-        ``summed`` is whether the report is seen by nobody before it is added to others'.
-        """
+        """Raise ReportRefused for a report beside this history that would exceed a limit."""
         local_epsilon, spent = charged.local_epsilon, ClientSpending.of(history)
         most = self.max_local_epsilon
         if self.agrees_to_sums_alone and not summed:
@@ -143,19 +131,25 @@ class ClientLimits(Ranged):
 
 @dataclass(frozen=True, kw_only=True)
 class ClientSpending:
-    """What a client has spent: number of reports, Σ ε0 and Σ δ0, its guarantee if nobody is trusted."""
+    """What a client has spent: number of reports, Σ ε0 and Σ δ0, its guarantee if nobody is trusted.
+
+    ``epsilon`` is the certified ε against a server that knows when it took part, as of :func:`epsilon_of`;
+    infinite if there is none, or no δ was given.
+    """
 
     reports: int
     local_epsilon: float
     local_delta: float
+    epsilon: float = math.inf
 
     @classmethod
-    def of(cls, history: Mapping[Charged, int]) -> Self:
+    def of(cls, history: Mapping[Charged, int], *, delta: float | None = None) -> Self:
         """What a history adds up to: how often the client was charged for what."""
         return cls(
             reports=sum(history.values()),
             local_epsilon=math.fsum(charged.local_epsilon * count for charged, count in history.items()),
             local_delta=math.fsum(charged.local_delta * count for charged, count in history.items()),
+            epsilon=math.inf if delta is None else epsilon_of(history, delta=delta),
         )
 
 
@@ -163,9 +157,8 @@ def epsilon_of(history: Mapping[Charged, int], *, delta: float) -> float:
     """The certified ε of a client's reports against a server that knows in which rounds it took part.
 
     Each round is one of as many reports as were promised, all of which take part: more reports cost no more,
-    and sampling that a client cannot check is not counted. A client's own secret coin counts if ``shuffled``
-    says so, as for a sum whose shares nobody sees. Replace-one neighbours. Infinite if there is no
-    finite one at ``delta``.
+    and sampling that a client cannot check is not counted, but for its own secret coin in a sum whose shares
+    nobody sees. Replace-one neighbours. Infinite if there is no finite one at ``delta``.
     """
     return _epsilon(frozenset(history.items()), checks.delta(delta))
 
@@ -180,9 +173,7 @@ def _epsilon(history: frozenset[tuple[Charged, int]], delta: float) -> float:
 
 
 def accountant_of(history: Mapping[Charged, int]) -> ShuffleAccountant | None:
-    """The rounds of :func:`epsilon_of`; None if nothing was promised of a report that alone is not
-    private.
-    """
+    """The rounds of :func:`epsilon_of`; None if nothing hides a report that alone is not private."""
     from shuffle_plugins.accounting import Sampling, ShuffleAccountant, ShuffleRound
     from shuffle_plugins.core.checks import MAX_LOCAL_EPSILON
 
@@ -262,16 +253,11 @@ class ClientLedger(Database):
             run, server_round: which round asks.
             token: random id of the round; each is charged once and then refused.
             mechanism: name of the randomizer.
-            local_epsilon: ε0 of the report in nats; infinity for a share of a multi-message sum.
-            local_delta: δ0 of the report.
-            limits: what the client agrees to over everything in this file.
+            local_epsilon, local_delta: of the report; ε0 of a share of a multi-message sum is infinite.
+            limits: what the client agrees to over everything in this file, or ReportRefused.
             shuffled: the round that the report is promised to be in, by :func:`written`; None if it may be
                 seen by itself.
             summed: whether it is seen by nobody before it is added to others'.
-
-        Raises:
-            ReportRefused: if the limits do not allow it; nothing is charged.
-            LedgerError: if the file cannot be written.
         """
         epsilon = _positive("local_epsilon", local_epsilon)
         checks.number("local_delta", local_delta, at_least=0, below=1)

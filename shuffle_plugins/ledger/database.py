@@ -22,23 +22,15 @@ class LedgerError(ValueError):
 
 
 class Database:
-    """One connection to a ledger's file, which its owner alone can read; with ``create`` it is made if not
-    there.
+    """One connection to a ledger's file, which its owner alone can read; ``create`` makes it if not there.
 
-    Attributes:
-        WHAT: the kind of ledger, in words.
-        APPLICATION_ID: SQLite's mark of the file's owner.
-        SCHEMA: statements that make an empty file one of this kind, in its only format, number
-            :data:`VERSION`.
-
-    Raises:
-        FileNotFoundError: if the file, or with ``create`` its folder, does not exist.
-        LedgerError: if the file is not of this format, is damaged, or stays locked for half a minute.
+    FileNotFoundError says that the file, or with ``create`` its folder, is missing, and LedgerError that it
+    is not of this format, is damaged, or stays locked for half a minute.
     """
 
-    WHAT: ClassVar[str]
-    APPLICATION_ID: ClassVar[int]
-    SCHEMA: ClassVar[tuple[str, ...]]
+    WHAT: ClassVar[str]  # the kind of ledger, in words
+    APPLICATION_ID: ClassVar[int]  # SQLite's mark of the file's owner
+    SCHEMA: ClassVar[tuple[str, ...]]  # statements that make an empty file one of this kind
 
     def __init__(self, path: StrPath, *, create: bool = True) -> None:
         self.path = Path(path).absolute()

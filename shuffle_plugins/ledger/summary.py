@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from sqlite3 import Connection
+from typing import Generic, TypeVar
 
 from shuffle_plugins.accounting import (
     Adversary,
     FederatedAccountant,
     FederatedSpending,
-    Guarantee,
     PrivacyStatement,
     ShuffleAccountant,
-    StatedTarget,
     Unit,
 )
+from shuffle_plugins.accounting.statement import Guarantee, StatedTarget
 from shuffle_plugins.core import checks
 from shuffle_plugins.ledger.budget import (
     BudgetFile,
@@ -30,7 +31,6 @@ from shuffle_plugins.ledger.client import (
     Charged,
     ClientSpending,
     accountant_of,
-    epsilon_of,
     is_client_ledger,
     read_reports,
 )
@@ -51,23 +51,39 @@ class Spent:
     reports: int
     spending: FederatedSpending
 
+    @classmethod
+    def of(cls, rounds: Sequence[LedgerRound], spending: FederatedSpending) -> Spent:
+        """From the rounds as they stand."""
+        states = Counter(each.state for each in rounds)
+        kept = [each for each in rounds if each.charged is not None and each.state is not RoundState.OPEN]
+        return cls(
+            rounds={state: states[state] for state in RoundState},
+            reports=sum(each.charged.reports for each in kept if each.charged is not None),
+            spending=spending,
+        )
+
+
+_Part = TypeVar("_Part", Spent, ClientSpending)
+
 
 @dataclass(frozen=True, kw_only=True)
-class ModelBudget:
-    """What one model cost.
+class Budget(Generic[_Part]):
+    """What one model has cost, or one client has spent; ε of runs compose and do not add up.
 
     Attributes:
-        model: name of the model.
+        model: name of the model; None for a client.
         runs: each run's part, by its name, in the order they began.
-        total: all runs together; their ε compose and do not add up.
+        total: all runs together.
+        delta: δ of every ε.
     """
 
-    model: str
-    runs: dict[str, Spent]
-    total: Spent
+    model: str | None
+    runs: dict[str, _Part]
+    total: _Part
+    delta: float
 
 
-def read_budget(path: StrPath, *, delta: float, model: str | None = None) -> list[ModelBudget]:
+def read_budget(path: StrPath, *, delta: float, model: str | None = None) -> list[Budget[Spent]]:
     """The budgets, of one model or all, in a file that others may be writing to.
 
     Raises:
@@ -76,65 +92,51 @@ def read_budget(path: StrPath, *, delta: float, model: str | None = None) -> lis
         ValueError: if ``delta`` is out of range, or less than what the rounds' own δ0 adds up to.
     """
     with BudgetFile(path, create=False) as database, database.reading() as connection:
-        models = read_models(connection)
-        if model is not None and model not in models:
-            known = ", ".join(map(repr, models)) or "none"
-            raise LedgerError(f"{path} has no rounds of {model!r}; models in it: {known}")
         kept = []
-        for name in models if model is None else [model]:
+        for name in _models(connection, path, model):
             rounds = read_rounds(connection, name)
-            whole = read_accountant(connection, name)
-            names = list(dict.fromkeys(each.run for each in rounds))
-            parts = (
-                {run: read_accountant(connection, name, run=run) for run in names} if len(names) > 1 else {}
-            )
-            kept.append((name, rounds, whole, names, parts))
+            runs = list(dict.fromkeys(each.run for each in rounds))
+            parts = {run: read_accountant(connection, name, run=run) for run in runs if len(runs) > 1}
+            kept.append((name, rounds, read_accountant(connection, name), runs, parts))
     # The file is free again: composing may take a second.
     budgets = []
-    for name, rounds, whole, names, parts in kept:
-        total = _spent(rounds, whole.spending(delta))
-        runs = {
-            run: _spent([each for each in rounds if each.run == run], part.spending(delta))
+    for name, rounds, whole, runs, parts in kept:
+        total = Spent.of(rounds, whole.spending(delta))
+        by_run = {
+            run: Spent.of([each for each in rounds if each.run == run], part.spending(delta))
             for run, part in parts.items()
         }
-        budgets.append(ModelBudget(model=name, runs=runs or {names[0]: total}, total=total))
+        budgets.append(Budget(model=name, runs=by_run or {runs[0]: total}, total=total, delta=delta))
     return budgets
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClientSpent:
-    """What a client has spent in a run, or in all of them.
-
-    Attributes:
-        spending: its reports, Σ ε0 and Σ δ0: its guarantee if nobody is trusted.
-        epsilon: the certified ε against a server that knows when it took part, each round being of as many
-            reports as the client was promised; infinite if there is none.
-    """
-
-    spending: ClientSpending
-    epsilon: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClientBudget:
-    """What one client has spent, by run and in all."""
-
-    runs: dict[str, ClientSpent]
-    total: ClientSpent
-    delta: float
-
-
-def read_client_budget(path: StrPath, *, delta: float) -> ClientBudget:
+def read_client_budget(path: StrPath, *, delta: float) -> Budget[ClientSpending]:
     """What is in a client's ledger, which others may be writing to; errors as of :func:`read_budget`."""
     runs = read_reports(path)
-    everything: Counter[Charged] = Counter()
-    for history in runs.values():
-        everything.update(history)
-    return ClientBudget(
-        runs={run: _client_spent(history, delta) for run, history in runs.items()},
-        total=_client_spent(everything, delta),
+    return Budget(
+        model=None,
+        runs={run: ClientSpending.of(history, delta=delta) for run, history in runs.items()},
+        total=ClientSpending.of(_together(runs.values()), delta=delta),
         delta=delta,
     )
+
+
+def _together(histories: Iterable[Mapping[Charged, int]]) -> Counter[Charged]:
+    everything: Counter[Charged] = Counter()
+    for history in histories:
+        everything.update(history)
+    return everything
+
+
+def _models(connection: Connection, path: StrPath, model: str | None) -> list[str]:
+    """The models in a ledger, or the one that is asked for."""
+    models = read_models(connection)
+    if model is None:
+        return models
+    if model not in models:
+        known = ", ".join(map(repr, models)) or "none"
+        raise LedgerError(f"{path} has no rounds of {model!r}; models in it: {known}")
+    return [model]
 
 
 def read_statement(
@@ -154,25 +156,17 @@ def read_statement(
         model: whose budget it is; needed where the ledger holds several.
         unit, target_epsilon: as of :meth:`PrivacyStatement.of`.
         target_adversary: against whom the budget is; of a client's ledger it is always the server.
-
-    Raises:
-        LedgerError: if there is no ledger, no round of ``model``, or several models and none is named.
     """
     if is_client_ledger(path):
         if model is not None:
             raise LedgerError(f"{path} is a client's ledger, which has no models: leave the model out")
-        history: Counter[Charged] = Counter()
-        for charged in read_reports(path).values():
-            history.update(charged)
+        history = _together(read_reports(path).values())
         return _client_statement(history, delta=delta, unit=unit, target_epsilon=target_epsilon)
     with BudgetFile(path, create=False) as database, database.reading() as connection:
-        models = read_models(connection)
-        if model is None and len(models) > 1:
+        models = _models(connection, path, model)
+        if len(models) > 1:
             raise LedgerError(f"{path} has several models; name one of {', '.join(map(repr, models))}")
-        if model is not None and model not in models:
-            known = ", ".join(map(repr, models)) or "none"
-            raise LedgerError(f"{path} has no rounds of {model!r}; models in it: {known}")
-        name = model or next(iter(models), None)
+        name = models[0] if models else None
         accountant = FederatedAccountant() if name is None else read_accountant(connection, name)
         rounds = [] if name is None else read_rounds(connection, name)
     left_open = sum(each.state is RoundState.OPEN for each in rounds)
@@ -192,14 +186,13 @@ def _client_statement(
     history: Mapping[Charged, int], *, delta: float, unit: Unit, target_epsilon: float | None
 ) -> PrivacyStatement:
     """The statement of one client, against a server that knows in which rounds it took part."""
-    epsilon, spending = epsilon_of(history, delta=delta), ClientSpending.of(history)
-    target = None
+    spending, target = ClientSpending.of(history, delta=delta), None
     if target_epsilon is not None:
         target = StatedTarget(
             epsilon=checks.target_epsilon(target_epsilon),
             delta=delta,
             adversary=Adversary.SERVER.value,
-            spent=epsilon,
+            spent=spending.epsilon,
         )
     stated = PrivacyStatement.of(
         accountant_of(history) or ShuffleAccountant(),
@@ -218,7 +211,7 @@ def _client_statement(
         return replace(stated, target=target)
     bound = stated.guarantees[0].epsilon
     server = Guarantee.bounded(
-        epsilon,
+        spending.epsilon,
         bound="none" if bound is None else bound.upper_bound,
         adversary=Adversary.SERVER,
         delta=delta,
@@ -230,16 +223,4 @@ def _client_statement(
         stated,
         guarantees=(server, Guarantee.of_sum(local, delta=delta, detail="for this client")),
         target=target,
-    )
-
-
-def _client_spent(history: Mapping[Charged, int], delta: float) -> ClientSpent:
-    return ClientSpent(spending=ClientSpending.of(history), epsilon=epsilon_of(history, delta=delta))
-
-
-def _spent(rounds: Sequence[LedgerRound], spending: FederatedSpending) -> Spent:
-    states = Counter(each.state for each in rounds)
-    received = (e.charged.reports for e in rounds if e.charged is not None and e.state is not RoundState.OPEN)
-    return Spent(
-        rounds={state: states[state] for state in RoundState}, reports=sum(received), spending=spending
     )

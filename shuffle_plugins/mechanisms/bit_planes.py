@@ -8,40 +8,38 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import ClassVar, Self
+from functools import cached_property, lru_cache
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Atoms, Blanket, InformationBound, diluted, most_telling, product_atoms
-from shuffle_plugins.compressors import Rotation
+from shuffle_plugins.compressors.frames import Rotation
+from shuffle_plugins.compressors.quantization import SignThresholds, plus_thresholds
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.ranges import Count, one_of, whole_number
+from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, Norm
 from shuffle_plugins.mechanisms.coefficients import (
-    CLIENTS,
-    FAILURE,
     CoefficientRandomizer,
     Coordinates,
     Frame,
     NumberRandomizer,
-    Oversized,
     aligned_records,
     flat_lean,
 )
-from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES, Norm
 from shuffle_plugins.mechanisms.sign_patterns import (
     LOUDEST_EXACT,
     Constants,
     CoordinateBlocks,
-    SignThresholds,
     cap_blanket,
-    plus_thresholds,
     split_budget,
     spread_information,
 )
-from shuffle_plugins.randomness import PROBABILITY_BITS, WHOLE, Randomness
+from shuffle_plugins.randomness.chacha import PROBABILITY_BITS, WHOLE
+from shuffle_plugins.randomness.sources import Randomness
 
 MAX_LEVELS = 32
 
@@ -68,9 +66,10 @@ def plane_weights(levels: int) -> tuple[float, ...]:
 def budgets(
     levels: int, *, per_place: float | NDArray[np.float64], constants: Constants = Constants.EXACT
 ) -> NDArray[np.float64]:
-    """Budgets of one sign of each level, which add up to ``per_place`` = ε0/samples.
+    """Budgets of one sign of each level, (levels, …), adding up to ``per_place`` = ε0/samples, a number or
+    many.
 
-    Shape (levels,), or (levels, plans) for as many values. The thesis's are proportional to W^(2/3).
+    The thesis's are proportional to W^(2/3).
     """
     total = np.asarray(per_place, dtype=np.float64)
     weights = np.array(plane_weights(levels)).reshape(-1, *[1] * total.ndim)
@@ -97,10 +96,7 @@ def _log_slope(budget: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _budget_of_log_slope(log_slope: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Inverse of :func:`_log_slope`. With t = 1/tanh(v/2) = 1 + u the slope is u(u + 1)(u + 2).
-
-    Newton's method from above: the polynomial is increasing and convex.
-    """
+    """Inverse of :func:`_log_slope`. With t = 1/tanh(v/2) = 1 + u the slope is u(u + 1)(u + 2), convex."""
     u = np.exp(np.minimum(log_slope - math.log(2), log_slope / 3))
     slope = np.exp(log_slope)
     for _ in range(8):  # to float64's digits
@@ -161,10 +157,10 @@ def _worst_variances(
 
 
 def worst_excess(length: NDArray[np.int64], *, last: bool, constants: Constants) -> NDArray[np.float64]:
-    r"""Largest variance of one coordinate of one plane in units of W², less length·(1/g² - 1).
+    """Largest variance of one coordinate of one plane in units of W², less length·(1/g² - 1).
 
-    It is :math:`b - w^2` for the value w in a block of length b, and :math:`2b(w + 1) - (w + 1)^2` with the
-    thesis's constants, which count what is not sampled as the low end.
+    b - w² for the value w in a block of length b; with the thesis's constants, which count what is not
+    sampled as the low end, 2b(w + 1) - (w + 1)².
     """
     b = length.astype(np.float64)
     if constants is Constants.EXACT:
@@ -184,8 +180,6 @@ def sampled_blanket(
     """Of one sign about a public place, or of several; those are bounded by what they tell together, too.
 
     Args:
-        plan: how the vector is sampled.
-        constants: looser ones flip the sign more often, which is bounded by the exact ones.
         records: of some records how large their numbers are, in (0, 1], and which share of them is so large;
             the others are 0. Their opposites are records too.
         square: the mean square of the numbers of a record, at most.
@@ -235,8 +229,7 @@ def opposite_rows(
     """The instance of rows x and x' = −x, one of the records, that tells most, if it can be listed.
 
     A sign is read as whether it is that of x. Everybody else holds x', or x in some of the numbers, or fair
-    signs, whichever tells most. For ``records`` see :func:`sampled_blanket`; several signs have records all
-    of whose numbers are one size.
+    signs, whichever tells most. Several signs have records all of whose numbers are one size.
     """
     if plan.levels * plan.samples > 16 or local_epsilon > LOUDEST_EXACT:
         return ()
@@ -279,8 +272,7 @@ def plane_mean(value: float, *, level: int, levels: int) -> float:
 def plane_value(x: Tensor, *, level: int, levels: int) -> Tensor:
     """What one level sends of each value of [-1, 1]: a sign ±1, or in the last the rest; float64.
 
-    With the weights of :func:`plane_weights`, x is the weighted sum over levels 0, …, levels - 1. The value 1
-    has all signs +1.
+    Weighted by :func:`plane_weights` the levels add up to x. The value 1 has all signs +1.
     """
     depth = min(level + 1, levels - 1)
     scaled = (x.double().clamp(-1, 1) + 1) * 2.0 ** (depth - 1)
@@ -290,16 +282,7 @@ def plane_value(x: Tensor, *, level: int, levels: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class BitPlanes:
-    """m levels of s sampled coordinates each, every one a flipped sign.
-
-    Attributes:
-        dim: length of a vector.
-        plan: numbers of levels and samples.
-        thresholds: sign thresholds of each level.
-        constants: whose constants.
-        blocks: the blocks that coordinates are drawn from.
-        weights: weight of each level.
-    """
+    """m levels of s sampled coordinates each of vectors (dim,), every one a flipped sign."""
 
     dim: int
     plan: SampledPlan
@@ -359,7 +342,7 @@ class BitPlanes:
 
     def columns(self, places: Tensor) -> Tensor:
         """Coordinates that places (..., samples) stand for."""
-        return places + self.blocks.starts().to(places.device)
+        return places + self.blocks.starts.to(places.device)
 
     def flip(self, values: Tensor, *, randomness: Randomness) -> Tensor:
         """Bits (clients, levels, samples) for values in [-1, 1] of the sampled coordinates."""
@@ -369,13 +352,7 @@ class BitPlanes:
         return randomness.bernoulli(plus)
 
     def _sent(self, values: Tensor, level: int) -> Tensor:
-        """What a level's signs (clients, samples) are about, for values (clients, levels, samples)."""
         return plane_value(values[:, level], level=level, levels=self.plan.levels)
-
-    def _planes(self, x: Tensor) -> Iterator[tuple[float, float, Tensor]]:
-        """Weight, noise and plane of each level, for all coordinates."""
-        for level, (weight, noise) in enumerate(zip(self.weights, self.noises, strict=True)):
-            yield weight, noise, plane_value(x, level=level, levels=self.plan.levels)
 
     @property
     def layout(self) -> tuple[FieldLayout, ...]:
@@ -389,28 +366,23 @@ class BitPlanes:
         return (places, bits) if self.blocks.index_bits else (bits,)
 
     def parse(self, reports: Reports) -> tuple[Tensor, Tensor]:
-        """Coordinates and signs ±1 in reports of this layout, each (reports, levels, samples) int64.
-
-        Raises:
-            ValueError: if reports name a place that does not exist.
+        """Coordinates and signs ±1 in reports of this layout, each (reports, levels, samples) int64, or
+        refused.
         """
         shape = (len(reports), self.plan.levels, self.plan.samples)
         parts = [field.values.to(torch.int64).reshape(shape) for field in reports.fields]
         bits = parts[-1]
         places = parts[0] if len(parts) == 2 else torch.zeros_like(bits)
-        if bool(((places < 0) | (places >= self.blocks.lengths().to(places.device))).any()):
+        if bool(((places < 0) | (places >= self.blocks.lengths.to(places.device))).any()):
             raise ValueError("a report names a coordinate outside its block")
         if bits.numel() and not (int(bits.min()) >= 0 and int(bits.max()) <= 1):
             raise ValueError("a sign takes one bit")
         return self.columns(places), bits * 2 - 1
 
     def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of the sum of vectors in [-1, 1], (dim,) float64.
+        """Unbiased estimate of the sum of vectors in [-1, 1], (dim,) float64; what was never sent is refused.
 
         Whole numbers are counted first, so neither order nor chunks change more than the last rounding.
-
-        Raises:
-            ValueError: as :meth:`parse`.
         """
         columns, signs = self.parse(reports)
         total = self.estimate(self.count(columns, signs))
@@ -418,7 +390,7 @@ class BitPlanes:
             hits = self.count(columns, torch.ones_like(signs)).double()
             weights = torch.tensor(self.weights, dtype=torch.float64, device=hits.device)
             missed = (hits * weights.unsqueeze(1)).sum(dim=0)
-            total += missed * self.blocks.lengths_by_coordinate().to(total.device) - len(reports)
+            total += missed * self.blocks.lengths_by_coordinate.to(total.device) - len(reports)
         return total
 
     def estimate(self, counts: Tensor) -> Tensor:
@@ -427,7 +399,7 @@ class BitPlanes:
             [w / t.gain for w, t in zip(self.weights, self.thresholds, strict=True)], dtype=torch.float64
         )
         total = (counts.double() * scale.to(counts.device).unsqueeze(1)).sum(dim=0)
-        return total * self.blocks.lengths_by_coordinate().to(total.device)
+        return total * self.blocks.lengths_by_coordinate.to(total.device)
 
     def count(self, columns: Tensor, values: Tensor) -> Tensor:
         """Values (clients, levels, samples) added up at their columns, int64 (levels, dim)."""
@@ -440,12 +412,10 @@ class BitPlanes:
 
         Within a block the coordinates of one estimate are never both non-zero; blocks and levels are
         independent. The thesis's constant, -1 in every coordinate, is left out.
-
-        Args:
-            x: (clients, dim) in [-1, 1].
         """
-        lengths = self.blocks.lengths_by_coordinate().to(x.device)
-        for weight, noise, plane in self._planes(x):
+        lengths = self.blocks.lengths_by_coordinate.to(x.device).double()
+        for level, (weight, noise) in enumerate(zip(self.weights, self.noises, strict=True)):
+            plane = plane_value(x, level=level, levels=self.plan.levels)
             if self.constants is Constants.EXACT:
                 yield weight * plane, (weight**2 * (noise + 1) * lengths).expand_as(plane)
             else:
@@ -455,14 +425,8 @@ class BitPlanes:
     def variance(self, x: Tensor) -> Tensor:
         """E‖estimate - x‖² of each row of [-1, 1]^dim, (clients,) float64."""
         total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-        lengths = self.blocks.lengths_by_coordinate().to(x.device).double()
-        for weight, noise, plane in self._planes(x):
-            if self.constants is Constants.EXACT:
-                each = (lengths - plane.square()).sum(dim=1)
-            else:
-                above = plane + 1
-                each = (2 * above * lengths - above.square()).sum(dim=1)
-            total += weight**2 * (each + noise * self.blocks.square_lengths)
+        for means, second_moments in self.moments(x):
+            total += (second_moments - means.square()).sum(dim=1)
         return total
 
     def outcomes(self) -> tuple[Tensor, Tensor] | None:
@@ -478,7 +442,7 @@ class BitPlanes:
         """Log-probability of each report for one vector in [-1, 1], (reports,) float64."""
         columns, signs = self.parse(reports)
         at = values[columns]
-        places = self.plan.levels * float(self.blocks.lengths().double().log().sum())
+        places = self.plan.levels * float(self.blocks.lengths.double().log().sum())
         total = torch.full((len(reports),), -places, dtype=torch.float64, device=at.device)
         for level, thresholds in enumerate(self.thresholds):
             plus = plus_thresholds(self._sent(at, level), thresholds=thresholds)
@@ -487,25 +451,41 @@ class BitPlanes:
         return total
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class BitPlaneRandomizer(NumberRandomizer):
-    """A randomizer that sends bit planes of sampled numbers of [-1, 1] that stand for a row."""
+    """A randomizer that sends bit planes of sampled numbers of [-1, 1] that stand for a row.
 
-    def _choose_planes(self, levels: int | None, samples: int | None, constants: Constants | str) -> None:
-        constants, size = Constants(constants), self._frame.size
+    Attributes:
+        levels: m, in [1, 32]; by default, with ``samples``, of least worst variance.
+        samples: s, numbers sent per level, at most all there are.
+        constants: ``"exact"``, or ``"thesis"`` for the printed ones.
+    """
+
+    levels: Annotated[int, whole_number(at_most=MAX_LEVELS)] | None = None
+    samples: Count | None = None
+    constants: Annotated[Constants, one_of(Constants)] = Constants.EXACT
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value in vars(self._planes.plan).items():
+            object.__setattr__(self, name, value)
+
+    @cached_property
+    def _planes(self) -> BitPlanes:
+        size, constants = self._frame.size, self.constants
         plan = best_plan(
-            local_epsilon=self.local_epsilon, dim=size, levels=levels, samples=samples, constants=constants
+            local_epsilon=self.local_epsilon,
+            dim=size,
+            levels=self.levels,
+            samples=self.samples,
+            constants=constants,
         )
-        self._planes = BitPlanes.within(self.local_epsilon, dim=size, plan=plan, constants=constants)
+        return BitPlanes.within(self.local_epsilon, dim=size, plan=plan, constants=constants)
 
     @property
     def plan(self) -> SampledPlan:
         """How many bit planes there are, and how many coordinates are sent of each."""
         return self._planes.plan
-
-    @property
-    def constants(self) -> Constants:
-        """Whether probabilities are exact, or those printed in the thesis."""
-        return self._planes.constants
 
     @property
     @override
@@ -514,7 +494,7 @@ class BitPlaneRandomizer(NumberRandomizer):
 
     @override
     def sum(self, reports: Reports) -> Tensor:
-        self.check_reports(reports)
+        self.layout.check(reports)
         return self._in_units(self._planes.sum(reports))
 
     @override
@@ -524,7 +504,7 @@ class BitPlaneRandomizer(NumberRandomizer):
 
     @override
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
-        self.check_reports(reports)
+        self.layout.check(reports)
         return self._planes.log_likelihood(reports, self._numbers_of(x))
 
     @override
@@ -540,49 +520,31 @@ class LInfBitPlanes(BitPlaneRandomizer):
 
     A coordinate :math:`x/r = \sum_{k<m} 2^{-k} σ_k + 2^{-(m-1)} w` has m - 1 signs and a rest w in [-1, 1].
     For each level a client draws one coordinate from each of s blocks and sends its place there and a sign of
-    mean :math:`g_k σ_k`, or :math:`g_m w` in the last; :math:`g_k = \tanh(v_k/2)`. The s signs of all levels
-    spend :math:`s \sum_k v_k \le ε_0` together, and only the m·s sampled entries of a row are read beyond its
-    norm. With b_i the length of coordinate i's block (d/s where s divides d),
+    mean
+    :math:`g_k σ_k`, or :math:`g_m w` in the last; :math:`g_k = \tanh(v_k/2)` with
+    :math:`s \sum_k v_k \le ε_0`. With b_i the length of coordinate i's block,
 
     .. math:: E\|R(x) - x\|^2 = r^2 \sum_{k<m} 4^{-k} \sum_i (b_i/g_k^2 - 1)
               + r^2 4^{-(m-1)} \sum_i (b_i/g_m^2 - w_i^2).
 
-    Levels reduce what quantisation adds; where d is large beside ε0 they act as further samples. The thesis
-    counts what is not sampled as the low end of the range, which has up to four times the variance of
-    counting it as the centre, and its probabilities do not spend all of ε0 (``constants="thesis"``).
-
-    Clipping is coordinate by coordinate, the projection onto the ball.
-
-    Args:
-        levels: m, in [1, 32]; by default, with ``samples``, of least worst variance.
-        samples: s, coordinates sent per level, in [1, d].
-        constants: ``"exact"``, or ``"thesis"`` for the printed ones.
+    The thesis counts what is not sampled as the low end of the range, of up to four times the variance, and
+    its probabilities do not spend all of ε0 (``constants="thesis"``). Clipping is coordinate by coordinate.
     """
 
     name: ClassVar[str] = "linf-bit-planes"
     norm: ClassVar[Norm] = Norm.LINF
 
-    def __init__(
-        self,
-        *,
-        local_epsilon: float,
-        dim: int,
-        radius: float = 1.0,
-        levels: int | None = None,
-        samples: int | None = None,
-        constants: Constants | str = Constants.EXACT,
-    ) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
-        self._frame = Coordinates(dim)
-        self._choose_planes(levels, samples, constants)
+    @cached_property
+    def _frame(self) -> Coordinates:
+        return Coordinates(self.dim)
 
     @property
     def worst_variance(self) -> float:
         """Largest E‖R(x) - x‖² over the ball, attained; where the last level is 0, as at x = 0 for m = 1."""
         return self.radius**2 * self._planes.worst_variance
 
+    @override
     def variance(self, x: Tensor | Rows) -> Tensor:
-        """E‖R(x) - x‖² of each row, (clients,) float64, exact; rows are read in chunks."""
         rows = self.check_rows(x)
         parts = [torch.zeros(0, dtype=torch.float64, device=rows.device)]
         parts += [self._planes.variance(part / self.radius) for part in self._chunks(rows)]
@@ -593,116 +555,48 @@ class LInfBitPlanes(BitPlaneRandomizer):
         return sampled_blanket(local_epsilon=self.local_epsilon, plan=self.plan, constants=self.constants)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class SampledBits(LInfBitPlanes):
     r"""R^Bin_{v,s} of Girgis's thesis (Algorithms 3.3.1 and 3.3.2) with exact ε0, on [-r, r]^d.
 
-    A client draws one coordinate from each of s blocks and sends its place there and a sign of mean
-    :math:`\tanh(ε_0/2s) \, x_j/r`: s messages of ε0/s each. It is ``linf-bit-planes`` with one level, the
-    last, whose rounding to a bit and randomised response are one draw.
-
-    The thesis takes bits b in {0, 1}^d. They are the corners r(2b - 1) of this ball: take means of these, and
-    those of b are (mean/r + 1)/2, with a quarter of the variance. (Bits 0 and 1 put in as they are come out
-    unbiased too.) A mechanism of bits alone could be given no gradient and be put through none of the tests
-    that all vector mechanisms pass; and counting what is not sampled as 1/2, as happens here, has at worst
-    variance :math:`(d/4)(b\,\coth^2(ε_0/2s) - 1)`, b = d/s, where the thesis's 0 adds up to 3/4 d(b - 1).
-
-    .. math:: E\|R(x) - x\|^2 = r^2 \coth^2(ε_0/2s) \sum_i b_i - \|x\|^2.
-
-    By default s is the best for this, about ε0/2.18 for large d. ``constants="thesis"`` has the printed
-    probabilities and decoding, r(2b - 1) standing for b; Thm 3.3.1 takes s = ceil(ε0).
-
-    Args:
-        samples: s, in [1, d]; of least worst variance by default.
-        constants: ``"exact"``, or ``"thesis"`` for the printed ones.
+    ``linf-bit-planes`` with one level, the last: s messages, of mean :math:`\tanh(ε_0/2s) \, x_j/r` each, and
+    :math:`E\|R(x) - x\|^2 = r^2 \coth^2(ε_0/2s) \sum_i b_i - \|x\|^2`. The thesis takes bits b in {0, 1}^d.
+    They are the corners r(2b - 1) of this ball: take means of these, and those of b are (mean/r + 1)/2, with
+    a quarter of the variance. By default s is the best, about ε0/2.18 for large d; Thm 3.3.1 takes ceil(ε0).
     """
 
     name: ClassVar[str] = "sampled-bits"
-
-    def __init__(
-        self,
-        *,
-        local_epsilon: float,
-        dim: int,
-        radius: float = 1.0,
-        samples: int | None = None,
-        constants: Constants | str = Constants.EXACT,
-    ) -> None:
-        super().__init__(
-            local_epsilon=local_epsilon,
-            dim=dim,
-            radius=radius,
-            levels=1,
-            samples=samples,
-            constants=constants,
-        )
+    levels: int = field(init=False, repr=False, default=1)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class L2BitPlanes(CoefficientRandomizer, BitPlaneRandomizer):
     r"""R^ℓ2_{v,m,s} of Girgis's thesis (Algorithms 3.6.1 and 3.6.2) with exact ε0.
 
-    A row x is represented by D coefficients w, public and linear (the randomised rotation
-    :math:`w = H\,\mathrm{diag}(±1)\,x/\sqrt D` of the zero-padded row, or a Kashin frame), which go through
-    ``linf-bit-planes`` on [-r_inf, r_inf]^D. Only sampled coefficients are computed. The server sums signs
-    and transforms back once.
+    A row is represented by D coefficients, public and linear: the randomised rotation
+    :math:`H\,\mathrm{diag}(±1)\,x/\sqrt D` of the zero-padded row, or a Kashin frame. They go through
+    ``linf-bit-planes`` on [-r_inf, r_inf]^D, r_inf = level·r/√D; only sampled ones are computed.
 
-    **Bias.** A coefficient beyond r_inf is clipped, and only then is the estimate biased.
-    r_inf = level·r/√D, and ``oversized`` says how the level is chosen:
-
-    - ``"clip"`` (default): √(2 log(2Dn/β)). For vectors chosen before the seed, nothing is clipped in a round
-      of n = ``clients`` clients but with probability β = ``failure``. A vector made for the seed, a row of
-      the rotation, say, is clipped and biased whatever the level. Up to D = 47 or so, r_inf = r.
-    - ``"balance"``: less variance for a small bias in every round, for about n = ``clients`` clients.
-    - ``"bound"``: r_inf = r, unbiased for every vector, at D/level² times the variance.
-
-    :meth:`clipping_bias` is the bias of given rows, exactly; :meth:`variance` includes its square.
-    With ``frame="kashin"`` no coefficient is ever beyond the frame's level, about 2, so the estimate is
-    unbiased and varies far less; encoding takes several transforms of every row. Only a vector made from the
-    seed, close to one column of the frame, is sent as a shorter one.
-
-    Args:
-        levels: m, in [1, 32]; by default, with ``samples``, of least worst variance.
-        samples: s, coefficients sent per level, in [1, D].
-        frame: ``"rotation"`` or ``"kashin"``.
-        seed: whole number that fixes rotation or frame. It is public and all must use the same; draw a new
-            one where somebody might have chosen vectors for it.
-        level: r_inf·√D/r, instead of what follows; for a Kashin frame, that frame's own level.
-        oversized: ``"clip"``, ``"balance"`` or ``"bound"``; no matter with a Kashin frame.
-        clients: n, reports in a round; for the level alone.
-        failure: β, in (0, 1); for the level alone.
-        constants: ``"exact"``, or ``"thesis"`` for the printed ones: also 10·√(log(Dn/β)) for the level.
+    A coefficient beyond r_inf is clipped, and only then is the estimate biased (:class:`~.Oversized`).
+    :meth:`clipping_bias` is the bias of given rows, exactly; :meth:`variance` includes its square. Of a
+    Kashin frame no coefficient is beyond its level, about 2: unbiased, of far less variance, at several
+    transforms a row. Only a vector made from the seed, close to one column of the frame, is sent as a shorter
+    one. With ``constants="thesis"`` the level is 10·√(log(Dn/β)).
     """
 
     name: ClassVar[str] = "l2-bit-planes"
+    frame: Annotated[Frame, one_of(Frame)] = Frame.ROTATION
 
-    def __init__(
-        self,
-        *,
-        local_epsilon: float,
-        dim: int,
-        radius: float = 1.0,
-        levels: int | None = None,
-        samples: int | None = None,
-        frame: Frame | str = Frame.ROTATION,
-        seed: int = 0,
-        level: float | None = None,
-        oversized: Oversized | str = Oversized.CLIP,
-        clients: int = CLIENTS,
-        failure: float = FAILURE,
-        constants: Constants | str = Constants.EXACT,
-    ) -> None:
-        super().__init__(
-            local_epsilon=local_epsilon, dim=dim, radius=radius, frame=frame, seed=seed, level=level
-        )
-        self._choose_planes(levels, samples, constants)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         noise = self._planes.worst_second_moment * self._frame.column_square / self._frame.size
-        thesis = self.constants is Constants.THESIS
-        self._choose_level(oversized, clients=clients, failure=failure, noise=noise, thesis=thesis)
+        self._choose_level(noise=noise, thesis=self.constants is Constants.THESIS)
 
     def blanket(self) -> Blanket:
         """A bound: no vector is extreme in all its coefficients. Some have many that are all of one size."""
-        records: tuple[tuple[float, float], ...] = ((flat_lean(self.level), 1.0),)
+        records: tuple[tuple[float, float], ...] = ((flat_lean(self._level), 1.0),)
         if isinstance(self._frame, Rotation):
-            records = aligned_records(level=self.level, dim=self.dim)
+            records = aligned_records(level=self._level, dim=self.dim)
         return sampled_blanket(
             local_epsilon=self.local_epsilon,
             plan=self.plan,
@@ -718,10 +612,7 @@ class L2BitPlanes(CoefficientRandomizer, BitPlaneRandomizer):
         return self.coefficient_radius**2 * self._frame.column_square * self._planes.worst_second_moment
 
     def _spread_variance(self, coefficients: Tensor) -> Tensor:
-        if self._frame.isometric:
-            scaled = coefficients / self.coefficient_radius
-            return self.coefficient_radius**2 * self._planes.variance(scaled)
-        lengths = self._planes.blocks.lengths().tolist()
+        lengths = self._planes.blocks.lengths.tolist()
         total = coefficients.new_zeros(len(coefficients))
         for means, second_moments in self._planes.moments(coefficients / self.coefficient_radius):
             total += second_moments.sum(dim=1) * self._frame.column_square

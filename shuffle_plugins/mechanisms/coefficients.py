@@ -1,7 +1,6 @@
-r"""What stands for a row as D numbers of [-1, 1]: its coordinates, or coefficients of a public frame.
+"""What stands for a row as D numbers of [-1, 1]: its coordinates, or coefficients of a public frame.
 
-A vector of the ℓ2 ball is represented by D coefficients, of absolute value at most r_inf = level·r/√D with r
-the radius. All levels are in units of :math:`r/\sqrt{D}`, what every coefficient would be if all were equal.
+Levels are in units of r/√D, what every coefficient of a vector of length r would be if all were equal.
 """
 
 from __future__ import annotations
@@ -11,21 +10,17 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
+from typing import Annotated, cast
 
 from shuffle_plugins.accounting import zero_between
-from shuffle_plugins.compressors import (
-    KashinFrame,
-    Rotation,
-    TightFrame,
-    hadamard_coefficients,
-    hadamard_transform,
-    kashin_level,
-    kashin_stretch,
-    padded_dim,
-)
-from shuffle_plugins.core import Rows, checks, rows_at_once
+from shuffle_plugins.compressors.frames import KashinFrame, Rotation, TightFrame, kashin_level, kashin_stretch
+from shuffle_plugins.compressors.hadamard import hadamard_coefficients, hadamard_transform, padded_dim
+from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
+from shuffle_plugins.core.ranges import Count, in_range, one_of, whole_number
+from shuffle_plugins.core.rows import rows_at_once
+from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 
 CLIENTS, FAILURE = 10_000, 1e-6
 """Reports in a round, and how likely one may be clipped, that the level provides for by default."""
@@ -43,12 +38,12 @@ class Frame(StrEnum):
 class Oversized(StrEnum):
     """What becomes of coefficients that are larger than the rotation makes likely.
 
-    ``CLIP``: the level is so large that, with probability 1 - β over the rotation's signs, no coefficient of
-    any client is clipped. Otherwise those coefficients are clipped, with a bias.
+    ``CLIP``: the level √(2 log(2Dn/β)), so that with probability 1 - β over the rotation's signs no
+    coefficient of any of n clients is clipped, whose vectors were chosen before the seed. Otherwise those
+    are, with a bias.
 
     ``BALANCE``: the level that minimises variance/n + bias² for n clients with the same vector, its rotated
-    entries as good as normal. Always biased: hardly where n is large beside the variance of one report, and
-    down to a shrunk estimate of little but directions where it is small.
+    entries as good as normal. Always biased: hardly where n is large beside the variance of one report.
 
     ``BOUND``: r_inf = r, which no coefficient can leave. Always unbiased, and of D/level² times the variance.
     """
@@ -70,8 +65,7 @@ def representation(frame: Frame, *, dim: int, seed: int, level: float | None = N
 def sound_level(*, size: int, clients: int, failure: float) -> float:
     r"""Level that no coefficient of any client passes, but with probability β: at most :math:`\sqrt{size}`.
 
-    :math:`P(\max |w| > t) \le 2 \, size \, n \exp(-size\,t^2/(2 r^2))` gives
-    :math:`\sqrt{2 \log(2 \, size \, n/β)}`.
+    By :math:`P(\max |w| > t) \le 2 \, size \, n \exp(-size\,t^2/(2 r^2))`.
     """
     return min(math.sqrt(2 * math.log(2 * size * clients / failure)), math.sqrt(size))
 
@@ -100,8 +94,7 @@ def check_expected(*, clients: int, failure: float) -> None:
 def flat_lean(level: float) -> float:
     """The size of the coefficients of the vector ±r·e_1, as a share of r_inf; at most 1.
 
-    All of them have the same size: in a rotation and in a Kashin frame they are a row of a Hadamard matrix.
-    Rounded down by as much as computing them in single precision can change them.
+    All have the same size, as they are a row of a Hadamard matrix; rounded down by single precision's error.
     """
     return 1.0 if level <= 1 else _SINGLE_PRECISION / level
 
@@ -109,8 +102,7 @@ def flat_lean(level: float) -> float:
 def aligned_records(*, level: float, dim: int) -> tuple[tuple[float, float], ...]:
     """Vectors whose rotated coefficients are of one size, or 0: their sizes, and how many are not 0.
 
-    Of the first 2**a numbers all are of one size, with the rotation's own signs, and the others 0. Then each
-    2**a-th coefficient is √(2**a) times what it would be if all were equal, and the others are 0.
+    Where the first 2**a numbers are of one size, with the rotation's own signs, each 2**a-th coefficient is.
     """
     found = []
     for power in range(dim.bit_length()):
@@ -181,10 +173,12 @@ class HadamardRows:
 class NumberRandomizer(LocalRandomizer):
     """A randomizer that sends some of the D coefficients of a row over :attr:`coefficient_radius`.
 
-    A subclass sets ``_frame``. On an l-infinity ball clipping is coordinate by coordinate, the projection.
+    A subclass gives its ``_frame``. On an l-infinity ball clipping is coordinate by coordinate.
     """
 
-    _frame: TightFrame | Coordinates | HadamardRows
+    @cached_property
+    def _frame(self) -> TightFrame | Coordinates | HadamardRows:
+        raise NotImplementedError
 
     @property
     def coefficient_radius(self) -> float:
@@ -219,39 +213,40 @@ class NumberRandomizer(LocalRandomizer):
             yield rows.narrow(start, start + step).dense().double()
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class CoefficientRandomizer(NumberRandomizer):
-    r"""Sends some of the D coefficients of a row's public representation, each within [-r_inf, r_inf].
+    """Sends some of the D coefficients of a row's public representation, each within [-r_inf, r_inf].
 
     A coefficient beyond r_inf = level·r/√D is clipped, and only then is the estimate biased. Of a Kashin
     frame none is, but all coefficients of a vector are shortened if they are too long (``kashin_stretch``),
-    as if the vector were shorter: accounting counts on it. Vectors close to single columns of the frame, made
-    from the seed, have coefficients up to 1.6 times as long; of vectors with a few equal numbers and zeros
-    about one in a hundred is shortened, by at most 6 per cent where it was measured.
+    as if the vector were shorter: accounting counts on it.
+
+    Attributes:
+        frame: ``"rotation"`` or ``"kashin"``.
+        seed: whole number that fixes the frame. It is public and all must use the same; draw a new one where
+            somebody might have chosen vectors for it.
+        level: r_inf·√D/r; by default the Kashin frame's own, or what ``oversized`` says.
+        oversized: how the level of a rotation is chosen.
+        clients: n, reports in a round; for a rotation's level alone.
+        failure: β, how likely a round may be clipped; for a rotation's level alone.
     """
 
     norm = Norm.L2
-    _frame: TightFrame
+    frame: Annotated[Frame, one_of(Frame)] = Frame.KASHIN
+    seed: Annotated[int, whole_number(at_least=-math.inf)] = 0
+    level: Annotated[float, in_range(above=0, at_most=1e6)] | None = None
+    oversized: Annotated[Oversized, one_of(Oversized)] = Oversized.CLIP
+    clients: Count = CLIENTS
+    failure: Annotated[float, in_range(above=0, below=1)] = FAILURE
 
-    def __init__(
-        self,
-        *,
-        local_epsilon: float,
-        dim: int,
-        radius: float,
-        frame: Frame | str,
-        seed: int,
-        level: float | None,
-    ) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
-        if level is not None:
-            level = checks.number("level", level, above=0, at_most=1e6)
-        self._frame = representation(Frame(frame), dim=dim, seed=seed, level=level)
-        self._level = math.nan if level is None else level
+    @cached_property
+    def _frame(self) -> TightFrame:
+        return representation(self.frame, dim=self.dim, seed=self.seed, level=self.level)
 
     @property
-    def level(self) -> float:
+    def _level(self) -> float:
         """r_inf·√D/r: how many times its average size a coefficient may have."""
-        return self._level
+        return cast(float, self.level)
 
     @property
     def coefficient_radius(self) -> float:
@@ -268,8 +263,7 @@ class CoefficientRandomizer(NumberRandomizer):
     def variance(self, x: Tensor | Rows) -> Tensor:
         """E‖R(x) - x‖² of each row, (clients,) float64, exact, with the square of the bias of clipping.
 
-        It takes as many transforms of the batch as a report has signs, where coefficients are not an
-        isometry.
+        It takes as many transforms of the batch as a report has signs, unless the frame is an isometry.
         """
         rows = self.check_rows(x)
         totals = [torch.zeros(0, dtype=torch.float64, device=rows.device)]
@@ -283,9 +277,8 @@ class CoefficientRandomizer(NumberRandomizer):
     def worst_variance(self) -> float:
         """A bound on E‖R(x) - x‖² over the ball: the largest variance, and the largest bias squared.
 
-        The bias is largest for a vector of one coefficient; with a sound level it takes a vector made for the
-        seed. With a Kashin frame the bias of vectors whose coefficients are shortened is left out: it is
-        up to (1 - stretch/level)·radius for those made for the seed, and rarely 0.06·radius for others.
+        That bias takes a vector made for the seed. What a Kashin frame shortens is left out: up to
+        (1 - stretch/level)·radius for those made for the seed, and rarely 0.06·radius for others.
         """
         kashin = isinstance(self._frame, KashinFrame)
         bias = 0.0 if kashin else max(0.0, self.radius - self.coefficient_radius)
@@ -295,7 +288,7 @@ class CoefficientRandomizer(NumberRandomizer):
     def _mean_square(self) -> float:
         """An upper bound on the mean square of a record's coefficients over r_inf²."""
         stretch = self._frame.stretch if isinstance(self._frame, KashinFrame) else 1.0
-        return min((stretch / (_SINGLE_PRECISION**10 * self.level)) ** 2, 1.0)
+        return min((stretch / (_SINGLE_PRECISION**10 * self._level)) ** 2, 1.0)
 
     @property
     @abstractmethod
@@ -306,24 +299,22 @@ class CoefficientRandomizer(NumberRandomizer):
     def _spread_variance(self, coefficients: Tensor) -> Tensor:
         """E‖R(x) - E R(x)‖², (clients,), for clipped coefficients (clients, D)."""
 
-    def _choose_level(
-        self, oversized: Oversized | str, *, clients: int, failure: float, noise: float, thesis: bool = False
-    ) -> None:
+    def _choose_level(self, *, noise: float, thesis: bool = False) -> None:
         """Set the level, given the variance of one report at level 1 in units of r²."""
-        check_expected(clients=clients, failure=failure)
-        oversized, size = Oversized(oversized), self._frame.size
-        if not math.isnan(self._level):
+        size = self._frame.size
+        if self.level is not None:
             return
         if isinstance(self._frame, KashinFrame):
-            self._level = self._frame.level
-        elif oversized is Oversized.BOUND:
-            self._level = math.sqrt(size)
-        elif oversized is Oversized.BALANCE:
-            self._level = balanced_level(size=size, clients=clients, noise=noise)
+            level = self._frame.level
+        elif self.oversized is Oversized.BOUND:
+            level = math.sqrt(size)
+        elif self.oversized is Oversized.BALANCE:
+            level = balanced_level(size=size, clients=self.clients, noise=noise)
         elif thesis:  # as printed in Algorithm 3.6.1
-            self._level = 10 * math.sqrt(math.log(size * clients / failure))
+            level = 10 * math.sqrt(math.log(size * self.clients / self.failure))
         else:
-            self._level = sound_level(size=size, clients=clients, failure=failure)
+            level = sound_level(size=size, clients=self.clients, failure=self.failure)
+        object.__setattr__(self, "level", level)
 
     def _clipped(self, x: Tensor) -> Tensor:
         return self._frame.represent(x).clamp(-self.coefficient_radius, self.coefficient_radius)

@@ -1,11 +1,9 @@
-r"""Exact discrete Laplace and discrete Gaussian noise, one or two random words a value.
+"""Exact discrete Laplace and discrete Gaussian noise, one or two random words a value.
 
-The laws and the rejection step are those of Canonne, Kamath, Steinke 2020, "The discrete Gaussian for
-differential privacy", Algorithms 2 and 3. What differs is how an event of probability :math:`e^{-γ}` is
-decided, γ a ratio of integers: a word holds the first 63 binary digits of a uniform U, and U < e^-γ is
-compared in float64. Where its error, generously bounded, leaves the answer open, which is less than once in
-2**17 draws, the comparison is made again with decimals of growing precision and as many further digits of U
-as it takes. So a draw has exactly the stated probability; floats only save time.
+Canonne, Kamath, Steinke 2020, "The discrete Gaussian for differential privacy", Algorithms 2 and 3, but for
+how an event of probability :math:`e^{-γ}` is decided: a word holds the first 63 binary digits of a uniform U,
+compared in float64. Where its error leaves the answer open, less than once in 2**17 draws, decimals of
+growing precision and as many further digits as it takes decide. So a draw has exactly the stated probability.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from fractions import Fraction
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.randomness.sources import Randomness
 
 MAX_SCALE = 1 << 30
 MAX_SIGMA = 1 << 26
@@ -28,10 +26,7 @@ _FLOAT_ERROR = 2.0**-48  # relative; bounds float64 here with room. Closer calls
 
 
 def bernoulli_exp(numerators: Tensor, *, denominator: int, randomness: Randomness) -> Tensor:
-    r"""Draw one bool per entry, true with probability exactly :math:`e^{-numerator/denominator}`.
-
-    ``numerators`` are int64 (count,), zero or more, and the denominator at least 1.
-    """
+    """True with probability exactly e^(−numerator/denominator), bool (count,); numerators are int64, ≥ 0."""
     words = randomness.words(len(numerators), device=numerators.device).bitwise_and_((1 << _DIGITS) - 1)
     margin = (numerators.double() / -denominator).exp_().sub_(_uniform(words))
     accepted = margin > 0  # e^-x is off by (x + 4)·e^-x times the relative error, so by 4 times that at most
@@ -44,10 +39,9 @@ def bernoulli_exp(numerators: Tensor, *, denominator: int, randomness: Randomnes
 def discrete_laplace(
     count: int, *, scale: Fraction | int, randomness: Randomness, device: torch.device | str = "cpu"
 ) -> Tensor:
-    r"""Independent k with P[k] ∝ :math:`e^{-|k|/scale}`, (count,) int64; exact.
+    """Independent k with P[k] ∝ e^(−|k|/scale), (count,) int64; exact. ``scale`` is at most 2**30.
 
-    The magnitude is :math:`\lfloor -scale \ln U \rfloor`; minus zero is drawn again. ``scale`` is positive
-    and at most 2**30.
+    The magnitude is ⌊−scale·ln U⌋; minus zero is drawn again.
     """
     if isinstance(scale, bool) or not isinstance(scale, (Fraction, int)) or not 0 < scale <= MAX_SCALE:
         raise ValueError(f"the scale must be a positive ratio of integers, at most 2**30, got {scale!r}")
@@ -74,10 +68,10 @@ def discrete_laplace(
 def discrete_gaussian(
     count: int, *, sigma: int, randomness: Randomness, device: torch.device | str = "cpu"
 ) -> Tensor:
-    r"""Independent k with P[k] ∝ :math:`e^{-k^2/(2σ^2)}`, (count,) int64.
+    """Independent k with P[k] ∝ e^(−k²/(2σ²)), (count,) int64; σ is at most 2**26.
 
-    A discrete Laplace k of scale σ is kept with probability :math:`e^{-(|k|-σ)^2/(2σ^2)}`. Values beyond 24σ,
-    of probability below e^-280, are never drawn; apart from that the law is exact. σ is at most 2**26.
+    A discrete Laplace k of scale σ is kept with probability e^(−(|k|−σ)²/(2σ²)). Values beyond 24σ, of
+    probability below e^-280, are never drawn; apart from that the law is exact.
     """
     checks.whole("sigma", sigma, at_most=MAX_SIGMA)
 

@@ -1,7 +1,6 @@
 """Gaussian vectors that lean towards the client's own direction in steps, and the law of a sum of many.
 
-The plain law of :mod:`~shuffle_plugins.mechanisms.privunit` is N(0, I) here, and its sets are half-spaces:
-one for PrivUnitG, eight for the blanket-mixed Gaussian mechanism (``docs/proofs/mechanisms.md``, section 4).
+The plain law of :mod:`~shuffle_plugins.mechanisms.privunit` is N(0, I) here, and its sets are half-spaces.
 """
 
 from __future__ import annotations
@@ -36,7 +35,8 @@ from shuffle_plugins.mechanisms.sphere import (
     most_information,
     plain_share,
 )
-from shuffle_plugins.randomness import WHOLE, Randomness
+from shuffle_plugins.randomness.chacha import WHOLE
+from shuffle_plugins.randomness.sources import Randomness
 
 STEPS = 8
 """J of the blanket-mixed mechanism. 32 would tell half a per cent less at the same variance."""
@@ -73,11 +73,8 @@ def _hazard(threshold: float) -> float:
 class HalfSpaceReports(DirectionRandomizer):
     """What PrivUnitG and the blanket-mixed Gaussian mechanism share: all but the choice of half-spaces.
 
-    The law of a sum of reports is normal around a combination of the rows, so :meth:`randomize_sum` needs
-    neither one vector per client nor inverse χ² laws, in any dimension. A report's V is rounded to multiples
-    of 2^-24 before it becomes float32: what floats next to zero have of finer digits would depend on the
-    client's direction. In :meth:`randomize_sum` products with float32 rows are float32, and off by a relative
-    1e-7 or so.
+    A report's V is rounded to multiples of 2^-24 before it becomes float32: what floats next to zero have of
+    finer digits would depend on the client's direction.
     """
 
     @property
@@ -100,11 +97,11 @@ class HalfSpaceReports(DirectionRandomizer):
         return lengths <= longest
 
     def sum_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Tensor:
-        """A draw with the law of ``sum(randomize(x))``, (dim,), without one dense vector per client.
+        """A draw with the law of ``sum(randomize(x))``, without one dense vector per client, on a CPU.
 
-        A chunk costs its Gram matrix, one normal vector and a product of the rows with it; the rows are
-        weighted and added up once, for all chunks together (``docs/proofs/mechanisms.md``, section 4). A GPU
-        draws the reports themselves, which is faster there.
+        A chunk costs its Gram matrix, one normal vector and a product of the rows with it
+        (``docs/proofs/mechanisms.md``, section 4). Products with float32 rows are float32, off by a relative
+        1e-7 or so.
         """
         if x.device.type != "cpu":
             return super().sum_rows(x, norms, randomness)
@@ -191,32 +188,24 @@ def privunit_g_blanket(*, local_epsilon: float, dim: int) -> Blanket:
 class PrivUnitG(HalfSpaceReports):
     """PrivUnitG on an l2 ball, with the threshold of least variance and ε0 spent exactly.
 
-    A report is a normal vector that is e^ε0 times likelier in a half-space about the client's own direction
-    than elsewhere. The error is PrivUnit's up to a share of order 1/dim, as ‖V‖ is not fixed; what it has
-    over PrivUnit is the simple law of a sum.
+    A report is a normal vector, e^ε0 times likelier in a half-space about the client's own direction. The
+    error is PrivUnit's up to a share of order 1/dim; what it has over PrivUnit is the simple law of a sum.
 
     Source: Asi, Feldman, Talwar 2022, "Optimal algorithms for mean estimation under local differential
     privacy", §3.
     """
 
     name: ClassVar[str] = "privunit-g"
-
-    @override
-    def blanket(self) -> Blanket:
-        return privunit_g_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
-
-    @override
-    def _law(self) -> StepDensity:
-        return optimal_privunit_g(local_epsilon=self.local_epsilon, dim=self.dim)
+    _law = staticmethod(optimal_privunit_g)
+    _blanket = staticmethod(privunit_g_blanket)
 
 
 @lru_cache(maxsize=256)
 def mixed_half_spaces(*, local_epsilon: float, dim: int) -> StepDensity:
-    """The mechanism of an ε0.
+    """The blanket-mixed mechanism of an ε0.
 
     Its thresholds are spread evenly: between 0 and 2.25 standard deviations up to ε0 = 1.7, and around
-    PrivUnitG's for a large ε0. Up to ε0 = 4 the variance is within 6 per cent of the least that evenly spread
-    thresholds and an ε0 of up to 1 more have for the same information.
+    PrivUnitG's for a large ε0; up to ε0 = 4 within 6 per cent of the least variance for the same information.
     """
     checks.dim(dim)
     # The numbers are near the best of a search over both ends at ε0 = 0.1 … 6, as functions of one threshold.
@@ -230,14 +219,11 @@ def mixed_half_spaces(*, local_epsilon: float, dim: int) -> StepDensity:
 
 @lru_cache(maxsize=256)
 def blanket_mixed_blanket(*, local_epsilon: float, dim: int) -> Blanket:
-    r"""Blanket on the ball: weights (1 + i(e − 1)/J, 1), and mirrored, of mass c(q_i − q_{i+1}) each.
+    """Blanket on the ball: weights (1 + i(e − 1)/J, 1), and mirrored, of mass c(q_i − q_{i+1}) each.
 
-    Here e is e^ε0. A report weighs the same for a record and its opposite unless it is in a half-space of one
-    of them, and then 1 for the other, as thresholds are positive. These two records are the worst: r_0 rises
-    and r_1 falls with the inner product, so :math:`r_0 - E r_1` is a sum of two quantities that rise
-    together, which in convex order is the largest of all with the same laws. Rows within the ball are
-    averages of opposite directions, for which the same holds. The row 0 reports N(0, I), which weighs a
-    constant: the mean of the others' weights.
+    A record and its opposite are the worst pair: r_0 rises and r_1 falls with the inner product, so
+    :math:`r_0 - E r_1` is a sum of two quantities that rise together, in convex order the largest of all with
+    the same laws. Rows within the ball are averages of opposite directions, for which the same holds.
     """
     found = mixed_half_spaces(local_epsilon=local_epsilon, dim=dim)
     tails, gain = np.array(found.tails), math.expm1(local_epsilon)
@@ -302,8 +288,7 @@ def _two_records(found: StepDensity) -> Atoms:
 def _directions(thresholds: tuple[float, ...], apart: float) -> tuple[Floats, Floats]:
     """Directions in the plane of three records, and weights, such that sums over them are integrals.
 
-    Between kinks, where two half-spaces of two records begin at the same length, the measure of reports of
-    given likelihoods is a smooth function of the direction, and Gauss' rule over so short pieces exact.
+    Between kinks, where two half-spaces begin at the same length, measures are smooth, and Gauss' rule exact.
     """
     s = np.array(thresholds)
     found = [np.arange(0.0, 2 * math.pi, 0.01), np.array([2 * math.pi])]
@@ -322,7 +307,6 @@ def _three_records(found: StepDensity, apart: float, turn: Floats, weight: Float
 
     In their plane a report's direction is uniform, and half its squared length is exponential. Given the
     direction each half-space begins at a length; between these lengths the three likelihoods are constant.
-    ``turn`` are directions of a report, with a ``weight`` each, 1 in all.
     """
     plain, step = _levels(found)
     directions = len(turn)
@@ -353,8 +337,7 @@ def _three_records(found: StepDensity, apart: float, turn: Floats, weight: Float
 def _information(found: StepDensity, plain: float) -> InformationBound:
     """How much a report tells, at most (section 3d of the proofs of accounting).
 
-    F is the share of half-spaces that a report is in and 1/(1 + (e − 1)F) = 1 − ψ; both are sums of their
-    half-spaces' indicators.
+    F is the share of half-spaces that a report is in and 1/(1 + (e − 1)F) = 1 − ψ.
     """
     gain = math.expm1(found.local_epsilon)
     overlaps = _overlaps(np.array(found.thresholds))
@@ -388,26 +371,17 @@ def _overlaps(thresholds: Floats) -> Floats:
 class BlanketMixedGaussian(HalfSpaceReports):
     """One vector report per client on an l2 ball, of the least error for a given ε after shuffling.
 
-    With a probability that does not depend on the
-    client's row it is N(0, I); these reports are the blanket, under which those of the others hide. Otherwise
-    it is N(0, I) conditioned on one of eight half-spaces that face the client's direction. Rows of every
-    length in the ball are reported without bias.
+    With a probability that does not depend on the row it is N(0, I), the blanket under which reports of
+    others hide; otherwise N(0, I) conditioned on one of eight half-spaces that face the client's direction.
+    At a given ε0 its variance is larger than PrivUnit's, and what it tells after shuffling is less: choose ε0
+    by the ε that you want after shuffling. At the ε that PrivUnit has with ε0 = 0.25, 1 and 4 (1,200 rounds
+    of 10,000 of 60,000 clients, δ = 1e-5), its variance is 28, 17 and 7 per cent below PrivUnit's, and its ε0
+    0.47, 1.41 and 4.61.
 
-    At a given ε0 its variance is larger than PrivUnit's, and what it tells after shuffling is less. So choose
-    ε0 by the ε that you want after shuffling. At the ε that PrivUnit has with ε0 = 0.25, 1 and 4 (1,200
-    rounds of 10,000 of 60,000 clients, δ = 1e-5), its variance is 28, 17 and 7 per cent below PrivUnit's, and
-    its ε0 0.47, 1.41 and 4.61. Without shuffling take PrivUnit.
-
-    Source: after Takagi, Liew 2026, arXiv 2604.28032; what is theirs and
-    what is not is in ``docs/proofs/mechanisms.md``, section 4.
+    Source: after Takagi, Liew 2026, arXiv 2604.28032; what is theirs and what is not is in
+    ``docs/proofs/mechanisms.md``, section 4.
     """
 
     name: ClassVar[str] = "blanket-mixed-gaussian"
-
-    @override
-    def blanket(self) -> Blanket:
-        return blanket_mixed_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
-
-    @override
-    def _law(self) -> StepDensity:
-        return mixed_half_spaces(local_epsilon=self.local_epsilon, dim=self.dim)
+    _law = staticmethod(mixed_half_spaces)
+    _blanket = staticmethod(blanket_mixed_blanket)

@@ -7,24 +7,23 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from itertools import pairwise
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket, RecordTypes
-from shuffle_plugins.compressors import hadamard_scatter, hadamard_signs, padded_dim
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checked_categories, checks
+from shuffle_plugins.compressors.hadamard import hadamard_scatter, hadamard_signs, padded_dim
+from shuffle_plugins.compressors.quantization import flip_threshold, odds_below
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES, FrequencyOracle
-from shuffle_plugins.mechanisms.oracles import (
-    Mixture,
-    as_built,
-    flip_threshold,
-    ideal_hadamard_response,
-    odds_below,
-)
-from shuffle_plugins.randomness import WHOLE, Randomness, secure
+from shuffle_plugins.core.ranges import in_range
+from shuffle_plugins.core.rows import checked_categories
+from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, FrequencyOracle
+from shuffle_plugins.mechanisms.oracles import Mixture, as_built, ideal_hadamard_response
+from shuffle_plugins.randomness.chacha import WHOLE
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 
 def binary_entropy(probability: float) -> float:
@@ -40,63 +39,54 @@ def critical_randomness(local_epsilon: float) -> float:
     return binary_entropy(1 / (math.exp(local_epsilon) + 1))
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LimitedHadamard(FrequencyOracle):
-    r"""Randomness-limited Hadamard response (Girgis's thesis, section 7.3.2, after Acharya, Sun 2019).
+    """Randomness-limited Hadamard response (Girgis's thesis, section 7.3.2, after Acharya, Sun 2019).
 
-    A report is a group j and a bit Y. The group, a column of the Hadamard matrix of size S, is uniform, owes
-    nothing to x and could be public; here it is sent. The bit answers whether :math:`H_{x+1,j} = 1`: it is 1
-    with probability q if so, with probability q/e else, :math:`e = e^{ε_0}`. Category c is counted as
-    :math:`H_{c+1,j}\,(2Y - q - q/e)/(q - q/e)`.
+    A report is a uniform group j, a column of the Hadamard matrix of size S > K, and a bit Y, which answers
+    whether :math:`H_{x+1,j} = 1`: 1 with probability q if so, q/e else. q = e/(e+1) if the answer may take
+    R ≥ H2(1/(e+1)) bits of private randomness; below, the smaller solution of H2(q) = R, which costs accuracy
+    and saves keys, not privacy. Odds are at most e, also as rounded to multiples of 2**-62.
 
-    q = e/(e+1) if the answer may take R ≥ H2(1/(e+1)) bits of private randomness. Below, q is the smaller
-    solution of H2(q) = R, which costs accuracy and saves keys, not privacy or draws: R is the entropy of the
-    bit given x and j, whatever the generator. Both outcomes keep to ε0. Y = 1 has odds e. Y = 0 has odds (1 -
-    q/e)/(1 - q), at most e exactly if q ≤ e/(e+1), so also for every q ≤ 1/2. Probabilities are multiples of
-    2**-62, rounded so that neither exceeds e.
+    The lower bound of Theorem 7.3.1 for R < H2(1/(e+1)), with q² in the denominator, is wrong: at ε0 = 1,
+    R = 0.0114 and K = 1000 this very mechanism has less error. The order is 1/q.
 
-    The thesis uses the row x of the smallest S ≥ K; here row 0, whose answer is always yes, is left out and S
-    is above K, so that all categories fare alike. It takes a bit more where K is a power of two.
-
-    Theorem 7.3.1's lower bound is ``accounting.published.girgis23.frequency_error_bound`` where randomness is
-    enough. Its regime R < H2(1/(e+1)), with q² in the denominator, is not offered: it is wrong. At ε0 = 1, R
-    = 0.0114 and K = 1000 this very mechanism has less error. The order is 1/q, not 1/q².
-
-    Args:
+    Attributes:
         randomness_bits: R, bits of private randomness for the answer, positive; as many as help by default.
+            When built, what it takes of them: the entropy of the answer given category and group.
     """
 
     name: ClassVar[str] = "limited-hadamard"
+    randomness_bits: Annotated[float, in_range(above=0)] | None = None
 
-    def __init__(self, *, local_epsilon: float, dim: int, randomness_bits: float | None = None) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim)
-        self._size = padded_dim(dim + 1)
-        self._limited = randomness_bits is not None and checks.number(
-            "randomness_bits", randomness_bits, above=0
-        ) < critical_randomness(self.local_epsilon)
-        if randomness_bits is not None and self._limited:
-            self._yes = math.floor(_smaller_probability(randomness_bits) * WHOLE)
-            self._no = math.ceil(self._yes / odds_below(self.local_epsilon))
-        else:
-            self._no = flip_threshold(self.local_epsilon)
-            self._yes = WHOLE - self._no
-        if self._yes <= self._no:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        used = max(binary_entropy(answer / WHOLE) for answer in self._answers)
+        object.__setattr__(self, "randomness_bits", used)
+
+    @cached_property
+    def _answers(self) -> tuple[int, int]:
+        """q and q/e in units of 2**-62: they add up to one unless randomness is limited."""
+        bits, no = self.randomness_bits, flip_threshold(self.local_epsilon)
+        yes = WHOLE - no
+        if bits is not None and bits < critical_randomness(self.local_epsilon):
+            yes = math.floor(_smaller_probability(bits) * WHOLE)
+            no = math.ceil(yes / odds_below(self.local_epsilon))
+        if yes <= no:
             raise ValueError(
-                f"randomness_bits={randomness_bits!r} makes both answers equally likely at "
-                f"local_epsilon={local_epsilon!r}, as probabilities are multiples of 2**-62: give more"
+                f"randomness_bits={bits!r} makes both answers equally likely at "
+                f"local_epsilon={self.local_epsilon!r}, as probabilities are multiples of 2**-62: give more"
             )
-
-    def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}, randomness_bits={self.randomness_bits!r})"
-
-    @property
-    def randomness_bits(self) -> float:
-        """Entropy of the answer given category and group, in bits: H2(q), the larger of the two."""
-        return max(binary_entropy(self._yes / WHOLE), binary_entropy(self._no / WHOLE))
+        return yes, no
 
     @property
     def answer_probability(self) -> float:
         """q, the probability of a 1 where the answer is yes."""
-        return self._yes / WHOLE
+        return self._answers[0] / WHOLE
+
+    @property
+    def _size(self) -> int:
+        return padded_dim(self.dim + 1)
 
     @property
     @override
@@ -106,23 +96,24 @@ class LimitedHadamard(FrequencyOracle):
 
     @property
     def _gain(self) -> float:
-        return (self._yes - self._no) / WHOLE
+        yes, no = self._answers
+        return (yes - no) / WHOLE
 
     @property
     def worst_variance(self) -> float:
         """E‖R(x) - e_x‖² = K·(1 + 2(q(1-q) + p(1-p))/(q - p)²) - 1 with p = q/e, for every category."""
-        spread = sum(p / WHOLE * ((WHOLE - p) / WHOLE) for p in (self._yes, self._no))
+        spread = sum(p / WHOLE * ((WHOLE - p) / WHOLE) for p in self._answers)
         return self.dim * (1 + 2 * spread / self._gain**2) - 1
 
     def blanket(self) -> Blanket:
         """That of its own two answers with limited randomness; else of the masses of Hadamard response.
 
-        Either answer of a group is likely for any third record. Of a group drawn at random, and either
-        answer, any three categories make any of the 8 combinations equally likely, also if one of the three
-        rows is the product of the others.
+        Of a random group, and either answer, any three categories make any of the 8 combinations equally
+        likely.
         """
-        if self._limited:
-            return _limited_blanket(local_epsilon=self.local_epsilon, yes=self._yes, no=self._no)
+        yes, no = self._answers
+        if yes + no < WHOLE:
+            return _limited_blanket(local_epsilon=self.local_epsilon, yes=yes, no=no)
         odds = Mixture.of(self.local_epsilon, share=Fraction(1, 2)).odds
         law = as_built(
             ideal_hadamard_response(local_epsilon=self.local_epsilon), categories=self.dim, odds=odds
@@ -134,7 +125,7 @@ class LimitedHadamard(FrequencyOracle):
     @override
     def sum(self, reports: Reports) -> Tensor:
         groups, answers = self.read_reports(reports, self._size, 2)
-        offset = (WHOLE - self._yes - self._no) / WHOLE
+        offset = (WHOLE - sum(self._answers)) / WHOLE
         values = (2 * answers - 1).double().add_(offset).div_(self._gain)
         return hadamard_scatter(groups, values, dim=self.dim + 1)[1:]
 
@@ -154,7 +145,7 @@ class LimitedHadamard(FrequencyOracle):
         return drawn.double().div_(WHOLE).log_().sub_(math.log(self._size))
 
     def _one_thresholds(self, rows: Tensor, groups: Tensor) -> Tensor:
-        return torch.where(hadamard_signs(rows, groups) > 0, self._yes, self._no)
+        return torch.where(hadamard_signs(rows, groups) > 0, *self._answers)
 
     @override
     def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
@@ -174,13 +165,11 @@ def _smaller_probability(entropy: float) -> float:
 
 
 def _limited_blanket(*, local_epsilon: float, yes: int, no: int) -> Blanket:
-    """One-bit Hadamard response with answers less random than ε0 allows.
+    """One-bit Hadamard response with answers less random than ε0 allows; all pairs have the same law.
 
-    Two categories disagree in half of the groups, either way in a quarter, and agree on yes and on no in a
-    quarter each: all pairs have the same law. Under the blanket, of mass p + 1 - q, the answer 1 has
-    probability p and weighs e^ε0 for who means yes; the answer 0 has 1 - q and weighs r = (1 - p)/(1 - q) <
-    e^ε0 for who means no. The atoms (r, r) are spread over (1, 1) and (e^ε0, e^ε0) at equal mean: an upper
-    bound. ``yes`` is q, at most half, and ``no`` p, both in units of 2**-62.
+    The answer 1 has probability p under the blanket and weighs e^ε0 for who means yes; 0 has 1 - q and weighs
+    r = (1 - p)/(1 - q) < e^ε0 for who means no. The atoms (r, r) are spread over (1, 1) and (e^ε0, e^ε0) at
+    equal mean: an upper bound.
     """
     one, zero = no / WHOLE / 4, (WHOLE - yes) / WHOLE / 4
     excess = (yes - no) / (WHOLE - yes)
@@ -213,9 +202,8 @@ class LayeredReports:
 
     Attributes:
         public: reports of the last level; anybody may see them.
-        keys: uint8 (clients, levels): column j is the key that turns public reports into those of level j.
-            The last column is zero. A column gives away as much as the level it opens: send it to that
-            analyst alone.
+        keys: uint8 (clients, levels): column j turns public reports into those of level j, and gives away as
+            much as they do: send it to that analyst alone.
     """
 
     public: Reports
@@ -225,24 +213,12 @@ class LayeredReports:
 class MultilevelHadamard:
     r"""Successive refinement of one-bit Hadamard response (Girgis's thesis, section 7.4, Theorem 7.4.1).
 
-    For :math:`ε_1 > \dots > ε_d` let :math:`z_j = 1/(e^{ε_j}+1)`. A client takes the report of ``levels[0]``,
-    a :class:`~.LimitedHadamard` at ε_1 whose answer :math:`Y^1` is
-    flipped with probability z_1, and flips the answer further by independent bits :math:`U^j \sim
-    \mathrm{Ber}(q_j)`, :math:`q_j = (z_j - z_{j-1})/(1 - 2z_{j-1})`: :math:`Y^j = Y^1 ⊕ U^2 ⊕ \dots ⊕ U^j` is
-    in all flipped with probability z_j, a report of ``levels[j - 1]``. :math:`Y^d` is public; the analyst of
-    level j gets the key :math:`L^j = U^{j+1} ⊕ \dots ⊕ U^d`, for :math:`Y^j = Y^d ⊕ L^j`. Each level's
-    mechanism sums, averages and accounts its reports.
-
-    What an analyst sees, (Y^d, L^j), is a function of Y^j and of noise that owes nothing to x: it costs ε_j.
-    Analysts who pool their keys learn the lowest Y^j among theirs and further noise: a coalition learns what
-    its most trusted member knows, and no more.
-
-    The noise is Σ H2(q_j) bits of randomness per client. A report for every analyst on its own would take Σ
-    H2(z_j), and cost Σ ε_j where they meet. q_j is a multiple of 2**-62, rounded up from where the level
-    before really is, so no level exceeds its ε; the flip that a level's estimator takes out differs by less
-    than 2**-61.
-
-    A key belongs to its report: put both in one order, or leave reports unshuffled.
+    For :math:`ε_1 > \dots > ε_d` a client flips the answer of a :class:`~.LimitedHadamard` at ε_1 further,
+    level by level: :math:`Y^j` is a report of ``levels[j - 1]``, whose mechanism sums and accounts it.
+    :math:`Y^d` is public; the analyst of level j gets the key :math:`L^j` for :math:`Y^j = Y^d ⊕ L^j`. What
+    an analyst sees costs ε_j, and a coalition learns what its most trusted member knows, and no more. Flips
+    are rounded so that no level exceeds its ε. A key belongs to its report: put both in one order, or leave
+    reports unshuffled.
 
     Args:
         local_epsilons: ε_1 > … > ε_d in nats, each in [1e-9, 500].
@@ -297,7 +273,7 @@ class MultilevelHadamard:
 
     def unlock(self, public: Reports, key: Tensor) -> Reports:
         """The reports of the level that a key (clients,), in their order, belongs to: Y^j = Y^d ⊕ L^j."""
-        self._levels[0].check_reports(public)
+        self._levels[0].layout.check(public)
         bits = checked_categories(key, categories=2)
         if len(bits) != len(public):
             raise ValueError(f"a key has a bit for each of {len(public)} reports, got {len(bits)}")

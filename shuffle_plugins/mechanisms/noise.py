@@ -1,19 +1,18 @@
 """Vectors plus noise on every coordinate, on a public grid (``docs/proofs/mechanisms.md``, section 6).
 
 A real number plus real noise, computed in floating point, shows the number in its low digits (Mironov 2012).
-So nothing here leaves a client but whole numbers, multiples of a public step h: a code in [0, 2·limit], the
-coordinate's multiple plus ``limit``. Multiples beyond ±limit are moved onto it, which is post-processing:
-privacy is untouched, and it happens to a coordinate with a probability that each mechanism states.
+So nothing here leaves a client but whole numbers, multiples of a public step h: a code in [0, 2·limit]. Those
+beyond ±limit are moved onto it, which is post-processing, with a probability that each mechanism states.
 """
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import lru_cache
-from typing import Any, ClassVar
+from functools import cached_property, lru_cache
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from scipy import special
@@ -29,19 +28,14 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     zero_between,
 )
-from shuffle_plugins.compressors import stochastic_round
-from shuffle_plugins.core import (
-    FieldLayout,
-    ReportLayout,
-    Reports,
-    Rows,
-    checks,
-    compact_dtype,
-    rows_at_once,
-)
+from shuffle_plugins.compressors.quantization import stochastic_round
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.packing import compact_dtype
+from shuffle_plugins.core.ranges import in_range, whole_number
+from shuffle_plugins.core.rows import rows_at_once
+from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.discrete_sampling import MAX_SIGMA, discrete_gaussian, discrete_laplace
-from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES, LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.noise_law import (
     discrete_gaussian_instance,
     discrete_laplace_blanket,
@@ -51,7 +45,7 @@ from shuffle_plugins.mechanisms.noise_law import (
     gaussian_instance,
     laplace_ball_information,
 )
-from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.randomness.sources import Randomness
 
 FINE_BITS = 20
 """Bits per coordinate of the mechanism called Laplace: the grid adds about 1e-4 to its variance."""
@@ -59,7 +53,7 @@ FINE_BITS = 20
 COARSE_BITS = 12
 """Bits per coordinate of the mechanism called discrete Laplace, unless it is told others."""
 
-DEFAULT_LOCAL_DELTA = 1e-6
+_checked_delta = in_range(at_least=1e-30, at_most=0.1)
 
 _MARGIN = 1e-9  # relative; covers rounding in float64
 _LOUDEST_BLANKET = 150.0  # keeps products of the blanket's weights in float64's range
@@ -69,18 +63,16 @@ _ROUNDING_SHARE = 1e-3  # of δ0, spent on rows that rounding makes too long
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class GridNoise(LocalRandomizer):
-    """A randomizer whose report is, per coordinate, a noisy multiple of a public step."""
+    """A randomizer whose report is, per coordinate, a noisy multiple of a public step, in so many bits."""
+
+    bits: int
 
     @property
     @abstractmethod
     def step(self) -> float:
         """h, the grid's step, in the units of a row."""
-
-    @property
-    @abstractmethod
-    def bits(self) -> int:
-        """How many bits a report spends on each coordinate."""
 
     @abstractmethod
     def _noisy(self, scaled: Tensor, randomness: Randomness) -> Tensor:
@@ -123,18 +115,16 @@ class GridNoise(LocalRandomizer):
 
     def _codes(self, reports: Reports) -> Tensor:
         """The codes of reports, (reports, dim), as compact as they came, checked."""
-        self.check_reports(reports)
+        self.layout.check(reports)
         codes = reports.fields[0].values.reshape(len(reports), self.dim)
         if codes.numel() and not (int(codes.min()) >= 0 and int(codes.max()) <= 2 * self.limit):
             raise ValueError("a report holds a code that does not exist: it was altered or forged; drop it")
         return codes
 
     def _multiples(self, reports: Reports) -> Tensor:
-        """The multiples of the step in reports, (reports, dim) int64, checked."""
         return self._codes(reports).to(torch.int64, copy=True).sub_(self.limit)
 
     def _cut(self, x: Rows, randomness: Randomness) -> Tensor:
-        """Noisy multiples of the step, those beyond ±limit moved onto it, (clients, dim) int64."""
         return self._noisy(self._scaled(x), randomness).clamp_(-self.limit, self.limit)
 
     def _chunks(self, count: int, device: torch.device) -> list[tuple[int, int]]:
@@ -158,7 +148,6 @@ class GridNoise(LocalRandomizer):
         return below, scaled - below
 
     def _rounding_variance(self, x: Rows) -> Tensor:
-        """Variance of rounding each row to neighbouring multiples without bias, in squared steps."""
         spread = torch.zeros(x.num_rows, dtype=torch.float64, device=x.device)
         for start, stop in self._chunks(x.num_rows, x.device):
             fraction = self._scaled(x.narrow(start, stop))
@@ -169,12 +158,10 @@ class GridNoise(LocalRandomizer):
 
 @dataclass(frozen=True, kw_only=True)
 class LaplaceGrid:
-    """One discrete Laplace mechanism, in units of its step.
+    """One discrete Laplace mechanism, of scale T in units of its step, exactly.
 
     Attributes:
-        scale: T, exactly.
-        radius_in_steps: r/h.
-        whole_radius: q if r = q·h in one dimension, else None.
+        whole_radius: the radius in steps if it is a whole number, in one dimension; else None.
     """
 
     scale: Fraction
@@ -208,8 +195,7 @@ def laplace_grid(*, local_epsilon: float, dim: int, bits: int) -> LaplaceGrid:
 def grid_blanket(*, local_epsilon: float, dim: int, bits: int = COARSE_BITS) -> Blanket:
     """The discrete Laplace blanket in one dimension, the generic one as a bound in more.
 
-    The generic one also where ε0 is too large for the discrete Laplace one (above 150), or so small that the
-    step is longer than the radius.
+    The generic one also where ε0 is above 150, or so small that the step is longer than the radius.
     """
     grid = laplace_grid(local_epsilon=local_epsilon, dim=dim, bits=bits)
     whole = grid.whole_radius
@@ -237,67 +223,55 @@ def grid_blanket(*, local_epsilon: float, dim: int, bits: int = COARSE_BITS) -> 
     return replace(law, instances=own, information_bound=bound).shared()
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class DiscreteLaplace(GridNoise):
-    r"""x/h rounded to whole numbers without bias, plus noise with P[k] ∝ :math:`e^{-|k|/T}`, per coordinate.
+    """x/h rounded to whole numbers without bias, plus noise with P[k] ∝ :math:`e^{-|k|/T}`, per coordinate.
 
-    ε0 holds for the whole l1 ball and the rounding in it, exactly: see the module. Noise is drawn from its
-    exact law (:mod:`~shuffle_plugins.mechanisms.discrete_sampling`), rounding from thresholds out of 2**62.
-    Fewer bits mean a coarser grid: the noise's variance is about :math:`e^{1/(2T)}` times that of the Laplace
-    mechanism, 2·(2r/ε0)², with T about :math:`2^{bits-1}/(28 + ε_0/2)`. Codes end 28·T·h beyond the ball; a
-    coordinate is cut there with probability below e^-28, a bias below 1e-12 of the noise's scale, which is
-    not removed.
+    ε0 holds for the whole l1 ball and the rounding in it, exactly. The noise's variance is about
+    :math:`e^{1/(2T)}` times that of the Laplace mechanism, 2·(2r/ε0)², with T about
+    :math:`2^{bits-1}/(28 + ε_0/2)`. A coordinate is cut at the last code with probability below e^-28, a bias
+    below 1e-12 of the noise's scale, which is not removed.
 
     Source: Ghosh, Roughgarden, Sundararajan 2009; Canonne, Kamath, Steinke 2020.
 
-    Args:
-        bits: bits per coordinate, in [8, 24].
+    Attributes:
+        bits: bits per coordinate, in [8, 24]; fewer mean a coarser grid.
     """
 
     name: ClassVar[str] = "discrete-laplace"
     norm: ClassVar[Norm] = Norm.L1
+    bits: Annotated[int, whole_number(at_least=8, at_most=24)] = COARSE_BITS
 
-    def __init__(
-        self, *, local_epsilon: float, dim: int, radius: float = 1.0, bits: int = COARSE_BITS
-    ) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
-        self._bits = checks.whole("bits", bits, at_least=8, at_most=24)
-        self._grid = laplace_grid(local_epsilon=self.local_epsilon, dim=dim, bits=bits)
-
-    @property
-    @override
-    def bits(self) -> int:
-        return self._bits
-
-    @property
+    @cached_property
     def grid(self) -> LaplaceGrid:
         """The noise, and the radius in steps."""
-        return self._grid
+        return laplace_grid(local_epsilon=self.local_epsilon, dim=self.dim, bits=self.bits)
 
     @property
     @override
     def step(self) -> float:
-        return self.radius / self._grid.radius_in_steps
+        return self.radius / self.grid.radius_in_steps
 
     @property
     def worst_variance(self) -> float:
         """The noise's variance, and at most h²/4 per coordinate or r·h in all for rounding."""
-        rounding = min(self.dim / 4, self._grid.radius_in_steps)
-        return (self.dim * self._grid.noise_variance + rounding) * self.step**2
+        rounding = min(self.dim / 4, self.grid.radius_in_steps)
+        return (self.dim * self.grid.noise_variance + rounding) * self.step**2
 
     def variance(self, x: Tensor | Rows) -> Tensor:
-        """E‖R(x) - x‖² of each row, (clients,) float64: noise, and h²·f(1 - f) where x/h has fraction f."""
+        """E‖R(x) - x‖² of each row: noise, and h²·f(1 - f) where x/h has fraction f."""
         rounding = self._rounding_variance(self.check_rows(x))
-        return rounding.add_(self.dim * self._grid.noise_variance).mul_(self.step**2)
+        return rounding.add_(self.dim * self.grid.noise_variance).mul_(self.step**2)
 
     @override
     def blanket(self) -> Blanket:
-        return grid_blanket(local_epsilon=self.local_epsilon, dim=self.dim, bits=self._bits)
+        return grid_blanket(local_epsilon=self.local_epsilon, dim=self.dim, bits=self.bits)
 
     @override
     def outcomes(self) -> Reports | None:
         if self.dim > 1 or 2 * self.limit + 1 > MOST_OUTCOMES:
             return None
-        return self.layout.reports(torch.arange(2 * self.limit + 1, dtype=compact_dtype(self._bits)))
+        return self.layout.reports(torch.arange(2 * self.limit + 1, dtype=compact_dtype(self.bits)))
 
     @override
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
@@ -309,43 +283,36 @@ class DiscreteLaplace(GridNoise):
 
     @override
     def _noisy(self, scaled: Tensor, randomness: Randomness) -> Tensor:
-        edge, scale = self._grid.radius_in_steps, self._grid.scale
+        edge, scale = self.grid.radius_in_steps, self.grid.scale
         rounded = stochastic_round(scaled.clamp_(-edge, edge), randomness=randomness)
         noise = discrete_laplace(rounded.numel(), scale=scale, randomness=randomness, device=rounded.device)
         return rounded.add_(noise.reshape(rounded.shape))
 
     def _log_mass(self, multiples: Tensor, centre: Tensor) -> Tensor:
         """Log-probability of a multiple when the noise is added to ``centre`` and cut at ±limit."""
-        rate = 1 / float(self._grid.scale)
+        rate = 1 / float(self.grid.scale)
         distance = (multiples - centre).abs().mul_(-rate)
         at_end, inside = -math.log1p(math.exp(-rate)), math.log(math.tanh(rate / 2))
         return distance.add_((multiples.abs() == self.limit).double(), alpha=at_end - inside).add_(inside)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Laplace(DiscreteLaplace):
-    r"""The Laplace mechanism: noise of scale 2·radius/ε0 on every coordinate of a vector in the l1 ball.
+    """The Laplace mechanism: noise of scale 2·radius/ε0 on every coordinate of a vector in the l1 ball.
 
-    The textbook's x + Laplace(2r/ε0), computed in floating point, is not private: which doubles can come out
-    depends on x (Mironov 2012, "On significance of the least significant bits for differential privacy").
-    This is :class:`~.DiscreteLaplace` on a grid of about 2**-14 of the noise's scale, 20 bits per coordinate,
-    with the same variance up to 1e-4 and an exact ε0.
-
-    Source: Dwork, McSherry, Nissim, Smith 2006.
+    :class:`~.DiscreteLaplace` on a grid of about 2**-14 of the noise's scale, 20 bits per coordinate, with
+    the same variance up to 1e-4 and an exact ε0. Source: Dwork, McSherry, Nissim, Smith 2006.
     """
 
     name: ClassVar[str] = "laplace"
-
-    def __init__(self, *, local_epsilon: float, dim: int, radius: float = 1.0) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius, bits=FINE_BITS)
+    bits: int = field(init=False, repr=False, default=FINE_BITS)
 
 
 def gaussian_delta(ratio: float, *, epsilon: float) -> float:
-    r"""The least δ of noise whose standard deviation is ``ratio`` times the distance of the records.
+    """The least δ of noise whose standard deviation is ``ratio`` times the distance of the records.
 
-    Balle, Wang 2018, Theorem 8: noise N(0, σ²) on records at distance Δ is (ε, δ)-private if and only if
-    :math:`Φ(\frac{Δ}{2σ} - \frac{εσ}{Δ}) - e^ε Φ(-\frac{Δ}{2σ} - \frac{εσ}{Δ}) \le δ`. With the step
-    μ = 1/ratio and z = ε·ratio − μ/2 that is φ(z)·(M(z) − M(z + μ)), M the Mills ratio. Where μ is small the
-    two Φ agree in nearly all digits, so the difference is taken as the integral of M' = z·M − 1 there.
+    Balle, Wang 2018, Theorem 8. With the step μ = 1/ratio and z = ε·ratio − μ/2 it is φ(z)·(M(z) − M(z + μ)),
+    M the Mills ratio; for a small μ the difference is taken as the integral of M' = z·M − 1.
     """
     half, shift = 0.5 / ratio, epsilon * ratio
     if half < 0.005:
@@ -358,17 +325,12 @@ def gaussian_delta(ratio: float, *, epsilon: float) -> float:
     return math.exp(log_first) * -math.expm1(log_second - log_first)
 
 
-def _local_delta(local_delta: float) -> float:
-    return checks.number("local_delta", local_delta, at_least=1e-30, at_most=0.1)
-
-
 @lru_cache(maxsize=256)
 def noise_ratio(*, local_epsilon: float, local_delta: float) -> float:
-    """Standard deviation of the least Gaussian noise that is (ε0, δ0)-private, per unit of distance.
-
-    Rounded up; δ0 in [1e-30, 0.1].
+    """Standard deviation of the least Gaussian noise that is (ε0, δ0)-private, per unit of distance; rounded
+    up.
     """
-    epsilon, delta = checks.local_epsilon(local_epsilon), _local_delta(local_delta)
+    epsilon, delta = checks.local_epsilon(local_epsilon), _checked_delta("local_delta", local_delta)
 
     def excess(log_ratio: float) -> float:
         found = gaussian_delta(math.exp(log_ratio), epsilon=epsilon)
@@ -377,26 +339,22 @@ def noise_ratio(*, local_epsilon: float, local_delta: float) -> float:
     return math.exp(zero_between(excess, -8.0, 72.0, xtol=1e-13, rtol=1e-13)) * (1 + _MARGIN)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ApproximateNoise(GridNoise):
     """Noise on the l2 ball whose reports are (ε0, δ0)-LDP: ε0 alone does not describe them.
 
-    Reports are accounted by the likelihoods of the noise:
+    They are accounted by the likelihoods of the noise:
     :class:`~shuffle_plugins.accounting.GaussianReportsRound`. A number (dim 1) has a blanket of its own as
-    well, whose cut tail is charged instead of δ0, and the smaller of both bounds is taken.
-    Epochs, check-ins, rounds of few reports and little noise go through (ε0, δ0), which charges δ0 once for
-    every report of a round: for these choose δ0 far below the δ that is wanted, divided by the reports.
+    well, whose cut tail is charged instead of δ0. Epochs, check-ins, rounds of few reports and little noise
+    go through (ε0, δ0), which charges δ0 once for every report of a round: for these choose δ0 far below the
+    δ that is wanted, divided by the reports.
+
+    Attributes:
+        local_delta: δ0 of one report, in [1e-30, 0.1].
     """
 
     norm: ClassVar[Norm] = Norm.L2
-
-    def __init__(self, *, local_epsilon: float, dim: int, radius: float, local_delta: float) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
-        self._delta = _local_delta(local_delta)
-
-    @property
-    @override
-    def local_delta(self) -> float:
-        return self._delta
+    local_delta: Annotated[float, _checked_delta] = 1e-6
 
     @abstractmethod
     def _sigma_per_radius(self) -> float:
@@ -414,15 +372,11 @@ class ApproximateNoise(GridNoise):
     def _instance(self) -> Atoms:
         """Of one number: two opposite records, everybody else at one of them."""
 
-    def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}, local_delta={self.local_delta!r})"
-
     def blanket(self) -> Blanket:
         """That of scalar Gaussian noise, at dim 1; its ``local_epsilon`` is where its weights are cut.
 
-        Raises:
-            ValueError: at dim 2 and more, where no blanket without δ0 is known, and at dim 1 if the noise is
-                too small for its weights to be represented; use :meth:`round`.
+        At dim 2 and more, or with too little noise for its weights to be represented, refused: use
+        :meth:`round`.
         """
         if self.dim > 1:
             raise ValueError(
@@ -461,51 +415,33 @@ class ApproximateNoise(GridNoise):
         )
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Gaussian(ApproximateNoise):
-    r"""x + N(0, σ²) on every coordinate, σ by the analytic calibration for records at distance 2·radius.
+    """x + N(0, σ²) on every coordinate, σ by the analytic calibration for records at distance 2·radius.
 
-    The noisy value is rounded to the nearest multiple of the step :math:`h = (r + 10σ)/(2^{bits-1} - 1)`
-    before it leaves the client. That is post-processing of x + N(0, σ²) and costs nothing; the grid adds
-    h²/12 to the variance and, as h is small beside σ, no bias (below e^-100 of it). Codes end 10σ beyond the
-    ball; a coordinate is cut there with probability below 2e-23, a bias below 2e-24·σ, which is not removed.
-    The noise itself has no end (:meth:`.Randomness.normal`): one that did, however far, would let a large ε0
-    or a small δ0 be broken by reports that one of two records can never send.
-
-    ε0 and δ0 are proved for ideal real arithmetic. The noise and the sum are float64, off by a relative
-    1e-15; a grid 2**30 times coarser than that hides which doubles are possible, but no proof covers the
-    difference. :class:`~.DiscreteGaussian` is exact.
+    The noisy value is rounded to the nearest multiple of the step :math:`h = (r + 10σ)/(2^{bits-1} - 1)`,
+    which is post-processing; it adds h²/12 to the variance. A coordinate is cut 10σ beyond the ball with
+    probability below 2e-23, a bias below 2e-24·σ, which is not removed. The noise itself has no end
+    (:meth:`.Randomness.normal`). ε0 and δ0 are proved for ideal real arithmetic; noise and sum are float64,
+    and a grid 2**30 times coarser hides which doubles are possible. :class:`~.DiscreteGaussian` is exact.
 
     Source: Balle, Wang 2018, Theorem 8.
 
-    Args:
-        local_delta: δ0 of one report, in [1e-30, 0.1].
+    Attributes:
         bits: bits per coordinate, in [8, 24].
     """
 
     name: ClassVar[str] = "gaussian"
+    bits: Annotated[int, whole_number(at_least=8, at_most=24)] = 20
 
-    def __init__(
-        self,
-        *,
-        local_epsilon: float,
-        dim: int,
-        radius: float = 1.0,
-        local_delta: float = DEFAULT_LOCAL_DELTA,
-        bits: int = 20,
-    ) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius, local_delta=local_delta)
-        self._bits = checks.whole("bits", bits, at_least=8, at_most=24)
-        self._ratio = noise_ratio(local_epsilon=self.local_epsilon, local_delta=local_delta)
+    @cached_property
+    def _ratio(self) -> float:
+        return noise_ratio(local_epsilon=self.local_epsilon, local_delta=self.local_delta)
 
     @property
     def sigma(self) -> float:
         """Standard deviation of the noise on a coordinate."""
         return 2 * self.radius * self._ratio
-
-    @property
-    @override
-    def bits(self) -> int:
-        return self._bits
 
     @property
     @override
@@ -556,13 +492,7 @@ class Gaussian(ApproximateNoise):
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianGrid:
-    """One discrete Gaussian mechanism, in units of its step.
-
-    Attributes:
-        sigma: σ of the noise, a whole number.
-        radius_in_steps: radius over step.
-        bits: bits per coordinate.
-    """
+    """One discrete Gaussian mechanism in units of its step: σ is a whole number."""
 
     sigma: int
     radius_in_steps: float
@@ -583,13 +513,10 @@ def rounded_distance(radius_in_steps: float, *, dim: int, miss: float) -> float:
 
 @lru_cache(maxsize=256)
 def gaussian_grid(*, local_epsilon: float, local_delta: float, dim: int, bits: int | None) -> GaussianGrid:
-    """The finest grid on which ±(radius + 9.5σ) has codes of so many bits.
+    """The finest grid on which ±(radius + 9.5σ) has codes of so many bits; refused if none is fine enough.
 
     Without ``bits``: the fewest on which rounding adds no more than 1 % to the variance, or, where σ would
     exceed what can be sampled, the best that can.
-
-    Raises:
-        ValueError: if no grid is fine enough, or a parameter is out of range.
     """
     ratio = noise_ratio(local_epsilon=local_epsilon, local_delta=local_delta * (1 - _ROUNDING_SHARE))
 
@@ -629,111 +556,91 @@ def gaussian_grid(*, local_epsilon: float, local_delta: float, dim: int, bits: i
     return best
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class DiscreteGaussian(ApproximateNoise):
-    r"""x/h rounded to whole numbers without bias, plus noise with P[k] ∝ :math:`e^{-k^2/(2σ^2)}`.
+    """x/h rounded to whole numbers without bias, plus noise with P[k] ∝ :math:`e^{-k^2/(2σ^2)}`.
 
-    (ε0, δ0) holds for the whole l2 ball and the rounding in it: see the module. Noise is drawn from its exact
-    law (:mod:`~shuffle_plugins.mechanisms.discrete_sampling`), rounding from thresholds out of 2**62; no
-    float decides. Codes end 9.5σ beyond the ball; a coordinate is cut there with probability below 1e-20, a
-    bias below 1e-21·σ, which is not removed. Fewer bits mean a coarser grid and so more noise.
+    (ε0, δ0) holds for the whole l2 ball and the rounding in it; no float decides. A coordinate is cut 9.5σ
+    beyond the ball with probability below 1e-20, a bias below 1e-21·σ, which is not removed.
 
     Source: Canonne, Kamath, Steinke 2020.
 
-    Args:
-        local_delta: δ0 of one report, in [1e-30, 0.1].
+    Attributes:
         bits: bits per coordinate, in [6, 40]; by default the fewest that add no more than 1 % to the
             variance.
     """
 
     name: ClassVar[str] = "discrete-gaussian"
+    bits: Annotated[int, whole_number(at_least=_LEAST_BITS, at_most=_MOST_BITS)] | None = None  # type: ignore[assignment]
 
-    def __init__(
-        self,
-        *,
-        local_epsilon: float,
-        dim: int,
-        radius: float = 1.0,
-        local_delta: float = DEFAULT_LOCAL_DELTA,
-        bits: int | None = None,
-    ) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius, local_delta=local_delta)
-        if bits is not None:
-            checks.whole("bits", bits, at_least=_LEAST_BITS, at_most=_MOST_BITS)
-        self._grid = gaussian_grid(
-            local_epsilon=self.local_epsilon, local_delta=self.local_delta, dim=dim, bits=bits
-        )
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "bits", self.grid.bits)
 
-    @property
+    @cached_property
     def grid(self) -> GaussianGrid:
         """The noise, the radius in steps, the bits."""
-        return self._grid
-
-    @property
-    @override
-    def bits(self) -> int:
-        return self._grid.bits
+        return gaussian_grid(
+            local_epsilon=self.local_epsilon, local_delta=self.local_delta, dim=self.dim, bits=self.bits
+        )
 
     @property
     @override
     def step(self) -> float:
-        return self.radius / self._grid.radius_in_steps
+        return self.radius / self.grid.radius_in_steps
 
     @property
     def sigma(self) -> float:
         """Standard deviation of the noise on a coordinate, σ·h."""
-        return self._grid.sigma * self.step
+        return self.grid.sigma * self.step
 
     @property
     def worst_variance(self) -> float:
         """The noise's variance, and at most h²/4 per coordinate or √dim·r·h in all for rounding."""
-        rounding = min(self.dim / 4, math.sqrt(self.dim) * self._grid.radius_in_steps)
+        rounding = min(self.dim / 4, math.sqrt(self.dim) * self.grid.radius_in_steps)
         return self.dim * self.sigma**2 + rounding * self.step**2
 
     def variance(self, x: Tensor | Rows) -> Tensor:
-        """E‖R(x) - x‖² of each row, (clients,) float64: noise, and h²·f(1 - f) where x/h has fraction f."""
+        """As of :class:`DiscreteLaplace`."""
         rounding = self._rounding_variance(self.check_rows(x))
         return rounding.mul_(self.step**2).add_(self.dim * self.sigma**2)
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
-        """Log-probability of each report, had its client held x (dim,), up to a constant, (reports,) float64.
-
-        The two outermost codes, where values beyond are cut, are taken as they are.
-        """
+        """Up to a constant; the two outermost codes, where values beyond are cut, are taken as they are."""
         multiples = self._multiples(reports)
         below, fraction = self._whole_around(x)
-        low = (multiples - below).square_().mul_(-0.5 / self._grid.sigma**2)
-        high = (multiples - below - 1).square_().mul_(-0.5 / self._grid.sigma**2)
+        low = (multiples - below).square_().mul_(-0.5 / self.grid.sigma**2)
+        high = (multiples - below - 1).square_().mul_(-0.5 / self.grid.sigma**2)
         return torch.logaddexp(low + torch.log1p(-fraction), high + fraction.log()).sum(dim=1)
 
     @override
     def _sigma_per_radius(self) -> float:
-        return self._grid.continuous_sigma / math.ceil(self._grid.radius_in_steps)
+        return self.grid.continuous_sigma / math.ceil(self.grid.radius_in_steps)
 
     def _radius_per_sigma(self) -> float:
         """Of rounded records, whose length exceeds this with probability below 1e-34.
 
-        With ℓ = 80, e^-ℓ = 2e-35: ‖y‖² + 2‖y‖·√(ℓ/2) + d/4 + √(dℓ/2), each random part by Hoeffding's
-        inequality (``docs/proofs/sums.md``, "Rounding"). Never more than ‖y‖ + √d.
+        By Hoeffding's inequality for each random part (``docs/proofs/sums.md``, "Rounding").
         """
-        radius, log_miss = self._grid.radius_in_steps, 80.0
+        radius, log_miss = self.grid.radius_in_steps, 80.0
         likely = radius**2 + 2 * radius * math.sqrt(log_miss / 2)
         likely += self.dim / 4 + math.sqrt(self.dim * log_miss / 2)
         longest = min(math.sqrt(likely), radius + math.sqrt(self.dim)) * (1 + _MARGIN)
-        return longest / self._grid.continuous_sigma
+        return longest / self.grid.continuous_sigma
 
     @override
     def _attained_per_sigma(self) -> float:
         # Whole records are not rounded; noise of variance 4 more makes the discrete law a normal one.
-        return math.floor(self._grid.radius_in_steps) / math.hypot(self._grid.sigma, 2)
+        return math.floor(self.grid.radius_in_steps) / math.hypot(self.grid.sigma, 2)
 
     @override
     def _instance(self) -> Atoms:
-        return discrete_gaussian_instance(sigma=self._grid.sigma, radius=self._grid.radius_in_steps)
+        return discrete_gaussian_instance(sigma=self.grid.sigma, radius=self.grid.radius_in_steps)
 
     @override
     def _noisy(self, scaled: Tensor, randomness: Randomness) -> Tensor:
         rounded = stochastic_round(scaled, randomness=randomness)
         noise = discrete_gaussian(
-            rounded.numel(), sigma=self._grid.sigma, randomness=randomness, device=rounded.device
+            rounded.numel(), sigma=self.grid.sigma, randomness=randomness, device=rounded.device
         )
         return rounded.add_(noise.reshape(rounded.shape))

@@ -1,12 +1,7 @@
-r"""Blankets of scalar records released with additive noise: Laplace, discrete Laplace, Gaussian.
+"""Blankets of scalar records released with additive noise: Laplace, discrete Laplace, Gaussian.
 
-A record x lies in an interval and is released as x + noise. For these three noises the two ends of the
-interval are the worst pair of records at every ε (``docs/proofs/noise.md``, Theorem 2), and of the two
-weights of a report at least one is 1: the law lies on the two edges (r, 1) and (1, r).
-
-Continuous weights are spread over a few levels at equal mean, which is an upper bound.
-
-Source of the Laplace blanket: Balle, Bell, Gascón, Nissim 2019, §5 (there for the unit interval).
+For these the two ends of an interval are the worst pair of records at every ε (``docs/proofs/noise.md``,
+Theorem 2). Continuous weights are spread over a few levels at equal mean, which is an upper bound.
 """
 
 from __future__ import annotations
@@ -31,10 +26,10 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)  # exact to the last digit
 
 
 def laplace_blanket(local_epsilon: float) -> Blanket:
-    r"""Laplace noise on an interval: x in [−1, 1] is released as x + Laplace(2/ε0).
+    """Laplace noise on an interval: x in [−1, 1] is released as x + Laplace(2/ε0), ε0 at most 150.
 
     Under the blanket, of mass e^(−ε0/2), a weight has density e^(−ε0/2)·r^(−3/2)/4 on (1, e^ε0) and an atom
-    of mass e^(−ε0)/2 at e^ε0; the other weight is then 1. ε0 is at most 150: beyond use Blanket.generic.
+    of mass e^(−ε0)/2 at e^ε0. Balle, Bell, Gascón, Nissim 2019, §5.
     """
     checks.number("local_epsilon", local_epsilon, above=0, at_most=_LARGEST_LOG_WEIGHT)
     log_weights = np.linspace(0.0, local_epsilon, _CELLS + 1)
@@ -47,10 +42,7 @@ def laplace_blanket(local_epsilon: float) -> Blanket:
 
 
 def discrete_laplace_blanket(*, local_epsilon: float, steps: int) -> Blanket:
-    r"""Two-sided geometric noise: x in {0, …, steps} is released as x + k with P[k] ∝ e^(−|k|·ε0/steps).
-
-    ε0, between the two ends, is at most 150: beyond use Blanket.generic.
-    """
+    """x in {0, …, steps} is released as x + k with P[k] ∝ e^(−|k|·ε0/steps), ε0 at most 150."""
     checks.whole("steps", steps)
     checks.number("local_epsilon", local_epsilon, above=0, at_most=_LARGEST_LOG_WEIGHT)
     rate = local_epsilon / steps
@@ -77,12 +69,11 @@ def discrete_laplace_blanket(*, local_epsilon: float, steps: int) -> Blanket:
 
 @lru_cache(maxsize=256)
 def discrete_laplace_instances(*, rate: float, steps: int, axes: int) -> tuple[Atoms, ...]:
-    r"""The instances of noise P[k] ∝ e^(−rate·|k|) on whole numbers that tell most: on a line, and on axes.
+    """The instances of noise P[k] ∝ e^(−rate·|k|) on whole numbers that tell most: on a line, and on axes.
 
-    Records are ``steps`` apart on a line, and everybody else's is between them. Where rows have more
-    coordinates records may also be half as far from 0 on axes: one on each of two and everybody else's at 0,
-    opposite to one of them, or on a third; or both on one, and everybody else's on another. In large rounds
-    these tell more; in small ones with a large ε0 those on a line do.
+    Records are ``steps`` apart on a line, and everybody else's is between them. With more coordinates records
+    may also be half as far from 0 on axes, which tells more in large rounds: one on each of two and everybody
+    else's at 0, opposite to one of them, or on a third; or both on one, and everybody else's on another.
     """
     places = sorted({round(steps * i / 16) for i in range(9)})  # of everybody else
     edges = np.unique(np.round(np.linspace(0, steps, _LINE_CELLS + 1)).astype(np.int64))
@@ -117,10 +108,7 @@ def _product_atoms(first: tuple[Floats, ...], second: tuple[Floats, ...], other:
 
 
 def _line_masses(rate: float, edges: NDArray[np.int64], record: int) -> Floats:
-    """Masses of the reports up to edges[0], of those above each edge up to the next, and of those beyond.
-
-    The record is one of the edges. Ratios are constant up to the first edge and from the last on.
-    """
+    """Masses of the reports up to edges[0], of those above each edge up to the next, and of those beyond."""
     share = 1 / (1 + math.exp(-rate))
     below = np.minimum(edges - record, 0.0)  # of reports up to an edge left of the record
     above = np.maximum(edges - record, 0.0)
@@ -145,8 +133,7 @@ def discrete_laplace_information(*, local_epsilon: float, steps: int) -> float:
 def laplace_ball_information(*, rate: float, radius: float, dim: int) -> float:
     """How much a report tells of vectors of an l1 ball, at most (section 8 of the proofs on noise).
 
-    ``rate`` is how fast the noise falls, in nats per step, and ``radius`` of the ball, in steps. Coordinates
-    between steps are rounded at random; dim is at least 2.
+    ``rate`` is how fast the noise falls, in nats per step, and ``radius`` is in steps; dim is at least 2.
     """
     spread = min(radius, dim / 4)  # variance of the rounded vector's norm, at most
     candidates = []
@@ -166,10 +153,7 @@ def laplace_ball_information(*, rate: float, radius: float, dim: int) -> float:
 
 
 def _whole_ball_information(radius: float, rate: float, *, every: int = 1) -> float:
-    """Of vectors of whole steps in a ball, its radius in nats: the largest bound of a grid's cells.
-
-    ``every`` of the grid's lines: above 1, what comes out is at most what all of them give.
-    """
+    """Of vectors of whole steps in a ball, its radius in nats; ``every`` above 1 gives at most that."""
     w = math.exp(-rate)
     rising, falling = (1 + w * w) / (1 + w + w * w), w / (1 + w + w * w)
     half = radius / _CELLS_ACROSS  # of a cell
@@ -188,16 +172,10 @@ def _whole_ball_information(radius: float, rate: float, *, every: int = 1) -> fl
 
 
 def gaussian_blanket(*, sigma: float, radius: float, tail: float = 1e-18) -> Blanket:
-    r"""Gaussian noise on an interval: x in [−radius, radius] is released as x + N(0, sigma²).
+    """Gaussian noise on an interval: x in [−radius, radius] is released as x + N(0, sigma²).
 
-    Such a report is not ε0-LDP for any ε0: its weights have no bound. They are cut at a level, which becomes
-    the blanket's ``local_epsilon``; the P mass of the client's own report above it is the blanket's ``tail``,
-    and δ pays for it once per round and participation.
-
-    Args:
-        sigma: standard deviation of the noise, in the units of the record.
-        radius: half the length of the interval.
-        tail: the most mass that the cut may cost, in (0, 0.01].
+    Its weights have no bound. They are cut at a level, which becomes the blanket's ``local_epsilon``; the
+    mass of the client's own report above it is the blanket's ``tail``, at most the one given, in (0, 0.01].
     """
     checks.number("sigma", sigma, above=0)
     checks.number("radius", radius, above=0)
@@ -220,11 +198,10 @@ def gaussian_blanket(*, sigma: float, radius: float, tail: float = 1e-18) -> Bla
 
 @lru_cache(maxsize=256)
 def gaussian_instance(*, sigma: float, radius: float) -> Atoms:
-    """The instance of records ±radius plus N(0, sigma²), rounded to whole numbers.
+    """The instance of records ±radius plus N(0, sigma²), rounded to whole numbers; both are in steps.
 
     Everybody else holds −radius: a third record tells most at one of the ends (section 4 of the proofs on
-    noise). Reports are read in cells whose edges are halfway between whole numbers, so their masses are those
-    of rounded reports. Sigma and radius are in steps of the grid.
+    noise).
     """
     return _gaussian_cells(sigma, ((radius, 1.0),))
 
@@ -233,8 +210,8 @@ def gaussian_instance(*, sigma: float, radius: float) -> Atoms:
 def discrete_gaussian_instance(*, sigma: int, radius: float) -> Atoms:
     """As :func:`gaussian_instance`, of noise P[k] ∝ e^(−k²/(2·sigma²)) on records rounded without bias.
 
-    Codes are listed. Where there are too many, noise of variance 4 added to a report makes it a Gaussian one
-    of variance sigma² + 4, up to a relative e^-76 (:mod:`~shuffle_plugins.mechanisms.noise`).
+    Where codes are too many to list, noise of variance 4 more makes it a Gaussian one, up to a relative
+    e^-76.
     """
     below = math.floor(radius)
     records = ((float(below), below + 1 - radius), (below + 1.0, radius - below))
@@ -268,10 +245,7 @@ def _gaussian_cells(sigma: float, records: tuple[tuple[float, float], ...]) -> A
 
 
 def _opposite(y: Floats, sigma: float, records: tuple[tuple[float, float], ...]) -> tuple[Floats, Floats]:
-    """At y deviations from the middle: the density of z = −record, and how far that of x = record exceeds it.
-
-    ``records`` are what a record is rounded to, with the probability of each.
-    """
+    """Densities at y deviations from the middle: of z = −record, and how far that of x exceeds it."""
     density = np.exp(-(y**2) / 2) / math.sqrt(2 * math.pi)
     parts = [(c / sigma, share * math.exp(-((c / sigma) ** 2) / 2)) for c, share in records]
     other = sum(share * np.exp(-c * y) for c, share in parts)
@@ -281,10 +255,7 @@ def _opposite(y: Floats, sigma: float, records: tuple[tuple[float, float], ...])
 
 
 def _code_edges(sigma: float, radius: float) -> Floats:
-    """Edges of cells, halfway between whole numbers.
-
-    They end where codes do, or earlier: beyond, reports are rare and would weigh too much.
-    """
+    """Edges of cells, halfway between whole numbers, ending where reports are rare and weigh too much."""
     a = max(radius / sigma, 1e-300)
     beyond = min(max(7.0 / (2 * a) - a, 1.0), 8.5)  # the heaviest weight is e^7, or there is no cell
     reach = radius + beyond * sigma
@@ -292,7 +263,6 @@ def _code_edges(sigma: float, radius: float) -> Floats:
 
 
 def _atoms_of_cells(mass: Floats, excess: Floats) -> Atoms:
-    """The atoms of cells of these masses for everybody else and x', and of so much more for x."""
     keep = mass > 0
     mass, excess = mass[keep], excess[keep]
     return read_coarsely(np.maximum(excess / mass, -1.0), np.zeros(len(mass)), mass / mass.sum())

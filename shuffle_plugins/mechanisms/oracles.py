@@ -1,48 +1,38 @@
 """Frequency oracles: randomizers of a category whose reports support some categories, their own more often.
 
-Category c is counted by the reports that support it: ([y ∈ L_c] - b)/(a - b) with a the probability that a
-report supports its own category and b that it supports another one. A mechanism is its likely sets L_c and
-its sampler. Every report has just two likelihoods, in the ratio e^ε0, and any two categories have the same
-law, so one pair of records is the worst at every ε. ``ideal_…`` are blankets in real arithmetic.
+Category c is counted by ([y ∈ L_c] - b)/(a - b) with a the probability that a report supports its own
+category and b that it supports another one. A mechanism is its likely sets L_c and its sampler. Every report
+has just two likelihoods, in the ratio e^ε0, and any two categories have the same law. ``ideal_…`` are
+blankets in real arithmetic.
 """
 
 from __future__ import annotations
 
-import decimal
 import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache
-from typing import ClassVar
+from functools import cached_property, lru_cache
+from typing import Annotated, ClassVar, cast
 
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket, RecordTypes, two_level_atoms
-from shuffle_plugins.compressors import hadamard_scatter, hadamard_signs, padded_dim
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks, rows_at_once
+from shuffle_plugins.compressors.hadamard import hadamard_scatter, hadamard_signs, padded_dim
+from shuffle_plugins.compressors.quantization import flip_threshold, odds_below
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES, FrequencyOracle
-from shuffle_plugins.randomness import WHOLE, Randomness
+from shuffle_plugins.core.ranges import whole_number
+from shuffle_plugins.core.rows import rows_at_once
+from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, FrequencyOracle
+from shuffle_plugins.randomness.chacha import WHOLE
+from shuffle_plugins.randomness.sources import Randomness
 
 RANK_BITS = 62
 
 _LARGEST_TABLE = 1 << 12  # of binomials that is looked up; computed beyond
-
-
-def odds_below(local_epsilon: float | Fraction) -> Fraction:
-    """A rational just below e^ε0, closer than 1e-59 of it and never above; ε0 is taken as it is given."""
-    exponent = Fraction(local_epsilon)
-    with decimal.localcontext(decimal.Context(prec=80, rounding=decimal.ROUND_FLOOR)):
-        quotient = decimal.Decimal(exponent.numerator) / decimal.Decimal(exponent.denominator)
-        return Fraction(quotient.exp() * (1 - decimal.Decimal(10) ** -60))
-
-
-def flip_threshold(local_epsilon: float | Fraction) -> int:
-    r"""The smallest p in units of 2**-62 with :math:`(1-p)/p \le e^{ε_0}`."""
-    return math.ceil(WHOLE / (odds_below(local_epsilon) + 1))
 
 
 def _likely_sets(
@@ -50,8 +40,8 @@ def _likely_sets(
 ) -> Blanket:
     """The blanket of which ``share(a, b, c)`` is likely, or not, for each of two records and a third.
 
-    ``alike``: any three categories have these shares. Then they bound what the others' records make of a
-    round from above, too, and from below where everybody else holds the third.
+    ``alike``: any three categories have these shares; they then bound what the others' records make of a
+    round.
     """
     shares = {kinds: share(*kinds) for kinds in itertools.product((0, 1), repeat=3)}
     law = Blanket(
@@ -71,14 +61,9 @@ def _likely_sets(
 def as_built(ideal: Blanket, *, categories: int, odds: Fraction) -> Blanket:
     """The blanket of an oracle whose probabilities are rounded to multiples of 2**-62.
 
-    Where these follow ε0 it is that of real arithmetic. Elsewhere the oracle is one of a smaller ε0, a
-    post-processing of the one at ε0 (its report is further mixed with a uniform one, its bits are further
-    flipped), so the blanket at ε0 holds as a bound.
-
-    Args:
-        ideal: in real arithmetic, of three categories or more.
-        categories: how many there are: of two, there is no third record to hide nobody.
-        odds: the largest odds of a report, as they are rounded.
+    Where these do not follow ε0 the oracle is a post-processing of the one at ε0, whose blanket holds as a
+    bound. ``odds`` are the largest of a report, as they are rounded. Of two categories, no third record hides
+    nobody.
     """
     if math.log1p(float(odds - 1)) < ideal.local_epsilon * (1 - 1e-6):
         return replace(ideal, exact=False, outside=0.0, instances=())
@@ -113,12 +98,8 @@ class SupportOracle(FrequencyOracle):
 class Mixture:
     r"""With probability γ a report is uniform among those likely for x, otherwise uniform among all.
 
-    A likely report is :math:`1 + γ/((1-γ)\,share)` times as probable as another one. γ is rounded down to a
-    multiple of 2**-62, so these odds never exceed e^ε0, and no report becomes the less probable for it.
-
-    Attributes:
-        kept: γ as a multiple of 2**-62, in [1, 2**62 - 1].
-        share: the part of all reports that is likely for x, the same for every x.
+    A likely report is :math:`1 + γ/((1-γ)\,share)` times as probable as another one. γ is ``kept``/2**62,
+    rounded down, so these odds never exceed e^ε0; ``share`` is the part of all reports that is likely for x.
     """
 
     kept: int
@@ -126,10 +107,8 @@ class Mixture:
 
     @classmethod
     def of(cls, local_epsilon: float, *, share: Fraction) -> Mixture:
-        r"""The largest γ within ε0, :math:`γ \le (e^{ε_0}-1)\,share / (1 + (e^{ε_0}-1)\,share)`.
-
-        Raises:
-            ValueError: if ε0 is out of range, or so small that a γ of 2**-62 exceeds it.
+        r"""The largest γ within ε0, :math:`γ \le (e^{ε_0}-1)\,share / (1 + (e^{ε_0}-1)\,share)`; at least
+        2**-62.
         """
         weight = (odds_below(checks.local_epsilon(local_epsilon)) - 1) * share
         kept = math.floor(WHOLE * weight / (1 + weight))
@@ -160,19 +139,24 @@ class Mixture:
         return randomness.bernoulli(torch.tensor(self.kept, device=device).expand(count))
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class MixtureOracle(SupportOracle):
-    r"""An oracle whose report is uniform among those likely for x with probability γ, else among all.
-
-    .. math:: P(y|x) = \frac{1}{N} \Bigl(1 - γ + \frac{γ}{share}\,[y \text{ likely for } x]\Bigr)
-
-    for N reports, of which a part ``share`` is likely for each x. A subclass calls :meth:`_mix` when it is
-    built.
+    """An oracle whose report, one of N, is uniform among those likely for x with probability γ, else among
+    all.
     """
 
-    def _mix(self, share: Fraction, *, overlap: Fraction) -> None:
-        """``overlap``: the part of the reports that are likely for x that are likely for another category."""
-        self._mixture = Mixture.of(self.local_epsilon, share=share)
-        self._overlap = overlap
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._mixture  # noqa: B018  (refuses what it cannot be)
+
+    @cached_property
+    def _mixture(self) -> Mixture:
+        return Mixture.of(self.local_epsilon, share=self._shares[0])
+
+    @property
+    @abstractmethod
+    def _shares(self) -> tuple[Fraction, Fraction]:
+        """The part of all reports that is likely for x, and that part of these that is likely for another."""
 
     @property
     @abstractmethod
@@ -194,13 +178,13 @@ class MixtureOracle(SupportOracle):
     @property
     @override
     def _rates(self) -> tuple[float, float, float, float]:
-        truth, noise, share = self._mixture.truth, self._mixture.noise, self._mixture.share
-        other = truth * float(self._overlap) + noise * float(share)
+        truth, noise, (share, overlap) = self._mixture.truth, self._mixture.noise, self._shares
+        other = truth * float(overlap) + noise * float(share)
         return (
             truth + noise * float(share),
             noise * float(1 - share),
             other,
-            truth * float(1 - self._overlap),
+            truth * float(1 - overlap),
         )
 
     @override
@@ -228,17 +212,17 @@ def ideal_k_ary_response(*, local_epsilon: float, categories: int) -> Blanket:
 
 
 class KRandomizedResponse(MixtureOracle):
-    r"""K-ary randomized response (Kairouz, Bonawitz, Ramage 2016; thesis Table 7.1).
+    """K-ary randomized response (Kairouz, Bonawitz, Ramage 2016; thesis Table 7.1).
 
-    The true category has odds e^ε0 over any other one: with probability :math:`γ = (e-1)/(e+K-1)` it is sent,
-    else a uniform category of all K, in ceil(log2 K) bits. The best oracle where K is below about e^ε0.
+    The true category has odds e^ε0 over any other one. The best oracle where K is below about e^ε0.
     """
 
     name: ClassVar[str] = "k-rr"
 
-    def __init__(self, *, local_epsilon: float, dim: int) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim)
-        self._mix(Fraction(1, dim), overlap=Fraction(0))
+    @property
+    @override
+    def _shares(self) -> tuple[Fraction, Fraction]:
+        return Fraction(1, self.dim), Fraction(0)
 
     @property
     @override
@@ -273,35 +257,38 @@ class KRandomizedResponse(MixtureOracle):
 
 
 def ideal_hadamard_response(*, local_epsilon: float) -> Blanket:
-    """Hadamard response: a row of the code half of which is likely for each category, any two sharing half.
+    """A row of the code half of which is likely for each category, any two sharing half.
 
     The product of two rows of the code is a row too, unlikely wherever just one of the two is likely: a third
-    record of that row, as there is for rows 1 and 2, hides nobody.
+    record of that row hides nobody.
     """
     share = 1 / (2 * (math.exp(checks.local_epsilon(local_epsilon)) + 1))
     return _likely_sets(local_epsilon, lambda a, b, c: share if c == (a == b) else 0.0, alike=False)
 
 
 class HadamardResponse(MixtureOracle):
-    r"""Hadamard response of one block (Acharya, Sun, Zhang 2019, section 4): best for small ε0, in few bits.
+    """Hadamard response of one block (Acharya, Sun, Zhang 2019, section 4): best for small ε0, in few bits.
 
-    Category x stands for row x + 1 of the Hadamard matrix of size S, the smallest power of two above K; row
-    0, all ones, is not used. A report is a column y. The half of them where :math:`H_{x+1,y} = 1` has odds
-    e^ε0 over the rest, :math:`E[H_{c+1,y}] = γ\,[c = x]` with :math:`γ = (e-1)/(e+1)`: all counts together
-    are one transform of the histogram of reports.
+    Category x stands for row x + 1 of the Hadamard matrix of size S, the smallest power of two above K. A
+    report is a column y; the half of them where :math:`H_{x+1,y} = 1` has odds e^ε0 over the rest.
     """
 
     name: ClassVar[str] = "hadamard-response"
 
-    def __init__(self, *, local_epsilon: float, dim: int) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim)
-        self._mix(Fraction(1, 2), overlap=Fraction(1, 2))
-        self._size = padded_dim(dim + 1)
+    @property
+    @override
+    def _count(self) -> int:
+        return padded_dim(self.dim + 1)
+
+    @property
+    @override
+    def _shares(self) -> tuple[Fraction, Fraction]:
+        return Fraction(1, 2), Fraction(1, 2)
 
     @property
     @override
     def layout(self) -> ReportLayout:
-        return ReportLayout(self.name, self.dim, (FieldLayout((self._size - 1).bit_length()),))
+        return ReportLayout(self.name, self.dim, (FieldLayout((self._count - 1).bit_length()),))
 
     @override
     def _ideal(self) -> Blanket:
@@ -313,23 +300,18 @@ class HadamardResponse(MixtureOracle):
         ones = torch.ones(len(columns), dtype=torch.float64, device=columns.device)
         return (hadamard_scatter(columns, ones, dim=self.dim + 1)[1:] + len(columns)) / 2
 
-    @property
-    @override
-    def _count(self) -> int:
-        return self._size
-
     @override
     def _likely(self, reports: Reports, category: int) -> Tensor:
         columns = self._columns(reports)
         return hadamard_signs(torch.tensor(category + 1, device=columns.device), columns) > 0
 
     def _columns(self, reports: Reports) -> Tensor:
-        return self.read_reports(reports, self._size)[0]
+        return self.read_reports(reports, self._count)[0]
 
     @override
     def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
         rows = x + 1
-        columns = randomness.integers(self._size, len(x), device=x.device)
+        columns = randomness.integers(self._count, len(x), device=x.device)
         wrong = self._truthful(x, randomness) & (hadamard_signs(rows, columns) < 0)
         # Flipping a column's bit at the row's lowest one changes the sign: it maps one half onto the other.
         return self.layout.reports(torch.where(wrong, columns ^ (rows & -rows), columns))
@@ -341,10 +323,9 @@ def _hash_range(local_epsilon: float) -> int:
 
 
 def ideal_local_hashing(*, local_epsilon: float, buckets: int | None = None) -> Blanket:
-    """Local hashing: a public random hash of the category, as K-ary response over its buckets.
+    """Local hashing: a public random hash of the category, as K-ary response over its ``buckets``, g ≥ 2.
 
-    Hash values of any three categories are uniform and independent. ``buckets``: g ≥ 2; the best for
-    estimation, about e^ε0 + 1, by default.
+    Hash values of any three categories are uniform and independent.
     """
     e = math.exp(checks.local_epsilon(local_epsilon))
     g = _hash_range(local_epsilon) if buckets is None else checks.whole("buckets", buckets, at_least=2)
@@ -352,39 +333,39 @@ def ideal_local_hashing(*, local_epsilon: float, buckets: int | None = None) -> 
     return _likely_sets(local_epsilon, lambda a, b, c: g / (e + g - 1) * met[a] * met[b] * met[c])
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LocalHashing(MixtureOracle):
     r"""Optimal local hashing (Wang, Blocki, Li, Jha 2017), with a hash family that is exactly uniform.
 
-    A client draws a hash :math:`h(x) = \sum_j a_j x_j \bmod g` of the m = ceil(log2 K) bits of its category,
-    and sends its coefficients a with a value z in [0, g): with probability :math:`γ = (e-1)/(e+g-1)` the
-    value h(x), else a uniform one. A report supports the categories whose hash is z.
+    A client draws a hash :math:`h(x) = \sum_j a_j x_j \bmod g` of the bits of its category, and sends its
+    coefficients a with a value in [0, g): h(x) with odds e^ε0 over any other. A report supports the
+    categories of that hash. Three categories' hash values are as those of a random function
+    (``docs/proofs/mechanisms.md``, section 3). Summing takes clients x dim comparisons.
 
-    Three categories' hash values are as those of a random function (``docs/proofs/mechanisms.md``, section
-    3), so the blanket of :func:`ideal_local_hashing` holds, and the variance is exact.
-
-    Summing takes clients x dim comparisons.
-
-    Args:
+    Attributes:
         buckets: g, range of the hash, in [2, 2**31]; the best one, about e^ε0 + 1, by default.
     """
 
     name: ClassVar[str] = "local-hashing"
+    buckets: Annotated[int, whole_number(at_least=2, at_most=1 << 31)] | None = None
 
-    def __init__(self, *, local_epsilon: float, dim: int, buckets: int | None = None) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim)
-        if buckets is None:
-            buckets = _hash_range(self.local_epsilon)
-        self._buckets = checks.whole("buckets", buckets, at_least=2, at_most=1 << 31)
-        self._mix(Fraction(1, buckets), overlap=Fraction(1, buckets))
-        self._digits = (dim - 1).bit_length()
-
-    def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}, buckets={self._buckets})"
+    def __post_init__(self) -> None:
+        if self.buckets is None:
+            object.__setattr__(self, "buckets", _hash_range(checks.local_epsilon(self.local_epsilon)))
+        super().__post_init__()
 
     @property
-    def buckets(self) -> int:
-        """g, range of the hash."""
-        return self._buckets
+    def _buckets(self) -> int:
+        return cast(int, self.buckets)
+
+    @property
+    def _digits(self) -> int:
+        return (self.dim - 1).bit_length()
+
+    @property
+    @override
+    def _shares(self) -> tuple[Fraction, Fraction]:
+        return Fraction(1, self._buckets), Fraction(1, self._buckets)
 
     @property
     @override
@@ -460,12 +441,7 @@ def _subset_size(local_epsilon: float, categories: int) -> int:
 
 
 def ideal_subset_selection(*, local_epsilon: float, categories: int, size: int | None = None) -> Blanket:
-    """Subset selection: a set of ``size`` categories, likelier by e^ε0 if it has the true one.
-
-    Args:
-        categories: K ≥ 3.
-        size: categories in a report, in [1, K − 1]; the best for estimation, about K/(e^ε0 + 1), by default.
-    """
+    """A set of ``size`` of K ≥ 3 categories, likelier by e^ε0 if it has the true one."""
     checks.local_epsilon(local_epsilon)
     k = checks.whole("categories", categories, at_least=3)
     s = _subset_size(local_epsilon, k) if size is None else checks.whole("size", size, at_most=k - 1)
@@ -482,39 +458,45 @@ def ideal_subset_selection(*, local_epsilon: float, categories: int, size: int |
     return _likely_sets(local_epsilon, share)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class SubsetSelection(MixtureOracle):
-    r"""Subset selection (Wang et al. 2016; Ye, Barg 2018): the least error of the oracles here, in more bits.
+    """Subset selection (Wang et al. 2016; Ye, Barg 2018): the least error of the oracles here, in more bits.
 
-    A report is a set of s categories; those with the true one have odds e^ε0 over the rest. With probability
-    :math:`γ = (e-1)s/(K + (e-1)s)` it is uniform among those with x, else uniform among all: that is a
-    uniform set through a fixed element, shifted cyclically to x, or to a uniform category.
+    A report is a set of s categories; those with the true one have odds e^ε0 over the rest. It is a uniform
+    set through a fixed element, shifted cyclically to x, or to a uniform category. On the wire a set is its
+    rank, ceil(log2 C(K, s)) bits, while that is at most 62; else its s elements or K flags, whichever is
+    shorter.
 
-    On the wire a set is its rank, ceil(log2 C(K, s)) bits, while that is at most 62; else its s elements or K
-    flags, whichever is shorter.
-
-    Args:
-        size: s, categories in a report, in [1, K/2]; the best one, about K/(e^ε0 + 1), by default. Larger
-            sets take more bits and say less.
+    Attributes:
+        size: s, categories in a report, in [1, K/2]; the best one, about K/(e^ε0 + 1), by default.
     """
 
     name: ClassVar[str] = "subset-selection"
+    size: int | None = None
 
-    def __init__(self, *, local_epsilon: float, dim: int, size: int | None = None) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim)
-        if size is None:
-            size = _subset_size(self.local_epsilon, dim)
-        self._size = size = checks.whole("size", size, at_most=dim // 2)
-        self._mix(Fraction(size, dim), overlap=Fraction(size - 1, dim - 1))
-        self._rank_bits = rank_bits(dim, size)
-        self._index_bits = (dim - 1).bit_length()
-
-    def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}, size={self._size})"
+    def __post_init__(self) -> None:
+        if self.size is None:
+            best = _subset_size(checks.local_epsilon(self.local_epsilon), checks.dim(self.dim))
+            object.__setattr__(self, "size", best)
+        super().__post_init__()
 
     @property
-    def size(self) -> int:
-        """s, categories in a report."""
-        return self._size
+    @override
+    def _shares(self) -> tuple[Fraction, Fraction]:
+        size = checks.whole("size", self.size, at_most=self.dim // 2)
+        return Fraction(size, self.dim), Fraction(size - 1, self.dim - 1)
+
+    @property
+    def _size(self) -> int:
+        return cast(int, self.size)
+
+    @cached_property
+    def _rank_bits(self) -> int | None:
+        return rank_bits(self.dim, self._size)
+
+    @property
+    def _index_bits(self) -> int:
+        return (self.dim - 1).bit_length()
 
     @property
     def _flagged(self) -> bool:
@@ -566,7 +548,7 @@ class SubsetSelection(MixtureOracle):
         return elements
 
     def _flags(self, reports: Reports) -> Tensor:
-        self.check_reports(reports, 2)
+        self.layout.check(reports, 2)
         flags = reports.fields[0].values
         if bool((_row_counts(flags) != self._size).any()):
             raise ValueError(
@@ -599,10 +581,8 @@ def rank_bits(things: int, size: int) -> int | None:
 
 
 def rank(sets: Tensor, *, things: int) -> Tensor:
-    """Rank of each set in colexicographic order: Σ C(c_i, i + 1) over its elements c_0 < c_1 < …
-
-    ``sets`` are int64 (clients, size), each row ascending, in [0, things), size at most things / 2, and
-    :func:`rank_bits` is not None. Returns int64 (clients,).
+    """Rank of each set, (clients, size) ascending, in colexicographic order: Σ C(c_i, i + 1) over c_0 < c_1 <
+    …
     """
     ranks = sets.new_zeros(len(sets))
     for i in range(sets.shape[1]):
@@ -669,8 +649,8 @@ def elements_through(anchors: Tensor, *, things: int, size: int, randomness: Ran
 def flags_through(anchors: Tensor, *, things: int, size: int, randomness: Randomness) -> Tensor:
     """The same draw as flags 0 and 1, uint8 (clients, things), for sets that are not small.
 
-    The others are the first ``size`` - 1 distinct values of a stream of uniform ones: every round draws as
-    many as are still missing. Up to half of all things that is about 1.4 integers for each.
+    The others are the first ``size`` - 1 distinct values of a stream of uniform ones, about 1.4 integers for
+    each.
     """
     flags = torch.zeros(len(anchors), things, dtype=torch.uint8, device=anchors.device)
     flags.scatter_(1, anchors.unsqueeze(1), 1)
@@ -713,9 +693,8 @@ def ideal_optimal_unary_encoding(*, local_epsilon: float, categories: int) -> Bl
 def _unary(local_epsilon: float, categories: int, *, likely: float, missed: float) -> Blanket:
     """K bits: the true one is unset with probability ``missed``, another one set with probability ``likely``.
 
-    A category with its bit unset makes a report e^ε0 times less likely than one with its bit set, so the
-    blanket is the report's probability as if nobody's bit were the true one, times missed/(1 − likely); only
-    a report of all ones has none that is unlikely.
+    The blanket is the report's probability as if nobody's bit were the true one, times missed/(1 − likely);
+    only a report of all ones has none that is unlikely.
     """
     checks.whole("categories", categories, at_least=3)
     bits = (1 - likely, likely)
@@ -726,14 +705,12 @@ def _unary(local_epsilon: float, categories: int, *, likely: float, missed: floa
 
 
 class UnaryEncoding(SupportOracle):
-    r"""A bit for each category: the true one is set with probability a, every other one with probability b.
+    """A bit for each category: the true one is set with probability a, every other one with b."""
 
-    A report takes K bits and K random words: use another oracle for many categories. A subclass sets a and b,
-    in units of 2**-62, when it is built.
-    """
-
-    _own_threshold: int
-    _other_threshold: int
+    @cached_property
+    @abstractmethod
+    def _thresholds(self) -> tuple[int, int]:
+        """a and b, in units of 2**-62."""
 
     @property
     @override
@@ -743,7 +720,7 @@ class UnaryEncoding(SupportOracle):
     @property
     @override
     def _rates(self) -> tuple[float, float, float, float]:
-        own, other = self._own_threshold, self._other_threshold
+        own, other = self._thresholds
         return own / WHOLE, (WHOLE - own) / WHOLE, other / WHOLE, (own - other) / WHOLE
 
     @override
@@ -763,67 +740,65 @@ class UnaryEncoding(SupportOracle):
         flags = self._flags(reports)
         own = flags[:, category].double()
         found = torch.zeros_like(own)
+        true, other = self._thresholds
         for ones, bits, threshold in (
-            (own, 1, self._own_threshold),
-            (_row_counts(flags).double() - own, self.dim - 1, self._other_threshold),
+            (own, 1, true),
+            (_row_counts(flags).double() - own, self.dim - 1, other),
         ):
             found += ones * math.log(threshold / WHOLE)
             found += (bits - ones) * math.log((WHOLE - threshold) / WHOLE)
         return found
 
     def _flags(self, reports: Reports) -> Tensor:
-        self.check_reports(reports, 2)
+        self.layout.check(reports, 2)
         return reports.fields[0].values
 
     @override
     def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
+        own, other = self._thresholds
         bits = torch.empty(len(x), self.dim, dtype=torch.uint8, device=x.device)
         rows = rows_at_once(self.dim, device=x.device)
         for start in range(0, len(x), rows):
             part = x[start : start + rows].unsqueeze(1)
-            thresholds = torch.full((len(part), self.dim), self._other_threshold, device=x.device)
-            thresholds.scatter_(1, part, self._own_threshold)
+            thresholds = torch.full((len(part), self.dim), other, device=x.device)
+            thresholds.scatter_(1, part, own)
             bits[start : start + rows] = randomness.bernoulli(thresholds)
         return self.layout.reports(bits)
 
 
 class Rappor(UnaryEncoding):
-    r"""Symmetric unary encoding, basic one-time RAPPOR (Erlingsson, Pihur, Korolova 2014; thesis Table 7.1).
+    """Symmetric unary encoding, basic one-time RAPPOR (Erlingsson, Pihur, Korolova 2014; thesis Table 7.1).
 
-    Every bit is flipped with probability :math:`1/(e^{ε_0/2} + 1)`: a = 1 - b. Two categories differ in two
-    bits, so a report's odds are at most the square of a bit's.
+    Every bit is flipped with probability :math:`1/(e^{ε_0/2} + 1)`, as two categories differ in two bits.
     """
 
     name: ClassVar[str] = "rappor"
 
-    def __init__(self, *, local_epsilon: float, dim: int) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim)
-        self._other_threshold = flip_threshold(Fraction(self.local_epsilon) / 2)
-        self._own_threshold = WHOLE - self._other_threshold
+    @cached_property
+    @override
+    def _thresholds(self) -> tuple[int, int]:
+        other = flip_threshold(Fraction(self.local_epsilon) / 2)
+        return WHOLE - other, other
 
     @override
     def blanket(self) -> Blanket:
         ideal = ideal_rappor(local_epsilon=self.local_epsilon, categories=max(self.dim, 3))
-        odds = Fraction(self._own_threshold, self._other_threshold) ** 2
+        odds = Fraction(*self._thresholds) ** 2
         return as_built(ideal, categories=self.dim, odds=odds)
 
 
 class OptimalUnaryEncoding(UnaryEncoding):
-    r"""Optimal unary encoding (Wang, Blocki, Li, Jha 2017): a = 1/2, b = 1/(e^ε0 + 1).
-
-    Zeros are many and ones tell the most, so the true bit is left to a fair coin and the others are kept
-    quiet.
-    """
+    """Optimal unary encoding (Wang, Blocki, Li, Jha 2017): a = 1/2, b = 1/(e^ε0 + 1)."""
 
     name: ClassVar[str] = "oue"
 
-    def __init__(self, *, local_epsilon: float, dim: int) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim)
-        self._other_threshold = flip_threshold(self.local_epsilon)
-        self._own_threshold = WHOLE // 2
+    @cached_property
+    @override
+    def _thresholds(self) -> tuple[int, int]:
+        return WHOLE // 2, flip_threshold(self.local_epsilon)
 
     @override
     def blanket(self) -> Blanket:
         ideal = ideal_optimal_unary_encoding(local_epsilon=self.local_epsilon, categories=max(self.dim, 3))
-        odds = Fraction(WHOLE - self._other_threshold, self._other_threshold)
+        odds = Fraction(WHOLE - self._thresholds[1], self._thresholds[1])
         return as_built(ideal, categories=self.dim, odds=odds)

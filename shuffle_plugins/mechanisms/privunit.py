@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 from typing import ClassVar
 
@@ -19,9 +19,10 @@ from scipy import special
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket, zero_between
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
+from shuffle_plugins.core.rows import Rows, rows_at_once
+from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.sign_patterns import LOUDEST_EXACT
 from shuffle_plugins.mechanisms.sphere import (
     cap_coordinate,
@@ -31,7 +32,8 @@ from shuffle_plugins.mechanisms.sphere import (
     caps_blanket,
     plain_share_drawn,
 )
-from shuffle_plugins.randomness import WHOLE, Randomness
+from shuffle_plugins.randomness.chacha import WHOLE
+from shuffle_plugins.randomness.sources import Randomness
 
 CHUNK = 64
 """Clients per chunk of a sum. Larger ones need fewer normal vectors, but larger Gram matrices."""
@@ -44,11 +46,11 @@ Float64Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class StepDensity:
-    """The law of one such report.
+    """The law of one report: its density over a public plain law rises in steps along the client's direction.
+
+    Reports are e^ε0 times likelier, at most, in sets of inner products with it above a threshold.
 
     Attributes:
-        local_epsilon: ε0 in nats.
-        dim: d, dimension of the space.
         thresholds: s_1 < … < s_J, least inner products with the direction of a report in each set.
         tails: q_j, plain measures of the sets, at most 1/2.
         plain_threshold: probability of a plain report, times 2**62, rounded up; so ε0 is never exceeded.
@@ -91,10 +93,6 @@ class StepDensity:
         """The law of sets of these measures, ε0 spent in full.
 
         Args:
-            local_epsilon: ε0 in nats.
-            dim: d.
-            thresholds: of the sets.
-            tails: their plain measures.
             leans: mean inner product of a report in each set.
             square: E‖V‖² of a plain report.
             excess: 1 if in a set E‖V‖² is more by its threshold times its lean, 0 if it is the same.
@@ -125,32 +123,32 @@ class StepDensity:
 
 
 class DirectionRandomizer(LocalRandomizer):
-    r"""What randomizers of an l2 ball that send a direction share: all but the sets and the plain law.
+    """What randomizers of an l2 ball that send a direction share: all but the sets and the plain law.
 
     A row x becomes a direction: x/‖x‖ with probability (1 + ‖x‖/radius)/2, else the opposite, whose mean is
-    x/radius. The direction becomes a vector V (:mod:`~shuffle_plugins.mechanisms.privunit`), which stands for
-    V·radius/m. The direction is drawn within the client, so every density is an average of those of
-    directions, and ε0 holds for the whole ball; x = 0 sends a plain V, which is within ε0 of all of them.
+    x/radius. The direction becomes a vector V, which stands for V·radius/m; x = 0 sends a plain V.
     E‖R(x) - x‖² = (radius/m)²·E‖V‖² - ‖x‖².
 
-    Choices among finitely many outcomes are made with integer thresholds, so their probabilities are exact.
-    The density of V is that of ideal real arithmetic: ε0 and the blanket are proved for it. Sets may be far
-    out, and every client's reports must reach them, so inner products are drawn without an end before that
-    (:meth:`.Randomness.exponential`). A plain V leans on the same public vector for everybody and comes out
-    of the very same operations, so rounding does not tell which kind it was. What is sent is computed in
-    float64 and rounded to float32 once, 32·dim bits. Float64 is off by a relative 1e-15 or so per coordinate,
-    far below what rounding leaves visible, but no proof covers that difference.
+    Choices among finitely many outcomes are made with integer thresholds. The density of V is that of ideal
+    real arithmetic. Inner products are drawn without an end (:meth:`.Randomness.exponential`), and a plain V
+    comes out of the very same operations, so rounding does not tell which kind it was. What is sent is
+    computed in float64, off by a relative 1e-15 or so, and rounded to float32 once; no proof covers that
+    difference.
     """
 
     norm: ClassVar[Norm] = Norm.L2
 
-    def __init__(self, *, local_epsilon: float, dim: int, radius: float = 1.0) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
-        self._parameters = self._law()
+    _law: ClassVar[Callable[..., StepDensity]]
+    _blanket: ClassVar[Callable[..., Blanket]]
 
-    @abstractmethod
-    def _law(self) -> StepDensity:
-        """The law of this ε0 and dimension."""
+    @cached_property
+    def parameters(self) -> StepDensity:
+        """The law of a report: over the plain law, its density is a step function of one inner product."""
+        return type(self)._law(local_epsilon=self.local_epsilon, dim=self.dim)
+
+    @override
+    def blanket(self) -> Blanket:
+        return type(self)._blanket(local_epsilon=self.local_epsilon, dim=self.dim)
 
     @property
     @abstractmethod
@@ -170,11 +168,6 @@ class DirectionRandomizer(LocalRandomizer):
         """Which lengths a report may have."""
 
     @property
-    def parameters(self) -> StepDensity:
-        """The sets' thresholds, the probability of a plain report, and the mean's length."""
-        return self._parameters
-
-    @property
     @override
     def layout(self) -> ReportLayout:
         return ReportLayout(self.name, self.dim, (FieldLayout(32, self.dim, floating=True),))
@@ -182,17 +175,17 @@ class DirectionRandomizer(LocalRandomizer):
     @property
     def scale(self) -> float:
         """radius/m: what a report is multiplied by."""
-        return self.radius / self._parameters.mean
+        return self.radius / self.parameters.mean
 
     @property
     def worst_variance(self) -> float:
         """(radius/m)²·E‖V‖², of rows next to 0; for 0 itself V is plain."""
-        return self.scale**2 * self._parameters.mean_square
+        return self.scale**2 * self.parameters.mean_square
 
     @override
     def variance(self, x: Tensor | Rows) -> Tensor:
         lengths = self.check_rows(x).l2_norm().double()
-        spread = torch.full_like(lengths, self._parameters.mean_square)
+        spread = torch.full_like(lengths, self.parameters.mean_square)
         spread.masked_fill_(lengths == 0, self._plain_square)
         return spread.mul_(self.scale**2).sub_(lengths.square())
 
@@ -207,7 +200,7 @@ class DirectionRandomizer(LocalRandomizer):
 
     def check_vectors(self, reports: Reports) -> Tensor:
         """The vectors of reports, (reports, dim), refused if one has a length that is never sent."""
-        self.check_reports(reports)
+        self.layout.check(reports)
         vectors = reports.fields[0].values.reshape(len(reports), self.dim)
         if not bool(self._lengths_fit(torch.linalg.vector_norm(vectors, dim=1)).all()):
             raise ValueError("a report has a length that is never sent: it was altered or forged; drop it")
@@ -220,7 +213,7 @@ class DirectionRandomizer(LocalRandomizer):
         length = float(torch.linalg.vector_norm(row))
         if length == 0:
             return torch.zeros(len(reports), dtype=torch.float64, device=vectors.device)
-        p = self._parameters
+        p = self.parameters
         lean = min(length / self.radius, 1.0)
         thresholds = torch.tensor(p.thresholds, dtype=torch.float64, device=vectors.device)
         steps = [share / tail for share, tail in zip(p.shares, p.tails, strict=True)]
@@ -253,7 +246,7 @@ class DirectionRandomizer(LocalRandomizer):
 
     def _draw(self, norms: Tensor, randomness: Randomness) -> tuple[Tensor, Tensor]:
         """⟨V, u⟩ of each report, float64, and which are plain; a zero row is, whatever was drawn."""
-        count, p = norms.shape[0], self._parameters
+        count, p = norms.shape[0], self.parameters
         lengths = norms.double().cpu()
         plain = randomness.bernoulli(torch.full((count,), p.plain_threshold)) | (lengths == 0)
         filled = torch.where(plain, 0.0, (lengths / self.radius).clamp(max=1.0))
@@ -280,7 +273,7 @@ def optimal_privunit(*, local_epsilon: float, dim: int) -> StepDensity:
         share = inverse_odds + cap_measure(threshold, dim=dim)
         return threshold * share - (cap_moment(threshold, dim=dim) if threshold < 1 else 0.0)
 
-    threshold = zero_between(slope, 0.0, 1.0, xtol=1e-300, rtol=1e-13, most_steps=2000)
+    threshold = zero_between(slope, 0.0, 1.0, xtol=1e-300, rtol=1e-13)
     return privunit_at(min(threshold, 1 - 1e-16), local_epsilon=local_epsilon, dim=dim)
 
 
@@ -316,28 +309,16 @@ def privunit_blanket(*, local_epsilon: float, dim: int) -> Blanket:
 
 
 class PrivUnit(DirectionRandomizer):
-    r"""PrivUnit on an l2 ball: a random unit vector, with the cap of least variance and ε0 spent exactly.
-
-    What holds of reports is said in :class:`.DirectionRandomizer`. ‖R(x)‖ is constant, so
-    E‖R(x) - x‖² = (radius/m)² - ‖x‖².
+    """PrivUnit on an l2 ball: a random unit vector, with the cap of least variance and ε0 spent exactly.
 
     Source: Bhowmick, Duchi, Freudiger, Kapoor, Rogers 2018, "Protection against reconstruction"; Asi,
     Feldman, Talwar 2022, "Optimal algorithms for mean estimation under local differential privacy".
-
-    Args:
-        dim: length of a client's vector; at 1 it is binary randomized response.
     """
 
     name: ClassVar[str] = "privunit"
+    _law = staticmethod(optimal_privunit)
+    _blanket = staticmethod(privunit_blanket)
     _plain_square = 1.0
-
-    @override
-    def _law(self) -> StepDensity:
-        return optimal_privunit(local_epsilon=self.local_epsilon, dim=self.dim)
-
-    @override
-    def blanket(self) -> Blanket:
-        return privunit_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
 
     @override
     def _quantile(self, log_tails: Float64Array) -> Float64Array:
@@ -361,10 +342,7 @@ class PrivUnit(DirectionRandomizer):
         return self.layout.reports(torch.tensor([[-1.0], [1.0]])) if self.dim == 1 else None
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
-        """Log-density of each unit vector over the uniform law, or log-probability at dim 1.
-
-        A report within rounding to float32 of the cap counts as inside.
-        """
+        """Over the uniform law, or log-probability at dim 1; float32 next to the cap is inside."""
         return super().log_likelihood(reports, x).sub_(math.log(2) if self.dim == 1 else 0.0)
 
     @override
@@ -390,10 +368,8 @@ def sum_of_units(
 ) -> Tensor:
     """The sum of PrivUnit's reports, drawn from its exact law without one dense vector per client.
 
-    Steps and proof: ``docs/proofs/mechanisms.md``, section 4. A chunk costs its Gram matrix, one normal
-    vector, and two products of the rows with a vector. The normal vector and the sum are float64, and rounded
-    to float32 once by the caller: a coordinate that no row uses is a multiple of the normal vector, and this
-    hides the grid of its values. Products of rows with a vector carry the rounding of the rows' dtype.
+    Steps and proof: ``docs/proofs/mechanisms.md``, section 4. The normal vector and the sum are float64, and
+    rounded to float32 once by the caller: a coordinate that no row uses is a multiple of the normal vector.
     """
     total = torch.zeros(x.dim, dtype=torch.float64, device=x.device)
     weights = torch.zeros(x.num_rows, dtype=x.compute_dtype, device=x.device)
@@ -419,10 +395,10 @@ def sum_of_units(
 
 @dataclass(frozen=True)
 class _Span:
-    """Orthonormal basis Q of the span of a chunk's directions, in coordinates; float64 on the CPU.
+    """Orthonormal basis Q of the span of a chunk's directions U, in coordinates; float64 on the CPU.
 
     Attributes:
-        inverse: 1/norm of each row, zero for zero rows, (clients,): directions are rows times it.
+        inverse: 1/norm of each row, zero for zero rows, (clients,).
         to_basis: M with Q = Uᵀ M, (clients, rank).
         from_basis: U Q, (clients, rank).
         ill_conditioned: whether a small eigenvalue of the cosines may be mostly float32 rounding.

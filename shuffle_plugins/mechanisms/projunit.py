@@ -3,61 +3,58 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from scipy import special
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Atoms, Blanket, most_telling, read_coarsely
-from shuffle_plugins.compressors import hadamard_signs, hadamard_transform, padded_dim, public_signs
-from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
+from shuffle_plugins.compressors.frames import public_signs
+from shuffle_plugins.compressors.hadamard import hadamard_signs, hadamard_transform, padded_dim
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
-from shuffle_plugins.mechanisms.privunit import PrivUnit, optimal_privunit, privunit_blanket
+from shuffle_plugins.core.ranges import Ranged, in_range, whole_number
+from shuffle_plugins.core.reports import Field
+from shuffle_plugins.core.rows import rows_at_once
+from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.privunit import PrivUnit, optimal_privunit
 from shuffle_plugins.mechanisms.sphere import caps_at_angle
-from shuffle_plugins.randomness import Randomness
-
-DEFAULT_SLACK = 3.0
-
-
-def mixed_block(dim: int) -> int:
-    """How many columns of a row are mixed together before they are folded."""
-    return min(1 << (dim - 1).bit_length(), 1024)  # short enough for a cache
+from shuffle_plugins.randomness.sources import Randomness
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Folding:
-    """The maps W_b of one public seed.
+class Folding(Ranged):
+    """The maps W_b of one public seed, of rows (dim,) to (size,); at ``dim`` nothing is folded and W is D_2.
 
-    Attributes:
-        dim: d, length of a row.
-        size: k, length of a folded row; at ``dim`` nothing is folded and W is D_2.
-        seed: any whole number, public.
-        block: columns mixed together.
-        padded: length of a mixed row, a multiple of ``block``.
-        folds: B, pieces of a row.
-        patterns: how many patterns there are: the next power of two.
+    Columns are mixed in blocks to a row of ``padded`` numbers, which is cut into B = ``folds`` pieces.
     """
 
     dim: int
     size: int
-    seed: int
-    block: int = field(init=False)
-    padded: int = field(init=False)
-    folds: int = field(init=False)
-    patterns: int = field(init=False)
+    seed: Annotated[int, whole_number(at_least=-math.inf)]
 
-    def __post_init__(self) -> None:
-        block = 1 if self.size == self.dim else mixed_block(self.dim)
-        padded = -(-self.dim // block) * block
-        folds = -(-padded // self.size)
-        checks.whole("public seed", self.seed, at_least=-math.inf)
-        values = {"block": block, "padded": padded, "folds": folds, "patterns": padded_dim(folds)}
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+    @property
+    def block(self) -> int:
+        """How many columns of a row are mixed together before they are folded: short enough for a cache."""
+        return 1 if self.size == self.dim else min(padded_dim(self.dim), 1024)
+
+    @property
+    def padded(self) -> int:
+        """Length of a mixed row, a multiple of ``block``."""
+        return -(-self.dim // self.block) * self.block
+
+    @property
+    def folds(self) -> int:
+        """B, pieces of a row."""
+        return -(-self.padded // self.size)
+
+    @property
+    def patterns(self) -> int:
+        """How many patterns there are: the next power of two."""
+        return padded_dim(self.folds)
 
     @cached_property
     def before(self) -> Tensor:
@@ -112,25 +109,11 @@ class Folding:
         return mixed[:, : self.dim] * self.before.to(pieces.device)
 
 
-def check_projected_dim(projected_dim: int | None, *, dim: int) -> int:
-    """How many numbers a row is folded to; 4096 by default, or ``dim`` where that is less."""
-    if projected_dim is None:
-        return min(checks.dim(dim), 4096)
-    return checks.whole("projected_dim", projected_dim, at_least=min(dim, 2), at_most=dim)
-
-
-def inflation(*, projected_dim: int, dim: int, slack: float) -> float:
-    """1 + slack/√(2k): how much larger than the ball of rows that of folded rows is; 1 without folding."""
-    checks.number("slack", slack, at_least=0, at_most=100)
-    return 1.0 if projected_dim == dim else 1 + slack / math.sqrt(2 * projected_dim)
-
-
 @lru_cache(maxsize=256)
 def along_square(*, local_epsilon: float, dim: int) -> float:
     r"""E⟨V, u⟩² of PrivUnit's report V around a direction u, slightly more than 1/dim.
 
-    With probability c it is that of the uniform law, 1/d. On the cap, :math:`A^2 \sim Beta(1/2, (d-1)/2)`
-    gives :math:`E[A^2; A \ge t] = P[Beta(3/2, (d-1)/2) \ge t^2]/(2d)`.
+    On the cap :math:`E[A^2; A \ge t] = P[Beta(3/2, (d-1)/2) \ge t^2]/(2d)`.
     """
     law = optimal_privunit(local_epsilon=local_epsilon, dim=dim)
     if dim == 1:
@@ -141,31 +124,11 @@ def along_square(*, local_epsilon: float, dim: int) -> float:
 
 
 @lru_cache(maxsize=256)
-def projunit_blanket(
-    *, local_epsilon: float, dim: int, projected_dim: int | None = None, slack: float = DEFAULT_SLACK
-) -> Blanket:
-    """PrivUnit's in ``projected_dim`` dimensions: exact without folding, a bound with it.
-
-    The pattern of a report does not depend on the row. Given it, a report is PrivUnit's of a point of the
-    ball, and PrivUnit's blanket covers every pair of points; folded rows just need not reach the boundary.
-    """
-    checks.local_epsilon(local_epsilon)
-    size = check_projected_dim(projected_dim, dim=dim)
-    own = privunit_blanket(local_epsilon=local_epsilon, dim=size)
-    if size == dim:
-        return own
-    lean = (1 - 1e-6) / inflation(projected_dim=size, dim=dim, slack=slack)
-    known = size > 1 and mixed_block(dim) <= dim
-    instances = (_folded_instance(local_epsilon, size, lean),) if known else ()
-    return replace(own, exact=False, outside=0.0, instances=instances)
-
-
 def _folded_instance(local_epsilon: float, size: int, lean: float) -> Atoms:
     """The instance of rows that are one coordinate of the folded row, and so shorter than its ball.
 
-    PrivUnit reports about their direction with probability (1 + lean)/2, else about the opposite one. The
-    rows are opposite to each other; everybody else's is x', or at a right angle. Such rows exist where
-    coordinates are mixed in blocks no longer than a row, as they undo the mixing of one block.
+    PrivUnit reports about their direction with probability (1 + lean)/2, else about the opposite one. Two
+    rows are opposite; everybody else's is x', or at a right angle. Such rows undo the mixing of one block.
     """
     law = optimal_privunit(local_epsilon=local_epsilon, dim=size)
     (threshold,), (measure,), density = law.thresholds, law.tails, law.plain_probability
@@ -189,30 +152,24 @@ def _folded_instance(local_epsilon: float, size: int, lean: float) -> Atoms:
     return most_telling(candidates)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ProjUnit(LocalRandomizer):
     r"""PrivUnit of :math:`y = W_b x \in \mathbb{R}^k`, b drawn by the client and part of the report.
 
-    The projections W_b have public signs shared by all, and a uniform pattern b of few bits. A report is
-    (b, V), V PrivUnit's unit vector for y in the ball of radius :math:`ρ = radius\,(1 + slack/\sqrt{2k})`,
-    and stands for :math:`W_b^T V ρ/m`. Since b is uniform and does not depend on x, a report can be shuffled
-    and costs what PrivUnit's does, ε0 exactly.
+    The projections W_b have public signs, and a uniform pattern b of few bits. A report (b, V), V PrivUnit's
+    unit vector for y in the ball of radius :math:`ρ = radius\,(1 + slack/\sqrt{2k})`, stands for
+    :math:`W_b^T V ρ/m`, and costs what PrivUnit's does, ε0 exactly.
 
-    **Bias.** :math:`E[W_b^T W_b] = I`, so the estimate is unbiased as long as ‖W_b x‖ ≤ ρ. A longer y is
-    shortened to ρ. The original normalises every y instead and is biased for all. Here ‖y‖ is nearly
-    ‖x‖·(1 + N(0, 1/(2k))); at the default slack of 3, averaged over public seeds, a row on the boundary loses
-    4e-4/√(2k) of itself, 4e-6 at k = 4096, and a row at 0.9 of the radius nothing. Under one seed the loss
-    sits in the few patterns, if any, whose y is too long. :meth:`expectation` computes E[R(x)] exactly. By
-    the Cauchy-Schwarz inequality the bias, averaged over seeds, is at most :math:`\sqrt{E(‖y‖ - ρ)_+^2}`.
-
-    **Error.** With β the excess of E⟨V, y/‖y‖⟩² over the uniform 1/k, as a share of 1 - 1/k,
-    :math:`E‖R(x) - x‖^2 \le (ρ/m)^2 ((1 - β) d/k + β B) - ‖x‖^2`, an equality if k divides d and both are
-    powers of two; m is that of PrivUnit in k dimensions, about :math:`\sqrt{d/k}` times that in d. So the
-    price of projecting is about ρ²/radius², 7 % at k = 4096. 32·k + ceil(log2 B) bits, B = d/k rounded up.
+    **Bias.** Unbiased as long as ‖W_b x‖ ≤ ρ; a longer y is shortened to ρ. At the default slack of 3,
+    averaged over public seeds, a row on the boundary loses 4e-4/√(2k) of itself, a row at 0.9 of the radius
+    nothing; :meth:`expectation` computes E[R(x)] exactly. **Error.** About ρ²/radius² times PrivUnit's, 7 %
+    more at k = 4096, in 32·k + ceil(log2 B) bits, B = d/k rounded up (``docs/proofs/mechanisms.md``, section
+    5).
 
     Source: Asi, Feldman, Nelson, Nguyen, Talwar 2023, "Fast optimal locally private mean estimation via
     random projections".
 
-    Args:
+    Attributes:
         projected_dim: k, in [2, dim]; 4096 or dim by default, whichever is less. At dim this is PrivUnit.
         slack: how much longer than the radius y may be, in standard deviations.
         seed: of the public signs; clients and analyzer use the same.
@@ -220,32 +177,33 @@ class ProjUnit(LocalRandomizer):
 
     name: ClassVar[str] = "projunit"
     norm: ClassVar[Norm] = Norm.L2
+    projected_dim: int | None = None
+    slack: Annotated[float, in_range(at_least=0, at_most=100)] = 3.0
+    seed: Annotated[int, whole_number(at_least=-math.inf)] = 0
 
-    def __init__(
-        self,
-        *,
-        local_epsilon: float,
-        dim: int,
-        radius: float = 1.0,
-        projected_dim: int | None = None,
-        slack: float = DEFAULT_SLACK,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
-        size = check_projected_dim(projected_dim, dim=dim)
-        self._folding = Folding(dim=dim, size=size, seed=seed)
-        grown = inflation(projected_dim=size, dim=dim, slack=slack)
-        self._slack = slack
-        self._inner = PrivUnit(local_epsilon=self.local_epsilon, dim=size, radius=self.radius * grown)
-        excess = along_square(local_epsilon=self.local_epsilon, dim=size)
-        leaning = (size * excess - 1) / (size - 1) if size > 1 else 0.0
-        spread = (1 - leaning) * dim / size + leaning * self._folding.folds
-        self._worst_variance = self._inner.scale**2 * spread
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        size = min(self.dim, 4096) if self.projected_dim is None else self.projected_dim
+        checks.whole("projected_dim", size, at_least=min(self.dim, 2), at_most=self.dim)
+        object.__setattr__(self, "projected_dim", size)
+
+    @cached_property
+    def _folding(self) -> Folding:
+        return Folding(dim=self.dim, size=self.projected_dim or 1, seed=self.seed)
 
     @property
-    def projected_dim(self) -> int:
-        """k, numbers per report."""
-        return self._folding.size
+    def _inflation(self) -> float:
+        """How much larger than the ball of rows that of folded rows is; 1 without folding."""
+        size = self._folding.size
+        return 1.0 if size == self.dim else 1 + self.slack / math.sqrt(2 * size)
+
+    @cached_property
+    def _inner(self) -> PrivUnit:
+        return PrivUnit(
+            local_epsilon=self.local_epsilon,
+            dim=self._folding.size,
+            radius=self.radius * self._inflation,
+        )
 
     @property
     def folded_radius(self) -> float:
@@ -257,23 +215,24 @@ class ProjUnit(LocalRandomizer):
     def layout(self) -> ReportLayout:
         pattern = FieldLayout((self._folding.patterns - 1).bit_length())
         return ReportLayout(
-            self.name, self.dim, (pattern, FieldLayout(32, self.projected_dim, floating=True))
+            self.name, self.dim, (pattern, FieldLayout(32, self._folding.size, floating=True))
         )
 
-    @property
+    @cached_property
     def worst_variance(self) -> float:
         """The bound at 0."""
-        return self._worst_variance
+        size = self._folding.size
+        excess = along_square(local_epsilon=self.local_epsilon, dim=size)
+        leaning = (size * excess - 1) / (size - 1) if size > 1 else 0.0
+        spread = (1 - leaning) * self.dim / size + leaning * self._folding.folds
+        return self._inner.scale**2 * spread
 
     def variance(self, x: Tensor | Rows) -> Tensor:
         """A bound on E‖R(x) - x‖² of each row, (clients,) float64; see the class for when it is the value."""
         return self.worst_variance - self.check_rows(x).l2_norm().double().square()
 
     def expectation(self, x: Tensor | Rows) -> Tensor:
-        """E[R(x)] of each row, (clients, dim) float64: x, but for what is lost where ‖W_b x‖ > ρ.
-
-        Goes through all patterns.
-        """
+        """E[R(x)] of each row, (clients, dim) float64: x, but for what is lost where ‖W_b x‖ > ρ."""
         rows = self.check_rows(x)
         wide = Rows([block.double() for block in rows.blocks])
         folding = self._folding
@@ -286,20 +245,23 @@ class ProjUnit(LocalRandomizer):
             means += folding.unfold_each(folded, chosen)
         return means / folding.patterns
 
-    @override
     def blanket(self) -> Blanket:
-        return projunit_blanket(
-            local_epsilon=self.local_epsilon,
-            dim=self.dim,
-            projected_dim=self.projected_dim,
-            slack=self._slack,
-        )
+        """PrivUnit's in ``projected_dim`` dimensions: exact without folding, a bound with it.
+
+        The pattern of a report does not depend on the row; folded rows just need not reach the boundary.
+        """
+        size, own = self._folding.size, self._inner.blanket()
+        if size == self.dim:
+            return own
+        lean, known = (1 - 1e-6) / self._inflation, size > 1 and self._folding.block <= self.dim
+        instances = (_folded_instance(self.local_epsilon, size, lean),) if known else ()
+        return replace(own, exact=False, outside=0.0, instances=instances)
 
     @override
     def sum(self, reports: Reports) -> Tensor:
         patterns, inner = self._split(reports)
         vectors = self._inner.check_vectors(inner)
-        sums = torch.zeros(self._folding.patterns, self.projected_dim, device=vectors.device)
+        sums = torch.zeros(self._folding.patterns, self._folding.size, device=vectors.device)
         sums.index_add_(0, patterns, vectors)
         return self._folding.unfold(sums).mul_(self._inner.scale)
 
@@ -334,7 +296,7 @@ class ProjUnit(LocalRandomizer):
 
     def _split(self, reports: Reports) -> tuple[Tensor, Reports]:
         """Patterns, checked, and the reports of PrivUnit."""
-        self.check_reports(reports)
+        self.layout.check(reports)
         patterns, vectors = (field.values for field in reports.fields)
         if patterns.numel() and not (
             int(patterns.min()) >= 0 and int(patterns.max()) < self._folding.patterns

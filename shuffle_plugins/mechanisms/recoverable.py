@@ -11,24 +11,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated
 
-from shuffle_plugins.core import Count, LocalEpsilon, Ranged, checked_categories, checks, whole_number
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.ranges import Count, LocalEpsilon, Ranged, whole_number
+from shuffle_plugins.core.rows import checked_categories
 from shuffle_plugins.mechanisms.oracles import Mixture
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyLaw(Ranged):
-    r"""A key of ``size`` values, ``heavy`` of which have odds e^ε0 over the others.
-
-    With s heavy values of N and :math:`t = s\,e^{ε_0} + N - s` the probabilities are :math:`e^{ε_0}/t` and
-    :math:`1/t`.
-
-    Attributes:
-        local_epsilon: ε0 in nats, in [1e-9, 500].
-        size: N, at least 2.
-        heavy: s, in [1, N - 1].
-    """
+    """A key of ``size`` values N ≥ 2, ``heavy`` s < N of which have odds e^ε0 over the others."""
 
     local_epsilon: LocalEpsilon
     size: Annotated[int, whole_number(at_least=2, at_most=checks.MAX_DIM)]
@@ -42,9 +35,8 @@ class KeyLaw(Ranged):
     def shortest(cls, *, local_epsilon: float, categories: int) -> KeyLaw:
         r"""The key of least entropy that hides one of K categories and lets it be recovered (Theorem 7.5.1).
 
-        N = K, and s is one of the two whole numbers about :math:`l = K\,(e^{ε_0}(ε_0 - 1) + 1)/(e^{ε_0} -
-        1)^2`, at least 1. The entropy is concave in the probabilities, so its least lies at a vertex of the
-        polytope q_max ≤ e^ε0·q_min, and it has one minimum in s.
+        N = K, and s is one of the whole numbers about :math:`K\,(e^{ε_0}(ε_0 - 1) + 1)/(e^{ε_0} - 1)^2`, at
+        least 1.
         """
         checks.local_epsilon(local_epsilon)
         checks.categories(categories)
@@ -55,11 +47,10 @@ class KeyLaw(Ranged):
 
     @classmethod
     def of_hadamard_response(cls, *, local_epsilon: float, categories: int) -> KeyLaw:
-        r"""The key of Hadamard response in blocks (Acharya, Sun, Zhang 2019), which is recoverable too.
+        """The key of Hadamard response in blocks (Acharya, Sun, Zhang 2019), which is recoverable too.
 
-        Theorem 7.5.2: with B = 2^(ceil(log2 min(e^ε0, 2K)) - 1) blocks of b = 2^ceil(log2(K/B + 1)) columns,
-        a report is one of N = B·b, and s = b/2 of them are likely for a category. Randomness and error are
-        both within a constant of the best.
+        Theorem 7.5.2: B = 2^(ceil(log2 min(e^ε0, 2K)) - 1) blocks of b = 2^ceil(log2(K/B + 1)) columns, N =
+        B·b and s = b/2. Randomness and error are both within a constant of the best.
         """
         checks.local_epsilon(local_epsilon)
         checks.categories(categories)
@@ -81,15 +72,11 @@ class KeyLaw(Ranged):
 
 
 class RecoverableResponse:
-    r"""An ε0-LDP report of a category that its key turns back into the category (Theorem 7.5.1, Lemma 7.5.1).
+    """An ε0-LDP report of a category that its key turns back into the category (Theorem 7.5.1, Lemma 7.5.1).
 
-    Y = (X + U) mod K with a key of the least entropy, whose s heavy values are 0, …, s - 1. For any two
-    categories a report's probabilities are those of two values of the key, so they differ by e^ε0 at most,
-    and do. A key is uniform on the heavy values with probability γ, else uniform on all; γ is rounded down to
-    a multiple of 2**-62, so ε0 is never exceeded.
-
-    **A key hides one category, once.** T categories under one key need not be hidden at all:
-    (X1 + U) - (X2 + U) shows their difference. See :func:`key_reuse_entropy`.
+    Y = (X + U) mod K with a key of the least entropy, whose s heavy values are 0, …, s - 1, rounded so that
+    ε0 is never exceeded. **A key hides one category, once**: (X1 + U) - (X2 + U) shows the difference of two.
+    See :func:`key_reuse_entropy`.
 
     Args:
         local_epsilon: ε0 in nats, in [1e-9, 500].
@@ -119,10 +106,7 @@ class RecoverableResponse:
         return self._law
 
     def key_log_likelihood(self, keys: Tensor) -> Tensor:
-        """Log-probability of each key, float64, with γ as it is rounded.
-
-        A report y has, for a client who holds x, the probability of the key (y - x) mod K.
-        """
+        """Log-probability of each key as it is rounded: of the report y of x, that of (y - x) mod K."""
         heavy = self._numbers(keys) < self._law.heavy
         uniform = math.log(self._mixture.noise) - math.log(self.dim)
         return heavy.double().mul_(math.log1p(float(self._mixture.odds - 1))).add_(uniform)
@@ -137,10 +121,7 @@ class RecoverableResponse:
         return torch.where(heavy, likely, randomness.integers(self.dim, clients, device=device))
 
     def hide(self, x: Tensor, keys: Tensor) -> Tensor:
-        """(x + key) mod dim, int64 (clients,): what may be published.
-
-        Every category takes a key of :meth:`draw_keys` that was never used before.
-        """
+        """(x + key) mod dim, int64 (clients,): what may be published. No key may ever be used again."""
         return (self._numbers(x) + self._matching(keys, x)) % self.dim
 
     def recover(self, published: Tensor, keys: Tensor) -> Tensor:
@@ -160,7 +141,7 @@ class RecoverableResponse:
 def key_reuse_entropy(*, local_epsilon: float, categories: int, samples: int) -> float:
     """Least entropy, in bits, of a key that hides T samples at ε0 each and recovers them (Theorem 7.6.1).
 
-    T times that of one sample: nothing is saved by using randomness again, nor by sharing it among clients.
+    T times that of one sample: nothing is saved by using randomness again.
     """
     one = KeyLaw.shortest(local_epsilon=local_epsilon, categories=categories).entropy_bits
     return checks.whole("samples", samples) * one

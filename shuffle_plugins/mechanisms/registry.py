@@ -10,14 +10,14 @@ from enum import StrEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
-from shuffle_plugins.core import advised, checks
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.extras import advised
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from shuffle_plugins.accounting import Blanket
-    from shuffle_plugins.mechanisms.local_randomizer import Mechanism
-    from shuffle_plugins.mechanisms.private_sum import PrivateSum
+    from shuffle_plugins.mechanisms.base import Mechanism, PrivateSum
 
 ENTRY_POINT_GROUP = "shuffle_plugins.mechanisms"
 
@@ -110,8 +110,7 @@ def register(
             It takes ``local_epsilon``, ``dim``, ``radius`` and its own options, all by keyword; a sum's
             ``dim``, ``cohort``, ``radius``, and, by its class method ``with_noise``, ``noise_multiplier``.
         summary: one line for listings.
-        kind: what it is; by default a class tells by what it is a subclass of. A function that does not say
-            is taken for one of either of the one-message kinds.
+        kind: what it is; by default a class tells. A function may be either of the one-message kinds.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"a mechanism's name is lower-case words joined by hyphens, got {name!r}")
@@ -169,8 +168,7 @@ def _kinds(name: str) -> set[Kind]:
     entry = _entry(name)
     if entry.kind is not None:
         return {entry.kind}
-    from shuffle_plugins.mechanisms.local_randomizer import FrequencyOracle
-    from shuffle_plugins.mechanisms.private_sum import PrivateSum
+    from shuffle_plugins.mechanisms.base import FrequencyOracle, PrivateSum
 
     factory = _load(entry.factory)
     if not isinstance(factory, type):
@@ -189,6 +187,8 @@ def summary(name: str) -> str:
 def get(name: str, *, dim: int, radius: float | None = None, **options: Any) -> Any:
     """Build a mechanism: a local randomizer, a frequency oracle, or a multi-message sum.
 
+    A missing parameter, or an option that it does not take, is a TypeError.
+
     Args:
         name: one of :func:`available`.
         dim: length of a client's vector, or the number of categories.
@@ -196,10 +196,6 @@ def get(name: str, *, dim: int, radius: float | None = None, **options: Any) -> 
         options: all other parameters. One-message mechanisms need ``local_epsilon``, ε0 of one report in
             nats. Sums need ``cohort``, the number of clients in one sum, and ``noise_multiplier``, or the
             fields of their class.
-
-    Raises:
-        ValueError: if no mechanism has that name, or it refuses a parameter's value.
-        TypeError: if a parameter is missing, or the mechanism does not take one of the options.
     """
     found = factory(name)
     if "noise_multiplier" in options:
@@ -227,10 +223,7 @@ def factory(name: str) -> Factory:
 def blanket(name: str, *, local_epsilon: float, dim: int) -> Blanket:
     """The privacy blanket of a mechanism with its default options; built-in ones do not import torch.
 
-    Options change it: ``l2-bit-planes`` with a level of its own, another frame or ``oversized`` has up to
-    nine times the ε that this blanket says. For anything but ``get(name, local_epsilon=…, dim=…)`` take the
-    blanket, or the round, that the mechanism itself gives: ``get(name, …, level=…).blanket()``.
-    ``dim`` is the number of categories where a mechanism takes them.
+    Options change it, up to nine times the ε: then take the one of ``get(name, …, level=…).blanket()``.
     """
     if kind_of(name) is Kind.SUMS:
         raise ValueError(

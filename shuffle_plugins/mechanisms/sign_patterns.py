@@ -1,8 +1,7 @@
 """Random signs of given expectation, one by one or as a pattern, and which numbers they speak of.
 
-A sign that is flipped with probability low/2**62 costs log((2**62 - low)/low). A pattern of s signs is sent
-as one that agrees with it in at least t places (the *cap*) e^ε0 times as likely as any other: see
-``docs/proofs/mechanisms.md``, section 1.
+A pattern of s signs is sent as one that agrees with it in at least t places (the *cap*) e^ε0 times as likely
+as any other: ``docs/proofs/mechanisms.md``, section 1.
 """
 
 from __future__ import annotations
@@ -15,72 +14,41 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
 from shuffle_plugins.accounting import Atoms, Blanket, most_telling, two_level_atoms
-from shuffle_plugins.compressors import public_random_bytes
+from shuffle_plugins.compressors.quantization import (
+    ROUNDED_DOWN,
+    SignThresholds,
+    flip_threshold,
+    plus_thresholds,
+)
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.randomness import WHOLE, Randomness
+from shuffle_plugins.randomness.chacha import WHOLE
+from shuffle_plugins.randomness.sources import Randomness
 
 LOUDEST_EXACT = 42
 """ε0 from which a probability is a few units of 2**-62 and cannot follow."""
 
 MAX_SIGNS = 20
 
-_CONTEXT = decimal.Context(prec=80, rounding=decimal.ROUND_FLOOR)
-_BELOW = _CONTEXT.subtract(
-    Decimal(1), Decimal("1e-60")
-)  # an exponential times this is surely below the exact one
-
 
 class Constants(StrEnum):
     """Whose constants a sampled mechanism uses.
 
-    ``EXACT``: each sign spends its share v of ε0 to the last bit, E[sign] = tanh(v/2) times the value, and
-    values are counted from the centre of their range, which is best in the worst case.
-
-    ``THESIS``: as printed in Girgis's thesis (Lemma 2.4.1, Algorithms 3.3.1 and 3.5.1), for comparison.
-    E[sign] = v/√(v² + 4) times the value spends only 2·asinh(v/2) < v, and what is not sampled counts as the
-    low end of the range.
+    ``EXACT``: each sign spends its share v of ε0 to the last bit, E[sign] = tanh(v/2) times the value,
+    counted from the centre of the range. ``THESIS``: as printed in Girgis's thesis (Lemma 2.4.1, Algorithms
+    3.3.1 and 3.5.1), E[sign] = v/√(v² + 4) times the value, and what is not sampled counts as the low end of
+    the range.
     """
 
     EXACT = "exact"
     THESIS = "thesis"
-
-
-@dataclass(frozen=True)
-class SignThresholds:
-    """Probabilities of a plus sign as multiples of 2**-62.
-
-    Attributes:
-        low: the smallest of them, taken at the value -1; the largest, taken at +1, is ``2**62 - low``.
-    """
-
-    low: int
-
-    @property
-    def high(self) -> int:
-        """The largest threshold, 2**62 - low, taken at the value +1."""
-        return WHOLE - self.low
-
-    @property
-    def gain(self) -> float:
-        """E[sign] at the value 1: 1 - 2·low/2**62, about tanh(ε0/2). Dividing by it removes the bias."""
-        return (self.high - self.low) / WHOLE
-
-    @classmethod
-    def of(cls, local_epsilon: float) -> SignThresholds:
-        r"""Thresholds that never exceed ε0.
-
-        ``low`` is at most one above the smallest integer with :math:`(2^{62} - low)/low \le e^{ε_0}`. From
-        ε0 ≈ 43 on it is 1.
-        """
-        return _thresholds(Decimal(checks.local_epsilon(local_epsilon)), Constants.EXACT)
 
 
 def split_budget(
@@ -88,46 +56,26 @@ def split_budget(
 ) -> tuple[SignThresholds, ...]:
     r"""Thresholds for ``repeats`` signs of each share, which together cost at most ε0.
 
-    Sign k gets :math:`v_k = ε_0 \, share_k / (repeats \sum_l share_l)`, rounded down in 80-digit arithmetic.
-
-    Raises:
-        ValueError: if ε0 is out of range, or a sign's budget below 1e-9.
+    Sign k gets :math:`ε_0 \, share_k / (repeats \sum_l share_l)`, and a share below 1e-9 is refused.
     """
-    exact_epsilon = Decimal(checks.local_epsilon(local_epsilon))
-    with decimal.localcontext(_CONTEXT):
-        total = sum((Decimal(share) for share in shares), Decimal(0)) * repeats
-        budgets = [exact_epsilon * Decimal(share) / total * _BELOW for share in shares]
+    total = sum(map(Fraction, shares)) * repeats
+    budgets = [Fraction(checks.local_epsilon(local_epsilon)) * Fraction(share) / total for share in shares]
     if float(min(budgets)) < checks.MIN_LOCAL_EPSILON * (1 - 1e-9):
         raise ValueError(
             f"local_epsilon={local_epsilon:g} over {repeats * len(shares)} signs leaves one less than "
             f"{checks.MIN_LOCAL_EPSILON:g}: send fewer levels or samples"
         )
-    return tuple(_thresholds(budget, constants) for budget in budgets)
+    lows = [flip_threshold(budget) for budget in budgets]
+    if constants is Constants.THESIS:
+        lows = [max(low, _printed_low(budget)) for low, budget in zip(lows, budgets, strict=True)]
+    return tuple(map(SignThresholds, lows))
 
 
-def _thresholds(budget: Decimal, constants: Constants) -> SignThresholds:
-    with decimal.localcontext(_CONTEXT):
-        odds = budget.exp() * _BELOW
-        low = int((WHOLE / (odds + 1)).to_integral_value(decimal.ROUND_FLOOR)) + 1
-        if constants is Constants.THESIS:
-            gain = (budget**2 / (budget**2 + 4)).sqrt()
-            low = max(low, int((WHOLE * (1 - gain) / 2).to_integral_value(decimal.ROUND_CEILING)))
-    return SignThresholds(low=low)
-
-
-def plus_thresholds(values: Tensor, *, thresholds: SignThresholds) -> Tensor:
-    """Probability of a plus sign at each value of [-1, 1], as an int64 multiple of 2**-62.
-
-    What rounding leaves outside is clamped; E[sign] = gain · value.
-    """
-    half_span = (thresholds.high - thresholds.low) / 2
-    from_nearer_end = (1 - values.double().abs()).clamp_(0, 1).mul_(half_span).round_().to(torch.int64)
-    return torch.where(values < 0, thresholds.low + from_nearer_end, thresholds.high - from_nearer_end)
-
-
-def random_signs(values: Tensor, *, thresholds: SignThresholds, randomness: Randomness) -> Tensor:
-    """Draw 1 (plus) or 0 (minus) for each value of [-1, 1], uint8, with E[sign] = gain · value."""
-    return randomness.bernoulli(plus_thresholds(values, thresholds=thresholds)).to(torch.uint8)
+def _printed_low(budget: Fraction) -> int:
+    with decimal.localcontext(ROUNDED_DOWN):
+        square = (Decimal(budget.numerator) / Decimal(budget.denominator)) ** 2
+        gain = (square / (square + 4)).sqrt()
+        return int((WHOLE * (1 - gain) / 2).to_integral_value(decimal.ROUND_CEILING))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,14 +140,9 @@ def _outside_cap(local_epsilon: float, cap: CapParameters) -> float:
 def cap_blanket(
     *, local_epsilon: float, signs: int, exact: bool, instances: tuple[Atoms, ...] = ()
 ) -> Blanket:
-    """Blanket of one pattern, about any public or random place.
+    """Blanket of one pattern, about any public or random place; up to ε0 = 42 with ``instances`` from below.
 
-    Args:
-        local_epsilon: ε0 in nats.
-        signs: s.
-        exact: whether some record has every pattern for certain, and another its opposite. From ε0 = 42 on
-            thresholds cannot follow ε0, and the blanket is only a bound.
-        instances: datasets whose laws are known, up to that ε0.
+    ``exact``: whether some record has every pattern for certain, and another its opposite.
     """
     cap = cap_parameters(local_epsilon=local_epsilon, signs=signs)
     quiet = local_epsilon < LOUDEST_EXACT
@@ -221,10 +164,10 @@ def cap_blanket(
 
 @lru_cache(maxsize=256)
 def spread_information(*, local_epsilon: float, signs: int, mean_square: float) -> float:
-    r"""The most that a pattern tells if its signs are not certain: :attr:`.InformationBound.information`.
+    """The most that a pattern tells if its signs are not certain: :attr:`.InformationBound.information`.
 
-    Before they are sent the signs of a record have means in [−1, 1], whose squares are ``mean_square``, in
-    (0, 1], on average over the signs of all places. ``docs/proofs/accounting.md``, section 3d.
+    Before they are sent the signs of a record have means whose squares are ``mean_square``, in (0, 1], on
+    average over the signs of all places. ``docs/proofs/accounting.md``, section 3d.
     """
     if signs == 1:
         return mean_square * 4 * math.sinh(local_epsilon / 2) ** 2
@@ -296,8 +239,8 @@ def three_patterns(*, local_epsilon: float, signs: int) -> Atoms:
 def leaning_patterns(*, local_epsilon: float, signs: int, lean: float) -> Atoms:
     """The instance of opposite records all of whose signs have means of ±``lean`` before they are sent.
 
-    Everybody else holds x', or has fair signs, whichever tells more. A report is read as the number of places
-    in which it agrees with the signs of x.
+    Everybody else holds x', or has fair signs, whichever tells more; a report is read as its agreements with
+    x.
     """
     cap = cap_parameters(local_epsilon=local_epsilon, signs=signs)
     likely = (1 + lean) / 2
@@ -376,8 +319,8 @@ def pattern_likelihood(sent: Tensor, values: Tensor, *, cap: CapParameters) -> T
 class CoordinateBlocks:
     """``dim`` coordinates in ``count`` consecutive blocks as equal as can be, of each of which one is drawn.
 
-    Lengths differ by one at most, the longer blocks first, so nothing is padded: a coordinate of a block of
-    length b is drawn with probability exactly 1/b, and b times what was drawn is unbiased.
+    Longer blocks come first, and nothing is padded: a coordinate of a block of length b is drawn with
+    probability exactly 1/b.
     """
 
     dim: int
@@ -402,18 +345,21 @@ class CoordinateBlocks:
         short, longer = divmod(self.dim, self.count)
         return longer * (short + 1) ** 2 + (self.count - longer) * short**2
 
+    @cached_property
     def lengths(self) -> Tensor:
         """Length of each block, (count,) int64; not to be written to."""
-        return _lengths(self.dim, self.count)
-
-    def starts(self) -> Tensor:
-        """First coordinate of each block, (count,) int64; not to be written to."""
-        return _starts(self.dim, self.count)
-
-    def lengths_by_coordinate(self) -> Tensor:
-        """Length of the block that each coordinate is in, (dim,) int64."""
         short, longer = divmod(self.dim, self.count)
-        return short + (torch.arange(self.dim) < longer * (short + 1)).to(torch.int64)
+        return short + (torch.arange(self.count) < longer).to(torch.int64)
+
+    @property
+    def starts(self) -> Tensor:
+        """First coordinate of each block, (count,) int64."""
+        return self.lengths.cumsum(0) - self.lengths
+
+    @cached_property
+    def lengths_by_coordinate(self) -> Tensor:
+        """Length of the block that each coordinate is in, (dim,) int64; not to be written to."""
+        return self.lengths.repeat_interleave(self.lengths)
 
     def draw(self, clients: int, *, repeats: int, randomness: Randomness, device: torch.device) -> Tensor:
         """Uniform places within each block, ``repeats`` times over, (clients, repeats, count) int64."""
@@ -428,14 +374,10 @@ class CoordinateBlocks:
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
     def outcomes(self, choices: int, *, repeats: int, most: int) -> tuple[Tensor, Tensor] | None:
-        """All places (reports, repeats·count) with all numbers below ``choices`` beside; None if too many.
-
-        Args:
-            choices: of the number that stands beside all places.
-            repeats: how often each block is drawn from.
-            most: reports that are listed, at most.
+        """All places (reports, repeats·count) with all numbers below ``choices`` beside; None if over
+        ``most``.
         """
-        lengths = self.lengths().tolist() * repeats
+        lengths = self.lengths.tolist() * repeats
         count = math.prod(lengths) * choices
         if count > most:
             return None
@@ -446,53 +388,3 @@ class CoordinateBlocks:
             places.append(rest % length)
             rest = rest // length
         return torch.stack(places, dim=1), beside
-
-
-@lru_cache(maxsize=64)
-def _lengths(dim: int, count: int) -> Tensor:
-    short, longer = divmod(dim, count)
-    return short + (torch.arange(count) < longer).to(torch.int64)
-
-
-@lru_cache(maxsize=64)
-def _starts(dim: int, count: int) -> Tensor:
-    lengths = _lengths(dim, count)
-    return lengths.cumsum(0) - lengths
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublicIndices:
-    """Indices that everybody derives from a public seed and a client's position in the round.
-
-    They depend on the purpose, the seed and the position alone, and not on how a round is cut into batches.
-
-    Attributes:
-        purpose: what they are for: other purposes have other indices.
-        seed: any whole number; None where clients draw indices of their own, and there are no public ones.
-        position: of the first client of a batch in the round, in [0, 2**40]; 0 without a seed.
-    """
-
-    purpose: str
-    seed: int | None
-    position: int
-
-    def __post_init__(self) -> None:
-        checks.whole("position", self.position, at_least=0, at_most=1 << 40)
-        if self.seed is not None:
-            checks.whole("public_seed", self.seed, at_least=-math.inf)
-        elif self.position:
-            raise ValueError("position has a meaning only with public_seed")
-
-    def of(self, clients: int, *, highs: Tensor, device: torch.device) -> Tensor:
-        """Indices below ``highs`` (count,) of the clients from ``position`` on, (clients, count).
-
-        Uniform up to 2**-62·high, exactly so for powers of two. Time and memory grow with ``position +
-        clients``.
-        """
-        assert self.seed is not None
-        count = len(highs)
-        start, end = (at * count * 8 for at in (self.position, self.position + clients))
-        data = public_random_bytes(f"{self.purpose} indices", seed=self.seed, count=end)
-        words = np.frombuffer(data, dtype="<u8", offset=start) >> np.uint64(2)
-        drawn = torch.from_numpy(words.astype(np.int64)).view(clients, count)
-        return drawn.remainder_(highs.to("cpu")).to(device)

@@ -6,36 +6,36 @@ of k blocks), and their signs through a cap of :mod:`~shuffle_plugins.mechanisms
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import lru_cache
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Atoms, Blanket, InformationBound, diluted
-from shuffle_plugins.compressors import l1_norms
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
+from shuffle_plugins.compressors.frames import public_random_bytes
+from shuffle_plugins.compressors.hadamard import l1_norms
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.ranges import Count, Dim, in_range, whole_number
+from shuffle_plugins.core.rows import rows_at_once
+from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, Norm
 from shuffle_plugins.mechanisms.coefficients import (
-    CLIENTS,
-    FAILURE,
     CoefficientRandomizer,
     Coordinates,
-    Frame,
     HadamardRows,
     NumberRandomizer,
-    Oversized,
     flat_lean,
 )
-from shuffle_plugins.mechanisms.local_randomizer import MOST_OUTCOMES, Norm
 from shuffle_plugins.mechanisms.sign_patterns import (
     LOUDEST_EXACT,
     MAX_SIGNS,
+    CapParameters,
     CoordinateBlocks,
-    PublicIndices,
     cap_blanket,
     cap_parameters,
     leaning_patterns,
@@ -45,53 +45,53 @@ from shuffle_plugins.mechanisms.sign_patterns import (
     spread_information,
     three_patterns,
 )
-from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.randomness.sources import Randomness
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class SignPatternRandomizer(NumberRandomizer):
-    r"""Sends k signs of the D numbers that stand for a row as one pattern, and where they are.
+    """Sends k signs of the D numbers that stand for a row as one pattern, and where they are.
 
-    A subclass calls :meth:`_choose_places` when it is built. A sign at a number that is drawn with
-    probability 1/b stands for ±b/g there, g the cap's gain. So with an isometry E‖R(x) - x‖² is a constant
-    less ‖x‖².
+    A sign at a number that is drawn with probability 1/b stands for ±b/g there, g the cap's gain.
 
-    With ``public_seed`` the client at each position of the round is told its places, and a report is the
-    pattern alone. The analyzer must then know whose report it is: reports cannot be shuffled, each costs ε0,
-    and ``sum`` reads them in order, the first being that of the client at ``position``. Estimates are
-    unbiased over the seed; take a new one for every round, drawn after the data are fixed.
+    Attributes:
+        public_seed: whole number from which all derive the places; private places by default. A report is
+            then the pattern alone: it cannot be shuffled and costs ε0, and ``sum`` reads reports in order.
+            Unbiased over the seed: take a new one for every round, drawn after the data are fixed.
+        position: with ``public_seed``, the place in the round of the first row, or report, of a batch.
     """
 
-    def _choose_places(
-        self, signs: int, *, together: bool, public_seed: int | None = None, position: int = 0
-    ) -> None:
-        """Send ``signs`` neighbours (``together``; the last are padded with zeros), or one of each block."""
-        self._public = PublicIndices(purpose=self.name, seed=public_seed, position=position)
-        self._cap = cap_parameters(local_epsilon=self.local_epsilon, signs=signs)
-        self._together = together
-        size = self._frame.size
-        cells, count = (-(-size // signs), 1) if together else (size, signs)
-        self._cells = CoordinateBlocks(dim=cells, count=count)
+    _together: ClassVar[bool] = True  # k neighbours, the last padded with zeros; or one number of each block
+    public_seed: Annotated[int, whole_number(at_least=-math.inf)] | None = None
+    position: Annotated[int, whole_number(at_least=0, at_most=1 << 40)] = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.position and self.shufflable:
+            raise ValueError("position has a meaning only with public_seed")
+
+    @cached_property
+    def _cap(self) -> CapParameters:
+        raise NotImplementedError
+
+    @cached_property
+    def _cells(self) -> CoordinateBlocks:
+        size, signs = self._frame.size, self._cap.signs
+        return CoordinateBlocks(
+            dim=-(-size // signs) if self._together else size, count=1 if self._together else signs
+        )
 
     @property
     @override
     def shufflable(self) -> bool:
-        return self._public.seed is None
-
-    @property
-    def signs(self) -> int:
-        """k, signs per report."""
-        return self._cap.signs
-
-    @property
-    def agreements(self) -> int:
-        """t, least agreements of a likely pattern."""
-        return self._cap.agreements
+        return self.public_seed is None
 
     @property
     def layout(self) -> ReportLayout:
         """The places, unless they are public or there is no choice, and the pattern of the signs."""
-        places = FieldLayout(self._cells.index_bits, self._cells.count)
-        fields = (places, FieldLayout(self.signs)) if self._names_places else (FieldLayout(self.signs),)
+        fields: tuple[FieldLayout, ...] = (FieldLayout(self._cap.signs),)
+        if self._names_places:
+            fields = (FieldLayout(self._cells.index_bits, self._cells.count), *fields)
         return ReportLayout(self.name, self.dim, fields)
 
     @property
@@ -104,13 +104,12 @@ class SignPatternRandomizer(NumberRandomizer):
     def worst_variance(self) -> float:
         return self.coefficient_radius**2 * self._second_moment
 
+    @override
     def variance(self, x: Tensor | Rows) -> Tensor:
-        """E‖R(x) - x‖² of each row, (clients,) float64: :attr:`worst_variance` less ‖x‖₂²."""
         return self.worst_variance - self.check_rows(x).l2_norm().double().square()
 
     @property
     def _second_moment(self) -> float:
-        """E‖R(x)‖² in units of coefficient_radius², less what pairs of numbers add."""
         squares = self._frame.size * self._cells.dim if self._together else self._cells.square_lengths
         return self._frame.column_square * squares / self._cap.gain**2
 
@@ -121,21 +120,27 @@ class SignPatternRandomizer(NumberRandomizer):
     def _columns(self, places: Tensor) -> Tensor:
         """Numbers (clients, k) at places (clients, …); D or more where a block is padded."""
         if self._together:
-            return places * self.signs + torch.arange(self.signs, device=places.device)
-        return places + self._cells.starts().to(places.device)
+            return places * self._cap.signs + torch.arange(self._cap.signs, device=places.device)
+        return places + self._cells.starts.to(places.device)
 
     def _public_places(self, clients: int, device: torch.device) -> Tensor:
-        return self._public.of(clients, highs=self._cells.lengths(), device=device)
+        """Places of the clients from ``position`` on, (clients, blocks), however they are batched."""
+        highs = self._cells.lengths
+        start, end = (at * len(highs) * 8 for at in (self.position, self.position + clients))
+        data = public_random_bytes(f"{self.name} indices", seed=self.public_seed or 0, count=end)
+        words = np.frombuffer(data, dtype="<u8", offset=start) >> np.uint64(2)
+        drawn = torch.from_numpy(words.astype(np.int64)).view(clients, len(highs))
+        return drawn.remainder_(highs).to(device)
 
     def _parse(self, reports: Reports) -> tuple[Tensor, Tensor]:
         """Columns (reports, k) and patterns (reports,), int64."""
         if self._names_places:
-            places, patterns = self.read_reports(reports, self._cells.longest, 1 << self.signs)
+            places, patterns = self.read_reports(reports, self._cells.longest, 1 << self._cap.signs)
             places = places.view(len(reports), self._cells.count)
-            if bool((places >= self._cells.lengths().to(places.device)).any()):
+            if bool((places >= self._cells.lengths.to(places.device)).any()):
                 raise ValueError("a report names a coefficient outside its block")
         else:
-            (patterns,) = self.read_reports(reports, 1 << self.signs)
+            (patterns,) = self.read_reports(reports, 1 << self._cap.signs)
             places = patterns.new_zeros(len(reports), self._cells.count)
             if not self.shufflable:
                 places = self._public_places(len(reports), patterns.device)
@@ -147,18 +152,18 @@ class SignPatternRandomizer(NumberRandomizer):
     @override
     def sum(self, reports: Reports) -> Tensor:
         columns, patterns = self._parse(reports)
-        signs = pattern_signs(patterns, signs=self.signs)
-        width = self._cells.dim * (self.signs if self._together else 1)
+        signs = pattern_signs(patterns, signs=self._cap.signs)
+        width = self._cells.dim * (self._cap.signs if self._together else 1)
         counts = torch.zeros(width, dtype=torch.int64, device=signs.device)
         counts.index_add_(0, columns.flatten(), signs.flatten())
         totals = counts[: self._frame.size].double()
-        drawn = self._cells.dim if self._together else self._cells.lengths_by_coordinate().to(totals.device)
+        drawn = self._cells.dim if self._together else self._cells.lengths_by_coordinate.to(totals.device)
         return self._in_units(totals * drawn / self._cap.gain)
 
     @override
     def outcomes(self) -> Reports | None:
         most = MOST_OUTCOMES if self.shufflable else 0
-        every = self._cells.outcomes(1 << self.signs, repeats=1, most=most)
+        every = self._cells.outcomes(1 << self._cap.signs, repeats=1, most=most)
         return None if every is None else self._reports(*every)
 
     @override
@@ -167,7 +172,7 @@ class SignPatternRandomizer(NumberRandomizer):
         values = self._numbers_of(x)[columns.clamp(max=self._frame.size - 1)]
         values = values.masked_fill(columns >= self._frame.size, 0.0)
         law = pattern_likelihood(patterns, values, cap=self._cap).log()
-        return law - float(self._cells.lengths().double().log().sum()) if self.shufflable else law
+        return law - float(self._cells.lengths.double().log().sum()) if self.shufflable else law
 
     @override
     def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
@@ -182,88 +187,71 @@ class SignPatternRandomizer(NumberRandomizer):
         return self._reports(places, send_patterns(values, cap=self._cap, randomness=randomness))
 
 
+def _report_bits(size: int, signs: int) -> int:
+    """ceil(log2 of the number of blocks) for which block, and its signs."""
+    return (-(-size // signs) - 1).bit_length() + signs
+
+
+def _within(limit: int | None, bits: dict[int, int]) -> tuple[int, ...]:
+    """Numbers of signs of which a report takes at most that many bits."""
+    allowed = tuple(signs for signs, count in bits.items() if limit is None or count <= limit)
+    if not allowed:
+        raise ValueError(f"a report takes at least {min(bits.values())} bits, got max_bits={limit}")
+    return allowed
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LInfBlock(SignPatternRandomizer):
-    r"""One random block of s neighbouring coordinates of an l-infinity ball, as a pattern of signs.
+    """One random block of s neighbouring coordinates of an l-infinity ball, as a pattern of signs.
 
-    A client draws one of B = ceil(d/s) blocks uniformly, rounds its coordinates to signs of mean x_i/r
-    (beyond d: of mean 0), and sends the block and the pattern through the cap, so
+    The client rounds the block's coordinates to signs of mean x_i/r (beyond d: of mean 0) and sends the block
+    and the pattern through the cap. With B = ceil(d/s) blocks E‖R(x) - x‖² = d·B·r²/g² - ‖x‖²
+    (``docs/proofs/mechanisms.md``, section 1). Clipping is coordinate by coordinate, the projection onto the
+    ball.
 
-    .. math:: E\|R(x) - x\|^2 = d\,B\,r^2/g^2 - \|x\|_2^2,
-              \qquad g = \frac{(e^{ε_0} - 1) \binom{s-1}{t-1}}{2^s + (e^{ε_0} - 1) \sum_{a \ge t}
-              \binom{s}{a}}.
-
-    s and t are the best for ε0, d and ``max_bits``. One coordinate, s = t = 1, is ``linf-coordinate``;
-    two (K-ary response over four patterns) take the same bits, and have less variance from
-    :math:`e^{ε_0} > (3 - \sqrt2)/(\sqrt2 - 1)`, ε0 = 1.343, on if d is even; for large ε0 a block of s has
-    1/s of the variance.
-
-    Below the crossing hardly anything is left to gain (``docs/proofs/mechanisms.md``, section 1).
-
-    Clipping is coordinate by coordinate, the projection onto the ball.
-
-    Args:
+    Attributes:
         block: s, in [1, min(d, 20)]; of least variance by default.
         max_bits: most bits of a report; by default 15, or ceil(log2 d) + 1 if that is more.
     """
 
     name: ClassVar[str] = "linf-block"
     norm: ClassVar[Norm] = Norm.LINF
+    block: int | None = None
+    max_bits: Count | None = None
+    public_seed: None = field(init=False, repr=False, default=None)
+    position: int = field(init=False, repr=False, default=0)
 
-    def __init__(
-        self,
-        *,
-        local_epsilon: float,
-        dim: int,
-        radius: float = 1.0,
-        block: int | None = None,
-        max_bits: int | None = None,
-    ) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
-        self._frame = Coordinates(dim)
-        if block is None:
-            one = _report_bits(dim, 1)
-            limit = max(15, one) if max_bits is None else checks.whole("max_bits", max_bits)
-            block = _best_block(self.local_epsilon, dim, limit)
-        checks.whole("block", block, at_most=min(dim, MAX_SIGNS))
-        if max_bits is not None and _report_bits(dim, block) > max_bits:
-            raise ValueError(f"blocks of {block} take more than max_bits={max_bits} bits")
-        self._choose_places(block, together=True)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.block is None:
+            limit = self.max_bits or max(15, _report_bits(self.dim, 1))
+            object.__setattr__(self, "block", _best_block(self.local_epsilon, self.dim, limit))
+        block = checks.whole("block", self.block, at_most=min(self.dim, MAX_SIGNS))
+        if self.max_bits is not None and _report_bits(self.dim, block) > self.max_bits:
+            raise ValueError(f"blocks of {block} take more than max_bits={self.max_bits} bits")
 
-    @property
-    def block(self) -> int:
-        """s, signs per report."""
-        return self.signs
+    @cached_property
+    def _frame(self) -> Coordinates:
+        return Coordinates(self.dim)
+
+    @cached_property
+    def _cap(self) -> CapParameters:
+        return cap_parameters(local_epsilon=self.local_epsilon, signs=self.block or 1)
 
     def blanket(self) -> Blanket:
-        """The cap's blanket: rows of opposite sign in every coordinate attain it where s divides d.
+        """The cap's blanket, attained by rows of opposite sign in every coordinate where s divides d.
 
-        Rows whose blocks all have one pattern make the lower bound. A last block that is padded, and so has
-        random signs for any row, is read as telling nothing.
+        A last block that is padded, and so has random signs for any row, is read from below as telling
+        nothing.
         """
-        whole = (self.dim // self.signs) / self._cells.dim
+        signs = self._cap.signs
+        whole = (self.dim // signs) / self._cells.dim
         instances: tuple[Atoms, ...] = ()
-        if whole > 0 and self.signs > 1 and self.local_epsilon < LOUDEST_EXACT:
-            own = three_patterns(local_epsilon=self.local_epsilon, signs=self.signs)
-            instances = (diluted(own, whole),)
+        if whole > 0 and signs > 1 and self.local_epsilon < LOUDEST_EXACT:
+            instances = (diluted(three_patterns(local_epsilon=self.local_epsilon, signs=signs), whole),)
         return cap_blanket(
-            local_epsilon=self.local_epsilon,
-            signs=self.signs,
-            exact=self.dim % self.signs == 0,
-            instances=instances,
+            local_epsilon=self.local_epsilon, signs=signs, exact=self.dim % signs == 0, instances=instances
         )
-
-
-def _report_bits(size: int, signs: int) -> int:
-    """ceil(log2 of the number of blocks) for which block, and its signs."""
-    return (-(-size // signs) - 1).bit_length() + signs
-
-
-def _within(limit: int, bits: dict[int, int]) -> list[int]:
-    """Numbers of signs of which a report takes at most that many bits."""
-    allowed = [signs for signs, count in bits.items() if count <= limit]
-    if not allowed:
-        raise ValueError(f"a report takes at least {min(bits.values())} bits, got max_bits={limit}")
-    return allowed
 
 
 @lru_cache(maxsize=1024)
@@ -277,98 +265,80 @@ def _best_block(local_epsilon: float, dim: int, limit: int) -> int:
     return min(_within(limit, bits), key=cost)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LInfCoordinate(LInfBlock):
-    r"""R^ℓ∞ of Girgis's thesis (Algorithm 3.5.1) with one level and one coordinate, m = s = 1.
+    r"""R^ℓ∞ of Girgis's thesis (Algorithm 3.5.1) with one level and one coordinate, m = s = 1, and exact ε0.
 
-    A client draws one coordinate j uniformly and sends (j, sign); the sign is + with probability
-    :math:`\frac12 + \frac{x_j}{2r} \cdot \frac{e-1}{e+1}`, :math:`e = e^{ε_0}`, and stands for
-    :math:`\pm d\,r\,(e+1)/(e-1)` at j. The thesis's constants are ε0-LDP with room to spare; these are exact.
-
-    Clipping is coordinate by coordinate, the projection onto the ball: scaling a whole row, as other
-    mechanisms do, would let one large coordinate shrink all the others. The script behind the MNIST
-    experiment of Girgis et al. 2021 clips this way.
+    A client draws one coordinate j uniformly and sends (j, sign), + with probability
+    :math:`\frac12 + \frac{x_j}{2r} \cdot \frac{e-1}{e+1}`, :math:`e = e^{ε_0}`, which stands for
+    :math:`\pm d\,r\,(e+1)/(e-1)` at j. Clipping is coordinate by coordinate, as in the script behind the
+    MNIST experiment of Girgis et al. 2021: scaling a row would let one large coordinate shrink all the
+    others.
     """
 
     name: ClassVar[str] = "linf-coordinate"
+    block: int = field(init=False, repr=False, default=1)
+    max_bits: None = field(init=False, repr=False, default=None)
 
-    def __init__(self, *, local_epsilon: float, dim: int, radius: float = 1.0) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius, block=1)
 
-
+@dataclass(frozen=True, kw_only=True, eq=False)
 class BinaryRandomizedResponse(LInfCoordinate):
-    r"""One number x in [-radius, radius], sent as one sign: ``linf-coordinate`` at dim 1.
+    """One number x in [-radius, radius], sent as one sign: ``linf-coordinate`` at dim 1.
 
-    The sign is + with probability :math:`\frac12 + \frac{x}{2r} \cdot \frac{e-1}{e+1}`, :math:`e = e^{ε_0}`,
-    and stands for :math:`\pm r (e+1)/(e-1)` (2RR, Algorithm 2.2.1 and Theorem 2.4.1 of Girgis's thesis).
-
-    Args:
-        dim: 1.
+    2RR, Algorithm 2.2.1 and Theorem 2.4.1 of Girgis's thesis.
     """
 
     name: ClassVar[str] = "binary-rr"
+    dim: Dim = 1
 
-    def __init__(self, *, local_epsilon: float, dim: int = 1, radius: float = 1.0) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
-        if dim != 1:
-            raise ValueError(f"{self.name} takes one number per client (dim=1), got dim={dim}")
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dim != 1:
+            raise ValueError(f"{self.name} takes one number per client (dim=1), got dim={self.dim}")
 
     def blanket(self) -> Blanket:
         """The blanket of one bit, whose law the accountant counts exactly."""
         return Blanket.bit(self.local_epsilon, exact=self.local_epsilon < LOUDEST_EXACT)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class L1Hadamard(SignPatternRandomizer):
     r"""R^ℓ1 of Girgis's thesis (Algorithm 3.4.1, Lemma 3.4.1) with exact ε0, for ℓp balls with p in [1, 2).
 
     With D the next power of two and H the ±1 Hadamard matrix, a client draws j in [0, D) uniformly and sends
-    (j, sign), the sign being + with probability
-    :math:`\frac12 + \frac{\langle H_j, x\rangle}{2 r_1} \cdot \frac{e-1}{e+1}`, :math:`e = e^{ε_0}`. It
-    stands for :math:`\pm r_1 \frac{e+1}{e-1} H_{:,j}`, cut to d entries, so
+    (j, sign), + with probability :math:`\frac12 + \frac{\langle H_j, x\rangle}{2 r_1} \cdot \frac{e-1}{e+1}`,
+    :math:`e = e^{ε_0}`. So :math:`E\|R(x) - x\|^2 = d \, r_1^2 ((e+1)/(e-1))^2 - \|x\|_2^2`.
 
-    .. math:: E\|R(x) - x\|^2 = d \, r_1^2 \left(\frac{e+1}{e-1}\right)^2 - \|x\|_2^2.
+    The ball of radius r in ℓp lies within the ℓ1 ball of radius :math:`r_1 = d^{1-1/p} r` (Hölder's
+    inequality), which is what is used. Remark 3.4.1 of the thesis prints the containment the other way round
+    and would use r itself, which would break ε0.
 
-    :math:`|\langle H_j, x\rangle| \le \|x\|_1 \le r_1`, and all of ε0 is spent. The server counts signs per j
-    and transforms once.
-
-    **p > 1.** The ball of radius r in ℓp lies within the ℓ1 ball of radius :math:`r_1 = d^{1-1/p} r`
-    (Hölder's inequality, with equality for flat vectors), which is what is used. Remark 3.4.1 of the thesis
-    prints the containment the other way round and would use r itself, which would break ε0. Lower bounds for
-    p in [1, 2) do not grow with p; past p = 1 this mechanism loses the factor :math:`d^{2-2/p}`.
-
-    Args:
+    Attributes:
         p: the ball's norm, in [1, 2).
-        public_seed: whole number from which all derive the indices: a report is one bit, which cannot be
-            shuffled (:class:`SignPatternRandomizer`). Private indices by default.
-        position: with ``public_seed``, the place in the round of the first row, or report, of a batch.
     """
 
     name: ClassVar[str] = "l1-hadamard"
     norm: ClassVar[Norm] = Norm.L1
+    _together = False
+    p: Annotated[float, in_range(at_least=1, below=2)] = 1.0
 
-    def __init__(
-        self,
-        *,
-        local_epsilon: float,
-        dim: int,
-        radius: float = 1.0,
-        p: float = 1.0,
-        public_seed: int | None = None,
-        position: int = 0,
-    ) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
-        self._p = checks.number("p", p, at_least=1, below=2)
-        self._frame = HadamardRows(dim)
-        self._choose_places(1, together=False, public_seed=public_seed, position=position)
+    @cached_property
+    def _frame(self) -> HadamardRows:
+        return HadamardRows(self.dim)
+
+    @cached_property
+    def _cap(self) -> CapParameters:
+        return cap_parameters(local_epsilon=self.local_epsilon, signs=1)
 
     @property
     def coefficient_radius(self) -> float:
         """r1, the radius of an l1 ball that holds the ball."""
-        return float(self.dim ** (1 - 1 / self._p) * self.radius)
+        return float(self.dim ** (1 - 1 / self.p) * self.radius)
 
     @property
     def domain(self) -> str:
         """The norm of the ball: ``"l1"``, or such as ``"l1.5"``."""
-        return f"l{self._p:g}"
+        return f"l{self.p:g}"
 
     def blanket(self) -> Blanket:
         """The generic blanket: r1 times the first unit vector and its opposite attain it."""
@@ -376,7 +346,7 @@ class L1Hadamard(SignPatternRandomizer):
 
     @override
     def row_norms(self, rows: Rows) -> Tensor:
-        if self._p == 1:
+        if self.p == 1:
             return l1_norms(rows)
         norms = torch.empty(rows.num_rows, dtype=rows.compute_dtype, device=rows.device)
         step = rows_at_once(self.dim, device=rows.device, entries=1 << 17)
@@ -384,85 +354,62 @@ class L1Hadamard(SignPatternRandomizer):
             part = rows.narrow(start, start + step).dense().to(rows.compute_dtype).abs()
             largest = part.amax(dim=1, keepdim=True)  # so that no power overflows or vanishes
             scale = torch.where(largest > 0, largest, torch.ones_like(largest))
-            lengths = (part / scale).pow_(self._p).sum(dim=1) ** (1 / self._p)
+            lengths = (part / scale).pow_(self.p).sum(dim=1) ** (1 / self.p)
             norms[start : start + step] = lengths * scale.squeeze(1)
         return norms
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class CoefficientPatterns(CoefficientRandomizer, SignPatternRandomizer):
     """What ``sqkr`` and ``l2-block`` share: a pattern of k of the D coefficients of a row of an l2 ball.
 
-    Args:
+    Attributes:
         signs: k, in [1, min(d, 20)]; the best for ε0 by default, about ε0/log 2 for a large one.
         max_bits: most bits of a report; no limit by default.
-        frame: ``"kashin"`` or ``"rotation"``.
-        seed: whole number that fixes frame or rotation; public, the same for all.
-        public_seed: whole number from which all derive the places: a report is the pattern, which cannot be
-            shuffled (:class:`SignPatternRandomizer`). Private places by default.
-        position: with ``public_seed``, the place in the round of the first row, or report, of a batch.
-        level: r_inf·√D/r; by default the Kashin frame's own, or by what follows.
-        oversized: ``"clip"``, ``"balance"`` or ``"bound"``, for a rotation.
-        clients: reports in a round, for a rotation's level.
-        failure: how likely a round may be clipped, for a rotation's level.
     """
 
-    _side_by_side: ClassVar[bool]
+    signs: int | None = None
+    max_bits: Count | None = None
 
-    def __init__(
-        self,
-        *,
-        local_epsilon: float,
-        dim: int,
-        radius: float = 1.0,
-        signs: int | None = None,
-        max_bits: int | None = None,
-        frame: Frame | str = Frame.KASHIN,
-        seed: int = 0,
-        public_seed: int | None = None,
-        position: int = 0,
-        level: float | None = None,
-        oversized: Oversized | str = Oversized.CLIP,
-        clients: int = CLIENTS,
-        failure: float = FAILURE,
-    ) -> None:
-        super().__init__(
-            local_epsilon=local_epsilon, dim=dim, radius=radius, frame=frame, seed=seed, level=level
-        )
-        allowed = list(range(1, min(dim, MAX_SIGNS) + 1))
-        if max_bits is not None:
-            bits = {k: k if public_seed is not None else self._bits(k) for k in allowed}
-            allowed = _within(checks.whole("max_bits", max_bits), bits)
-        if signs is None:
-            signs = _best_signs(self.local_epsilon, tuple(allowed))
-        if type(signs) is not int or signs not in allowed:
-            raise ValueError(f"signs must be one of {allowed} within max_bits={max_bits}, got {signs!r}")
-        self._choose_places(signs, together=self._side_by_side, public_seed=public_seed, position=position)
-        noise = self._second_moment / self._frame.size
-        self._choose_level(oversized, clients=clients, failure=failure, noise=noise)
-
-    def _bits(self, signs: int) -> int:
-        """Of a report that names its places."""
+    def __post_init__(self) -> None:
+        super().__post_init__()
         size = self._frame.size
-        if self._side_by_side:
-            return _report_bits(size, signs)
-        return signs * (1 + CoordinateBlocks(dim=size, count=signs).index_bits)
+
+        def bits(signs: int) -> int:
+            if not self.shufflable:
+                return signs
+            if self._together:
+                return _report_bits(size, signs)
+            return signs * (1 + CoordinateBlocks(dim=size, count=signs).index_bits)
+
+        allowed = _within(self.max_bits, {k: bits(k) for k in range(1, min(self.dim, MAX_SIGNS) + 1)})
+        if self.signs is None:
+            object.__setattr__(self, "signs", _best_signs(self.local_epsilon, allowed))
+        if type(self.signs) is not int or self.signs not in allowed:
+            raise ValueError(
+                f"signs must be one of {list(allowed)} within max_bits={self.max_bits}, got {self.signs!r}"
+            )
+        self._choose_level(noise=self._second_moment / size)
+
+    @cached_property
+    def _cap(self) -> CapParameters:
+        return cap_parameters(local_epsilon=self.local_epsilon, signs=self.signs or 1)
 
     def blanket(self) -> Blanket:
-        """The cap's blanket, as a bound, and what a report tells, as no vector is extreme everywhere.
+        """The cap's blanket, as a bound, and what a report tells, as no vector is extreme in all
+        coefficients.
 
-        From above it holds for any records. Beside it is a bound on the information, which often gives a
-        much smaller ε, since a vector of the ℓ2 ball cannot have all coefficients at ±r_inf. From below
-        client 1 holds r·e_1 or −r·e_1, whose coefficients are all ±r/√D. Neither is there for ε0 ≥ 42, where
-        probabilities in units of 2**-62 are too coarse.
+        From below client 1 holds r·e_1 or −r·e_1, whose coefficients are all ±r/√D. Neither is there for ε0 ≥
+        42, where probabilities in units of 2**-62 are too coarse.
         """
-        epsilon, signs, quiet = self.local_epsilon, self.signs, self.local_epsilon < LOUDEST_EXACT
+        epsilon, signs, quiet = self.local_epsilon, self._cap.signs, self.local_epsilon < LOUDEST_EXACT
         size, square = self._frame.size, self._mean_square
         whole = (size // signs) / self._cells.dim if self._together else 1.0
         if not self._together:  # of shorter blocks each coefficient is drawn more often
             square = min(square * size / (signs * (size // signs)), 1.0)
         instances: tuple[Atoms, ...] = ()
         if whole > 0 and quiet:
-            own = leaning_patterns(local_epsilon=epsilon, signs=signs, lean=flat_lean(self.level))
+            own = leaning_patterns(local_epsilon=epsilon, signs=signs, lean=flat_lean(self._level))
             instances = (diluted(own, whole),)
         blanket = cap_blanket(local_epsilon=epsilon, signs=signs, exact=False, instances=instances)
         if square == 1 or not quiet:
@@ -481,33 +428,21 @@ def _best_signs(local_epsilon: float, among: tuple[int, ...]) -> int:
 class L2Block(CoefficientPatterns):
     r"""``sqkr`` with its k coefficients side by side: one place instead of k.
 
-    A row is represented by D coefficients of absolute value at most r_inf = level·r/√D. A client draws one of
-    B = ceil(D/k) blocks of k neighbouring coefficients uniformly, rounds them to signs of mean c_j/r_inf, and
-    sends the block and the pattern through the cap. With P the reconstruction, c_b the coefficients of block
-    b and :math:`ρ = E[y_1 y_2]` for a pattern y about all-plus signs,
+    The client draws one of B = ceil(D/k) blocks of neighbouring coefficients. With P the reconstruction, c_b
+    the coefficients of block b and :math:`ρ = E[y_1 y_2]` for a pattern y about all-plus signs,
 
     .. math:: E\|R(x) - x\|^2 = \frac{d}{D} \frac{r_{inf}^2 B D}{g^2} - \|x\|^2
-              + \frac{B ρ}{g^2} \sum_b \Big(\|P c_b\|^2 - \frac{d}{D}\|c_b\|^2\Big).
+              + \frac{B ρ}{g^2} \sum_b \Big(\|P c_b\|^2 - \frac{d}{D}\|c_b\|^2\Big),
 
-    The last term, from pairs of neighbours, is zero for an isometry and small for the frames used, whose
-    columns are nearly orthogonal. So this is the variance of ``sqkr`` at (k - 1)·log2(D/k) bits less: a
-    report takes ceil(log2 B) + k bits, 17 for ε0 = 4 and 13,706 numbers. k is the best for ε0 by default, up
-    to 20.
-
-    With ``frame="rotation"`` encoding takes one pass over a row instead of several transforms (in Opacus, 2.1
-    to 2.5 times Opacus's own step instead of 20 to 28 times), reports are as short, the level is larger
-    (:class:`~.Oversized`), and a coefficient that passes it is clipped, with a bias: see ``l2-bit-planes``.
-    With a Kashin frame nothing is ever clipped, but a few vectors are sent as shorter ones: those close to
-    one column of the frame, which are made from the seed, and some of those with a few equal numbers and
-    zeros (:class:`~.KashinFrame`, ``stretch``).
+    whose last term is small, as columns of the frames are nearly orthogonal: the variance of ``sqkr`` at
+    (k - 1)·log2(D/k) bits less. With ``frame="rotation"`` encoding takes one pass over a row instead of
+    several transforms, and the level is larger; a Kashin frame shortens few vectors, and clips none.
     """
 
     name: ClassVar[str] = "l2-block"
-    _side_by_side = True
 
     @property
     def _pair_factor(self) -> float:
-        """B·ρ/g², by which inner products of neighbours add to the variance."""
         return self._cells.dim * self._cap.pair_moment / self._cap.gain**2
 
     @property
@@ -518,7 +453,7 @@ class L2Block(CoefficientPatterns):
 
     def _spread_variance(self, coefficients: Tensor) -> Tensor:
         norms = self._frame.reconstruct(coefficients).square().sum(dim=1)
-        blocks, signs = self._cells.dim, self.signs
+        blocks, signs = self._cells.dim, self._cap.signs
         padding = (0, blocks * signs - self._frame.size)
         cut = torch.nn.functional.pad(coefficients, padding).view(-1, blocks, signs)
         pairs = torch.zeros_like(norms)
@@ -530,10 +465,11 @@ class L2Block(CoefficientPatterns):
     def _neighbour_overlaps(self) -> Iterator[tuple[slice, NDArray[np.float64]]]:
         """Some blocks, and inner products of the columns of each, (blocks, k, k), without the diagonal."""
         overlaps, size, blocks = self._frame.overlaps(), self._frame.size, self._cells.dim
-        step = max(1, (1 << 20) // self.signs**2)
+        signs = self._cap.signs
+        step = max(1, (1 << 20) // signs**2)
         for start in range(0, blocks, step):
             some = slice(start, min(start + step, blocks))
-            columns = np.arange(some.start, some.stop)[:, None] * self.signs + np.arange(self.signs)
+            columns = np.arange(some.start, some.stop)[:, None] * signs + np.arange(signs)
             beyond = columns >= size
             both = columns[:, :, None] ^ columns[:, None, :]
             alone = beyond[:, :, None] | beyond[:, None, :] | (both == 0)
@@ -543,29 +479,21 @@ class L2Block(CoefficientPatterns):
 class SQKR(CoefficientPatterns):
     r"""Subsampled and quantised Kashin response (Chen, Kairouz, Özgür 2020), with the optimal cap.
 
-    A row is represented by D coefficients of absolute value at most r_inf = level·r/√D, a Kashin
-    representation. A client draws one coefficient from each of k blocks of them, rounds these to signs of
-    mean c_j/r_inf, and sends the places and the pattern of k signs through the cap. The paper's
-    :math:`2^k`-ary randomised response is t = k; the best t is never worse. A sign at a coefficient of a
-    block of length b stands for ±b·r_inf/g.
-
-    With :math:`A = \sum b^2` (D²/k if k divides D), P the reconstruction, c_B the coefficients of block B,
-    and :math:`ρ = E[y_1 y_2]` for a pattern y about all-plus signs,
+    A row is represented by D coefficients of absolute value at most r_inf. A client draws one from each of k
+    blocks of them, rounds these to signs of mean c_j/r_inf, and sends the places and the pattern through the
+    cap; the paper's :math:`2^k`-ary randomised response is t = k. With :math:`A = \sum b^2` over the lengths
+    of blocks, P the reconstruction, c_B the coefficients of block B, and :math:`ρ = E[y_1 y_2]` for a pattern
+    y about all-plus signs,
 
     .. math:: E\|R(x) - x\|^2 = \frac{d}{D} \frac{r_{inf}^2 A}{g^2} - \|x\|^2
               + \frac{ρ}{g^2} \Big(\|x\|^2 - \sum_B \|P c_B\|^2\Big).
-
-    By default k is the best for ε0, about ε0/log 2 for large ε0 and up to 20: the order
-    :math:`r^2 d / \min(ε_0, ε_0^2)` of the lower bound. Places take k·ceil(log2 ceil(D/k)) bits of a report,
-    and the pattern k. For ``frame="rotation"`` see ``l2-block``.
     """
 
     name: ClassVar[str] = "sqkr"
-    _side_by_side = False
+    _together = False
 
     @property
     def _pair_gain(self) -> float:
-        """ρ/g², by which pairs of signs add to the variance."""
         return self._cap.pair_moment / self._cap.gain**2
 
     @property
@@ -575,5 +503,5 @@ class SQKR(CoefficientPatterns):
 
     def _spread_variance(self, coefficients: Tensor) -> Tensor:
         norms = self._frame.reconstruct(coefficients).square().sum(dim=1)
-        pairs = norms - self._blockwise_squares(coefficients, self._cells.lengths().tolist())
+        pairs = norms - self._blockwise_squares(coefficients, self._cells.lengths.tolist())
         return self.coefficient_radius**2 * self._second_moment - norms + self._pair_gain * pairs

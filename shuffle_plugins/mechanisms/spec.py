@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from typing_extensions import override
 
-from shuffle_plugins.core import WIRE_VERSION, LocalEpsilon, Ranged, ReportLayout, checks
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import LocalEpsilon, Ranged
+from shuffle_plugins.core.reports import WIRE_VERSION, ReportLayout
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer
+from shuffle_plugins.mechanisms.base import LocalRandomizer
 
 if TYPE_CHECKING:
-    from shuffle_plugins.mechanisms.private_sum import PrivateSum
+    from shuffle_plugins.mechanisms.base import PrivateSum
 
 Option = int | float | str | bool
 
 MAX_TEXT = 4096
 """Longest JSON text that is read, in characters."""
 
-_FIELDS = {"local_epsilon", "name", "options", "radius"}
 _RESERVED = {"dim", "local_epsilon", "name", "radius"}
 _WIRE_NAMES = {"cohort": "clients"}  # fields of sums that have another name in JSON
 
@@ -32,8 +33,8 @@ _WIRE_NAMES = {"cohort": "clients"}  # fields of sums that have another name in 
 class Spec(ABC):
     """A private sum of vectors as parties agree on it, for any of the two texts of :func:`spec_from_json`.
 
-    Two parties that hold equal specs and the same dimension build the same sum and read each other's reports.
-    A spec may come from somebody who is not trusted: what it builds has the ε0 it says, or building fails.
+    Two parties that hold equal specs and the same dimension read each other's reports. A spec may come from
+    somebody who is not trusted: what it builds has the ε0 it says, or building fails.
     """
 
     _title: ClassVar[str]
@@ -71,10 +72,7 @@ class Spec(ABC):
         """The spec as canonical JSON: equal text means the same spec, to the last digit."""
 
     def fingerprint(self, *, dim: int) -> bytes:
-        """SHA-256 of the spec, the dimension and the version of reports on the wire: 32 bytes.
-
-        Whoever holds the same fingerprint reads the same reports.
-        """
+        """SHA-256 of the spec, the dimension and the version of reports on the wire: 32 bytes."""
         text = f"shuffle_plugins {self._title}\n{WIRE_VERSION}\n{checks.dim(dim)}\n{self.to_json()}"
         return hashlib.sha256(text.encode()).digest()
 
@@ -90,8 +88,6 @@ class Spec(ABC):
 @dataclass(frozen=True, kw_only=True)
 class MechanismSpec(Ranged, Spec):
     """A randomizer of vectors in a norm ball, all but its dimension.
-
-    Whether the mechanism exists, and takes the options, :meth:`build` tells.
 
     Attributes:
         name: of a registered mechanism, see :func:`shuffle_plugins.mechanisms.available`.
@@ -123,11 +119,10 @@ class MechanismSpec(Ranged, Spec):
         return None
 
     def build(self, *, dim: int) -> LocalRandomizer:
-        """The mechanism for vectors of length ``dim``. Each process keeps the last few it built.
+        """The mechanism for vectors of length ``dim``; each process keeps the last few it built.
 
-        Raises:
-            ValueError: if there is no such mechanism, it takes categories, it refuses an option or the
-                dimension, its reports cannot be shuffled, or its ε0 is not the spec's.
+        Refused if there is no such mechanism, it takes categories, it refuses an option or the dimension, its
+        reports cannot be shuffled, or its ε0 is not the spec's.
         """
         return _built(self.to_json(), checks.dim(dim))
 
@@ -138,14 +133,11 @@ class MechanismSpec(Ranged, Spec):
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Read what :meth:`to_json` wrote, and nothing else."""
-        if not isinstance(text, str) or len(text) > MAX_TEXT:
-            raise ValueError(f"a mechanism's spec is JSON text of at most {MAX_TEXT} characters")
-        try:
-            fields = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise ValueError("a mechanism's spec is not JSON") from error
-        if not isinstance(fields, dict) or set(fields) != _FIELDS:
-            raise ValueError(f"a mechanism's spec has the fields {', '.join(sorted(_FIELDS))}, no other")
+        fields = _fields_of(text, what="a mechanism's spec")
+        if set(fields) != {"local_epsilon", "name", "options", "radius"}:
+            raise ValueError(
+                "a mechanism's spec has the fields local_epsilon, name, options, radius, no other"
+            )
         options = fields.pop("options")
         if not isinstance(options, dict):
             raise ValueError("the options of a mechanism's spec are a JSON object")
@@ -154,11 +146,7 @@ class MechanismSpec(Ranged, Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class SumSpec(Spec):
-    """A multi-message sum, whose fields and dimension are fixed when it is calibrated.
-
-    Attributes:
-        protocol: the sum: a dataclass, registered under its name as one of the ``"sums"``.
-    """
+    """A multi-message sum: a registered dataclass, with all its fields and its dimension."""
 
     _title: ClassVar[str] = "sum"
 
@@ -212,11 +200,11 @@ class SumSpec(Spec):
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Read what :meth:`to_json` wrote, and nothing else."""
-        found = _sum_in(text)
-        if found is None:
+        fields = _fields_of(text, what="a sum's spec")
+        name = next(iter(fields), "")
+        if len(fields) != 1 or not _is_sum(name):
             raise ValueError("not the spec of a multi-message sum")
-        name, values = found
-        names = _sum_fields(name)
+        values, names = fields[name], _sum_fields(name)
         if not isinstance(values, dict) or set(values) != set(names):
             raise ValueError(f"the spec of a {name} has the fields {', '.join(sorted(names))}, no other")
         try:
@@ -227,7 +215,30 @@ class SumSpec(Spec):
 
 def spec_from_json(text: str) -> Spec:
     """Read what ``to_json`` of either spec wrote."""
-    return MechanismSpec.from_json(text) if _sum_in(text) is None else SumSpec.from_json(text)
+    one_field = len(_fields_of(text, what="a mechanism's spec")) == 1
+    return SumSpec.from_json(text) if one_field else MechanismSpec.from_json(text)
+
+
+def _fields_of(text: str, *, what: str) -> dict[str, Any]:
+    """A JSON object, without a field twice and without numbers that JSON has not."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) != len(pairs):
+            raise ValueError(f"a field of {what} is given twice")
+        return dict(pairs)
+
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} has no place in {what}")
+
+    if not isinstance(text, str) or len(text) > MAX_TEXT:
+        raise ValueError(f"{what} is JSON text of at most {MAX_TEXT} characters")
+    try:
+        fields = json.loads(text, object_pairs_hook=once, parse_constant=refuse)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{what} is not JSON") from error
+    if not isinstance(fields, dict):
+        raise ValueError(f"{what} is a JSON object")
+    return fields
 
 
 def _canonical(fields: dict[str, Any]) -> str:
@@ -245,20 +256,6 @@ def _sum_fields(name: str) -> dict[str, str]:
     """Fields of a sum: their names in JSON, and those of its class."""
     names = [field.name for field in fields(_sum_class(name)) if field.init]
     return {_WIRE_NAMES.get(name, name): name for name in names}
-
-
-def _sum_in(text: object) -> tuple[str, Any] | None:
-    """Name and fields out of the JSON of a sum's spec; None if the text is none."""
-    if not isinstance(text, str) or len(text) > MAX_TEXT:
-        return None
-    try:
-        found = json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
-        return None
-    if not isinstance(found, dict) or len(found) != 1:
-        return None
-    [(name, values)] = found.items()
-    return (name, values) if _is_sum(name) else None
 
 
 def _is_sum(name: object) -> bool:
@@ -314,14 +311,3 @@ def _checked(options: Any) -> tuple[tuple[str, Option], ...]:
     if len({name for name, _ in options}) != len(options):
         raise ValueError("an option is given twice")
     return tuple(sorted(options))
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a field of a mechanism's spec is given twice")
-    return found
-
-
-def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} has no place in a mechanism's spec")

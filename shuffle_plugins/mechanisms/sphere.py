@@ -1,8 +1,6 @@
-r"""Caps of the unit sphere in any dimension: measure, first moment, and the law of one coordinate.
+"""Caps of the unit sphere in any dimension: measure, first moment, and the law of one coordinate A.
 
-For V uniform on the sphere of :math:`\mathbb{R}^d` and a fixed unit vector u,
-:math:`A = \langle V, u \rangle` is symmetric and :math:`A^2 \sim Beta(\frac12, \frac{d-1}{2})`. Forms are
-chosen for full relative accuracy up to d = 1e7, where A is of size 1/√d.
+Forms are chosen for full relative accuracy up to d = 1e7, where A is of size 1/√d.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from shuffle_plugins.accounting import Atoms, Blanket, InformationBound, most_telling, two_level_atoms
-from shuffle_plugins.randomness import WHOLE
+from shuffle_plugins.randomness.chacha import WHOLE
 
 LOUDEST_TOLD = 30.0
 """ε0 beyond which no round is large enough for what a report tells to bound it."""
@@ -32,10 +30,7 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(400)  # caps of a million dim
 
 
 def plain_share(measure: float, *, local_epsilon: float) -> float:
-    """c = 1/(1 + (e^ε0 - 1)·measure): of reports that are e^ε0 times likelier on a set, the plain ones.
-
-    ``measure`` is the cap's share of the sphere, or the mean of several half-spaces' normal masses.
-    """
+    """c = 1/(1 + (e^ε0 - 1)·measure): of reports that are e^ε0 times likelier on a set, the plain ones."""
     shrink = math.exp(-local_epsilon)
     return shrink / (shrink - math.expm1(-local_epsilon) * measure)
 
@@ -43,9 +38,7 @@ def plain_share(measure: float, *, local_epsilon: float) -> float:
 def plain_share_drawn(measure: float, *, local_epsilon: float) -> int:
     """:func:`plain_share` as it is drawn, times 2**62: rounded up, so that ε0 is never exceeded.
 
-    For a small ε0 what is left, 1 - c, is tiny, and for a large one c is. The smaller one is rounded by a
-    share of itself, far above what float64 is off by, so that hardly any ε0 is lost at either end, as lower
-    bounds take it for granted.
+    The smaller of c and 1 - c is rounded by a share of itself, so that hardly any ε0 is lost at either end.
     """
     shrink, gain = math.exp(-local_epsilon), -math.expm1(-local_epsilon) * measure
     plain = math.ceil(shrink / (shrink + gain) * (1 + 1e-12) * WHOLE)
@@ -76,9 +69,8 @@ def cap_moment(threshold: float, *, dim: int) -> float:
 def caps_at_angle(threshold: float, *, angle: ArrayLike, dim: int) -> NDArray[np.float64]:
     r"""P[⟨V, u⟩ >= threshold and ⟨V, w⟩ >= threshold] for unit vectors at each angle; dim at least 2.
 
-    In their plane V has a uniform direction and a squared length of law Beta(1, (d−2)/2), so the measure is
-    :math:`\frac1π \int_{angle/2}^{\arccos t} (1 - t^2/\cos^2 a)^{(d-2)/2} da`. A square root at the upper
-    end is taken out by substitution.
+    :math:`\frac1π \int_{angle/2}^{\arccos t} (1 - t^2/\cos^2 a)^{(d-2)/2} da`, without the root at its upper
+    end.
     """
     last = math.acos(threshold)
     root = np.sqrt(np.maximum(last - np.asarray(angle) / 2, 0.0))
@@ -102,19 +94,13 @@ def half_spaces_at_angle(threshold: float, *, angle: ArrayLike) -> NDArray[np.fl
 def caps_blanket(
     *, local_epsilon: float, measure: float, overlap: Callable[[NDArray[np.float64]], NDArray[np.float64]]
 ) -> Blanket:
-    r"""Blanket on the ball of reports by e^ε0 likelier within a cap, or half-space, about the record.
+    """Blanket on the ball of reports by e^ε0 likelier within a cap, or half-space, about the record.
 
-    (e, 1) and (1, e) have mass c·s each, (1, 1) has c(1 - 2s).
-
-    Proof: ``docs/proofs/mechanisms.md``, section 4.
-
-    A third record at a right angle to both leaves most of either cap at the blanket's density; of other
-    three the instance that tells most is listed: x, x' and everybody else's z, at the same angle to both in
-    their plane, on the other side. Then no report of a positive threshold is in all three caps, and x and x'
-    are at least as far from z as from each other's middle.
+    (e, 1) and (1, e) have mass c·s each, (1, 1) has c(1 - 2s) (``docs/proofs/mechanisms.md``, section 4). A
+    third record at a right angle leaves most of either cap at the blanket's density. The instance is of x, x'
+    and everybody else's z, at the same angle to both in their plane, on the other side.
 
     Args:
-        local_epsilon: ε0 in nats.
         measure: s, of a cap, at most 1/2.
         overlap: measures of two caps whose centres are at each angle; they fall with the angle.
     """
@@ -164,11 +150,11 @@ def most_information(
     saved: float,
     thrice: NDArray[np.float64],
 ) -> float:
-    r"""An upper bound on E[(F - F')²(1 - ψ)] over all directions of records x, x' and everybody else's z.
+    """An upper bound on E[(F - F')²(1 - ψ)] over all directions of records x, x' and everybody else's z.
 
-    F, F' and ψ are functions of the inner products of a plain report with x, x' and z: F and F' the same one.
-    They do not fall and have values in [0, 1]. The mean of a product of two then falls with the angle between
-    their directions (section 3d of the proofs of accounting).
+    F, F' and ψ rise with the inner products of a plain report with x, x' and z, in [0, 1]. The mean of a
+    product of two then falls with the angle between their directions (section 3d of the proofs of
+    accounting).
 
     Args:
         square: E[F²].

@@ -11,32 +11,22 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, cast
 
-from shuffle_plugins.compressors import Rotation, hadamard_signs, hadamard_transform, padded_dim
-from shuffle_plugins.core import (
-    Count,
-    Dim,
-    FieldLayout,
-    LocalEpsilon,
-    Radius,
-    Ranged,
-    ReportLayout,
-    Reports,
-    in_range,
-    one_of,
-)
+from shuffle_plugins.compressors.frames import Rotation
+from shuffle_plugins.compressors.hadamard import hadamard_signs, hadamard_transform, padded_dim
+from shuffle_plugins.compressors.quantization import SignThresholds, random_signs
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports
 from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.ranges import Count, Dim, LocalEpsilon, Radius, Ranged, in_range, one_of
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer, Norm
-from shuffle_plugins.mechanisms.sign_patterns import SignThresholds, random_signs
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 RANGE_REPORTS = "user-level-range"
 
 
 class Split(StrEnum):
-    """What the two stages share.
-
-    ``CLIENTS``: each client takes part in one stage, with the whole of ε0. ``BUDGET``: in both, with ε0/2.
+    """What the two stages share: ``CLIENTS`` (each takes part in one, with the whole of ε0) or ``BUDGET``
+    (both, ε0/2).
     """
 
     CLIENTS = "clients"
@@ -54,13 +44,12 @@ class UserLevelMean(Ranged):
         samples: m, samples per client.
         radius: of the l2 ball in which samples lie.
         sigma: σ; samples of a client are independent and σ²-sub-Gaussian in every direction.
-        failure: γ, probability that the clients' means are not as concentrated as is assumed. Half goes to τ,
-            a quarter to the extent of rotated coordinates, a quarter to the residual radius.
+        failure: γ, probability that the clients' means are not as concentrated as is assumed.
         mechanism: name of the registered mechanism of the second stage, for vectors in a norm ball.
         split: what the stages share.
         range_share: share of the clients in the first stage, under ``Split.CLIENTS``.
-        ranging: whether there is a first stage; by default where it helps: it leaves a smaller radius, and
-            is wrong about some coordinate with probability at most 1/2, by the bound above.
+        ranging: whether there is a first stage; by default where it leaves a smaller radius, and is wrong
+            about some coordinate with probability at most 1/2, by its bound.
         seed: of the public rotation.
     """
 
@@ -159,9 +148,8 @@ class UserLevelMean(Ranged):
     def residual_radius(self) -> float:
         r"""How far, in l2 norm, a client's mean lies from the centre that is found.
 
-        The box gives 3τ√P. The centre is within 2τ√P of the expectation, and a mean of m samples within
-        :math:`σ\sqrt{(d + 2\sqrt{dt} + 2t)/m}`, t = ln(4n/γ), of it (Hsu, Kakade, Zhang 2012); the smaller of
-        the two counts. Without a first stage it is the samples' own radius.
+        The smaller of the box, 3τ√P, and 2τ√P and :math:`σ\sqrt{(d + 2\sqrt{dt} + 2t)/m}`, t = ln(4n/γ) (Hsu,
+        Kakade, Zhang 2012). Without a first stage it is the samples' own radius.
         """
         return self.radius if self.bins == 1 else self._ranged_radius
 
@@ -219,8 +207,7 @@ class UserLevelEstimate:
 def range_reports(values: Tensor, *, plan: UserLevelMean, randomness: Randomness) -> Reports:
     """First stage, at the clients: coordinate, Hadamard row and randomised sign of each client.
 
-    Client i speaks of coordinate i mod P.
-    ``values`` (clients,) are that one coordinate of each client's rotated mean.
+    Client i speaks of coordinate i mod P, ``values`` (clients,) of each one's rotated mean.
     """
     count, device = values.shape[0], values.device
     bins, size = plan.bins, plan.rotation.size
@@ -253,15 +240,10 @@ def find_centre(reports: Reports, *, plan: UserLevelMean) -> Tensor:
 def estimate_mean(
     samples: Tensor, *, plan: UserLevelMean, randomness: Randomness | None = None
 ) -> UserLevelEstimate:
-    """Both stages, for a host that simulates all clients.
+    """Both stages, for a host that simulates all clients, which are shuffled in secret first.
 
-    The order of the clients is shuffled in secret before they are dealt out to stages and coordinates.
-
-    Args:
-        samples: (clients, samples, dim) floating point. Samples outside the plan's ball cost no privacy, but
-            may be cut.
-        plan: the plan.
-        randomness: source of all random bits; a fresh :class:`SecureRandomness` by default.
+    ``samples`` are (clients, samples, dim) floating point. Those outside the plan's ball cost no privacy, but
+    may be cut.
     """
     if tuple(samples.shape) != (plan.clients, plan.samples, plan.dim) or not samples.is_floating_point():
         raise ValueError(

@@ -8,7 +8,7 @@ then μ holds θ back less. In each round a client takes τ local steps and shar
 
 Source: Girgis, Privacy-preserving distributed machine learning (thesis, UCLA 2023), section 4.5, equation
 4.16 and Algorithm 4.4.1. The thesis adds noise in every local step, and its bound on the privacy cost of that
-does not hold (:mod:`shuffle_plugins.accounting.published.adaped`). Here what a round changed in μ and ψ is
+does not hold (:mod:`shuffle_plugins.accounting.published.thesis`). Here what a round changed in μ and ψ is
 one vector; it is clipped once, and then randomised by any :class:`~shuffle_plugins.mechanisms.PrivateSum`,
 whose cost is that of the round.
 """
@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from shuffle_plugins.core import Positive, Ranged, checks
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Positive, Ranged
 
 DISSIMILARITY = "dissimilarity"
 """Name of ψ among the arrays that are sent; no parameter of a model may have this name."""

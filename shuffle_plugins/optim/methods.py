@@ -18,7 +18,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Sampling
-from shuffle_plugins.core import Count, Delta, Positive, Ranged, checks, in_range, whole_number
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Count, Delta, Positive, Ranged, in_range, whole_number
 from shuffle_plugins.optim import bounds
 from shuffle_plugins.optim.oracles import (
     GradientModel,
@@ -30,7 +31,7 @@ from shuffle_plugins.optim.oracles import (
 from shuffle_plugins.optim.plans import Accelerated, Averaged, Decaying, OptimizationPlan, Result, Rule, Stage
 from shuffle_plugins.optim.problems import Problem, as_examples, flattened
 from shuffle_plugins.protocols import TargetUnreachable
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 _GOLDEN = (math.sqrt(5) - 1) / 2  # the golden section's ratio
 _MOST_SAMPLED_STEPS = 1 << 9  # the bound on the last iterate falls slowly; so more steps gain little

@@ -26,10 +26,13 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     largest_within,
 )
-from shuffle_plugins.core import Count, Ranged
-from shuffle_plugins.mechanisms import LocalRandomizer, Norm, noise_ratio, registry
-from shuffle_plugins.protocols import MOST_COINS, TargetUnreachable, VectorSum
-from shuffle_plugins.randomness import PROBABILITY_BITS, Randomness
+from shuffle_plugins.core.ranges import Count, Ranged
+from shuffle_plugins.mechanisms import LocalRandomizer, Norm, registry
+from shuffle_plugins.mechanisms.noise import noise_ratio
+from shuffle_plugins.protocols import TargetUnreachable, VectorSum
+from shuffle_plugins.protocols.draws import MOST_COINS
+from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.randomness.chacha import PROBABILITY_BITS
 
 _IN_WORDS = {
     Sampling.SINGLE_PASS: "disjoint batches",

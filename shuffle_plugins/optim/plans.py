@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import BudgetExceeded, EpsilonInterval, Round, ShuffleAccountant
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms import Norm
+from shuffle_plugins.mechanisms.base import Norm
 from shuffle_plugins.optim import bounds
 from shuffle_plugins.optim.oracles import GradientOracle, Participation
 from shuffle_plugins.optim.problems import (
@@ -27,7 +27,7 @@ from shuffle_plugins.optim.problems import (
     check_gradients,
     flattened,
 )
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 
 @dataclass(frozen=True, slots=True)

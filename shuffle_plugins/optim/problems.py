@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from typing_extensions import override
 
-from shuffle_plugins.core import Dim, NotNegative, Radius, Ranged, checks, one_of
-from shuffle_plugins.mechanisms import Norm
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Dim, NotNegative, Radius, Ranged, one_of
+from shuffle_plugins.mechanisms.base import Norm
 
 
 class ConvexSet(ABC):

@@ -7,6 +7,6 @@
 :func:`expected_noise` tells how much noise a round of a given mechanism has beside its largest signal.
 """
 
-from shuffle_plugins.core import face
+from shuffle_plugins.core.extras import face
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -12,7 +12,7 @@ from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.planning.errors import check_norm, enclosing_radius
 
 if TYPE_CHECKING:
-    from shuffle_plugins.mechanisms import Mechanism
+    from shuffle_plugins.mechanisms.base import Mechanism
 
 Domain = Literal["l1", "l2", "linf", "categories"]
 
@@ -122,7 +122,7 @@ def seconds_per_report(mechanism: Mechanism) -> float:
     """Least of three measurements of a batch of up to 256 clients, divided by their number, in seconds."""
     import torch
 
-    from shuffle_plugins.mechanisms import FrequencyOracle, LocalRandomizer
+    from shuffle_plugins.mechanisms.base import FrequencyOracle, LocalRandomizer
 
     dim = mechanism.dim
     clients = max(1, min(_MOST_TIMED, _TIMED_VALUES // dim))

@@ -10,7 +10,7 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.planning.errors import check_norm, enclosing_radius
 
 if TYPE_CHECKING:
-    from shuffle_plugins.mechanisms import PrivateSum
+    from shuffle_plugins.mechanisms.base import PrivateSum
 
 LEAST_RATIO = 2.0
 """Ratio over a whole run under which training is warned of.
@@ -111,7 +111,7 @@ def expected_noise(mechanism: PrivateSum, *, cohort: float) -> ExpectedNoise:
             in an ℓ2 ball, ``VectorSum`` or ``BallSum``. No torch is used beyond what built it.
         cohort: k, reports in the mean; where clients join on their own, the expected number.
     """
-    from shuffle_plugins.mechanisms import PrivateSum  # loads torch, as building the mechanism has done
+    from shuffle_plugins.mechanisms.base import PrivateSum
 
     checks.number("cohort", cohort, above=0)
     if not isinstance(mechanism, PrivateSum):

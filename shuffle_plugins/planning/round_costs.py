@@ -10,14 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.secure_aggregation import (
-    COMMITMENT_BYTES,
-    ResidueLayout,
-    SumTerms,
-    VerifiedTerms,
-    sealed_seed_size,
-)
-from shuffle_plugins.shuffler import RoundContext, envelope_size, layer_size, ticket_size
+from shuffle_plugins.secure_aggregation import ResidueLayout, SumTerms, VerifiedTerms, sealed_seed_size
+from shuffle_plugins.secure_aggregation.aggregator import COMMITMENT_BYTES
+from shuffle_plugins.shuffler import RoundContext
+from shuffle_plugins.shuffler.envelopes import envelope_size, layer_size, ticket_size
 
 _PIECE_BYTES = 1 << 25  # of ciphertexts in one message, by default
 _KEY_MEMORY = 200  # bytes that a signing key takes in a set of keys

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from shuffle_plugins.accounting import (
-    LARGEST_SEARCHED_LOCAL_EPSILON,
-    LEAST_SEARCHED_LOCAL_EPSILON,
     Adversary,
     Blanket,
     Method,
@@ -17,8 +15,12 @@ from shuffle_plugins.accounting import (
     ShuffleAccountant,
     ShuffleRound,
     largest_within,
-    normal_guess,
     zero_between,
+)
+from shuffle_plugins.accounting.calibrate import (
+    LARGEST_SEARCHED_LOCAL_EPSILON,
+    LEAST_SEARCHED_LOCAL_EPSILON,
+    normal_guess,
 )
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import registry

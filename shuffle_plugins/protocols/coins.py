@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -23,36 +22,28 @@ from shuffle_plugins.accounting.pairs.noise import (
     gaussian_cover,
     log_ratio,
 )
-from shuffle_plugins.core import Count, Dim, Radius, Reports, Rows, checks
+from shuffle_plugins.core import Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor
-from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
-from shuffle_plugins.protocols.draws import (
-    COINS_AT_ONCE,
-    DISTANCE,
-    MOST_COINS,
-    RATIO,
-    drawn_range,
-    heads,
-)
-from shuffle_plugins.protocols.histograms import Histogram, HistogramProtocol
+from shuffle_plugins.core.ranges import Count, Dim, Radius
+from shuffle_plugins.mechanisms import Norm, PrivateSum
+from shuffle_plugins.mechanisms.base import CountRange, PrivacyParameter
+from shuffle_plugins.protocols.draws import COINS_AT_ONCE, DISTANCE, MOST_COINS, RATIO, drawn_range, heads
 from shuffle_plugins.protocols.lattices import (
     MOST_LEVELS,
     Categories,
     FixedPoint,
     Interval,
     Lattice,
-    Levels,
     OneHot,
 )
 from shuffle_plugins.protocols.sums import (
     CountSum,
-    Participants,
-    Tally,
+    HistogramProtocol,
+    LatticeSum,
     TargetUnreachable,
     check_clips,
-    honest_population,
 )
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.randomness.sources import Randomness, secure
 
 _DISTANCE_SHARE = 0.01  # of δ, that may be spent on the distance of coins from the Gaussian
 _TAIL_SHARE = 1e-3  # of δ, that the accountant spends on tails where the distance is charged to ε
@@ -63,23 +54,20 @@ _CLOSEST = 1 << 32  # coins; more are cut into parts, and come no closer
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoinSum(CountSum[SumRound]):
+class CoinSum(LatticeSum[SumRound], CountSum[SumRound]):
     """Each client rounds its datum to a lattice and adds ``coins`` fair coins to every coordinate.
 
-    Its messages are labelled bits: span + coins of them per coordinate, of which x̂_j − lowest + heads are
-    ones. The shuffler mixes everybody's; what is left is one count per coordinate (:meth:`tally`). So a
-    client's report is its counts. Cheu, Joseph, Mao, Peng 2022, Algorithm 1, at p = ½, which gives the most
-    noise per message. ``docs/proofs/sums.md`` says what it costs.
+    Its messages are span + coins labelled bits per coordinate, of which x̂_j − lowest + heads are ones.
+    Shuffled, they tell one count per coordinate (:meth:`tally`); so a client's report is its counts. Cheu,
+    Joseph, Mao, Peng 2022, Algorithm 1, at p = ½, which gives the most noise per message
+    (``docs/proofs/sums.md``).
 
     Attributes:
-        levels: g, lattice steps per radius, or per interval.
         coins: b, fair coins per client and coordinate.
     """
 
     in_secret: ClassVar[bool] = True
-    lattice_type: ClassVar[type[Any]]
 
-    levels: Levels
     coins: Count
 
     def __post_init__(self) -> None:
@@ -91,83 +79,58 @@ class CoinSum(CountSum[SumRound]):
             )
         _ = self.round()
 
-    @cached_property
-    def lattice(self) -> Lattice:
-        """How data become integers."""
-        names = [each.name for each in fields(self.lattice_type)]
-        built: Lattice = self.lattice_type(**{name: getattr(self, name) for name in names})
-        return built
-
     @override
     @classmethod
-    def of_noise(
+    def _of_noise(
         cls,
-        noise: float,
+        noise_multiplier: float,
         *,
+        honest: int,
         target: PrivacyTarget | None,
-        cohort: int,
-        honest_fraction: float,
         overhead: float = 0.02,
-        **data: Any,
+        **fields: Any,
     ) -> Self:
-        """The protocol with about the fewest messages whose covering Gaussian has at least this noise.
+        """With about the fewest messages whose covering Gaussian has at least this noise.
 
-        Without a target more noise never gets fewer coins, nor a Gaussian of less noise: ε falls as noise
-        grows.
-
-        Args:
-            noise, target, cohort, honest_fraction: as of :meth:`SummingProtocol.of_noise`.
-            overhead: share of variance that may be spent on rounding and on the cover, beyond what the
-                Gaussian mechanism needs; less costs more messages.
-            data: the fields of the lattice, without its levels.
+        Without a target, ε falls as noise grows: more noise never gets fewer coins, nor a quieter Gaussian.
         """
+        who = {name: fields.pop(name) for name in ("cohort", "honest_fraction")}
 
         def lattice(levels: int) -> Lattice:
-            found: Lattice = cls.lattice_type(levels=levels, **data)
+            found: Lattice = cls.lattice_type(levels=levels, **fields)
             return found
 
         dim = lattice(1).size
         levels, coins = _fewest_coins(
-            noise,
+            noise_multiplier / 2,
             lattice=lattice,
-            cohort=cohort,
-            honest=honest_population(cohort, honest_fraction),
+            cohort=who["cohort"],
+            honest=honest,
             overhead=checks.number("overhead", overhead, above=0, at_most=1),
             trials=_close_trials(_UNAIMED / dim) if target is None else _enough_trials(target, dim=dim),
             steady=target is None,
         )
-        return cls(cohort=cohort, levels=levels, coins=coins, honest_fraction=honest_fraction, **data)
-
-    # -- what it costs ----------------------------------------------------------------------------------
+        return cls(levels=levels, coins=coins, **who, **fields)
 
     @override
-    def _round(self, present: Participants, adversary: Adversary, participation: float | None) -> SumRound:
+    def _round(self, honest: int | None, participation: float | None, **who: Any) -> SumRound:
         return SumRound(
             sensitivity=self.lattice.sensitivity,
             attained=self.lattice.attained,
-            trials=present.honest * self.coins,
+            trials=(who["cohort"] if honest is None else honest) * self.coins,
             coin_distance=DISTANCE,
             # Whether drawn for all clients at once, in so many parts, or by each for itself.
-            coin_ratio=RATIO * present.reports * (1 + self.cohort * self.coins // COINS_AT_ONCE),
+            coin_ratio=RATIO * who["cohort"] * (1 + self.cohort * self.coins // COINS_AT_ONCE),
             dim=self.lattice.size,
-            population=present.population,
-            cohort=present.reports,
-            sampling=present.sampling,
-            adversary=adversary,
             participation=participation,
             norm=None if participation is None else self.lattice.norm_bound,
+            **who,
         )
 
     @property
+    @override
     def noise_variance(self) -> float:
-        """Variance of the coins in one coordinate of the sum, in squared units of the data."""
         return self.cohort * self.coins / 4 * self.lattice.step**2
-
-    @property
-    def worst_variance(self) -> float:
-        """Bound on E‖estimate − Σ x_i‖²: the coins' noise, and rounding."""
-        rounding = self.cohort * self.lattice.rounding_variance * self.lattice.step**2
-        return self.lattice.size * (self.noise_variance + rounding)
 
     @property
     @override
@@ -180,12 +143,10 @@ class CoinSum(CountSum[SumRound]):
         return self.lattice.span + self.coins
 
     @property
+    @override
     def counts(self) -> CountRange:
-        """A client's ones in each coordinate: its datum, and as few or many coins as can be drawn."""
         low, high = drawn_range(self.coins)
         return CountRange(self.lattice.size, low, high + self.messages_per_coordinate - self.coins)
-
-    # -- what is done -----------------------------------------------------------------------------------
 
     @override
     def randomize(
@@ -232,8 +193,7 @@ class ScalarSum(CoinSum):
 class VectorSum(CoinSum, PrivateSum):
     """The sum of clients' vectors, with the noise of the Gaussian mechanism and no trusted aggregator.
 
-    Cheu, Joseph, Mao, Peng 2022, Algorithm 2: Algorithm 1 in every coordinate, under its label. See
-    :class:`CoinSum` for what a client sends.
+    Cheu, Joseph, Mao, Peng 2022, Algorithm 2: Algorithm 1 in every coordinate, under its label.
 
     Attributes:
         dim: d, length of a client's vector.
@@ -253,9 +213,9 @@ class VectorSum(CoinSum, PrivateSum):
 class HistogramSum(HistogramProtocol[SumRound], CoinSum):
     """How many clients hold each category, with the Gaussian mechanism's noise and no trusted aggregator.
 
-    P_1D (Cheu, Joseph, Mao, Peng 2022, Algorithm 1) in every category at once. A client sends ``levels`` ones
-    under its own category's label and ``coins`` fair coins under every label; see :class:`CoinSum`. Nothing
-    is rounded, and replacing a client moves two counts by one: a sensitivity of exactly √2.
+    P_1D (Cheu, Joseph, Mao, Peng 2022, Algorithm 1) in every category at once: a client sends ``levels`` ones
+    under its own category's label and ``coins`` fair coins under every label. Nothing is rounded, and
+    replacing a client moves two counts by one: a sensitivity of exactly √2.
 
     Data are int64 (clients,), categories in [0, categories). Estimates are in clients.
 
@@ -276,12 +236,12 @@ class HistogramSum(HistogramProtocol[SumRound], CoinSum):
         sampling: Sampling | None = None,
         adversary: Adversary = Adversary.MODEL_OBSERVER,
     ) -> SumRound:
-        """The round of an adversary that looks at the difference of two counts alone.
+        """The round of an adversary that looks at the difference of two counts alone; arguments as of
+        :meth:`round`.
 
-        That is a function of what is seen, in which a client moves from one category to the other by twice
-        ``levels``, under the coins of both. So what an accountant says of this round from below holds for
-        :meth:`round` too, and comes within some per cent of what that says from above. Arguments and
-        errors as of :meth:`round`.
+        A client moves from one category to the other by twice ``levels``, under the coins of both. What an
+        accountant says of this round from below holds for :meth:`round` too, and comes near what that says
+        from above.
         """
         whole = self.round(population=population, cohort=cohort, sampling=sampling, adversary=adversary)
         distance = 2 * self.levels
@@ -307,18 +267,13 @@ class HistogramSum(HistogramProtocol[SumRound], CoinSum):
         below = math.floor(float(special.bdtrik(error / 2, trials, 0.5))) - 1
         return (trials / 2 - max(below, 0)) / self.levels
 
-    @override
-    def estimate(self, total: Tensor | Tally, *, reports: int | None = None) -> Histogram:
-        """Unbiased counts and frequencies of the clients that answered; as :meth:`histogram`."""
-        return self.histogram(total, reports=reports)
-
 
 def _enough_trials(target: PrivacyTarget, *, dim: int) -> int:
     """Coins that are close enough to their Gaussian for a target.
 
-    How far coins are from a Gaussian, in total variation, can be certified down to a limit only, and is
-    charged 1 + e^ε times to δ, for each step and coordinate. If that is more than a hundredth of δ, the
-    accountant bounds the ratio of their likelihoods instead and charges it to ε.
+    Their distance in total variation, certified down to a limit only, is charged 1 + e^ε times to δ for each
+    step and coordinate. If that is more than a hundredth of δ, the ratio of likelihoods is charged to ε
+    instead.
     """
     log_factor, coordinates = float(np.logaddexp(0.0, target.epsilon)), target.num_steps * dim
     factor = math.exp(min(log_factor, 700.0)) * coordinates
@@ -340,7 +295,7 @@ def _scaled(factor: float) -> int:
 
 
 def _fewest_coins(
-    noise: float,
+    ratio: float,
     *,
     lattice: Callable[[int], Lattice],
     cohort: int,
@@ -352,10 +307,8 @@ def _fewest_coins(
     """Levels and about the fewest coins that have at most the overhead more variance than the noise.
 
     Args:
-        noise: deviation of the covering Gaussian over the sensitivity.
-        lattice: built from its number of levels.
-        cohort, honest: clients in the sum, and those counted on to toss their coins.
-        overhead: share of variance that rounding and cover may take.
+        ratio: deviation of the covering Gaussian over the sensitivity.
+        honest: clients counted on to toss their coins.
         trials: honest coins that there must be at least, so that they are close to their Gaussian.
         steady: whether more noise never gets fewer coins, nor a covering Gaussian that deviates by less over
             the sensitivity. Lattices of few levels then take more coins.
@@ -371,7 +324,7 @@ def _fewest_coins(
             return spent(levels, coins) <= (1 + overhead) * (given * lattice(levels).diameter) ** 2
 
         coarsest = lattice(1 + bisect_left(range(1, MOST_LEVELS), True, key=fine))
-        return deviation >= noise * coarsest.sensitivity
+        return deviation >= ratio * coarsest.sensitivity
 
     def spent(levels: int, coins: int) -> float:
         # The coins of dishonest clients are not counted on, so their share is no overhead of the lattice.
@@ -383,14 +336,14 @@ def _fewest_coins(
         deviation = covering_deviation(honest * coins)
         # As many levels as these coins can hide.
         levels = bisect_left(
-            range(1, MOST_LEVELS + 1), True, key=lambda g: deviation < noise * lattice(g).sensitivity
+            range(1, MOST_LEVELS + 1), True, key=lambda g: deviation < ratio * lattice(g).sensitivity
         )
         if levels == MOST_LEVELS or (
-            levels and spent(levels, coins) <= (1 + overhead) * (noise * lattice(levels).diameter) ** 2
+            levels and spent(levels, coins) <= (1 + overhead) * (ratio * lattice(levels).diameter) ** 2
         ):
             return levels, coins
         coins += 1 + coins // 256
     raise TargetUnreachable(
-        f"a noise multiplier of {noise:.3g} needs more coins than can be accounted for, within an overhead "
-        f"of {overhead:g}: ask for less noise, a larger δ or a larger overhead"
+        f"a noise multiplier of {2 * ratio:.3g} needs more coins than can be accounted for, within an "
+        f"overhead of {overhead:g}: ask for less noise, a larger δ or a larger overhead"
     )

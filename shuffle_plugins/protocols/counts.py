@@ -12,21 +12,16 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 from typing_extensions import override
 
-from shuffle_plugins.accounting import Adversary, PoissonBinomialRound, PrivacyTarget
+from shuffle_plugins.accounting import PoissonBinomialRound, PrivacyTarget
 from shuffle_plugins.compressors import KashinFrame
-from shuffle_plugins.core import Dim, LocalEpsilon, Radius, Reports, Rows, checks, rows_at_once, whole_number
+from shuffle_plugins.compressors.quantization import SignThresholds
+from shuffle_plugins.core import Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
-from shuffle_plugins.mechanisms.sign_patterns import SignThresholds
+from shuffle_plugins.core.ranges import Dim, LocalEpsilon, Radius, whole_number
+from shuffle_plugins.core.rows import rows_at_once
+from shuffle_plugins.mechanisms.base import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.lattices import compiled_kernels
-from shuffle_plugins.protocols.sums import (
-    CountSum,
-    Participants,
-    Tally,
-    TargetUnreachable,
-    check_clips,
-    honest_population,
-)
+from shuffle_plugins.protocols.sums import CountSum, Tally, TargetUnreachable, check_clips
 from shuffle_plugins.randomness import WHOLE, Randomness, secure
 
 MOST_BITS_EACH = (1 << 20) - 1  # of one client in one coordinate
@@ -42,14 +37,13 @@ _PRECISION = 5e-4  # relative, of the noise
 
 @dataclass(frozen=True, kw_only=True)
 class PoissonBinomialSum(CountSum[PoissonBinomialRound], PrivateSum):
-    r"""The sum of vectors in an ℓ2 ball by the Poisson binomial mechanism: random bits, and no other noise.
+    """The sum of vectors in an ℓ2 ball by the Poisson binomial mechanism: random bits, and no other noise.
 
     Chen, Özgür, Kairouz 2022, "The Poisson Binomial Mechanism for unbiased federated learning with secure
     aggregation". A Kashin frame, public and linear, represents a vector by D coefficients of which none is
     large. For each a client sends ``bits`` bits, each a one with probability :math:`(1 + τ v)/2`, v in
-    [−1, 1] the coefficient in units of :attr:`coefficient_radius`. What is seen is one count per
-    coefficient, as in a :class:`VectorSum`; the randomness of the bits is the noise. The privacy cost depends
-    on the ℓ2 norm of all of a client's coefficients together (``docs/proofs/counts.md``).
+    [−1, 1] the coefficient in units of :attr:`coefficient_radius`. What is seen is one count per coefficient.
+    The cost depends on the ℓ2 norm of all of a client's coefficients together (``docs/proofs/counts.md``).
 
     Attributes:
         dim: d, length of a client's vector.
@@ -86,75 +80,51 @@ class PoissonBinomialSum(CountSum[PoissonBinomialRound], PrivateSum):
 
     @override
     @classmethod
-    def of_noise(  # type: ignore[override]
+    def _of_noise(  # type: ignore[override]
         cls,
-        noise: float,
+        noise_multiplier: float,
         *,
+        honest: int,
         target: PrivacyTarget | None,
-        cohort: int,
-        honest_fraction: float,
         dim: int,
         seed: int = 0,
         overhead: float = 0.1,
         bits: int | None = None,
-        **data: Any,
+        **fields: Any,
     ) -> Self:
-        """The protocol with the fewest bits, of the form 2^k − 1, that is as private as a Gaussian.
-
-        Args:
-            noise, target, cohort, honest_fraction: as of :meth:`SummingProtocol.of_noise`.
-            dim, seed: as the fields.
-            overhead: how much larger the variance may be, in (0, 1], than in the limit of many quiet bits.
-            bits: m; chosen by default.
-            data: ``radius``.
-        """
-        honest = honest_population(cohort, honest_fraction)
+        """With the fewest bits, of the form 2^k − 1, whose variance exceeds that of many by ``overhead``."""
         spread = KashinFrame(dim=checks.dim(dim), seed=seed)
         checks.number("overhead", overhead, above=0, at_most=1)
-        distance = _distance(spread)
+        noise = _distance(spread) / 2 * noise_multiplier  # in units of a coefficient's radius
         if bits is None:
-            bits = _fewest_bits(honest=honest, distance=distance, noise=noise, overhead=overhead)
+            bits = _fewest_bits(honest=honest, noise=noise, overhead=overhead)
         checks.whole("bits", bits, at_most=MOST_BITS_EACH)
 
-        def round_of(gain: float) -> PoissonBinomialRound:
-            return PoissonBinomialRound(
+        def multiplier_of(gain: float) -> float:
+            found = PoissonBinomialRound(
                 dim=spread.size,
                 bits=bits,
                 flip=_flip(SignThresholds.of(2 * math.atanh(gain))),
-                distance=distance,
+                distance=_distance(spread),
                 population=honest,
                 cohort=honest,
             )
+            return 2 * found.noise_multiplier  # a round tells it over the sensitivity
 
-        gain = _loudest_gain(noise, start=_gain(honest / bits, distance * noise), round_of=round_of)
-        return cls(
-            dim=dim,
-            cohort=cohort,
-            bits=bits,
-            message_epsilon=2 * math.atanh(gain),
-            seed=seed,
-            honest_fraction=honest_fraction,
-            **data,
-        )
-
-    # -- what it costs ----------------------------------------------------------------------------------
+        gain = _loudest_gain(noise_multiplier, start=_gain(honest / bits, noise), multiplier_of=multiplier_of)
+        return cls(dim=dim, bits=bits, message_epsilon=2 * math.atanh(gain), seed=seed, **fields)
 
     @override
-    def _round(
-        self, present: Participants, adversary: Adversary, participation: float | None
-    ) -> PoissonBinomialRound:
+    def _round(self, honest: int | None, participation: float | None, **who: Any) -> PoissonBinomialRound:
         return PoissonBinomialRound(
             dim=self.size,
             bits=self.bits,
             flip=_flip(self.thresholds),
             distance=_distance(self.spread),
-            population=present.population,
-            cohort=present.reports,
-            honest=None if present.honest == present.reports else present.honest,
-            sampling=present.sampling,
-            adversary=adversary,
+            honest=honest,
             participation=participation,
             attained=_attained(self.dim, self.seed),
+            **who,
         )
 
     @property
@@ -179,18 +149,16 @@ class PoissonBinomialSum(CountSum[PoissonBinomialRound], PrivateSum):
         return self.bits
 
     @property
+    @override
     def counts(self) -> CountRange:
-        """A client's ones for each coefficient: from none to all of its bits."""
         return CountRange(self.size, 0, self.bits)
-
-    # -- what is done -----------------------------------------------------------------------------------
 
     @override
     def randomize(
         self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
     ) -> Reports:
         check_clips(clip)
-        rows = self._checked(x)
+        rows = self._rows(x)
         counts = torch.zeros(rows.num_rows, self.size, dtype=torch.int64)
         for clients, columns, ones in self._drawn(rows, secure(randomness)):
             counts[clients, columns] += ones.cpu()
@@ -199,7 +167,7 @@ class PoissonBinomialSum(CountSum[PoissonBinomialRound], PrivateSum):
     @override
     def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
         total = torch.zeros(self.size, dtype=torch.int64)
-        for _, columns, ones in self._drawn(self._checked(x), secure(randomness)):
+        for _, columns, ones in self._drawn(self._rows(x), secure(randomness)):
             total[columns] += (ones[0] if len(ones) == 1 else ones.sum(dim=0)).cpu()
         return total
 
@@ -218,12 +186,6 @@ class PoissonBinomialSum(CountSum[PoissonBinomialRound], PrivateSum):
         """From ones less zeros under each label to the sum."""
         values = surplus / (self.bits * self.thresholds.gain)
         return self.spread.reconstruct(values * self.coefficient_radius)
-
-    def _checked(self, x: Tensor | Rows) -> Rows:
-        rows = Rows.of(x)
-        if rows.dim != self.dim:
-            raise ValueError(f"{self.name} takes vectors of dimension {self.dim}, got {rows.dim}")
-        return rows.finite(rows.l2_norm())[0]
 
     def _values(self, rows: Rows) -> Tensor:
         """Coefficients in units of their radius, (clients, size) float64: in [−1, 1], of bounded norm."""
@@ -275,9 +237,10 @@ def _representation(spread: KashinFrame, rows: Rows, *, radius: float) -> tuple[
 def _attained(dim: int, seed: int) -> tuple[tuple[float, int], ...] | None:
     """Values of a vector x of full length, as ``PoissonBinomialRound.attained`` takes them.
 
-    Of two unit vectors, along a coordinate and along a vector of the frame, the one with the longer values. A
-    value is rounded down to one of few, which leaks less: bits can be flipped to make it so. None if the
-    values of −x are not those of x with the other sign.
+    Of two unit vectors, along a coordinate and along a vector of the frame, the one with the longer values,
+    rounded down to few of them, which leaks less: bits can be flipped to make it so. None if the values of −x
+        are
+    not those of x with the other sign.
     """
     spread = KashinFrame(dim=dim, seed=seed)
     x = torch.eye(2, dim, dtype=torch.float64)
@@ -316,26 +279,26 @@ def _gain(crowd: float, noise: float) -> float:
     return odds / math.sqrt(1 + odds**2)
 
 
-def _fewest_bits(*, honest: int, distance: float, noise: float, overhead: float) -> int:
+def _fewest_bits(*, honest: int, noise: float, overhead: float) -> int:
     bits = 1
     while bits <= MOST_BITS_EACH:
-        gain = _gain(honest / bits, distance * noise)
+        gain = _gain(honest / bits, noise)
         crowd = max((honest - 1) * bits, 1)
         if (1 + _SKEW * gain / math.sqrt(crowd)) / (1 - gain**2) <= 1 + overhead:
             return bits
         bits = 2 * bits + 1
     raise TargetUnreachable(
-        f"no number of bits protects {honest} clients at a noise multiplier of {noise:.3g}, within an "
-        f"overhead of {overhead:g}: ask for less noise or a larger overhead"
+        f"no number of bits protects {honest} clients with so much noise within an overhead of {overhead:g}: "
+        "ask for less noise or a larger overhead"
     )
 
 
-def _loudest_gain(noise: float, *, start: float, round_of: Callable[[float], PoissonBinomialRound]) -> float:
-    """The largest gain, to a part in a thousand, at which a round protects as a Gaussian of this noise."""
+def _loudest_gain(noise: float, *, start: float, multiplier_of: Callable[[float], float]) -> float:
+    """The largest gain, to a part in a thousand, at which a round has this noise multiplier."""
     gain, best, worst = min(start, _LOUDEST), 0.0, math.inf
     for _ in range(25):
         try:
-            found = round_of(gain).noise_multiplier / noise
+            found = multiplier_of(gain) / noise
         except ValueError:  # hardly anybody is hidden
             found = 0.25
         if found >= 1:

@@ -20,7 +20,7 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.protocols.coins import CoinSum
 from shuffle_plugins.protocols.sums import ShuffleProtocol
 from shuffle_plugins.protocols.unary import UnaryCounts
-from shuffle_plugins.secure_aggregation.prio3 import best_chunk_length
+from shuffle_plugins.secure_aggregation.prio3.circuits import best_chunk_length
 
 _MOST_LENGTH = (1 << 32) - 2  # libprio refuses 2**32 - 1
 _LEAST_DIVVIUP_BATCH = 100
@@ -50,9 +50,9 @@ class DapTask:
         most: ``max_weight`` of Prio3MultihotCountVec, or ``max_measurement`` of Prio3SumVec.
         min_batch_size: reports that a batch must have before it is collected: the protocol's cohort.
         client: what clients do before they share their vectors, in words and numbers; no part of a task.
-        offset: what each client takes off each of its numbers before it shares them. Honest counts lie far
-            from zero, so the range to prove is several times shorter with it. The collector passes the sums
-            through :meth:`total`, which puts it back; a deployment knows nothing of it.
+        offset: what each client takes off each of its numbers before it shares them, so that the range to
+            prove is several times shorter. The deployment knows nothing of it: the collector passes the sums
+            through :meth:`total`, which puts it back.
     """
 
     vdaf: Vdaf
@@ -76,9 +76,6 @@ class DapTask:
         Args:
             sums: what the deployment found, int64 (length,).
             reports: how many clients' reports are in them, as the deployment says.
-
-        Raises:
-            ValueError: if the sums are not those of so many reports.
         """
         count = checks.whole("reports", reports, at_least=0)
         if sums.shape != (self.length,):
@@ -127,9 +124,6 @@ class DapTask:
 
         Divvi Up is given a number of bits in place of the largest number: a liar's number may be as large as
         so many bits can hold.
-
-        Raises:
-            ValueError: if Divvi Up does not run the VDAF, or takes no batches as small.
         """
         self._check_deployed("Divvi Up")
         if self.min_batch_size < _LEAST_DIVVIUP_BATCH:
@@ -172,13 +166,10 @@ def dap_task(protocol: ShuffleProtocol, *, vdaf: Vdaf | str | None = None) -> Da
     calibrate without ``population``.
 
     Args:
-        protocol: a protocol whose reports are vectors of bits or of counts: ``CountedUnary``, ``UnaryL1Sum``,
+        protocol: whose reports are vectors of bits or of counts: ``CountedUnary``, ``UnaryL1Sum``,
             ``HistogramSum``, ``ScalarSum``, ``VectorSum``.
-        vdaf: by default ``Prio3MultihotCountVec`` for bits and ``Prio3SumVec`` for counts. Bits may be summed
-            by ``Prio3SumVec`` too.
-
-    Raises:
-        ValueError: if no VDAF adds up what the protocol's clients send, or not the one asked for.
+        vdaf: by default ``Prio3MultihotCountVec`` for bits, which ``Prio3SumVec`` may sum too, and
+            ``Prio3SumVec`` for counts.
     """
     asked = None if vdaf is None else checks.choice(Vdaf, "vdaf", vdaf)
     common = {"protocol": protocol.name, "honest_fraction": protocol.honest_fraction, "trust_model": "OAMC"}

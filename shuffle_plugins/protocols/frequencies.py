@@ -14,8 +14,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import (
-    LARGEST_SEARCHED_LOCAL_EPSILON,
-    LEAST_SEARCHED_LOCAL_EPSILON,
     Adversary,
     PrivacyTarget,
     Sampling,
@@ -23,24 +21,17 @@ from shuffle_plugins.accounting import (
     calibrate_local_epsilon,
     narrowed,
 )
-from shuffle_plugins.core import (
-    LocalEpsilon,
-    ReportLayout,
-    Reports,
-    checks,
-    clopper_pearson_lower,
-    clopper_pearson_upper,
-)
+from shuffle_plugins.accounting.calibrate import LARGEST_SEARCHED_LOCAL_EPSILON, LEAST_SEARCHED_LOCAL_EPSILON
+from shuffle_plugins.core import ReportLayout, Reports, checks
+from shuffle_plugins.core.confidence import clopper_pearson_lower, clopper_pearson_upper
+from shuffle_plugins.core.ranges import LocalEpsilon
 from shuffle_plugins.mechanisms import FrequencyOracle, registry
-from shuffle_plugins.protocols.histograms import Histogram, Intervals
 from shuffle_plugins.protocols.lattices import Categories
 from shuffle_plugins.protocols.sums import (
+    Histogram,
+    Intervals,
     Participants,
     ShuffleProtocol,
-    checked_cohort,
-    hiding,
-    honest_population,
-    population_of,
 )
 from shuffle_plugins.randomness import Randomness
 from shuffle_plugins.shuffler import InMemoryShuffler, Shuffler
@@ -144,22 +135,19 @@ class FrequencyEstimation(ShuffleProtocol):
         """
         checks.categories(categories)
         target = PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps)
-        present = _counted(checked_cohort(cohort), population, honest_fraction)
+        present = Participants.of(cohort, honest_fraction=honest_fraction, population=population)
+        who = {"population": _drawn_from(present), "cohort": present.honest, "sampling": present.sampling}
 
         def allowed(name: str, local_epsilon: float) -> bool:
             oracle = built(name, local_epsilon=local_epsilon, categories=categories)
-            return target.allows(
-                oracle.round(population=present.population, cohort=present.honest, sampling=present.sampling)
-            )
+            return target.allows(oracle.round(**who))
 
         def largest(name: str) -> float:
             return calibrate_local_epsilon(
                 target_epsilon=target.epsilon,
                 delta=target.delta,
-                population=present.population,
-                cohort=present.honest,
                 num_steps=target.num_steps,
-                sampling=present.sampling,
+                **who,
                 mechanism=name,
                 blanket_factory=lambda e: registry.blanket(name, local_epsilon=e, dim=categories),
                 channel_fixed=True,
@@ -191,14 +179,11 @@ class FrequencyEstimation(ShuffleProtocol):
         """The oracle at its ε0: what a client runs."""
         return built(self.oracle, local_epsilon=self.local_epsilon, categories=self.categories)
 
-    @property
-    def messages_per_client(self) -> int:
-        """1: a client's report is its only message."""
-        return 1
+    messages_per_client = 1
 
     @property
+    @override
     def layout(self) -> ReportLayout:
-        """The form of a report: the oracle's."""
         return self.mechanism.layout
 
     @override
@@ -210,16 +195,13 @@ class FrequencyEstimation(ShuffleProtocol):
         sampling: Sampling | None = None,
         adversary: Adversary = Adversary.MODEL_OBSERVER,
     ) -> ShuffleRound:
-        reports = self.cohort if cohort is None else checks.whole("cohort", cohort)
-        present = _counted(reports, population, self.honest_fraction)
+        present = self.participants(population=population, cohort=cohort, sampling=sampling)
         return self.mechanism.round(
-            population=present.population,
+            population=_drawn_from(present),
             cohort=present.honest,
-            sampling=present.sampling if sampling is None else sampling,
+            sampling=present.sampling,
             adversary=adversary,
         )
-
-    # -- what it is worth -------------------------------------------------------------------------------
 
     @property
     def support(self) -> Support:
@@ -237,7 +219,7 @@ class FrequencyEstimation(ShuffleProtocol):
         return self.squared_error + (1 - 1 / self.categories) / self.cohort
 
     def largest_error(self, *, confidence: float = 0.95, largest_frequency: float = 1.0) -> float:
-        r"""What no frequency is further than from its estimate, with this confidence for all together.
+        """What no frequency is further than from its estimate, with this confidence for all together.
 
         Bernstein's inequality for each category, and a union bound over all of them. With f the share of a
         category, its term :math:`h(f) = 2e^{-nt²/2(v(f) + wt/3)}` is convex where it is below 2e⁻², so over
@@ -286,7 +268,6 @@ class FrequencyEstimation(ShuffleProtocol):
         Args:
             histogram: from :meth:`estimate`.
             confidence: that each interval holds its frequency; with ``simultaneous`` that all do.
-            simultaneous: whether to widen them by a union bound.
         """
         error = (1 - checks.confidence(confidence)) / 2 / (self.categories if simultaneous else 1)
         support, trials = self.support, histogram.reports
@@ -298,8 +279,6 @@ class FrequencyEstimation(ShuffleProtocol):
         )
         lower, upper = (limit.clamp_(0.0, 1.0) for limit in limits)
         return Intervals(lower=lower, upper=upper, confidence=confidence, simultaneous=simultaneous)
-
-    # -- what is done -----------------------------------------------------------------------------------
 
     @override
     def randomize(self, x: Tensor, *, randomness: Randomness | None = None) -> Reports:
@@ -313,13 +292,7 @@ class FrequencyEstimation(ShuffleProtocol):
     def collect(
         self, x: Tensor, *, shuffler: Shuffler | None = None, randomness: Randomness | None = None
     ) -> Reports:
-        """All clients' reports after a shuffler, for a host that simulates the clients.
-
-        Args:
-            x: everybody's categories, integers (clients,).
-            shuffler: an :class:`InMemoryShuffler` by default.
-            randomness: the clients', as in :meth:`randomize`; the shuffler has its own.
-        """
+        """All clients' reports after a shuffler, for a host that simulates the clients."""
         reports = self.randomize(x, randomness=randomness)
         if len(reports) != self.cohort:
             raise ValueError(f"the guarantee is that of {self.cohort} clients, got {len(reports)}")
@@ -338,8 +311,8 @@ class FrequencyEstimation(ShuffleProtocol):
         counts, refused = summed(self.mechanism, reports)
         return Histogram(counts=counts, reports=len(reports) - refused, refused=refused)
 
+    @override
     def sum(self, reports: Reports) -> Tensor:
-        """Unbiased counts of those who reported, float64 (categories,): those of :meth:`estimate`."""
         return summed(self.mechanism, reports)[0]
 
     def distribution(self, reports: Reports) -> Tensor:
@@ -347,19 +320,13 @@ class FrequencyEstimation(ShuffleProtocol):
         return self.estimate(reports).distribution
 
 
-def _counted(reports: int, population: int | None, honest_fraction: float) -> Participants:
-    """Honest reports, and the honest population they are accounted to come from.
+def _drawn_from(present: Participants) -> int:
+    """The honest population that honest reports are accounted to come from.
 
-    An honest client is drawn with probability ``reports`` over those of the population that are counted on;
-    numbers are rounded so that this is not understated.
+    An honest client is drawn with probability ``reports`` over the population; rounded so that this is not
+    understated.
     """
-    honest = honest_population(reports, honest_fraction)
-    if population_of(reports, population) == reports:
-        return Participants(reports, honest, honest, Sampling.FULL)
-    people = hiding(population_of(reports, population), cohort=reports, honest_fraction=honest_fraction)
-    return Participants(
-        reports, honest, max(honest, people * honest // reports), Sampling.WITHOUT_REPLACEMENT
-    )
+    return max(present.honest, present.population * present.honest // present.reports)
 
 
 def _error(name: str, local_epsilon: float, categories: int) -> float:
@@ -431,9 +398,7 @@ def _taking_categories(names: tuple[str, ...]) -> tuple[str, ...]:
 def support_of(name: str, *, local_epsilon: float, categories: int) -> Support:
     """The two values that a report's estimate of a category takes, read off reports.
 
-    Raises:
-        ValueError: if reports take more than two values, or only one: then nothing is known of single
-            categories. All built-in oracles take two.
+    A ValueError if reports take more than two values, or only one; all built-in oracles take two.
     """
     oracle = built(name, local_epsilon=local_epsilon, categories=categories)
     for tried in range(0, 1 << 12, 64):
@@ -454,10 +419,6 @@ def summed(oracle: FrequencyOracle, reports: Reports) -> tuple[Tensor, int]:
     """The sum of the reports that are possible, and how many the oracle refuses.
 
     Halves that are refused are looked at again, so that a few bad reports cost little.
-
-    Raises:
-        ValueError: if the reports are another mechanism's, or more than 4,096 are impossible: then this was
-            no round of this protocol.
     """
     oracle.layout.check(reports)
     total = torch.zeros(oracle.dim, dtype=torch.float64, device=reports.fields[0].values.device)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from scipy import special, stats
 from torch import Tensor
 
-from shuffle_plugins.accounting import Adversary, BitEncoding, CountedRound, Sampling
-from shuffle_plugins.core import Positive, Ranged, Reports, checked_categories, checks
-from shuffle_plugins.protocols.unary import CountedUnary, Encoding
+from shuffle_plugins.accounting import Adversary, CountedRound, Sampling
+from shuffle_plugins.core import Reports, checks
+from shuffle_plugins.core.ranges import Count, Positive, Ranged, whole_number
+from shuffle_plugins.core.rows import checked_categories
+from shuffle_plugins.protocols.unary import CountedUnary
 from shuffle_plugins.randomness import Randomness, secure
-
-_MOST_BITS = 62
-_TAILS = 1e-12  # of a count's law, left out where it is convolved, and added to what is bounded
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -50,10 +49,9 @@ class FoundValues:
 
     Attributes:
         values: int64 (values,).
-        counts: unbiased estimates of how many clients hold each, float64 (values,); of those who answered the
-            last round.
-        cut: rounds in which more prefixes were frequent enough than could be kept; the rarer ones were left
-            out.
+        counts: unbiased estimates of how many of those who answered the last round hold each, float64
+            (values,).
+        cut: rounds in which more prefixes were frequent enough than could be kept; the rarer were left out.
     """
 
     values: Tensor
@@ -69,19 +67,14 @@ class HeavyHitters(Ranged):
     bits, then for the continuations of the prefixes that were frequent. A client's answer is a vector of
     ``length`` bits, that of its prefix set, or none; it flips them all and only sums are seen
     (:class:`CountedUnary`). Rounds are composed by the accountant: what is asked may depend on earlier
-    answers in any way.
-
-    All clients answer all rounds. Noise then grows with the root of the number of rounds, for counts of
-    everybody; if each client answered one round only, in groups, the same noise would stand beside counts of
-    a group (``groups=True``, to compare).
+    answers in any way. All clients answer all rounds, unless in ``groups``, to compare.
 
     Data are integers (clients,).
 
     Attributes:
         bits: length of a value.
         cohort: n, how many clients there are.
-        bit_epsilon, encoding, max_weight, honest_fraction: as of :class:`CountedUnary`.
-        length: bits of an answer, a power of two.
+        counts: the protocol of one round; its ``length``, the bits of an answer, is a power of two.
         width: prefixes that are kept from round to round, at most; a power of two below ``length``. In the
             first round all prefixes of log2(length) bits are asked for, then each kept prefix with its
             length/width continuations.
@@ -91,21 +84,17 @@ class HeavyHitters(Ranged):
 
     name: ClassVar[str] = "heavy-hitters"
 
-    bits: int
+    bits: Annotated[int, whole_number(at_most=62)]
     cohort: int
-    bit_epsilon: float
-    encoding: Encoding = BitEncoding.SYMMETRIC
-    length: int = 1 << 16
-    width: int = 1 << 8
+    counts: CountedUnary
+    width: Count = 1 << 8
     false_positives: Positive = 0.1
     groups: bool = False
-    max_weight: int | None = None
-    honest_fraction: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_plan(bits=self.bits, length=self.length, width=self.width)
-        _ = self.counts
+        if self.counts.cohort != self.clients_per_round:
+            raise ValueError(f"{self.clients_per_round} clients answer a round, not {self.counts.cohort}")
 
     @classmethod
     def calibrated(
@@ -133,7 +122,6 @@ class HeavyHitters(Ranged):
         if width is None:
             wanted = max(cohort // 1_000, 256) if isinstance(cohort, int) else 256
             width = min(1 << (wanted - 1).bit_length(), length // 2)
-        _check_plan(bits=bits, length=length, width=width)
         rounds = _rounds(bits=bits, length=length, width=width)
         counts = CountedUnary.calibrated(
             length=length,
@@ -146,22 +134,16 @@ class HeavyHitters(Ranged):
         return cls(
             bits=bits,
             cohort=cohort,
-            bit_epsilon=counts.bit_epsilon,
-            encoding=counts.encoding,
-            length=length,
+            counts=counts,
             width=width,
             false_positives=false_positives,
             groups=groups,
-            max_weight=counts.max_weight,
-            honest_fraction=counts.honest_fraction,
         )
-
-    # -- what it costs ----------------------------------------------------------------------------------
 
     @property
     def rounds(self) -> int:
         """Rounds of questions and answers."""
-        return _rounds(bits=self.bits, length=self.length, width=self.width)
+        return _rounds(bits=self.bits, length=self.counts.length, width=self.width)
 
     @property
     def num_steps(self) -> int:
@@ -173,18 +155,6 @@ class HeavyHitters(Ranged):
         """Clients who answer a round."""
         return self.cohort // self.rounds if self.groups else self.cohort
 
-    @property
-    def counts(self) -> CountedUnary:
-        """The protocol of one round."""
-        return CountedUnary(
-            length=self.length,
-            cohort=self.clients_per_round,
-            bit_epsilon=self.bit_epsilon,
-            encoding=self.encoding,
-            max_weight=self.max_weight,
-            honest_fraction=self.honest_fraction,
-        )
-
     def round(self, *, adversary: Adversary = Adversary.MODEL_OBSERVER) -> CountedRound:
         """The round for an accountant, which takes :attr:`num_steps` of it before anything is released."""
         alone = self.counts.round(adversary=adversary)
@@ -192,12 +162,10 @@ class HeavyHitters(Ranged):
             return alone
         return replace(alone, population=self.cohort, sampling=Sampling.SINGLE_PASS)
 
-    # -- what it finds ----------------------------------------------------------------------------------
-
     @property
     def threshold(self) -> int:
         """The sum of a bit from which its prefix survives: the least that keeps to ``false_positives``."""
-        rate = self.false_positives / (self.rounds * self.length)
+        rate = self.false_positives / (self.rounds * self.counts.length)
         clients, other = self.clients_per_round, self.counts.other
         return bisect_left(
             range(clients + 1),
@@ -208,8 +176,8 @@ class HeavyHitters(Ranged):
     def detectable(self, *, confidence: float = 0.95) -> int:
         """The least number of clients whose common value is found with this confidence.
 
-        It holds as long as no more than ``width`` prefixes survive a round, as
-        :attr:`FoundValues.cut` tells. In groups it is a number of all clients, if groups hold equal shares.
+        It holds as long as no more than ``width`` prefixes survive a round (:attr:`FoundValues.cut`). In
+        groups it is a number of all clients, if groups hold equal shares.
         """
         missed = (1 - checks.confidence(confidence)) / self.rounds
         if self._missing(self.clients_per_round) > missed:
@@ -220,13 +188,13 @@ class HeavyHitters(Ranged):
 
     def _missing(self, held: int) -> float:
         """Probability that the sum of a bit held by so many clients stays below the threshold; rounded up."""
-        counts, threshold = self.counts, self.threshold
-        own = stats.binom(held, counts.own)
-        others = stats.binom(self.clients_per_round - held, counts.other)
-        low = max(int(own.ppf(_TAILS / 2)) - 1, 0)
-        high = min(int(own.isf(_TAILS / 2)) + 1, held)
+        tails = 1e-12  # of a count's law, left out where it is convolved, and added to what is bounded
+        own = stats.binom(held, self.counts.own)
+        others = stats.binom(self.clients_per_round - held, self.counts.other)
+        low = max(int(own.ppf(tails / 2)) - 1, 0)
+        high = min(int(own.isf(tails / 2)) + 1, held)
         kept = torch.arange(low, high + 1).numpy()
-        return min(1.0, float((own.pmf(kept) * others.cdf(threshold - 1 - kept)).sum()) + _TAILS)
+        return min(1.0, float((own.pmf(kept) * others.cdf(self.threshold - 1 - kept)).sum()) + tails)
 
     def first(self) -> PrefixQuestion:
         """The question of the first round."""
@@ -234,7 +202,7 @@ class HeavyHitters(Ranged):
             number=0,
             kept=torch.zeros(1, dtype=torch.int64),
             kept_bits=0,
-            asked_bits=min(self.bits, self.length.bit_length() - 1),
+            asked_bits=min(self.bits, self.counts.length.bit_length() - 1),
         )
 
     def answers(self, x: Tensor, question: PrefixQuestion) -> Tensor:
@@ -260,17 +228,16 @@ class HeavyHitters(Ranged):
         Args:
             total: sums of the answers' bits, from ``counts.total``.
             question: what was asked.
-            reports: how many clients answered. The threshold is that of everybody who should; fewer make
-                fewer false positives, and more misses.
+            reports: how many clients answered; fewer than should make fewer false positives, and more misses.
         """
-        estimates = self.counts.estimate(total, reports=reports)
+        estimates = self.counts.estimate(total, reports=reports).counts
         candidates = question.candidates()
         chosen = (total[: len(candidates)].cpu() >= self.threshold).nonzero().squeeze(1)
         chosen = chosen[estimates[chosen].argsort(descending=True)]
         if question.asked_bits == self.bits or not len(chosen):
             return FoundValues(values=candidates[chosen], counts=estimates[chosen], cut=question.cut)
         kept = chosen[: self.width]
-        more = (self.length // self.width).bit_length() - 1
+        more = (self.counts.length // self.width).bit_length() - 1
         return PrefixQuestion(
             number=question.number + 1,
             kept=candidates[kept.sort().values],
@@ -280,13 +247,7 @@ class HeavyHitters(Ranged):
         )
 
     def find(self, x: Tensor, *, randomness: Randomness | None = None) -> FoundValues:
-        """The whole search, for a host that simulates all clients. Record its cost first.
-
-        Args:
-            x: everybody's values, integers (clients,).
-            randomness: the clients' and, in groups, of who answers when; a fresh ``SecureRandomness`` by
-                default.
-        """
+        """The whole search, for a host that simulates all clients. Record its cost first."""
         values = checked_categories(x, categories=1 << self.bits)
         if len(values) != self.cohort:
             raise ValueError(f"the search is for {self.cohort} clients, got {len(values)}")
@@ -305,15 +266,11 @@ class HeavyHitters(Ranged):
             question = found
 
 
-def _check_plan(*, bits: int, length: int, width: int) -> None:
-    checks.whole("bits", bits, at_most=_MOST_BITS)
+def _rounds(*, bits: int, length: int, width: int) -> int:
     checks.whole("length", length, at_least=2, at_most=1 << 24)
     checks.whole("width", width, at_most=length // 2)
     for name, value in (("length", length), ("width", width)):
         if value & (value - 1):
             raise ValueError(f"{name} must be a power of two, got {value}")
-
-
-def _rounds(*, bits: int, length: int, width: int) -> int:
     left = max(0, bits - (length.bit_length() - 1))
     return 1 + math.ceil(left / ((length // width).bit_length() - 1))

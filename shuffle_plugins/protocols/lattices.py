@@ -1,51 +1,45 @@
-r"""Data as integers of bounded size: vectors in an ℓ2 ball, numbers in an interval, and categories.
+"""Data as integers of bounded size: vectors in an ℓ2 ball, numbers in an interval, and categories.
 
-**The law of a rounded vector.** A row that is not finite counts as zeros. A row x is multiplied by s =
-factor · min(1, radius/‖x‖), factor = (1 - 1e-12) · levels/radius, so that floating-point rounding cannot
-make it longer than levels. Each entry y of the product becomes ⌊y⌋ or ⌊y⌋ + 1, the latter with probability
-⌊2**62 · (y - ⌊y⌋)⌋/2**62, independently of all others. A rounded row longer than ``norm_bound`` is y rounded
-towards zero instead.
+**A rounded vector.** A row that is not finite counts as zeros. A row x is multiplied by s =
+(1 - 1e-12) · levels/radius · min(1, radius/‖x‖), so that floating-point rounding cannot make it longer than
+levels. Each entry y becomes ⌊y⌋ or ⌊y⌋ + 1, the latter with probability ⌊2**62 · (y - ⌊y⌋)⌋/2**62,
+independently. A rounded row longer than ``norm_bound`` is y rounded towards zero instead.
 
-**The draws.** A draw is 62 bits, u/2**62 in [0, 1), and the entry becomes ⌊y + u/2**62⌋ with y - ⌊y⌋ cut
-to 62 bits. Its first 16 bits, a coin, are read for every entry; if they do not decide whether the entry is
-rounded up (probability 2**-16), three further digits of 16, 16 and 14 bits are read. The four digits come
-from the streams of four successive nonces under one key. Digits 2 to 4 are generated only for a tile (in
-torch: a chunk of rows) in which some entry needs them.
-
-Each column block of Rows is cut into tiles of 512 columns. Tile t of row i uses 16 ChaCha blocks (64 bytes
-each) of each digit's stream, starting at block 16·(i·tiles + t). Entry 32·w + 16·h + b of the tile is half h
-(0 is the lower 16 bits) of the 32-bit word w of the b-th of these blocks. So values do not depend on how rows
-are shared out to threads, and both paths, compiled and torch, return the same.
+**The draws.** Of a draw of 62 bits the first 16, a coin, are read for every entry, and the others only where
+these do not decide whether the entry is rounded up (probability 2**-16). Coins are those of the keystream, a
+row's from a multiple of four on; the others stand at the coin's number in the following stream. So values do
+not depend on how rows are shared out to threads, and both paths, compiled and torch, return the same.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
-from shuffle_plugins.compressors import stochastic_round
-from shuffle_plugins.core import Dim, Radius, Ranged, Rows, checked_categories, rows_at_once, whole_number
+from shuffle_plugins.compressors.quantization import stochastic_round
+from shuffle_plugins.core import Rows
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.randomness import Keystream, Randomness
+from shuffle_plugins.core.ranges import Dim, Radius, Ranged, whole_number
+from shuffle_plugins.core.rows import checked_categories, rows_at_once
+from shuffle_plugins.randomness.chacha import Keystream
+from shuffle_plugins.randomness.sources import Randomness
 
 MOST_LEVELS = 1 << 24
 Levels = Annotated[int, whole_number(at_most=MOST_LEVELS)]
 Categories = Annotated[int, whole_number(at_least=2, at_most=1 << 53)]
 
 _SELDOM = 61 * math.log(2)  # -log of the probability that a rounded vector is longer than the bound
-_INSIDE = 1 - 1e-12
-_TILE, _BLOCKS, _WORDS = 512, 16, 128
-_COIN = 1 << 16
-_CHUNK_ENTRIES = 1 << 20
+_T = TypeVar("_T")
 
 
 class Lattice(Ranged, ABC):
@@ -145,8 +139,8 @@ class Interval(Lattice):
     def encoded_sum(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
         rows = Rows.of(x)
         total = torch.zeros(1, dtype=torch.int64)
-        for start in range(0, rows.num_rows, _CHUNK_ENTRIES):
-            part = rows.narrow(start, min(start + _CHUNK_ENTRIES, rows.num_rows))
+        for start in range(0, rows.num_rows, 1 << 20):
+            part = rows.narrow(start, min(start + (1 << 20), rows.num_rows))
             total += self.encode(part, randomness=randomness).sum(dim=0).cpu()
         return total
 
@@ -205,13 +199,8 @@ class OneHot(Lattice):
 class FixedPoint(Lattice):
     """Vectors in an ℓ2 ball, rounded without bias to multiples of radius/levels, to a length that is bounded.
 
-    Each coordinate is rounded up or down at random. A vector whose rounding came out longer than
-    :attr:`norm_bound`, an event of probability below 2**-60, is rounded towards zero instead.
-
-    Attributes:
-        dim: length of a vector.
-        radius: ℓ2 radius of the ball; longer rows are scaled onto it.
-        levels: g, steps of the lattice per radius.
+    A vector whose rounding came out longer than :attr:`norm_bound`, an event of probability below 2**-60, is
+    rounded towards zero instead. Rows longer than ``radius`` are scaled onto the ball.
     """
 
     dim: Dim
@@ -258,24 +247,25 @@ class FixedPoint(Lattice):
     def encode(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
         rows, draw = self._rows(x), randomness.keystream()
         out = torch.zeros((rows.num_rows, rows.dim), dtype=torch.int64, device=rows.device)
-        for start, part in _parts(rows):
-            into = out[start : start + part.num_rows]
-            if _compiles(rows):
-                self._round_compiled(part, draw, position=start, out=into, apart=True)
-            else:
-                into[:] = self._round_by_torch(part, draw, position=start)
+
+        def fill(first: int, last: int) -> None:
+            for start, part in self._rounded(rows, draw, first, last, apart=True):
+                out[start : start + len(part)] = part
+
+        _in_parts(fill, rows)
         return out
 
+    @override
     def encoded_sum(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
-        """The sum of what :meth:`encode` returns for the same randomness, without a copy of the rows."""
         rows, draw = self._rows(x), randomness.keystream()
-        out = torch.zeros((1, rows.dim), dtype=torch.int64)
-        for start, part in _parts(rows):
-            if _compiles(rows):
-                self._round_compiled(part, draw, position=start, out=out, apart=False)
-            else:
-                out += self._round_by_torch(part, draw, position=start).sum(dim=0).cpu()
-        return out[0]
+
+        def summed(first: int, last: int) -> Tensor:
+            out = torch.zeros(rows.dim, dtype=torch.int64)
+            for _, part in self._rounded(rows, draw, first, last, apart=False):
+                out += part.sum(dim=0).cpu()
+            return out
+
+        return torch.stack(_in_parts(summed, rows)).sum(dim=0)
 
     def _rows(self, x: Tensor | Rows) -> Rows:
         rows = Rows.of(x)
@@ -283,116 +273,92 @@ class FixedPoint(Lattice):
             raise ValueError(f"vectors have dimension {self.dim}, got {rows.dim}")
         return rows
 
-    @property
-    def _factor(self) -> float:
-        return self.levels / self.radius * _INSIDE
+    def _rounded(
+        self, rows: Rows, draw: Keystream, first: int, last: int, *, apart: bool
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Rounded rows, as many as stay in a cache with their coins, after the number of the first of them.
 
-    def _round_by_torch(self, rows: Rows, draw: Keystream, *, position: int) -> Tensor:
-        """Round all given rows; ``position``, the first one's number in the batch, selects draws."""
+        Each by itself (``apart``), or added up, (1, dim), where that is done in one pass.
+        """
+        stride = -(-self.dim // 4) * 4
+        step = rows_at_once(stride, device=rows.device, entries=1 << 20)
+        for start in range(first, last, step):
+            part = rows.narrow(start, min(start + step, last))
+            count = part.num_rows
+            coins = draw.coins(start * stride, count * stride, device=rows.device).view(count, stride)
+            if _compiles(rows):
+                yield start, torch.from_numpy(self._by_kernels(part, coins, draw, start, apart=apart))
+            else:
+                yield start, self._by_torch(part, coins, draw, start)
+
+    def _by_torch(self, rows: Rows, coins: Tensor, draw: Keystream, start: int) -> Tensor:
         dense = rows.dense().double()
         kept, norms = Rows(dense).finite(torch.linalg.vector_norm(dense, dim=1))
         scaled = kept.dense() * (self._factor * (self.radius / norms.clamp(min=self.radius)))[:, None]
-        fine = scaled * float(_COIN)
+        fine = scaled * 65536.0
         cut = fine.floor()
-        sums = cut.to(torch.int64) + _digit(rows, draw, position=position)
-        rounded: Tensor = sums >> 16
-        row, column = ((sums & (_COIN - 1)) == _COIN - 1).nonzero(as_tuple=True)
+        tossed = cut.to(torch.int64) + coins[:, : self.dim] + 32768
+        rounded: Tensor = tossed >> 16
+        row, column = ((tossed & 0xFFFF) == 0xFFFF).nonzero(as_tuple=True)
         if row.numel():
-            lower = torch.zeros_like(row)
-            for shift, bits in ((30, 16), (14, 16), (0, 14)):
-                draw = draw.following
-                lower += (_digit(rows, draw, position=position)[row, column] >> (16 - bits)) << shift
             rest = (fine - cut)[row, column].mul_(2.0**46).to(torch.int64)
-            rounded[row, column] += (rest + lower) >> 46
+            more = draw.refinements((start + row) * coins.shape[1] + column)
+            rounded[row, column] += (rest + _last_bits(more)) >> 46
         long = (rounded.double() ** 2).sum(dim=1) > self.norm_bound**2
-        if bool(long.any()):
-            rounded[long] = scaled[long].trunc().to(torch.int64)
+        rounded[long] = scaled[long].trunc().to(torch.int64)
         return rounded
 
-    def _round_compiled(
-        self, rows: Rows, draw: Keystream, *, position: int, out: Tensor, apart: bool
-    ) -> None:
-        """Round with the kernels; fill ``out`` row by row (``apart``), or add the sum to it, (1, dim)."""
+    def _by_kernels(
+        self, rows: Rows, coins: Tensor, draw: Keystream, start: int, *, apart: bool
+    ) -> NDArray[Any]:
         kernels = compiled_kernels()
         assert kernels is not None
-        blocks = [block if block.stride(1) == 1 else block.contiguous() for block in rows.blocks]
-        table = np.array([[b.data_ptr(), b.stride(0), b.shape[1]] for b in blocks], dtype=np.int64)
-        item, one = blocks[0].element_size(), blocks[0].new_ones(()).numpy()[()]
-        group = max(4, (1 << 22) // max(1, rows.dim * item))  # 4 MB stay in a processor's cache
-        is_wide = self.levels >= 1 << 15
-        if not is_wide:  # a group is added up in 32 bits
-            group = min(group, ((1 << 31) - 1) // (self.levels + 1))
-        digits = [draw]
-        for _ in range(3):
-            digits.append(digits[-1].following)
-        states = np.array([digit.state for digit in digits], dtype=np.int32).view(np.uint32)
-        scales, lengths = np.zeros(rows.num_rows), np.zeros(rows.num_rows)
+        blocks = [block.to(rows.compute_dtype).contiguous().numpy() for block in rows.blocks]
+        squares, lengths, tossed = np.zeros(rows.num_rows), np.zeros(rows.num_rows), coins.numpy()
+        for block in blocks:
+            kernels.add_squares(block, squares)
+        norms = np.maximum(np.sqrt(squares), self.radius)
+        scales = np.where(np.isfinite(norms), self._factor * (self.radius / norms), 0.0)
+        narrow = not apart and self.levels < 1 << 15 and rows.num_rows * (self.levels + 1) < 1 << 31
+        out = np.zeros((rows.num_rows if apart else 1, self.dim), dtype=np.int32 if narrow else np.int64)
+        column, found = 0, np.empty((out.shape[1] * rows.num_rows, 4), dtype=np.int64)
+        for block in blocks:
+            count = kernels.round_rows(block, tossed, column, scales, apart, out, lengths, found)
+            row, place, rounded, rest = found[:count].T
+            more = draw.refinements(torch.from_numpy((start + row) * coins.shape[1] + place))
+            carried = (rest + _last_bits(more).numpy()) >> 46
+            np.add.at(out, (row * apart, place), carried)
+            np.add.at(lengths, row, carried * (2 * rounded + 1))
+            column += block.shape[1]
+        long = np.flatnonzero(lengths > self.norm_bound**2)
+        if long.size and not apart:
+            return self._by_kernels(rows, coins, draw, start, apart=True).sum(axis=0, keepdims=True)
+        for place in long.tolist():
+            dense = rows.narrow(place, place + 1).dense().double().numpy()
+            out[place] = np.trunc(dense[0] * scales[place])
+        return out
 
-        def summed(first: int, last: int) -> Tensor:
-            into = out if apart else torch.zeros_like(out)
-            kernels.round_rows(
-                table,
-                one,
-                item,
-                first,
-                last,
-                position,
-                max(1, min(group, last - first)),
-                self.radius,
-                self._factor,
-                states,
-                np.zeros(_TILE, dtype=np.int64 if is_wide else np.int32),
-                into.numpy(),
-                apart,
-                scales,
-                lengths,
-            )
-            return into
-
-        for part in kernels.in_parts(summed, rows=rows.num_rows, size=rows.dim):
-            if not apart:
-                out += part
-        for row in np.flatnonzero(lengths > self.norm_bound**2).tolist():
-            scaled = rows.narrow(row, row + 1).dense().double().mul_(float(scales[row]))
-            cut = scaled.trunc_().to(torch.int64)
-            if apart:
-                out[row] = cut[0]
-            else:
-                out += cut - summed(row, row + 1)
+    @property
+    def _factor(self) -> float:
+        return self.levels / self.radius * (1 - 1e-12)
 
 
-def _parts(rows: Rows) -> Iterator[tuple[int, Rows]]:
-    """All rows where the kernels take them as they are, else as many at once as may be copied."""
-    if _compiles(rows) and rows.dtype in (torch.float32, torch.float64):
-        yield 0, rows
-        return
-    step = rows_at_once(sum(_tiles(rows)) * _TILE, device=rows.device, entries=_CHUNK_ENTRIES)
-    for start in range(0, rows.num_rows, step):
-        part = rows.narrow(start, min(start + step, rows.num_rows))
-        yield start, Rows([block.to(rows.compute_dtype) for block in part.blocks])
+def _last_bits(words: Tensor) -> Tensor:
+    """46 bits of a word, which follow those of a coin."""
+    return (words >> 18) & ((1 << 46) - 1)
 
 
 def _compiles(rows: Rows) -> bool:
     return rows.device.type == "cpu" and compiled_kernels() is not None
 
 
-def _tiles(rows: Rows) -> list[int]:
-    """Tiles of each block of columns."""
-    return [-(-block.shape[1] // _TILE) for block in rows.blocks]
-
-
-def _digit(rows: Rows, draw: Keystream, *, position: int) -> Tensor:
-    """One digit of every entry's draw, int64 (clients, dim) in [0, 2**16)."""
-    widths, tiles = [block.shape[1] for block in rows.blocks], _tiles(rows)
-    each = sum(tiles)
-    words = draw.words(position * each * _WORDS, rows.num_rows * each * _WORDS, device=rows.device)
-    halves = words.view(torch.int32).view(rows.num_rows, each, _BLOCKS, 16).transpose(2, 3).to(torch.int64)
-    coins = torch.stack([halves & (_COIN - 1), (halves >> 16) & (_COIN - 1)], dim=3)
-    parts, first = [], 0
-    for width, count in zip(widths, tiles, strict=True):
-        parts.append(coins[:, first : first + count].reshape(rows.num_rows, -1)[:, :width])
-        first += count
-    return torch.cat(parts, dim=1)
+def _in_parts(action: Callable[[int, int], _T], rows: Rows) -> list[_T]:
+    """Call on ranges of rows, in threads where kernels run and that pays."""
+    kernels = compiled_kernels()
+    if kernels is None or not _compiles(rows):
+        return [action(0, rows.num_rows)]
+    found: list[_T] = kernels.in_parts(action, rows=rows.num_rows, size=rows.dim)
+    return found
 
 
 @cache

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shuffle_plugins.accounting import largest_within
-from shuffle_plugins.accounting.published import clones
+from shuffle_plugins.accounting.published import shuffles
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.bit_planes import budgets
 from shuffle_plugins.mechanisms.noise import noise_ratio
@@ -43,15 +43,8 @@ def scalar_sum(
     """P_1D for numbers in [0, upper], by Lemma 3.1: (ε·(1 + 2/g), δ), instance by instance.
 
     b > 180·g²·log(2/δ)/(ε²·n), p = 90·g²·log(2/δ)/(b·ε²·n). With a fraction h of honest clients, at least
-    1/3, and ε ≤ 1, the same numbers give ε/h (Claim A.8). The package's own ``ScalarSum`` flips fair coins:
-    p < ½ needs more of them for the same variance.
-
-    Args:
-        cohort, epsilon, delta, upper: as the lemma's n, ε, δ and Δ.
-        levels: g, by default the least that the lemma allows for upper = 1, √n.
-
-    Raises:
-        ValueError: outside the lemma's range, 0 < ε ≤ 15 and 0 < δ < ½.
+    1/3, and ε ≤ 1, the same numbers give ε/h (Claim A.8). ``levels`` is g, by default the least that the
+    lemma allows for upper = 1, √n.
     """
     _check(epsilon, delta)
     steps = math.ceil(math.sqrt(cohort)) if levels is None else levels
@@ -73,18 +66,11 @@ def scalar_sum_instance(
     upper: float = 1.0,
     levels: int | None = None,
 ) -> float:
-    """ε at δ of P_1D for two data sets that differ in one client's number, by Lemma 3.1(1).
+    """ε at δ of P_1D for two data sets that differ in one client's number, by ``distance``: Lemma 3.1(1).
 
     ε·(2/g + |x − x'|/Δ): next to nothing for a number that is changed next to not at all, where a guarantee
     for all neighbours is ε·(2/g + 1). The lemma rounds at random, which moves a number by up to two steps
-    more than it is changed.
-
-    Args:
-        cohort, epsilon, delta, upper, levels: as of :func:`scalar_sum`, whose coins are assumed.
-        distance: \\|x − x'\\|, in [0, upper].
-
-    Raises:
-        ValueError: outside the lemma's range, or if levels are below upper·√cohort.
+    more than it is changed. Other arguments are those of :func:`scalar_sum`, whose coins are assumed.
     """
     _check(epsilon, delta)
     checks.number("distance", distance, at_least=0, at_most=upper)
@@ -100,9 +86,6 @@ def vector_sum(*, dim: int, cohort: int, epsilon: float, delta: float) -> Publis
 
     Each coordinate, of range 2, gets (ε̂, δ̂) = (ε/(18·√log((d + 1)/δ)), δ/(d + 1)) and the coins of Lemma
     3.1, with g = max(2√n, √d, 4).
-
-    Raises:
-        ValueError: outside the theorem's range, 0 < ε ≤ 15 and 0 < δ < ½.
     """
     _check(epsilon, delta)
     own_delta = delta / (dim + 1)
@@ -123,13 +106,7 @@ def multi_message_budget(
     Its parameter v² = s·n·min(ε², ε)/(144·log(1/δ)) is no ε0: level k, of share v_k ∝ 4^(−k/3) of v, flips
     each of its s bits with probability (1 − √(v_k²/(v_k² + 4s²)))/2, so a bit's ε0 is 2·asinh(v_k/2s).
     Theorem 3.3.2 is the case of one level. The proof asks for 432 rather than 144, but starts from bounds so
-    loose that the certified ε is about a twelfth of the one asked for.
-
-    Args:
-        cohort, samples, levels, epsilon, delta: as the theorem's n, s, m, ε and δ.
-
-    Raises:
-        ValueError: outside the theorem's range, 0 < ε ≤ m·s and 0 < δ < ½.
+    loose that the certified ε is about a twelfth of the one asked for. For 0 < ε ≤ m·s and 0 < δ < ½.
     """
     if not 0 < epsilon <= levels * samples:
         raise ValueError(f"the theorem is about epsilon in (0, {levels * samples}], got {epsilon!r}")
@@ -166,8 +143,8 @@ def one_message(*, categories: int, cohort: int, epsilon: float, delta: float) -
     The oracle's error is (4K·e^ε0/(e^ε0 − 1)² + 1)/n, a bound on that of subset selection and of optimal
     unary encoding (Wang, Blocki, Li, Jha 2017, section 4.4; Ye, Barg 2018), which Theorem 5.1 asks for up to
     constants. So E‖f̂ − f‖ = O(√(K·log(1/δ))/(εn) + 1/√n): the first term is the central model's up to
-    √log(1/δ). The second is needed by one message only where K is large (Ghazi, Golowich, Kumar, Pagh,
-    Velingker 2019); the error of k-ary response falls below it once e^ε0 is well above K.
+    √log(1/δ). One message needs the second only where K is large (Ghazi, Golowich, Kumar, Pagh, Velingker
+    2019).
     """
     checks.dim(categories)
     local_epsilon = largest_local_epsilon(cohort=cohort, epsilon=epsilon, delta=delta)
@@ -186,7 +163,7 @@ def largest_local_epsilon(*, cohort: int, epsilon: float, delta: float) -> float
     found = None
     if reach > 1e-4:
         found = largest_within(
-            lambda level: clones.clone_bound(local_epsilon=level, cohort=cohort, delta=delta),
+            lambda level: shuffles.clone_bound(local_epsilon=level, cohort=cohort, delta=delta),
             target=epsilon,
             start=min(1.0, reach),
             lowest=1e-4,

@@ -1,38 +1,7 @@
-r"""The sum of numbers by shuffled additive shares: a few messages per client, and a trusted server's noise.
+"""The sum of numbers by shuffled additive shares: a few messages per client, and a trusted server's noise.
 
-**How far shuffled shares are from telling no more than their sum.** n clients each split a value of Z_q into
-m shares, uniform but for their sum; all nm shares are shuffled (Ishai, Kushilevitz, Ostrovsky, Sahai 2006).
-Let V(x) be the law of what is seen, and U_S that of nm values uniform but for their sum S = Σ x_i, which
-depends on S alone. For every x,
-
-    TV(V(x), U_S) ≤ ½·√(E[q^(C−1)] − 1),
-
-where C is the number of connected components of the random bipartite multigraph with n left and n right
-vertices, all of degree m, whose nm edges are a uniform matching of half-edges.
-
-Proof. The density of V(x) to U_S at y is q^(n−1)·P_π[the blocks of π(y) sum to x]. So its second moment under
-U_S is q^(2n−2) times the probability, over y ∼ U_S and two permutations, that the blocks of both sum to x.
-Those are 2n equations, one per vertex, on nm values, one per edge. If they have a solution they have
-q^(nm−2n+C), out of the q^(nm−1) values of y: the moment is E[q^(C−1)·1{solvable}], and all are solvable if
-all x_i are equal. Cauchy–Schwarz. ∎
-
-Counting components of random graphs goes back to Balle, Bell, Gascón, Nissim 2019, "Improved summation from
-shuffling", and 2020, "Private summation in the multi-message shuffle model". Here the expectation is computed
-and not bounded by a formula:
-
-- The component sizes of labelled structures have an exponential generating function. With
-  w_k = C(n, k)²/C(mn, mk), the probability that given sets would be closed summed over sets, it gives
-  z_n = E[q^(C−1)] by z_n = 1 + Σ_{k<n} ((q + 1)·k/n − 1)·w_k·z_{n−k}.
-- For many clients: if C ≥ 2, a component has at most n/2 vertices on a side, so
-  z_n ≤ 1 + q·Σ_{k≤n/2} w_k·z_{n−k}. For m ≥ 3, w_k falls in n, and in k ≤ n/2. So with
-  W(n) = Σ_{k≤4} w_k + (n/2)·w_5, which falls in n, and Z no less than z_j from j = J to 2J nor
-  1/(1 − q·W(2J)), induction gives z_n − 1 ≤ q·W(n)·Z for all n > 2J.
-
-**Noise in shares.** P[k] ∝ t^|k| is the law of a difference of two geometric variables, and a geometric
-variable the sum of n Pólya (negative binomial) ones of shape 1/n (Goryczka, Xiong 2017; Balle, Bell, Gascón,
-Nissim 2020). A Pólya
-variable in turn adds up a Poisson number of logarithmic ones, P[j] = t^j/(j·L) with L = log 1/(1 − t). So a
-share is a sum of Poisson(2L/n) many logarithmic jumps with random signs: no jump at all for most clients.
+Why shuffled shares tell little more than their sum, and how clients share noise: docs/proofs/sums.md, "Split
+sums".
 """
 
 from __future__ import annotations
@@ -49,22 +18,18 @@ from scipy.special import gammaln
 from torch import Tensor
 from typing_extensions import override
 
-from shuffle_plugins.accounting import Adversary, Floats, LaplaceRound, PrivacyTarget, Sampling
-from shuffle_plugins.core import (
-    Count,
-    FieldLayout,
-    Positive,
-    Radius,
-    Ranged,
-    ReportLayout,
-    Reports,
-    Rows,
-    checks,
-    whole_number,
+from shuffle_plugins.accounting import Floats, LaplaceRound, PrivacyTarget, Sampling
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
+from shuffle_plugins.core.ranges import Count, Positive, Radius, Ranged, whole_number
+from shuffle_plugins.protocols.lattices import Interval
+from shuffle_plugins.protocols.sums import (
+    LatticeSum,
+    Participants,
+    TargetUnreachable,
+    unreachable,
 )
-from shuffle_plugins.protocols.lattices import Interval, Levels
-from shuffle_plugins.protocols.sums import Participants, SummingProtocol, TargetUnreachable, unreachable
-from shuffle_plugins.randomness import PROBABILITY_BITS, Randomness, secure
+from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.randomness.chacha import PROBABILITY_BITS
 
 MOST_BITS = 62
 FEWEST_SHARES, MOST_SHARES = 3, 64
@@ -82,15 +47,14 @@ _MASK = (1 << PROBABILITY_BITS) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitSum(SummingProtocol[LaplaceRound]):
+class SplitSum(LatticeSum[LaplaceRound]):
     r"""Each client rounds its number, adds its share of discrete Laplace noise, and splits the result.
 
     It sends m shares, whole numbers mod q that are uniform but for their sum. The shuffler mixes everybody's;
-    the analyzer adds them up mod q. Shuffled shares tell no more than their sum, up to a total variation that
-    :func:`mixing_distance` computes, and the sum bears the noise of a trusted server.
-    Balle, Bell, Gascón, Nissim 2019, "Differentially private summation with multi-message shuffling", and
-    2020, "Private summation in the multi-message shuffle model"; splitting: Ishai, Kushilevitz, Ostrovsky,
-    Sahai 2006.
+    the analyzer adds them up mod q. They tell no more than a sum with a trusted server's noise, up to a total
+    variation that :func:`mixing_distance` computes. Balle, Bell, Gascón, Nissim 2019, "Differentially private
+    summation with multi-message shuffling", and 2020, "Private summation in the multi-message shuffle model";
+    splitting: Ishai, Kushilevitz, Ostrovsky, Sahai 2006.
 
     q is a power of two, so large that the probability that an honest sum and its noise wrap around is below
     2**-40. Privacy does not depend on that. Accuracy depends on every message: a client that sends something
@@ -101,14 +65,13 @@ class SplitSum(SummingProtocol[LaplaceRound]):
 
     Attributes:
         upper: Δ; numbers are in [0, upper], and brought inside if they are not.
-        levels: g, lattice steps from 0 to ``upper``.
         noise_epsilon: ε0 of the noise: P[k] ∝ e^(−ε0·\|k\|/g), in steps.
         shares: m, messages per client, in [2, 64].
     """
 
     name: ClassVar[str] = "split-sum"
+    lattice_type: ClassVar[type[Any]] = Interval
 
-    levels: Levels
     noise_epsilon: Positive
     shares: Annotated[int, whole_number(at_least=2, at_most=MOST_SHARES)]
     upper: Radius = 1.0
@@ -124,50 +87,29 @@ class SplitSum(SummingProtocol[LaplaceRound]):
 
     @override
     @classmethod
-    def of_noise(
+    def _of_noise(
         cls,
-        noise: float,
+        noise_multiplier: float,
         *,
+        honest: int,
         target: PrivacyTarget | None,
-        cohort: int,
-        honest_fraction: float,
         overhead: float = 0.02,
-        **data: Any,
+        **fields: Any,
     ) -> Self:
-        """Discrete Laplace noise of this deviation over ``upper``, and the fewest shares that hide enough.
-
-        Args:
-            noise, target, cohort, honest_fraction: as of :meth:`SummingProtocol.of_noise`.
-            overhead: share of the noise's variance that rounding may add, in (0, 1].
-            data: ``upper``.
-        """
+        """With the fewest shares that hide enough."""
         checks.number("overhead", overhead, above=0, at_most=1)
         if target is None:
             raise ValueError("the fewest shares follow from a target: use SplitSum.calibrated")
-        noise_epsilon = math.sqrt(2) / noise
+        noise_epsilon = 2 * math.sqrt(2) / noise_multiplier
         # Rounding n clients' numbers adds n/4 steps² to noise of about 2·(g/ε0)².
-        levels = max(1, math.ceil(noise_epsilon * math.sqrt(cohort / (8 * overhead))))
+        levels = max(1, math.ceil(noise_epsilon * math.sqrt(fields["cohort"] / (8 * overhead))))
         distance = _DISTANCE_SHARE * target.delta
         distance /= (1 + math.exp(min(target.epsilon, _LARGEST))) * target.num_steps
         for shares in range(FEWEST_SHARES, MOST_SHARES + 1):
-            found = cls(
-                cohort=cohort,
-                levels=levels,
-                noise_epsilon=noise_epsilon,
-                shares=shares,
-                honest_fraction=honest_fraction,
-                **data,
-            )
+            found = cls(levels=levels, noise_epsilon=noise_epsilon, shares=shares, **fields)
             if found.distance <= distance:
                 return found
-        raise TargetUnreachable(f"{unreachable(target, cohort=cohort)}, or use ScalarSum")
-
-    # -- what it costs ----------------------------------------------------------------------------------
-
-    @property
-    def lattice(self) -> Interval:
-        """How numbers in [0, upper] become whole numbers in [0, levels]."""
-        return Interval(upper=self.upper, levels=self.levels)
+        raise TargetUnreachable(f"{unreachable(target, cohort=fields['cohort'])}, or use ScalarSum")
 
     @property
     def noise(self) -> PolyaNoise:
@@ -189,38 +131,26 @@ class SplitSum(SummingProtocol[LaplaceRound]):
         sampling: Sampling | None = None,
     ) -> Participants:
         """All of the cohort, of whom enough must have answered: ``honest_cohort`` clients or more."""
-        checks.whole(
-            "cohort",
-            self.cohort if cohort is None else cohort,
-            at_least=self.honest_cohort,
-            at_most=self.cohort,
-        )
+        answered = self.cohort if cohort is None else cohort
+        checks.whole("cohort", answered, at_least=self.honest_cohort, at_most=self.cohort)
         return super().participants(population=population, sampling=sampling)
 
     @override
-    def _round(
-        self, present: Participants, adversary: Adversary, participation: float | None
-    ) -> LaplaceRound:
+    def _round(self, honest: int | None, participation: float | None, **who: Any) -> LaplaceRound:
+        if who["population"] == self.cohort:
+            who["sampling"] = Sampling.FULL
         return LaplaceRound(
             noise_epsilon=self.noise_epsilon,
             sensitivity=self.levels,
             attained=self.lattice.attained,
             distance=self.distance,
-            population=present.population,
-            cohort=self.cohort,
-            sampling=Sampling.FULL if present.population == self.cohort else present.sampling,
-            adversary=adversary,
+            **who,
         )
 
     @property
     def noise_variance(self) -> float:
         """Variance of the noise in the sum, in squared units of the data."""
         return self.cohort * self.noise.share_variance * self.lattice.step**2
-
-    @property
-    def worst_variance(self) -> float:
-        """Bound on E(estimate − Σ x_i)² if nothing wraps around: the noise's, and n/4 steps² of rounding."""
-        return self.noise_variance + self.cohort / 4 * self.lattice.step**2
 
     @property
     def reach(self) -> int:
@@ -233,8 +163,8 @@ class SplitSum(SummingProtocol[LaplaceRound]):
         return 1 << self.bits_per_message
 
     @property
+    @override
     def messages_per_client(self) -> int:
-        """Shares that a client sends."""
         return self.shares
 
     @property
@@ -243,11 +173,9 @@ class SplitSum(SummingProtocol[LaplaceRound]):
         return (self.cohort * self.levels + 2 * self.reach).bit_length()
 
     @property
+    @override
     def layout(self) -> ReportLayout:
-        """The form of a client's whole report: its shares."""
         return ReportLayout(self.name, 1, (FieldLayout(self.bits_per_message, self.shares),))
-
-    # -- what is done -----------------------------------------------------------------------------------
 
     @override
     def randomize(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Reports:
@@ -265,14 +193,10 @@ class SplitSum(SummingProtocol[LaplaceRound]):
         return [layout.reports(shares) for shares in reports.fields[0].values]
 
     def total(self, reports: Reports) -> Tensor:
-        """The sum of all shares mod q, int64 (1,), in [0, q). Totals of groups add up.
-
-        Args:
-            reports: whole reports, or shuffled messages.
+        """The sum of all shares mod q, int64 (1,), in [0, q), of whole reports or of shuffled messages.
 
         Raises:
-            ValueError: if they are not this protocol's, or shares are missing: then no sum is left to be
-                read.
+            ValueError: if they are not this protocol's, or shares are missing: then no sum can be read.
         """
         shares = reports.fields[0].values
         layouts = [ReportLayout(self.name, 1, (FieldLayout(self.bits_per_message),)), self.layout]
@@ -287,11 +211,7 @@ class SplitSum(SummingProtocol[LaplaceRound]):
     def estimate(self, total: Tensor, *, reports: int | None = None) -> Tensor:
         """Estimate of the clients' sum, float64 (1,): the representative nearest to the middle of all sums.
 
-        Unbiased but for sums that wrap around.
-
-        Args:
-            total: what :meth:`total` returned, or a sum of such; it is read mod q.
-            reports: of how many clients shares are in it, by default of all.
+        Unbiased but for sums that wrap around. ``reports`` are by default all.
         """
         count = checks.whole(
             "reports", self.cohort if reports is None else reports, at_least=0, at_most=self.cohort
@@ -351,7 +271,7 @@ class PolyaNoise(Ranged):
     def distance(self) -> float:
         """Bound on the total variation of the sum of ``holders`` drawn shares from discrete Laplace noise.
 
-        Thresholds are out of 2**62: half a unit and a rounding error per outcome of a table, and what the
+        Of thresholds out of 2**62 half a unit and a rounding error per outcome of a table, and what the
         tables leave out, for every client and every jump.
         """
         unit = 2.0**-PROBABILITY_BITS

@@ -1,18 +1,17 @@
-"""What all shuffle protocols have in common: who takes part, one calibration, and totals of labelled bits."""
+"""What all shuffle protocols have in common: who takes part, one calibration, labelled bits, histograms."""
 
 from __future__ import annotations
 
-import inspect
 import math
 from abc import abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from typing_extensions import override
 
 from shuffle_plugins.accounting import (
     FINE,
-    MAX_POPULATION,
     Adversary,
     LossComposition,
     PrivacyTarget,
@@ -23,21 +22,20 @@ from shuffle_plugins.accounting import (
     narrowed,
     participation_losses,
 )
-from shuffle_plugins.core import FieldLayout, Ranged, ReportLayout, Reports, checks, whole_number
+from shuffle_plugins.accounting.terms import MAX_POPULATION
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
-from shuffle_plugins.mechanisms import Reporter, Summation
+from shuffle_plugins.core.ranges import Ranged, whole_number
+from shuffle_plugins.mechanisms import Norm
+from shuffle_plugins.mechanisms.base import Reporter, Summation
+from shuffle_plugins.protocols.lattices import Lattice, Levels
+from shuffle_plugins.randomness import Randomness
 
 _R = TypeVar("_R", bound=Round)
 
-MOST_MESSAGES = 1 << 28
-"""Messages of all clients together that are listed one by one."""
-
-_LEAST_NOISE, _MOST_NOISE = (
-    0.06,
-    1e7,
-)  # multipliers: with less ε is uselessly large, with more data are drowned
+# Deviations over the radius: with less ε is uselessly large, with more data are drowned.
+_LEAST_NOISE, _MOST_NOISE = 0.12, 2e7
 _PRECISION = 5e-4  # relative, of the noise that a calibration finds
-_FARTHEST = 2.0  # ε over the target's; what lies beyond tells a search nothing more
 
 
 class TargetUnreachable(ValueError):
@@ -58,6 +56,29 @@ class Participants(NamedTuple):
     honest: int
     population: int
     sampling: Sampling
+
+    @classmethod
+    def of(
+        cls,
+        cohort: object,
+        *,
+        honest_fraction: float,
+        population: object = None,
+        sampling: Sampling | None = None,
+    ) -> Self:
+        """Those of a cohort, by default everybody; a ValueError if the numbers contradict each other."""
+        reports = checks.whole("cohort", cohort, at_least=2, at_most=MAX_POPULATION)
+        honest = honest_population(reports, honest_fraction)
+        people = reports
+        if population is not None:
+            people = checks.whole("population", population, at_least=reports, at_most=MAX_POPULATION)
+        if sampling is None:
+            sampling = Sampling.FULL if people == reports else Sampling.WITHOUT_REPLACEMENT
+        if sampling is Sampling.WITHOUT_REPLACEMENT:
+            # Clients that are not honest may tell whether they were drawn. Should none of them have been,
+            # the cohort was drawn from the honest ones; it cannot have been drawn from fewer than itself.
+            people = max(reports, math.floor(honest_fraction * people))
+        return cls(reports, honest, people, sampling)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +106,7 @@ class ShuffleProtocol(Ranged, Reporter):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        honest_population(self.cohort, self.honest_fraction)
+        _ = self.honest_cohort
 
     @property
     def honest_cohort(self) -> int:
@@ -106,27 +127,6 @@ class ShuffleProtocol(Ranged, Reporter):
                 more messages than can be listed.
         """
 
-    @abstractmethod
-    def round(
-        self,
-        *,
-        population: int | None = None,
-        cohort: float | None = None,
-        sampling: Sampling | None = None,
-        adversary: Adversary = Adversary.MODEL_OBSERVER,
-    ) -> Round:
-        """The round for an accountant.
-
-        Args:
-            population: n of the whole training, of whom the cohort is drawn; by default the cohort alone.
-            cohort: clients whose reports really came, by default the field: fewer hide less.
-            sampling: k of n where the population is larger, else everybody, by default.
-            adversary: against whom the guarantee holds.
-
-        Raises:
-            ValueError: if the numbers contradict each other, or too few honest clients are left.
-        """
-
     def participants(
         self,
         *,
@@ -134,22 +134,21 @@ class ShuffleProtocol(Ranged, Reporter):
         cohort: float | None = None,
         sampling: Sampling | None = None,
     ) -> Participants:
-        """Who is in a round, for an accountant; arguments and errors as of :meth:`round`."""
-        reports = checked_cohort(self.cohort if cohort is None else cohort)
-        people = population_of(reports, population)
-        if sampling is None:
-            sampling = Sampling.FULL if people == reports else Sampling.WITHOUT_REPLACEMENT
-        if sampling is Sampling.WITHOUT_REPLACEMENT:
-            people = hiding(people, cohort=reports, honest_fraction=self.honest_fraction)
-        return Participants(reports, honest_population(reports, self.honest_fraction), people, sampling)
+        """Who is in a round, for an accountant; arguments as of :meth:`round`."""
+        return Participants.of(
+            self.cohort if cohort is None else cohort,
+            honest_fraction=self.honest_fraction,
+            population=population,
+            sampling=sampling,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
     """A protocol whose clients' messages make up a sum. Totals are whole numbers.
 
-    A subclass gives :meth:`of_noise` (its parameters for a noise), what a client sends, and the round; it
-    is calibrated here.
+    A subclass gives its parameters for a noise (``_of_noise``), what a client sends, and the round of those
+    present (``_round``); it is calibrated here.
     """
 
     in_secret: ClassVar[bool] = False
@@ -168,7 +167,10 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
         """The round for an accountant.
 
         Args:
-            population, cohort, sampling, adversary: as of :meth:`ShuffleProtocol.round`.
+            population: n of the whole training, of whom the cohort is drawn; by default the cohort alone.
+            cohort: clients whose reports really came, by default the field: fewer hide less.
+            sampling: k of n where the population is larger, else everybody, by default.
+            adversary: against whom the guarantee holds.
             participation: probability with which each client adds its datum, by a secret coin of its own; the
                 others add zero in the same way, and all add noise. It counts against everybody who sees the
                 sum alone. None if all add their data.
@@ -176,14 +178,23 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
         Raises:
             ValueError: if the numbers contradict each other, or too few honest clients are left.
         """
-        present = self.participants(population=population, cohort=cohort, sampling=sampling)
+        reports, honest, people, chosen = self.participants(
+            population=population, cohort=cohort, sampling=sampling
+        )
         if participation is not None and not self.in_secret:
-            Summation.secret_round(self, answered=present.reports, participation=participation)
-        return self._round(present, adversary, participation)
+            Summation.secret_round(self, answered=reports, participation=participation)
+        return self._round(
+            None if honest == reports else honest,
+            participation,
+            population=people,
+            cohort=reports,
+            sampling=chosen,
+            adversary=adversary,
+        )
 
     @abstractmethod
-    def _round(self, present: Participants, adversary: Adversary, participation: float | None) -> _R:
-        """The round of those present."""
+    def _round(self, honest: int | None, participation: float | None, **who: Any) -> _R:
+        """The round of so many honest clients, None for all, from the fields that every round has."""
 
     @override
     def secret_round(self, *, answered: int, participation: float) -> Round:
@@ -196,22 +207,13 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
 
     @classmethod
     @abstractmethod
-    def of_noise(
-        cls,
-        noise: float,
-        *,
-        target: PrivacyTarget | None,
-        cohort: int,
-        honest_fraction: float,
-        **data: Any,
+    def _of_noise(
+        cls, noise_multiplier: float, *, honest: int, target: PrivacyTarget | None, **fields: Any
     ) -> Self:
         """The protocol of few messages that, to leading order, protects as a Gaussian.
 
-        Args:
-            noise: deviation of that Gaussian over the replace-one sensitivity.
-            target: what all rounds together may cost, if it is known.
-            cohort, honest_fraction: as the fields.
-            data: the fields that say what clients hold, and the options of the kind of sum.
+        ``fields`` are ``cohort``, ``honest_fraction``, what clients hold, and options of the kind of sum; the
+        target is what all rounds together may cost, if it is known.
         """
 
     @classmethod
@@ -225,15 +227,17 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
 
         Args:
             cohort, honest_fraction: as the fields.
-            noise_multiplier: deviation of that Gaussian over the radius of the data's ball, in each
-                coordinate of the sum. Over the replace-one sensitivity it is half as much.
+            noise_multiplier: deviation of that Gaussian over half the replace-one sensitivity: over the
+                radius of the data's ball, in each coordinate of the sum.
             data: as in :meth:`calibrated`.
         """
-        cls._check_options(data)
-        return cls.of_noise(
-            checks.number("noise_multiplier", noise_multiplier, above=0) / 2,
+        noise = checks.number("noise_multiplier", noise_multiplier, above=0)
+        present = Participants.of(cohort, honest_fraction=honest_fraction)
+        return cls._of_noise(
+            noise,
+            honest=present.honest,
             target=None,
-            cohort=checked_cohort(cohort),
+            cohort=present.reports,
             honest_fraction=honest_fraction,
             **data,
         )
@@ -261,32 +265,39 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
             population: n, if each sum draws ``cohort`` of them without replacement.
             participation: probability with which each client adds its data, see :meth:`round`.
             data: the fields that say what clients hold (``dim`` and ``radius``, ``upper``, ``categories``),
-                and options of the kind of sum: ``overhead``, the share of variance in (0, 1] that may be
-                spent to send less; ``failure`` of unary sums; what else is named here is kept as given.
+                and options of the kind of sum. ``overhead`` is the share of variance in (0, 1] that may be
+                spent to send less; ``bits``, ``levels`` or ``samples``, if not chosen by it, are kept as
+                given. ``failure`` of unary sums is the probability that anybody of the cohort exceeds the
+                limit on its ones: about 1 + e^ε times of it are charged to δ for each step, so that it is
+                lowered where all steps would have more than a hundredth of δ. None sets no limit.
 
         Raises:
             ValueError: if a target is out of range.
             TargetUnreachable: if no such protocol is within the target.
         """
-        cls._check_options(data)
         target = PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps)
-        people = population_of(checked_cohort(cohort), population)
-        honest_population(cohort, honest_fraction)
+        present = Participants.of(cohort, honest_fraction=honest_fraction, population=population)
         share = checks.participation(participation)
         costs: dict[SummingProtocol[_R], float] = {}
 
-        common = {"target": target, "cohort": cohort, "honest_fraction": honest_fraction, **data}
+        def built(noise: float) -> Self:
+            return cls._of_noise(
+                noise,
+                honest=present.honest,
+                target=target,
+                cohort=present.reports,
+                honest_fraction=honest_fraction,
+                **data,
+            )
 
         def cost(quietness: float) -> float:
-            protocol = cls.of_noise(1 / quietness, **common)
+            protocol = built(1 / quietness)
             if protocol not in costs:
                 costs[protocol] = target.cost(protocol.round(population=population, participation=share))
-            return min(costs[protocol], _FARTHEST * target.epsilon)
+            return min(costs[protocol], 2 * target.epsilon)  # what lies beyond tells a search nothing more
 
         least = least_noise_multiplier(
-            target,
-            sampling_rate=cohort / hiding(people, cohort=cohort, honest_fraction=honest_fraction),
-            participation=share,
+            target, sampling_rate=present.reports / present.population, participation=share
         )
         found = largest_within(
             cost,
@@ -299,15 +310,7 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
         )
         if found is None:
             raise unreachable(target, cohort=cohort)
-        return cls.of_noise(1 / found, **common)
-
-    @classmethod
-    def _check_options(cls, data: dict[str, Any]) -> None:
-        known = {each.name for each in fields(cls)} | set(inspect.signature(cls.of_noise).parameters)
-        known -= {"noise", "target", "data"}  # its own
-        if unknown := set(data) - known:
-            listed = ", ".join(sorted(known))
-            raise TypeError(f"{cls.__name__} takes no option {', '.join(unknown)}; its options: {listed}")
+        return built(1 / found)
 
     @abstractmethod
     def estimate(self, total: Any, *, reports: int | None = None) -> Any:
@@ -321,6 +324,13 @@ class SummingProtocol(ShuffleProtocol, Summation, Generic[_R]):
         Raises:
             ValueError: if the total is of another width, or does not say of how many clients it is.
         """
+
+    def _rows(self, x: Tensor | Rows) -> Rows:
+        """Vectors of the right length; one that is not finite is one of zeros."""
+        rows = Rows.of(x)
+        if rows.dim != self.dim:  # type: ignore[attr-defined]
+            raise ValueError(f"{self.name} takes vectors of dimension {self.dim}, got {rows.dim}")  # type: ignore[attr-defined]
+        return rows.finite(getattr(rows, f"{getattr(self, 'norm', Norm.LINF)}_norm")())[0]
 
 
 def unreachable(target: PrivacyTarget, *, cohort: int) -> TargetUnreachable:
@@ -343,7 +353,8 @@ def least_noise_multiplier(
     """
 
     def too_little(noise: float) -> bool:
-        common: Any = {"noise_multiplier": noise, "sampling_rate": sampling_rate, "resolution": FINE}
+        # Losses are told deviations over the sensitivity, which is twice the radius.
+        common: Any = {"noise_multiplier": noise / 2, "sampling_rate": sampling_rate, "resolution": FINE}
         try:
             law = (
                 gaussian_losses(**common)
@@ -362,7 +373,7 @@ def least_noise_multiplier(
                 f"no noise reaches ε={target.epsilon:g} at δ={target.delta:.2g} over {target.num_steps} steps"
                 ": ask for a larger ε or δ, or fewer steps"
             )
-    return narrowed(too_little, high / 2, high, precision=5e-4)[1]
+    return narrowed(too_little, high / 2, high, precision=_PRECISION)[1]
 
 
 def honest_population(population: int, honest_fraction: float) -> int:
@@ -377,36 +388,41 @@ def honest_population(population: int, honest_fraction: float) -> int:
     return honest
 
 
-def population_of(cohort: int, population: int | None) -> int:
-    """Of how many a cohort is drawn: of itself by default."""
-    if population is None:
-        return cohort
-    if type(population) is not int or not cohort <= population <= MAX_POPULATION:
-        raise ValueError(
-            f"population must be a whole number, at least the {cohort} clients of a cohort, "
-            f"at most {MAX_POPULATION:,}, got {population!r}"
-        )
-    return population
-
-
-def hiding(population: int, *, cohort: int, honest_fraction: float) -> int:
-    """Of how many a cohort is accounted to be drawn: those of the population that are counted on.
-
-    Clients that are not honest may tell whether they were drawn. Should none of them have been, the cohort
-    was drawn from the honest ones; it cannot have been drawn from fewer than itself.
-    """
-    return max(cohort, math.floor(honest_fraction * population))
-
-
-def checked_cohort(cohort: object) -> int:
-    """Return a number of clients in one round, in [2, 10**15]; a ValueError if it is anything else."""
-    return checks.whole("cohort", cohort, at_least=2, at_most=MAX_POPULATION)
-
-
 def check_clips(clip: bool) -> None:
     """Refuse to leave vectors as they are: a sum's guarantee needs its ball."""
     if not clip:
         raise ValueError("a sum always clips to its ball: leave clip as it is")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatticeSum(SummingProtocol[_R]):
+    """Clients round their data to a lattice and add noise that is whole numbers.
+
+    Attributes:
+        levels: g, lattice steps per radius, or over an interval.
+    """
+
+    lattice_type: ClassVar[type[Any]]
+
+    levels: Levels
+
+    @cached_property
+    def lattice(self) -> Lattice:
+        """How data become integers."""
+        held = self.lattice_type.__dataclass_fields__
+        built: Lattice = self.lattice_type(**{name: getattr(self, name) for name in held})
+        return built
+
+    @property
+    @abstractmethod
+    def noise_variance(self) -> float:
+        """Variance of the noise in one coordinate of the sum, in squared units of the data."""
+
+    @property
+    def worst_variance(self) -> float:
+        """Bound on E‖estimate − Σ x_i‖²: of noise, and of rounding."""
+        rounding = self.cohort * self.lattice.rounding_variance * self.lattice.step**2
+        return self.lattice.size * (self.noise_variance + rounding)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -442,10 +458,7 @@ class Tally:
 
 
 class LabelledSum(SummingProtocol[_R]):
-    """A sum whose messages are labelled bits: its total is a number for each label.
-
-    A subclass says how many labels there are, and reads what each client sends out of reports.
-    """
+    """A sum whose messages are labelled bits: its total is a number for each label."""
 
     @property
     @abstractmethod
@@ -465,7 +478,7 @@ class LabelledSum(SummingProtocol[_R]):
 
     @override
     def messages(self, reports: Reports) -> list[Reports]:
-        if self.cohort * self.messages_per_client > MOST_MESSAGES:
+        if self.cohort * self.messages_per_client > 1 << 28:
             raise ValueError(
                 f"{self.messages_per_client:,} messages from each of {self.cohort:,} clients are too many to "
                 "list: hand the shuffler whole reports, or take a protocol of fewer messages"
@@ -512,8 +525,6 @@ class LabelledSum(SummingProtocol[_R]):
         count = checks.whole("reports", self.senders(total) if reports is None else reports, at_least=0)
         return self._estimated(numbers, count)
 
-    # -- what kinds of sums differ in -------------------------------------------------------------------
-
     _each = 1  # messages that a client sends at every place of which it is known how many came
 
     def _sent(self, tally: Tally) -> Tensor:
@@ -551,18 +562,18 @@ class CountSum(LabelledSum[_R]):
         """Bits that a client sends under each label."""
 
     @property
+    @override
     def labels(self) -> int:
-        """How many labels there are: :attr:`size`."""
         return self.size
 
     @property
+    @override
     def messages_per_client(self) -> int:
-        """Labelled bits that a client sends."""
         return self.labels * self.messages_per_coordinate
 
     @property
+    @override
     def layout(self) -> ReportLayout:
-        """The form of a client's whole report: its number of ones under each label."""
         counts = FieldLayout(self.messages_per_coordinate.bit_length(), self.labels)
         return ReportLayout(self.name, self.labels, (counts,))
 
@@ -591,3 +602,126 @@ class CountSum(LabelledSum[_R]):
         each = self.messages_per_coordinate
         label = torch.arange(self.labels).repeat_interleave(each)
         return label, (torch.arange(each)[None, :] < read[:, None].cpu()).reshape(-1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Histogram:
+    """Unbiased estimates of how many clients hold each category.
+
+    Attributes:
+        counts: float64 (categories,); single entries may be negative, or above the number of clients.
+        reports: how many clients' data are in it.
+        refused: messages that no client following the protocol sends, left out.
+    """
+
+    counts: Tensor
+    reports: int
+    refused: int = 0
+
+    def __post_init__(self) -> None:
+        if self.reports < 1:
+            raise ValueError("nobody's data are in this histogram: there is nothing to estimate from")
+
+    @property
+    def frequencies(self) -> Tensor:
+        """Unbiased estimates of the clients' shares, float64 (categories,)."""
+        return self.counts / self.reports
+
+    @property
+    def distribution(self) -> Tensor:
+        """The probability vector nearest to the frequencies, never further from the truth than they are."""
+        return onto_simplex(self.frequencies)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Intervals:
+    """Confidence intervals for frequencies.
+
+    Attributes:
+        lower, upper: float64 (categories,), in [0, 1].
+        confidence: that of each interval, or of all together.
+        simultaneous: whether all hold together with that confidence.
+    """
+
+    lower: Tensor
+    upper: Tensor
+    confidence: float
+    simultaneous: bool
+
+
+class HistogramProtocol(LabelledSum[_R]):
+    """A sum whose total is a histogram: its errors, from the law of one category's noise."""
+
+    @abstractmethod
+    def _reach(self, error: float, *, reports: int) -> float:
+        """t, in clients, with P[|error of a count| > t] ≤ error, for a histogram of so many reports."""
+
+    @property
+    def squared_error(self) -> float:
+        """E‖f̂ − f‖² of the frequencies of those who report, for the data of largest error."""
+        return self.worst_variance / self.cohort**2
+
+    def largest_error(self, *, confidence: float = 0.95) -> float:
+        """What no frequency is further than from its estimate, with this confidence for all together.
+
+        By :meth:`intervals`' bound for each category, and a union bound.
+        """
+        error = 1 - checks.confidence(confidence)
+        return self._reach(error / self.labels, reports=self.cohort) / self.cohort
+
+    def intervals(
+        self, histogram: Histogram, *, confidence: float = 0.95, simultaneous: bool = False
+    ) -> Intervals:
+        """Intervals for the clients' frequencies: from the exact law of coins, or by Bernstein's inequality.
+
+        Args:
+            histogram: of everybody.
+            confidence: in (0, 1), that each interval holds its frequency; with ``simultaneous`` that all do.
+            simultaneous: whether to widen them by a union bound.
+        """
+        error = (1 - checks.confidence(confidence)) / (self.labels if simultaneous else 1)
+        reach = self._reach(error, reports=histogram.reports) / histogram.reports
+        centre = histogram.frequencies
+        return Intervals(
+            lower=(centre - reach).clamp(0.0, 1.0),
+            upper=(centre + reach).clamp(0.0, 1.0),
+            confidence=confidence,
+            simultaneous=simultaneous,
+        )
+
+    @override
+    def estimate(self, total: Tensor | Tally, *, reports: int | None = None) -> Histogram:
+        count = self.senders(total) if reports is None else reports
+        return Histogram(
+            counts=self._sum(total, reports=count),
+            reports=count,
+            refused=total.foreign if isinstance(total, Tally) else 0,
+        )
+
+    def randomize_histogram(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Histogram:
+        """A draw of the protocol's histogram, for a host that simulates all clients."""
+        return Histogram(counts=self.randomize_sum(x, randomness=randomness).double(), reports=self.cohort)
+
+
+def onto_simplex(values: Tensor) -> Tensor:
+    r"""Euclidean projection of each vector onto the probability simplex, in O(K log K).
+
+    :math:`\max(v - τ, 0)` with the τ for which entries sum to 1 (Duchi, Shalev-Shwartz, Singer, Chandra 2008,
+    Figure 1). The simplex is convex, so no distribution is further from the projection than from ``values``:
+    projecting an estimate never raises its ℓ2 error.
+
+    Args:
+        values: floating (…, K), finite; a ValueError otherwise.
+    """
+    if values.dim() < 1 or values.shape[-1] < 1 or not values.is_floating_point():
+        raise ValueError(f"a projection takes floating vectors, got {values.dtype} of {tuple(values.shape)}")
+    if not bool(values.isfinite().all()):
+        raise ValueError("an estimate has NaN or infinite entries; it cannot be projected")
+    # Large common offsets would eat the digits of the cumulated sum.
+    shifted = values.double() - values.double().amax(dim=-1, keepdim=True)
+    ordered = shifted.sort(dim=-1, descending=True).values
+    ranks = torch.arange(1, values.shape[-1] + 1, dtype=torch.float64, device=values.device)
+    thresholds = (ordered.cumsum(dim=-1) - 1) / ranks
+    kept = (ordered > thresholds).sum(dim=-1, keepdim=True)
+    projected = (shifted - thresholds.gather(-1, kept - 1)).clamp_(min=0.0)
+    return (projected / projected.sum(dim=-1, keepdim=True)).to(values.dtype)

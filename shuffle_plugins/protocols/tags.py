@@ -1,12 +1,6 @@
-r"""Multi-message mean estimation: flipped bits of sampled coordinates, each shuffled under its tag.
+"""Multi-message mean estimation: flipped bits of sampled coordinates, each shuffled under its tag.
 
-How loudly: a bit of ε0 = v among n others' tells as much as a Gaussian of
-:math:`μ^2 = (e^v - 1)^2/(e^v n) = 4u/n`, :math:`u = \sinh^2(v/2)`, and costs :math:`1/u` of variance; with
-several places it is accounted by its blanket, :math:`2(e^v - 1)^2/((e^v + 1) n)`. Levels of weights W_k add
-up to a variance of :math:`\sum W_k^2/u_k`, least for a given :math:`\sum u_k` where :math:`u_k \propto W_k`.
-As the weights add up to one, it is then :math:`1/\sum u_k` whatever the number of levels: more bits of a
-number cost nothing. Girgis's thesis shares out v in proportion to :math:`W_k^{2/3}`, which is best where ε0
-is what counts and up to a tenth worse here.
+How loud each bit plane is, and why further planes cost nothing but bits: docs/proofs/tags.md.
 """
 
 from __future__ import annotations
@@ -24,21 +18,15 @@ from scipy.optimize import brentq
 from torch import Tensor
 from typing_extensions import override
 
-from shuffle_plugins.accounting import Adversary, PrivacyTarget, Tag, TaggedRound
-from shuffle_plugins.compressors import KashinFrame, TightFrame
-from shuffle_plugins.core import (
-    Count,
-    Dim,
-    Positive,
-    Radius,
-    ReportLayout,
-    Reports,
-    Rows,
-    checks,
-    one_of,
-    rows_at_once,
-)
-from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
+from shuffle_plugins.accounting import PrivacyTarget, Tag, TaggedRound
+from shuffle_plugins.compressors import KashinFrame
+from shuffle_plugins.compressors.frames import TightFrame
+from shuffle_plugins.compressors.quantization import SignThresholds
+from shuffle_plugins.core import ReportLayout, Reports, Rows, checks
+from shuffle_plugins.core.ranges import Count, Dim, Positive, Radius, one_of
+from shuffle_plugins.core.rows import rows_at_once
+from shuffle_plugins.mechanisms import Norm, PrivateSum
+from shuffle_plugins.mechanisms.base import CountRange, PrivacyParameter
 from shuffle_plugins.mechanisms.bit_planes import (
     MAX_LEVELS,
     NEXT_TO_NOTHING,
@@ -55,8 +43,8 @@ from shuffle_plugins.mechanisms.coefficients import (
     representation,
     sound_level,
 )
-from shuffle_plugins.mechanisms.sign_patterns import Constants, SignThresholds
-from shuffle_plugins.protocols.sums import LabelledSum, Participants, Tally, check_clips, honest_population
+from shuffle_plugins.mechanisms.sign_patterns import Constants
+from shuffle_plugins.protocols.sums import LabelledSum, Tally, check_clips
 from shuffle_plugins.randomness import Randomness, secure
 
 _ENTRIES_AT_ONCE = 1 << 20
@@ -66,16 +54,14 @@ _MOST_PLANES = 16
 
 @dataclass(frozen=True, kw_only=True)
 class TaggedSum(LabelledSum[TaggedRound]):
-    r"""The thesis's multi-message mean estimation (Girgis 2023, Chapter 3), as a sum.
+    """The thesis's multi-message mean estimation (Girgis 2023, Chapter 3), as a sum.
 
     A datum is brought to :math:`[-1, 1]^D` and written as ``levels`` bit planes. Of each plane a client draws
     one coordinate from each of ``samples`` blocks and sends a flipped sign under the label of plane and
     coordinate. The label's *tag*, its plane and block, gets one message from each client. Messages of one tag
     are shuffled; the k-th message goes to the k-th shuffler, or all to one (Remark 3.2.1). What stays is how
-    many signs of each kind came under each label.
-
-    All messages of one client together are ``budget``-LDP; shuffled, they cost what :meth:`round`
-    says, by composing what each tag costs exactly. The thesis's constants (144, 48) are not used.
+    many signs of each kind came under each label. :meth:`round` composes what each tag costs exactly; the
+    thesis's constants (144, 48) are not used.
 
     Attributes:
         dim: d, length of a client's vector.
@@ -104,8 +90,6 @@ class TaggedSum(LabelledSum[TaggedRound]):
         thresholds = tuple(map(SignThresholds.of, self.message_epsilons))
         return BitPlanes(dim=self.size, plan=self.plan, thresholds=thresholds)
 
-    # -- what kinds of data differ in -------------------------------------------------------------------
-
     @property
     def size(self) -> int:
         """D, coordinates that are sampled."""
@@ -122,10 +106,7 @@ class TaggedSum(LabelledSum[TaggedRound]):
         return 1.0
 
     def _checked(self, x: Tensor | Rows) -> Rows:
-        rows = Rows.of(x)
-        if rows.dim != self.dim:
-            raise ValueError(f"{self.name} takes vectors of dimension {self.dim}, got {rows.dim}")
-        return rows.finite(rows.linf_norm())[0]
+        return self._rows(x)
 
     @abstractmethod
     def _values(self, rows: Rows, columns: Tensor) -> Tensor:
@@ -137,46 +118,35 @@ class TaggedSum(LabelledSum[TaggedRound]):
 
     @override
     @classmethod
-    def of_noise(
+    def _of_noise(
         cls,
-        noise: float,
+        noise_multiplier: float,
         *,
+        honest: int,
         target: PrivacyTarget | None,
-        cohort: int,
-        honest_fraction: float,
         overhead: float = 0.1,
         levels: int | None = None,
         samples: int | None = None,
-        **data: Any,
+        **fields: Any,
     ) -> Self:
-        """The protocol of the fewest bits that, to leading order, protects as a Gaussian.
-
-        Args:
-            noise, target, cohort, honest_fraction: as of :meth:`SummingProtocol.of_noise`.
-            overhead: share of variance that fewer bits may cost.
-            levels, samples: m and s; chosen by default.
-            data: the fields that say what clients hold: ``dim``, and what else the class has.
-        """
-        honest, size = honest_population(cohort, honest_fraction), cls._coefficients(**data)
+        who = {name: fields.pop(name) for name in ("cohort", "honest_fraction")}
+        size = cls._coefficients(**fields)
         plan = _best_plan(
             size=size,
             cohort=honest,
-            noise=noise,
+            noise=noise_multiplier,
             overhead=checks.number("overhead", overhead, above=0, at_most=1),
             levels=cls.only_levels if levels is None else levels,
             samples=samples,
         )
-        budget = plan.samples * sum(_epsilons(plan.levels, _strength(plan, size, honest, noise)))
+        budget = plan.samples * sum(_epsilons(plan.levels, _strength(plan, size, honest, noise_multiplier)))
         return cls(
-            cohort=cohort,
             budget=float(f"{budget:.9g}"),  # parties whose processors round differently agree on it
             samples=plan.samples,
             levels=plan.levels,
-            honest_fraction=honest_fraction,
-            **data,
+            **who,
+            **fields,
         )
-
-    # -- what it costs ----------------------------------------------------------------------------------
 
     @property
     def plan(self) -> SampledPlan:
@@ -189,7 +159,7 @@ class TaggedSum(LabelledSum[TaggedRound]):
         return _level_epsilons(self.plan, self.budget)
 
     @override
-    def _round(self, present: Participants, adversary: Adversary, participation: float | None) -> TaggedRound:
+    def _round(self, honest: int | None, participation: float | None, **who: Any) -> TaggedRound:
         single, several = _tag_counts(self.plan, size=self.size)
         # Of numbers next to 0 the last of several planes is almost certain, too.
         sizes = (self.flat, self.flat * NEXT_TO_NOTHING)
@@ -201,13 +171,10 @@ class TaggedSum(LabelledSum[TaggedRound]):
                 for epsilon, lean in zip(self.message_epsilons, leans, strict=True)
                 for count, places in counts
             ),
-            population=present.population,
-            cohort=present.reports,
-            honest=None if present.honest == present.reports else present.honest,
+            honest=honest,
             opposite=True,
-            sampling=present.sampling,
-            adversary=adversary,
             participation=participation,
+            **who,
         )
 
     @property
@@ -231,11 +198,9 @@ class TaggedSum(LabelledSum[TaggedRound]):
         return ReportLayout(self.name, self.dim, self.planes.layout)
 
     @property
+    @override
     def counts(self) -> CountRange:
-        """A client's sign, or nothing, in each coefficient of each plane: blocks of a plane are disjoint."""
         return CountRange(self.labels, -1, 1)
-
-    # -- what is done -----------------------------------------------------------------------------------
 
     @override
     def randomize(
@@ -270,7 +235,7 @@ class TaggedSum(LabelledSum[TaggedRound]):
     @override
     def _sent(self, tally: Tally) -> Tensor:
         by_plane = tally.bits.view(self.levels, self.size).cumsum(dim=1)
-        ends = self.planes.blocks.starts() + self.planes.blocks.lengths() - 1
+        ends = self.planes.blocks.starts + self.planes.blocks.lengths - 1
         before = torch.zeros(self.levels, 1, dtype=torch.int64)
         return by_plane[:, ends].diff(dim=1, prepend=before).flatten()
 
@@ -309,8 +274,6 @@ class TaggedSum(LabelledSum[TaggedRound]):
 class CubeSum(TaggedSum):
     """The sum of vectors in an ℓ∞ ball: Girgis's thesis, Algorithms 3.5.1 and 3.5.2. See TaggedSum.
 
-    Data are floating (clients, dim).
-
     Attributes:
         radius: largest absolute coordinate; larger ones are clipped, each by itself.
     """
@@ -335,8 +298,8 @@ class CubeSum(TaggedSum):
 class BinarySum(TaggedSum):
     """The sum of vectors of zeros and ones: Girgis's thesis, Algorithms 3.3.1 and 3.3.2. See TaggedSum.
 
-    Data are floating (clients, dim) of zeros and ones. What is not sampled counts as one half, not as zero
-    as in the thesis; that is never worse in the worst case.
+    What is not sampled counts as one half, not as zero as in the thesis; that is never worse in the worst
+    case.
     """
 
     name: ClassVar[str] = "multi-message-binary"
@@ -372,10 +335,9 @@ class BallSum(TaggedSum, PrivateSum):
 
     A vector is represented by D coefficients, public and linear, none of which is large; these go the way of
     :class:`CubeSum`. With a Kashin frame none is ever larger than about 2·radius/√D, so the estimate is
-    unbiased for every vector. A rotation takes one transform (in Opacus, 9 times Opacus's own
-    step instead of 32 to 41) and half as many messages, but its coefficients are only seldom large: they are
-    clipped at √(2 log(2Dn/β))·radius/√D, which for vectors chosen before the seed happens to nobody but with
-    probability β; variance is about ten times a Kashin frame's. Data are floating (clients, dim).
+    unbiased for every vector. A rotation takes one transform and half as many messages, but its coefficients
+    are clipped at √(2 log(2Dn/β))·radius/√D, which for vectors chosen before the seed happens to nobody but
+    with probability β; variance is about ten times a Kashin frame's.
 
     Attributes:
         radius: ℓ2 radius of the ball; longer vectors are scaled onto it.
@@ -438,10 +400,6 @@ class BallSum(TaggedSum, PrivateSum):
             else self.spread.column_square * planes.worst_second_moment
         )
         return self.cohort * self.coefficient_radius**2 * unit
-
-    def _checked(self, x: Tensor | Rows) -> Rows:
-        rows = super()._checked(x)
-        return rows.finite(rows.l2_norm())[0]
 
     def _values(self, rows: Rows, columns: Tensor) -> Tensor:
         norms = rows.l2_norm().double()
@@ -512,17 +470,17 @@ def _level_epsilons(plan: SampledPlan, budget: float) -> tuple[float, ...]:
 
 @lru_cache(maxsize=4096)
 def _strength(plan: SampledPlan, size: int, cohort: int, noise: float) -> float:
-    """How loud messages protect, to leading order, as a Gaussian of this noise over the sensitivity."""
+    """How loud messages protect, to leading order, as a Gaussian of this noise multiplier."""
     single, several = _tag_counts(plan, size=size)
 
     def excess(log_strength: float) -> float:
         told = -cohort / noise**2
         for epsilon in _epsilons(plan.levels, math.exp(log_strength)):
-            bit = 4 * math.sinh(epsilon / 2) ** 2
+            bit = math.sinh(epsilon / 2) ** 2
             told += bit * (single + several * 2 / (1 + math.exp(-epsilon)))
         return told
 
-    return _solved(excess, levels=plan.levels, what=f"noise_multiplier={2 * noise:g}")
+    return _solved(excess, levels=plan.levels, what=f"noise_multiplier={noise:g}")
 
 
 def _solved(excess: Callable[[float], float], *, levels: int, what: str) -> float:

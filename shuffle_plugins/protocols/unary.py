@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
@@ -14,28 +15,21 @@ from scipy import special, stats
 from torch import Tensor
 from typing_extensions import override
 
-from shuffle_plugins.accounting import Adversary, BitEncoding, CountedRound, PrivacyTarget
-from shuffle_plugins.core import (
-    Count,
-    Dim,
-    Radius,
-    Reports,
-    Rows,
-    checked_categories,
-    checks,
-    in_range,
-    one_of,
-    rows_at_once,
-)
-from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
-from shuffle_plugins.mechanisms.oracles import flip_threshold
+from shuffle_plugins.accounting import BitEncoding, CountedRound, PrivacyTarget
+from shuffle_plugins.compressors.quantization import flip_threshold
+from shuffle_plugins.core import Reports, Rows, checks
+from shuffle_plugins.core.ranges import Count, Dim, Radius, in_range, one_of
+from shuffle_plugins.core.rows import checked_categories, rows_at_once
+from shuffle_plugins.mechanisms import Norm, PrivateSum
+from shuffle_plugins.mechanisms.base import CountRange, PrivacyParameter
 from shuffle_plugins.protocols.draws import DRAWN_DISTANCE, drawn_binomials
-from shuffle_plugins.protocols.histograms import HistogramProtocol
-from shuffle_plugins.protocols.sums import CountSum, Participants, check_clips, honest_population, unreachable
+from shuffle_plugins.protocols.sums import (
+    CountSum,
+    HistogramProtocol,
+    check_clips,
+    unreachable,
+)
 from shuffle_plugins.randomness import WHOLE, Randomness, secure
-
-FAILURE = 2.0**-40
-"""Probability that some vector of a cohort has more ones than ``max_weight``, unless another is given."""
 
 LEAST_BIT_EPSILON, MOST_BIT_EPSILON = 1e-3, 40.0
 BitEpsilon = Annotated[float, in_range(above=0, at_most=MOST_BIT_EPSILON)]
@@ -49,25 +43,21 @@ _ROUNDOFF, _EACH = 1e-9, 2.0**-52
 
 @dataclass(frozen=True, kw_only=True)
 class UnaryCounts(CountSum[CountedRound]):
-    r"""Each client flips the bits of a vector of ``size`` bits, and the bits are summed one by one.
+    """Each client flips the bits of a vector of ``size`` bits, and the bits are summed one by one.
 
-    A client's message for a bit is a label and the flipped bit. Shuffled, such messages say nothing but
-    their sums; so do vectors that are added up by a secure sum, such as Prio3MultihotCountVec. That costs far
-    less than shuffling whole vectors, whose bits stay together.
-
-    If an honest client's flipped vector has more than ``max_weight`` ones, the client flips all its bits
-    again. This makes the distribution differ from that of bits flipped once, and the distance is charged to δ
-    (:meth:`round`).
+    A client's message for a bit is a label and the flipped bit. Shuffled, such messages say nothing but their
+    sums; so do vectors that are added up by a secure sum, such as Prio3MultihotCountVec. That costs far less
+    than shuffling whole vectors, whose bits stay together.
 
     Attributes:
         bit_epsilon: ε0 of one bit, in (0, 40]: a zero is sent as a one with probability 1/(e^ε0 + 1).
-        encoding: ``"symmetric"`` flips ones as often as zeros. A whole report of a vector with a single one
-            then has twice the ε0 of a bit. ``"optimal"`` sends a one as a fair coin, and a report has the ε0
-            of a bit once. At equal noise in bits that few clients hold, a client is protected almost twice
-            as well from those who see its own report. In return each client adds a variance of about 1 to
-            the count of a bit that it holds.
-        max_weight: most ones that a report may have after the flips; None for no limit. See
-            :meth:`of_noise` (``failure``).
+        encoding: ``"symmetric"`` flips ones as often as zeros; a report of a vector with a single one then
+            has twice the ε0 of a bit. ``"optimal"`` sends a one as a fair coin, and a report has the ε0 of a
+            bit once: at equal noise in bits that few hold a client is almost twice as well protected from
+            those who see its own report, and adds a variance of about 1 to the count of a bit it holds.
+        max_weight: most ones that a report may have after the flips; an honest client with more flips all
+            bits again, and how far that takes their law is charged to δ. None for no limit, which there is
+            none of where more than half of the bits may be set.
     """
 
     bit_epsilon: BitEpsilon
@@ -87,8 +77,6 @@ class UnaryCounts(CountSum[CountedRound]):
                 )
         _ = self.round()
 
-    # -- what kinds of data differ in -------------------------------------------------------------------
-
     @property
     @abstractmethod
     def ones(self) -> int:
@@ -105,42 +93,28 @@ class UnaryCounts(CountSum[CountedRound]):
 
     @override
     @classmethod
-    def of_noise(
+    def _of_noise(
         cls,
-        noise: float,
+        noise_multiplier: float,
         *,
+        honest: int,
         target: PrivacyTarget | None,
-        cohort: int,
-        honest_fraction: float,
         encoding: BitEncoding | str = BitEncoding.SYMMETRIC,
-        failure: float | None = FAILURE,
-        **data: Any,
+        failure: float | None = 2.0**-40,
+        **fields: Any,
     ) -> Self:
-        """The protocol that, to leading order, protects as a Gaussian.
+        """A count's noise over what a client changes it by has the variance n/(4·sinh²(ε0/2)).
 
-        A count's noise over what a client changes it by has the variance n/(4·sinh²(ε0/2)), in the optimal
-        encoding four times that, and a client changes 2·ones counts.
-
-        Args:
-            noise, target, cohort, honest_fraction: as of :meth:`SummingProtocol.of_noise`.
-            encoding: as the field.
-            failure: ``max_weight`` is the least limit that anybody of the cohort exceeds with at most this
-                probability. About 1 + e^ε times of it are charged to δ for each step; where all steps of a
-                target together would have more than a hundredth of δ, the limit is that of a smaller
-                probability. None for no limit, which there is neither where more than half of the bits may be
-                set.
-            data: the fields that say what clients hold: ``dim`` and ``radius``, or ``length`` and ``held``.
-
-        Raises:
-            TargetUnreachable: if the ε0 of a bit would be below 0.001.
+        In the optimal encoding it is four times that. A client changes 2·ones counts.
         """
+        who = {name: fields.pop(name) for name in ("cohort", "honest_fraction")}
         kind = checks.choice(BitEncoding, "encoding", encoding)
-        size, ones = cls._shape(**data)
+        size, ones = cls._shape(**fields)
         share = 1 if kind is BitEncoding.SYMMETRIC else 4
-        honest = honest_population(cohort, honest_fraction)
-        bit_epsilon = min(2 * math.asinh(math.sqrt(share * honest / (8 * ones)) / noise), MOST_BIT_EPSILON)
+        bit_epsilon = 2 * math.asinh(math.sqrt(share * honest / (2 * ones)) / noise_multiplier)
+        bit_epsilon = min(bit_epsilon, MOST_BIT_EPSILON)
         if target is not None and bit_epsilon < LEAST_BIT_EPSILON:
-            raise unreachable(target, cohort=cohort)
+            raise unreachable(target, cohort=who["cohort"])
         limit = None
         if failure is not None:
             checks.number("failure", failure, above=0, below=1)
@@ -148,42 +122,25 @@ class UnaryCounts(CountSum[CountedRound]):
                 charged = target.num_steps * (1 + math.exp(min(target.epsilon, 400.0)))
                 failure = min(failure, _CHARGED * target.delta / charged)
             if size >= 2 * ones:
-                limit = max(
-                    ones,
-                    least_max_weight(
-                        length=size,
-                        ones=ones,
-                        bit_epsilon=bit_epsilon,
-                        encoding=kind,
-                        false_positive_rate=failure / cohort,
-                    ),
+                limit = least_max_weight(
+                    length=size,
+                    ones=ones,
+                    bit_epsilon=bit_epsilon,
+                    encoding=kind,
+                    false_positive_rate=failure / who["cohort"],
                 )
-        return cls(
-            cohort=cohort,
-            bit_epsilon=bit_epsilon,
-            encoding=kind,
-            max_weight=limit,
-            honest_fraction=honest_fraction,
-            **data,
-        )
-
-    # -- what it costs ----------------------------------------------------------------------------------
+        return cls(bit_epsilon=bit_epsilon, encoding=kind, max_weight=limit, **who, **fields)
 
     @override
-    def _round(
-        self, present: Participants, adversary: Adversary, participation: float | None
-    ) -> CountedRound:
+    def _round(self, honest: int | None, participation: float | None, **who: Any) -> CountedRound:
         return CountedRound(
             bit_epsilon=self.bit_epsilon,
             length=self.size,
             ones=self.ones,
             encoding=self.encoding,
-            distance=min(1.0, 2 * self.ones * DRAWN_DISTANCE + present.reports * self.false_positive_rate),
-            population=present.population,
-            cohort=present.reports,
-            honest=None if present.honest == present.reports else present.honest,
-            sampling=present.sampling,
-            adversary=adversary,
+            distance=min(1.0, 2 * self.ones * DRAWN_DISTANCE + who["cohort"] * self.false_positive_rate),
+            honest=honest,
+            **who,
         )
 
     @property
@@ -199,29 +156,27 @@ class UnaryCounts(CountSum[CountedRound]):
             encoding=self.encoding,
         )
 
+    @cached_property
+    def _thresholds(self) -> tuple[int, int]:
+        """Probabilities that a one, and a zero, is sent as a one, times 2**62."""
+        other = flip_threshold(self.bit_epsilon)
+        return WHOLE - other if self.encoding is BitEncoding.SYMMETRIC else WHOLE // 2, other
+
     @property
     def own(self) -> float:
         """Probability that a one is sent as a one."""
-        return self._own_threshold / WHOLE
+        return self._thresholds[0] / WHOLE
 
     @property
     def other(self) -> float:
         """Probability that a zero is sent as a one."""
-        return self._other_threshold / WHOLE
+        return self._thresholds[1] / WHOLE
 
     @property
     def gain(self) -> float:
         """How much a one adds to the expected count of its bit: own − other."""
-        return (self._own_threshold - self._other_threshold) / WHOLE
-
-    @property
-    def _other_threshold(self) -> int:
-        return flip_threshold(self.bit_epsilon)
-
-    @property
-    def _own_threshold(self) -> int:
-        symmetric = self.encoding is BitEncoding.SYMMETRIC
-        return WHOLE - self._other_threshold if symmetric else WHOLE // 2
+        own, other = self._thresholds
+        return (own - other) / WHOLE
 
     def variance(self, held: float) -> float:
         """Variance of one estimated count, for a bit that ``held`` clients of the cohort hold."""
@@ -245,8 +200,6 @@ class UnaryCounts(CountSum[CountedRound]):
     def messages_per_coordinate(self) -> int:
         return 1
 
-    # -- what is done -----------------------------------------------------------------------------------
-
     @override
     def randomize(self, x: Any, *, randomness: Randomness | None = None, clip: bool = True) -> Reports:
         check_clips(clip)
@@ -261,8 +214,9 @@ class UnaryCounts(CountSum[CountedRound]):
         return self.layout.reports(bits)
 
     def _flipped(self, held: Tensor, randomness: Randomness) -> Tensor:
-        thresholds = torch.full((len(held), self.size + 1), self._other_threshold)  # the last is for nobody
-        thresholds.scatter_(1, held % (self.size + 1), self._own_threshold)
+        own, other = self._thresholds
+        thresholds = torch.full((len(held), self.size + 1), other)  # the last is for nobody
+        thresholds.scatter_(1, held % (self.size + 1), own)
         thresholds = thresholds[:, :-1].contiguous()
         bits = randomness.bernoulli(thresholds).to(torch.uint8)
         while self.max_weight is not None:
@@ -274,17 +228,17 @@ class UnaryCounts(CountSum[CountedRound]):
 
     @override
     def share(self, x: Any, *, randomness: Randomness | None = None) -> Tensor:
-        """As :meth:`Summation.share`, of bits flipped once, without a limit on the number of ones.
-
-        The number of flips of each bit is drawn at once, not flip by flip.
-        """
+        """As :meth:`Summation.share`, of bits flipped once, without a limit on the number of ones."""
         source = secure(randomness)
         return self._share(self._held(x, source), source)
 
     def _share(self, held: Tensor, source: Randomness) -> Tensor:
-        count = torch.bincount(held[held >= 0].flatten(), minlength=self.size).cpu()
-        kept = drawn_binomials(count, threshold=self._own_threshold, randomness=source)
-        return kept + drawn_binomials(len(held) - count, threshold=self._other_threshold, randomness=source)
+        count, (own, other) = (
+            torch.bincount(held[held >= 0].flatten(), minlength=self.size).cpu(),
+            self._thresholds,
+        )
+        kept = drawn_binomials(count, threshold=own, randomness=source)
+        return kept + drawn_binomials(len(held) - count, threshold=other, randomness=source)
 
     @override
     def _estimated(self, numbers: Tensor, reports: int) -> Tensor:
@@ -308,9 +262,9 @@ class CountedUnary(HistogramProtocol[CountedRound], UnaryCounts):
 
     A client's data are a vector of bits, with a one for each category that it holds (unary encoding). Each
     bit is flipped at random, and only the sum of each bit over all clients is seen. The parameters are those
-    of Prio3MultihotCountVec (draft-irtf-cfrg-vdaf), which adds such vectors up among two aggregators and
-    proves that none has more than ``max_weight`` ones. With ``encoding="symmetric"`` this is the client
-    randomization of draft-wang-ppm-differential-privacy, whose ``EPSILON_0`` is ``bit_epsilon``.
+    of Prio3MultihotCountVec (draft-irtf-cfrg-vdaf), which proves that no vector has more than ``max_weight``
+    ones. With ``encoding="symmetric"`` this is the client randomization of
+    draft-wang-ppm-differential-privacy, whose ``EPSILON_0`` is ``bit_epsilon``.
 
     Data are categories, integers (clients,) in [0, length), or binary vectors (clients, length) with at most
     ``held`` ones each. Estimates are in clients. Other attributes are those of :class:`UnaryCounts`.
@@ -335,13 +289,13 @@ class CountedUnary(HistogramProtocol[CountedRound], UnaryCounts):
         return checks.whole("length", length), checks.whole("held", held, at_most=length)
 
     @property
+    @override
     def size(self) -> int:
-        """Bits of a client's vector: ``length``."""
         return self.length
 
     @property
+    @override
     def ones(self) -> int:
-        """How many of them may be set: ``held``."""
         return self.held
 
     @property
@@ -359,16 +313,11 @@ class CountedUnary(HistogramProtocol[CountedRound], UnaryCounts):
         ) / self.gain
 
     def randomize_held(self, held: Tensor, *, randomness: Randomness | None = None) -> Reports:
-        """Randomise as :meth:`randomize` does, for clients that hold one category each, or none.
-
-        Args:
-            held: categories, int64 (clients,); -1 for a client that sets no bit.
-            randomness: source of all random bits; a fresh ``SecureRandomness`` by default.
-        """
+        """As :meth:`randomize`, for clients that hold one category each: int64 (clients,), -1 for none."""
         return self._reports(self._checked_held(held), secure(randomness))
 
     def share_held(self, held: Tensor, *, randomness: Randomness | None = None) -> Tensor:
-        """Sum as :meth:`share` does, for clients that hold one category each, or none."""
+        """As :meth:`share`, for such clients."""
         return self._share(self._checked_held(held), secure(randomness))
 
     def _checked_held(self, held: Tensor) -> Tensor:
@@ -409,12 +358,12 @@ class CountedUnary(HistogramProtocol[CountedRound], UnaryCounts):
 class UnaryL1Sum(UnaryCounts, PrivateSum):
     r"""The sum of vectors in an ℓ1 ball, by counted unary encoding of one drawn coordinate per client.
 
-    A client draws one coordinate: j with probability \|x_j\|/radius, and none with the remaining
-    probability. Among 2·dim bits, first one for each positive coordinate and then one for each negative, it
-    sets the bit of that coordinate and its sign. The set bit, as a signed vector times the radius, is x on
-    average. It then flips all bits as in :class:`CountedUnary`. Use it when each client holds a histogram
-    (the fractions of its own records in each category), or another short vector of small ℓ1 norm. Data are
-    floating (clients, dim). Other attributes are those of :class:`UnaryCounts`.
+    A client draws coordinate j with probability \|x_j\|/radius, and none with the rest. Among 2·dim bits,
+    first one for each positive coordinate and then one for each negative, it sets the bit of that coordinate
+    and its sign: as a signed vector times the radius, x on average. It then flips all bits as in
+        :class:`CountedUnary`.
+    Use it for histograms of a client's own records, or other short vectors of small ℓ1 norm. Other attributes
+    are those of :class:`UnaryCounts`.
 
     Attributes:
         dim: d, length of a client's vector.
@@ -439,13 +388,13 @@ class UnaryL1Sum(UnaryCounts, PrivateSum):
         return 2 * self.dim
 
     @property
+    @override
     def ones(self) -> int:
-        """1: a client sets at most one bit before the flips."""
         return 1
 
     @property
     def counts(self) -> CountRange:
-        """A client's number for each of its bits: 0 or 1. How many may be set is no part of the range."""
+        """How many of the bits may be set is no part of the range."""
         return CountRange(self.size, 0, 1)
 
     @property
@@ -460,10 +409,7 @@ class UnaryL1Sum(UnaryCounts, PrivateSum):
 
     @override
     def _held(self, x: Tensor | Rows, randomness: Randomness) -> Tensor:
-        rows = Rows.of(x)
-        if rows.dim != self.dim:
-            raise ValueError(f"{self.name} takes vectors of dimension {self.dim}, got {rows.dim}")
-        rows, _ = rows.finite(rows.l1_norm())
+        rows = self._rows(x)
         held = torch.empty(rows.num_rows, 1, dtype=torch.int64)
         step = rows_at_once(self.dim, device=held.device)
         for start in range(0, rows.num_rows, step):
@@ -483,8 +429,8 @@ def exceeding_probability(
 ) -> float:
     """Probability that a vector with ``ones`` ones has more than ``max_weight`` after its bits are flipped.
 
-    Vectors with fewer ones have more than that no more often. Bits are flipped as they really are, with
-    probabilities that are multiples of 2**-62. Rounded up.
+    Vectors with fewer ones have more than that no more often. Of probabilities that are multiples of 2**-62,
+    as bits are really flipped. Rounded up.
     """
     if max_weight >= length:
         return 0.0
@@ -503,7 +449,7 @@ def exceeding_probability(
 def least_max_weight(
     *, length: int, ones: int, bit_epsilon: float, encoding: BitEncoding, false_positive_rate: float
 ) -> int:
-    """The least limit, at least 1, that a client's report exceeds with at most this probability."""
+    """The least limit, at least ``ones``, that a client's report exceeds with at most this probability."""
 
     def rare(limit: int) -> bool:
         rate = exceeding_probability(
@@ -511,4 +457,4 @@ def least_max_weight(
         )
         return rate <= false_positive_rate
 
-    return 1 + bisect_left(range(1, length), True, key=rare)
+    return ones + bisect_left(range(ones, length), True, key=rare)

@@ -1,6 +1,3 @@
-from . import triton_chacha as triton_chacha
-from .chacha import COIN_BITS as COIN_BITS
-from .chacha import PROBABILITY_BITS as PROBABILITY_BITS
 from .chacha import WHOLE as WHOLE
 from .chacha import Keystream as Keystream
 from .chacha import runs_kernels as runs_kernels

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from shuffle_plugins.core import advised, checks
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.extras import advised
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 
 # The self-test draws words of ChaCha20 under the key 0, 1, …, 31 and the nonce 2**63 + 1, from the end of
@@ -25,11 +26,8 @@ _TESTED_DIGEST = "a7a45a9acc6b8e328405cf3c34ea53f2eacc1be658712e57aaf3f4365aa639
 def runs_kernels(device: torch.device | str) -> bool:
     """Whether the Triton kernels work on a device: a CUDA device, with Triton, that passes its self-test.
 
-    Elsewhere the torch path does the same work. A device on which Triton is missing or cannot compile is
-    told once, by a warning.
-
-    Raises:
-        RuntimeError: if the device makes other words than the CPU: its randomness would protect nobody.
+    A device on which Triton is missing or cannot compile is told once, by a warning. One that makes other
+    words than the CPU is a RuntimeError: its randomness would protect nobody.
     """
     if device == "cpu" or (device := torch.device(device)).type != "cuda":
         return False
@@ -87,13 +85,10 @@ _ZEROS = bytes(1 << 16)  # encrypted, they are the keystream
 class Keystream:
     """The keystream of ChaCha20 (20 rounds) under a key and a nonce, readable from any position.
 
-    It is the original cipher (Bernstein 2008): a 64-bit block counter from zero, then a 64-bit nonce, which
-    are words 12 to 15 of the state of RFC 8439. A word is eight bytes of the stream, little-endian.
-
-    A value, not a source: whoever reads a position twice gets the same words twice. Take one from
-    :meth:`~shuffle_plugins.randomness.Randomness.keystream` for kernels that make their own words, and use
-    each position once. It cannot be pickled and its ``repr`` hides the key, of 32 bytes. Other nonces, in
-    [0, 2**64), give independent streams.
+    The original cipher (Bernstein 2008): a 64-bit block counter from zero, then a 64-bit nonce, which are
+    words 12 to 15 of the state of RFC 8439. A word is eight bytes, little-endian. Whoever reads a position
+    twice gets the same words twice: use each once. It cannot be pickled and its ``repr`` hides the key, of 32
+    bytes.
     """
 
     key: bytes
@@ -125,7 +120,7 @@ class Keystream:
     def coins(self, start: int, count: int, *, device: torch.device | str = "cpu") -> Tensor:
         """16-bit numbers ``start`` to ``start + count`` of the stream, int16; ``start`` a multiple of 4.
 
-        Coin i is bytes 2i and 2i + 1. The top 16 bits of a lazy draw are the coin plus 2**15.
+        The top 16 bits of a lazy draw are the coin plus 2**15.
         """
         if start % 4:
             raise ValueError(f"coins start at a multiple of 4, got {start!r}")
@@ -133,10 +128,7 @@ class Keystream:
         return words.view(torch.int16)[:count]
 
     def refinements(self, indices: Tensor) -> Tensor:
-        """First word of block ``indices[i]`` of :attr:`following`, int64: the lower bits of a lazy draw.
-
-        Needed for about one draw in 2**16, so blocks are made one by one, on the CPU.
-        """
+        """First word of block ``indices[i]`` of :attr:`following`, int64: the lower bits of a lazy draw."""
         following = self.following
         first = [following.encryptor(index).update(_ZEROS[:8]) for index in indices.tolist()]
         return torch.tensor(

@@ -27,9 +27,8 @@ _COARSE_SHARE = 2.0 ** (_FINE_BITS - 63)  # the share of pairs with such a magni
 class Randomness(ABC):
     """A stream of uniform 64-bit words, and the draws that mechanisms make from it.
 
-    Every draw is a pure function of the words, and discrete draws are exact: integers by rejection, Bernoulli
-    by comparing with an integer threshold. Words are made, and draws computed, on the device asked for; they
-    are the same on every device, and so are all draws but normal values, which differ in the last digits.
+    Discrete draws are exact: integers by rejection, Bernoulli by comparing with an integer threshold. They
+    are the same on every device; normal values differ in the last digits.
     """
 
     @abstractmethod
@@ -37,10 +36,7 @@ class Randomness(ABC):
         """Return ``count`` int64 values whose 64 bits are all uniform and independent."""
 
     def keystream(self) -> Keystream:
-        """A keystream of its own for one call of a kernel that makes its words itself; costs four words.
-
-        Its key is those words, so whoever reads it, on whatever device, reads the same.
-        """
+        """A keystream of its own for one call of a kernel that makes its words itself; costs four words."""
         return Keystream(self.words(4).numpy().tobytes())
 
     def integers(self, high: int, size: Size, *, device: torch.device | str = "cpu") -> Tensor:
@@ -58,11 +54,7 @@ class Randomness(ABC):
         return kept.remainder_(high).reshape(shape)
 
     def bernoulli(self, thresholds: Tensor) -> Tensor:
-        """Draw one bool per entry, true with probability exactly ``threshold / 2**62``.
-
-        Args:
-            thresholds: int64 tensor of any shape, entries in [0, 2**62].
-        """
+        """One bool per entry, true with probability exactly threshold/2**62, for int64 in [0, 2**62]."""
         if thresholds.dtype != torch.int64:
             raise ValueError(f"thresholds must be int64, got {thresholds.dtype}")
         if thresholds.numel():
@@ -90,14 +82,10 @@ class Randomness(ABC):
     ) -> Tensor:
         """Standard normal values by the Box-Muller transform, without an end, float32 or float64.
 
-        Computed in float64 from a word for the radius and a word for the angle, and rounded to ``dtype``
-        once. A pair with a radius beyond 3.7, of probability 2**-10, is drawn anew among such pairs, from two
-        further words at the end of the call; beyond 5.3 once more, and so on: noise with an end would tell
-        records apart.
-
-        The angle is measured from the nearest axis with 64 bits, so float32 does not show its grid. A float64
-        value does: round what is released. Values of two devices differ by a few units in the last place of
-        float64.
+        Computed in float64 and rounded to ``dtype`` once. A pair with a radius beyond 3.7, of probability
+        2**-10, is drawn anew among such pairs, from two further words at the end of the call; beyond 5.3 once
+        more, and so on: noise with an end would tell records apart. Float32 does not show the angle's grid. A
+        float64 value does: round what is released.
         """
         dtype = dtype or torch.float32
         if dtype not in (torch.float32, torch.float64):
@@ -152,9 +140,8 @@ class Randomness(ABC):
 class SecureRandomness(Randomness):
     """Cryptographic randomness: ChaCha20 under a fresh key from the operating system.
 
-    The default wherever randomness protects people. Two instances never share a stream: a forked process, a
-    copy and an unpickled instance take a new key. Safe to use from several threads, and to fork while they
-    draw.
+    Two instances never share a stream: a forked process, a copy and an unpickled instance take a new key.
+    Safe to use from several threads, and to fork while they draw.
     """
 
     def __init__(self) -> None:
@@ -202,8 +189,8 @@ def secure(randomness: Randomness | None) -> Randomness:
 class SeededRandomness(Randomness):
     """DETERMINISTIC randomness for experiments and tests ONLY: it protects nobody.
 
-    Whoever knows or guesses the seed, any whole number, can undo every report. The same seed gives the same
-    stream on every machine. It cannot be copied or pickled: a copy would add the same noise twice.
+    Whoever guesses the seed, any whole number, can undo every report. It cannot be copied or pickled: a copy
+    would add the same noise twice.
     """
 
     def __init__(self, seed: int) -> None:
@@ -238,8 +225,7 @@ def _places(mask: Tensor) -> Tensor:
 def _minus_log(signed: Tensor, *, largest: float) -> tuple[Tensor, Tensor]:
     """-log U, U uniform on (0, ``largest``), and where U has fewer digits than float64, a share 2**-10.
 
-    An odd 64-bit word, as float64, is 63 bits of U and a sign. Below 2**53 it is exact, so every device finds
-    the same values coarse.
+    An odd 64-bit word, as float64, is 63 bits of U and a sign. Below 2**53 it is exact on every device.
     """
     magnitude = signed.abs()
     coarse = magnitude < 2.0**_FINE_BITS
@@ -259,9 +245,9 @@ def _runs_of_blocks(pairs: int, *, device: torch.device) -> Iterator[tuple[int, 
 def _box_muller(radii: Tensor, angles: Tensor, *, largest: float) -> tuple[Tensor, Tensor, Tensor]:
     """Two normal values for each pair of words, float64, and which pairs are coarse.
 
-    Setting the last bit makes a word odd: symmetric about zero, never zero, 63 bits and a sign. The word of
-    the radius gives exp(-radius²/2) below ``largest``, and the sign of both values. The other is an angle
-    within π/4 of an axis; its own last bit says which axis.
+    A word made odd is symmetric about zero, never zero, 63 bits and a sign. That of the radius gives
+    exp(-radius²/2) and the sign of both values; the other is an angle within π/4 of an axis, which its own
+    last bit chooses.
     """
     signed = (radii | 1).to(torch.float64)
     half_squares, coarse = _minus_log(signed, largest=largest)

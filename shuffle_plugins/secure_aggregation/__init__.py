@@ -11,6 +11,6 @@ a client's counts are within bounds, are in :mod:`~shuffle_plugins.secure_aggreg
 (docs/guides/range-proofs.md).
 """
 
-from shuffle_plugins.core import face
+from shuffle_plugins.core.extras import face
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -1,6 +1,4 @@
 from . import prio3 as prio3
-from . import statements as statements
-from .aggregator import COMMITMENT_BYTES as COMMITMENT_BYTES
 from .aggregator import Aggregator as Aggregator
 from .aggregator import Sealed as Sealed
 from .aggregator import SeedOpener as SeedOpener
@@ -11,14 +9,8 @@ from .sharing import CheckFailed as CheckFailed
 from .sharing import Expansion as Expansion
 from .sharing import ResidueLayout as ResidueLayout
 from .sharing import Residues as Residues
-from .sharing import Shared as Shared
 from .sharing import SumTerms as SumTerms
-from .sharing import check_words as check_words
-from .sharing import reconstruct as reconstruct
 from .sharing import share as share
-from .sharing import split as split
-from .verified import Answers as Answers
 from .verified import RoundVerifier as RoundVerifier
 from .verified import VerifiedTerms as VerifiedTerms
-from .verified import VerifyingAggregator as VerifyingAggregator
 from .verified import share_with_proof as share_with_proof

@@ -1,44 +1,32 @@
 """The aggregator: opens sealed seeds, expands them, and gives out one sum of the expansions per round.
 
-A sealed seed is what one client sends to one aggregator, signed, and bound to the client's share:
-
     envelope = HPKE to the aggregator of   signer (32) ‖ signature (64) ‖ seed (32)
 
-HPKE is RFC 9180 in base mode with X25519, HKDF-SHA256 and AES-128-GCM, as for a mixer's envelopes. The server
-relays the envelope and sees random-looking bytes. The envelope is bound to the terms of the round, and to a
-digest of the share that the same client sent to the server. The server passes the digest on beside the
-envelope. So a seed is added up only together with the share that it belongs to, and only if the client and
-the aggregator were told the same about the round.
+HPKE is as for a mixer's envelopes. An envelope is bound to the terms of the round and to a digest of the
+share that the same client sent to the server, which passes the digest on beside the envelope. So a seed is
+added up only together with its share, and only if client and aggregator were told the same about the round.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.secure_aggregation.sharing import SEED_BYTES, Expansion, Residues, SumTerms
-from shuffle_plugins.shuffler import (
-    KEY_BYTES,
-    BatchRefused,
-    BatchService,
-    Refusal,
-    SealingKey,
-    ShuffleError,
-    SigningKey,
-    keys,
-)
+from shuffle_plugins.shuffler import keys
+from shuffle_plugins.shuffler.keys import KEY_BYTES, SealingKey, SigningKey
+from shuffle_plugins.shuffler.service import BatchService, Statement, encoded_number, positions, statement
+from shuffle_plugins.shuffler.shuffler import BatchRefused, Refusal, ShuffleError
 
 COMMITMENT_BYTES = 32
 """Bytes of a share's digest."""
 
 _COVER_BYTES = KEY_BYTES + keys.SIGNATURE_BYTES
 _TO_AGGREGATOR = b"shuffle-plugins/1 to the aggregator"
-_SIGNED = b"shuffle-plugins/1 signed seed"
-_COMMITTED = b"shuffle-plugins/1 share"
 
 
 def sealed_seed_size(size: int = SEED_BYTES) -> int:
@@ -48,7 +36,7 @@ def sealed_seed_size(size: int = SEED_BYTES) -> int:
 
 def commitment(share: bytes) -> bytes:
     """The digest of a share, 32 bytes, to which the client's envelopes are bound."""
-    return hashlib.sha256(_COMMITTED + share).digest()
+    return hashlib.sha256(b"shuffle-plugins/1 share" + share).digest()
 
 
 def seal_seed(
@@ -88,14 +76,8 @@ class SeedOpener:
         self._digest = terms.digest()
 
     def open(self, envelope: bytes, *, commitment: bytes) -> tuple[bytes, bytes]:
-        """Open one envelope.
-
-        Args:
-            envelope: as the server relayed it.
-            commitment: the digest of the share that the server got with it.
-
-        Returns:
-            The client's public signing key, and the seed.
+        """The client's public signing key, and the seed, of an envelope that comes with the digest of a
+        share.
 
         Raises:
             BatchRefused: UNREADABLE if it was altered, sealed to another key or for another round, or belongs
@@ -111,10 +93,33 @@ class SeedOpener:
 
 
 def _signed(binding: bytes, aggregator_key: bytes, seed: bytes) -> bytes:
-    return _SIGNED + binding + aggregator_key + seed
+    return b"shuffle-plugins/1 signed seed" + binding + aggregator_key + seed
 
 
-_AT_ONCE = 16  # seeds expanded together
+def aggregation_digest(
+    *,
+    step: str,
+    terms: SumTerms,
+    minimum: int,
+    commitments: Sequence[bytes],
+    envelopes: Sequence[bytes],
+    further: Sequence[bytes] = (),
+) -> bytes:
+    """Digest of a request, 32 bytes: of what is to be done with the envelopes, and of their order."""
+    kind = b"shuffle-plugins/1 aggregator request"
+    inputs = [statement(kind, *parts).digest for parts in (commitments, envelopes)]
+    asked = (step.encode(), terms.digest(), encoded_number(minimum))
+    return statement(kind, *asked, *inputs, *further).digest
+
+
+def answer_statement(
+    *, request: bytes, rejected: Mapping[int, Refusal], given: Sequence[bytes] = ()
+) -> Statement:
+    """An aggregator's statement of what it gives: its sum, or a verifier share of each good envelope.
+
+    The request says which of them it is, or that envelopes were only to be checked.
+    """
+    return statement(b"shuffle-plugins/1 aggregator answer", request, *positions(rejected), *given)
 
 
 class Sealed(NamedTuple):
@@ -147,30 +152,24 @@ class Expanded:
 class Aggregator(BatchService):
     """Adds up the expansions of the seeds that a round's clients sealed to it.
 
-    At least one aggregator must be run by an organisation that does not work together with the server. An
-    aggregator sees seeds, which are independent of all counts. It gives out one sum per round: the difference
-    of two sums could be one client's expansion, and with it the server could open that client's share.
-
-    A bad envelope is dropped without the others, and the server is told its position. This gives the server
-    nothing new, since it could have left the envelope out itself. Where there are several aggregators, all of
-    them must add up the same clients: the server first asks each which envelopes are good (:meth:`check`, as
-    often as it likes), and then for the sum of those that all found good (``exact=True``).
-
-    The arguments are those of :class:`~shuffle_plugins.shuffler.BatchService`.
+    It gives out one sum per round: the difference of two sums could be one client's expansion, and with it
+        the
+    server could open that client's share. A bad envelope is dropped without the others, and the server is
+    told its position. Where there are several aggregators, all must add up the same clients: the server first
+    asks each which envelopes are good (:meth:`check`, as often as it likes), and then for the sum of those
+    that all found good (``exact=True``).
     """
 
     role = "aggregator"
 
     def check(self, sealed: Iterable[Sealed], *, terms: SumTerms) -> dict[int, Refusal]:
-        """Check a round's envelopes, and return why each bad one is bad, by its position.
+        """Why each bad envelope of a round is bad, by its position; the round is not spent by this.
 
-        The round is not spent by this.
-
-        The reasons are WRONG_SIZE; UNREADABLE and UNKNOWN_SIGNER, see :class:`SeedOpener`; and DUPLICATE for
-        a second envelope of the same signer.
+        WRONG_SIZE; UNREADABLE and UNKNOWN_SIGNER, see :class:`SeedOpener`; DUPLICATE for a second one of a
+        signer.
         """
         rejected: dict[int, Refusal] = {}
-        for _ in self._seeds(sealed, terms=terms, rejected=rejected):
+        for _ in self._opened(sealed, terms=terms, rejected=rejected, size=SEED_BYTES):
             pass
         return rejected
 
@@ -179,43 +178,29 @@ class Aggregator(BatchService):
     ) -> Expanded:
         """Add up the expansions of a round's seeds. First the round is recorded on disk as spent.
 
-        This needs memory for one vector, whatever the number of clients, and 32 bytes for each client to
-        recognise duplicates.
-
         Args:
             sealed: one for each client whose share the server has.
-            terms: the round as the server describes it. Envelopes of clients that were told something else
-                do not open.
-            minimum: fewest clients that the server wants in the sum. The largest of three numbers applies:
-                this one, what the clients were promised (``terms.context.minimum``), and the aggregator's own
-                minimum.
-            exact: whether to refuse the whole batch if a single envelope is bad, instead of leaving that
-                envelope out.
+            terms: the round as the server describes it.
+            minimum: fewest clients that the server wants in the sum. The largest of this, of what the clients
+                were promised (``terms.context.minimum``), and of the aggregator's own minimum applies.
+            exact: whether to refuse the whole batch if a single envelope is bad, instead of leaving it out.
 
         Raises:
             BatchRefused: REPLAYED for a spent round; UNDER_MINIMUM for too few good envelopes; NOT_AGREED for
                 a bad envelope with ``exact``.
-            ShuffleError: if the state file cannot be written.
         """
         required = self._required(terms, minimum)
         self.spent.spend(terms.context.token)
         expansion, rejected, added = Expansion(terms.layout), dict[int, Refusal](), 0
-        seeds = self._seeds(sealed, terms=terms, rejected=rejected)
-        while group := list(islice(seeds, _AT_ONCE)):
-            expansion.add(*group)
+        opened = self._opened(sealed, terms=terms, rejected=rejected, size=SEED_BYTES)
+        while group := list(islice(opened, 16)):
+            expansion.add(*(seed for _, seed in group))
             added += len(group)
         if exact and rejected:
             raise BatchRefused(Refusal.NOT_AGREED, rejected)
         if added < required:
             raise BatchRefused(Refusal.UNDER_MINIMUM, rejected)
         return Expanded(expansion.total, added, rejected)
-
-    def _seeds(
-        self, sealed: Iterable[Sealed], *, terms: SumTerms, rejected: dict[int, Refusal]
-    ) -> Iterator[bytes]:
-        """Yield the seeds in good envelopes; record in ``rejected`` why the others are bad."""
-        for _, seed in self._opened(sealed, terms=terms, rejected=rejected, size=SEED_BYTES):
-            yield seed
 
     def _opened(
         self, sealed: Iterable[Sealed], *, terms: SumTerms, rejected: dict[int, Refusal], size: int
@@ -239,5 +224,4 @@ class Aggregator(BatchService):
             yield position, secret
 
     def _required(self, terms: SumTerms, minimum: int) -> int:
-        """Fewest clients of a sum: the largest of the aggregator's own minimum and the others'."""
-        return max(self._minimum, checks.whole("minimum", minimum, at_least=2), terms.context.minimum)
+        return max(self.minimum, checks.whole("minimum", minimum, at_least=2), terms.context.minimum)

@@ -1,8 +1,7 @@
 """Additive secret sharing: split a client's counts into a share and seeds, and reconstruct the clients' sum.
 
-The *share* is the counts minus the expansions of random *seeds*, one seed for each aggregator. An expansion
-is the pseudorandom vector that a seed stands for. Shares, expansions and their sums are vectors of whole
-numbers mod 2^w with check words.
+The *share* is the counts minus the expansions of random *seeds*, one for each aggregator: pseudorandom
+vectors of whole numbers mod 2^w, with check words.
 """
 
 from __future__ import annotations
@@ -19,9 +18,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shuffle_plugins.core import Dim, Ranged, checks, pack_bits, unpack_bits, whole_number
+from shuffle_plugins.core import checks, pack_bits
+from shuffle_plugins.core.packing import unpack_bits
+from shuffle_plugins.core.ranges import Dim, Ranged, whole_number
 from shuffle_plugins.randomness import Keystream
-from shuffle_plugins.shuffler import KEY_BYTES, RoundContext, ShuffleError
+from shuffle_plugins.shuffler.keys import check_key
+from shuffle_plugins.shuffler.shuffler import RoundContext, ShuffleError
 
 MOST_SUM_BITS = 44
 """Largest w. A wrong sum passes its check with probability 2^-2(65 - w) at most: 2^-42 for the largest w."""
@@ -48,13 +50,7 @@ class ResidueLayout(Ranged):
 
     @classmethod
     def of_sum(cls, *, size: int, largest: int, clients: int) -> Self:
-        """The layout with the fewest bits that hold the sum of so many clients' counts.
-
-        Args:
-            size: counts of one client.
-            largest: the largest count that one client may have; the smallest is 0.
-            clients: the most clients whose counts are added up.
-        """
+        """The layout with the fewest bits that hold a sum of clients' counts, each in [0, ``largest``]."""
         most = checks.whole("largest", largest) * checks.whole("clients", clients)
         if most.bit_length() > MOST_SUM_BITS:
             raise ValueError(
@@ -145,9 +141,6 @@ class Expansion:
     A seed's expansion is the keystream of ChaCha20 under it (:class:`~shuffle_plugins.randomness.Keystream`,
     nonce 0): first the check words, then an unsigned little-endian number of the layout's type for each
     entry. Uniform numbers mod 2^8, 2^16, 2^32 or 2^64 are uniform mod 2^w.
-
-    Args:
-        layout: the form of the vectors.
     """
 
     def __init__(self, layout: ResidueLayout) -> None:
@@ -185,22 +178,19 @@ class Expansion:
 
 
 def check_words(counts: NDArray[np.int64], *, seed: bytes) -> Words:
-    r"""Two random linear combinations of counts, mod 2^64.
+    r"""Two random linear combinations of counts, mod 2^64: uint64 (2,), which add up as counts do.
 
-    The server compares the check words of a sum with the sum of the clients' check words. Somebody who does
-    not know the seed may change the counts of a sum and its words. With counts of w bits this stays unnoticed
-    with a probability of at most :math:`2^{-2(65 - w)}`. The reason: a difference :math:`e \ne 0` of counts,
-    with entries of absolute value below 2^w, has an entry that 2^w does not divide. So for a uniform r in
-    :math:`\mathbb Z_{2^{64}}^d` the product :math:`\langle r, e\rangle` is uniform on at least
-    :math:`2^{65 - w}` numbers (Cramer, Damgård, Escudero, Scholl, Xing 2018, "SPDZ2k", Lemma 1).
+    Somebody who does not know the seed may change the counts of a sum and its words. With counts of w bits
+    this stays unnoticed with a probability of at most :math:`2^{-2(65 - w)}`. The reason: a difference
+    :math:`e \ne 0` of counts, with entries of absolute value below 2^w, has an entry that 2^w does not
+    divide. So for a uniform r in :math:`\mathbb Z_{2^{64}}^d` the product :math:`\langle r, e\rangle` is
+    uniform on at least :math:`2^{65 - w}` numbers (Cramer, Damgård, Escudero, Scholl, Xing 2018, "SPDZ2k",
+    Lemma 1).
 
     Args:
         counts: (size,), each at least 0.
         seed: the check seed, 32 bytes that the server and the clients of a round know, and the aggregators
             do not.
-
-    Returns:
-        uint64 (2,). The check words of a sum of counts are the sum of their check words, mod 2^64.
     """
     found = np.zeros(CHECK_WORDS, np.dtype("<u8"))
     unsigned = counts.astype(np.dtype("<u8"))
@@ -235,8 +225,15 @@ class Shared:
     seeds: tuple[bytes, ...]
 
 
-def share(counts: NDArray[np.int64], *, layout: ResidueLayout, aggregators: int, check_seed: bytes) -> Shared:
-    """Split a client's counts between a server and aggregators, with seeds from the system's entropy.
+def share(
+    counts: NDArray[np.int64],
+    *,
+    layout: ResidueLayout,
+    aggregators: int,
+    check_seed: bytes,
+    seeds: Sequence[bytes] = (),
+) -> Shared:
+    """Split a client's counts between a server and aggregators.
 
     Whoever has the share and all seeds can compute the counts. All seeds without the share say nothing about
     the counts, and neither does the share with all seeds but one.
@@ -245,36 +242,27 @@ def share(counts: NDArray[np.int64], *, layout: ResidueLayout, aggregators: int,
         counts: (layout.size,), whole numbers of at least 0.
         layout: how many counts there are, and how many bits each has in a share.
         aggregators: how many there are, at least 1.
-        check_seed: 32 bytes, the round's seed for
-            :func:`~shuffle_plugins.secure_aggregation.check_words`.
+        check_seed: 32 bytes, the round's seed for :func:`check_words`.
+        seeds: new and uniformly random, 32 bytes each; from the system's entropy by default.
     """
-    seeds = [secrets.token_bytes(SEED_BYTES) for _ in range(aggregators)]
-    return split(counts, layout=layout, seeds=seeds, check_seed=check_seed)
-
-
-def split(
-    counts: NDArray[np.int64], *, layout: ResidueLayout, seeds: Sequence[bytes], check_seed: bytes
-) -> Shared:
-    """Split counts as :func:`share` does, with given seeds, which must be new and uniformly random."""
     if counts.shape != (layout.size,):
         raise ValueError(f"counts are ({layout.size},), got {counts.shape}")
     if int(counts.min()) < 0 or int(counts.max()) >> layout.bits:
         raise ValueError(f"a count does not fit in {layout.bits} bits")
-    if not seeds:
-        raise ValueError("without an aggregator nothing is shared")
+    seeds = tuple(seeds) or tuple(secrets.token_bytes(SEED_BYTES) for _ in range(aggregators))
+    if not seeds or len(seeds) != aggregators:
+        raise ValueError("each aggregator has a seed, and without an aggregator nothing is shared")
     expansion = Expansion(layout)
     expansion.add(*seeds)
     rest = Residues(layout, counts.astype(layout.dtype), check_words(counts, seed=check_seed))
     rest.subtract(expansion.total)
-    return Shared(rest, tuple(seeds))
+    return Shared(rest, seeds)
 
 
 def reconstruct(
     shares: Iterable[Residues], expansions: Iterable[Residues], *, layout: ResidueLayout, check_seed: bytes
 ) -> NDArray[np.int64]:
     """Add up shares and expansions, and return the sum of the clients' counts, int64 (size,).
-
-    The sum is compared with its check words before it is returned.
 
     Args:
         shares: what each client in the sum sent to the server.
@@ -284,7 +272,6 @@ def reconstruct(
 
     Raises:
         CheckFailed: if the sum does not fit its check words.
-        ValueError: if a share or expansion has another layout.
     """
     total = layout.zero()
     for part in chain(shares, expansions):
@@ -296,14 +283,9 @@ def reconstruct(
     return counts
 
 
-_TERMS = b"shuffle-plugins/1 secure sum"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SumTerms:
-    """The terms of one round of a secure sum: the round, the layout of the shares, and the aggregators.
-
-    A client's envelopes are bound to the terms: an aggregator can open them only if it was told the same.
+    """The terms of one round of a secure sum; an aggregator opens envelopes of those that were told the same.
 
     Attributes:
         context: the round; its fingerprint covers the mechanism and the check seed.
@@ -318,29 +300,28 @@ class SumTerms:
     aggregators: tuple[bytes, ...]
 
     def __post_init__(self) -> None:
-        if not self.aggregators or any(
-            type(key) is not bytes or len(key) != KEY_BYTES for key in self.aggregators
-        ):
-            raise ShuffleError(
-                f"a shared sum needs at least one aggregator, each by a key of {KEY_BYTES} bytes"
-            )
+        if not self.aggregators:
+            raise ShuffleError("a shared sum needs at least one aggregator")
+        for key in self.aggregators:
+            check_key(key)
         if len(set(self.aggregators)) < len(self.aggregators):
             raise ShuffleError("an aggregator is named twice: each must be another organisation's")
 
     @property
     def share_bytes(self) -> int:
-        """Number of bytes that a client sends to the server."""
+        """Bytes that a client sends to the server."""
         return self.layout.num_bytes
 
     @property
     def secret_bytes(self) -> int:
-        """Number of bytes that a client seals to each aggregator, before sealing."""
+        """Bytes that a client seals to each aggregator, before sealing."""
         return SEED_BYTES
 
     def digest(self) -> bytes:
-        """A SHA-256 digest of all terms, 32 bytes: different terms have different digests."""
+        """32 bytes that differ wherever terms differ."""
         numbers = b"".join(
             number.to_bytes(8, "little")
             for number in (self.layout.size, self.layout.bits, len(self.aggregators))
         )
-        return hashlib.sha256(_TERMS + self.context.digest() + numbers + b"".join(self.aggregators)).digest()
+        label = b"shuffle-plugins/1 secure sum"
+        return hashlib.sha256(label + self.context.digest() + numbers + b"".join(self.aggregators)).digest()

@@ -1,22 +1,16 @@
-"""Verified sums: secure sums that contain only clients whose range proofs hold.
+"""Verified sums: secure sums that contain only clients whose range proofs (Prio3's) hold.
 
-The proofs are Prio3's. In Prio3's words the server is the leader, and the aggregators are the helpers. A
-round has two steps:
-
-1. Each aggregator answers the server's question about each client's proof, and the server decides which
-   proofs hold.
-2. Each aggregator gives out one sum: that of its shares of the clients whose proofs hold.
-
-A client sends
+In Prio3's words the server is the leader, and the aggregators are the helpers. Each aggregator first answers
+the server's question about each client's proof; the server decides which hold; then each aggregator gives out
+one sum: that of its shares of the clients whose proofs hold. A client sends
 
     to the server                   nonce ‖ public share ‖ leader's input share
     sealed to each aggregator       nonce ‖ public share ‖ helper's input share, which is two seeds
 
-An aggregator takes the nonce and the public share from the client and never from the server. A server that
-could choose the public share could learn linear functions of a client's counts from the aggregator's answer.
-An aggregator also answers about each client only once, because answers under two verification keys would say
-something about the counts. One answer says nothing, whatever the key. So the server may draw the verification
-key after all reports have arrived.
+An aggregator takes the nonce and the public share from the client and never from the server, which could
+choose a public share to learn linear functions of a client's counts. It answers about each client only once:
+one answer says nothing, whatever the verification key, answers under two keys would. So the server may draw
+the key after all reports have arrived.
 """
 
 from __future__ import annotations
@@ -30,28 +24,24 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.secure_aggregation.aggregator import Aggregator, Sealed
-from shuffle_plugins.secure_aggregation.prio3 import (
+from shuffle_plugins.secure_aggregation.prio3.prio3 import (
     NONCE_SIZE,
     SEED_SIZE,
-    VERIFY_KEY_SIZE,
     Prio3SumVecWithMultiproof,
     VerificationError,
     VerifyState,
 )
 from shuffle_plugins.secure_aggregation.sharing import CheckFailed, SumTerms
-from shuffle_plugins.shuffler import TOKEN_BYTES, BatchRefused, Refusal
+from shuffle_plugins.shuffler.shuffler import TOKEN_BYTES, BatchRefused, Refusal
 
 _Client = TypeVar("_Client", bound=Hashable)
 
-_TERMS = b"shuffle-plugins/1 verified sum"
-_MOST_AGGREGATORS = 254  # beside the server; Prio3 has up to 255 shares
-_SECOND_STEP = b"shuffle-plugins/1 verified sum, added up"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class VerifiedTerms(SumTerms):
     """The terms of one round of a verified sum: those of a secure sum, and the bound that clients prove.
 
@@ -62,13 +52,14 @@ class VerifiedTerms(SumTerms):
     largest: int
 
     def __post_init__(self) -> None:
-        SumTerms.__post_init__(self)
+        super().__post_init__()
         checks.whole("largest", self.largest, at_most=(1 << self.layout.bits) - 1)
-        checks.whole("aggregators of a verified sum", len(self.aggregators), at_most=_MOST_AGGREGATORS)
+        checks.whole("aggregators of a verified sum", len(self.aggregators), at_most=254)
 
+    @override
     def digest(self) -> bytes:
-        """A SHA-256 digest of all terms, 32 bytes: different terms have different digests."""
-        return hashlib.sha256(_TERMS + SumTerms.digest(self) + self.largest.to_bytes(8, "little")).digest()
+        label = b"shuffle-plugins/1 verified sum"
+        return hashlib.sha256(label + super().digest() + self.largest.to_bytes(8, "little")).digest()
 
     @property
     def prio3(self) -> Prio3SumVecWithMultiproof:
@@ -76,22 +67,21 @@ class VerifiedTerms(SumTerms):
         return _prio3(self.layout.size, self.largest, 1 + len(self.aggregators))
 
     @property
+    @override
     def share_bytes(self) -> int:
-        """Number of bytes that a client sends to the server."""
         return NONCE_SIZE + self.prio3.public_share_size + self.prio3.input_share_size(0)
 
     @property
+    @override
     def secret_bytes(self) -> int:
-        """Number of bytes that a client seals to each aggregator, before sealing."""
         return NONCE_SIZE + self.prio3.public_share_size + self.prio3.input_share_size(1)
 
     def started(self, secret: bytes, *, aggregator: int, verify_key: bytes) -> tuple[VerifyState, bytes]:
         """Begin to verify a client's proof: return the state that this party keeps, and its answer.
 
-        The answer is a verifier share, followed by the seed of the proof's joint randomness. Everybody who
-        has the public share and the verifier shares can compute that seed. It is in the answer because a
-        client may send different public shares to different parties. The server has to notice this before it
-        asks for a sum. Otherwise such a client would make an aggregator refuse the sum of all clients.
+        The answer is a verifier share, and the seed of the proof's joint randomness: a client may send
+        different public shares to different parties, which the server has to notice before it asks for a sum,
+        or such a client would make an aggregator refuse the sum of all.
 
         Args:
             secret: what the client sent to this party.
@@ -135,9 +125,7 @@ class ProvenShares(NamedTuple):
 def share_with_proof(counts: NDArray[np.int64], *, terms: VerifiedTerms) -> ProvenShares:
     """Split a client's counts between a server and aggregators, with a proof that each is within bounds.
 
-    Args:
-        counts: (terms.layout.size,), whole numbers from 0 to ``terms.largest``.
-        terms: the round, as the server told the client.
+    ``counts`` are (terms.layout.size,), whole numbers from 0 to ``terms.largest``.
     """
     report = terms.prio3.shard(counts, context=terms.digest())
     public = report.nonce + report.public_share
@@ -160,10 +148,7 @@ class Answers:
 
 
 class VerifyingAggregator(Aggregator):
-    """An aggregator that also checks range proofs; the arguments are those of :class:`Aggregator`.
-
-    For each round it answers once about the clients' proofs, and then gives out one sum of its shares.
-    """
+    """An aggregator that checks range proofs, too: it answers once about a round, then gives out one sum."""
 
     def verify(
         self, sealed: Iterable[Sealed], *, terms: VerifiedTerms, verify_key: bytes, minimum: int = 2
@@ -173,13 +158,11 @@ class VerifyingAggregator(Aggregator):
         Args:
             sealed: one for each client whose share the server has.
             terms: the round as the server describes it.
-            verify_key: the verification key: 32 random bytes that the server drew, and that no client knows.
-            minimum: fewest clients that the server wants in the sum; as in :meth:`Aggregator.add_up` the
-                largest of all minima applies.
+            verify_key: 32 random bytes that the server drew, and that no client knows.
+            minimum: as in :meth:`Aggregator.add_up`.
 
         Raises:
             BatchRefused: REPLAYED for a spent round; UNDER_MINIMUM for too few good envelopes.
-            ShuffleError: if the state file cannot be written.
         """
         self.spent.spend(terms.context.token)
         answers, rejected = dict[int, bytes](), dict[int, Refusal]()
@@ -208,9 +191,9 @@ class VerifyingAggregator(Aggregator):
         Raises:
             BatchRefused: REPLAYED if a sum of this round was asked for before; UNDER_MINIMUM for too few
                 clients; NOT_AGREED if an envelope is not good, or a proof does not hold.
-            ShuffleError: if the state file cannot be written.
         """
-        token = hashlib.sha256(_SECOND_STEP + terms.context.token).digest()[:TOKEN_BYTES]
+        label = b"shuffle-plugins/1 verified sum, added up"  # the second step spends another token
+        token = hashlib.sha256(label + terms.context.token).digest()[:TOKEN_BYTES]
         self.spent.spend(token)
         pairs, rejected = list(decided), dict[int, Refusal]()
         messages = [message for _, message in pairs]
@@ -239,15 +222,12 @@ class VerifyingAggregator(Aggregator):
 class RoundVerifier(Generic[_Client]):
     """The server's part of a verified sum, for one round.
 
-    Args:
-        terms: the round.
-
     Attributes:
         verify_key: the verification key: 32 random bytes for the aggregators, which no client may learn.
     """
 
     def __init__(self, terms: VerifiedTerms) -> None:
-        self.verify_key = secrets.token_bytes(VERIFY_KEY_SIZE)
+        self.verify_key = secrets.token_bytes(SEED_SIZE)
         self._terms = terms
         self._started: dict[_Client, tuple[VerifyState, bytes]] = {}
         self._total = terms.prio3.agg_init()
@@ -283,10 +263,9 @@ class RoundVerifier(Generic[_Client]):
         return message
 
     def total(self, sums: Sequence[bytes]) -> NDArray[np.int64]:
-        """Put together the sum of the counts of all clients whose proofs hold, int64 (size,).
+        """The sum of the counts of all clients whose proofs hold, int64 (size,).
 
-        Args:
-            sums: from each aggregator, what :meth:`VerifyingAggregator.add_verified` returned.
+        ``sums`` are what each :meth:`VerifyingAggregator.add_verified` returned.
 
         Raises:
             CheckFailed: if the sums do not fit together. Then an aggregator did not follow the protocol.

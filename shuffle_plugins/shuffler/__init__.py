@@ -4,6 +4,6 @@ In memory (:class:`InMemoryShuffler`), or a :class:`Mixer` of another organisati
 envelopes. docs/guides/shuffling.md is the threat model. Importing this package does not import torch.
 """
 
-from shuffle_plugins.core import face
+from shuffle_plugins.core.extras import face
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

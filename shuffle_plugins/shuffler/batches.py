@@ -1,21 +1,23 @@
 """A batch on its way through mixers: what is asked of one, what it signs, and both as text.
 
-The items of a batch (layers of envelopes, layers with tickets, or sealed reports) all have one size. Their
-digest covers them and their order, so a piece that is missing, repeated or in another place gives another
-digest. A mixer signs the digest of all it was given, by way of the request, and the digest of all it gives
-back. The next mixer in the cascade takes nothing that the one before it has not signed for the same round,
-cascade and place.
+All items of a batch (layers, layers with tickets, or sealed reports) have one size. Their digest covers them
+and their order. A mixer signs that of all it was given, by way of the request, and that of all it gives back;
+the next one takes nothing that the one before it has not signed for the same round, cascade and place.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Self
 
-from shuffle_plugins.core import Count, Ranged, checks, whole_number
+from typing_extensions import override
+
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Count, Ranged, whole_number
 from shuffle_plugins.shuffler.envelopes import (
     MOST_MIXERS,
     cascade_binding,
@@ -24,20 +26,21 @@ from shuffle_plugins.shuffler.envelopes import (
     layer_size,
     ticket_size,
 )
-from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
 from shuffle_plugins.shuffler.keys import KEY_BYTES, ServicePublicKey
-from shuffle_plugins.shuffler.shuffler import RoundContext, bytes_of
-from shuffle_plugins.shuffler.statements import Statement, encoded_number, statement
-
-_DIGEST_BYTES = 32
-_ITEMS = b"shuffle-plugins/4 items"
-_REQUEST = b"shuffle-plugins/4 mixer request"
-_BATCH = b"shuffle-plugins/4 mixed batch"
+from shuffle_plugins.shuffler.service import Statement, encoded_number, statement
+from shuffle_plugins.shuffler.shuffler import (
+    DIGEST_BYTES,
+    BatchRefused,
+    Refusal,
+    RoundContext,
+    ShuffleError,
+    bytes_of,
+)
 
 
 def items_digest(items: Iterable[bytes], *, size: int) -> bytes:
     """32 bytes that differ wherever items of one size, their number or their order differ."""
-    digest, count = hashlib.sha256(_ITEMS + encoded_number(size)), 0
+    digest, count = hashlib.sha256(b"shuffle-plugins/4 items" + encoded_number(size)), 0
     for item in items:
         if len(item) != size:
             raise ShuffleError(f"every item of the batch has {size} bytes, got {len(item)}")
@@ -48,7 +51,28 @@ def items_digest(items: Iterable[bytes], *, size: int) -> bytes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixedStatement(Ranged):
+class _Text(Ranged, ABC):
+    """What travels as one line of text, the same for equal values."""
+
+    def to_json(self) -> str:
+        """The line of text."""
+        return json.dumps(asdict(self), default=bytes.hex, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what :meth:`to_json` wrote; a ValueError if it is anything else."""
+        try:
+            return cls._of(json.loads(text))
+        except (TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise ValueError(f"not the text of a {cls.__name__}") from error
+
+    @classmethod
+    @abstractmethod
+    def _of(cls, values: dict[str, Any]) -> Self: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixedStatement(_Text):
     """What a mixer says, signed, of a batch that it gives back.
 
     Attributes:
@@ -61,26 +85,15 @@ class MixedStatement(Ranged):
         signature: of all this, of the cascade, the round, and the mixer's place, 64 bytes.
     """
 
-    request: Annotated[bytes, bytes_of(_DIGEST_BYTES)]
+    request: Annotated[bytes, bytes_of(DIGEST_BYTES)]
     answered: Annotated[int, whole_number(at_least=0)]
     rejected: Mapping[int, Refusal] = field(default_factory=dict)
     count: Count
-    outputs: Annotated[bytes, bytes_of(_DIGEST_BYTES)]
+    outputs: Annotated[bytes, bytes_of(DIGEST_BYTES)]
     masks: tuple[int, ...] = ()
     signature: bytes = b""
 
-    def to_json(self) -> str:
-        """One line of text, the same for equal statements."""
-        return json.dumps(asdict(self), default=bytes.hex, sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Read what :meth:`to_json` wrote; a ValueError if it is anything else."""
-        try:
-            return cls._of(json.loads(text))
-        except (TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise ValueError("not the statement of a mixer") from error
-
+    @override
     @classmethod
     def _of(cls, values: dict[str, Any]) -> Self:
         rejected = {int(place): Refusal(code) for place, code in values.pop("rejected").items()}
@@ -89,7 +102,7 @@ class MixedStatement(Ranged):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchRequest(Ranged):
+class BatchRequest(_Text):
     """What a server asks of one mixer of a cascade for one round; the items themselves travel apart.
 
     Attributes:
@@ -99,15 +112,10 @@ class BatchRequest(Ranged):
         position: place in the cascade of the mixer that is asked, from 0.
         minimum: fewest reports with which the server wants a batch, at least 2. The largest of this, of what
             clients were promised (``context.minimum``), and of the mixer's own minimum holds.
-        size: bytes of every item.
+        size: bytes of every item: a layer, and at a later mixer one of the tickets after it.
         count: how many items there are, at least 1.
-        inputs: their digest, 32 bytes (:func:`items_digest`). An item is a layer, and at a later mixer one of
-            the tickets after it.
+        inputs: their digest, 32 bytes (:func:`items_digest`).
         previous: what the mixers before have signed, in order; the last of them gave back these layers.
-
-    Raises:
-        ShuffleError: if the mixers or what was signed are not as many as there must be, if items of this size
-            do not hold the round's reports, or if clients of a cascade send several reports each.
     """
 
     context: RoundContext
@@ -117,7 +125,7 @@ class BatchRequest(Ranged):
     minimum: Annotated[int, whole_number(at_least=2)]
     size: Count
     count: Count
-    inputs: Annotated[bytes, bytes_of(_DIGEST_BYTES)]
+    inputs: Annotated[bytes, bytes_of(DIGEST_BYTES)]
     previous: tuple[MixedStatement, ...] = ()
 
     def __post_init__(self) -> None:
@@ -144,7 +152,7 @@ class BatchRequest(Ranged):
         minimum: int = 2,
         previous: Sequence[MixedStatement] = (),
     ) -> Self:
-        """The request to mix these items, of the mixer after those that have signed; see the attributes."""
+        """The request to mix these items, of the mixer after those that have signed."""
         size = len(items[0])
         return cls(
             context=context,
@@ -158,23 +166,15 @@ class BatchRequest(Ranged):
             previous=tuple(previous),
         )
 
-    def to_json(self) -> str:
-        """One line of text, the same for equal requests."""
-        return json.dumps(asdict(self), default=bytes.hex, sort_keys=True)
-
+    @override
     @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Read what :meth:`to_json` wrote; a ValueError if it is anything else."""
-        try:
-            values = json.loads(text)
-            values["context"] = RoundContext(**_read(values["context"], "token", "fingerprint"))
-            values["mixers"] = tuple(
-                ServicePublicKey(**_read(key, "sealing", "verifying")) for key in values["mixers"]
-            )
-            values["previous"] = tuple(MixedStatement._of(said) for said in values["previous"])
-            return cls(**_read(values, "analyzer_key", "inputs"))
-        except (TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise ValueError("not a request to a mixer") from error
+    def _of(cls, values: dict[str, Any]) -> Self:
+        values["context"] = RoundContext(**_read(values["context"], "token", "fingerprint"))
+        values["mixers"] = tuple(
+            ServicePublicKey(**_read(key, "sealing", "verifying")) for key in values["mixers"]
+        )
+        values["previous"] = tuple(MixedStatement._of(said) for said in values["previous"])
+        return cls(**_read(values, "analyzer_key", "inputs"))
 
     @property
     def mixer_keys(self) -> tuple[bytes, ...]:
@@ -188,7 +188,7 @@ class BatchRequest(Ranged):
 
     @property
     def layer_bytes(self) -> int:
-        """Bytes of the layer at the beginning of every item; at the first mixer it is the whole item."""
+        """Bytes of the layer at the beginning of every item."""
         return self.size - ticket_size(mixers=len(self.mixers), position=self.position)
 
     @property
@@ -207,7 +207,7 @@ class BatchRequest(Ranged):
 
     def digest(self) -> bytes:
         """32 bytes that differ wherever two requests differ."""
-        return statement(_REQUEST, self.to_json().encode()).digest
+        return statement(b"shuffle-plugins/4 mixer request", self.to_json().encode()).digest
 
     def statement(self, said: MixedStatement) -> Statement:
         """What the mixer that is asked signs of the batch that it gives back."""
@@ -222,11 +222,11 @@ class BatchRequest(Ranged):
                 raise BatchRefused(Refusal.NOT_PROVEN)
 
     def check_said(self, said: MixedStatement) -> None:
-        """Check that the mixer that is asked has signed a statement for this request.
+        """Check that the mixer that is asked has signed a statement for this request, and that its numbers
+        add up.
 
         Raises:
             BatchRefused: NOT_PROVEN if it has not signed it.
-            ValueError: if numbers do not add up.
         """
         signed = self.statement(said).holds(said.signature, verifying_key=self.verifying_key)
         if said.request != self.digest() or not signed:
@@ -241,7 +241,6 @@ class BatchRequest(Ranged):
 
         Raises:
             BatchRefused: NOT_PROVEN if they are others.
-            ValueError: if one is there twice.
         """
         sizes = {len(item) for item in items}
         if sizes != {self.output_size} or items_digest(items, size=self.output_size) != said.outputs:
@@ -254,7 +253,7 @@ class BatchRequest(Ranged):
             context=self.context, analyzer_key=self.analyzer_key, mixer_keys=self.mixer_keys
         )
         text = replace(said, signature=b"").to_json().encode()
-        return statement(_BATCH, binding, encoded_number(position), text)
+        return statement(b"shuffle-plugins/4 mixed batch", binding, encoded_number(position), text)
 
 
 def _read(values: dict[str, Any], *hexadecimal: str) -> dict[str, Any]:

@@ -1,39 +1,14 @@
 """Sealed envelopes: a report that only the analyzer can read, in a cover that only the mixer can open.
 
-    envelope = HPKE to the mixer of   flag (1) ‖ signer (32) ‖ signature (64) ‖ inner
-    inner    = HPKE to the analyzer of the report
-
-If every client of a round sends several reports (:attr:`RoundContext.reports`), ``inner`` is that many of
-them, one after another, each sealed by itself. So a client's reports come to the mixer together, all or none,
-and leave it apart from each other. In a mix cascade there is no such round: a mixer before the last one could
-not take them apart.
-
-A single mixer is a cascade of one. In a cascade of k there is one more layer and a ticket for each further
-mixer:
-
-    envelope = layer 1 ‖ ticket 2 ‖ … ‖ ticket k
+    envelope = layer 1 ‖ ticket 2 ‖ … ‖ ticket k, for k mixers; k = 1 for a single one
     layer 1  = HPKE to mixer 1 of   flag (1) ‖ signer (32) ‖ signature (64) ‖ k - 1 masks ‖ layer 2
     layer i  = HPKE to mixer i of   flag (1) ‖ mark ‖ layer i + 1, or inner after the last mixer
     ticket i = HPKE to mixer i of   signer (32) ‖ signature (64) ‖ masked mark ‖ k - i masks
+    inner    = HPKE to the analyzer of each of the client's reports, one after another
 
-For the layer of every mixer but the first a client draws a random number, the *mark*. Its *masked mark*, in
-the ticket, is the mark plus one random *mask* for every mixer before, modulo 2^128, and each of the mixers
-before gets its mask alone. A mixer adds up the masked marks of all clients, takes off the marks that it finds
-in the layers, and compares the rest with the sums of masks that the mixers before it have signed. So it can
-tell that it got a layer of each client, but not which is whose:
-
-- A mixer that does not know a client's mark cannot take its layer out of the batch unnoticed: it would have
-  to guess the mark, which succeeds with probability 2^-128.
-- A masked mark contains a mask of every mixer before. If one of these is honest, it gives out nothing but
-  the sum of its masks. So tickets are independent of marks except for the sum over all clients, which the
-  layers show anyway.
-
-HPKE is RFC 9180 in base mode with X25519, HKDF-SHA256 and AES-128-GCM. The server, which holds the analyzer's
-key and relays envelopes, sees random-looking bytes of one length; the mixer sees who signed and whether it is
-a dummy, but no report. Both layers and the signature are bound to the round, so an envelope opens only in its
-own round, and only if its client was told the same about the round as the mixer. A server could recognise
-the report of a client that it tells another analyzer key or another rate than the rest; such an envelope does
-not open.
+HPKE is RFC 9180 in base mode with X25519, HKDF-SHA256 and AES-128-GCM. All layers and signatures are bound to
+the round, the analyzer's key and all mixers, so that an envelope opens only if its client was told the same
+about them. docs/guides/shuffling.md says who can learn what, and why there are marks.
 """
 
 from __future__ import annotations
@@ -44,19 +19,19 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
 from shuffle_plugins.shuffler.keys import (
     KEY_BYTES,
     SEAL_BYTES,
     SIGNATURE_BYTES,
     SealingKey,
     SigningKey,
+    check_key,
     has_signed,
     public_key_bytes,
     sealed_to,
     unsealed,
 )
-from shuffle_plugins.shuffler.shuffler import RoundContext
+from shuffle_plugins.shuffler.shuffler import BatchRefused, Refusal, RoundContext, ShuffleError
 
 MOST_MIXERS = 16
 """How many mixers there may be in a cascade."""
@@ -96,7 +71,7 @@ class Opened(NamedTuple):
 
 
 def envelope_size(size: int, *, mixers: int = 1, reports: int = 1) -> int:
-    """Bytes of an envelope around so many reports of ``size`` bytes, or around a dummy, for a mix cascade."""
+    """Bytes of an envelope around so many reports of ``size`` bytes each, or around a dummy."""
     return sum(part_sizes(size, mixers=mixers, reports=reports))
 
 
@@ -135,13 +110,13 @@ def seal(
     """Seal a client's report, or a dummy, in an envelope of ``envelope_size(size)`` bytes.
 
     Args:
-        report: exactly ``size`` bytes, or, of ``context.reports`` reports one after another, so many times
-            ``size``; None for a dummy, which only the mixer can recognise, and drops.
+        report: exactly ``size`` bytes for each of ``context.reports``, one after another; None for a dummy,
+            which only the mixer can recognise, and drops.
         size: bytes of every report of the round.
         context: the round that the envelope belongs to.
         analyzer_key: public key of whoever reads the shuffled reports, as the server announced it.
-        mixer_key: public key of the mixer, as pinned by the client; never one that the server sent. For
-            cascade, all keys in the order in which the mixers work.
+        mixer_key: public key of the mixer, as pinned by the client, never one that the server sent; of a
+            cascade all keys in the order in which the mixers work.
         signing_key: the client's private signing key.
 
     Raises:
@@ -181,9 +156,6 @@ class EnvelopeOpener:
         private_key: the mixer's private key.
         enrolled: public signing keys of the clients that may take part; the first mixer checks them.
         mixer_keys: public keys of all mixers of a cascade, this one's among them; empty for a single mixer.
-
-    Raises:
-        ShuffleError: if a key is malformed, or this mixer's is not among them.
 
     Attributes:
         position: place of this mixer in its cascade, from 0.
@@ -250,15 +222,10 @@ class EnvelopeOpener:
 def open_reports(
     inner: Sequence[bytes], *, context: RoundContext, analyzer_private_key: SealingKey
 ) -> list[bytes]:
-    """The reports inside what a mixer returned, in its order.
+    """The reports inside what the last mixer returned, in its order.
 
     A ciphertext that does not open is left out: the mixer cannot see whether a client sealed nonsense, and
-    one such client must not stop a round. The caller can count the reports that are left.
-
-    Args:
-        inner: ciphertexts that the last mixer gave back.
-        context: the round that the reports belong to.
-        analyzer_private_key: the key whose public part clients were told.
+    one such client must not stop a round.
     """
     info = _TO_ANALYZER + context.digest()
     reports = []
@@ -277,8 +244,7 @@ def check_several(context: RoundContext, *, mixers: int) -> None:
 def cascade_binding(*, context: RoundContext, analyzer_key: bytes, mixer_keys: Sequence[bytes]) -> bytes:
     """32 bytes that differ wherever the round, the analyzer's key, a mixer or the mixers' order differs."""
     for key in (analyzer_key, *mixer_keys):
-        if not isinstance(key, bytes) or len(key) != KEY_BYTES:
-            raise ShuffleError(f"a public key has {KEY_BYTES} bytes")
+        check_key(key)
     if not 1 <= len(mixer_keys) <= MOST_MIXERS or len(set(mixer_keys)) < len(mixer_keys):
         raise ShuffleError(f"there are 1 to {MOST_MIXERS} mixers in a cascade, each with keys of its own")
     return hashlib.sha256(_CASCADE + context.digest() + analyzer_key + b"".join(mixer_keys)).digest()
@@ -293,9 +259,9 @@ class Marks(NamedTuple):
     """What a client draws for a mix cascade; positions are those in it, from 0.
 
     Attributes:
-        marks: by the position of the mixer, but the first, whose layer it stands in; the first entry is 0.
-        masked: what stands in that mixer's ticket: mark and masks together.
-        masks: by the position of the mixer that gets the masks: one for each mixer after it, in order.
+        marks: of each mixer's layer; the first entry is 0.
+        masked: what stands in each mixer's ticket: mark and masks together.
+        masks: what each mixer gets: one for each mixer after it, in order.
     """
 
     marks: tuple[int, ...]

@@ -1,8 +1,7 @@
 """Key pairs of mixers, analyzers and clients, and the files that hold them.
 
-A private key is a PEM file (PKCS #8) that only its owner may read. A public key is 64 hexadecimal digits,
-short enough for a line of configuration, where others pin it. A mixer has two key pairs in one file, one to
-open envelopes and one to sign; its public key is both public keys together, 128 hexadecimal digits.
+A private key is a PEM file (PKCS #8) that only its owner may read. A public key is 64 hexadecimal digits. A
+mixer has two key pairs in one file, one to open envelopes and one to sign; its public key is both together.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import shutil
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Self
 
 from cryptography.exceptions import InvalidSignature, InvalidTag, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -26,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
+from shuffle_plugins.shuffler.shuffler import BatchRefused, Refusal, ShuffleError
 
 KEY_BYTES = 32
 """Bytes of a public key of either kind."""
@@ -41,10 +40,7 @@ SEAL_BYTES, SIGNATURE_BYTES = KEY_BYTES + 16, 64
 """Bytes by which what is sealed is longer than what is inside, and bytes of a signature."""
 
 _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)  # HPKE, RFC 9180, in base mode
-_Kind = TypeVar("_Kind")
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
-_LONGEST_KEY_FILE = 10_000  # bytes; two keys take 240
-_END = b"-----END PRIVATE KEY-----\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +72,11 @@ class ServiceKey:
     sealing: SealingKey
     signing: SigningKey
 
+    @classmethod
+    def generate(cls) -> Self:
+        """New keys, from the operating system's entropy."""
+        return cls(sealing=SealingKey.generate(), signing=SigningKey.generate())
+
     @property
     def public(self) -> ServicePublicKey:
         """What clients and the server pin."""
@@ -84,29 +85,15 @@ class ServiceKey:
         )
 
 
-def generate_sealing_key() -> SealingKey:
-    """A new X25519 key for HPKE, from the operating system's entropy."""
-    return X25519PrivateKey.generate()
-
-
-def generate_signing_key() -> SigningKey:
-    """A new Ed25519 key for signatures, from the operating system's entropy."""
-    return Ed25519PrivateKey.generate()
-
-
-def generate_service_key() -> ServiceKey:
-    """New keys of a mixer or an aggregator, from the operating system's entropy."""
-    return ServiceKey(sealing=generate_sealing_key(), signing=generate_signing_key())
-
-
 def public_key_bytes(private_key: SealingKey | SigningKey) -> bytes:
     """The public key that belongs to a private one, 32 bytes."""
     return private_key.public_key().public_bytes_raw()
 
 
-def public_key_hex(private_key: SealingKey | SigningKey) -> str:
-    """The public key that belongs to a private one, 64 hexadecimal digits."""
-    return public_key_bytes(private_key).hex()
+def check_key(public_key: object) -> None:
+    """A ShuffleError unless it has the bytes of a public key."""
+    if not isinstance(public_key, bytes) or len(public_key) != KEY_BYTES:
+        raise ShuffleError(f"a public key has {KEY_BYTES} bytes")
 
 
 def sealed_to(public_key: bytes, text: bytes, *, info: bytes) -> bytes:
@@ -173,25 +160,23 @@ def write_private_key(path: Path | str, private_key: SealingKey | SigningKey | S
         os.fsync(file.fileno())
 
 
-def read_sealing_key(path: Path | str) -> SealingKey:
-    """The analyzer's private key in a file; a ShuffleError if others may read it, or it holds no key."""
-    return _read_as(path, SealingKey, "a private sealing key (X25519)")  # type: ignore[type-abstract]
-
-
 def read_signing_key(path: Path | str) -> SigningKey:
-    """The client's private key in a file."""
-    return _read_as(path, SigningKey, "a private signing key (Ed25519)")  # type: ignore[type-abstract]
+    """The client's private key in a file; a ShuffleError if others may read it, or it holds no such key."""
+    if not isinstance(key := _read(path), SigningKey):
+        raise ShuffleError(f"the file {path} does not hold a private signing key (Ed25519)")
+    return key
 
 
 def read_service_key(path: Path | str) -> ServiceKey:
     """The private keys of a mixer or an aggregator in a file."""
-    return _read_as(path, ServiceKey, "a mixer's private keys (X25519, then Ed25519)")
+    if not isinstance(key := _read(path), ServiceKey):
+        raise ShuffleError(f"the file {path} does not hold a mixer's private keys (X25519, then Ed25519)")
+    return key
 
 
 def read_private_key(path: Path | str) -> SealingKey | SigningKey | ServiceKey:
     """The private key in a file, of any kind."""
-    key = _read(path)
-    if not isinstance(key, SealingKey | SigningKey | ServiceKey):
+    if not isinstance(key := _read(path), SealingKey | SigningKey | ServiceKey):
         raise ShuffleError(f"the file {path} does not hold a private key; see shuffle-plugins keys")
     return key
 
@@ -221,8 +206,7 @@ def read_enrolled(path: Path | str) -> frozenset[bytes]:
 
 def enrol_client(path: Path | str, public_key: bytes, *, note: str = "") -> None:
     """Add a client's public signing key, with a comment, to an enrolment file; a new one if there is none."""
-    if len(public_key) != KEY_BYTES:
-        raise ShuffleError(f"a public key has {KEY_BYTES} bytes, got {len(public_key)}")
+    check_key(public_key)
     if len(note.splitlines()) > 1:
         raise ShuffleError("a note is one line")
     text = Path(path).read_text(encoding="utf-8") if Path(path).exists() else ""
@@ -248,12 +232,6 @@ def revoke_client(path: Path | str, public_key: bytes) -> None:
     os.replace(draft, path)  # who reads it meanwhile finds the old list or the new one
 
 
-def _read_as(path: Path | str, kind: type[_Kind], what: str) -> _Kind:
-    if not isinstance(key := _read(path), kind):
-        raise ShuffleError(f"the file {path} does not hold {what}")
-    return key
-
-
 def _read(path: Path | str) -> object:
     """The key in a file, of any kind; None if no key can be read from it."""
     try:
@@ -263,10 +241,10 @@ def _read(path: Path | str) -> object:
                 raise ShuffleError(f"the key file {path} is not a regular file")
             if os.name == "posix" and status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 raise ShuffleError(f"the key file {path} is open to others than its owner; chmod 600 {path}")
-            text = file.read(_LONGEST_KEY_FILE)
+            text = file.read(10_000)  # two keys take 240
     except OSError as error:
         raise ShuffleError(f"the key file {path} cannot be read: {error.strerror}") from error
-    first, end, second = text.partition(_END)
+    first, end, second = text.partition(b"-----END PRIVATE KEY-----\n")
     try:
         keys = [load_pem_private_key(part, password=None) for part in (first + end, second) if part]
     except (ValueError, TypeError, UnsupportedAlgorithm):

@@ -1,10 +1,8 @@
 """The mixer: takes the sealed envelopes of a round, and gives back their contents in random order.
 
-A batch comes in pieces, one or many, and goes back in pieces, by way of files: a mixer may answer every
-message in a new process. On disk lie ciphertexts as the server sent them, and later, in their new order,
-ciphertexts as the server gets them. Neither tells anything to those who do not hold the mixer's private key.
-What links one to the other exists only while a process mixes, in memory and in an encrypted file that ends
-with it.
+A batch comes and goes in pieces, by way of files: a mixer may answer every message in a new process. On disk
+lie ciphertexts as the server sent them, and later, in their new order, as the server gets them. What links
+one to the other exists only while a process mixes, in memory and in an encrypted file that ends with it.
 """
 
 from __future__ import annotations
@@ -25,12 +23,12 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
-from shuffle_plugins.core import Count, Ranged
+from shuffle_plugins.core.ranges import Count, Ranged
 from shuffle_plugins.shuffler.batches import BatchRequest, MixedStatement, items_digest
 from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, Opened, agree
-from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
 from shuffle_plugins.shuffler.keys import ServicePublicKey
 from shuffle_plugins.shuffler.service import BatchService
+from shuffle_plugins.shuffler.shuffler import BatchRefused, Refusal, ShuffleError
 
 _REQUEST, _INPUTS, _MIXING, _OUTPUTS = "request", "inputs", "mixing", "outputs"
 _FOLDER_BYTES = 1 << 16  # that a batch counts for, however small: files take whole blocks of a disk
@@ -41,19 +39,15 @@ _READ_BYTES = 1 << 22
 class Mixer(BatchService):
     """Opens the outer layer of a round's envelopes, drops dummies, and permutes the rest.
 
-    It is run by an organisation that does not work together with the server. It never sees a report: those
-    are sealed to the analyzer. A bad envelope is dropped alone, and its position is told: whoever relays the
-    envelopes could have left it out as well, so this says nothing new about the others. Each round is mixed
-    once, whatever the outcome: mixing subsets of a batch would show who sent a dummy.
-    :class:`BatchSpool` sees to that.
+    It never sees a report: those are sealed to the analyzer. A bad envelope is dropped alone, and its
+        position
+    told: whoever relays envelopes could have left it out. Each round is mixed once, whatever the outcome
+    (:class:`BatchSpool`): mixing subsets of a batch would show who sent a dummy.
 
     In a mix cascade the first mixer drops what is no good. The others take exactly what the one before has
-    signed (:meth:`BatchRequest.check_previous`), with a ticket of each client, and refuse the whole batch
-    unless the marks say that there is one layer of each (:mod:`shuffle_plugins.shuffler.envelopes`). Dummies
-    go through all layers, and the last mixer drops them.
-
-    The arguments are those of :class:`BatchService`; ``minimum`` does not count dummies. Where clients send
-    several reports each, it counts clients.
+    signed, with a ticket of each client, and refuse the whole batch unless the marks say that there is one
+    layer of each (:mod:`shuffle_plugins.shuffler.envelopes`). The last one drops the dummies, which do not
+    count for the minimum.
     """
 
     role = "mixer"
@@ -71,14 +65,13 @@ class Mixer(BatchService):
         Args:
             items: those of the request, one after another. All are read before anything is written.
             outputs: where to write what comes out: the reports, sealed to the analyzer, or layers of the next
-                mixer, in uniformly random order. If a client's envelope holds several reports, they are as
-                far apart as any others.
+                mixer, in uniformly random order, also those of one client.
             request: what the server asks.
             directory: folder of a temporary file as large as the outputs; None for the system's own.
 
         Returns:
-            The signed statement. An item is dropped for UNREADABLE or UNKNOWN_SIGNER, see
-            :class:`EnvelopeOpener`, and for DUPLICATE if one of the same signer came before it.
+            The signed statement. An item is dropped for UNREADABLE or UNKNOWN_SIGNER, and for DUPLICATE if
+            one of the same signer came before it.
 
         Raises:
             BatchRefused: UNDER_MINIMUM for too few good reports; at a later mixer of a cascade also
@@ -105,7 +98,7 @@ class Mixer(BatchService):
                     for start in range(0, len(one.inner), size):
                         shuffled.add(one.inner[start : start + size])
             tally.check(request.earlier_masks)
-            if tally.real < max(self._minimum, request.minimum, request.context.minimum):
+            if tally.real < max(self.minimum, request.minimum, request.context.minimum):
                 raise BatchRefused(Refusal.UNDER_MINIMUM, tally.rejected)
             said = MixedStatement(
                 request=request.digest(),
@@ -173,8 +166,7 @@ class ShuffledFile:
     """Takes records of one size, one by one, and gives them all back in a uniformly random order.
 
     They lie in a file without a name, encrypted under a key that exists in this process alone; in memory are
-    eight bytes of each. The operating system removes the file when the process ends, also when it is killed;
-    what may be left on the disk's free blocks cannot be read.
+    eight bytes of each. The operating system removes the file when the process ends, also when it is killed.
 
     Args:
         size: bytes of every record.
@@ -235,15 +227,14 @@ def _written(items: Iterable[bytes], file: BinaryIO) -> Iterator[bytes]:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchLimits(Ranged):
-    """How much a mixer takes at once, so that no server can fill its disk.
+    """How much a mixer takes at once, of all batches under way together, so that no server can fill its disk.
 
-    The limits are for all batches under way together. A batch counts with what its server announces, from
-    its first piece until its last one has been given out.
+    A batch counts with what its server announces, from its first piece until its last one has been given out.
+    It is also refused if the disk has no room for it: while it is mixed its files take up to twice its bytes.
 
     Attributes:
         most_reports: most items.
-        most_bytes: most bytes of items. While a batch is mixed its files take up to twice its bytes; so a
-            batch is also refused if the disk has no room for them beside what the others may still write.
+        most_bytes: most bytes of items.
     """
 
     most_reports: Count = 10_000_000
@@ -253,16 +244,16 @@ class BatchLimits(Ranged):
 class BatchSpool:
     """Files of a mixer's batches: a folder for each, from its first piece until its last has been given out.
 
-    Each round can be begun once. A batch whose pieces are not exactly those of its
-    request, in order, is refused and cannot be tried again; so is one whose mixer was killed while it mixed.
-    Folders of such batches are removed when the next one of the same run begins, or the next one a day later.
+    Each round can be begun once. A batch whose pieces are not exactly those of its request, in order, is
+    refused and cannot be tried again; so is one whose mixer was killed while it mixed. Their folders are
+    removed when the next batch of the same run begins, or the next one a day later.
 
     Args:
         folder: where to keep the files; made if it does not exist, for its owner alone.
         mixer: mixes the batches.
         cascade: public keys of all mixers in their order, as this mixer's operator has pinned them; empty for
             a single mixer.
-        limits: how much may lie in the folder at once; by default 10 million reports and 64 GiB.
+        limits: how much may lie in the folder at once.
     """
 
     def __init__(
@@ -286,13 +277,12 @@ class BatchSpool:
         return said, self.take(request, first=0, most=said.count)
 
     def put(self, request: BatchRequest, items: Sequence[bytes], *, first: int) -> MixedStatement | None:
-        """Take the next piece. The first one begins the batch: if that is too large nothing is kept, and
-        otherwise the round is spent on disk before anything else happens. With the last one it is mixed.
+        """Take the next piece; ``first`` is how many items have come before. With the last one the batch is
+        mixed.
 
-        Args:
-            request: what the server asks, the same for every piece.
-            items: the items of the piece, at least one.
-            first: how many items have come before.
+        The first one begins the batch: if that is too large nothing is kept, and otherwise the round is spent
+            on
+        disk before anything else happens.
 
         Returns:
             What the mixer has signed of the batch, after the last piece; None before.
@@ -325,16 +315,11 @@ class BatchSpool:
                 raise
 
     def take(self, request: BatchRequest, *, first: int, most: int) -> list[bytes]:
-        """Items of a mixed batch. With the last one the batch is over, and its files are removed.
-
-        Args:
-            request: the batch's request.
-            first: position of the first item.
-            most: how many items at most, at least 1.
+        """At most so many items of a mixed batch, from a position on. With the last one its files are
+        removed.
 
         Raises:
             BatchRefused: WRONG_ROUND if there is no such batch, or it has no such items.
-            ShuffleError: if files cannot be read.
         """
         size = request.output_size
         with _files():
@@ -411,8 +396,10 @@ class BatchSpool:
         return folder
 
     def _make_room(self, request: BatchRequest, *, own: Path) -> None:
-        """Remove what batches that ended early have left: those of the same run, and those of a day ago.
-        Check that the new batch, with those under way, is within the limits and fits on the disk.
+        """Check that the new batch, with those under way, is within the limits and fits on the disk.
+
+        Before that, remove what batches that ended early have left: those of the same run, and those of a day
+            ago.
         """
         reports = size = coming = 0  # coming: bytes that may still be written
         for folder in self._folder.glob("[0-9a-f]" * 32):

@@ -1,34 +1,95 @@
-"""What an organisation that handles sealed batches holds: keys, enrolled clients, spent rounds."""
+"""What an organisation that handles sealed batches holds, and what it signs, so that a server knows it.
+
+A statement contains all that its reader relies on, and the question that it answers, so that an answer cannot
+be passed off as the answer to another question. Different statements have different bytes.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
-from shuffle_plugins.shuffler.keys import KEY_BYTES, ServiceKey, ServicePublicKey
-from shuffle_plugins.shuffler.statements import Statement
+from shuffle_plugins.shuffler.keys import (
+    KEY_BYTES,
+    ServiceKey,
+    ServicePublicKey,
+    SigningKey,
+    check_key,
+    has_signed,
+)
+from shuffle_plugins.shuffler.shuffler import BatchRefused, Refusal, ShuffleError
 
-_APPLICATION = 0x53504D58
-_VERSION = 1
-_WAIT_SECONDS = 30.0
-_SCHEMA = """
-    CREATE TABLE owner (public_key BLOB NOT NULL);
-    CREATE TABLE spent (token BLOB PRIMARY KEY) WITHOUT ROWID;
-"""
+CHALLENGE_BYTES = 32
+"""Bytes of the random challenge to which a mixer answers who it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """Bytes that a service can sign: a digest, 32 bytes, different for different statements."""
+
+    digest: bytes
+
+    def signed(self, key: SigningKey) -> bytes:
+        """The statement's signature with a key, 64 bytes (Ed25519)."""
+        return key.sign(self.digest)
+
+    def holds(self, signature: bytes, *, verifying_key: bytes) -> bool:
+        """Whether the owner of a key has signed this statement."""
+        return has_signed(verifying_key, signature, self.digest)
+
+
+def role_statement(
+    *, role: str, challenge: bytes, run: str, node: int, sealing_key: bytes, minimum: int
+) -> Statement:
+    """A service's statement of who it is, and as which node of the run, so that no other can pass it off.
+
+    ``challenge`` are :data:`CHALLENGE_BYTES` random bytes of who asks, used for one question.
+    """
+    kind = f"shuffle-plugins/4 {role} role".encode()
+    name = run.encode("utf-8", "surrogatepass")
+    return statement(kind, challenge, name, encoded_number(node), sealing_key, encoded_number(minimum))
+
+
+def refusal_statement(*, request: bytes, code: Refusal, rejected: Mapping[int, Refusal]) -> Statement:
+    """A service's statement that it gives back nothing for a request, and why."""
+    return statement(b"shuffle-plugins/4 refused", request, str(code).encode(), *positions(rejected))
+
+
+def positions(rejected: Mapping[int, Refusal]) -> list[bytes]:
+    """Parts of a statement that say which envelopes were dropped, and why."""
+    pairs = [encoded_number(position) + str(code).encode() for position, code in sorted(rejected.items())]
+    return [encoded_number(len(pairs)), *pairs]
+
+
+def encoded_number(value: int) -> bytes:
+    """The part of a statement that is a whole number."""
+    return value.to_bytes(16, "big", signed=True)
+
+
+def statement(kind: bytes, *parts: bytes) -> Statement:
+    """The digest of the parts, each with its length before it, so that different lists have other bytes."""
+    digest = hashlib.sha256()
+    for part in (kind, *parts):
+        digest.update(encoded_number(len(part)) + part)
+    return Statement(digest.digest())
+
+
+_APPLICATION, _VERSION = 0x53504D58, 1
 
 
 class SpentTokens:
     """Tokens of rounds that a mixer has begun; each can be spent once, whatever came of the round.
 
-    An envelope opens only in the round of its own token, so tokens are all that must be remembered. A mixer
-    that forgot them could be made to mix a batch again without one envelope, which would show that client's
-    report. Hence a file belongs to one key, is made together with it, and is never replaced automatically.
+    A mixer that forgot them could be made to mix a batch again without one envelope, which would show that
+    client's report. Hence a file belongs to one key, is made together with it, and is never replaced
+    automatically.
 
     Args:
         path: a file that :meth:`create` made.
@@ -44,27 +105,25 @@ class SpentTokens:
                 "one could be replayed"
             )
         with self._connection() as connection:
-            stamp = (_pragma(connection, "application_id"), _pragma(connection, "user_version"))
-            if stamp[0] != _APPLICATION:
-                raise ShuffleError(f"{path} is not the state file of a mixer")
-            if stamp[1] != _VERSION:
-                raise ShuffleError(
-                    f"{path} is a state file of version {stamp[1]}; this is version {_VERSION}"
-                )
+            stamp = [
+                connection.execute(f"PRAGMA {name}").fetchone()[0]
+                for name in ("application_id", "user_version")
+            ]
+            if stamp != [_APPLICATION, _VERSION]:
+                raise ShuffleError(f"{path} is not a mixer's state file of version {_VERSION}")
             if connection.execute("SELECT public_key FROM owner").fetchall() != [(public_key,)]:
                 raise ShuffleError(f"the state file {path} belongs to another mixer's key")
 
     @classmethod
     def create(cls, path: Path | str, *, public_key: bytes) -> SpentTokens:
         """Make the file of a new mixer key, at a path where there is none, readable by its owner alone."""
-        if len(public_key) != KEY_BYTES:
-            raise ShuffleError(f"a public key has {KEY_BYTES} bytes, got {len(public_key)}")
+        check_key(public_key)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute("PRAGMA synchronous=FULL")
             connection.execute("BEGIN IMMEDIATE")
-            for statement in _SCHEMA.split(";"):
-                connection.execute(statement)
+            connection.execute("CREATE TABLE owner (public_key BLOB NOT NULL)")
+            connection.execute("CREATE TABLE spent (token BLOB PRIMARY KEY) WITHOUT ROWID")
             connection.execute("INSERT INTO owner VALUES (?)", (public_key,))
             connection.execute(f"PRAGMA application_id={_APPLICATION}")
             connection.execute(f"PRAGMA user_version={_VERSION}")
@@ -92,7 +151,7 @@ class SpentTokens:
                 sqlite3.connect(
                     f"{self._path.absolute().as_uri()}?mode=rw",
                     uri=True,
-                    timeout=_WAIT_SECONDS,
+                    timeout=30.0,
                     isolation_level=None,
                 )
             ) as connection:
@@ -105,10 +164,6 @@ class SpentTokens:
 def state_beside(key_file: Path | str) -> Path:
     """The default path of a mixer's state file: the key file's name and ``.rounds``."""
     return Path(f"{key_file}.rounds")
-
-
-def _pragma(connection: sqlite3.Connection, name: str) -> int:
-    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
 
 
 class BatchService:
@@ -136,13 +191,8 @@ class BatchService:
             )
         self._key = key
         self._enrolled = frozenset(enrolled)
-        self._minimum = checks.whole("minimum", minimum, at_least=2)
+        self.minimum = checks.whole("minimum", minimum, at_least=2)
         self.spent = SpentTokens(state, public_key=key.public.sealing)
-
-    @property
-    def minimum(self) -> int:
-        """Fewest reports that are given out, or added up."""
-        return self._minimum
 
     @property
     def public_key(self) -> ServicePublicKey:

@@ -1,48 +1,117 @@
-"""The interface of a shuffler, and what names the round that it shuffles."""
+"""The interface of a shuffler, what names the round that it shuffles, and why it refuses a batch."""
 
 from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from random import SystemRandom
-from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from typing_extensions import override
 
-from shuffle_plugins.core import Ranged, checks, whole_number
-from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Ranged, whole_number
 
 if TYPE_CHECKING:
     from shuffle_plugins.core import Reports
 
-_T = TypeVar("_T")
-
-TOKEN_BYTES = 16
-"""Bytes of the random token that names a round."""
-
-FINGERPRINT_BYTES = 32
-"""Bytes of the digest of what all clients of a round must know alike."""
-
-_ROUND = b"shuffle-plugins/4 round"
+TOKEN_BYTES, DIGEST_BYTES = 16, 32
 
 
-def bytes_of(length: int) -> Callable[[str, object], bytes]:
-    """The range of a field: so many bytes."""
+class Refusal(StrEnum):
+    """Reasons for which a batch, or an envelope of it, is refused: codes that name no client.
 
-    def check(name: str, value: object) -> bytes:
-        if not isinstance(value, bytes) or len(value) != length:
-            raise ShuffleError(f"{name} has {length} bytes")
-        return value
+    Attributes:
+        meaning: what happened, and what to do.
+        conclusive: whether it is certain that nothing of the round was shuffled or added up, now or before.
+            If not, an answer may have been lost, and the round must be charged to the budget.
+    """
 
-    return check
+    meaning: str
+    conclusive: bool
+
+    def __new__(cls, value: str, meaning: str = "", conclusive: bool = True) -> Refusal:  # noqa: D102
+        found = str.__new__(cls, value)
+        found._value_, found.meaning, found.conclusive = value, meaning, conclusive
+        return found
+
+    UNDER_MINIMUM = "under-minimum", "fewer reports than the shuffler's minimum; invite more clients"
+    DUPLICATE = (
+        "duplicate",
+        "two envelopes of one signer, or one envelope twice; send each client's answer once",
+    )
+    REPLAYED = (
+        "replayed",
+        "a round with this token was shuffled or tried before; start a round with a new token",
+        False,
+    )
+    WRONG_ROUND = "wrong-round", "an answer to another round; start a new one", False
+    UNREADABLE = (
+        "unreadable",
+        "altered, sealed to another key, or sealed for another round; clients must pin this shuffler's "
+        "key and all have heard the same round",
+    )
+    UNKNOWN_SIGNER = "unknown-signer", "not signed by an enrolled client; see the shuffler's enrolment file"
+    WRONG_SIZE = "wrong-size", "batches or envelopes are not all of one size; clients must run one version"
+    NOT_THIS_ROLE = (
+        "not-a-mixer",
+        "no mix node or aggregator, or not set up as one; set shuffle-role in its node_config",
+    )
+    MISCONFIGURED = "misconfigured", "the shuffler cannot work; its own log says why"
+    NO_ANSWER = "no-answer", "the shuffler's answer was lost, or did not come in time", False
+    NOT_PROVEN = (
+        "not-proven",
+        "an answer to this round that the pinned mixer did not sign; check who runs the node",
+        False,
+    )
+    WRONG_VERSION = (
+        "wrong-version",
+        "server and mix node speak different versions; install the same shuffle-plugins on both",
+    )
+    NOT_AGREED = (
+        "not-agreed",
+        "aggregators did not agree on one set of clients, or one did not answer in time; nothing was "
+        "added up",
+    )
+    INCONSISTENT = (
+        "inconsistent",
+        "the sum does not fit its check: an aggregator or a client did not follow the protocol; the "
+        "round is charged and its sum is not used",
+        False,
+    )
+    PROOF_REFUSED = (
+        "proof-refused",
+        "a range proof does not hold: a client sent counts out of bounds, or shares that do not fit together",
+    )
+    TOO_LARGE = (
+        "too-large",
+        "more reports or bytes than the mixer takes at once; invite fewer clients, or ask its operator "
+        "to raise its limits (BatchLimits)",
+    )
 
 
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise ShuffleError(f"{name} is a string, got {value!r}")
-    return value
+class ShuffleError(ValueError):
+    """Keys, files or messages of a shuffler that cannot be used; says which and what to do."""
+
+
+class BatchRefused(ShuffleError):
+    """A batch was refused as a whole; nothing of it was shuffled.
+
+    Attributes:
+        code: why. The text follows from it alone, so it tells nothing about who was in the batch.
+        rejected: why envelopes were not good, by position, as far as they were checked.
+    """
+
+    def __init__(self, code: Refusal, rejected: Mapping[int, Refusal] | None = None) -> None:
+        super().__init__(f"the batch was refused ({code}): {code.meaning}")
+        self.code = code
+        self.rejected = MappingProxyType(dict(rejected or {}))
+
+    def __reduce__(self) -> tuple[type[BatchRefused], tuple[Refusal, dict[int, Refusal]]]:
+        return type(self), (self.code, dict(self.rejected))
 
 
 class Shuffler(ABC):
@@ -71,13 +140,7 @@ class Shuffler(ABC):
         """
 
     def shuffle_reports(self, reports: Reports) -> Reports:
-        """All reports of clients that sent one each, in an order drawn as by :meth:`shuffle`.
-
-        A shuffler that can take them as one batch overrides this: here every report is handed over by itself.
-
-        Args:
-            reports: the reports, one from each client.
-        """
+        """As :meth:`shuffle`, of clients that sent one report each; override it to take them as one batch."""
         return self.shuffle(reports.split())
 
 
@@ -110,22 +173,35 @@ class InMemoryShuffler(Shuffler):
             together = Reports.concat(batches)
         except ValueError:
             raise BatchRefused(Refusal.UNREADABLE) from None
-        return _permuted(together)
+        return self.shuffle_reports(together)
 
     @override
     def shuffle_reports(self, reports: Reports) -> Reports:
         if len(reports) < self._minimum:
             raise BatchRefused(Refusal.UNDER_MINIMUM)
-        return _permuted(reports)
+        from shuffle_plugins.randomness.sources import SecureRandomness
+
+        return reports.permute(SecureRandomness().permutation(len(reports)))
 
     def __repr__(self) -> str:
         return f"InMemoryShuffler(minimum={self._minimum})"
 
 
-def _permuted(reports: Reports) -> Reports:
-    from shuffle_plugins.randomness import SecureRandomness
+def bytes_of(length: int) -> Callable[[str, object], bytes]:
+    """The range of a field: so many bytes."""
 
-    return reports.permute(SecureRandomness().permutation(len(reports)))
+    def check(name: str, value: object) -> bytes:
+        if not isinstance(value, bytes) or len(value) != length:
+            raise ShuffleError(f"{name} has {length} bytes")
+        return value
+
+    return check
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ShuffleError(f"{name} is a string, got {value!r}")
+    return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,14 +213,14 @@ class RoundContext(Ranged):
         token: 16 random bytes, used for one attempt at one round.
         fingerprint: digest, 32 bytes, of all else that clients must know alike: the mechanism, its
             options, the dimension, and the probability of taking part.
-        minimum: fewest reports that clients were promised to be shuffled among, at least 2. A mixer gives out
-            no fewer. Where clients send several reports each, it counts clients.
+        minimum: fewest clients that clients were promised to be shuffled among, at least 2. A mixer gives out
+            the reports of no fewer.
         reports: how many reports every client that takes part sends, all in one envelope.
     """
 
     run: Annotated[str, _text]
     token: Annotated[bytes, bytes_of(TOKEN_BYTES)]
-    fingerprint: Annotated[bytes, bytes_of(FINGERPRINT_BYTES)]
+    fingerprint: Annotated[bytes, bytes_of(DIGEST_BYTES)]
     minimum: Annotated[int, whole_number(at_least=2, at_most=(1 << 63) - 1)] = 2
     reports: Annotated[int, whole_number(at_most=(1 << 31) - 1)] = 1
 
@@ -152,9 +228,5 @@ class RoundContext(Ranged):
         """32 bytes that differ wherever two contexts differ."""
         run = self.run.encode("utf-8", "surrogatepass")
         numbers = self.minimum.to_bytes(8, "little") + self.reports.to_bytes(8, "little")
-        return hashlib.sha256(_ROUND + self.token + self.fingerprint + numbers + run).digest()
-
-
-def shuffled(items: Sequence[_T]) -> list[_T]:
-    """The items in a uniformly random order, drawn from the operating system's entropy."""
-    return SystemRandom().sample(items, k=len(items))
+        label = b"shuffle-plugins/4 round"
+        return hashlib.sha256(label + self.token + self.fingerprint + numbers + run).digest()

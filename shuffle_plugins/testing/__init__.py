@@ -4,6 +4,6 @@
 inherit from; only it needs pytest. How to write a mechanism is in ``docs/guides/extending.md``.
 """
 
-from shuffle_plugins.core import face
+from shuffle_plugins.core.extras import face
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

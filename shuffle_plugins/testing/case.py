@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from shuffle_plugins.auditing import AuditedMechanism, estimand, tells_its_law
 from shuffle_plugins.core import Reports
-from shuffle_plugins.mechanisms import FrequencyOracle, LocalRandomizer, Norm
-from shuffle_plugins.randomness import SeededRandomness
+from shuffle_plugins.mechanisms.base import FrequencyOracle, LocalRandomizer, Norm
+from shuffle_plugins.randomness.sources import SeededRandomness
 
 Measured = dict[str, float]
 Records = Callable[[AuditedMechanism], Tensor]
@@ -31,9 +32,7 @@ FLOAT32 = 2e-6
 ROUNDING = 1e-9
 """Relative error of probabilities that a mechanism computes in float64."""
 
-_ORDERS = {Norm.L1: 1.0, Norm.L2: 2.0, Norm.LINF: float("inf")}
 _SEEDS_APART = 1 << 20  # no two checks share a seed
-_HASH_FACTOR = 6364136223846793005  # Knuth's multiplier for 64-bit words
 
 
 class Broken(Exception):
@@ -127,7 +126,7 @@ class Case:
         axis = torch.zeros_like(signs)
         axis[0] = 1
         directions = torch.stack([signs, axis, torch.ones_like(signs), normal[0].sign(), normal[1]])
-        return directions * (ball.radius / _lengths(directions, ball.norm)).unsqueeze(1)
+        return directions * (ball.radius / lengths(directions, ball.norm)).unsqueeze(1)
 
     def inside(self, clients: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
         """A batch of records of the domain; one of zeros first, for vectors of a ball."""
@@ -137,15 +136,15 @@ class Case:
             return chosen.to(dtype) if chosen.is_floating_point() else chosen
         rows = torch.randn(clients, self.mechanism.dim, generator=self.generator(2), dtype=torch.float64)
         share = torch.linspace(0, 0.999, clients, dtype=torch.float64)
-        rows *= (share * self.mechanism.radius / _lengths(rows, self.mechanism.norm)).unsqueeze(1)
+        rows *= (share * self.mechanism.radius / lengths(rows, self.mechanism.norm)).unsqueeze(1)
         return rows.to(dtype)
 
     def beyond(self, clients: int) -> Tensor:
         """A batch of rows from deep inside the ball to three times its radius."""
         ball = self.ball
         rows = torch.randn(clients, ball.dim, generator=self.generator(3), dtype=torch.float64)
-        lengths = torch.linspace(0.2, 3, clients, dtype=torch.float64) * ball.radius
-        return rows * (lengths / _lengths(rows, ball.norm)).unsqueeze(1)
+        wanted = torch.linspace(0.2, 3, clients, dtype=torch.float64) * ball.radius
+        return rows * (wanted / lengths(rows, ball.norm)).unsqueeze(1)
 
     @cached_property
     def outcomes(self) -> Reports | None:
@@ -221,16 +220,10 @@ def estimates(mechanism: AuditedMechanism, reports: Reports) -> Tensor:
 
 
 def distinct(reports: Reports) -> tuple[Tensor, Tensor]:
-    """The first place of each kind of report, and the kind of each; at 2**-60 they collide."""
-    columns = [part.values.reshape(len(reports), -1).cpu() for part in reports.fields]
-    words = torch.cat(
-        [c.double().view(torch.int64) if c.is_floating_point() else c.long() for c in columns], dim=1
-    )
-    kinds, kind = torch.unique(_hash(words), return_inverse=True)
-    first = torch.full((len(kinds),), len(reports)).scatter_reduce(
-        0, kind, torch.arange(len(reports)), reduce="amin"
-    )
-    return first, kind
+    """The first place of each kind of report, and the kind of each."""
+    sent = np.frombuffer(b"".join(reports.each_to_bytes()), dtype=f"V{reports.layout.report_bytes}")
+    _, first, kind = np.unique(sent, return_index=True, return_inverse=True)
+    return torch.from_numpy(first), torch.from_numpy(kind)
 
 
 def pick(reports: Reports, places: Tensor) -> Reports:
@@ -241,22 +234,11 @@ def pick(reports: Reports, places: Tensor) -> Reports:
     return reports.permute(order).narrow(0, len(places))
 
 
-def lengths(rows: Tensor, mechanism: LocalRandomizer) -> Tensor:
+def lengths(rows: Tensor, norm: Norm) -> Tensor:
     """Norms of rows, (clients,) float64, taken independently of the mechanism."""
-    return _lengths(rows.double(), mechanism.norm)
-
-
-def _lengths(rows: Tensor, norm: Norm) -> Tensor:
-    found: Tensor = torch.linalg.vector_norm(rows, ord=_ORDERS[norm], dim=1)
+    order = {Norm.L1: 1.0, Norm.L2: 2.0, Norm.LINF: float("inf")}[norm]
+    found: Tensor = torch.linalg.vector_norm(rows.double(), ord=order, dim=1)
     return found
-
-
-def _hash(words: Tensor) -> Tensor:
-    """One number per row; overflow is meant."""
-    key = torch.zeros(len(words), dtype=torch.int64)
-    for column in words.T:
-        key = (key ^ (key >> 29)) * _HASH_FACTOR + column + 1
-    return (key ^ (key >> 32)) * _HASH_FACTOR
 
 
 def _given(outcomes: Reports | None) -> Reports:
@@ -273,8 +255,3 @@ def worst_z(errors: Tensor, *, unseen: float = 0.0) -> float:
     spread = errors.std(dim=0) / len(errors) ** 0.5
     floor = (FLOAT32 + unseen) * max(1.0, float(errors.abs().max()))
     return float((errors.mean(dim=0).abs() / (spread + floor / LARGEST_Z)).max())
-
-
-def splits(clients: int) -> Iterator[tuple[int, int]]:
-    """A few uneven pieces of a batch."""
-    yield from pairwise((0, clients // 7, clients // 2, clients))

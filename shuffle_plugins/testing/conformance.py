@@ -11,8 +11,9 @@ from enum import StrEnum
 from functools import partial
 
 from shuffle_plugins.core.checks import whole
-from shuffle_plugins.mechanisms import FrequencyOracle, LocalRandomizer, Mechanism, registry
-from shuffle_plugins.testing import accuracy, interface, privacy
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.mechanisms.base import FrequencyOracle, LocalRandomizer, Mechanism
+from shuffle_plugins.testing import interface, privacy
 from shuffle_plugins.testing.case import Broken, Case, Measured, NotApplicable, Records
 
 _SIGNS = {"passed": "✓", "skipped": "–", "failed": "✗"}
@@ -123,10 +124,10 @@ _CHECKS: tuple[Check, ...] = (
     privacy.withstands_the_audit,
     privacy.can_be_accounted,
     privacy.is_covered_by_its_blanket,
-    accuracy.is_unbiased,
-    accuracy.has_the_declared_variance,
-    accuracy.is_bounded_by_its_worst_variance,
-    accuracy.sums_like_its_reports,
+    interface.is_unbiased,
+    interface.has_the_declared_variance,
+    interface.is_bounded_by_its_worst_variance,
+    interface.sums_like_its_reports,
     interface.takes_its_bits_on_the_wire,
     interface.survives_the_wire,
     interface.refuses_foreign_reports,

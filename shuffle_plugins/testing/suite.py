@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import ClassVar
 
 import pytest
 
-from shuffle_plugins.mechanisms import Mechanism
+from shuffle_plugins.mechanisms.base import Mechanism
 from shuffle_plugins.testing.case import Records
 from shuffle_plugins.testing.conformance import (
     CHECKS,
@@ -56,19 +57,8 @@ class MechanismConformance:
             pytest.skip("; ".join(dict.fromkeys(result.message for result in found)))
 
 
-_REPORTS: dict[type, ConformanceReport] = {}
-
-
+@cache
 def _report(case: type[MechanismConformance]) -> ConformanceReport:
     """All checks of a class, run once."""
-    if case not in _REPORTS:
-        _REPORTS[case] = check_mechanism(
-            case().build,
-            dims=case.dims,
-            local_epsilons=case.local_epsilons,
-            samples=case.samples,
-            variance_is_bound=case.variance_is_bound,
-            records=case.records,
-            seed=case.seed,
-        )
-    return _REPORTS[case]
+    options = ("dims", "local_epsilons", "samples", "variance_is_bound", "records", "seed")
+    return check_mechanism(case().build, **{name: getattr(case, name) for name in options})

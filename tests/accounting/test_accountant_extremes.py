@@ -315,19 +315,6 @@ def test_no_warning_comes_of_numbers_beyond_floats(shuffle_round: ShuffleRound) 
     assert 0 <= found.lower <= found.upper <= 10 * shuffle_round.local_epsilon
 
 
-@pytest.mark.slow
-def test_no_jump_between_rounds_of_nearly_as_many_reports() -> None:
-    """The pair over all mixes is taken wherever it is smaller, so ε changes smoothly with the cohort."""
-    blanket = registry.blanket("privunit", local_epsilon=0.14, dim=100)
-    place = {"local_epsilon": 0.14, "population": 2_779, "mechanism": "privunit", "blanket": blanket}
-    found = [
-        accountant_of((ShuffleRound(cohort=k, **place, channel_fixed=True), 266)).epsilon(3.5e-6)
-        for k in range(253, 278, 4)
-    ]
-    widths = [each.upper / each.lower for each in found]
-    assert max(widths) / min(widths) < 1.002
-
-
 @pytest.mark.parametrize(
     ("local_epsilon", "steps"), [(0.01, 8_900_000), (0.001, 8_900_000), (0.001, 900_000)]
 )

@@ -6,7 +6,7 @@ from thinning import first_fast
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
 from shuffle_plugins.auditing import LikelihoodRatio, audit_local, audit_round
-from shuffle_plugins.core import Field, Reports
+from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.mechanisms import BinaryRandomizedResponse, PrivUnit, get
 from shuffle_plugins.mechanisms.sign_patterns import cap_parameters
 from shuffle_plugins.randomness import Randomness, SeededRandomness

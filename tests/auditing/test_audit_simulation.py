@@ -22,7 +22,7 @@ from shuffle_plugins.auditing import (
     extreme_neighbours,
 )
 from shuffle_plugins.auditing.simulation import RoundSimulator
-from shuffle_plugins.core import Field, Reports
+from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.mechanisms import BinaryRandomizedResponse, Mechanism, Norm, PrivUnit, get
 from shuffle_plugins.randomness import SeededRandomness
 

@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 from thinning import first_fast
 
 from shuffle_plugins.accounting import Adversary, Sampling, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.published import clones
+from shuffle_plugins.accounting.published import shuffles
 from shuffle_plugins.bandits import (
     CentralModel,
     LocalModel,
@@ -162,9 +162,11 @@ def test_the_closed_form_is_inverted(reports: int) -> None:
     if found == 0.4:
         share = reports / (16 * math.log(2e6))
         silent = share <= 1 or math.log(share) < 0.4
-        assert silent or clones.clone_bound(local_epsilon=0.4, cohort=reports, delta=1e-6) >= 0.4
+        assert silent or shuffles.clone_bound(local_epsilon=0.4, cohort=reports, delta=1e-6) >= 0.4
         return
-    assert clones.clone_bound(local_epsilon=found, cohort=reports, delta=1e-6) == pytest.approx(0.4, rel=1e-6)
+    assert shuffles.clone_bound(local_epsilon=found, cohort=reports, delta=1e-6) == pytest.approx(
+        0.4, rel=1e-6
+    )
 
 
 # -- the central model ------------------------------------------------------------------------------------

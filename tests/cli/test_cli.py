@@ -12,14 +12,13 @@ from thinning import first_fast
 
 from shuffle_plugins import __version__, cli
 from shuffle_plugins.accounting import (
-    LARGEST_SEARCHED_LOCAL_EPSILON,
-    MAX_NUM_STEPS,
     SampledRecordsRound,
     SeveralReportsRound,
     ShuffleAccountant,
     ShuffleRound,
     comparison,
 )
+from shuffle_plugins.accounting.calibrate import LARGEST_SEARCHED_LOCAL_EPSILON, MAX_NUM_STEPS
 from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS, PublishedBound
 from shuffle_plugins.cli import commands, output
 

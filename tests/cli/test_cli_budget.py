@@ -12,7 +12,8 @@ from command_line import CommandLine
 from ledger_rounds import drawn, people
 
 from shuffle_plugins.accounting import Sampling, ShuffleAccountant
-from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ClientLimits, written
+from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ClientLimits
+from shuffle_plugins.ledger.client import written
 from shuffle_plugins.mechanisms import MechanismSpec
 
 

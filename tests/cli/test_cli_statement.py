@@ -11,7 +11,8 @@ from command_line import CommandLine
 from ledger_rounds import drawn, people
 
 from shuffle_plugins.accounting import FederatedAccountant, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ClientLimits, read_client_budget, written
+from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ClientLimits, read_client_budget
+from shuffle_plugins.ledger.client import written
 
 QUESTION = ["-n", "2000", "-k", "200", "-e", "1", "-t", "20", "-d", "1e-5"]
 ROUND = ShuffleRound(local_epsilon=1.0, population=2000, cohort=200, channel_fixed=True)

@@ -150,18 +150,6 @@ def test_coefficients_are_entries_of_the_transform(dim, count, dtype, path):
     assert torch.equal(hadamard_coefficients(Rows(blocks), indices, signs=signs), expected)
 
 
-def test_coefficients_of_blocks_with_any_strides(path):
-    x = batch(6, 40)
-    indices = torch.arange(6).unsqueeze(1)
-    expected = hadamard_coefficients(x, indices)
-    columns = x[:, :13].t().contiguous().t()
-    wide = torch.zeros(6, 2, 27)
-    wide[:, 1] = x[:, 13:]
-    assert torch.equal(hadamard_coefficients(Rows([columns, wide[:, 1]]), indices), expected)
-    with_empty = Rows([x[:, :20], x[:, :0], x[:, 20:]])
-    assert torch.equal(hadamard_coefficients(with_empty, indices), expected)
-
-
 def test_signs_are_the_matrix():
     for dtype in (torch.int64, torch.int32, torch.uint8):
         index = torch.arange(64, dtype=dtype)

@@ -2,28 +2,18 @@ import math
 
 import pytest
 import torch
+from scripted_randomness import GivenWords
 
-from shuffle_plugins.compressors import stochastic_round
-from shuffle_plugins.randomness import Randomness, SeededRandomness
-
-
-class Recorded(Randomness):
-    """Words that are written down beforehand."""
-
-    def __init__(self, words):
-        self._words = words
-
-    def words(self, count, *, device="cpu"):
-        drawn, self._words = self._words[:count], self._words[count:]
-        return drawn.clone().to(device)
+from shuffle_plugins.compressors.quantization import stochastic_round
+from shuffle_plugins.randomness import SeededRandomness
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -3.0, 0.25, -0.25, 1e-4, 1 - 1e-4, 7.3, -1e6 - 0.6, 2.0**52 + 1])
 def test_goes_up_exactly_below_its_threshold(value):
     low = math.floor(value)
     threshold = int((value - low) * 2.0**62)
-    words = torch.tensor([0, max(threshold - 1, 0), threshold, (1 << 62) - 1, -1])
-    found = stochastic_round(torch.full((5,), value, dtype=torch.float64), randomness=Recorded(words))
+    words = [0, max(threshold - 1, 0), threshold, (1 << 62) - 1, -1]
+    found = stochastic_round(torch.full((5,), value, dtype=torch.float64), randomness=GivenWords(*words))
     ups = [threshold > 0, threshold - 1 >= 0, False, False, False]
     assert (found - low).tolist() == [int(up) for up in ups]
     assert abs(threshold * 2.0**-62 - (value - low)) <= 2.0**-53
@@ -48,15 +38,6 @@ def test_whole_numbers_stay_and_shapes_too():
     for dtype in (torch.float16, torch.bfloat16):
         found = stochastic_round(torch.tensor([2.5], dtype=dtype), randomness=SeededRandomness(1))
         assert found.item() in (2, 3)
-
-
-def test_many_values_are_rounded_in_chunks_from_one_stream():
-    values = torch.rand(150_000, generator=torch.Generator().manual_seed(1))
-    whole = stochastic_round(values, randomness=SeededRandomness(1))
-    source = SeededRandomness(1)
-    assert torch.equal(
-        whole, torch.cat([stochastic_round(part, randomness=source) for part in values.split(9999)])
-    )
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 2.0**62])

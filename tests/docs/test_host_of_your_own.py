@@ -102,16 +102,6 @@ def test_a_cohort_of_another_size_is_refused_and_stays_charged(
     assert ledger.accountant().num_rounds == own.accountant.num_rounds == 1
 
 
-def test_a_round_is_on_the_disk_before_any_row_is_made(page: ModuleType, ledger: BudgetLedger) -> None:
-    def rows_of(model: torch.Tensor, clients: list[int]) -> torch.Tensor:
-        with BudgetLedger(ledger.path, model="line") as seen:
-            assert [each.state for each in seen.rounds()] == [RoundState.OPEN]
-        return ones(model, clients)
-
-    host(page, ledger, rows_of).step(rate=0.1)
-    assert [each.state for each in ledger.rounds()] == [RoundState.COMPLETE]
-
-
 def test_beyond_the_budget_nothing_is_drawn(page: ModuleType, ledger: BudgetLedger) -> None:
     one = ShuffleAccountant()
     one.step(built("privunit").round(population=POPULATION, cohort=COHORT))

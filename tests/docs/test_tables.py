@@ -43,10 +43,6 @@ def test_the_table_of_versions_is_that_of_the_results() -> None:
     assert program.TABLE.findall(page) == [program.table(found)]
 
 
-def test_the_fast_tests_run_the_core() -> None:
-    assert tables.measured.development.core_coverage() >= 0.95
-
-
 @pytest.mark.slow
 def test_plans_are_those_of_the_results() -> None:
     """If this fails, run ``python benchmarks/plans.py`` and ``python docs/tables.py``."""
@@ -59,23 +55,20 @@ def test_plans_are_those_of_the_results() -> None:
 
 
 @pytest.mark.slow
-def test_certified_settings_are_those_of_the_results() -> None:
-    """If this fails, run ``python benchmarks/certified.py`` and ``python docs/tables.py``."""
-    kept = json.loads((ROOT / "benchmarks/results/certified.json").read_text(encoding="utf-8"))
-    program = script("benchmarks/certified.py")
-    for part in ("epochs", "pairs", "several_reports"):
+@pytest.mark.parametrize(
+    ("name", "parts", "rel"),
+    [
+        ("certified", ("epochs", "pairs", "several_reports"), 1e-3),
+        ("protocols", ("small", "thesis", "coins", "tags_on_samples", "single_sums"), 2e-3),
+    ],
+)
+def test_what_is_computed_is_that_of_the_results(name: str, parts: tuple[str, ...], rel: float) -> None:
+    """If this fails, run the benchmark of that name and ``python docs/tables.py``."""
+    kept = json.loads((ROOT / f"benchmarks/results/{name}.json").read_text(encoding="utf-8"))
+    program = script(f"benchmarks/{name}.py")
+    for part in parts:
         for found, held in zip(_numbers(getattr(program, part)()), _numbers(kept[part]), strict=True):
-            assert found == pytest.approx(held, rel=1e-3)
-
-
-@pytest.mark.slow
-def test_protocols_are_those_of_the_results() -> None:
-    """If this fails, run ``python benchmarks/protocols.py`` and ``python docs/tables.py``."""
-    kept = json.loads((ROOT / "benchmarks/results/protocols.json").read_text(encoding="utf-8"))
-    program = script("benchmarks/protocols.py")
-    for part in ("small", "thesis", "coins", "tags_on_samples", "single_sums"):
-        for found, held in zip(_numbers(getattr(program, part)()), _numbers(kept[part]), strict=True):
-            assert found == pytest.approx(held, rel=2e-3)
+            assert found == pytest.approx(held, rel=rel)
 
 
 def _numbers(part: object) -> list[float]:
@@ -85,11 +78,6 @@ def _numbers(part: object) -> list[float]:
     if isinstance(part, list | tuple):
         return [number for each in part for number in _numbers(each)]
     return [float(part)] if isinstance(part, int | float) else []
-
-
-def test_a_page_without_marks_is_refused() -> None:
-    with pytest.raises(ValueError, match="no marks for 'runs'"):
-        tables.with_tables("# A page", tables.tables()["docs/reference/mnist.md"])
 
 
 def test_every_result_and_every_benchmark_is_on_a_page() -> None:

@@ -115,19 +115,6 @@ def test_only_reports_of_the_global_model_and_psi_leave_a_client(apps, config):
     assert asked == ("0.weight", "0.bias", "2.weight", "2.bias", "dissimilarity")
 
 
-def test_the_report_is_of_the_change_of_the_global_model_and_psi(apps, config):
-    """The app answers with the arrays it was sent, μ and ψ, all of them changed, and with no other."""
-    method, task = apps[2].method(config), apps[2]
-    before = task.initial(config)
-    models = method.received(before)
-    examples, _ = task.client_examples("", partition=0, partitions=CLIENTS, classes=3)
-    after = method.arrays(method.train(models, task.batches(examples, config)))
-    assert list(after) == list(before)
-    assert all(not torch.equal(after[name], before[name]) for name in before)
-    dim = sum(value.numel() for value in before.values())
-    assert apps[1].reports(config, dim=dim)["randomizer"].dim == dim == 2410 + 1
-
-
 @pytest.mark.slow
 def test_a_killed_server_goes_on_with_the_clients_models(apps, config, tmp_path):
     config |= {"ledger-file": str(tmp_path / "budget.db"), "evaluation": "none", "num-server-rounds": 3}

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from shuffle_plugins.core import Rows
-from shuffle_plugins.features import PatchFeatures, dead_leaves
 from shuffle_plugins.mechanisms import BlanketMixedGaussian, PrivUnit
 from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.randomness import SeededRandomness
@@ -95,22 +94,6 @@ def test_a_sum_clips_each_gradient_and_adds_noise_of_the_stated_size(frontier, g
     assert float(noise.std()) == pytest.approx(math.sqrt(protocol.noise_variance), rel=0.1)
 
 
-def test_rows_are_scattering_and_patches_and_a_photograph_has_its_mirror_images(frontier, monkeypatch):
-    monkeypatch.setattr(frontier.data, "_LEAVES", 300)
-    pictures = dead_leaves(4, height=16, width=16, seed=1)
-    asked = {"scales": 2, "filters": 20}
-    rows = frontier.data._features(pictures, name="mnist", **asked).float()
-    assert rows.shape == (4, 81 * 16 + 40 * 9)
-    torch.testing.assert_close(rows.norm(dim=1), torch.ones(4), rtol=0, atol=2e-3)
-    scattered = frontier.data._features(pictures, name="mnist", scales=2, filters=0).float()
-    torch.testing.assert_close(rows[:, : 81 * 16] * 2**0.5, scattered, rtol=0, atol=1e-3)
-    shown = (255 * pictures).round().to(torch.uint8)
-    as_bytes = frontier.data._features(shown, name="mnist", **asked).float()
-    torch.testing.assert_close(as_bytes, rows, rtol=0, atol=5e-3)
-    patches = frontier.data._compared(PatchFeatures.fit(pictures, filters=20), name="cifar10")
-    torch.testing.assert_close(patches(pictures), patches(pictures.flip(-1)))
-
-
 def test_the_learning_rate_gives_every_weight_the_wanted_noise(frontier):
     schedule = frontier.training.Schedule(cohort=10, rounds=400, clip=0.5).suited(0.02)
     coins = torch.Generator().manual_seed(3)
@@ -173,17 +156,3 @@ def test_two_processes_keep_all_runs_and_other_files_are_refused(frontier, tmp_p
         with pytest.raises(ValueError, match=match):
             run.keep(file, runs)
         assert file.read_text() == text
-
-
-def test_the_search_for_noise_keeps_the_best_setting_within_the_target(frontier):
-    def search(spent):
-        return frontier.arms._within(8.0, lambda target: target, spent)
-
-    # beyond 7 a larger target has fewer settings: what is spent falls again
-    found, interval = search(lambda target: (0.0, min(target, 14 - target) * 0.9))
-    assert interval[1] == max(0.9 * min(found, 14 - found), 0) <= 8.0
-    # what is spent besides is made room for
-    found, interval = search(lambda target: (0.0, target + 0.5))
-    assert 0.998 * 8.0 <= interval[1] == found + 0.5 <= 8.0
-    with pytest.raises(ValueError, match="no noise was found"):
-        search(lambda target: (0.0, 9.0))

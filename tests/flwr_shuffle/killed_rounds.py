@@ -49,18 +49,14 @@ from shuffle_plugins.accounting import Adversary, FederatedAccountant
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger
 from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.protocols import VectorSum
-from shuffle_plugins.secure_aggregation import (
-    Aggregator,
-    Expansion,
-    RoundVerifier,
-    SeedOpener,
-    VerifyingAggregator,
-)
-from shuffle_plugins.shuffler import EnvelopeOpener, SpentTokens, state_beside
+from shuffle_plugins.secure_aggregation import Aggregator, Expansion, RoundVerifier, SeedOpener
+from shuffle_plugins.secure_aggregation.verified import VerifyingAggregator
+from shuffle_plugins.shuffler import SpentTokens, state_beside
+from shuffle_plugins.shuffler.envelopes import EnvelopeOpener
 from shuffle_plugins.shuffler.keys import (
+    ServiceKey,
+    SigningKey,
     enrol_client,
-    generate_service_key,
-    generate_signing_key,
     public_key_bytes,
     write_private_key,
 )
@@ -229,12 +225,12 @@ class NotingFedAvg(FedAvg):
 def make_keys(folder: Path) -> None:
     """Keys of clients and service nodes, and the register of clients."""
     for i in range(AGGREGATORS):
-        key_file, service_key = folder / f"service-{i}.key", generate_service_key()
+        key_file, service_key = folder / f"service-{i}.key", ServiceKey.generate()
         write_private_key(key_file, service_key)
         SpentTokens.create(state_beside(key_file), public_key=service_key.public.sealing)
         (folder / f"service-{i}.public").write_text(service_key.public.hex())
     for i in range(CLIENTS):
-        key = generate_signing_key()
+        key = SigningKey.generate()
         write_private_key(folder / f"client-{i}.key", key)
         enrol_client(folder / "enrolled", public_key_bytes(key))
 

@@ -19,11 +19,12 @@ from flwr_shuffle.stages import Anonymous, Replies
 
 from shuffle_plugins.core import Reports
 from shuffle_plugins.mechanisms import MechanismSpec
-from shuffle_plugins.shuffler import SpentTokens, seal
+from shuffle_plugins.shuffler import SpentTokens
+from shuffle_plugins.shuffler.envelopes import seal
 from shuffle_plugins.shuffler.keys import (
+    ServiceKey,
+    SigningKey,
     enrol_client,
-    generate_service_key,
-    generate_signing_key,
     parse_mix_cascade,
     public_key_bytes,
     write_private_key,
@@ -72,13 +73,13 @@ class MixedRun:
     restarted: int | None = None
 
     def __post_init__(self) -> None:
-        self.mixer_keys = [generate_service_key() for _ in range(self.mixers)]
+        self.mixer_keys = [ServiceKey.generate() for _ in range(self.mixers)]
         self.mixer_key = self.mixer_keys[0]
         for key, file in zip(self.mixer_keys, map(self.mixer_file, range(self.mixers)), strict=True):
             write_private_key(file, key)
             SpentTokens.create(f"{file}.rounds", public_key=key.public.sealing)
         places = range(self.mixers, self.mixers + self.clients)
-        self.signing_keys = {i: generate_signing_key() for i in places}
+        self.signing_keys = {i: SigningKey.generate() for i in places}
         for key in self.signing_keys.values():
             enrol_client(self.folder / "enrolled", public_key_bytes(key))
         app = ClientApp()
@@ -186,13 +187,13 @@ def operators_files(
     Returns:
         The ``node_config`` by position, and the mixers' public keys.
     """
-    keys = [generate_service_key() for _ in range(mixers)]
+    keys = [ServiceKey.generate() for _ in range(mixers)]
     texts = [key.public.hex() for key in keys]
     for place, key in enumerate(keys):
         write_private_key(folder / f"mixer{place}", key)
         SpentTokens.create(folder / f"mixer{place}.rounds", public_key=key.public.sealing)
     for client in range(clients):
-        signing = generate_signing_key()
+        signing = SigningKey.generate()
         write_private_key(folder / f"client{client}", signing)
         enrol_client(folder / "enrolled", public_key_bytes(signing))
 

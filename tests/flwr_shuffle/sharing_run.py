@@ -30,9 +30,9 @@ from shuffle_plugins.mechanisms import PrivateSum, SumSpec
 from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.shuffler import SpentTokens
 from shuffle_plugins.shuffler.keys import (
+    ServiceKey,
+    SigningKey,
     enrol_client,
-    generate_service_key,
-    generate_signing_key,
     public_key_bytes,
     write_private_key,
 )
@@ -61,12 +61,12 @@ class SharedRun:
     train: Callable[[Message, Context], Message] | None = None
 
     def __post_init__(self) -> None:
-        self.keys = [generate_service_key() for _ in range(self.aggregators)]
+        self.keys = [ServiceKey.generate() for _ in range(self.aggregators)]
         self.enrolled = self.folder / "enrolled"
         for i, key in enumerate(self.keys):
             write_private_key(self.folder / f"aggregator{i}", key)
             SpentTokens.create(self.folder / f"aggregator{i}.rounds", public_key=key.public.sealing)
-        self.signing_keys = [generate_signing_key() for _ in range(self.clients)]
+        self.signing_keys = [SigningKey.generate() for _ in range(self.clients)]
         for i, signing_key in enumerate(self.signing_keys):
             write_private_key(self.folder / f"client{i}", signing_key)
             enrol_client(self.enrolled, public_key_bytes(signing_key))

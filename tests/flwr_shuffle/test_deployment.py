@@ -27,8 +27,8 @@ from flwr.app import ConfigRecord
 from flwr_shuffle.messages import Instruction, Role, context_of
 from processes import Deployment, free_port, marked_pids, wait_for
 
-from shuffle_plugins.shuffler import EnvelopeOpener, Opened, SealingKey, envelope_size, open_reports
-from shuffle_plugins.shuffler.keys import read_enrolled, read_service_key
+from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, Opened, envelope_size, open_reports
+from shuffle_plugins.shuffler.keys import SealingKey, read_enrolled, read_service_key
 
 pytestmark = [
     pytest.mark.process,

@@ -36,17 +36,10 @@ from mod_harness import app as app_of
 from mod_harness import ask, question
 from mod_harness import instruction as instruction_of_round
 
-from shuffle_plugins.accounting import (
-    Adversary,
-    SampledRecordsRound,
-    SeveralReportsRound,
-    ShuffleAccountant,
-)
+from shuffle_plugins.accounting import Adversary, SampledRecordsRound, SeveralReportsRound, ShuffleAccountant
 from shuffle_plugins.ledger import BudgetLedger, ClientLimits
 from shuffle_plugins.mechanisms import MechanismSpec, get
-from shuffle_plugins.shuffler.keys import (
-    generate_service_key,
-)
+from shuffle_plugins.shuffler.keys import ServiceKey
 
 CLIENTS, RECORDS, SAMPLES, DIM = 8, 5, 3, 4
 LIMITS = ClientLimits(max_local_epsilon=30.0, max_rounds=100)
@@ -257,7 +250,7 @@ def test_a_ledger_is_charged_for_all_reports(samples):
 
 def test_what_cannot_be_accounted_is_refused(tmp_path, monkeypatch):
     world = World(tmp_path, monkeypatch)
-    row = ",".join(generate_service_key().public.hex() for _ in range(2))
+    row = ",".join(ServiceKey.generate().public.hex() for _ in range(2))
     for said, changes in {
         "does not take several reports": {"shuffler": MixNodeStage(mixer_public_key=row)},
         "no bound is known for honest_fraction": {"sampling": SelfSampling(0.5, honest_fraction=0.9)},

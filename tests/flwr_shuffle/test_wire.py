@@ -22,22 +22,17 @@ from flwr_shuffle.updates import Metric, UpdateTerms
 
 from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.secure_aggregation import ResidueLayout
-from shuffle_plugins.shuffler import (
-    BatchRequest,
-    MixedStatement,
-    Refusal,
-    RoundContext,
-    envelope_size,
-    items_digest,
-)
-from shuffle_plugins.shuffler.keys import generate_service_key
+from shuffle_plugins.shuffler import BatchRequest, MixedStatement, Refusal, RoundContext
+from shuffle_plugins.shuffler.batches import items_digest
+from shuffle_plugins.shuffler.envelopes import envelope_size
+from shuffle_plugins.shuffler.keys import ServiceKey
 
 SPEC = MechanismSpec(name="l2-block", local_epsilon=2.0, radius=0.5, options=(("signs", 2),))
 CONTEXT = RoundContext(run="test", token=bytes(range(16)), fingerprint=bytes(32), minimum=3)
 SIZE = envelope_size(1)
 PIECE = [bytes([i]) * SIZE for i in range(4)]
 BATCH = BatchRequest.of(
-    PIECE, context=CONTEXT, analyzer_key=bytes(32), mixers=(generate_service_key().public,)
+    PIECE, context=CONTEXT, analyzer_key=bytes(32), mixers=(ServiceKey.generate().public,)
 )
 OUT = [bytes([i]) * BATCH.output_size for i in range(2)]
 SUM: dict[str, Any] = {

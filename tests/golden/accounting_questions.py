@@ -22,28 +22,16 @@ from shuffle_plugins.accounting import (
     SumRound,
     Tag,
     TaggedRound,
-    binary_pair,
     calibrate_cohort,
     calibrate_local_epsilon,
     calibrate_num_steps,
     compare,
-    delta_from_rdp,
     epsilon_from_rdp,
     pair_epsilon_interval,
 )
-from shuffle_plugins.accounting.composition import points
-from shuffle_plugins.accounting.published import (
-    PUBLISHED_BOUNDS,
-    bbg19,
-    check_ins,
-    clones,
-    efm19,
-    rdp_subsampling,
-    shuffle_rdp,
-    stronger_clones,
-    subsampled_rdp,
-)
-from shuffle_plugins.core import clopper_pearson_lower, clopper_pearson_upper, epsilon_lower_bound
+from shuffle_plugins.accounting.composition.renyi import delta_from_rdp
+from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS
+from shuffle_plugins.core.confidence import clopper_pearson_lower, clopper_pearson_upper, epsilon_lower_bound
 from shuffle_plugins.mechanisms import registry
 
 DELTA = 1e-6
@@ -409,7 +397,6 @@ for _name, _build in {
 
 # -- published bounds ---------------------------------------------------------------------------------------
 
-_ORDERS = (2, 3, 8, 40, 200)
 _SETTINGS: dict[str, dict[str, Any]] = {
     "sampled": {"local_epsilon": 1.0, "population": 100_000, "cohort": 10_000, "num_steps": 100},
     "everybody": {"local_epsilon": 0.5, "population": 20_000, "cohort": 20_000, "num_steps": 1},
@@ -425,116 +412,6 @@ for _bound in PUBLISHED_BOUNDS:
             },
         },
     )
-
-
-def blanket_bound(
-    *, local_epsilon: float, cohort: int, delta: float, inequality: Any, variable: Any
-) -> float:
-    return bbg19.blanket_bound(
-        inequality=inequality,
-        variable_at=partial(variable, local_epsilon=local_epsilon),
-        local_epsilon=local_epsilon,
-        cohort=cohort,
-        delta=delta,
-    )
-
-
-_blanket = partial(blanket_bound, inequality=bbg19.bennett)
-_SHUFFLES: dict[str, Callable[..., Any]] = {
-    "check-ins": check_ins.check_in_shuffle_bound,
-    "clones, closed form": clones.clone_bound,
-    "clones, numerical": lambda *, delta, **shuffle: clones.clone_pair(**shuffle).epsilon(delta),
-    "clones, 10 categories": partial(clones.k_ary_response_bound, categories=10),
-    "clones, binary response from below": clones.binary_response_lower,
-    "clones, (ε0, δ0)": partial(clones.approximate_ldp, local_delta=1e-12),
-    "erlingsson": efm19.erlingsson_bound,
-    "stronger clones, closed form": stronger_clones.stronger_clone_bound,
-    "stronger clones, numerical": lambda *, delta, **shuffle: binary_pair(**shuffle).epsilon(delta),
-    "blanket, bennett, laplace": partial(_blanket, variable=bbg19.laplace_variable),
-    "blanket, bennett, k-ary": partial(
-        _blanket, variable=partial(bbg19.k_ary_response_variable, categories=5)
-    ),
-    "blanket, hoeffding, generic": partial(
-        blanket_bound, inequality=bbg19.hoeffding, variable=bbg19.generic_variable
-    ),
-}
-for _name, _published in _SHUFFLES.items():
-    QUESTIONS.add(
-        f"one shuffle: {_name}",
-        lambda bound=_published: {
-            f"{level} {reports} 1e-08": answer(
-                partial(bound, local_epsilon=level, cohort=reports, delta=1e-8)
-            )
-            for level in (0.25, 3.0)
-            for reports in (500, 100_000)
-        },
-    )
-_CURVES: dict[str, Callable[..., Any]] = {
-    "clones": lambda *, orders, **shuffle: clones.clone_pair(**shuffle).rdp(orders),
-    "erlingsson": efm19.erlingsson_rdp,
-    "stronger clones": lambda *, orders, **shuffle: binary_pair(**shuffle).rdp(orders),
-    "stronger clones, closed form": lambda *, orders, **fields: stronger_clones.stronger_clone_rdp_bound(
-        orders=orders[:3], **fields
-    ),
-    "shuffle RDP, first": shuffle_rdp.first_shuffle_rdp,
-    "shuffle RDP, first, split": partial(shuffle_rdp.first_shuffle_rdp, split=0.3),
-    "shuffle RDP, second": shuffle_rdp.second_shuffle_rdp,
-    "shuffle RDP, corollary": lambda *, orders, **fields: shuffle_rdp.shuffle_rdp_corollary(
-        orders=orders[:2], **fields
-    ),
-    "shuffle RDP, from below": shuffle_rdp.shuffle_rdp_lower_bound,
-}
-for _name, _curve in _CURVES.items():
-    QUESTIONS.add(
-        f"Rényi curve: {_name}, 0.25, 20000",
-        partial(_curve, orders=_ORDERS, local_epsilon=0.25, cohort=20_000),
-    )
-for _name, _curve in {
-    "above": subsampled_rdp.subsampled_rdp_bound,
-    "below": subsampled_rdp.subsampled_rdp_lower_bound,
-}.items():
-    QUESTIONS.add(
-        f"subsampled curve: {_name}, 1.0",
-        partial(_curve, orders=_ORDERS, local_epsilon=1.0, population=10_000, cohort=500),
-    )
-QUESTIONS.add(
-    "ternary divergence: 1.0",
-    partial(subsampled_rdp.log_ternary_chi, orders=_ORDERS, local_epsilon=1.0, cohort=500),
-)
-QUESTIONS.add(
-    "window of check-ins: 1.0",
-    lambda: [
-        check_ins.check_in_window_bound(local_epsilon=1.0, window=500, participation=p, delta=1e-6)
-        for p in (1.0, 0.3)
-    ],
-)
-QUESTIONS.add(
-    "local delta: 1.0",
-    partial(clones.local_delta_cost, local_epsilon=1.0, local_delta=1e-10, cohort=300, epsilon=0.5),
-)
-_CURVE: dict[str, Any] = {"orders": range(2, 41), "sampling_rate": 0.05}
-QUESTIONS.add(
-    "sampling of a curve",
-    lambda: {
-        "k of n": rdp_subsampling.without_replacement(**_CURVE, rdp=[0.02 * n for n in range(2, 41)]),
-        "poisson": rdp_subsampling.poisson(**_CURVE, rdp=[0.02 * n for n in range(2, 41)]),
-        "ternary": subsampled_rdp.subsample_ternary_chi(
-            **_CURVE, log_chi=[-5.0 + 0.1 * n for n in range(2, 41)]
-        ),
-    },
-)
-QUESTIONS.add(
-    "points",
-    lambda: {
-        "sampled": points.amplify_by_sampling(epsilon=0.7, delta=1e-6, sampling_rate=0.1),
-        "composed": [
-            points.strong_composition(epsilon=e, num_steps=t, delta_slack=1e-6)
-            for e in (0.01, 0.3, 2.0)
-            for t in (1, 50, 10_000)
-        ],
-        "specific": clones.specific_randomizer(distance=0.4, shared=0.1, cohort=10_000, delta=1e-6),
-    },
-)
 
 
 def compared(make: Callable[[], ShuffleRound], **options: Any) -> dict[str, Any]:

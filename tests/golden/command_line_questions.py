@@ -16,7 +16,8 @@ from answers import Questions
 
 from shuffle_plugins import cli
 from shuffle_plugins.accounting import Adversary, Sampling
-from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ClientLimits, written
+from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ClientLimits
+from shuffle_plugins.ledger.client import written
 
 QUESTIONS = Questions()
 

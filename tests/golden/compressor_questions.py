@@ -9,16 +9,10 @@ import torch
 from answers import Questions, digest, tensor
 from mechanism_questions import rows
 
-from shuffle_plugins.compressors import (
-    KashinFrame,
-    Rotation,
-    hadamard_coefficients,
-    hadamard_scatter,
-    hadamard_transform,
-    public_random_bytes,
-    public_signs,
-    stochastic_round,
-)
+from shuffle_plugins.compressors import KashinFrame, Rotation, hadamard_coefficients, hadamard_transform
+from shuffle_plugins.compressors.frames import public_random_bytes, public_signs
+from shuffle_plugins.compressors.hadamard import hadamard_scatter
+from shuffle_plugins.compressors.quantization import stochastic_round
 from shuffle_plugins.core import pack_bits
 from shuffle_plugins.core.packing import pack_each, pack_records, unpack_bits
 from shuffle_plugins.randomness import Keystream, SeededRandomness

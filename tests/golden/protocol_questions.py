@@ -21,11 +21,11 @@ from shuffle_plugins.protocols import (
     HistogramSum,
     ScalarSum,
     SplitSum,
-    Tally,
     VectorSum,
     published,
 )
 from shuffle_plugins.protocols import published as published_frequencies
+from shuffle_plugins.protocols.sums import Tally
 from shuffle_plugins.randomness import SeededRandomness
 
 QUESTIONS = Questions()

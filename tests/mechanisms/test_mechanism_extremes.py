@@ -8,12 +8,13 @@ import zlib
 import pytest
 import torch
 from scipy import stats
+from scripted_randomness import Far
 
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.core import Reports
 from shuffle_plugins.mechanisms import blanket, get
 from shuffle_plugins.mechanisms.sphere import cap_measure
-from shuffle_plugins.randomness import Randomness, SeededRandomness
+from shuffle_plugins.randomness import SeededRandomness
 
 
 def test_a_short_message_cannot_ask_for_unlimited_memory():
@@ -74,17 +75,6 @@ def test_the_largest_and_the_smallest_radius_work(name, radius):
     assert float(mechanism.variance(row.double()).max()) <= mechanism.worst_variance * (1 + 1e-6)
 
 
-class Far(Randomness):
-    """Zero words for some calls, then a seeded source: draws far out in a tail."""
-
-    def __init__(self, calls):
-        self._left, self._source = calls, SeededRandomness(1)
-
-    def words(self, count, *, device="cpu"):
-        self._left -= 1
-        return torch.zeros(count, dtype=torch.int64) if self._left >= 0 else self._source.words(count)
-
-
 @pytest.mark.parametrize("local_epsilon", [20.0, 45.0, 100.0, 300.0])
 @pytest.mark.parametrize("dim", [100, 10_000])
 def test_uniform_reports_reach_every_cap(local_epsilon, dim):
@@ -92,9 +82,24 @@ def test_uniform_reports_reach_every_cap(local_epsilon, dim):
     mechanism = get("privunit", local_epsilon=local_epsilon, dim=dim)
     (threshold,), (measure,) = mechanism.parameters.thresholds, mechanism.parameters.tails
     calls = math.ceil(-math.log2(measure) / 10) + 1
-    report = mechanism.randomize(torch.zeros(1, dim), randomness=Far(2 + calls)).fields[0].values
+    report = (
+        mechanism.randomize(torch.zeros(1, dim), randomness=Far(2 + calls, SeededRandomness(1).words))
+        .fields[0]
+        .values
+    )
     along = abs(float(report.double().sum())) / dim**0.5  # plain reports lean on this public direction
     assert threshold < along < 1
+
+
+@pytest.mark.parametrize("epsilon", [20.0, 50.0, 500.0])
+@pytest.mark.parametrize("length", [0.0, -1.0])
+def test_plain_reports_reach_the_half_space_of_every_other_record(epsilon, length):
+    """Where they could not, a leaning report would be certain evidence, whatever ε0 promises."""
+    mechanism = get("privunit-g", local_epsilon=epsilon, dim=1)
+    (threshold,), (measure,) = mechanism.parameters.thresholds, mechanism.parameters.tails
+    source = Far(3 + math.ceil(-math.log2(measure) / 10), SeededRandomness(1).words)
+    report = mechanism.randomize(torch.full((1, 1), length), randomness=source).fields[0].values
+    assert threshold < float(report[0, 0]) < threshold + 8
 
 
 @pytest.mark.parametrize("local_epsilon", [1.5, 50.0, 300.0])

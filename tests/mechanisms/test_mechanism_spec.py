@@ -4,10 +4,9 @@ import json
 import pickle
 
 import pytest
-import torch
 
 from shuffle_plugins.mechanisms import available, get
-from shuffle_plugins.mechanisms.local_randomizer import LocalRandomizer
+from shuffle_plugins.mechanisms.base import LocalRandomizer
 from shuffle_plugins.mechanisms.spec import MAX_TEXT, MechanismSpec
 
 SPEC = MechanismSpec(
@@ -30,13 +29,6 @@ def test_text_and_back() -> None:
         text
         == '{"local_epsilon":2.1,"name":"l2-block","options":{"frame":"rotation","signs":2},"radius":0.3}'
     )
-
-
-@pytest.mark.parametrize("value", [0.1, 1 / 3, 1e-9, 500.0, 2.0000000000000004])
-def test_no_digit_is_lost(value: float) -> None:
-    spec = MechanismSpec(name="laplace", local_epsilon=value, radius=value)
-    back = MechanismSpec.from_json(spec.to_json())
-    assert (back.local_epsilon, back.radius) == (value, value)
 
 
 def _altered(**changes: object) -> str:
@@ -75,18 +67,6 @@ def _altered(**changes: object) -> str:
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         MechanismSpec.from_json(text)
-
-
-@pytest.mark.parametrize("name", VECTORS)
-@pytest.mark.parametrize("dim", [1, 5, 300])
-def test_every_report_has_the_size_foretold(name: str, dim: int) -> None:
-    if name == "binary-rr" and dim > 1:
-        pytest.skip("takes one number")
-    spec = MechanismSpec(name=name, local_epsilon=2.0, radius=0.5)
-    mechanism = spec.build(dim=dim)
-    size = spec.report_bytes(dim=dim)
-    for x in (torch.zeros(1, dim), torch.full((1, dim), 1e9), torch.randn(1, dim, dtype=torch.float64)):
-        assert len(mechanism.randomize(x, clip=True).to_bytes()) == size
 
 
 @pytest.mark.parametrize("name", CATEGORIES)

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from shuffle_plugins.accounting import Sampling, ShuffleAccountant
-from shuffle_plugins.core import Reports
 from shuffle_plugins.mechanisms import (
     MechanismSpec,
     PrivateSum,
@@ -82,18 +81,6 @@ def test_a_row_that_is_not_finite_is_one_of_zeros(name: str, bad: float) -> None
     x[3, -1] = bad
     assert mechanism.randomize(x, randomness=SeededRandomness(1), clip=True).to_bytes() == wanted.to_bytes()
     assert torch.equal(mechanism.share(x, randomness=SeededRandomness(2)), share)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_layout_is_that_of_the_reports(name: str) -> None:
-    mechanism = built(name)
-    reports = mechanism.randomize(rows(mechanism, 3))
-    assert reports.layout == mechanism.layout
-    assert mechanism.bits_per_report == reports.bits_per_report
-    for message in reports.each_to_bytes():
-        assert len(message) == mechanism.layout.report_bytes
-        assert message.startswith(mechanism.layout.header(1))
-        assert Reports.from_bytes(message).layout == mechanism.layout
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -179,16 +166,6 @@ def test_sums_are_built_by_noise_or_by_their_fields() -> None:
         get("vector-sum", dim=3, cohort=60, noise_multiplier=3.0, level=2)
     with pytest.raises(TypeError, match="local_epsilon"):
         get("privunit", dim=3)
-
-
-@pytest.mark.parametrize("name", ["vector-sum", "multi-message", "poisson-binomial", "unary-l1-sum"])
-def test_a_sum_without_a_blanket_says_what_to_record_instead(name: str) -> None:
-    with pytest.raises(ValueError, match=rf'sp\.get\("{name}", dim=.*ShuffleAccountant\.step$'):
-        registry.blanket(name, local_epsilon=1.0, dim=3)
-    summed = get(name, dim=3, cohort=60, noise_multiplier=3.0).round(population=600)
-    accountant = ShuffleAccountant()
-    accountant.step(summed)
-    assert accountant.epsilon(1e-5).upper > 0
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import torch
 from thinning import first_fast
 
-from shuffle_plugins.core import Field, Reports
+from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.user_level import (
     Split,
@@ -74,16 +74,6 @@ def test_it_beats_reports_of_the_whole_ball_in_fact():
         reports = direct.randomize(samples.mean(dim=1), clip=True, randomness=source)
         naive += float((direct.aggregate(reports) - mean).square().sum())
     assert own < naive / 5
-
-
-def test_estimates_are_unbiased_where_nothing_fails():
-    plan = replace(PLAN, clients=3000)
-    samples, _ = held(plan)
-    found = torch.stack(
-        [estimate_mean(samples, plan=plan, randomness=SeededRandomness(seed)).mean for seed in range(60)]
-    )
-    errors = found - samples.mean(dim=(0, 1))
-    assert float((errors.mean(dim=0) / errors.std(dim=0) * 60**0.5).abs().max()) < 5
 
 
 def test_the_centre_is_where_the_clients_are():
@@ -184,12 +174,6 @@ def test_a_plan_that_cannot_be_kept_is_refused():
         replace(PLAN, clients=20, ranging=True)
     with pytest.raises(ValueError, match="too many"):
         replace(PLAN, sigma=1e-9)
-
-
-@pytest.mark.parametrize(("mechanism", "message"), [("k-rr", "vectors"), ("gaussian", "δ"), ("none", "none")])
-def test_mechanisms_that_do_not_fit_are_refused(mechanism, message):
-    with pytest.raises(ValueError, match=message):
-        replace(PLAN, mechanism=mechanism).mean_mechanism()
 
 
 def test_bad_samples_are_refused():

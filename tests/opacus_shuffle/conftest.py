@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -44,7 +45,10 @@ def make_model() -> Callable[[], nn.Module]:
 def make_private(
     dataset: TensorDataset, make_model: Callable[[], nn.Module]
 ) -> Callable[..., tuple[PrivacyEngine, nn.Module, Any, DataLoader[Any]]]:
-    """An engine and its three private objects: n = 40, k = 8, coins from a fixed seed."""
+    """An engine and its three private objects: n = 40, k = 8, coins from a fixed seed.
+
+    With ``epochs`` or ``num_steps`` for a target.
+    """
 
     def make(
         *,
@@ -58,14 +62,15 @@ def make_private(
     ) -> tuple[PrivacyEngine, nn.Module, Any, DataLoader[Any]]:
         engine = PrivacyEngine(accountant="subsampled_shuffle_rdp") if engine is None else engine
         module = make_model() if module is None else module
+        solved = {"epochs", "num_steps"} & options.keys()
         arguments = {
             "randomizer": "linf-coordinate",
-            "local_epsilon": 2.0,
+            **({} if solved else {"local_epsilon": 2.0}),
             "max_grad_norm": 1.0,
             "randomness": SeededRandomness(1),
             **options,
         }
-        private = engine.make_private(
+        private = (engine.make_private_with_epsilon if solved else engine.make_private)(
             module=module,
             optimizer=torch.optim.SGD(module.parameters(), lr=learning_rate),
             data_loader=DataLoader(data, batch_size=batch_size) if loader is None else loader,
@@ -74,6 +79,12 @@ def make_private(
         return engine, *private
 
     return make
+
+
+@pytest.fixture
+def calibrated(make_private: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, calibrated to a target."""
+    return functools.partial(make_private, target_epsilon=1.0, target_delta=1e-5)
 
 
 def one_step(module: nn.Module, optimizer: Any, batch: Any) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 import io
 import pickle
@@ -20,9 +21,8 @@ from opacus_shuffle import (
     ShufflePrivacyError,
     SubsampledShufflePLDAccountant,
     SubsampledShuffleRDPAccountant,
-    register_accountants,
 )
-from torch import nn
+from opacus_shuffle.accountants import register_accountants
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
 
@@ -53,12 +53,6 @@ def test_epsilon_is_the_core_accountants_own(accountant: Any) -> None:
     assert accountant.get_epsilon_interval(1e-5) == interval
     assert interval.neighbouring_relation == "replace-one"
     assert 0 < interval.lower < interval.upper
-
-
-def test_step_of_the_base_interface_says_what_to_do(accountant: Any) -> None:
-    with pytest.raises(ShufflePrivacyError, match="record"):
-        accountant.step(noise_multiplier=1.0, sample_rate=0.1)
-    assert len(accountant) == 0
 
 
 @pytest.mark.parametrize("name", ["subsampled_shuffle_rdp", "subsampled_shuffle_pld"])
@@ -135,17 +129,6 @@ def test_registering_again_and_reloading_are_harmless() -> None:
     register_accountants()
     importlib.reload(opacus_shuffle)
     assert type(create_accountant("subsampled_shuffle_rdp")) is SubsampledShuffleRDPAccountant
-    module = opacus_shuffle.accountants
-    kept = dict(vars(module))
-    try:
-        importlib.reload(module).register_accountants()
-        reloaded = type(create_accountant("subsampled_shuffle_rdp"))
-        assert reloaded is module.SubsampledShuffleRDPAccountant
-        assert reloaded is not SubsampledShuffleRDPAccountant
-    finally:
-        vars(module).update(kept)
-        register_accountants()
-    assert type(create_accountant("subsampled_shuffle_rdp")) is SubsampledShuffleRDPAccountant
 
 
 def test_a_foreign_class_under_the_name_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,21 +159,6 @@ def test_the_hook_refuses_a_plain_dp_optimizer_before_its_step(
     assert len(accountant) == 0
 
 
-def test_opacus_own_engine_cannot_calibrate_with_it(dataset: Any, make_model: Any) -> None:
-    engine = opacus.PrivacyEngine(accountant="subsampled_shuffle_pld")
-    model = make_model()
-    with pytest.raises(ShufflePrivacyError, match="history"):
-        engine.make_private_with_epsilon(
-            module=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            data_loader=torch.utils.data.DataLoader(dataset, batch_size=8),
-            target_epsilon=1.0,
-            target_delta=1e-5,
-            epochs=1,
-            max_grad_norm=1.0,
-        )
-
-
 def test_the_hook_checks_the_rate_it_was_made_for(
     make_private: Any, step: Any, flat: Any, accountant: Any
 ) -> None:
@@ -213,38 +181,24 @@ def test_the_engine_takes_only_an_accountant_that_knows_rounds(make_private: Any
         make_private(engine=engine)
 
 
-def test_an_accountant_of_ones_own_making_is_used_if_it_is_ours(make_private: Any, train: Any) -> None:
-    engine = PrivacyEngine()
-    engine.accountant = mine = SubsampledShuffleRDPAccountant()
-    _, module, optimizer, loader = make_private(engine=engine)
-    train(module, optimizer, loader)
-    assert len(mine) == 5
-    assert isinstance(module, nn.Module)
-
-
-def test_a_run_by_the_published_theorem_keeps_to_its_target_or_is_refused_before_it_begins() -> None:
-    def private(**choice: Any) -> PrivacyEngine:
-        model, engine = nn.Linear(5, 2), PrivacyEngine(accountant="girgis-2021")
-        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(2000, 5)), 500)
-        make = engine.make_private_with_epsilon if "target_epsilon" in choice else engine.make_private
-        make(
-            module=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            data_loader=loader,
-            max_grad_norm=1.0,
-            **choice,
-        )
-        return engine
-
-    engine = private(randomizer="privunit", target_epsilon=2.0, target_delta=1e-5, num_steps=12)
+def test_a_run_by_the_published_theorem_keeps_to_its_target_or_is_refused(make_private: Any) -> None:
+    data = torch.utils.data.TensorDataset(torch.zeros(2000, 6), torch.zeros(2000).long())
+    private = functools.partial(make_private, data=data, batch_size=500)
+    engine, *_ = private(
+        engine=PrivacyEngine(accountant="girgis-2021"),
+        randomizer="privunit",
+        target_epsilon=2.0,
+        target_delta=1e-5,
+        num_steps=12,
+    )
     plan = engine.training_plan
     accountant = Girgis2021Accountant()
     accountant.record(engine._optimizers[-1].round, num_steps=12)
     assert 0.98 * 2.0 < accountant.get_epsilon(1e-5) <= 2.0
     assert plan.epsilon == pytest.approx(accountant.get_epsilon(1e-5))
     for choice in (
-        {"randomizer": "vector-sum", "noise_multiplier": 1.0},
+        {"randomizer": "vector-sum", "local_epsilon": None, "noise_multiplier": 1.0},
         {"randomizer": "privunit", "local_epsilon": 1.0, "sampling": "poisson"},
     ):
         with pytest.raises(ValueError, match="Theorem 1"):
-            private(**choice)
+            private(engine=PrivacyEngine(accountant="girgis-2021"), **choice)

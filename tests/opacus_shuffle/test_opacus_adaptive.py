@@ -11,16 +11,15 @@ from typing import Any
 
 import pytest
 import torch
-from opacus.utils.batch_memory_manager import BatchMemoryManager
-from opacus_shuffle import AdaptiveClipping, PrivacyEngine, ShufflePrivacyError, sums
-from opacus_shuffle.sums import ClippedBall, LongerSum, PairSum, SumBuilder, SumSetting
+from opacus_shuffle import AdaptiveClipping, PrivacyEngine, ShufflePrivacyError
+from opacus_shuffle.sums import RoundSum, SumSetting
 from thinning import first_fast
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from shuffle_plugins.accounting import Sampling, ShuffleRound, calibrate_local_epsilon
 from shuffle_plugins.core import Rows
-from shuffle_plugins.protocols import BallSum, VectorSum
+from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.randomness import SeededRandomness
 
 N, K = 400, 100
@@ -85,12 +84,10 @@ def train(module: nn.Module, optimizer: Any, loader: Any, *, steps: int) -> list
     return radii
 
 
-def pair(local_epsilon: float, **adaptive: Any) -> PairSum:
-    ball = ClippedBall(radius=2.0, adaptive=AdaptiveClipping(**adaptive).starting_at(2.0))
-    chosen = SumSetting.of(SumBuilder.of("binary-rr"), ball, local_epsilon=local_epsilon)
-    built = chosen.build(dim=1, population=1000, cohort=100, sampling=Sampling.WITHOUT_REPLACEMENT)
-    assert isinstance(built, PairSum)
-    return built
+def pair(local_epsilon: float, **adaptive: Any) -> RoundSum:
+    chosen = SumSetting.of("binary-rr", AdaptiveClipping(**adaptive), 2.0, sizes=[1], cohort=100)
+    chosen = chosen.with_privacy(local_epsilon=local_epsilon, noise_multiplier=None)
+    return chosen.build(dim=1, population=1000, cohort=100, sampling=Sampling.WITHOUT_REPLACEMENT)
 
 
 # ---- what a report costs -----------------------------------------------------------------------------------
@@ -145,25 +142,14 @@ def test_the_bit_has_the_noise_that_was_asked_for() -> None:
     assert pair(4.0).bit.local_epsilon == pytest.approx(0.4)  # a tenth of ε0: k/10 would take 0.91
 
 
-def test_every_step_is_recorded_as_generic_at_the_whole_local_epsilon() -> None:
-    engine, module, optimizer, loader = private(randomizer="privunit", local_epsilon=3.0)
-    train(module, optimizer, loader, steps=4)
-    optimizer.local_epsilon = 2.0
-    train(module, optimizer, loader, steps=4)
-    assert optimizer.local_epsilon == 2.0
-    rounds = [ShuffleRound(local_epsilon=e, population=N, cohort=K, channel_fixed=True) for e in (3.0, 2.0)]
-    assert engine.accountant.history == [(r.state(), 4) for r in rounds]
-
-
 # ---- sums --------------------------------------------------------------------------------------------------
 
 
-def longer(noise_multiplier: float, radius: float, **adaptive: Any) -> LongerSum:
-    ball = ClippedBall(radius=radius, adaptive=AdaptiveClipping(**adaptive).starting_at(radius))
-    chosen = SumSetting.of(SumBuilder.of(VectorSum.with_noise), ball, noise_multiplier=noise_multiplier)
-    built = chosen.build(dim=3, population=1000, cohort=100, sampling=Sampling.WITHOUT_REPLACEMENT)
-    assert isinstance(built, LongerSum)
-    return built
+def longer(noise_multiplier: float, radius: float, **adaptive: Any) -> RoundSum:
+    clipping = AdaptiveClipping(**adaptive)
+    chosen = SumSetting.of(VectorSum.with_noise, clipping, radius, sizes=[3], cohort=100)
+    chosen = chosen.with_privacy(local_epsilon=None, noise_multiplier=noise_multiplier)
+    return chosen.build(dim=3, population=1000, cohort=100, sampling=Sampling.WITHOUT_REPLACEMENT)
 
 
 def test_rows_of_a_sum_stay_in_the_ball_that_is_accounted_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,39 +235,19 @@ def test_the_radius_never_leaves_its_bounds(norm: float, bound: float, options: 
 
 def test_one_step_moves_the_radius_by_the_released_share(monkeypatch: pytest.MonkeyPatch) -> None:
     released = []
-    original = PairSum.estimate
+    original = RoundSum.estimate
 
-    def spy(self: PairSum, total: Tensor, *, reports: int) -> Tensor:
+    def spy(self: RoundSum, total: Tensor, *, reports: int) -> Tensor:
         released.append(float(original(self, total, reports=reports)[-1]))
         return original(self, total, reports=reports)
 
-    monkeypatch.setattr(PairSum, "estimate", spy)
+    monkeypatch.setattr(RoundSum, "estimate", spy)
     _, module, optimizer, loader = private(clipbound_learning_rate=0.3, target_unclipped_quantile=0.7)
     radii = train(module, optimizer, loader, steps=4)
     expected = 1.0
     for difference, radius in zip(released, radii, strict=True):
         expected *= math.exp(-0.3 * ((1 + difference / K) / 2 - 0.7))
         assert radius == pytest.approx(expected, rel=1e-5)
-
-
-def test_physical_batches_give_one_bit_a_record_and_move_the_radius_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[tuple[int, float]] = []
-    original = sums._within
-
-    def spy(rows: Rows, *, radius: float, norm: Any) -> Tensor:
-        asked.append((rows.num_rows, radius))
-        return original(rows, radius=radius, norm=norm)
-
-    monkeypatch.setattr(sums, "_within", spy)
-    _, module, optimizer, loader = private(randomizer="privunit")
-    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=30, optimizer=optimizer) as batches:
-        train(module, optimizer, batches, steps=16)
-    assert [rows for rows, _ in asked] == [25, 25, 25, 25] * 4
-    rounds = [{radius for _, radius in asked[i : i + 4]} for i in range(0, 16, 4)]
-    assert [len(radii) for radii in rounds] == [1, 1, 1, 1]
-    assert len(set.union(*rounds)) == 4
 
 
 def test_an_empty_poisson_round_leaves_the_radius_alone() -> None:
@@ -312,19 +278,6 @@ def test_calibration_counts_the_pair_as_any_randomizer_at_its_epsilon() -> None:
     )
     train(module, optimizer, loader, steps=8)
     assert 0.99 < engine.get_epsilon(1e-5) <= 1.0
-
-
-@first_fast("randomizer", ["vector-sum", "multi-message"])
-def test_calibrated_sums_stay_within_the_target(randomizer: str) -> None:
-    engine, module, optimizer, loader = private(
-        randomizer=randomizer, target_epsilon=4.0, target_delta=1e-5, num_steps=8
-    )
-    assert isinstance(optimizer.mechanism, (VectorSum, BallSum))
-    assert optimizer.mechanism.dim == 4
-    train(module, optimizer, loader, steps=8)
-    assert 3.8 < engine.get_epsilon(1e-5) <= 4.0
-    assert len(engine.accountant.history) == 1  # the radius moved, the round did not
-    assert "3 parameters" in str(engine.training_plan)
 
 
 @pytest.mark.parametrize(

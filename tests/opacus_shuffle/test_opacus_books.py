@@ -306,80 +306,15 @@ def test_an_optimizer_state_of_more_rounds_than_the_books_hold_marks_them(
         optimizer.load_state_dict({**state, "privacy_rounds": -1})
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("books", [False, True])
-def test_a_checkpoint_of_lightning_is_marked_or_continued(
-    make_private: Any, tmp_path: Path, books: bool
-) -> None:
-    import lightning
-
-    class Lit(lightning.LightningModule):
-        def __init__(self, engine: PrivacyEngine, model: nn.Module, optimizer: Any) -> None:
-            super().__init__()
-            self.engine, self.model, self.optimizer = engine, model, optimizer
-
-        def configure_optimizers(self) -> Any:
-            return self.optimizer
-
-        def training_step(self, batch: Any, _: int) -> torch.Tensor:
-            return cross_entropy(self.model(batch[0]), batch[1])
-
-        def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-            if books:
-                checkpoint["accountant"] = self.engine.accountant.state_dict()
-
-        def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-            if books:
-                self.engine.accountant.load_state_dict(checkpoint["accountant"])
-
-    def fit(epochs: int, path: Path | None = None) -> tuple[PrivacyEngine, Any]:
-        engine, model, optimizer, loader = make_private(randomness=None)
-        trainer = lightning.Trainer(
-            max_epochs=epochs,
-            accelerator="cpu",
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
-        trainer.fit(Lit(engine, model, optimizer), loader, ckpt_path=path)
-        return engine, trainer
-
-    _, trainer = fit(1)
-    trainer.save_checkpoint(tmp_path / "c.ckpt")
-    if books:
-        engine, _ = fit(2, tmp_path / "c.ckpt")
-    else:
-        with pytest.warns(UserWarning, match="5 rounds of an earlier run"):
-            engine, _ = fit(2, tmp_path / "c.ckpt")
-    assert len(engine.accountant) == (10 if books else 5)
-    assert bool(engine.statement().warnings) is not books
-
-
 # ---- progress ----------------------------------------------------------------------------------------------
 
 
 def test_progress_is_logged_at_most_every_few_seconds(
-    make_model: Any,
-    dataset: Any,
-    train: Any,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    calibrated: Any, train: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
     monkeypatch.setattr(accountants.time, "monotonic", lambda: now[0])
-    model = make_model()
-    engine = PrivacyEngine(accountant="subsampled_shuffle_rdp")
-    module, optimizer, loader = engine.make_private_with_epsilon(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=DataLoader(dataset, batch_size=8),
-        randomizer="linf-coordinate",
-        target_epsilon=3.0,
-        target_delta=1e-4,
-        num_steps=5,
-        max_grad_norm=1.0,
-    )
+    _, module, optimizer, loader = calibrated(target_epsilon=3.0, target_delta=1e-4, num_steps=5)
     optimizer.attach_step_hook(lambda _: now.__setitem__(0, now[0] + 6.0))
     with caplog.at_level(logging.INFO, logger="opacus_shuffle.accountants"):
         train(module, optimizer, loader)

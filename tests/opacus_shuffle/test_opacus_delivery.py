@@ -23,7 +23,7 @@ from opacus_shuffle import (
     PrivacyEngine,
     ShufflePrivacyError,
 )
-from opacus_shuffle.watch import StaleInputs
+from opacus_shuffle.optimizer import StaleInputs
 from thinning import first_fast
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -284,18 +284,6 @@ def test_a_batch_is_stepped_on_once(sampling: str, num_workers: int, prefetch_fa
         refused(engine, module, lambda: step(module, optimizer, x), match="taken on it already")
 
 
-def test_training_on_the_first_batch_all_along_is_refused() -> None:
-    engine, module, optimizer, loader = tiny()
-    first = None
-    for (x,) in loader:
-        first = x if first is None else first
-        if first is x:
-            step(module, optimizer, x)
-        else:
-            refused(engine, module, lambda x=first: step(module, optimizer, x), match="of an earlier one")
-    assert len(engine.accountant) == 1
-
-
 # ---- what stays allowed ------------------------------------------------------------------------------------
 
 LOADERS = [
@@ -468,22 +456,6 @@ def test_what_was_only_looked_at_is_not_recorded(make_private: Any, step: Any) -
     assert "7 batches were delivered and no step taken on them" in engine.statement(delta=1e-5).warnings[-1]
 
 
-def test_batches_passed_over_do_not_exceed_the_budget(make_private: Any, step: Any) -> None:
-    engine, module, optimizer, loader = make_private()
-    step(module, optimizer, next(iter(loader)))
-    most = engine.get_epsilon(1e-5)
-    engine, module, optimizer, loader = make_private(target_epsilon=most, target_delta=1e-5)
-    batches = iter(loader)
-    x, _ = next(batches)
-    module(x)
-    next(batches)
-    module(x)
-    with pytest.raises(PrivacyBudgetExceeded):
-        next(batches)
-    assert len(engine.accountant) == 1
-    assert engine.get_epsilon(1e-5) == most
-
-
 def test_a_refused_budget_forgets_no_batch_that_was_passed_over(
     make_private: Any, step: Any, flat: Any
 ) -> None:
@@ -530,21 +502,6 @@ def test_tensors_that_are_in_every_batch_are_no_sign_of_an_earlier_one() -> None
     for batch in loader:
         step(module, optimizer, batch["more"][0])
     assert len(engine.accountant) == 4
-
-
-def test_storages_are_known_only_while_they_live() -> None:
-    delivered = StaleInputs()
-    first, second = torch.randn(3, 2), torch.randn(3, 2)
-    delivered.deliver([first])
-    delivered.deliver({"x": (second,)})
-    assert delivered.any_stale(((first[1:],), {}))
-    assert not delivered.any_stale(((second, first.clone()), {}))
-    for _ in range(1000):
-        delivered.deliver(torch.randn(3))
-    assert len(delivered._earlier) <= 130
-    assert delivered.any_stale(first)
-    assert delivered.any_stale({"y": second.T})
-    assert not delivered.any_stale(torch.eye(3).to_sparse())
 
 
 def test_a_copied_model_watches_nothing() -> None:

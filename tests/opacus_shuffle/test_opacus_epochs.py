@@ -105,19 +105,11 @@ def test_a_broken_off_epoch_is_paid_in_full_and_the_next_is_a_new_one(make_priva
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("physical", [None, 3])
 def test_no_record_is_used_twice_in_what_was_paid_once(
-    make_model: Any, transparent: Any, num_workers: int, physical: int | None
+    make_private: Any, transparent: Any, num_workers: int, physical: int | None
 ) -> None:
-    engine, model = PrivacyEngine(accountant="subsampled_shuffle_rdp"), make_model()
     data = TensorDataset(torch.randn(43, 6), torch.arange(43))
-    module, optimizer, loader = engine.make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=DataLoader(data, batch_size=8, shuffle=True, drop_last=True, num_workers=num_workers),
-        randomizer=transparent,
-        local_epsilon=1.0,
-        max_grad_norm=1.0,
-        sampling="epoch",
-    )
+    given = DataLoader(data, batch_size=8, shuffle=True, drop_last=True, num_workers=num_workers)
+    engine, module, optimizer, loader = make_private(loader=given, randomizer=transparent, sampling="epoch")
     manager = BatchMemoryManager(
         data_loader=loader, max_physical_batch_size=physical or 8, optimizer=optimizer
     )
@@ -205,20 +197,9 @@ def test_a_resumed_run_begins_a_new_epoch(make_private: Any, step: Any, tmp_path
 @pytest.mark.parametrize(
     ("length", "steps"), [({"epochs": 4}, 20), ({"num_steps": 20}, 20), ({"num_steps": 16}, 16)]
 )
-def test_calibration_counts_epochs(
-    make_model: Any, dataset: Any, step: Any, length: dict[str, int], steps: int
-) -> None:
-    engine, model = PrivacyEngine(), make_model()
-    module, optimizer, loader = engine.make_private_with_epsilon(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=DataLoader(dataset, batch_size=8, shuffle=True, drop_last=True),
-        target_epsilon=2.0,
-        target_delta=1e-3,
-        max_grad_norm=1.0,
-        randomizer="linf-coordinate",
-        sampling="epoch",
-        **length,
+def test_calibration_counts_epochs(calibrated: Any, step: Any, length: dict[str, int], steps: int) -> None:
+    engine, module, optimizer, loader = calibrated(
+        engine=PrivacyEngine(), target_epsilon=2.0, target_delta=1e-3, sampling="epoch", **length
     )
     assert engine.training_plan.num_steps == steps
     assert 1.9 < engine.training_plan.epsilon <= 2.0
@@ -229,12 +210,6 @@ def test_calibration_counts_epochs(
     assert engine.get_epsilon(1e-3) == engine.training_plan.epsilon
     with pytest.raises(PrivacyBudgetExceeded):
         step(module, optimizer, next(iter(loader)))
-
-
-@pytest.mark.parametrize("randomizer", ["vector-sum", "multi-message"])
-def test_sums_are_refused(make_private: Any, randomizer: str) -> None:
-    with pytest.raises(ShufflePrivacyError, match="no bound is known"):
-        make_private(sampling="epoch", randomizer=randomizer, local_epsilon=None, noise_multiplier=2.0)
 
 
 def test_an_epoch_of_a_tiny_instance_stays_within_what_is_reported(make_private: Any) -> None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from opacus_shuffle import PrivacyBudgetExceeded, PrivacyEngine, ShufflePrivacyError
 from thinning import first_fast
-from torch.utils.data import DataLoader
 
 from shuffle_plugins.accounting import CountedRound, ShuffleAccountant, TaggedRound
 from shuffle_plugins.protocols import BallSum, UnaryL1Sum
@@ -58,17 +57,11 @@ def test_the_released_noise_is_the_protocols(private_sum: Any) -> None:
 
 
 @first_fast("method", ["rdp", "pld"])
-def test_a_target_is_met_and_not_missed_by_much(
-    make_model: Any, dataset: Any, train: Any, method: str
-) -> None:
-    engine, module = PrivacyEngine(accountant=f"subsampled_shuffle_{method}"), make_model()
-    module, optimizer, loader = engine.make_private_with_epsilon(
-        module=module,
-        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
-        data_loader=DataLoader(dataset, batch_size=8),
+def test_a_target_is_met_and_not_missed_by_much(calibrated: Any, train: Any, method: str) -> None:
+    engine, module, optimizer, loader = calibrated(
+        engine=PrivacyEngine(accountant=f"subsampled_shuffle_{method}"),
         randomizer=functools.partial(BallSum.with_noise, frame="rotation"),
         target_epsilon=1.5,
-        target_delta=1e-5,
         epochs=1,
         max_grad_norm=0.5,
     )

@@ -10,7 +10,7 @@ import torch
 from opacus import GradSampleModule
 from opacus.accountants import GaussianAccountant, PRVAccountant, RDPAccountant
 from opacus.optimizers import DPOptimizer
-from opacus.schedulers import ExponentialGradClip, ExponentialNoise
+from opacus.schedulers import ExponentialNoise
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from opacus_shuffle import (
     CohortLoader,
@@ -18,7 +18,6 @@ from opacus_shuffle import (
     Delivery,
     FixedSizeSampler,
     PoissonSampler,
-    PrivacyEngine,
     ShuffleDPOptimizer,
     ShufflePrivacyError,
     SubsampledShufflePLDAccountant,
@@ -26,8 +25,7 @@ from opacus_shuffle import (
 )
 from thinning import first_fast
 from torch import nn
-from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.core import Rows
@@ -96,15 +94,6 @@ def test_without_coins_a_step_is_opacus_own_without_noise(
             stepper.step()
     for p, q in zip(module.parameters(), reference.parameters(), strict=True):
         assert torch.allclose(p, q, atol=1e-5)
-
-
-def test_one_randomisation_covers_all_parameters_of_a_sample(
-    make_private: Any, transparent: Any, train: Any
-) -> None:
-    _, module, optimizer, loader = make_private(randomizer=transparent)
-    train(module, optimizer, loader)
-    dim = sum(p.numel() for p in module.parameters())
-    assert transparent.batches == [(8, dim)] * 5
 
 
 def test_tied_layers_spend_one_report_a_sample(make_private: Any, transparent: Any, step: Any) -> None:
@@ -184,39 +173,13 @@ def test_physical_batches_add_up_to_one_round(
     assert torch.allclose(parameters, whole_parameters, atol=1e-5)
 
 
-def test_skipped_physical_batches_neither_move_parameters_nor_cost_anything(
-    make_private: Any, flat: Any, step: Any
-) -> None:
-    engine, module, optimizer, loader = make_private()
-    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=4, optimizer=optimizer) as split:
-        batches = iter(split)
-        before = flat(module)
-        step(module, optimizer, next(batches))
-        assert torch.equal(flat(module), before)
-        assert len(engine.accountant) == 0
-        step(module, optimizer, next(batches))
-        assert not torch.equal(flat(module), before)
-        assert len(engine.accountant) == 1
-
-
 @pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_leftovers_of_a_broken_off_iteration_do_not_meet_the_next_cohort(
-    dataset: Any, make_model: Any, transparent: Any, step: Any, sampling: str, num_workers: int
+    make_private: Any, dataset: Any, transparent: Any, step: Any, sampling: str, num_workers: int
 ) -> None:
-    from opacus_shuffle import PrivacyEngine
-
-    engine, model = PrivacyEngine(accountant="subsampled_shuffle_rdp"), make_model()
-    module, optimizer, loader = engine.make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=DataLoader(dataset, batch_size=20, num_workers=num_workers),
-        randomizer=transparent,
-        local_epsilon=1.0,
-        max_grad_norm=1.0,
-        sampling=sampling,
-        randomness=SeededRandomness(1),
-    )
+    given = DataLoader(dataset, batch_size=20, num_workers=num_workers)
+    engine, module, optimizer, loader = make_private(loader=given, randomizer=transparent, sampling=sampling)
     with BatchMemoryManager(data_loader=loader, max_physical_batch_size=6, optimizer=optimizer) as split:
         step(module, optimizer, next(iter(split)))
     assert optimizer._received > 0
@@ -310,21 +273,6 @@ def test_a_cohort_of_another_size(flat: Any, received: int) -> None:
     refused(optimizer, module, flat, CohortMismatch, f"processed {received} .* cohort is 8")
 
 
-def test_a_foreign_loader_with_a_short_last_batch(dataset: Any, step: Any) -> None:
-    module = GradSampleModule(nn.Linear(6, 3))
-    optimizer = wrap(module, population=37)
-    optimizer._hooks = ()
-    accountant = SubsampledShuffleRDPAccountant()
-    optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=8 / 37))
-    loader = DataLoader(TensorDataset(*(t[:37] for t in dataset.tensors)), batch_size=8)
-    *whole, short = loader
-    for batch in whole:
-        step(module, optimizer, batch)
-    with pytest.raises(CohortMismatch):
-        step(module, optimizer, short)
-    assert len(accountant) == 4
-
-
 def test_an_empty_poisson_batch_is_a_round_like_any_other(flat: Any) -> None:
     module = GradSampleModule(nn.Linear(6, 3))
     optimizer = wrap(module, sampling="poisson")
@@ -333,15 +281,6 @@ def test_an_empty_poisson_batch_is_a_round_like_any_other(flat: Any) -> None:
     optimizer.step()
     assert len(optimizer.accountant) == 1
     assert torch.equal(flat(module), before)
-
-
-def test_accumulated_gradients(flat: Any) -> None:
-    module = GradSampleModule(nn.Linear(6, 3))
-    optimizer = wrap(module, announce=False)
-    optimizer.expect_batch(Delivery(rows=8))
-    for _ in range(2):
-        backward(module, torch.randn(4, 6))
-    refused(optimizer, module, flat, ShufflePrivacyError, "GAN's discriminator .* added up before one")
 
 
 def test_an_optimizer_that_evaluates_the_loss_again_is_refused() -> None:
@@ -355,15 +294,6 @@ def test_an_optimizer_that_evaluates_the_loss_again_is_refused() -> None:
             population=40,
             cohort=8,
         )
-
-
-def test_checkpointed_layers_are_named(flat: Any) -> None:
-    module = GradSampleModule(nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 2)))
-    optimizer = wrap(module)
-    first, second = module._module
-    optimizer.expect_batch(Delivery(rows=8))
-    second(checkpoint(lambda x: first(x).tanh(), torch.randn(8, 6), use_reentrant=False)).sum().backward()
-    refused(optimizer, module, flat, ShufflePrivacyError, "switch activation .* checkpointing off")
 
 
 def test_batches_in_the_second_dimension_are_named(flat: Any) -> None:
@@ -403,14 +333,6 @@ def test_a_sampler_of_other_rounds_is_refused() -> None:
             FixedSizeSampler(**{"population": 40, "cohort": 8, **other}).attach(optimizer)
     with pytest.raises(ShufflePrivacyError, match="accounts for"):
         PoissonSampler(population=40, cohort=8).attach(optimizer)
-
-
-def test_a_training_forward_without_backward_is_explained(flat: Any) -> None:
-    module = GradSampleModule(nn.Linear(6, 3))
-    optimizer = wrap(module)
-    module(torch.randn(8, 6))
-    backward(module, torch.randn(8, 6))
-    refused(optimizer, module, flat, ShufflePrivacyError, "no_grad")
 
 
 def test_a_parameter_that_the_loss_does_not_use(flat: Any) -> None:
@@ -571,55 +493,7 @@ def test_scalar_frozen_and_integer_parameters(transparent: Any) -> None:
     assert all(torch.equal(p, q) for p, q in zip(resting, before, strict=True))
 
 
-def test_parameters_of_several_precisions(transparent: Any) -> None:
-    class TwoPrecisions(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.single = nn.Linear(6, 4)
-            self.wide = nn.Linear(4, 3).double()
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.wide(self.single(x).double())
-
-    module = GradSampleModule(TwoPrecisions())
-    optimizer = wrap(module, randomizer=transparent, max_grad_norm=1e6)
-    backward(module, torch.randn(8, 6))
-    gradient = [p.grad.clone() for p in module.parameters()]
-    optimizer.step()
-    for p, g in zip(module.parameters(), gradient, strict=True):
-        assert p.grad.dtype == p.dtype
-        assert torch.allclose(p.grad, g, rtol=1e-4, atol=1e-6)
-
-
-def test_complex_parameters_are_refused(flat: Any) -> None:
-    class Complex(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(6, dtype=torch.complex64))
-
-    module = Complex()
-    optimizer = wrap(module)
-    optimizer.expect_batch(Delivery(rows=8))
-    module.weight.grad_sample = torch.zeros(8, 6, dtype=torch.complex64)
-    refused(optimizer, module, flat, ValueError, "floating")
-
-
 # ---- configuration -----------------------------------------------------------------------------------------
-
-
-def test_the_round_says_what_the_optimizer_does() -> None:
-    optimizer = wrap(nn.Linear(6, 3), sampling="poisson", population=50, cohort=5)
-    expected = ShuffleRound(
-        local_epsilon=2.0,
-        population=50,
-        cohort=5,
-        sampling="poisson",
-        mechanism="linf-coordinate",
-        blanket=registry.get("linf-coordinate", local_epsilon=2.0, dim=21).blanket(),
-        channel_fixed=True,
-    )
-    assert optimizer.round == expected
-    assert optimizer.expected_batch_size == 5
 
 
 @pytest.mark.parametrize(
@@ -648,19 +522,6 @@ def test_a_randomizer_comes_by_name_class_or_factory(randomizer: Any) -> None:
 def test_a_randomizer_that_is_not_what_was_asked_for_is_refused(randomizer: Any, match: str) -> None:
     with pytest.raises(ValueError, match=match):
         wrap(nn.Linear(6, 3), randomizer=randomizer)
-
-
-def test_a_private_optimizer_is_not_wrapped_twice() -> None:
-    optimizer = wrap(nn.Linear(6, 3))
-    with pytest.raises(ShufflePrivacyError, match="original_optimizer"):
-        ShuffleDPOptimizer(
-            optimizer,
-            randomizer="linf-coordinate",
-            local_epsilon=1.0,
-            max_grad_norm=1.0,
-            population=40,
-            cohort=8,
-        )
 
 
 # ---- schedules ---------------------------------------------------------------------------------------------
@@ -723,16 +584,6 @@ def test_an_accountant_of_opacus_cannot_count_our_steps(accountant: Any) -> None
     assert foreign.history == []
 
 
-@pytest.mark.parametrize("accountant", ["subsampled_shuffle_rdp", "girgis-2021"])
-def test_a_hook_may_log_what_our_accountant_says(make_private: Any, train: Any, accountant: str) -> None:
-    engine, module, optimizer, loader = make_private(engine=PrivacyEngine(accountant=accountant))
-    books, logged = engine.accountant, []
-    optimizer.attach_step_hook(lambda _: logged.append(books.get_epsilon(1e-3)))
-    train(module, optimizer, loader)
-    assert len(logged) == 5
-    assert logged == sorted(logged)
-
-
 def test_the_noise_to_log_is_that_of_the_released_sum() -> None:
     """The deviation over many rounds of one zero gradient, where the randomizer is loudest."""
     module = GradSampleModule(nn.Linear(6, 3))
@@ -744,34 +595,6 @@ def test_the_noise_to_log_is_that_of_the_released_sum() -> None:
     )
     measured = float(sums.pow(2).mean().sqrt()) / optimizer.max_grad_norm
     assert optimizer.effective_noise_multiplier == pytest.approx(measured, rel=0.03)
-
-
-def test_a_schedule_of_local_epsilon_is_counted_round_by_round(make_private: Any, train: Any) -> None:
-    engine, module, optimizer, loader = make_private(engine=PrivacyEngine())
-    expected = ShuffleAccountant()
-    for epoch in range(3):
-        optimizer.local_epsilon = 2.0 * 1.1**epoch
-        steps = train(module, optimizer, loader)
-        expected.step(optimizer.round, num_steps=steps)
-        assert optimizer.round.local_epsilon == 2.0 * 1.1**epoch
-    assert engine.get_epsilon(1e-3) == expected.epsilon(1e-3).upper
-
-
-def test_grad_clip_schedulers_move_the_norm_ball(make_private: Any, train: Any) -> None:
-    _, module, optimizer, loader = make_private()
-    scheduler = ExponentialGradClip(optimizer, gamma=0.5)
-    train(module, optimizer, loader)
-    scheduler.step()
-    assert optimizer.max_grad_norm == optimizer.mechanism.radius == 0.5
-    assert train(module, optimizer, loader) == 5
-
-
-def test_learning_rate_schedulers_work(make_private: Any, train: Any) -> None:
-    _, module, optimizer, loader = make_private(learning_rate=0.5)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.1)
-    train(module, optimizer, loader)
-    scheduler.step()
-    assert optimizer.original_optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
 
 
 def test_a_second_hook_disconnects_nothing(make_private: Any, train: Any) -> None:

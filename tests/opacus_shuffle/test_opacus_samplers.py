@@ -7,13 +7,10 @@ import numpy as np
 import pytest
 import torch
 from opacus.data_loader import switch_generator
-from opacus.optimizers import DPOptimizer
-from opacus.utils.batch_memory_manager import BatchMemoryManager
 from opacus_shuffle import FixedSizeSampler, PoissonSampler
 from opacus_shuffle.loaders import uniform_subset
 from scipy import stats
 from thinning import first_fast
-from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from shuffle_plugins.randomness import SeededRandomness
@@ -82,23 +79,3 @@ def test_opacus_cannot_swap_in_a_generator_of_its_own(cls: Any) -> None:
     loader = DataLoader(TensorDataset(torch.zeros(20, 1)), batch_sampler=cls(population=20, cohort=4))
     with pytest.raises(ValueError, match="generator"):
         switch_generator(data_loader=loader, generator=torch.Generator())
-
-
-@pytest.mark.parametrize("cls", BOTH)
-def test_batch_memory_manager_splits_its_batches(cls: Any) -> None:
-    sampler = cls(population=100, cohort=20, num_steps=6, randomness=SeededRandomness(6))
-    loader = DataLoader(TensorDataset(torch.arange(100)), batch_sampler=sampler)
-    model = nn.Linear(1, 1)
-    optimizer = DPOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1),
-        noise_multiplier=0.0,
-        max_grad_norm=1.0,
-        expected_batch_size=20,
-    )
-    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=7, optimizer=optimizer) as split:
-        sizes = [len(x) for (x,) in split]
-        assert len(split) == 18
-    logical = [len(b) for b in cls(population=100, cohort=20, num_steps=6, randomness=SeededRandomness(6))]
-    assert sum(sizes) == sum(logical)
-    assert max(sizes) <= 7
-    assert optimizer._step_skip_queue.count(False) == 6

@@ -122,13 +122,6 @@ def added(dim: int, *, population: int, cohort: int, noise_multiplier: float) ->
     return total.round(population=population, cohort=cohort)
 
 
-def test_lines_are_counted() -> None:
-    before = "a\nb\nc\n"
-    assert changed_lines(before, before) == 0
-    assert changed_lines(before, "a\nB\nc\nd\n") == 2
-    assert changed_lines(before, "a\n") == 2
-
-
 def test_the_lines_are_those_of_the_pages() -> None:
     """But for what a script calls its engine, and the name of another mechanism."""
     said = lines_of_pages("README.md", "docs/guides/opacus.md")

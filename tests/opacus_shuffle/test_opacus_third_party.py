@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
-from dataclasses import dataclass
-from pathlib import Path
-from statistics import NormalDist
 from typing import Any, ClassVar
 
 import pytest
 import torch
 from opacus.utils.batch_memory_manager import BatchMemoryManager
-from opacus_shuffle import PrivacyEngine, ShufflePrivacyError
+from opacus_shuffle import ShufflePrivacyError
 from torch import Tensor
 
 from shuffle_plugins.accounting import (
     Adversary,
-    PrivacyLossDistribution,
-    Resolution,
-    Round,
     Sampling,
     ShuffleAccountant,
-    gaussian_losses,
 )
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows
+from shuffle_plugins.core import ReportLayout, Reports, Rows
 from shuffle_plugins.mechanisms import LocalRandomizer, Norm, PrivateSum, get, registry
 from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.randomness import Randomness, SeededRandomness
@@ -194,19 +186,15 @@ def test_what_is_released_is_its_estimate_of_what_it_took_in(
 )
 @pytest.mark.parametrize("clipping", ["flat", "adaptive"])
 def test_it_is_calibrated_to_a_target_and_clips_adaptively(
-    make_model: Any, dataset: Any, train: Any, randomizer: Any, parameter: str, clipping: str
+    calibrated: Any, train: Any, randomizer: Any, parameter: str, clipping: str
 ) -> None:
-    engine, module = PrivacyEngine(accountant="subsampled_shuffle_rdp"), make_model()
-    module, optimizer, loader = engine.make_private_with_epsilon(
-        module=module,
-        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
-        data_loader=torch.utils.data.DataLoader(dataset, batch_size=20),
+    engine, module, optimizer, loader = calibrated(
+        batch_size=20,
         randomizer=randomizer,
         clipping=clipping,
         target_epsilon=3.0,
         target_delta=1e-4,
         num_steps=4,
-        max_grad_norm=1.0,
         randomness=SeededRandomness(2),
     )
     assert getattr(optimizer, parameter) > 0
@@ -228,104 +216,3 @@ def test_batches_that_it_is_not_made_for_are_refused(make_private: Any) -> None:
 
 
 # ---- a sum with a round of its own kind --------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrustedRound(Round):
-    """The sum of k of n vectors plus Gaussian noise, whose deviation over the sensitivity is given."""
-
-    noise_multiplier: float
-    KIND: ClassVar[str] = "trusted-gaussian"
-
-    def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
-        return gaussian_losses(
-            noise_multiplier=self.noise_multiplier, sampling_rate=self.sampling_rate, resolution=resolution
-        )
-
-
-class TrustedSum(PrivateSum):
-    """A trusted party adds the vectors up, and Gaussian noise once."""
-
-    name = "trusted-sum"
-    privacy_parameter = "noise_multiplier"
-    norm: ClassVar[Norm] = Norm.L2
-    local_epsilon = math.inf
-
-    def __init__(self, *, dim: int, cohort: int, noise_multiplier: float, radius: float = 1.0) -> None:
-        self.dim, self.cohort, self.radius, self.noise_multiplier = dim, cohort, radius, noise_multiplier
-
-    @property
-    def deviation(self) -> float:
-        return self.noise_multiplier * self.radius
-
-    @property
-    def worst_variance(self) -> float:
-        return self.dim * self.deviation**2
-
-    @property
-    def layout(self) -> ReportLayout:
-        return ReportLayout(self.name, self.dim, (FieldLayout(64, self.dim, floating=True),))
-
-    def randomize(
-        self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
-    ) -> Reports:
-        raise AssertionError("a host that simulates all clients asks for shares")
-
-    def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
-        rows = Rows.of(x)
-        return rows.weighted_sum(self.radius / rows.l2_norm().clamp(min=self.radius)).double()
-
-    def common_noise(self, *, randomness: Randomness | None = None) -> Tensor:
-        return self.deviation * randomness.normal((self.dim,), dtype=torch.float64)
-
-    def total(self, reports: Reports) -> Tensor:
-        raise AssertionError("no reports are made")
-
-    def estimate(self, total: Tensor, *, reports: int) -> Tensor:
-        return total
-
-    def round(
-        self,
-        *,
-        population: int,
-        cohort: float,
-        sampling: Sampling = Sampling.WITHOUT_REPLACEMENT,
-        adversary: Adversary = Adversary.MODEL_OBSERVER,
-    ) -> TrustedRound:
-        return TrustedRound(
-            population=population,
-            cohort=cohort,
-            sampling=sampling,
-            adversary=adversary,
-            noise_multiplier=self.noise_multiplier / 2,  # a replaced vector moves the sum by 2 * radius
-        )
-
-
-def test_a_round_of_its_own_kind_is_accounted_saved_and_resumed(
-    make_private: Any, train: Any, tmp_path: Path
-) -> None:
-    options = {"randomizer": TrustedSum, "batch_size": 40, "noise_multiplier": 8.0, "local_epsilon": None}
-    engine, module, optimizer, loader = make_private(
-        engine=PrivacyEngine(accountant="subsampled_shuffle_pld"), **options
-    )
-    train(module, optimizer, loader, epochs=9)
-    mu = math.sqrt(9) * 2 / 8.0  # Dong, Roth, Su 2022: nine Gaussians of μ compose to one of 3μ
-    epsilon = engine.get_epsilon(1e-5)
-    normal = NormalDist()
-
-    def delta(e: float) -> float:
-        return normal.cdf(mu / 2 - e / mu) - math.exp(e) * normal.cdf(-mu / 2 - e / mu)
-
-    assert delta(epsilon) <= 1e-5 < delta(0.98 * epsilon)
-    engine.save_checkpoint(path=tmp_path / "run.pt", module=module, optimizer=optimizer)
-    later, module, optimizer, _ = make_private(
-        engine=PrivacyEngine(accountant="subsampled_shuffle_pld"), **options
-    )
-    later.load_checkpoint(path=tmp_path / "run.pt", module=module, optimizer=optimizer)
-    assert later.get_epsilon(1e-5) == epsilon
-    assert later.accountant.history == [(optimizer.round.state(), 9)]
-
-
-def test_too_little_noise_of_its_own_kind_is_refused_before_training(make_private: Any) -> None:
-    with pytest.raises(ShufflePrivacyError, match="too little noise"):
-        make_private(randomizer=TrustedSum, noise_multiplier=1e-3, local_epsilon=None)

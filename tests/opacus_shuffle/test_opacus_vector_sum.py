@@ -11,7 +11,6 @@ import torch
 from opacus import GradSampleModule
 from opacus.optimizers import DPOptimizer
 from opacus.schedulers import ExponentialNoise, LambdaGradClip
-from opacus.utils.batch_memory_manager import BatchMemoryManager
 from opacus_shuffle import (
     CohortMismatch,
     Delivery,
@@ -23,7 +22,6 @@ from opacus_shuffle import (
 )
 from thinning import first_fast
 from torch import nn
-from torch.utils.data import DataLoader
 
 from shuffle_plugins.accounting import FINE, LossComposition, gaussian_losses
 from shuffle_plugins.protocols import BallSum, VectorSum
@@ -36,6 +34,13 @@ DIM = 6 * 5 + 5 + 5 * 3 + 3
 def private_sum(make_private: Any) -> Any:
     return functools.partial(
         make_private, randomizer="vector-sum", local_epsilon=None, noise_multiplier=3.0, max_grad_norm=0.5
+    )
+
+
+@pytest.fixture
+def solved(calibrated: Any) -> Any:
+    return functools.partial(
+        calibrated, randomizer="vector-sum", target_epsilon=1.5, epochs=2, max_grad_norm=0.5
     )
 
 
@@ -112,24 +117,6 @@ def test_the_noise_is_the_protocols_and_tossed_once_in_a_split_batch() -> None:
     assert float((steps - half - (steps - half).round()).abs().max()) < 1e-2  # whole numbers of the lattice
 
 
-def test_chunks_of_a_cohort_give_what_the_whole_gives(
-    private_sum: Any, step: Any, make_model: Any, dataset: Any, balanced_coins: list[int]
-) -> None:
-    engine, module, optimizer, loader = private_sum()
-    indices: list[int] = []
-    draw = loader.batch_sampler.draw
-    loader.batch_sampler.draw = lambda: indices.extend((drawn := draw()).tolist()) or drawn
-    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=3, optimizer=optimizer) as split:
-        for chunk, batch in enumerate(split):
-            step(module, optimizer, batch)
-            if chunk == 2:
-                break
-    assert len(engine.accountant) == len(balanced_coins) == 1
-    expected = opacus_step(make_model(), dataset[indices[:8]], cohort=8)
-    for p, q in zip(module.parameters(), expected, strict=True):
-        assert torch.allclose(p, q, atol=0.1 * optimizer.mechanism.lattice.step * 1.1, rtol=0)
-
-
 def test_a_refused_round_leaves_nothing_behind(
     private_sum: Any, step: Any, make_model: Any, flat: Any, balanced_coins: list[int]
 ) -> None:
@@ -162,42 +149,22 @@ def test_honest_clients_alone_are_counted_on(private_sum: Any) -> None:
 # ---- a target ----------------------------------------------------------------------------------------------
 
 
-def solved(make_model: Any, dataset: Any, *, engine: PrivacyEngine, **options: Any) -> Any:
-    module = make_model()
-    arguments = {
-        "randomizer": "vector-sum",
-        "target_epsilon": 1.5,
-        "target_delta": 1e-5,
-        "epochs": 2,
-        "max_grad_norm": 0.5,
-        **options,
-    }
-    return engine.make_private_with_epsilon(
-        module=module,
-        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
-        data_loader=DataLoader(dataset, batch_size=8),
-        **arguments,
-    )
-
-
 @first_fast("method", ["rdp", "pld"])
-def test_a_target_is_met_and_not_missed_by_much(
-    make_model: Any, dataset: Any, train: Any, method: str
-) -> None:
+def test_a_target_is_met_and_not_missed_by_much(solved: Any, train: Any, method: str) -> None:
     engine = PrivacyEngine(accountant=f"subsampled_shuffle_{method}")
-    module, optimizer, loader = solved(make_model, dataset, engine=engine)
+    _, module, optimizer, loader = solved(engine=engine)
     train(module, optimizer, loader, epochs=2)
     assert 0.99 * 1.5 < engine.get_epsilon(1e-5) <= 1.5
     with pytest.raises(PrivacyBudgetExceeded):
         train(module, optimizer, loader)
 
 
-def test_a_target_counts_what_was_spent_before(make_model: Any, dataset: Any, train: Any) -> None:
+def test_a_target_counts_what_was_spent_before(solved: Any, train: Any) -> None:
     engine = PrivacyEngine(accountant="subsampled_shuffle_rdp")
-    first = solved(make_model, dataset, engine=engine)
+    first = solved(engine=engine)[1:]
     train(*first, epochs=2)
     with pytest.warns(UserWarning, match="10 rounds are recorded"):
-        second = solved(make_model, dataset, engine=engine, target_epsilon=2.0)
+        second = solved(engine=engine, target_epsilon=2.0)[1:]
     assert second[1].noise_multiplier > first[1].noise_multiplier
     train(*second, epochs=2)
     assert 0.99 * 2.0 < engine.get_epsilon(1e-5) <= 2.0
@@ -205,7 +172,7 @@ def test_a_target_counts_what_was_spent_before(make_model: Any, dataset: Any, tr
         pytest.warns(UserWarning, match="recorded"),
         pytest.raises(ShufflePrivacyError, match="leave no room"),
     ):
-        solved(make_model, dataset, engine=engine, target_epsilon=1.9)
+        solved(engine=engine, target_epsilon=1.9)
 
 
 # ---- what is refused, and changes --------------------------------------------------------------------------
@@ -220,28 +187,6 @@ def test_each_randomizer_takes_its_own_number(private_sum: Any) -> None:
         private_sum(randomizer="privunit", noise_multiplier=None)
     with pytest.raises(TypeError, match="vector-sum"):
         private_sum(randomizer="privunit", local_epsilon=1.0)
-
-
-def test_a_cohort_of_unknown_size_is_refused(private_sum: Any) -> None:
-    with pytest.raises(ShufflePrivacyError, match="without-replacement"):
-        private_sum(sampling="poisson")
-
-
-def test_noise_may_change_between_rounds_only(private_sum: Any, step: Any) -> None:
-    engine, module, optimizer, loader = private_sum()
-    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=4, optimizer=optimizer) as split:
-        batches = iter(split)
-        step(module, optimizer, next(batches))
-        with pytest.raises(ShufflePrivacyError, match="inside a round"):
-            optimizer.noise_multiplier = 9.0
-        step(module, optimizer, next(batches))
-        optimizer.noise_multiplier = 9.0
-        optimizer.max_grad_norm = 0.25
-        step(module, optimizer, next(batches))
-        step(module, optimizer, next(batches))
-    (first, _), (second, _) = engine._accountant._core.history
-    assert second.noise_multiplier == pytest.approx(3 * first.noise_multiplier, rel=1e-3)
-    assert optimizer.mechanism.radius == 0.25
 
 
 @pytest.mark.parametrize("name", ["vector-sum", "multi-message"])
@@ -296,15 +241,15 @@ def test_noise_that_no_round_can_be_certified_with_is_refused_before_training(
     assert optimizer.noise_multiplier == 3.0
 
 
-def test_a_target_that_the_least_noise_does_not_use_up_is_told(make_model: Any, dataset: Any) -> None:
+def test_a_target_that_the_least_noise_does_not_use_up_is_told(solved: Any) -> None:
     engine = PrivacyEngine(accountant="subsampled_shuffle_rdp")
     with pytest.warns(UserWarning, match=r"target_epsilon=100000 is not used up: with noise_multiplier=0.25"):
-        solved(make_model, dataset, engine=engine, target_epsilon=1e5)
+        solved(engine=engine, target_epsilon=1e5)
 
 
 @pytest.mark.parametrize("build", [VectorSum.with_noise, BallSum.with_noise])
 def test_a_share_of_honest_clients_as_documented_trains(
-    private_sum: Any, train: Any, dataset: Any, make_model: Any, build: Any
+    private_sum: Any, calibrated: Any, train: Any, build: Any
 ) -> None:
     """The round is charged as a draw from the honest clients alone, the loader still draws from everybody."""
     counted = functools.partial(build, honest_fraction=0.8)
@@ -316,17 +261,8 @@ def test_a_share_of_honest_clients_as_documented_trains(
     train(*objects)
     assert engine.get_epsilon(1e-3) > trusting.get_epsilon(1e-3)
 
-    module = make_model()
-    engine = PrivacyEngine(accountant="subsampled_shuffle_rdp")
-    module, optimizer, loader = engine.make_private_with_epsilon(
-        module=module,
-        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
-        data_loader=DataLoader(dataset, batch_size=8),
-        randomizer=counted,
-        target_epsilon=2.0,
-        target_delta=1e-3,
-        epochs=1,
-        max_grad_norm=1.0,
+    engine, module, optimizer, loader = calibrated(
+        randomizer=counted, target_epsilon=2.0, target_delta=1e-3, epochs=1
     )
     assert train(module, optimizer, loader) == 5
     assert 1.98 < engine.get_epsilon(1e-3) <= 2.0

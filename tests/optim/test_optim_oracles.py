@@ -13,7 +13,7 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     SumRound,
 )
-from shuffle_plugins.accounting.published.clones import clone_pair
+from shuffle_plugins.accounting.published.shuffles import clone_pair
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.optim import (
     GradientTarget,

@@ -19,28 +19,16 @@ from shuffle_plugins.secure_aggregation import (
     Sealed,
     SumTerms,
     VerifiedTerms,
-    VerifyingAggregator,
     commitment,
     seal_seed,
     share,
     share_with_proof,
 )
-from shuffle_plugins.shuffler import (
-    BatchRequest,
-    BatchSpool,
-    EnvelopeOpener,
-    Mixer,
-    RoundContext,
-    SpentTokens,
-    part_sizes,
-    seal,
-)
-from shuffle_plugins.shuffler.keys import (
-    generate_sealing_key,
-    generate_service_key,
-    generate_signing_key,
-    public_key_bytes,
-)
+from shuffle_plugins.secure_aggregation.verified import VerifyingAggregator
+from shuffle_plugins.shuffler import BatchRequest, Mixer, RoundContext, SpentTokens
+from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, part_sizes, seal
+from shuffle_plugins.shuffler.keys import SealingKey, ServiceKey, SigningKey, public_key_bytes
+from shuffle_plugins.shuffler.mixer import BatchSpool
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 CONTEXT = RoundContext(run="costs", token=bytes(16), fingerprint=bytes(32))
@@ -62,8 +50,8 @@ CLIENTS, SIZE, LARGEST = 3, 37, 9
 
 
 def made_keys(folder: Path, kind: type[Any]) -> tuple[list[Any], Any]:
-    signing = [generate_signing_key() for _ in range(CLIENTS)]
-    key = generate_service_key()
+    signing = [SigningKey.generate() for _ in range(CLIENTS)]
+    key = ServiceKey.generate()
     SpentTokens.create(folder / "rounds", public_key=key.public.sealing)
     enrolled = frozenset(map(public_key_bytes, signing))
     return signing, kind(key=key, enrolled=enrolled, minimum=2, state=folder / "rounds")
@@ -128,7 +116,7 @@ def test_several_aggregators_get_all_envelopes_twice() -> None:
 
 def test_bytes_of_a_mixed_round_are_those_of_its_envelopes(tmp_path: Path) -> None:
     signing, mixer = made_keys(tmp_path, Mixer)
-    analyzer = public_key_bytes(generate_sealing_key())
+    analyzer = public_key_bytes(SealingKey.generate())
     size = 50
     envelopes = [
         seal(
@@ -152,8 +140,8 @@ def test_bytes_of_a_mixed_round_are_those_of_its_envelopes(tmp_path: Path) -> No
 
 
 def test_bytes_of_mixers_in_a_row_are_those_of_their_layers() -> None:
-    mixers = [generate_service_key() for _ in range(3)]
-    signing_key, analyzer = generate_signing_key(), public_key_bytes(generate_sealing_key())
+    mixers = [ServiceKey.generate() for _ in range(3)]
+    signing_key, analyzer = SigningKey.generate(), public_key_bytes(SealingKey.generate())
     row = tuple(key.public.sealing for key in mixers)
     envelope = seal(
         bytes(50), size=50, context=CONTEXT, analyzer_key=analyzer, mixer_key=row, signing_key=signing_key

@@ -45,17 +45,12 @@ def path(request, monkeypatch):
 
 
 @cache
-def digits(row, column, *, tiles, tile, place):
-    """A draw of 62 bits, read from the keystream as the module's docstring lays it out."""
-    word, half, block = place // 32, place // 16 % 2, place % 16
-    stream, draw = DRAW, 0
-    for bits in (16, 16, 16, 14):
-        first = 16 * (row * tiles + tile) + block
-        words = stream.words(8 * first, 8).numpy().view("<u4")
-        digit = int(words[word]) >> (16 * half) & 0xFFFF
-        draw = (draw << bits) | (digit >> (16 - bits))
-        stream = stream.following
-    return draw
+def drawn(row, column, *, stride):
+    """A draw of 62 bits, read from the keystreams as the module's docstring lays them out."""
+    place = row * stride + column
+    coin = int(DRAW.words(place // 4, 1)) >> (16 * (place % 4)) & 0xFFFF
+    further = int(DRAW.following.words(8 * place, 1)) >> 18 & ((1 << 46) - 1)
+    return ((coin ^ 0x8000) << 46) | further
 
 
 def expected(value, draw):
@@ -69,7 +64,6 @@ def expected(value, draw):
 def test_every_entry_is_rounded_by_all_digits_of_its_draw(path, dtype, levels):
     """Entries are made such that for each of them the first 16 digits leave the carry open."""
     widths, rows = (7, 600), 3
-    tiles = 3
     radius = 1e3
     factor = levels / radius * INSIDE
     generator = np.random.default_rng(0)
@@ -77,9 +71,7 @@ def test_every_entry_is_rounded_by_all_digits_of_its_draw(path, dtype, levels):
     draws = {}
     for row in range(rows):
         for column in range(sum(widths)):
-            inside = column if column < 7 else column - 7
-            tile = 0 if column < 7 else 1 + inside // 512
-            draw = digits(row, column, tiles=tiles, tile=tile, place=inside % 512)
+            draw = drawn(row, column, stride=608)
             draws[row, column] = draw
             open_ = (0xFFFF - (draw >> 46) + generator.random()) / 2**16
             values[row, column] = (int(generator.integers(-2, 2)) + open_) / factor

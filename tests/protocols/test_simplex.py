@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from shuffle_plugins.protocols.histograms import onto_simplex
+from shuffle_plugins.protocols.sums import onto_simplex
 
 
 def by_bisection(values):

@@ -23,10 +23,10 @@ from shuffle_plugins.protocols import (
     PoissonBinomialSum,
     ScalarSum,
     SplitSum,
-    Tally,
     UnaryL1Sum,
     VectorSum,
 )
+from shuffle_plugins.protocols.sums import Tally
 from shuffle_plugins.randomness import SeededRandomness
 from shuffle_plugins.shuffler import InMemoryShuffler
 

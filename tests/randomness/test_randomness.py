@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from scripted_randomness import GivenWords
 
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.protocols import ScalarSum
@@ -157,17 +158,6 @@ def test_normal_is_normal(make, dtype):
     assert abs(float(torch.corrcoef(pairs.square())[0, 1])) < 6 / half**0.5
 
 
-class GivenWords(Randomness):
-    """A source that returns the words it was given, in order."""
-
-    def __init__(self, *words):
-        self._left = torch.tensor(words, dtype=torch.int64)
-
-    def words(self, count, *, device="cpu"):
-        drawn, self._left = self._left[:count], self._left[count:]
-        return drawn
-
-
 MIDDLE = 1 << 62
 """The word of the radius √(2 log 2)."""
 
@@ -238,15 +228,6 @@ def test_exponential_values_are_exponential():
     assert stats.kstest(drawn.flatten().numpy(), "expon").pvalue > 1e-4
     assert SeededRandomness(5).exponential(0).shape == (0,)
     assert SeededRandomness(5).exponential(3, device="meta").shape == (3,)
-
-
-def test_small_normal_values_are_not_on_a_visible_grid():
-    """Neighbouring words give ratios as fine as the words, at every axis and sign."""
-    for angle in (2, 4, 6, 1 << 30):
-        for sign, axis in ((1, 0), (-1, 0), (1, 1), (-1, 1)):
-            pair = GivenWords(sign * MIDDLE, angle | axis).normal(2)
-            small, large = pair.tolist()[:: 1 if axis else -1]
-            assert small / large == pytest.approx(math.pi / 4 * (angle + 1) / 2**63, rel=1e-6)
 
 
 def test_float32_normals_are_float64_normals_rounded():

@@ -62,14 +62,6 @@ def test_words_are_those_of_the_cipher(start, count, nonce):
     assert Keystream(KEY, nonce).words(start, count).tolist() == expected
 
 
-def test_a_long_draw_is_its_parts():
-    keystream = Keystream(KEY)
-    whole = keystream.words(5, 30_000)
-    assert torch.equal(torch.cat([keystream.words(5, 12_345), keystream.words(12_350, 17_655)]), whole)
-    cursor = Cursor(keystream, start=5)
-    assert torch.equal(torch.cat([cursor.words(n) for n in (1, 0, 8_999, 21_000)]), whole)
-
-
 def test_a_cursor_passes_the_carry_of_the_counter():
     cursor = Cursor(Keystream(KEY), start=8 * CARRY - 10)
     drawn = [word for count in (7, 6, 9) for word in cursor.words(count).tolist()]
@@ -87,11 +79,6 @@ def test_refinements_come_from_the_next_nonce():
     indices = [0, 1, 3, CARRY + 2]
     expected = [reference_words(KEY, 8 * index, 1, nonce=8)[0] for index in indices]
     assert Keystream(KEY, 7).refinements(torch.tensor(indices)).tolist() == expected
-
-
-def test_a_kernel_is_given_the_state_as_signed_words():
-    state = Keystream(b"\xff" * 32, nonce=(1 << 64) - 2).state
-    assert state == (-1,) * 8 + (-2, -1)
 
 
 @pytest.mark.parametrize(

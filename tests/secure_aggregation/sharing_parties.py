@@ -12,14 +12,14 @@ from shuffle_plugins.secure_aggregation import (
     Aggregator,
     ResidueLayout,
     Sealed,
-    Shared,
     SumTerms,
     commitment,
     seal_seed,
     share,
 )
-from shuffle_plugins.shuffler import RoundContext, ServiceKey, SigningKey, SpentTokens
-from shuffle_plugins.shuffler.keys import generate_service_key, generate_signing_key, public_key_bytes
+from shuffle_plugins.secure_aggregation.sharing import Shared
+from shuffle_plugins.shuffler import RoundContext, SpentTokens
+from shuffle_plugins.shuffler.keys import ServiceKey, SigningKey, public_key_bytes
 
 CHECK_SEED = bytes(range(32))
 LARGEST = 9
@@ -43,8 +43,8 @@ class SumParties:
     signing_keys: list[SigningKey] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.keys = [generate_service_key() for _ in range(self.aggregators)]
-        self.signing_keys = [generate_signing_key() for _ in range(self.clients)]
+        self.keys = [ServiceKey.generate() for _ in range(self.aggregators)]
+        self.signing_keys = [SigningKey.generate() for _ in range(self.clients)]
         self.enrolled = frozenset(map(public_key_bytes, self.signing_keys))
         for i, key in enumerate(self.keys):
             SpentTokens.create(self.folder / f"rounds{i}", public_key=key.public.sealing)

@@ -16,12 +16,13 @@ from shuffle_plugins.secure_aggregation import (
     SumTerms,
     aggregator,
     commitment,
-    reconstruct,
     seal_seed,
-    statements,
 )
+from shuffle_plugins.secure_aggregation.aggregator import aggregation_digest, answer_statement
+from shuffle_plugins.secure_aggregation.sharing import reconstruct
 from shuffle_plugins.shuffler import BatchRefused, Refusal
-from shuffle_plugins.shuffler.keys import generate_signing_key
+from shuffle_plugins.shuffler.keys import SigningKey
+from shuffle_plugins.shuffler.service import refusal_statement
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def hostile(parties: SumParties) -> dict[str, tuple[Sealed, Refusal]]:
         "no commitment": (Sealed(b"", good.envelope), Refusal.UNREADABLE),
         "to another aggregator": (others, Refusal.UNREADABLE),
         "a stranger's": (
-            parties.sent(0, signing_key=generate_signing_key())[1][0],
+            parties.sent(0, signing_key=SigningKey.generate())[1][0],
             Refusal.UNKNOWN_SIGNER,
         ),
     }
@@ -195,17 +196,18 @@ def test_statements_that_differ_in_anything_differ(parties: SumParties) -> None:
         {"envelopes": [b"d", b"c"]},
         {"commitments": [b"ab"]},
     ]
-    digests = [statements.aggregation_digest(**{**request, **other}) for other in [{}, *others]]
+    digests = [aggregation_digest(**{**request, **other}) for other in [{}, *others]]
     said = [
-        statements.checked_statement(request=digest, rejected=rejected).digest
+        answer_statement(request=digest, rejected=rejected).digest
         for digest in digests[:2]
         for rejected in ({}, {0: Refusal.DUPLICATE})
     ]
     said += [
-        statements.sum_statement(request=digests[0], rejected={}, total=total).digest for total in (b"", b"x")
+        answer_statement(request=digests[0], rejected={}, given=given).digest
+        for given in ([b""], [b"x"], [b"x", b""])
     ]
     said += [
-        statements.aggregation_refusal(request=digests[0], code=code, rejected={}).digest
+        refusal_statement(request=digests[0], code=code, rejected={}).digest
         for code in (Refusal.REPLAYED, Refusal.UNDER_MINIMUM)
     ]
     assert len({*digests, *said}) == len(digests) + len(said)

@@ -2,12 +2,12 @@
 
 import secrets
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 import pytest
 
 from shuffle_plugins.secure_aggregation.prio3 import (
-    SEED_SIZE,
     Prio3Count,
     Prio3Histogram,
     Prio3MultihotCountVec,
@@ -15,7 +15,6 @@ from shuffle_plugins.secure_aggregation.prio3 import (
     Prio3SumVec,
     Prio3SumVecWithMultiproof,
     VerificationError,
-    best_chunk_length,
 )
 from shuffle_plugins.secure_aggregation.prio3.circuits import (
     CountCircuit,
@@ -23,9 +22,10 @@ from shuffle_plugins.secure_aggregation.prio3.circuits import (
     MultihotCountVecCircuit,
     SumCircuit,
     SumVecCircuit,
+    best_chunk_length,
 )
 from shuffle_plugins.secure_aggregation.prio3.field import FIELD64, FIELD128
-from shuffle_plugins.secure_aggregation.prio3.prio3 import FullyLinearProof
+from shuffle_plugins.secure_aggregation.prio3.prio3 import SEED_SIZE
 
 CONTEXT = b"round 7"
 KEY = secrets.token_bytes(32)
@@ -98,7 +98,7 @@ def test_the_encoding_of_every_integer_of_a_range():
 @pytest.mark.parametrize("length", [1, 2, 10, 85_820])
 def test_the_chunk_length_makes_the_proof_shortest(length):
     def proof(chunk):
-        return FullyLinearProof(HistogramCircuit(FIELD128, length=length, chunk_length=chunk)).proof_length
+        return HistogramCircuit(FIELD128, length=length, chunk_length=chunk).proof_length
 
     assert proof(best_chunk_length(length)) == min(proof(chunk) for chunk in range(1, min(length, 900) + 1))
 
@@ -156,99 +156,60 @@ def honest(request):
     return prio3, prio3.shard(measurement, context=CONTEXT)
 
 
-def test_an_altered_share_is_refused(honest):
-    """Wherever: each aggregator's share of measurement, proof and blind."""
-    prio3, report = honest
-    for j in range(prio3.shares):
-        size = len(report.input_shares[j])
-        for place in {0, size // 2, size - 1, *(random.integers(0, size, 8).tolist())}:
-            shares = list(report.input_shares)
-            shares[j] = flipped(shares[j], place)
-            with pytest.raises(VerificationError):
-                verified(prio3, replace(report, input_shares=tuple(shares)))
-    assert verified(prio3, report)
+def alterations(prio3, report, other):
+    """What somebody on the way could make of a report: arguments of ``verified``."""
+    shares, last = report.input_shares, prio3.shares - 1
 
+    def cut_and_flipped(message, places):
+        altered = [message[:-1], message + b"\0", *(flipped(message, place) for place in places)]
+        return [each for each in altered if each != message]
 
-def test_an_altered_public_share_is_refused(honest):
-    prio3, report = honest
-    for place in range(0, prio3.public_share_size, 7):
-        with pytest.raises(VerificationError):
-            verified(prio3, replace(report, public_share=flipped(report.public_share, place)))
-
-
-def test_another_context_key_or_nonce_is_refused(honest):
-    prio3, report = honest
-    others = [[CONTEXT] * (prio3.shares - 1) + [b"round 8"], [b"round 8"] * prio3.shares]
-    for contexts in others:
-        with pytest.raises(VerificationError):
-            verified(prio3, report, contexts=contexts)
-    with pytest.raises(VerificationError):
-        verified(prio3, report, keys=[KEY] * (prio3.shares - 1) + [secrets.token_bytes(32)])
-    nonces = [report.nonce] * (prio3.shares - 1) + [secrets.token_bytes(16)]
-    with pytest.raises(VerificationError):
-        verified(prio3, report, nonces=nonces)
-    if prio3.public_share_size:
-        with pytest.raises(VerificationError):
-            verified(prio3, report, nonces=nonces[-1:] * prio3.shares)
-
-
-def test_swapped_and_mixed_shares_are_refused(honest):
-    prio3, report = honest
-    other = shared(
-        prio3,
-        prio3.field.to_integers(
-            prio3.valid.encode(
-                next(measurement for known, measurement in VARIANTS.values() if known is prio3)
-            )
-        ),
-    )
-    mixed = replace(report, input_shares=(report.input_shares[0], *other.input_shares[1:]))
-    with pytest.raises(VerificationError):
-        verified(prio3, mixed)
+    for j, share in enumerate(shares):
+        places = {0, len(share) // 2, -1, *random.integers(0, len(share), 8).tolist()}
+        for altered in cut_and_flipped(share, places):
+            yield {"report": replace(report, input_shares=(*shares[:j], altered, *shares[j + 1 :]))}
+    for altered in cut_and_flipped(report.public_share, range(0, prio3.public_share_size, 7)):
+        yield {"report": replace(report, public_share=altered)}
+    yield {"report": replace(report, nonce=report.nonce[:-1])}
+    yield {"report": replace(report, input_shares=(shares[0], *other.input_shares[1:]))}
     if prio3.shares == 3:
-        leader, first, second = report.input_shares
+        yield {"report": replace(report, input_shares=(shares[0], shares[2], shares[1]))}
+    yield {"contexts": [CONTEXT] * last + [b"round 8"]}
+    yield {"contexts": [b"round 8"] * prio3.shares}
+    yield {"keys": [KEY] * last + [secrets.token_bytes(32)]}
+    yield {"nonces": [report.nonce] * last + [secrets.token_bytes(16)]}
+    if prio3.public_share_size:
+        yield {"nonces": [secrets.token_bytes(16)] * prio3.shares}
+
+
+def test_whatever_is_altered_is_refused(honest):
+    prio3, report = honest
+    measurement = next(measurement for known, measurement in VARIANTS.values() if known is prio3)
+    for altered in alterations(prio3, report, prio3.shard(measurement, context=CONTEXT)):
         with pytest.raises(VerificationError):
-            verified(prio3, replace(report, input_shares=(leader, second, first)))
+            verified(prio3, **({"report": report} | altered))
+    assert verified(prio3, report)
 
 
 def test_messages_of_another_length_are_refused(honest):
     prio3, report = honest
-    state, share = prio3.verify_init(
-        verify_key=KEY,
-        context=CONTEXT,
-        aggregator=0,
-        nonce=report.nonce,
-        public_share=report.public_share,
-        input_share=report.input_shares[0],
-    )
-    for longer_or_shorter in (lambda message: message[:-1], lambda message: message + b"\0"):
-        for j in range(prio3.shares):
-            shares = list(report.input_shares)
-            shares[j] = longer_or_shorter(shares[j])
-            with pytest.raises(VerificationError, match="bytes, not"):
-                verified(prio3, replace(report, input_shares=tuple(shares)))
+    asked = {
+        "context": CONTEXT,
+        "aggregator": 0,
+        "nonce": report.nonce,
+        "public_share": report.public_share,
+        "input_share": report.input_shares[0],
+    }
+    state, share = prio3.verify_init(verify_key=KEY, **asked)
+    for other in (share[:-1], share + b"\0"):
         with pytest.raises(VerificationError, match="bytes, not"):
-            verified(prio3, replace(report, nonce=longer_or_shorter(report.nonce)))
-        public = longer_or_shorter(report.public_share)
-        if public != report.public_share:
-            with pytest.raises(VerificationError, match="bytes, not"):
-                verified(prio3, replace(report, public_share=public))
-        others = [longer_or_shorter(share)] * prio3.shares
-        with pytest.raises(VerificationError, match="bytes, not"):
-            prio3.verifier_shares_to_message(others, context=CONTEXT)
+            prio3.verifier_shares_to_message([other] * prio3.shares, context=CONTEXT)
     with pytest.raises(VerificationError, match="verifier shares"):
         prio3.verifier_shares_to_message([share], context=CONTEXT)
     with pytest.raises(VerificationError, match="joint randomness"):
         prio3.verify_next(state, b"x")
     with pytest.raises(ValueError, match="verify_key"):
-        prio3.verify_init(
-            verify_key=KEY[:-1],
-            context=CONTEXT,
-            aggregator=0,
-            nonce=report.nonce,
-            public_share=report.public_share,
-            input_share=report.input_shares[0],
-        )
+        prio3.verify_init(verify_key=KEY[:-1], **asked)
 
 
 def test_elements_that_are_not_below_the_prime_are_refused(honest):
@@ -262,8 +223,8 @@ def test_elements_that_are_not_below_the_prime_are_refused(honest):
 def test_sums_over_different_clients_do_not_fit_together():
     prio3 = Prio3SumVec(length=4, max_measurement=9)
     outputs = [verified(prio3, prio3.shard([1, 2, 3, 4], context=CONTEXT)) for _ in range(3)]
-    first = prio3.merge(output[0] for output in outputs)
-    second = prio3.merge(output[1] for output in outputs[:2])
+    first = reduce(prio3.agg_update, [output[0] for output in outputs])
+    second = reduce(prio3.agg_update, [output[1] for output in outputs[:2]])
     with pytest.raises(ValueError, match="do not add up"):
         prio3.unshard([prio3.encode_agg_share(share) for share in (first, second)], num_measurements=3)
     with pytest.raises(ValueError, match="aggregate shares are not 2"):
@@ -285,24 +246,24 @@ def test_sums_over_different_clients_do_not_fit_together():
 def test_what_aggregators_see_of_a_proof_says_nothing(valid, one, other):
     """Zero knowledge, exactly: whatever is random but for the prover's own randomness, there is for each
     proof of one measurement one proof of the other with the same verifier. The prover draws both alike."""
-    field, flp = valid.field, FullyLinearProof(valid)
+    field = valid.field
 
     def drawn(count):
         return field.from_integers([secrets.randbelow(field.modulus) for _ in range(count)])
 
     def verifier(encoded, seeds):
-        proof = flp.prove(encoded, seeds, joint)
-        return flp.query(encoded, proof, query, joint, shares=1)
+        proof = valid.prove(encoded, seeds, joint)
+        return valid.query(encoded, proof, query, joint, shares=1)
 
-    joint, query = drawn(valid.joint_randomness_length), drawn(flp.query_randomness_length)
+    joint, query = drawn(valid.joint_randomness_length), drawn(valid.query_randomness_length)
     first, second = valid.encode(one), valid.encode(other)
-    seeds = drawn(flp.prove_randomness_length)
+    seeds = drawn(valid.arity)
     seen = verifier(first, seeds)
-    assert flp.decide(seen)
+    assert valid.decide(seen)
     nothing = field.zeros(len(seeds))
     wires = [
         field.weigh_rows(
-            flp._wires(encoded, nothing, joint, shares=1),
+            valid._wires(encoded, nothing, joint, shares=1),
             weights := field.evaluation_weights(field.to_integers(query[-1:])[0], valid.wire_length),
         )
         for encoded in (first, second)

@@ -7,16 +7,8 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
 from shuffle_plugins.randomness import Keystream
-from shuffle_plugins.secure_aggregation import (
-    CheckFailed,
-    Expansion,
-    ResidueLayout,
-    Residues,
-    check_words,
-    reconstruct,
-    share,
-)
-from shuffle_plugins.secure_aggregation.sharing import MOST_SUM_BITS
+from shuffle_plugins.secure_aggregation import CheckFailed, Expansion, ResidueLayout, Residues, share
+from shuffle_plugins.secure_aggregation.sharing import MOST_SUM_BITS, check_words, reconstruct
 
 SEED = bytes(range(32))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shuffle_plugins.randomness import Keystream
-from shuffle_plugins.secure_aggregation import ResidueLayout, sharing, split
+from shuffle_plugins.secure_aggregation import ResidueLayout, share, sharing
 
 CLIENTS, BITS = 3, 2
 WORDS = range(1 << BITS)
@@ -48,7 +48,9 @@ def tiny_keystream(monkeypatch: pytest.MonkeyPatch) -> None:
 def shared(count: int, masks: Iterable[tuple[int, int]]) -> tuple[int, int]:
     """A client's share by the library's own code: its count and first check word, mod 4."""
     seeds = [bytes([*mask, *bytes(30)]) for mask in masks]
-    found = split(np.array([count]), layout=LAYOUT, seeds=seeds, check_seed=bytes(32)).share
+    found = share(
+        np.array([count]), layout=LAYOUT, aggregators=len(seeds), seeds=seeds, check_seed=bytes(32)
+    ).share
     return int(found.reduced[0]), int(found.checks[0]) % 4
 
 

@@ -17,14 +17,14 @@ from shuffle_plugins.secure_aggregation import (
     RoundVerifier,
     Sealed,
     VerifiedTerms,
-    VerifyingAggregator,
     commitment,
     seal_seed,
     sealed_seed_size,
     share_with_proof,
 )
-from shuffle_plugins.secure_aggregation.prio3 import NONCE_SIZE, SEED_SIZE, VerificationError
-from shuffle_plugins.secure_aggregation.verified import ProvenShares
+from shuffle_plugins.secure_aggregation.prio3 import VerificationError
+from shuffle_plugins.secure_aggregation.prio3.prio3 import NONCE_SIZE, SEED_SIZE
+from shuffle_plugins.secure_aggregation.verified import ProvenShares, VerifyingAggregator
 from shuffle_plugins.shuffler import BatchRefused, Refusal
 
 
@@ -134,33 +134,23 @@ def out_of_bounds(parties: VerifiedParties) -> tuple[bytes, list[Sealed]]:
     return parties.sealed(0, ProvenShares(public + leader, tuple(public + helper for helper in helpers)))
 
 
-def altered(place: int) -> Callable[[VerifiedParties], tuple[bytes, list[Sealed]]]:
-    """A client whose share for the server was altered at a place before it was sealed."""
+def altered(
+    place: int | None, *, secret: bool = False
+) -> Callable[[VerifiedParties], tuple[bytes, list[Sealed]]]:
+    """A client whose share for the server, or secret for one aggregator, was altered before it was sealed."""
 
     def send(parties: VerifiedParties) -> tuple[bytes, list[Sealed]]:
         made = share_with_proof(parties.counts[0], terms=parties.terms)
-        share = bytearray(made.share)
-        share[place] ^= 1
-        return parties.sealed(0, made._replace(share=bytes(share)))
+        data = bytearray(made.secrets[1] if secret else made.share)
+        if place is None:
+            data[:] = secrets.token_bytes(len(data))
+        else:
+            data[place] ^= 1
+        if secret:
+            return parties.sealed(0, made._replace(secrets=(made.secrets[0], bytes(data))))
+        return parties.sealed(0, made._replace(share=bytes(data)))
 
     return send
-
-
-def altered_secret(place: int) -> Callable[[VerifiedParties], tuple[bytes, list[Sealed]]]:
-    """A client that tells one aggregator something else."""
-
-    def send(parties: VerifiedParties) -> tuple[bytes, list[Sealed]]:
-        made = share_with_proof(parties.counts[0], terms=parties.terms)
-        secret = bytearray(made.secrets[1])
-        secret[place] ^= 1
-        return parties.sealed(0, made._replace(secrets=(made.secrets[0], bytes(secret))))
-
-    return send
-
-
-def random_share(parties: VerifiedParties) -> tuple[bytes, list[Sealed]]:
-    made = share_with_proof(parties.counts[0], terms=parties.terms)
-    return parties.sealed(0, made._replace(share=secrets.token_bytes(len(made.share))))
 
 
 def for_other_terms(**changes: Any) -> Callable[[VerifiedParties], tuple[bytes, list[Sealed]]]:
@@ -186,22 +176,22 @@ def other_public_shares(parties: VerifiedParties) -> tuple[bytes, list[Sealed]]:
     the largest, whose bits are all 1: then the proof's outputs are zero whatever the randomness.
     """
     terms, prio3 = parties.terms, parties.terms.prio3
-    field, flp, arity = prio3.field, prio3.flp, prio3.valid.arity
+    field, valid, arity = prio3.field, prio3.valid, prio3.valid.arity
     made = share_with_proof(np.full(parties.size, LARGEST), terms=terms)
     other = bytearray(made.secrets[-1])
     other[NONCE_SIZE] ^= 1  # what the leader's part of the joint randomness is said to be
     held = [made.share, *made.secrets[:-1], bytes(other)]
     received = [prio3._received(aggregator=j, **terms._parts(each)) for j, each in enumerate(held)]
     proofs = [np.split(each.proofs, prio3.proofs) for each in received]
-    joint = [prio3._joint_randomness(terms.digest(), each.seed) for each in received]
+    joint = [prio3._joint_randomness(terms.digest(), each.state.joint_randomness_seed) for each in received]
     mine = list[np.ndarray]()
     for i in range(prio3.proofs):
-        wires = field.zeros(arity * prio3.valid.wire_length)
+        wires = field.zeros(arity * valid.wire_length)
         for each, proof, randomness in zip(received, proofs, joint, strict=True):
-            of_party = flp._wires(each.encoded, proof[i][:arity], randomness[i], shares=prio3.shares)
+            of_party = valid._wires(each.encoded, proof[i][:arity], randomness[i], shares=prio3.shares)
             wires = field.add(wires, of_party)
-        length = prio3.valid.wire_length
-        polynomial = field.sum_of_products(prio3.valid.factors(wires, length), length)[:-1]
+        length = valid.wire_length
+        polynomial = field.sum_of_products(valid.factors(wires, length), length)[:-1]
         for proof in proofs[1:]:
             polynomial = field.subtract(polynomial, proof[i][arity:])
         mine += [proofs[0][i][:arity], polynomial]
@@ -213,7 +203,7 @@ def other_public_shares(parties: VerifiedParties) -> tuple[bytes, list[Sealed]]:
 HOSTILE = {
     "another public share for one aggregator": other_public_shares,
     "out of bounds": out_of_bounds,
-    "random": random_share,
+    "random": altered(None),
     "too short": lambda parties: (parties.honest(0)[0][:-1], parties.honest(0)[1]),
     "nothing": lambda parties: (b"", parties.honest(0)[1]),
     "nonce altered": altered(0),
@@ -221,10 +211,10 @@ HOSTILE = {
     "count altered": altered(NONCE_SIZE + 3 * SEED_SIZE + 8),
     "proof altered": altered(-SEED_SIZE - 8),
     "blind altered": altered(-1),
-    "an aggregator's nonce": altered_secret(0),
-    "an aggregator's public share": altered_secret(NONCE_SIZE),
-    "an aggregator's seed": altered_secret(-SEED_SIZE - 1),
-    "an aggregator's blind": altered_secret(-1),
+    "an aggregator's nonce": altered(0, secret=True),
+    "an aggregator's public share": altered(NONCE_SIZE, secret=True),
+    "an aggregator's seed": altered(-SEED_SIZE - 1, secret=True),
+    "an aggregator's blind": altered(-1, secret=True),
     "of another round": for_other_terms(context=round_context(token=bytes(15) + b"x")),
     "of another mechanism": for_other_terms(context=round_context(fingerprint=bytes(31) + b"x")),
     "of another bound": for_other_terms(largest=LARGEST + 1),

@@ -8,27 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shuffle_plugins.shuffler import (
-    BatchRequest,
-    BatchSpool,
-    MixedStatement,
-    Mixer,
-    RoundContext,
-    ServicePublicKey,
-    SpentTokens,
-    open_reports,
-    part_sizes,
-    seal,
-)
+from shuffle_plugins.shuffler import BatchRequest, MixedStatement, Mixer, RoundContext, SpentTokens
+from shuffle_plugins.shuffler.envelopes import open_reports, part_sizes, seal
 from shuffle_plugins.shuffler.keys import (
     SealingKey,
     ServiceKey,
+    ServicePublicKey,
     SigningKey,
-    generate_sealing_key,
-    generate_service_key,
-    generate_signing_key,
     public_key_bytes,
 )
+from shuffle_plugins.shuffler.mixer import BatchSpool
 
 SIZE = 24
 
@@ -43,9 +32,9 @@ def round_context(**changes: Any) -> RoundContext:
 class Parties:
     """Everybody of a round, and the round."""
 
-    mixer_key: ServiceKey = field(default_factory=generate_service_key)
-    analyzer: SealingKey = field(default_factory=generate_sealing_key)
-    clients: list[SigningKey] = field(default_factory=lambda: [generate_signing_key() for _ in range(6)])
+    mixer_key: ServiceKey = field(default_factory=ServiceKey.generate)
+    analyzer: SealingKey = field(default_factory=SealingKey.generate)
+    clients: list[SigningKey] = field(default_factory=lambda: [SigningKey.generate() for _ in range(6)])
     context: RoundContext = field(default_factory=round_context)
 
     @property
@@ -76,7 +65,7 @@ class Row(Parties):
     """As many mixers as there are keys, each with its own folder, and a server that does as it is told."""
 
     folder: Path
-    keys: list[ServiceKey] = field(default_factory=lambda: [generate_service_key()])
+    keys: list[ServiceKey] = field(default_factory=lambda: [ServiceKey.generate()])
     minimum: int = 2
 
     def __post_init__(self) -> None:

@@ -6,13 +6,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import chisquare
 from sealing import SIZE, Parties, round_context
 
 from shuffle_plugins.shuffler import BatchRefused, Refusal, RoundContext, ShuffleError, envelopes
 from shuffle_plugins.shuffler import keys as suite
 from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, envelope_size, open_reports
-from shuffle_plugins.shuffler.keys import generate_sealing_key, generate_signing_key, public_key_bytes
+from shuffle_plugins.shuffler.keys import SealingKey, SigningKey, public_key_bytes
 
 REPORT = bytes(range(SIZE))
 
@@ -52,7 +51,7 @@ def test_a_report_goes_through_both_layers(parties: Parties) -> None:
 
 @given(size=st.integers(0, 3000), seed=st.binary(min_size=1, max_size=4))
 def test_lengths_tell_nothing(size: int, seed: bytes) -> None:
-    parties = Parties(clients=[generate_signing_key()])
+    parties = Parties(clients=[SigningKey.generate()])
     report = (seed * (size // len(seed) + 1))[:size]
     lengths = {len(parties.envelope(one, size=size)) for one in (report, None, bytes(size))}
     assert lengths == {envelope_size(size)}
@@ -66,16 +65,6 @@ def test_every_flipped_bit_is_noticed(parties: Parties) -> None:
         altered = bytearray(envelope)
         altered[bit // 8] ^= 1 << bit % 8
         assert refusal(honest, bytes(altered)) is Refusal.UNREADABLE
-
-
-def test_every_flipped_bit_inside_is_noticed_by_the_analyzer(parties: Parties) -> None:
-    inner = opener(parties).open(parties.envelope(REPORT)).inner
-    altered = [
-        inner[: bit // 8] + bytes([inner[bit // 8] ^ 1 << bit % 8]) + inner[bit // 8 + 1 :]
-        for bit in range(8 * len(inner))
-    ]
-    found = open_reports([*altered, inner], context=parties.context, analyzer_private_key=parties.analyzer)
-    assert found == [REPORT]
 
 
 @pytest.mark.parametrize(
@@ -95,22 +84,22 @@ def test_an_envelope_opens_in_its_own_round_alone(parties: Parties, change: dict
 
 def test_a_client_that_was_told_another_analyzer_key_is_noticed(parties: Parties) -> None:
     """Else a server could tell its report by the key that opens it."""
-    envelope = parties.envelope(REPORT, analyzer_key=public_key_bytes(generate_sealing_key()))
+    envelope = parties.envelope(REPORT, analyzer_key=public_key_bytes(SealingKey.generate()))
     assert refusal(opener(parties), envelope) is Refusal.UNREADABLE
 
 
 def test_other_keys_open_nothing(parties: Parties) -> None:
     envelope = parties.envelope(REPORT)
-    assert refusal(opener(parties, private_key=generate_sealing_key()), envelope) is Refusal.UNREADABLE
+    assert refusal(opener(parties, private_key=SealingKey.generate()), envelope) is Refusal.UNREADABLE
     assert refusal(opener(parties, private_key=parties.analyzer), envelope) is Refusal.UNREADABLE
     inner = opener(parties).open(envelope).inner
-    for key in (generate_sealing_key(), parties.mixer_key.sealing):
+    for key in (SealingKey.generate(), parties.mixer_key.sealing):
         assert open_reports([inner], context=parties.context, analyzer_private_key=key) == []
     assert open_reports([envelope], context=parties.context, analyzer_private_key=parties.analyzer) == []
 
 
 def test_who_is_not_enrolled_is_refused(parties: Parties) -> None:
-    envelope = parties.envelope(REPORT, signing_key=generate_signing_key())
+    envelope = parties.envelope(REPORT, signing_key=SigningKey.generate())
     assert refusal(opener(parties), envelope) is Refusal.UNKNOWN_SIGNER
 
 
@@ -165,22 +154,10 @@ def test_an_enrolled_client_cannot_sign_what_is_no_envelope(
     assert refusal(opener(parties), resealed(parties, cover)) is Refusal.UNREADABLE
 
 
-def test_an_opener_refuses_keys_of_another_length(parties: Parties) -> None:
-    """Keys stand one after another in what is signed: of other lengths, two lists could read the same."""
-    own = parties.mixer_key.public.sealing
-    for change in (
-        {"analyzer_key": bytes(31)},
-        {"analyzer_key": bytes(33)},
-        {"mixer_keys": (own, bytes(31))},
-    ):
-        with pytest.raises(ShuffleError, match="32 bytes"):
-            opener(parties, **change)
-
-
 def test_an_enrolled_client_cannot_sign_a_ticket_of_another_length(parties: Parties) -> None:
     """Of two mixers the second gets a ticket with one mark; here its client has signed none, or two."""
     own, signer = parties.mixer_key.public.sealing, parties.clients[0]
-    keys = (public_key_bytes(generate_sealing_key()), own)
+    keys = (public_key_bytes(SealingKey.generate()), own)
     second = opener(parties, mixer_keys=keys)
     signed = bound(parties, envelopes._SIGNED_TICKET, keys=keys, position=1)
     for marks, good in ((1, True), (0, False), (2, False)):
@@ -219,20 +196,6 @@ def test_envelopes_have_nothing_in_common(parties: Parties) -> None:
         found = windows(parties.envelope(report, client=client), 8)
         assert not found & seen
         seen |= found
-
-
-@pytest.mark.parametrize("report", [REPORT, None], ids=["reports", "dummies"])
-def test_envelopes_look_random(parties: Parties, report: bytes | None) -> None:
-    """Byte values of the ciphertext, and its bits place by place; the point before it has a fixed bit."""
-    sample = [parties.envelope(report)[32:] for _ in range(1500)]
-    counts = [0] * 256
-    for byte in b"".join(sample):
-        counts[byte] += 1
-    assert chisquare(counts).pvalue > 1e-9
-    places = 8 * len(sample[0])
-    ones = [sum(one[place // 8] >> place % 8 & 1 for one in sample) for place in range(places)]
-    deviation = sum((count - len(sample) / 2) ** 2 / (len(sample) / 4) for count in ones)
-    assert abs(deviation - places) < 6 * (2 * places) ** 0.5
 
 
 @pytest.mark.parametrize(

@@ -92,11 +92,6 @@ def test_every_record_comes_back_once(tmp_path: Path, size: int) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_record_of_another_size_is_refused() -> None:
-    with ShuffledFile(4) as shuffled, pytest.raises(ValueError, match="4 bytes, got 5"):
-        shuffled.add(bytes(5))
-
-
 def test_nothing_in_the_file_can_be_read(tmp_path: Path) -> None:
     """Neither a record nor, from equal blocks, that records are equal."""
     record = b"patient!" * 512

@@ -7,15 +7,11 @@ from typing import Any
 
 import pytest
 
-from shuffle_plugins.shuffler.errors import Refusal
-from shuffle_plugins.shuffler.keys import generate_signing_key, public_key_bytes
-from shuffle_plugins.shuffler.statements import (
-    Statement,
-    refusal_statement,
-    role_statement,
-)
+from shuffle_plugins.shuffler.keys import SigningKey, public_key_bytes
+from shuffle_plugins.shuffler.service import Statement, refusal_statement, role_statement
+from shuffle_plugins.shuffler.shuffler import Refusal
 
-KEY = generate_signing_key()
+KEY = SigningKey.generate()
 
 ROLE: dict[str, Any] = {
     "role": "mixer",
@@ -61,7 +57,7 @@ def test_a_signature_holds_for_one_statement_and_one_key() -> None:
     said = role_statement(**ROLE)
     signature = said.signed(KEY)
     assert said.holds(signature, verifying_key=public_key_bytes(KEY))
-    assert not said.holds(signature, verifying_key=public_key_bytes(generate_signing_key()))
+    assert not said.holds(signature, verifying_key=public_key_bytes(SigningKey.generate()))
     for digest in statements().values():
         other = Statement(digest)
         assert other.holds(signature, verifying_key=public_key_bytes(KEY)) == (digest == said.digest)

@@ -203,7 +203,7 @@ class TrustsReports(PrivUnit):
     """Does not look at the vectors that it adds up."""
 
     def sum(self, reports):
-        self.check_reports(reports)
+        self.layout.check(reports)
         return reports.fields[0].values.sum(dim=0).mul_(self.scale)
 
 
@@ -239,9 +239,9 @@ OUE = type(get("oue", local_epsilon=1.0, dim=3))
 COVERED = "is covered by its blanket"
 
 
-def shrunk(mechanism, share):
+def shrunk(mechanism, blanket, share):
     """A blanket with a share of the mechanism's differing mass, the rest of it saying nothing."""
-    differing = share * mechanism.blanket().differing
+    differing = share * blanket.differing
     odds = math.exp(mechanism.local_epsilon)
     return Blanket(
         local_epsilon=mechanism.local_epsilon,
@@ -260,19 +260,19 @@ class BlanketOfABillionCoordinates(LInfCoordinate):
     """A blanket in which hardly any report tells a thing."""
 
     def blanket(self):
-        return shrunk(super(), 1e-9)
+        return shrunk(self, super().blanket(), 1e-9)
 
 
 class NarrowBlanketOfCounts(KRR):
     def blanket(self):
-        return shrunk(super(), 0.999)
+        return shrunk(self, super().blanket(), 0.999)
 
 
 class HeavyBlanketOfBits(OUE):
     """What one report tells is right; how often others send it is not."""
 
     def blanket(self):
-        return shrunk(super(), 1.0)
+        return shrunk(self, super().blanket(), 1.0)
 
 
 class HiddenCategories(BlanketOfABillionCategories):
@@ -506,7 +506,7 @@ class HalfTheBall(LocalRandomizer):
         return Reports(mechanism=self.name, dim=1, fields=inner.fields)
 
     def sum(self, reports):
-        self.check_reports(reports)
+        self.layout.check(reports)
         inner = Reports(mechanism=self._whole.name, dim=1, fields=reports.fields)
         return (self._whole.sum(inner) + len(reports) * self.radius) / 2
 

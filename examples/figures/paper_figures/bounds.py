@@ -15,15 +15,14 @@ from shuffle_plugins.accounting import (
     Sampling,
     ShuffleAccountant,
     ShuffleRound,
-    compose_points,
     epsilon_from_rdp,
 )
 from shuffle_plugins.accounting.published import (
-    clones,
+    compose_points,
     compose_renyi,
+    divergences,
     published_bound,
-    shuffle_rdp,
-    subsampled_rdp,
+    shuffles,
 )
 
 Vector = NDArray[np.float64]
@@ -147,7 +146,7 @@ EFM19_RDP = published("amplification by shuffling, RDP")
 def _closed_form_or_nothing(question: Question) -> float:
     def shuffled(delta: float) -> float:
         try:
-            return clones.clone_bound(
+            return shuffles.clone_bound(
                 local_epsilon=question.local_epsilon, cohort=question.cohort, delta=delta
             )
         except ValueError:
@@ -175,7 +174,7 @@ def _simple_composition(question: Question, *, shuffle_delta: Callable[[float, f
     """Numerical clones, sampled, by the thesis's Lemma 2.1.2 (Dwork, Rothblum, Vadhan) with half of δ."""
     steps, half = question.num_steps, question.delta / 2
     rate = question.cohort / question.population
-    pair = clones.clone_pair(local_epsilon=question.local_epsilon, cohort=question.cohort)
+    pair = shuffles.clone_pair(local_epsilon=question.local_epsilon, cohort=question.cohort)
     shuffled = min(pair.upper_epsilon(shuffle_delta(half / steps, rate)), question.local_epsilon)
     epsilon = math.log1p(rate * math.expm1(shuffled))
     composed = math.sqrt(2 * steps * math.log(1 / half)) * epsilon + steps * epsilon * math.expm1(epsilon)
@@ -198,7 +197,7 @@ CLONES_SPLIT = Bound(
 
 def _paper_split(question: Question) -> float:
     def curve(orders: Vector) -> Vector:
-        return shuffle_rdp.first_shuffle_rdp(
+        return divergences.first_shuffle_rdp(
             orders=orders,
             local_epsilon=question.local_epsilon,
             cohort=question.cohort,
@@ -226,7 +225,7 @@ SHUFFLE_RDP_AS_PRINTED = Bound(
 @lru_cache(maxsize=32)
 def _every_order(local_epsilon: float, cohort: int) -> Vector:
     orders = np.arange(2, _LAST_EVERY_ORDER + 1, dtype=np.float64)
-    curve = shuffle_rdp.first_shuffle_rdp(
+    curve = divergences.first_shuffle_rdp(
         orders=orders, local_epsilon=local_epsilon, cohort=cohort, split=_PAPER_SPLIT
     )
     return np.minimum(curve, local_epsilon)
@@ -238,7 +237,7 @@ def _without_sharper_branch(question: Question) -> float:
     every = np.arange(2, _LAST_EVERY_ORDER + 1, dtype=np.float64)
     log_chi = math.log(2) + (every - 1) * curve
     orders = np.unique(np.geomspace(2, _LAST_EVERY_ORDER, 160).round())
-    rdp = subsampled_rdp.subsample_ternary_chi(
+    rdp = divergences.subsample_ternary_chi(
         orders=orders, log_chi=log_chi, sampling_rate=question.cohort / question.population
     )
     rdp = question.num_steps * np.minimum(rdp, curve[orders.astype(np.int64) - 2])
@@ -256,7 +255,7 @@ SHUFFLE_RDP_BLUNT = Bound(
 
 def _converted_lower(question: Question) -> float:
     orders = np.unique(np.geomspace(2, _LAST_ORDER, 120).round())
-    rdp = question.num_steps * subsampled_rdp.subsampled_rdp_lower_bound(
+    rdp = question.num_steps * divergences.subsampled_rdp_lower_bound(
         orders=orders,
         local_epsilon=question.local_epsilon,
         population=question.population,

@@ -20,7 +20,7 @@ from paper_figures import refinement
 from paper_figures.bounds import CLONES_SPLIT, Question
 from paper_figures.data import rounded
 from shuffle_plugins.accounting import SampledRecordsRound, ShuffleAccountant, ShuffleRound, epsilon_from_rdp
-from shuffle_plugins.accounting.published import clones, girgis23, shuffle_rdp
+from shuffle_plugins.accounting.published import divergences, shuffles, thesis
 from shuffle_plugins.bandits import Environment, LinearBandit, NonPrivate
 from shuffle_plugins.mechanisms import LimitedHadamard
 from shuffle_plugins.protocols import BinarySum
@@ -221,7 +221,7 @@ def _constant_144(delta: float) -> float:
 def _noisy_pass_ratio(records: int, noise_multiplier: float) -> float:
     """Sampling with replacement over random order, at one noise and δ = 1e-6."""
     asked = {"records": records, "noise_multiplier": noise_multiplier, "delta": 1e-6}
-    return clones.noisy_sgd_with_replacement(**asked) / clones.noisy_sgd_pass(**asked)
+    return shuffles.noisy_sgd_with_replacement(**asked) / shuffles.noisy_sgd_pass(**asked)
 
 
 def _closed_over_certified(local_epsilon: float, cohort: int) -> float:
@@ -232,7 +232,7 @@ def _closed_over_certified(local_epsilon: float, cohort: int) -> float:
             local_epsilon=local_epsilon, population=cohort, cohort=cohort, sampling="full", channel_fixed=True
         )
     )
-    closed = clones.clone_bound(local_epsilon=local_epsilon, cohort=cohort, delta=1e-6)
+    closed = shuffles.clone_bound(local_epsilon=local_epsilon, cohort=cohort, delta=1e-6)
     return closed / accountant.epsilon(1e-6).upper
 
 
@@ -241,7 +241,7 @@ def _corollary_ratio() -> float:
     asked = {"orders": [2.0], "local_epsilon": 1.0, "cohort": 10**6}
     upper, lower = (
         float(f(**asked)[0])
-        for f in (shuffle_rdp.shuffle_rdp_corollary, shuffle_rdp.simple_shuffle_rdp_lower_bound)
+        for f in (divergences.shuffle_rdp_corollary, divergences.simple_shuffle_rdp_lower_bound)
     )
     return upper / lower / (4 * math.e)
 
@@ -255,7 +255,7 @@ def _limited_over_lower_bound() -> float:
 
 def _table_3_1_ratio() -> float:
     """Bits of secure aggregation over those of bit planes at n = 1000, ε = 1, d = 10⁸, over n."""
-    orders = girgis23.communication_orders(epsilon=1.0, dim=10**8, cohort=1000)
+    orders = thesis.communication_orders(epsilon=1.0, dim=10**8, cohort=1000)
     return orders["secure aggregation"] / orders["bit planes"] / 1000
 
 
@@ -277,7 +277,7 @@ def _sampled_over_certified() -> float:
     asked = {"local_epsilon": 0.5, "population": 20_000, "cohort": 10_000}
     accountant = ShuffleAccountant()
     accountant.step(SampledRecordsRound(**asked, records_per_client=10, samples_per_client=2))
-    lemma = girgis23.sampled_records_bound(**asked, records=10, samples=2, num_steps=1, delta=1e-6)
+    lemma = thesis.sampled_records_bound(**asked, records=10, samples=2, num_steps=1, delta=1e-6)
     return lemma / accountant.epsilon(1e-6).upper
 
 

@@ -20,8 +20,7 @@ from paper_figures.single_shuffle import (
     vector_curve,
 )
 from shuffle_plugins.accounting import binary_pair
-from shuffle_plugins.accounting.published import check_ins, cheu19, shuffle_rdp
-from shuffle_plugins.accounting.published import clones as published
+from shuffle_plugins.accounting.published import divergences, shuffles
 
 _SOURCE = "Feldman, McMillan, Talwar 2021, arXiv 2012.12803"
 _PAPER = "Feldman et al. 2021"
@@ -127,7 +126,7 @@ def _renyi_panel(letter: str, *, local_epsilon: float, cohort: int) -> Panel:
                 Role.UPPER,
                 "Girgis et al. 2021 (CCS), Thm 5.3.1, capped at ε0",
                 orders,
-                at(shuffle_rdp.first_shuffle_rdp),
+                at(divergences.first_shuffle_rdp),
             ),
             vector_curve(bounds.CLONES_RDP.name, Role.UPPER, f"{_PAPER}, Sec. 6.1", orders, at(_clone_rdp)),
             vector_curve(
@@ -135,7 +134,7 @@ def _renyi_panel(letter: str, *, local_epsilon: float, cohort: int) -> Panel:
                 Role.LOWER,
                 "Girgis et al. 2021 (CCS), Thm 5.3.3",
                 orders,
-                at(shuffle_rdp.shuffle_rdp_lower_bound),
+                at(divergences.shuffle_rdp_lower_bound),
             ),
             *bounds.own_curves(lower=lower.tolist(), upper=upper.tolist()),
         ),
@@ -180,7 +179,7 @@ def _tail_panel() -> Panel:
     marks = []
     for level in _TAIL_LEVELS:
         series = f"ε0 = {level:g}"
-        clone = published.clone_pair(local_epsilon=level, cohort=_TAIL_REPORTS)
+        clone = shuffles.clone_pair(local_epsilon=level, cohort=_TAIL_REPORTS)
         own = binary_pair(local_epsilon=level, cohort=_TAIL_REPORTS)
         exact = [
             binary_response_delta(epsilon=share * level, local_epsilon=level, cohort=_TAIL_REPORTS)
@@ -295,36 +294,36 @@ def _single(bound: bounds.Bound) -> Callable[[_Shuffle], float]:
 
 
 def _closed_form(shuffle: _Shuffle) -> float:
-    return published.clone_bound(
+    return shuffles.clone_bound(
         local_epsilon=shuffle.local_epsilon, cohort=shuffle.cohort, delta=shuffle.delta
     )
 
 
 def _numerical(shuffle: _Shuffle) -> float:
-    pair = published.clone_pair(local_epsilon=shuffle.local_epsilon, cohort=shuffle.cohort)
+    pair = shuffles.clone_pair(local_epsilon=shuffle.local_epsilon, cohort=shuffle.cohort)
     return pair.upper_epsilon(shuffle.delta)
 
 
 def _clone_rdp(*, orders: np.ndarray, local_epsilon: float, cohort: int) -> np.ndarray:
-    return published.clone_pair(local_epsilon=local_epsilon, cohort=cohort).rdp(orders)
+    return shuffles.clone_pair(local_epsilon=local_epsilon, cohort=cohort).rdp(orders)
 
 
 def _check_ins(shuffle: _Shuffle) -> float:
-    epsilon = check_ins.check_in_shuffle_bound(
+    epsilon = shuffles.check_in_shuffle_bound(
         local_epsilon=shuffle.local_epsilon, cohort=shuffle.cohort, delta=shuffle.delta
     )
     return min(epsilon, shuffle.local_epsilon)
 
 
 def _binary_closed_form(shuffle: _Shuffle) -> float:
-    epsilon = cheu19.binary_response_bound(
+    epsilon = shuffles.binary_response_bound(
         local_epsilon=shuffle.local_epsilon, cohort=shuffle.cohort, delta=shuffle.delta
     )
     return min(epsilon, shuffle.local_epsilon)
 
 
 def _binary_lower(shuffle: _Shuffle) -> float:
-    return published.binary_response_lower(
+    return shuffles.binary_response_lower(
         local_epsilon=shuffle.local_epsilon, cohort=shuffle.cohort, delta=shuffle.delta
     )
 

@@ -10,7 +10,7 @@ from paper_figures import bounds
 from paper_figures.bounds import Bound, Question
 from paper_figures.data import NEIGHBOURING_RELATION, Role, rounded
 from shuffle_plugins.accounting import Sampling
-from shuffle_plugins.accounting.published import compose_renyi, shuffle_rdp
+from shuffle_plugins.accounting.published import compose_renyi, divergences
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +57,7 @@ class HeadlineRow:
 
 def _poisson_as_printed(question: Question) -> float:
     def curve(orders: bounds.Vector) -> bounds.Vector:
-        return shuffle_rdp.first_shuffle_rdp(
+        return divergences.first_shuffle_rdp(
             orders=orders, local_epsilon=question.local_epsilon, cohort=question.cohort, split=0.5
         )
 

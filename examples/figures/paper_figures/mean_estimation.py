@@ -22,7 +22,7 @@ from shuffle_plugins.accounting import (
     calibrate_local_epsilon,
     epsilon_from_rdp,
 )
-from shuffle_plugins.accounting.published import clones, shuffle_rdp
+from shuffle_plugins.accounting.published import divergences, shuffles
 from shuffle_plugins.compressors import KashinFrame
 from shuffle_plugins.mechanisms import blanket, get
 from shuffle_plugins.mechanisms.bit_planes import BitPlanes, SampledPlan
@@ -200,7 +200,7 @@ def _by_thesis(planes: BitPlanes) -> float:
 
 @lru_cache(maxsize=4096)
 def _renyi(local_epsilon: float) -> np.ndarray:
-    return shuffle_rdp.first_shuffle_rdp(orders=_ORDERS, local_epsilon=local_epsilon, cohort=_CLIENTS)
+    return divergences.first_shuffle_rdp(orders=_ORDERS, local_epsilon=local_epsilon, cohort=_CLIENTS)
 
 
 def _by_bits(planes: BitPlanes) -> float:
@@ -243,7 +243,7 @@ def _clones(error: Callable[[float], float]) -> Callable[[float], float]:
         quiet, loud = 1e-4, math.log(_CLIENTS)
         for _ in range(2 * _HALVINGS):
             middle = (quiet + loud) / 2
-            spent = clones.clone_pair(local_epsilon=middle, cohort=_CLIENTS).upper_epsilon(_DELTA)
+            spent = shuffles.clone_pair(local_epsilon=middle, cohort=_CLIENTS).upper_epsilon(_DELTA)
             quiet, loud = (middle, loud) if spent <= target else (quiet, middle)
         return error(quiet)
 
@@ -258,7 +258,7 @@ def _closed_form(error: Callable[[float], float]) -> Callable[[float], float]:
         quiet, loud = 1e-4, reach
         for _ in range(2 * _HALVINGS):
             middle = (quiet + loud) / 2
-            spent = clones.clone_bound(local_epsilon=middle, cohort=_CLIENTS, delta=_DELTA)
+            spent = shuffles.clone_bound(local_epsilon=middle, cohort=_CLIENTS, delta=_DELTA)
             quiet, loud = (middle, loud) if spent <= target else (quiet, middle)
         return error(max(quiet, target))
 

@@ -19,7 +19,7 @@ from shuffle_plugins.accounting import (
     pair_losses,
     renyi_divergence,
 )
-from shuffle_plugins.accounting.published import shuffle_rdp
+from shuffle_plugins.accounting.published import divergences
 
 Vector = NDArray[np.float64]
 
@@ -38,7 +38,7 @@ def certified_renyi(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> 
     """
     upper = np.minimum(
         binary_pair(local_epsilon=local_epsilon, cohort=cohort).rdp(orders),
-        shuffle_rdp.first_shuffle_rdp(orders=orders, local_epsilon=local_epsilon, cohort=cohort),
+        divergences.first_shuffle_rdp(orders=orders, local_epsilon=local_epsilon, cohort=cohort),
     )
     shuffle_round = ShuffleRound(
         local_epsilon=local_epsilon,
@@ -47,7 +47,7 @@ def certified_renyi(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> 
         sampling=Sampling.FULL,
         channel_fixed=True,
     )
-    lower = shuffle_rdp.shuffle_rdp_lower_bound(orders=orders, local_epsilon=local_epsilon, cohort=cohort)
+    lower = divergences.shuffle_rdp_lower_bound(orders=orders, local_epsilon=local_epsilon, cohort=cohort)
     for mixture in shuffle_round.instances().values():
         law = pair_losses(mixture, kind="lower", resolution=FINE)
         for side in (law, law.reversed()):

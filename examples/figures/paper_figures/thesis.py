@@ -15,7 +15,7 @@ from paper_figures.bounds import Bound, Question
 from paper_figures.data import Curve, FigureData, Panel, ParametersFrom, Role, power
 from paper_figures.single_shuffle import certified_renyi, vector_curve
 from shuffle_plugins.accounting import Sampling
-from shuffle_plugins.accounting.published import efm19, shuffle_rdp
+from shuffle_plugins.accounting.published import divergences
 
 _SOURCE = "Girgis, thesis (UCLA 2023)"
 _ROUNDS = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
@@ -25,10 +25,15 @@ _SINGLE = 1e-6
 _COMPOSED = 1e-8
 
 _RENYI: tuple[tuple[str, Role, str, Callable[..., np.ndarray]], ...] = (
-    ("amplification by shuffling, RDP", Role.UPPER, "Erlingsson et al. 2019, Remark 1", efm19.erlingsson_rdp),
-    ("shuffle RDP, second bound", Role.UPPER, "Thm 5.3.2", shuffle_rdp.second_shuffle_rdp),
-    ("shuffle RDP, best c", Role.UPPER, "Thm 5.3.1", shuffle_rdp.first_shuffle_rdp),
-    ("binary response, exact", Role.LOWER, "Thm 5.3.3", shuffle_rdp.shuffle_rdp_lower_bound),
+    (
+        "amplification by shuffling, RDP",
+        Role.UPPER,
+        "Erlingsson et al. 2019, Remark 1",
+        divergences.erlingsson_rdp,
+    ),
+    ("shuffle RDP, second bound", Role.UPPER, "Thm 5.3.2", divergences.second_shuffle_rdp),
+    ("shuffle RDP, best c", Role.UPPER, "Thm 5.3.1", divergences.first_shuffle_rdp),
+    ("binary response, exact", Role.LOWER, "Thm 5.3.3", divergences.shuffle_rdp_lower_bound),
 )
 
 

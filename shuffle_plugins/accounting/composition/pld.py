@@ -12,10 +12,10 @@ Wutschitz 2021; pessimistic rounding, Doroshenko et al. 2022.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -29,31 +29,14 @@ Entry = TypeVar("Entry")
 """What a history is made of, such as rounds; equal entries have the same losses."""
 
 _SIGMAS = 9.0  # tilted deviations on either side of a window; what lies outside is bounded, not ignored
-_CHEAP_GRID, _AFFORDABLE_GRID = (
-    1 << 17,
-    1 << 21,
-)  # points: a transform takes milliseconds, a fifth of a second
 _MOST_GRID = 1 << 23  # points of the largest transform: its arrays take some hundred megabytes
-_MOST_CELLS = 1 << 22  # that one step's losses may span
-_FINEST_CELL = 1e-4  # of the span of one step's loss: finer grids of one step are not worth their size
-_RUNGS, _JUMP = (
-    4,
-    4.0,
-)  # of a ladder, to each doubling; deviations from one rung to the next that are too many
+_RUNGS = 4  # of a ladder, to each doubling
 _UNIT_ROUNDOFF = 2.0**-53
 _RELATIVE_SLACK = 1e-10  # of a δ summed over outcomes: more than sums of so many positive numbers can be off
-_EPSILON_SLACK, _RELATIVE_EPSILON_SLACK = 1e-13, 1e-12  # what rounding of grid points can take off an ε
 _NO_FLOAT = -746.0  # log of what is zero as a float
-_LARGEST_EXPONENT = 700.0  # e to this power is a float
-_CHERNOFF_STRENGTHS = (81.0, 60.0, 40.0, 120.0, 25.0, 240.0, 12.0, 6.0)
-_NEGLIGIBLE_OUTSIDE, _SMALL_OUTSIDE = 1e-12, 1e-9  # tilted masses outside a window; the second, of large ones
-_LARGE_GRID = 1 << 19  # points of a window from which it is widened only for what matters
-_REFINEMENTS, _SETTLED = 4, 1e-5  # of ε by a window centred on it: how often, and the change that ends it
+_LARGEST_EXPONENT = 600.0  # e to this power, times a mass or over it, is a float
+_NEGLIGIBLE_OUTSIDE = 1e-12  # tilted mass outside a window
 _NEXT_TO_NOTHING = 1e-9  # of ε: closer than that to the largest losses together it is not looked for
-_MOST_PRODUCTS, _MOST_MULTIPLIED = 1_000_000, 20  # outcomes and steps up to which all products are listed
-_AT_ONCE = 1 << 18  # numbers of several laws side by side: they fit into a cache
-_KEPT_CELLS, _KEPT_SPECTRA = 2, 8  # a question takes one cell, and two or three transforms
-_MOST_TRIED = 64  # laws of rounds that no history has
 
 
 class _Sums(NamedTuple):
@@ -160,7 +143,7 @@ class LossHistory(Generic[Entry]):
         """The history on the grid of this cell."""
         kept = self._kept.pop(cell, None) or _OnGrid(cell)
         self._kept[cell] = kept  # the latest is the last
-        while len(self._kept) > _KEPT_CELLS:
+        while len(self._kept) > 2:  # a question takes one cell
             del self._kept[next(iter(self._kept))]
         for place in range(len(kept.grids), len(self.rounds)):
             each = self.rounds[place]
@@ -262,7 +245,7 @@ class _OnGrid:
         longest = 0
         for place in counts:
             wider = max(longest, length(known[place]))
-            if part and (len(part) + 1) * wider > _AT_ONCE:
+            if part and (len(part) + 1) * wider > 1 << 18:
                 yield part, np.array([counts[id(each)] for each in part], dtype=np.float64)
                 part, wider = [], length(known[place])
             part.append(known[place])
@@ -288,7 +271,7 @@ class _OnGrid:
                 row[grid.first - first : grid.first - first + len(grid.p)] = self._tilted(grid, tilt)
             found.include_all(weight, first=first, steps=steps)
         self._spectra[tilt, size] = last, found
-        if len(self._spectra) > _KEPT_SPECTRA:
+        if len(self._spectra) > 8:  # a question takes two or three
             del self._spectra[next(iter(self._spectra))]
         whole = found.copy()
         self._include(whole, tilt, self.grids[last], self.steps[last])
@@ -337,34 +320,39 @@ class LossComposition:
         if self._deviation == 0 and not sums.flat:
             raise ArithmeticError("one loss is all that is left of a law within floating-point range")
         self._growth = growth_of(sums.mass_error)
-        self._single = _product(laws, steps) if history is None else None
-        # A product loses outcomes whose Q mass is too small for a float, and counts them as missing.
-        self._missing = sums.missing if self._single is None else self._single.missing
+        self._missing = sums.missing
+        self._exact: Window | None = None  # of outcomes that were listed
+        if sums.flat:
+            self._exact = Window.listed(np.zeros(1), np.ones(1), sign=self._sign)
+        elif history is None and (found := _product(laws, steps)) is not None:
+            *outcomes, self._missing = found
+            self._exact = Window.listed(*outcomes, sign=self._sign)
         self._windows: dict[float, Window] = {}
         self._moments: dict[float, _Moments] = {}
-        if self._single is None and self._deviation > 0:
+        if self._exact is None:
             self._cell = self._chosen_cell(laws if history is None else None)
             self._kept = self._history.at_cell(self._cell)
             low, high, largest = self._kept.ends[-1]
             self._smallest, self._largest = self._cell * low, self._cell * high
             self._largest_step = self._cell * largest
-            self._most_tilt = _rung_below(min(600.0 / self._largest_step, 2.0 / self._cell))
+            self._most_tilt = _rung_below(min(_LARGEST_EXPONENT / self._largest_step, 2.0 / self._cell))
 
     def _chosen_cell(self, laws: Sequence[PrivacyLossDistribution] | None) -> float:
         """The cell of the grid; of laws that are composed once, their likeliest loss is on it, unrounded."""
         root, sums = math.sqrt(self._sums.steps), self._sums
-        cheap, affordable = (points / (2 * _SIGMAS * root) for points in (_CHEAP_GRID, _AFFORDABLE_GRID))
+        # A transform of the first takes milliseconds, of the second a fifth of a second.
+        cheap, affordable = (points / (2 * _SIGMAS * root) for points in (1 << 17, 1 << 21))
         wanted: float = sums.cells
         if laws is not None and len(laws) == 1:  # condensed losses are known no finer
             wanted = max(wanted, min((2 if laws[0].condensed else 32) * wanted, cheap))
-        cell = max(self._deviation / min(wanted, affordable), _FINEST_CELL * sums.span) / root
+        cell = max(self._deviation / min(wanted, affordable), 1e-4 * sums.span) / root
         if laws is None:
             cell = _rung_below(cell)
         else:
             leading = max(laws, key=lambda law: law.deviation)
             likeliest = abs(float(leading.loss[np.argmax(leading.p)]))
             cell = likeliest / math.ceil(likeliest / cell) if likeliest > cell else cell
-        if sums.span > _MOST_CELLS * cell:
+        if sums.span > cell * (1 << 22):
             raise ArithmeticError(
                 f"losses between {cell:.3g} and {sums.span:.3g} share no grid; account for rounds of such "
                 "different scales apart, or by Rényi divergences"
@@ -376,22 +364,20 @@ class LossComposition:
     def epsilon(self, delta: float) -> float:
         """ε at δ: rounded up and charged with every error if the laws are upper, down if they are lower."""
         upper, sums = self._kind == "upper", self._sums
-        if self._deviation == 0:
-            return 0.0 if not upper else math.inf if self._missing >= delta else sums.loss_error
         target = (delta - self._missing) / self._growth if upper else delta * self._growth
         if target <= 0:
             return math.inf
         if not upper and target >= 1:
             return 0.0
         # No outcome of the laws has more than their largest losses together, whatever rounding says.
-        found = min(self._epsilon(target), sums.pure * (1 + _RELATIVE_EPSILON_SLACK))
+        found = min(self._epsilon(target), sums.pure * (1 + 1e-12))
         return max(0.0, found + self._sign * sums.loss_error)
 
     def _epsilon(self, target: float) -> float:
         """ε of the laws as they are, of which nothing is missing."""
         upper, pure = self._kind == "upper", self._sums.pure
-        if self._single is not None:
-            return _invert_single(self._single, target)
+        if self._exact is not None:
+            return self._exact.epsilon(target)
         if upper and self._below_largest(target) <= _NEXT_TO_NOTHING * pure:
             return pure
         # Every tilt gives a bound; which one is close is certain only if its mean is near the answer.
@@ -404,13 +390,13 @@ class LossComposition:
             found = tighter(found, window.epsilon(target))
         if found <= 0 and not upper:
             found = self._window(0.0).epsilon(target)
-        for _ in range(_REFINEMENTS):
+        for _ in range(4):  # by windows centred on the answer
             if not 0 < found < min(self._largest, pure):
                 break
             before = found
             window = self._window(self._tilt_for_epsilon(found))
             found = tighter(found, window.epsilon(target))
-            if abs(found - before) <= _SETTLED * before:
+            if abs(found - before) <= 1e-5 * before:
                 break
         return found
 
@@ -429,14 +415,11 @@ class LossComposition:
         Those within a standard deviation of each other are read off one transform.
         """
         found, sums = np.zeros(len(epsilons)), self._sums
-        if self._deviation == 0 and self._kind == "upper":
-            found = np.maximum(-np.expm1(epsilons - sums.loss_error), 0.0)
-        elif self._deviation > 0:
-            moved = np.maximum(epsilons - self._sign * sums.loss_error, 0.0)
-            if self._single is not None:
-                found = _single_deltas(self._single, moved) * (1 + self._sign * _RELATIVE_SLACK)
-            else:
-                self._read_windows(moved, found)
+        moved = np.maximum(epsilons - self._sign * sums.loss_error, 0.0)
+        if self._exact is not None:
+            found = self._exact.deltas(moved)
+        else:
+            self._read_windows(moved, found)
         if self._kind == "upper":
             below = np.maximum(sums.loss_error - epsilons, 0.0)  # δ rises by no more from 0 to the left
             return np.clip((found + below) * self._growth + self._missing, 0.0, 1.0)
@@ -454,18 +437,10 @@ class LossComposition:
             start = end
 
     def outcomes(self) -> tuple[Floats, Floats]:
-        """Outcomes of laws from below: losses, increasing, and P masses, none above the composition's own.
-
-        Raises:
-            ValueError: if the laws bound from above.
-        """
+        """Outcomes of laws from below: losses, increasing, and P masses, none above the composition's own."""
         if self._kind == "upper":
             raise ValueError("outcomes are listed of laws that bound from below")
-        if self._single is not None:
-            return self._single.loss, self._single.p
-        if self._deviation == 0:
-            return np.zeros(1), np.ones(1)
-        window = self._window(0.0)
+        window = self._exact or self._window(0.0)
         # What the transform is off is spread over all points, what wraps around may meet in one. The window's
         # masses add up to 1; those of laws on a grid to a little less, as their losses are rounded down.
         mass = window.mass - window.noise / len(window.mass) - window.wrapped
@@ -525,16 +500,16 @@ class LossComposition:
             low, high = (low, middle) if excess(min(math.pow(2.0, middle), most)) > 0 else (middle, high)
         below, above = (min(math.pow(2.0, at), most) for at in (low, high))
         apart = self._cumulant(above).mean - self._cumulant(below).mean
-        return below if apart > _JUMP * math.sqrt(self._cumulant(below).variance) else above
+        return below if apart > 4 * math.sqrt(self._cumulant(below).variance) else above
 
     def _window(self, tilt: float) -> Window:
         """The window at this tilt or, if it had too many points, at the next rung whose window has not.
 
         Losses that are rarely far larger than all others widen the law at once where a tilt reaches them.
         """
-        for lower in (tilt * 2.0 ** (-rungs / _RUNGS) for rungs in range(_RUNGS)):
+        for rungs in range(_RUNGS):
             with suppress(ArithmeticError):
-                return self._window_at(lower)
+                return self._window_at(tilt * 2.0 ** (-rungs / _RUNGS))
         return self._window_at(0.0)
 
     def _window_at(self, tilt: float) -> Window:
@@ -564,7 +539,6 @@ class LossComposition:
             wrapped=wrapped,
             # E[(L − x)₊; L outside] of Chernoff's bound: docs/proofs/accounting.md, section 5.
             farthest=min(1.0, 2 * size * cell + self._largest_step),
-            cell=cell,
             sign=self._sign,
         )
         return self._windows[tilt]
@@ -574,11 +548,8 @@ class LossComposition:
         reach = max(_SIGMAS * deviation, 64 * self._cell)
         while True:
             outside = sum(self._outside(tilt, cumulant, centre, sign * reach) for sign in (1.0, -1.0))
-            large = 2 * reach > _LARGE_GRID * self._cell
-            if (
-                outside < (_SMALL_OUTSIDE if large else _NEGLIGIBLE_OUTSIDE)
-                or 2 * reach > _MOST_GRID * self._cell
-            ):
+            points = 2 * reach / self._cell
+            if outside < (1e-9 if points > 1 << 19 else _NEGLIGIBLE_OUTSIDE) or points > _MOST_GRID:
                 return reach, outside
             reach *= 1.4
 
@@ -589,7 +560,7 @@ class LossComposition:
             return 0.0
         limit = 650.0 / self._largest_step
         best = 0.0
-        for strength in _CHERNOFF_STRENGTHS:
+        for strength in (81.0, 60.0, 40.0, 120.0, 25.0, 240.0, 12.0, 6.0):
             moved = min(max(tilt + strength / reach, -limit), limit)
             moved = math.copysign(_rung_below(abs(moved)), moved) if moved else 0.0
             best = min(best, self._cumulant(moved).value - cumulant - (moved - tilt) * edge)
@@ -703,7 +674,7 @@ class Spectrum:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The tilted composed law around one ε.
+    """The tilted composed law around one ε, or outcomes that were listed, with tilt 0.
 
     The true P mass at loss x is e^(log_scale − tilt·(x − centre))·mass. A mass outside of the window counts
     ``farthest`` at most, on average. ``sign`` is 1 of laws from above and −1 of laws from below.
@@ -717,19 +688,25 @@ class Window:
     noise: float
     wrapped: float
     farthest: float
-    cell: float
     sign: float
 
+    @classmethod
+    def listed(cls, loss: Floats, mass: Floats, *, sign: float) -> Window:
+        """Of a law's own losses, increasing, and P masses."""
+        if not len(loss) or loss[0] > 0:  # so that there is a place at which all outcomes count
+            loss, mass = np.append(0.0, loss), np.append(0.0, mass)
+        return cls(loss, mass, tilt=0, centre=0, log_scale=0, noise=0, wrapped=0, farthest=0, sign=sign)
+
     def _tails(self) -> tuple[Floats, Floats, Floats]:
-        """At each grid point x, in units of e^log_scale: its offset from the centre, δ(x), and the sum of
+        """At each loss x, in units of e^log_scale: its offset from the centre, δ(x), and the sum of
         e^(x − L)·p over the losses L from x on. Points so far below that their weights overflow are left out.
         """
         offset = self.loss - self.centre
-        start = int(np.searchsorted(self.tilt * offset, -600.0))
+        start = int(np.searchsorted(self.tilt * offset, -_LARGEST_EXPONENT))
         offset = offset[start:]
-        discounted = _discounted(self.mass[start:] * np.exp(-self.tilt * offset), self.cell)
-        # From one grid point to the one before, every outcome above gains as much: a sum of positive numbers.
-        rises = -math.expm1(-self.cell) * discounted[1:]
+        discounted = _discounted(self.mass[start:] * np.exp(-self.tilt * offset), offset)
+        # From one loss to the one before, every outcome above gains as much: a sum of positive numbers.
+        rises = -np.expm1(-np.diff(offset)) * discounted[1:]
         return offset, np.append(np.cumsum(rises[::-1])[::-1], 0.0), discounted
 
     def deltas(self, epsilons: Floats) -> Floats:
@@ -746,7 +723,7 @@ class Window:
     def epsilon(self, delta: float) -> float:
         """Smallest ε whose δ, moved to the safe side, is at most ``delta``."""
         offset, at_points, discounted = self._tails()
-        wanted = math.exp(min(math.log(delta) - self.log_scale, 700.0))
+        wanted = math.exp(min(math.log(delta) - self.log_scale, _LARGEST_EXPONENT))
         slack = self.sign * self._slack(offset)
         exceeding = np.nonzero(at_points * self._factor + slack > wanted)[0]
         if len(exceeding) == len(offset):
@@ -770,100 +747,62 @@ class Window:
 
     def _slack(self, offset: Floats) -> Floats:
         """What errors of tilted mass can add up to from an offset x on: a mass at L counts 1 − e^(x − L)."""
-        exponent = np.exp(np.minimum(-self.tilt * offset, 600.0))
+        exponent = np.exp(np.minimum(-self.tilt * offset, _LARGEST_EXPONENT))
         above = -np.expm1(np.minimum(offset - (self.loss[-1] - self.centre), 0.0))
         return np.asarray((self.noise * above + self.wrapped * self.farthest) * exponent, dtype=np.float64)
 
 
-def _discounted(weight: Floats, cell: float) -> Floats:
-    """C_j = Σ_{i ≥ j} e^(−(i − j)·cell)·weight_i, by blocks in which nothing overflows."""
-    block = max(1, int(200.0 / cell))
+def _discounted(weight: Floats, loss: Floats) -> Floats:
+    """C_j = Σ_{i ≥ j} e^(loss_j − loss_i)·weight_i, by blocks in which nothing overflows."""
     result = np.empty_like(weight)
-    carry = 0.0
-    for stop in range(len(weight), 0, -block):
-        start = max(0, stop - block)
-        distance = cell * np.arange(stop - start)
+    carry, stop = 0.0, len(weight)
+    while stop:
+        start = int(np.searchsorted(loss[:stop], loss[stop - 1] - 200.0))
+        distance = loss[start:stop] - loss[start]
         part = np.cumsum((weight[start:stop] * np.exp(-distance))[::-1])[::-1]
-        result[start:stop] = np.exp(distance) * (part + carry * math.exp(-cell * (stop - start)))
-        carry = float(result[start])
+        after = carry * math.exp(loss[start] - loss[stop]) if stop < len(weight) else 0.0
+        result[start:stop] = np.exp(distance) * (part + after)
+        carry, stop = float(result[start]), start
     return result
 
 
-def _product(laws: Sequence[PrivacyLossDistribution], steps: Sequence[int]) -> PrivacyLossDistribution | None:
-    """The composition outcome by outcome, if it has few enough of them."""
-    if sum(steps) == 1:
-        return laws[0]
-    outcomes = math.fsum(step * math.log(len(law.loss)) for law, step in zip(laws, steps, strict=True))
-    if sum(steps) > _MOST_MULTIPLIED or outcomes > math.log(_MOST_PRODUCTS):
-        return None
+def _product(
+    laws: Sequence[PrivacyLossDistribution], steps: Sequence[int]
+) -> tuple[Floats, Floats, float] | None:
+    """Losses and P masses of the composition, outcome by outcome, and what is missing; None if too many."""
     loss, p, q, lost = np.zeros(1), np.ones(1), np.ones(1), 0.0
-    for law, step in zip(laws, steps, strict=True):
-        for _ in range(step):
+    if sum(steps) == 1:
+        loss, p = laws[0].loss, laws[0].p
+    else:
+        outcomes = math.fsum(step * math.log(len(law.loss)) for law, step in zip(laws, steps, strict=True))
+        if sum(steps) > 20 or outcomes > math.log(1_000_000):
+            return None
+        for law in chain.from_iterable(map(repeat, laws, steps)):
             loss = np.add.outer(loss, law.loss).ravel()
             p, q = np.multiply.outer(p, law.p).ravel(), np.multiply.outer(q, law.q).ravel()
-            kept = (p > 0) & (q > 0)
+            kept = (p > 0) & (q > 0)  # a Q mass too small for a float says no loss
             lost += float(p[~kept].sum())
             loss, p, q = loss[kept], p[kept], q[kept]
-    order = np.argsort(loss, kind="stable")
+        order = np.argsort(loss, kind="stable")
+        loss, p = loss[order], p[order]
     missing = lost + math.fsum(step * law.missing for law, step in zip(laws, steps, strict=True))
-    return replace(laws[0], loss=loss[order], p=p[order], q=q[order], missing=missing)
-
-
-def _invert_single(law: PrivacyLossDistribution, delta: float) -> float:
-    """ε at δ of one round, straight from its outcomes."""
-    if not len(law.loss):  # of a product: all were too rare for floats
-        return -math.inf
-    upper = law.kind == "upper"
-    above_q = np.append(np.cumsum(law.q[::-1])[::-1], 0.0)
-    # Σ e^(x − L)·p from each loss x on
-    scaled = np.exp(np.minimum(law.loss, _LARGEST_EXPONENT)) * above_q[:-1]
-    if upper and law.loss[-1] > _LARGEST_EXPONENT:
-        scaled = np.where(law.loss > _LARGEST_EXPONENT, np.cumsum(law.p[::-1])[::-1], scaled)
-    # From one loss to the one before, every outcome above gains: sums of positive numbers lose no digits.
-    rises = -np.expm1(-np.diff(law.loss)) * scaled[1:]
-    sticks = np.append(np.cumsum(rises[::-1])[::-1], 0.0)
-    sign = 1.0 if upper else -1.0
-    factor = 1 + sign * max(_RELATIVE_SLACK, 4 * len(law.loss) * _UNIT_ROUNDOFF)
-    exceeding = np.nonzero(sticks * factor > delta)[0]
-    j = int(exceeding[-1]) + 1 if len(exceeding) else 0
-    gain, most = delta / factor - float(sticks[j]), float(scaled[j])
-    lost_digits = not upper and float(above_q[j]) < sys.float_info.min  # one over it is no bound
-    high, low = float(law.loss[j]), float(law.loss[j - 1]) if j else -math.inf
-    unknown = lost_digits or gain >= most
-    x = low if unknown else max(low, high + math.log1p(-max(gain, 0.0) / most))
-    return x + sign * _lost_digits(x, float(np.abs(law.loss).max()))
-
-
-def _single_deltas(law: PrivacyLossDistribution, epsilons: Floats) -> Floats:
-    """δ of one round at increasing ε, in one pass over its outcomes."""
-    edges = np.searchsorted(law.loss, epsilons, side="right")
-    places = np.repeat(np.arange(len(epsilons)), np.diff(np.append(edges, len(law.loss))))
-    p, q, loss = law.p[edges[0] :], law.q[edges[0] :], law.loss[edges[0] :]
-    inside = tally(places, -p * np.expm1(epsilons[places] - loss), len(epsilons))
-    above_q = np.cumsum(tally(places, q, len(epsilons))[::-1])[::-1]
-    # From one ε to the one before, outcomes above both gain the difference of e^ε times their Q mass.
-    gaps = np.exp(epsilons[:-1]) * np.expm1(np.diff(epsilons)) * above_q[1:]
-    return np.asarray(np.cumsum((inside + np.append(gaps, 0.0))[::-1])[::-1], dtype=np.float64)
+    return loss, p, missing
 
 
 def _lost_digits(x: float, reach: float) -> float:
     """What rounding can take off an ε of ``x`` that was read off losses up to ``reach`` away from it."""
-    return _RELATIVE_EPSILON_SLACK * abs(x) + min(_EPSILON_SLACK, _RELATIVE_EPSILON_SLACK * reach)
+    return 1e-12 * abs(x) + min(1e-13, 1e-12 * reach)
 
 
 def _power(spectrum: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[np.complex128]:
-    """By squaring, ten times as fast as by logarithms.
+    """By squaring, ten times as fast as by logarithms, for exponents from 1 on.
 
     A product is off by √5 units of roundoff, so the power by at most that for each factor.
     """
-    square, result = spectrum.copy(), None
-    while True:
-        if exponent & 1:
-            result = square.copy() if result is None else result * square
-        exponent >>= 1
-        if not exponent:
-            return spectrum if result is None else result
-        square *= square
+    if exponent == 1:
+        return spectrum
+    rest = _power(spectrum * spectrum, exponent // 2)
+    return rest * spectrum if exponent & 1 else rest
 
 
 def _raised(total: float, steps: int, each: float) -> float:
@@ -873,7 +812,7 @@ def _raised(total: float, steps: int, each: float) -> float:
 
 def _prune(known: dict[Any, Any], rounds: Sequence[Any]) -> None:
     """Forget rounds that were only tried once they are many."""
-    if len(known) > 2 * len(rounds) + _MOST_TRIED:
+    if len(known) > 2 * len(rounds) + 64:
         for each in known.keys() - set(rounds):
             del known[each]
 

@@ -21,19 +21,13 @@ from shuffle_plugins.accounting.numerics.grid import Floats
 
 _ULPS = 16 * np.finfo(np.float64).eps
 _COARSE_ORDERS = 1.0 + np.geomspace(1e-2, 1e6, 65)
-_LARGEST_ORDER_IN_DEVIATIONS = 64.0  # of the loss: δ far below 1e-300 asks for no larger one
-_REFINEMENTS = 2
-_REFINED_POINTS = 17
 
 
 def renyi_divergence(law: PrivacyLossDistribution, orders: npt.ArrayLike) -> Floats:
     """D_λ(P‖Q) of a loss law at real orders λ > 1, in nats; shape of ``orders``.
 
     With an upper law this is an upper bound on the pair's divergence, up to outcomes of total P mass
-    ``law.missing``, which a caller must charge to δ. It is zero mass for small cohorts, where nothing is cut.
-
-    Raises:
-        ValueError: if an order is not above one.
+    ``law.missing``, which a caller must charge to δ.
     """
     order = np.atleast_1d(np.asarray(orders, dtype=np.float64))
     if np.any(~(order > 1)):
@@ -50,9 +44,6 @@ class RenyiComposition:
     Args:
         laws: upper privacy loss laws of distinct rounds.
         steps: how often each is run.
-
-    Raises:
-        ValueError: if a law is not an upper one, or lengths differ.
     """
 
     def __init__(self, laws: Sequence[PrivacyLossDistribution], steps: Sequence[int]) -> None:
@@ -66,8 +57,8 @@ class RenyiComposition:
         self._growth = mass_growth(laws, steps)
         deviation = math.sqrt(sum(step * law.deviation**2 for step, law in zip(steps, laws, strict=True)))
         self._orders = _COARSE_ORDERS
-        if 0 < deviation < _LARGEST_ORDER_IN_DEVIATIONS / _COARSE_ORDERS[-1]:
-            most = _LARGEST_ORDER_IN_DEVIATIONS / deviation
+        if 0 < deviation < 64 / _COARSE_ORDERS[-1]:
+            most = 64 / deviation  # δ far below 1e-300 asks for no larger one
             more = np.geomspace(
                 _COARSE_ORDERS[-1], most, 2 + math.ceil(4 * math.log10(most / _COARSE_ORDERS[-1]))
             )
@@ -86,37 +77,31 @@ class RenyiComposition:
         target = (delta - self._missing) / self._growth
         if target <= 0:
             return math.inf
-
         return self._refine(partial(epsilon_from_rdp, delta=target)) * (1 + 1e-12)
 
     def delta(self, epsilon: float) -> float:
         """δ at ε, minimised over real orders; rounded up."""
-
         found = self._refine(partial(delta_from_rdp, epsilon=epsilon))
         return min(1.0, found * (1 + 1e-12) * self._growth + self._missing)
 
     def _refine(self, convert: Callable[..., tuple[float, float]]) -> float:
         orders = self._orders
         best = math.inf
-        for _ in range(_REFINEMENTS + 1):
+        for _ in range(3):
             value, order = convert(orders=orders, rdp=self.rdp(orders))
             best = min(best, value)
             at = int(np.argmin(np.abs(orders - order))) if math.isfinite(order) else 0
             low, high = orders[max(at - 1, 0)], orders[min(at + 1, len(orders) - 1)]
-            orders = 1.0 + np.geomspace(low - 1, high - 1, _REFINED_POINTS)
+            orders = 1.0 + np.geomspace(low - 1, high - 1, 17)
         return best
 
 
 def epsilon_from_rdp(*, orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float) -> tuple[float, float]:
-    """Smallest ε that a Rényi curve certifies at δ.
+    """Smallest ε ≥ 0 that a Rényi curve certifies at δ, rounded up by a few ulps, and its order.
 
     Args:
         orders: Rényi orders α > 1, real, shape (m,).
         rdp: upper bounds on the divergence there in nats, shape (m,); may be infinite.
-        delta: in (0, 1).
-
-    Returns:
-        ε ≥ 0 in nats, rounded up by a few ulps, and the order that gave it.
     """
     alpha, rho = _curve(orders, rdp)
     if not 0 < delta < 1:

@@ -10,26 +10,29 @@ from functools import lru_cache
 from typing import Any, Self
 
 from shuffle_plugins.accounting.accountant import (
+    BothDirections,
     ShuffleAccountant,
     check_none_forgotten,
     check_saved,
     sealed,
+    upper_law,
 )
-from shuffle_plugins.accounting.composition.pld import LossComposition, LossHistory
-from shuffle_plugins.accounting.federated.cohorts import (
+from shuffle_plugins.accounting.composition.pld import LossComposition
+from shuffle_plugins.accounting.federated.rounds import (
     Cohort,
+    FederatedRound,
     ParticipationCounts,
     RecordedRound,
+    RoundKind,
+    as_tuples,
     cheapest,
     costliest,
     distinct_participants,
     fewer_sizes,
 )
-from shuffle_plugins.accounting.federated.rounds import FederatedRound, RoundKind, as_tuples
-from shuffle_plugins.accounting.losses.distribution import COARSE, FINE, PrivacyLossDistribution
+from shuffle_plugins.accounting.losses.distribution import COARSE, FINE
 from shuffle_plugins.accounting.rounds.records import SampledRecordsRound, SeveralReportsRound
-from shuffle_plugins.accounting.rounds.round import Round, check_recordable, upper_losses
-from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
+from shuffle_plugins.accounting.rounds.round import Round, ShuffleRound, check_recordable, upper_losses
 from shuffle_plugins.accounting.terms import (
     NEIGHBOURING_RELATION,
     Adversary,
@@ -46,8 +49,6 @@ _STATE_VERSION = 3
 _MOST_SIZES = 400  # sizes of cohorts composed finely and in any order
 _FEW_SIZES = 64  # the same of rounds whose losses take long, and for what is asked seldom
 _FEW_ROUNDS = 100  # up to which a history is composed at once
-_TOLERANCE = 1e-9  # relative, of a sum of ε0 that should be equal to the budget
-
 _AMPLIFIED = (Adversary.MODEL_OBSERVER, Adversary.SERVER)
 
 
@@ -57,11 +58,9 @@ class FederatedSpending:
 
     Attributes:
         observer: ε of any client against an observer of the model.
-        server: ε of the client who took part most, against the server (``adversary`` is ``"server"``).
+        server: ε of the client who took part most, against the server.
         local_epsilon: Σ ε0 of the client who reported most: its ε if nobody is trusted; infinite if Σ δ0 of
             its reports exceeds ``delta``.
-        delta: δ all three are for.
-        num_rounds: rounds recorded.
         worst_client_rounds: rounds of the client who took part most.
     """
 
@@ -95,12 +94,8 @@ class FederatedSpending:
 class ClientSpread:
     """How unevenly rounds are spread over the clients that took part in at least one, all known by name.
 
-    Attributes:
-        clients: how many they are.
-        fewest_rounds, median_rounds, most_rounds: rounds of the client that took part least, of the one in
-            the middle, and of the one that took part most.
-        fewest_epsilon, median_epsilon: certified ε of the first two against the server, each for the rounds
-            of its own client; infinite where none is certified.
+    ``fewest_epsilon`` and ``median_epsilon`` are the certified ε against the server of the client that took
+    part least and of the one in the middle, for its own rounds; infinite where none is certified.
     """
 
     clients: int
@@ -114,17 +109,17 @@ class ClientSpread:
 class _CohortAccountant(ShuffleAccountant):
     """Composes up to some hundred sizes of cohorts finely."""
 
-    def _long_law(self, recorded: Round) -> PrivacyLossDistribution:
-        return _fine_law(recorded)
+    def __init__(self, *, method: Method = "pld", uppers: BothDirections | None = None) -> None:
+        super().__init__(method=method)
+        self._uppers = uppers or BothDirections(upper_law, FINE)
 
     def _upper_compositions(self) -> Iterator[LossComposition]:
         if len(self._earlier) > _MOST_SIZES:
-            laws, steps = [upper_losses(each, COARSE) for each in self._counts], list(self._counts.values())
-            yield LossComposition(laws, steps)
-        elif self.num_steps > _FEW_ROUNDS:
-            yield LossComposition(self._rounds, self._steps, history=self._long)
-        else:
-            yield from super()._upper_compositions()
+            laws = [upper_losses(each, COARSE) for each in self._counts]
+            return iter([LossComposition(laws, list(self._counts.values()))])
+        if self.num_steps > _FEW_ROUNDS:
+            return self._uppers.compositions(self._rounds, self._steps)
+        return super()._upper_compositions()
 
 
 @dataclass(slots=True)
@@ -173,7 +168,7 @@ class FederatedAccountant:
         self._cohorts: dict[Adversary, Counter[Cohort]] = {adversary: Counter() for adversary in _AMPLIFIED}
         self._answers: defaultdict[tuple[Adversary, float], _Answers] = defaultdict(_Answers)
         self._whole = {adversary: _CohortAccountant(method=method) for adversary in _AMPLIFIED}
-        self._dominated = {each: LossHistory(_fine_law) for each in _AMPLIFIED}
+        self._dominated = {each: BothDirections(upper_law, FINE) for each in _AMPLIFIED}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}, {self._method}: {self.num_rounds:,} rounds>"
@@ -192,9 +187,6 @@ class FederatedAccountant:
             released: whether anything computed from the reports leaves the server. Reports that the server
                 received and threw away cost nothing against an observer; against the server they cost as much
                 as any others.
-
-        Raises:
-            ValueError: if there are fewer participants than reports: somebody's round would not be counted.
         """
         names = None if participants is None else distinct_participants(participants)
         if names is not None and len(names) < federated_round.reports:
@@ -282,17 +274,11 @@ class FederatedAccountant:
         the client known by name who took part most, sizes rounded to less costly ones.
 
         Args:
-            delta: in (0, 1).
             adversary: the model's observer or the server; ``LOCAL`` only without a lower end.
             lower: False leaves the lower end at 0, and gives as the upper end what a budget is charged and
                 :meth:`would_exceed` compares: the same upper bound, except that it never falls while rounds
                 are recorded (composed anew, an ε may move by a few parts in ten thousand), and that it is
-                infinite where no ε can be certified.
-
-        Raises:
-            ValueError: if ``delta`` is not in (0, 1), or, unless ``lower`` is false, less than what the
-                rounds' own δ0 adds up to, or if the adversary is ``LOCAL``: before whom ε is a sum, see
-                :meth:`spending`.
+                infinite where no ε can be certified, and not a ValueError.
         """
         checks.delta(delta)
         if not lower:
@@ -326,18 +312,15 @@ class FederatedAccountant:
             return None
         in_order = sorted(rounds, key=lambda kinds: sum(kinds.values()))
         fewest, median = in_order[0], in_order[(len(in_order) - 1) // 2]
+        least, middle = (self._dominating(Adversary.SERVER, taken) for taken in (fewest, median))
         return ClientSpread(
             clients=len(rounds),
             fewest_rounds=sum(fewest.values()),
             median_rounds=sum(median.values()),
             most_rounds=sum(in_order[-1].values()),
-            fewest_epsilon=self._server_epsilon(fewest, delta),
-            median_epsilon=self._server_epsilon(median, delta),
+            fewest_epsilon=least.epsilon(delta, lower=False).upper,
+            median_epsilon=middle.epsilon(delta, lower=False).upper,
         )
-
-    def _server_epsilon(self, taken: Mapping[int, int], delta: float) -> float:
-        """Certified ε against the server of a client that took part in so many rounds of each kind."""
-        return self._dominating(Adversary.SERVER, taken).epsilon(delta, lower=False).upper
 
     def records_epsilon(
         self,
@@ -404,7 +387,7 @@ class FederatedAccountant:
         checks.delta(delta)
         adversary = Adversary(adversary)
         if adversary is Adversary.LOCAL:
-            return self._local(delta, extra=federated_round) > max_epsilon * (1 + _TOLERANCE)
+            return self._local(delta, extra=federated_round) > max_epsilon * (1 + 1e-9)
         shuffle_round = federated_round.before(adversary)
         check_recordable(shuffle_round)
         kind = self._participation.of(federated_round)
@@ -471,8 +454,7 @@ class FederatedAccountant:
         return self._accountant(adversary, fewer_sizes(attained, limit=_FEW_SIZES, costlier=False))
 
     def _accountant(self, adversary: Adversary, cohorts: Mapping[Cohort, int]) -> ShuffleAccountant:
-        accountant = _CohortAccountant(method=self._method)
-        accountant._long = self._dominated[adversary]
+        accountant = _CohortAccountant(method=self._method, uppers=self._dominated[adversary])
         examples = {kind.index: kind.example.before(adversary) for kind in self._participation.kinds}
         for cohort, rounds in sorted(cohorts.items()):
             accountant.step(_like(examples[cohort.kind], cohort), num_steps=rounds)
@@ -500,12 +482,7 @@ class FederatedAccountant:
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace the history by a saved one. On any error this accountant stays as it was.
-
-        Raises:
-            ValueError: if the state is damaged, of another version or of another method, or has fewer rounds
-                than are recorded here: those were released, and must not be forgotten.
-        """
+        """Replace the history by a saved one, as of :meth:`ShuffleAccountant.load_state_dict`."""
         check_saved(state, by=type(self).__name__, version=_STATE_VERSION, method=self._method)
         try:
             loaded = FederatedAccountant.from_records(
@@ -520,7 +497,7 @@ class FederatedAccountant:
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"the saved history is damaged: {error}") from error
-        check_none_forgotten(loaded.num_rounds, recorded=self.num_rounds)
+        check_none_forgotten(*([(each, 1) for each in one._records] for one in (loaded, self)))
         self.__dict__.update(loaded.__dict__)
 
     @classmethod
@@ -537,7 +514,6 @@ class FederatedAccountant:
             records: the rounds, in order.
             participation: for each kind of round, in how many of those whose participants are known by name
                 each client took part; one mapping for each set of names, see :meth:`rename`.
-            method: how upper bounds compose.
         """
         accountant = cls(method=method)
         for record in records:
@@ -551,10 +527,6 @@ class FederatedAccountant:
                 known[record.federated_round.kind].append(record.federated_round.reports)
         accountant._participation.load(participation, known=known)
         return accountant
-
-
-def _fine_law(recorded: Round) -> PrivacyLossDistribution:
-    return upper_losses(recorded, FINE)
 
 
 @lru_cache(maxsize=8192)

@@ -206,10 +206,7 @@ def profile_losses(
 def _symmetric_outcomes(losses: Floats, deltas: Floats) -> tuple[Floats, Floats, Floats, float]:
     """Losses, P and Q masses of the pair whose profile is the hull, and its P mass of infinite loss."""
     outcomes = hull_outcomes(losses, deltas)
-    # Loose bounds may fall too steeply for any symmetric pair: then less is true at E = 1.
-    outcomes, _, _ = joined(outcomes, outcomes, total=1.0)
-    p, q = mirrored(outcomes)
-    return np.concatenate([-outcomes.loss[::-1], [0.0], outcomes.loss]), p, q, outcomes.beyond
+    return *joined(outcomes, outcomes, total=1.0), outcomes.beyond
 
 
 def tighter(first: PrivacyLossDistribution, second: PrivacyLossDistribution) -> PrivacyLossDistribution:
@@ -356,18 +353,6 @@ def hockey_sticks(losses: Floats, q: Floats) -> Floats:
     return sticks
 
 
-def mirrored(outcomes: PositiveLosses) -> tuple[Floats, Floats]:
-    """P and Q masses of the symmetric pair of these outcomes, mirror images, and the rest at no loss."""
-    centre = 1.0 - outcomes.beyond - float((outcomes.p + outcomes.q).sum())
-    if not centre >= -1e-9:
-        raise ArithmeticError(f"no pair has the profile of these bounds: {centre:g} is left at no loss")
-    middle = np.array([max(centre, 0.0)])
-    return (
-        np.concatenate([outcomes.q[::-1], middle, outcomes.p]),
-        np.concatenate([outcomes.p[::-1], middle, outcomes.q]),
-    )
-
-
 def log_mass_ratio(p: Floats, q: Floats) -> Floats:
     """log(p/q), accurate for nearly equal and for hugely different masses."""
     smaller, larger = np.minimum(p, q), np.maximum(p, q)
@@ -390,13 +375,12 @@ def loss_of(p: Floats, q: Floats, gain: Floats) -> Floats:
     return found
 
 
-def joined(
-    right: PositiveLosses, left: PositiveLosses, *, total: float
-) -> tuple[PositiveLosses, PositiveLosses, float]:
-    """Both sides of a profile, and the mass between them, which has no loss.
+def joined(right: PositiveLosses, left: PositiveLosses, *, total: float) -> tuple[Floats, Floats, Floats]:
+    """Losses, P and Q masses of the pair with the profile ``right``, and ``left`` with P and Q exchanged.
 
-    The smaller bound on the total variation holds for both. Where they then have more mass than there is, the
-    bound at E = 1 is lowered onto the chord between them (``docs/proofs/noise.md``, "Profile to pair").
+    The smaller bound on the total variation holds for both. Where they then have more mass than the total
+    there is, the bound at E = 1 is lowered onto the chord between them (``docs/proofs/noise.md``, "Profile to
+    pair"); what is left of it has no loss.
     """
     difference = _total_variation(right) - _total_variation(left)
     right, left = _lowered(right, difference), _lowered(left, -difference)
@@ -405,11 +389,16 @@ def joined(
         p, q = _lowered(right, amount).p, _lowered(left, amount).q
         return math.fsum(p) + math.fsum(q) + right.beyond - total
 
-    excess, most = missing_middle(0.0), _total_variation(right)
-    if excess <= 0 or missing_middle(most) >= 0:
-        return right, left, max(-excess, 0.0)
-    amount = zero_between(missing_middle, 0.0, most, xtol=_ROUNDOFF * most, rtol=_ROUNDOFF)
-    return _lowered(right, amount), _lowered(left, amount), max(-missing_middle(amount), 0.0)
+    amount, most = 0.0, _total_variation(right)
+    if missing_middle(0.0) > 0 > missing_middle(most):
+        amount = zero_between(missing_middle, 0.0, most, xtol=_ROUNDOFF * most, rtol=_ROUNDOFF)
+    rest = np.array([max(-missing_middle(amount), 0.0)])
+    right, left = _lowered(right, amount), _lowered(left, amount)
+    return (
+        np.concatenate([-left.loss[::-1], [0.0], right.loss]),
+        np.concatenate([left.q[::-1], rest, right.p]),
+        np.concatenate([left.p[::-1], rest, right.q]),
+    )
 
 
 def _total_variation(outcomes: PositiveLosses) -> float:

@@ -48,6 +48,13 @@ def binomial_window(trials: int, probability: float) -> tuple[int, Floats]:
     if probability >= 1.0:
         return trials, np.ones(1)
     low, high = window_ends(trials, probability)
+    mass = binomial_masses(trials, probability, low=low, high=high)
+    mass.setflags(write=False)
+    return low, mass
+
+
+def binomial_masses(trials: int, probability: float, *, low: int, high: int) -> Floats:
+    """Masses of the counts from ``low`` to ``high``, scaled to a sum of one, from ratios of neighbours."""
     mode = min(max(int((trials + 1) * probability), low), high)
     odds = probability / (1 - probability)
     above = np.arange(mode + 1, high + 1, dtype=np.float64)
@@ -55,9 +62,7 @@ def binomial_window(trials: int, probability: float) -> tuple[int, Floats]:
     rising = np.cumprod((trials - above + 1) / above * odds)
     falling = np.cumprod(below / ((trials - below + 1) * odds))
     mass = np.concatenate([falling[::-1], [1.0], rising])
-    mass /= mass.sum()
-    mass.setflags(write=False)
-    return low, mass
+    return np.asarray(mass / mass.sum(), dtype=np.float64)
 
 
 def binomial_between(trials: int, probability: float, *, edges: Cells) -> Floats:

@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import combinations, combinations_with_replacement, product
+from itertools import combinations, product
 
 import numpy as np
 import numpy.typing as npt
@@ -42,26 +42,16 @@ _LARGEST_EXPONENT = 300.0
 _LEAST_LOG = -34.0  # of a modulus of M; rounding cannot tell less
 _NEWTON_STEPS = 30  # at most, towards the saddle point; any contour gives a valid bound
 _NEAR_SADDLE = 0.02  # relative
-_SHORT_SUMS = (16, 24, 32, 48)  # numbers of terms after which the rest, up to a far one, may be negligible
 _BLOCK, _MOST_TERMS = 128, 1 << 12
 _STRIDE = 16  # terms whose exponentials are made as an outer product
 _AT_ONCE = 1 << 15  # terms of all rows, so that arrays stay in the processor's cache
-_SAME_DISTANCE = 1.25  # ratio of two distances between values that are taken for one
-_MOST_SMOOTHED = 30.0  # c times the deviation of the Gaussian
 _SMALL_ERROR = 1e-6  # relative
 _ENOUGH = 5e-5  # relative error to which the largest value of all mixes is found, …
 _ENOUGH_OF_SHARE = 0.05  # … or this times the smoothing, if that is more, …
 _ROUGHLY = 1e-2  # … and far out in the tail at most this
 _FEWER_ROWS = 0.7  # if fewer than this share of the rows is unsettled, the settled ones are dropped
-_FEW_TRIALS = 12  # of three types, up to which each mix is computed
 _FIRST_STRIDES = {1: 1, 2: 1, 3: 3}  # cells along an edge to begin with, by the number of types
 _HALVINGS = {1: 0, 2: 8, 3: 4}  # of a cell, at most
-_MOST_LISTED, _MOST_LISTED_DRAWS = (
-    1 << 14,
-    16,
-)  # sums of all mixes, and draws, up to which all sums are listed
-MOST_EACH = 256  # draws of two types, up to which every mix may be computed
-_EACH_FROM = 3  # halvings after which it is, as a product of matrices
 
 
 def expected_positive_part(
@@ -129,34 +119,61 @@ class MixedSums:
 
         Args:
             share: variance of the Gaussian that smooths the sum, relative to the sum's variance, or to that
-                under the tilt of the contour where that is less. At most; in (0, 1).
+                under the tilt of the contour where that is less; in (0, 1).
         """
-        listed = self._listed()
-        return _Contours(self, share).largest() if listed is None else listed
+        saddle = self.saddle_points()
+        tilt, distance = saddle.tilt, self.shift / np.maximum(self.deviation, 1e-300)
+        scale = np.maximum(self.deviation, np.abs(self.shift) / _FAR)
+        smoothing = math.sqrt(share) * np.minimum(scale, np.maximum(saddle.spread, 0.5 / tilt))
+        period = np.maximum(_PERIOD * np.hypot(saddle.spread, smoothing), _LEAST_PERIOD / tilt)
+        step = 2 * math.pi / period
+        # Terms are added up to where the Gaussian ends; it is widened where they would be too many.
+        ends = math.sqrt(2 * _LEFT_OFF)
+        smoothing = np.maximum(smoothing, ends / (step * (_MOST_TERMS - 1)))
+        terms = np.ceil(ends / (smoothing * step)).astype(np.int64) + 2
+        # Far out by z deviations a relative change of the value matters by as much over z².
+        enough = np.minimum(max(_ENOUGH, _ENOUGH_OF_SHARE * share) * (1 + distance**2), _ROUGHLY)
+        found, end = np.empty(len(terms)), np.empty(len(terms))
+        for rows, most in _batches(terms):
+            kept, dropped = self._terms(rows, most, saddle=saddle, smoothing=smoothing[rows], step=step[rows])
+            largest = _largest_of_all_mixes(kept, trials=self.trials, enough=enough[rows])
+            found[rows] = largest + dropped
+            end[rows] = step[rows] * (most - 1)
+        found *= step / (2 * math.pi)
+        # The terms beyond, as in the proof of Claim 3 of docs/proofs/noise.md.
+        exponent = np.clip(((smoothing * tilt) ** 2 - (smoothing * end) ** 2) / 2, -700.0, 700.0)
+        found += np.exp(exponent) * tilt**2 / (math.pi * smoothing**2 * end**3)
+        rounding = 16 * _ROUNDOFF * (1 + np.abs(saddle.log_height) + tilt * np.abs(self.shift))
+        found = np.maximum(found, 1e-300) * (1 + rounding)
+        with np.errstate(over="ignore"):
+            height = np.exp(np.maximum(saddle.log_height, -700.0))
+        return np.asarray(np.where(saddle.log_height < -700, 1e-290, found * height), dtype=np.float64)
 
-    def _listed(self) -> Floats | None:
-        """The largest of all mixes itself, shape (rows,), if draws are so few that all sums can be listed."""
-        if self.trials > _MOST_LISTED_DRAWS:
-            return None
-        *types, own = [_with_zero(*law) for law in zip(*self.packed, strict=True)]
-        draws = range(self.trials + 1)
-        mixes = [mix for mix in product(draws, repeat=len(types)) if sum(mix) == self.trials]
-        sizes = [[math.comb(count + len(mass) - 1, count) for count in draws] for _, mass in types]
-        listed = (math.prod(each[count] for each, count in zip(sizes, mix, strict=True)) for mix in mixes)
-        if sum(listed) * len(own[1]) > _MOST_LISTED:
-            return None
-        powers = [[_drawn(*law, count) for count in draws] for law in types]
-        size = np.abs(self.shift) + self.counts[:, 0] @ np.abs(self.packed[0]).max(axis=2)
-        above = (self.shift + 4 * (self.trials + len(types) + 2) * _ROUNDOFF * size)[:, None]
-        found = np.zeros(len(self.shift))
-        for mix in mixes:
-            values, masses = own
-            for power, count in zip(powers, mix, strict=True):
-                value, mass = power[count]
-                values = (values[:, :, None] + value[:, None, :]).reshape(len(found), -1)
-                masses = np.outer(masses, mass).ravel()
-            found = np.maximum(found, np.maximum(above + values, 0.0) @ masses)
-        return found * (1 + 1e-12)
+    def _terms(
+        self, rows: Cells, count: int, *, saddle: _Saddle, smoothing: Floats, step: Floats
+    ) -> tuple[_Terms, Floats]:
+        """Terms at c + i·step·j, over the largest integrand; a bound on the sum of the negligible ones."""
+        values, masses = self.packed
+        tilt, shift = saddle.tilt[rows], self.shift[rows]
+        height = tilt * shift - 2 * np.log(tilt) - saddle.log_height[rows] + (smoothing * tilt) ** 2 / 2
+        blocks, dropped = [], np.zeros(len(rows))
+        for start in range(0, count, _BLOCK):
+            places = np.arange(start, min(start + _BLOCK, count))
+            log_modulus, angle, wrong = _log_moments(values[:, rows], masses, tilt, step, places)
+            t = step[:, None] * places
+            ratio = t / tilt[:, None]
+            shape = log_modulus[-1] - (smoothing[:, None] * t) ** 2 / 2 - np.log1p(ratio**2)
+            shape += height[:, None]
+            turn = t * (shift + smoothing**2 * tilt)[:, None] - 2 * np.arctan(ratio) + angle[-1]
+            rounding = wrong[-1] + 8 * _ROUNDOFF * (np.abs(turn) + np.abs(shape) + 8)
+            shape += np.where(places == 0, 0.0, math.log(2.0))
+            highest = (log_modulus[:-1] + wrong[:-1]).max(axis=0)
+            ceiling = np.exp(np.minimum(shape + self.trials * highest, 600.0))
+            kept = np.any(ceiling > math.exp(-_FADED), axis=0)
+            dropped += ceiling[:, ~kept].sum(axis=1)
+            block = log_modulus[:-1], angle[:-1], wrong[:-1], shape, turn, rounding
+            blocks.append([each[..., kept] for each in block])
+        return _Terms(*(np.concatenate(each, axis=-1) for each in zip(*blocks, strict=True))), dropped
 
     def log_bound(self) -> Floats:
         """Chernoff's bound on the logarithm of the same, shape (rows,): (y)₊ ≤ e^{c·y − 1}/c."""
@@ -176,19 +193,13 @@ class MixedSums:
         return values, weights
 
     @cached_property
-    def counts(self) -> Floats:
-        """How often each of the packed laws is drawn in a sum of one type, shape (laws, 1)."""
-        return np.array([[float(self.trials)]] * len(self.types) + [[1.0]])
-
-    @cached_property
     def deviation(self) -> Floats:
         """The largest standard deviation of a sum, shape (rows,)."""
         values, masses = self.packed
         return self._largest_deviation(np.einsum("la,lra->lr", masses, values**2))
 
     def _largest_deviation(self, variances: Floats) -> Floats:
-        each = self.counts * variances
-        return np.asarray(np.sqrt(each[:-1].max(axis=0) + each[-1]), dtype=np.float64)
+        return np.sqrt(self.trials * variances[:-1].max(axis=0) + variances[-1])
 
     def saddle_points(self) -> _Saddle:
         """About the c > 0 at which the largest N·log M_i(c) + log M_own(c) + c·x − 2·log c is least."""
@@ -226,17 +237,16 @@ class MixedSums:
         growth *= values
         mean = growth.sum(axis=2) / (1 + moment)
         variance = np.maximum((growth * values).sum(axis=2) / (1 + moment) - mean**2, 0.0)
-        logs, means = self.counts * np.log1p(moment), self.counts * mean
+        logs, means = np.log1p(moment), mean.copy()
+        logs[:-1] *= self.trials
+        means[:-1] *= self.trials
         best = np.argmax(logs[:-1], axis=0)[None]
-        highest = np.take_along_axis(logs[:-1], best, 0)[0]
         slope = np.take_along_axis(means[:-1], best, 0)[0] + means[-1] + self.shift - 2 / tilt
         return _Saddle(
             tilt=tilt,
-            log_height=highest + logs[-1] + tilt * self.shift - 2 * np.log(tilt),
+            log_height=logs[:-1].max(axis=0) + logs[-1] + tilt * self.shift - 2 * np.log(tilt),
             slope=slope,
             spread=self._largest_deviation(variance),
-            behind=logs[:-1] - highest,
-            moment=moment[:-1],
         )
 
 
@@ -249,127 +259,12 @@ class _Saddle:
         log_height: logarithm of the largest integrand of all mixes, shape (rows,).
         slope: its derivative in c, shape (rows,).
         spread: the largest standard deviation of a sum under the tilt, shape (rows,).
-        behind: N·log M_i less the largest of the types, at most 0, shape (types, rows).
-        moment: M_i − 1, shape (types, rows).
     """
 
     tilt: Floats
     log_height: Floats
     slope: Floats
     spread: Floats
-    behind: Floats
-    moment: Floats
-
-
-class _Contours:
-    """The trapezoidal sums along s = c + i·step·j, in units of the largest integrand at j = 0."""
-
-    def __init__(self, sums: MixedSums, share: float) -> None:
-        saddle = sums.saddle_points()
-        self._sums, self._saddle, self._share = sums, saddle, share
-        scale = np.maximum(sums.deviation, np.abs(sums.shift) / _FAR)
-        self._smoothing = math.sqrt(share) * np.minimum(scale, np.maximum(saddle.spread, 0.5 / saddle.tilt))
-        period = np.maximum(_PERIOD * np.hypot(saddle.spread, self._smoothing), _LEAST_PERIOD / saddle.tilt)
-        self._step = 2 * math.pi / period
-        self._values, self._masses = sums.packed
-
-    def largest(self) -> Floats:
-        """For each row the largest bound over all mixes, shape (rows,)."""
-        sums, saddle = self._sums, self._saddle
-        terms, lost, end = self._short_sums()
-        ends = math.sqrt(2 * _LEFT_OFF)
-        # Where no short sum will do terms are added up to where the Gaussian ends.
-        long = terms == 0
-        self._smoothing = np.where(
-            long, np.maximum(self._smoothing, ends / (self._step * (_MOST_TERMS - 1))), self._smoothing
-        )
-        terms = np.where(long, np.ceil(ends / (self._smoothing * self._step)).astype(np.int64) + 2, terms)
-        # Far out by z deviations a relative change of the value matters by as much over z².
-        distance = sums.shift / np.maximum(sums.deviation, 1e-300)
-        enough = np.minimum(max(_ENOUGH, _ENOUGH_OF_SHARE * self._share) * (1 + distance**2), _ROUGHLY)
-        found = np.empty(len(terms))
-        for rows, most in _batches(terms):
-            kept, dropped = self._terms(rows, most)
-            largest = _largest_of_all_mixes(kept, trials=sums.trials, enough=enough[rows])
-            found[rows] = largest + dropped
-            end[rows] = np.where(long[rows], self._step[rows] * (most - 1), end[rows])
-        found = (found + lost) * self._step / (2 * math.pi)
-        # The terms beyond, as in the proof of Claim 3 of docs/proofs/noise.md.
-        exponent = ((self._smoothing * saddle.tilt) ** 2 - (self._smoothing * end) ** 2) / 2
-        exponent = np.clip(exponent, -700.0, 700.0)
-        found += np.exp(exponent) * saddle.tilt**2 / (math.pi * self._smoothing**2 * end**3)
-        rounding = 16 * _ROUNDOFF * (1 + np.abs(saddle.log_height) + saddle.tilt * np.abs(sums.shift))
-        found = np.maximum(found, 1e-300) * (1 + rounding)
-        with np.errstate(over="ignore"):
-            height = np.exp(np.maximum(saddle.log_height, -700.0))
-        return np.asarray(np.where(saddle.log_height < -700, 1e-290, found * height), dtype=np.float64)
-
-    def _short_sums(self) -> tuple[Cells, Floats, Floats]:
-        """Sums of few terms, where those after them are negligible; narrows the Gaussian of their rows."""
-        saddle, tilt = self._saddle, self._saddle.tilt
-        terms = np.zeros(len(tilt), dtype=np.int64)
-        lost, far = np.zeros(len(tilt)), np.ones(len(tilt))
-        values, masses = self._values[:-1], self._masses[:-1]
-        # The draw of zero is an atom too.
-        none = np.maximum(1 - masses.sum(axis=1), 0.0)
-        values = np.concatenate([values, np.zeros((*values.shape[:2], 1))], axis=2)
-        masses = np.concatenate([masses, none[:, None]], axis=1)
-        growth = np.exp(np.minimum(tilt[:, None] * values, 2 * _LARGEST_EXPONENT))
-        weights = masses[:, None, :] * growth / (1 + saddle.moment)[:, :, None]
-        pairs = list(combinations(range(values.shape[2]), 2))
-        one, other = [i for i, _ in pairs], [j for _, j in pairs]
-        apart = np.abs(values[:, :, one] - values[:, :, other])  # (types, rows, pairs)
-        weight = weights[:, :, one] * weights[:, :, other]
-        main = np.argmax(weight * apart**2, axis=2)[:, :, None]
-        used = apart <= _SAME_DISTANCE * np.take_along_axis(apart, main, 2)
-        weight = np.where(used, weight, 0.0)
-        widest = np.maximum(np.where(used, apart, 0.0).max(axis=2), 1e-300)
-        for count in _SHORT_SUMS:
-            near = self._step * (count - 1)
-            end = 2 * math.pi / widest.max(axis=0) - near
-            fits = (terms == 0) & (end > near)
-            narrowest = math.sqrt(2 * _LEFT_OFF) / np.where(fits, end, np.inf)
-            fits &= (narrowest <= self._smoothing) & (narrowest * tilt < _MOST_SMOOTHED)
-            if not np.any(fits):
-                continue
-            gone = 4 * np.einsum("irp,irp->ir", weight, np.sin(near[:, None] * apart / 2) ** 2)
-            fall = saddle.behind + self._sums.trials / 2 * np.log1p(-np.minimum(gone, 1 - 1e-15))
-            size = np.exp(
-                np.minimum(fall.max(axis=0) + np.minimum(narrowest * tilt, _MOST_SMOOTHED) ** 2 / 2, 600.0)
-            )
-            left = 2 * (1 + 1e-9) * size * tilt**2 / (self._step * near)
-            fits &= left < math.exp(-_FADED) * 4
-            terms[fits], lost[fits], far[fits] = count, left[fits], end[fits]
-            self._smoothing[fits] = narrowest[fits]
-        return terms, lost, far
-
-    def _terms(self, rows: Cells, count: int) -> tuple[_Terms, Floats]:
-        """The terms of some rows that are not negligible, and a bound on the sum of the others."""
-        blocks, dropped = [], np.zeros(len(rows))
-        for start in range(0, count, _BLOCK):
-            block, ceiling = self._block(rows, np.arange(start, min(start + _BLOCK, count)))
-            kept = np.any(ceiling > math.exp(-_FADED), axis=0)
-            dropped += ceiling[:, ~kept].sum(axis=1)
-            blocks.append(block if np.all(kept) else block.of(kept))
-        return (blocks[0] if len(blocks) == 1 else _Terms.joined(blocks)), dropped
-
-    def _block(self, rows: Cells, places: Cells) -> tuple[_Terms, Floats]:
-        """The terms at these places, and bounds on them."""
-        sums, saddle = self._sums, self._saddle
-        tilt, shift = saddle.tilt[rows], sums.shift[rows]
-        smoothing, step = self._smoothing[rows], self._step[rows]
-        log_modulus, angle, wrong = _log_moments(self._values[:, rows], self._masses, tilt, step, places)
-        t = step[:, None] * places
-        ratio = t / tilt[:, None]
-        shape = log_modulus[-1] - (smoothing[:, None] * t) ** 2 / 2 - np.log1p(ratio**2)
-        height = tilt * shift - 2 * np.log(tilt) - saddle.log_height[rows] + (smoothing * tilt) ** 2 / 2
-        shape += height[:, None]
-        turn = t * (shift + smoothing**2 * tilt)[:, None] - 2 * np.arctan(ratio) + angle[-1]
-        rounding = wrong[-1] + 8 * _ROUNDOFF * (np.abs(turn) + np.abs(shape) + 8)
-        shape += np.where(places == 0, 0.0, math.log(2.0))
-        highest = (log_modulus[:-1] + wrong[:-1]).max(axis=0)
-        ceiling = np.exp(np.minimum(shape + sums.trials * highest, 600.0))
-        return _Terms(log_modulus[:-1], angle[:-1], wrong[:-1], shape, turn, rounding), ceiling
 
 
 def _batches(terms: Cells) -> Iterator[tuple[Cells, int]]:
@@ -404,17 +299,6 @@ class _Terms:
     turn: Floats
     rounding: Floats
 
-    def of(self, kept: Cells) -> _Terms:
-        """Some of the terms."""
-        return _Terms(
-            self.log_modulus[:, :, kept],
-            self.angle[:, :, kept],
-            self.wrong[:, :, kept],
-            self.shape[:, kept],
-            self.turn[:, kept],
-            self.rounding[:, kept],
-        )
-
     def of_rows(self, rows: Cells) -> _Terms:
         """The terms of some of the rows."""
         return _Terms(
@@ -425,12 +309,6 @@ class _Terms:
             self.turn[rows],
             self.rounding[rows],
         )
-
-    @classmethod
-    def joined(cls, parts: list[_Terms]) -> _Terms:
-        """Blocks of terms of the same rows."""
-        names = cls.__slots__
-        return cls(*(np.concatenate([getattr(p, name) for p in parts], axis=-1) for name in names))
 
 
 Mix = tuple[float, ...]
@@ -520,26 +398,6 @@ class _Nodes:
         self.known[counts] = total, size
         return total
 
-    def every(self) -> Floats:
-        """The largest sum of all mixes of two types, shape (rows,)."""
-        terms, trials = self._terms, self._trials
-        stride = math.isqrt(trials) + 1
-        starts = np.arange(0, trials + 1, stride)[:, None]
-        modulus, angle = terms.log_modulus[:, :, None, :], terms.angle[:, :, None, :]
-        apart, turned = modulus[0] - modulus[1], angle[0] - angle[1]
-        first = terms.shape[:, None, :] + trials * modulus[1] + starts * apart
-        first = np.exp(np.minimum(first, _LARGEST_EXPONENT, out=first), out=first)
-        turn = terms.turn[:, None, :] + trials * angle[1] + starts * turned
-        further = np.arange(stride)[:, None]
-        grown = np.exp(further * apart)
-        exact = (first * np.exp(1j * turn)) @ (grown * np.exp(1j * further * turned)).transpose(0, 2, 1)
-        # Rounding of twice as many products as at a single mix, and of their sum.
-        wrong = 2 * trials * self._wrong.max(axis=0) + terms.rounding
-        wrong += (64 + 2 * terms.shape.shape[1]) * _ROUNDOFF
-        wrong = np.expm1(np.minimum(wrong, 50.0))
-        sums = exact.real + (first * wrong[:, None, :]) @ grown.transpose(0, 2, 1)
-        return np.asarray(sums.reshape(len(sums), -1)[:, : trials + 1].max(axis=1))
-
     def excess(self, cell: tuple[Mix, ...], *, edge: float) -> tuple[Floats, Floats]:
         """How far the sums in a cell are above the chord between its corners, at most; shape (rows,) each."""
         if not edge:
@@ -577,18 +435,14 @@ def _weighted(counts: Mix, each: Floats) -> Floats:
 def _largest_of_all_mixes(terms: _Terms, *, trials: int, enough: Floats) -> Floats:
     """A bound on the sums at every mix, shape (rows,), to about the relative size ``enough`` of each row."""
     types = len(terms.log_modulus)
-    strides = max(trials, 1) if types == 3 and trials <= _FEW_TRIALS else _FIRST_STRIDES[types]
-    whole = types < 3 or strides == trials  # corners are, so a cell of one draw holds no other mix
-    cells = _lattice(types, trials, strides)
+    whole = types < 3  # corners are, so a cell of one draw holds no other mix
+    cells = _lattice(types, trials, _FIRST_STRIDES[types])
     nodes = _Nodes(terms, trials=trials)
     result, rows = np.empty(len(terms.shape)), np.arange(len(terms.shape))
     settled = best = np.full(len(rows), -math.inf)
     for level in range(_HALVINGS[types] + 1):
         for corner in {corner for cell in cells for corner in cell} - nodes.known.keys():
             best = np.maximum(best, nodes.add(corner))
-        if types == 2 and level == _EACH_FROM and trials <= MOST_EACH:
-            result[rows] = nodes.every()
-            break
         wanted = best * (1 + enough)
         unsettled, waiting = [], np.zeros(len(rows), dtype=np.bool_)
         for cell in cells:
@@ -596,12 +450,10 @@ def _largest_of_all_mixes(terms: _Terms, *, trials: int, enough: Floats) -> Floa
             bound = nodes.bound(cell, edge=0.0 if whole and edge <= 1 else edge)
             open_rows = bound > wanted
             if level < _HALVINGS[types] and np.any(open_rows):
-                # A cell is divided only if dividing it to the end could take off more than half of what is
-                # too much. Where mixes are few, only cells of one draw may be without any excess.
-                least = 0.0 if whole and trials <= MOST_EACH else edge / 2 ** (_HALVINGS[types] - level)
-                if least:
-                    left = nodes.bound(cell, edge=least) - nodes.bound(cell, edge=0.0)
-                    open_rows &= bound - wanted > 2 * left
+                # Only if dividing it to the end could take off more than half of what is too much.
+                least = edge / 2 ** (_HALVINGS[types] - level)
+                left = nodes.bound(cell, edge=least) - nodes.bound(cell, edge=0.0)
+                open_rows &= bound - wanted > 2 * left
             if level < _HALVINGS[types] and np.any(open_rows):
                 unsettled.append(cell)
                 waiting |= open_rows
@@ -616,23 +468,6 @@ def _largest_of_all_mixes(terms: _Terms, *, trials: int, enough: Floats) -> Floa
             rows, settled, best, enough = rows[waiting], settled[waiting], best[waiting], enough[waiting]
             nodes = nodes.of(np.flatnonzero(waiting))
     return result
-
-
-def _with_zero(values: Floats, masses: Floats) -> Law:
-    """A law without atoms of no mass, and with the draw of zero, where one is possible, as an atom."""
-    kept, none = masses > 0, 1 - masses.sum()
-    values, masses = values[:, kept], masses[kept]
-    if none <= _ROUNDOFF * len(masses):
-        return values, masses
-    return np.column_stack([values, np.zeros(len(values))]), np.append(masses, none)
-
-
-def _drawn(values: Floats, masses: Floats, draws: int) -> Law:
-    """The law of the sum of so many draws of a law: an atom for each way to choose them, in no order."""
-    chosen = list(combinations_with_replacement(range(len(masses)), draws))
-    counts = np.array([np.bincount(each, minlength=len(masses)) for each in chosen])
-    ways = [math.factorial(draws) / math.prod(map(math.factorial, each)) for each in counts.tolist()]
-    return values @ counts.T, np.array(ways) * np.prod(masses**counts, axis=1)
 
 
 def _log_moments(

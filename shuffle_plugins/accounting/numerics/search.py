@@ -21,24 +21,20 @@ def largest_within(
     precision: float,
     slope: float | None = None,
 ) -> float | None:
-    """The largest level in [lowest, highest] whose cost was itself checked to be at most ``target``.
+    """The largest level in [lowest, highest] whose cost was itself checked to be at most ``target``, if any.
 
-    Where log cost is a smooth, increasing function of the log of the level, as ε is of ε0, secants need three
-    or four probes from a guess within some per cent; bisection takes over where they do not close in.
+    Where log cost is a smooth function of the log of the level, as ε is of ε0, secants need three or four
+    probes from a guess within some per cent; bisection takes over where they do not close in.
 
     Args:
-        cost: of a level, such as the certified ε of an ε0; not decreasing, may be zero or infinite.
+        cost: of a level; not decreasing, may be zero or infinite.
         target: what to stay within; positive.
         start: guess of the answer.
-        lowest: least level to try; positive.
-        highest: largest level to try; above ``lowest``.
+        lowest, highest: levels to try; positive.
         precision: relative, of the level.
         slope: guess of how log cost rises with the log of the level, if there is one better than 1. It saves
             a probe: an answer that fits is then taken to be the largest if it uses the target to within
             ``precision`` by this slope.
-
-    Returns:
-        The level, or None if even the lowest costs too much.
 
     Raises:
         ArithmeticError: if the search does not close in because the cost is no increasing function.
@@ -90,14 +86,7 @@ def largest_within(
 def narrowed(
     is_below: Callable[[float], bool], low: float, high: float, *, precision: float
 ) -> tuple[float, float]:
-    """Bracket of the point where a predicate turns false, by bisection on a logarithmic scale.
-
-    Args:
-        is_below: true up to that point, and false beyond.
-        low: positive, where it is true.
-        high: where it is false.
-        precision: relative width of the bracket that is returned.
-    """
+    """Bracket of the point where a predicate turns false, to a relative ``precision``; both ends positive."""
     while high > low * (1 + precision):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if is_below(middle) else (low, middle)
@@ -105,71 +94,39 @@ def narrowed(
 
 
 def zero_between(
-    function: Callable[[float], float],
-    low: float,
-    high: float,
-    *,
-    xtol: float = 2e-12,
-    rtol: float = 8.881784197001252e-16,
-    most_steps: int = 100,
+    function: Callable[[float], float], low: float, high: float, *, xtol: float = 2e-12, rtol: float = 1e-15
 ) -> float:
-    """Where a function is zero between two points at which its signs differ: Brent's method (Brent 1973).
+    """Where a continuous function is zero between two points at which its signs differ (Chandrupatla 1997).
 
-    The same arithmetic as ``scipy.optimize.brentq``, whose package takes a tenth of a second to import: too
-    long for every answer in a shell to wait.
-
-    Args:
-        function: continuous.
-        low: one end, at which the function has another sign than at ``high``, or is zero.
-        high: the other end.
-        xtol: absolute error of the answer.
-        rtol: relative error of the answer, on top.
-        most_steps: after so many the best point so far is the answer, whatever its error.
-
-    Raises:
-        ValueError: if the signs at both ends are the same, or the function is nan somewhere.
+    SciPy's root finders do the same; to import ``scipy.optimize`` takes a tenth of a second, for which every
+    answer in a shell would wait.
     """
-    before, here = low, high
-    at_before, at_here = _number(function(before), before), _number(function(here), here)
-    if at_before == 0:
-        return before
-    if at_here == 0:
-        return here
-    if (at_before < 0) == (at_here < 0):
-        raise ValueError("the function has the same sign at both ends")
-    across = at_across = last_step = step = 0.0
-    for _ in range(most_steps):
-        if at_before != 0 and at_here != 0 and (at_before < 0) != (at_here < 0):
-            across, at_across = before, at_before
-            last_step = step = here - before
-        if abs(at_across) < abs(at_here):
-            before, here, across = here, across, here
-            at_before, at_here, at_across = at_here, at_across, at_here
-        tolerance = (xtol + rtol * abs(here)) / 2
-        half = (across - here) / 2
-        if at_here == 0 or abs(half) < tolerance:
-            return here
-        following = math.inf
-        if abs(last_step) > tolerance and abs(at_here) < abs(at_before):
-            if before == across:  # a secant
-                following = -at_here * (here - before) / (at_here - at_before)
-            else:  # an inverse parabola
-                slope = (at_before - at_here) / (before - here)
-                chord = (at_across - at_here) / (across - here)
-                spread = chord * slope * (at_across - at_before)
-                if spread != 0:
-                    following = -at_here * (at_across * chord - at_before * slope) / spread
-        if 2 * abs(following) < min(abs(last_step), 3 * abs(half) - tolerance):
-            last_step, step = step, following
+    a, b = low, high
+    at_a, at_b = function(a), function(b)
+    if math.isnan(at_a + at_b) or (at_a and at_b and (at_a < 0) == (at_b < 0)):
+        raise ValueError("the function has the same sign at both ends, or is nan there")
+    c, at_c, share = a, at_a, 0.5
+    while True:
+        best, at_best = (a, at_a) if abs(at_a) < abs(at_b) else (b, at_b)
+        tolerance = (xtol + rtol * abs(best)) / 2
+        if at_best == 0 or abs(b - a) <= 2 * tolerance:
+            return best
+        x = a + share * (b - a)
+        if x in (a, b):
+            return best
+        at_x = function(x)
+        if math.isnan(at_x):
+            raise ValueError(f"the function is nan at {x}")
+        if (at_x < 0) == (at_a < 0):
+            c, at_c = a, at_a
         else:
-            last_step = step = half
-        before, at_before = here, at_here
-        here += step if abs(step) > tolerance else math.copysign(tolerance, half)
-        at_here = _number(function(here), here)
-    return here
-
-
-def _number(value: float, at: float) -> float:
-    if math.isnan(value):
-        raise ValueError(f"the function is nan at {at}")
-    return float(value)
+            c, at_c, b, at_b = b, at_b, a, at_a
+        a, at_a = x, at_x
+        # An inverse parabola through the three points where it is monotone between them, or the middle.
+        place, value = (a - b) / (c - b), (at_a - at_b) / (at_c - at_b)
+        share = 0.5
+        if value**2 < place and (1 - value) ** 2 < 1 - place:
+            share = at_a / (at_b - at_a) * at_c / (at_b - at_c)
+            share += (c - a) / (b - a) * at_a / (at_c - at_a) * at_b / (at_c - at_b)
+        least = tolerance / abs(b - a)
+        share = min(max(share, least), 1 - least)

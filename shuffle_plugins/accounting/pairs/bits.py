@@ -11,12 +11,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
-import numpy.typing as npt
 from numpy import fft
-from scipy.special import expit
 
 from shuffle_plugins.accounting.losses.distribution import (
     PositiveLosses,
@@ -25,17 +23,17 @@ from shuffle_plugins.accounting.losses.distribution import (
     finite_losses,
     hockey_sticks,
     hull_outcomes,
+    joined,
     profile_losses,
 )
 from shuffle_plugins.accounting.numerics.binomial import TAIL, bernstein_reach, binomial_window
-from shuffle_plugins.accounting.numerics.grid import Floats, tally, transform_size
+from shuffle_plugins.accounting.numerics.grid import Floats, spread_to_grid, tally, transform_size
 
 _CELLS = 64  # grid cells per standard deviation of the loss
 _MOST_POINTS = 20_000  # grid points up to the largest loss
-_PIECE = 4.0  # tilted standard deviations that one transform serves
 _TAILS_CUT = 3 * TAIL  # left out by windows of counts
-_FADED = -42.0  # log of a negligible Fourier coefficient
-_MOST_TRANSFORM = 1 << 22  # points for the law of one count
+_FEW_PRODUCTS = 100_000  # masses of two counts, up to which they are multiplied one by one
+_FARTHEST = 12.0  # deviations of a count beyond which less than 1e-30 lies
 _ENOUGH_NOISE = 8.0  # times that of the bits of least variance
 
 
@@ -111,42 +109,71 @@ class BitPair:
         return (bit.one - bit.zero) ** 2 / (max(self.others, 1) * noise)
 
 
-@dataclass(frozen=True, slots=True)
-class _Datasets:
-    """Who makes the noise; one dataset a row, all arrays (rows,)."""
-
-    zeros: Floats
-    ones: Floats
-
-
 def bit_losses(pair: BitPair) -> tuple[Floats, Floats, Floats, float]:
     """Losses, P and Q masses of an upper law of the pair, and a bound on the P or Q mass left out of it.
 
     The profile is convex in E on both sides of 1. Left of 1 it is that of the exchanged pair, which is the
     pair of the opposite bits.
     """
-    up = down = _side(pair.response, *_buckets(pair))
+    ones, zeros = _buckets(pair)
+    up = down = _side(pair.response, ones, zeros)
     if pair.one_sided:
-        down = _side(pair.response.flipped, *reversed(_buckets(pair)))
-    p = np.concatenate([down.q[::-1], [0.0], up.p])
-    q = np.concatenate([down.p[::-1], [0.0], up.q])
-    in_p = float(p.sum()) + up.beyond
-    in_q = float(q.sum()) + down.beyond if pair.one_sided else in_p
-    most = max(in_p, in_q)
-    if not most <= 1 + 1e-9:
-        raise ArithmeticError(f"no pair has the profile of these bounds: they have a mass of {most:g}")
-    middle = len(down.loss)
-    p[middle] = q[middle] = max(1.0 - most, 0.0)
-    loss = np.concatenate([-down.loss[::-1], [0.0], up.loss])
-    missing = max(up.beyond + (most - in_p), down.beyond + (most - in_q))
-    return loss, p, q, missing + _TAILS_CUT * pair.largest_ratio
+        down = _side(pair.response.flipped, zeros, ones)
+    loss, p, q = joined(up, down, total=1.0)
+    return loss, p, q, max(up.beyond, down.beyond) + _TAILS_CUT * pair.largest_ratio
 
 
-def _side(response: BitResponse, ones: Floats, zeros: Floats) -> PositiveLosses:
-    variance = ones * response.one * response.not_one + zeros * response.zero * response.not_zero
-    information = (response.one - response.zero) ** 2 / max(float(variance.min()), response.zero)
-    losses, sticks = _profiles(_Datasets(zeros=zeros, ones=ones), response, information=information)
-    return hull_outcomes(losses, sticks.max(axis=0))
+def _side(bit: BitResponse, ones: Floats, zeros: Floats) -> PositiveLosses:
+    """The largest profile of these datasets, at losses from 0 up."""
+    variance = ones * bit.one * bit.not_one + zeros * bit.zero * bit.not_zero
+    laws = []
+    for heads, tails, of_noise in zip(ones.tolist(), zeros.tolist(), variance.tolist(), strict=True):
+        noise = np.append(0.0, _noise(int(heads), int(tails), float(bernstein_reach(of_noise)), bit))
+        q = noise[1:] * bit.not_zero + noise[:-1] * bit.zero
+        gain = (bit.one - bit.zero) * (noise[:-1] - noise[1:])
+        told = (gain > 0) & (q > 0) & (gain + q > TAIL * TAIL)
+        laws.append((gain[told], q[told]))
+    top = max(float(np.log1p((gain / q).max())) for gain, q in laws)
+    deviation = (bit.one - bit.zero) / math.sqrt(max(float(variance.min()), bit.zero))
+    cell = max(min(deviation / _CELLS, top / 8), top / _MOST_POINTS)
+    losses = cell * np.arange(math.ceil(top / cell) + 2, dtype=np.float64)
+    worst = np.zeros(len(losses))
+    for gain, q in laws:
+        first, mass = spread_to_grid(np.log1p(gain / q), q, cell=cell)
+        np.maximum(
+            worst, hockey_sticks(losses, np.pad(mass, (first, len(losses) - first - len(mass)))), out=worst
+        )
+    return hull_outcomes(losses, worst)
+
+
+def _noise(ones: int, zeros: int, reach: float, bit: BitResponse) -> Floats:
+    """Masses of a count of ones from its mean to its upper tail, each to many digits."""
+    (low, of_ones), (first, of_zeros) = (
+        binomial_window.__wrapped__(ones, bit.one),
+        binomial_window.__wrapped__(zeros, bit.zero),
+    )
+    mean = (ones * bit.one + zeros * bit.zero) * (1 - 1e-12) - low - first
+    size = len(of_ones) + len(of_zeros) - 1
+    if len(of_ones) * len(of_zeros) <= _FEW_PRODUCTS:
+        law = np.convolve(of_ones, of_zeros)
+    else:
+        # A transform's errors are as large everywhere. Of several tilted laws each tells what it has most of.
+        law, best = np.zeros(size), np.zeros(size)
+        length, place = transform_size(size), np.arange(size) - mean
+        deviation = reach / _FARTHEST
+        for tilt in np.arange(0.0, _FARTHEST + 4, 4.0) / deviation:
+            tilted = (
+                np.exp(tilt * (np.arange(len(each)) - len(each) / 2)) * each for each in (of_ones, of_zeros)
+            )
+            found = fft.irfft(np.prod([fft.rfft(each, length) for each in tilted], axis=0), length)[:size]
+            share = found / found.max()
+            better = share > best
+            shift = tilt * (len(of_ones) / 2 + len(of_zeros) / 2 - mean)
+            law[better] = found[better] * np.exp(shift - tilt * place[better])
+            best[better] = share[better]
+    end = math.ceil(mean + reach)
+    # Past the last count of all there is nothing to know; past others there is.
+    return np.append(law[math.floor(mean) : end + 1], [0.0] * (low + first + end >= ones + zeros))
 
 
 def _buckets(pair: BitPair) -> tuple[Floats, Floats]:
@@ -183,133 +210,18 @@ def likely_share(count: Floats, trials: int, *, upper: bool, tail: float = TAIL)
     return outside
 
 
-def _profiles(datasets: _Datasets, bit: BitResponse, *, information: float) -> tuple[Floats, Floats]:
-    """A grid of losses from 0 up, and every dataset's Σ (P − E·Q)₊ at E = e^loss, shape (rows, points)."""
-    noise, whole = _noise(datasets, bit)
-    before, at = noise[:, :-1], noise[:, 1:]
-    q = at * bit.not_zero + before * bit.zero
-    gain = (bit.one - bit.zero) * (before - at)
-    rows, columns = np.nonzero(whole & (gain > 0) & (q > 0) & (gain + q > TAIL * TAIL))
-    q, gain = q[rows, columns], gain[rows, columns]
-    loss = np.log1p(gain / q)
-    top = float(loss.max())
-    cell = max(min(math.sqrt(information) / _CELLS, top / 8), top / _MOST_POINTS)
-    points = math.ceil(top / cell) + 2
-    index = np.floor(loss / cell)
-    share = np.clip(np.expm1(loss - index * cell) / math.expm1(cell), 0.0, 1.0)
-    place = rows * points + index.astype(np.int64)
-    size = len(datasets.ones) * points
-    mass = tally(place, (1 - share) * q, size) + tally(place + 1, share * q, size)
-    losses = cell * np.arange(points, dtype=np.float64)
-    return losses, hockey_sticks(losses, mass.reshape(-1, points))
-
-
-def _noise(datasets: _Datasets, bit: BitResponse) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Masses of the others' count of ones, from its mean to its upper tail; shape (rows, counts)."""
-    zeros, ones = datasets.zeros, datasets.ones
-    total = zeros + ones
-    mean = zeros * bit.zero + ones * bit.one
-    variance = zeros * (bit.zero * bit.not_zero) + ones * (bit.one * bit.not_one)
-    start = np.floor(mean * (1 - 1e-12))
-    end = np.minimum(np.ceil(mean + bernstein_reach(variance)), total)
-    width = int((end - start).max()) + 2
-    counts = start[:, None] + np.arange(width, dtype=np.float64)
-    law = np.zeros(counts.shape)
-    reached, written = start, False
-    while not written or np.any(reached < end):
-        deviation = np.sqrt(np.maximum(_tilted(datasets, reached, bit)[1], 0.25))
-        stop = np.minimum(reached + np.ceil(_PIECE * deviation), end)
-        piece = (counts >= reached[:, None]) & (counts <= stop[:, None])
-        _fill(law, counts, piece, datasets, bit, centre=(reached + stop) / 2)
-        reached, written = stop, True
-    last = np.where(end == total, total + 1, end)  # past the last count of all there is nothing to know
-    return law, counts[:, 1:] <= last[:, None]
-
-
-def _tilted(datasets: _Datasets, centre: Floats, bit: BitResponse) -> tuple[Floats, Floats]:
-    """The tilt that moves the mean to ``centre``, kept inside the support, and the variance there."""
-    zeros, ones = datasets.zeros, datasets.ones
-    total = zeros + ones
-    wanted = np.clip(centre, np.minimum(0.25, total / 2), np.maximum(total - 0.25, total / 2))
-    low, high = np.full(len(total), -1100.0), np.full(len(total), 1100.0)
-    of_one, of_zero = math.log(bit.one / bit.not_one), -math.log(bit.not_zero / bit.zero)
-    for _ in range(64):
-        tilt = (low + high) / 2
-        mean = zeros * expit(tilt + of_zero) + ones * expit(tilt + of_one)
-        low, high = np.where(mean < wanted, tilt, low), np.where(mean < wanted, high, tilt)
-    tilt = (low + high) / 2
-    variance = zeros * expit(tilt + of_zero) * expit(-of_zero - tilt)
-    variance += ones * expit(tilt + of_one) * expit(-of_one - tilt)
-    return tilt, variance
-
-
-def _fill(
-    law: Floats,
-    counts: Floats,
-    piece: npt.NDArray[np.bool_],
-    datasets: _Datasets,
-    bit: BitResponse,
-    *,
-    centre: Floats,
-) -> None:
-    """Write the law at the counts of one stretch per row."""
-    tilt, variance = _tilted(datasets, centre, bit)
-    reach = float(bernstein_reach(variance.max()))
-    size = transform_size(int(2 * reach) + 4)
-    if size > _MOST_TRANSFORM:
-        raise ArithmeticError(f"a count of so many bits needs {size} points; use a smaller cohort")
-    origin = np.round(centre) - size // 2
-    angle = 2 * math.pi / size * np.arange(size // 2 + 1)
-    least = float(variance.min())
-    if least > 50:
-        # |φ(ω)| ≤ exp(−2·variance·ω²/π²)
-        angle = angle[: int(math.sqrt(-_FADED / least / 2) * math.pi / (2 * math.pi / size)) + 2]
-    log_modulus, turn = np.zeros((len(tilt), len(angle))), origin[:, None] * angle
-    normaliser = np.zeros(len(tilt))
-    half = np.sin(angle / 2)
-    for trials, success, failure in (
-        (datasets.zeros, bit.zero, bit.not_zero),
-        (datasets.ones, bit.one, bit.not_one),
-    ):
-        # log E[e^(tilt·bit)], and what the tilted bit is likely to be
-        log_mean = np.logaddexp(math.log(failure), math.log(success) + tilt)
-        normaliser += trials * log_mean
-        tilted = np.exp(math.log(success) + tilt - log_mean)[:, None]
-        kept = np.exp(math.log(failure) - log_mean)[:, None]
-        along, across = 1 - 2 * tilted * half**2, tilted * np.sin(angle)
-        lost = 4 * tilted * kept * half**2
-        # Near one its logarithm is small and wanted to full precision, near zero the modulus itself is.
-        with np.errstate(divide="ignore"):
-            modulus = np.where(lost < 0.5, np.log1p(-lost.clip(max=0.5)) / 2, np.log(np.hypot(along, across)))
-        log_modulus += np.where(trials[:, None] > 0, trials[:, None] * modulus.clip(min=-1e300), 0.0)
-        turn -= trials[:, None] * np.arctan2(across, along)
-    with np.errstate(under="ignore"):
-        tilted_law = fft.irfft(np.exp(log_modulus) * np.exp(1j * turn), n=size, axis=1)
-        rows, columns = np.nonzero(piece)
-        at = counts[rows, columns]
-        place = (at - origin[rows]).astype(np.int64)
-        if not np.all(np.isfinite(tilted_law)):
-            raise ArithmeticError("the count of bits left floating-point range; please report this round")
-        inside = (place >= 0) & (place < size) & (at >= 0) & (at <= (datasets.zeros + datasets.ones)[rows])
-        value = np.maximum(tilted_law[rows, np.where(inside, place, 0)], 0.0)
-        value = np.where(inside, value * np.exp(normaliser[rows] - tilt[rows] * at), 0.0)
-    law[rows, columns] = value
-
-
 _BUCKETS = 256
-_FEW_SHARES = (0.0, 0.003, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.22, 0.3, 0.4)
-_SAMPLED_EDGES = np.array([*_FEW_SHARES, 0.5, *(1 - share for share in reversed(_FEW_SHARES))])
+_FEW_SHARES = 0.5 * np.linspace(0, 1, 13) ** 2
+_SAMPLED_EDGES = np.append(_FEW_SHARES, 1 - _FEW_SHARES[-2::-1])
 """Of buckets of datasets on a sample, as shares of the clients: fine where few or nearly all hold a bit."""
-_LEVELS = ((1e-5, 1), (1e-11, 2), (TAIL, 4))
+_LEVELS = ((1e-5, 1), (1e-11, 1), (TAIL, 3))
 """But for which probability a sample resembles the rest of the clients, and one in how many edges is used."""
 _WEIGHTS = np.array([0, 1 / 160, 1 / 80, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9])
 _WEIGHTS = np.append(
     _WEIGHTS, [1.05, 1.25, 1.6, 2.2]
 )  # fine near 0, where the client that stands in hides nothing
-_FINE_WEIGHTS = np.arange(641) / 160
 _MUCH_NOISE = 10.0  # variance of a count, from which fine buckets take long and gain 2 %
-_PARTS, _STRIPS = 32, 8
-_HARMONIC = sum(1 / strip for strip in range(1, _STRIPS))
+_STRIPS = np.array([0, 0.25, 0.5, 0.75, 1])
 _NEAR = 1e-12  # of a side, so that rounding loses no corner
 _RARE = 1e-24  # probability of a count that is left out
 _LARGEST_LOSS = 100.0  # of a grid; beyond it the bound on δ is flat
@@ -361,26 +273,30 @@ def sampled_counts_losses(
     delta, unlike = np.zeros(len(grid)), 1.0
     even = response.one == response.not_zero
     much = enough_noise(response, cohort - 1) * response.one * response.not_one > _MUCH_NOISE
-    coarser = 1 if not much else 2 if even else 4
+    coarser = 1 if not much else 2 if even else 3
     for tail, every in _LEVELS:
         crowds = _crowds(response, population=population, others=cohort - 1, tail=tail, every=every * coarser)
-        delta += unlike * _largest_hockey_sticks(crowds, cohort=cohort, gamma=gamma, grid=grid)
+        delta += unlike * _largest_hockey_sticks(
+            crowds, response, population=population, cohort=cohort, grid=grid
+        )
         # Left out: rare counts of each bit.
-        delta += (_PARTS + 2) * max(crowd.left_out for crowd in crowds)
+        delta += 2 * max(crowd.left_out for crowd in crowds)
         delta += _RARE * max(len(crowd.zero) for crowd in crowds) ** 2
-        # The two bits on both sides; and on one side the further bits of a part or more of the rest, of which
-        # there are _PARTS/(1 − γ) at most, over the share of the rest that holds further bits.
-        unlike = min(1.0, (2 + _PARTS / (1 - gamma) * _STRIPS * _HARMONIC / 2) * tail)
+        unlike = 2 * tail  # the two bits
     # Left out: crowds that do not resemble the rest at all, and tails of the windows.
     return profile_losses(grid, delta * (1 + 1e-9) + unlike + 100 * TAIL, resolution=resolution)
 
 
-def _largest_hockey_sticks(crowds: list[_Crowd], *, cohort: int, gamma: float, grid: Floats) -> Floats:
+def _largest_hockey_sticks(
+    crowds: list[_Crowd], response: BitResponse, *, population: int, cohort: int, grid: Floats
+) -> Floats:
     """The largest H_E at E = e^loss of these datasets, for the losses of the grid."""
-    told: dict[int, Floats] = {}
+    gamma, rest = cohort / population, population - cohort
+    told: dict[tuple[int, int], Floats] = {}
     worst = np.zeros(len(grid))
     for held, wanted in product(crowds, crowds):
-        if held.least_count + wanted.least_count > cohort - 1:
+        both, most = held.least_count + wanted.least_count, held.most_count + wanted.most_count
+        if both > cohort - 1:
             continue
         p, q, neither = (
             np.multiply.outer(first, second).ravel()
@@ -392,11 +308,18 @@ def _largest_hockey_sticks(crowds: list[_Crowd], *, cohort: int, gamma: float, g
         )
         larger = p - q >= _RARE
         p, q, neither = p[larger], q[larger], neither[larger]
-        for strip, x, y in _corners(held, wanted):
-            if strip not in told:
-                told[strip] = _told(crowds, further=strip / _STRIPS)
-            base = gamma * q + (1 - gamma) * (x * p + y * q + (1 - x - y) * _WEIGHTS[:, None] * neither)
-            np.maximum(worst, told[strip] @ _hockey_sticks(gamma * (p - q), base, grid), out=worst)
+        # Of those drawn in any case so many hold a third bit; and so many do not, but no more count than
+        # there are clients outside who hold it.
+        further = max(cohort - 1 - most, 0)
+        shares = np.minimum(_STRIPS * (both + 1) / rest, 1.0)
+        for least, largest in pairwise(np.append(shares, 1.0)):
+            zeros = int(np.clip(least * rest - 1, 0, both))
+            for x, y in _corners(held, wanted, least=least, most=largest):
+                if (further, zeros) not in told:
+                    told[further, zeros] = _told(response, ones=further, zeros=zeros)
+                base = gamma * q + (1 - gamma) * (x * p + y * q + (1 - x - y) * _WEIGHTS[:, None] * neither)
+                sticks = _hockey_sticks(gamma * (p - q), base, grid)
+                np.maximum(worst, told[further, zeros] @ sticks, out=worst)
     return worst
 
 
@@ -406,28 +329,24 @@ class _Crowd:
 
     Attributes:
         zero, one: laws of the count with one more client, who does not hold the bit or does.
-        least_count: how many of the crowd hold the bit, at least.
+        least_count, most_count: how many of the crowd hold the bit.
         least, most: share of the rest that hold it.
         left_out: mass of the rarest counts.
     """
 
     zero: Floats
     one: Floats
-    least_count: float
+    least_count: int
+    most_count: int
     least: float
     most: float
     left_out: float
 
-    @property
-    def told(self) -> tuple[Floats, Floats]:
-        """The likelihood that the last client holds the bit, over that it does not, and its law if not."""
-        seen = self.zero > 0
-        return self.one[seen] / self.zero[seen], self.zero[seen]
-
 
 def _crowds(response: BitResponse, *, population: int, others: int, tail: float, every: int) -> list[_Crowd]:
     """Buckets of datasets, by how many of the others that are drawn in any case hold a bit."""
-    edges = np.append(_SAMPLED_EDGES[::every] * enough_noise(response, others), others + 1.0)
+    enough = enough_noise(response, others)
+    edges = np.concatenate([_SAMPLED_EDGES[::every] * enough, np.geomspace(enough, others + 1.0, 6)])
     edges = np.unique(np.floor(edges))
     low, high = edges[:-1], edges[1:] - 1
     rest = population - 1 - others
@@ -445,7 +364,8 @@ def _crowds(response: BitResponse, *, population: int, others: int, tail: float,
             _Crowd(
                 zero=zero[kept],
                 one=one[kept],
-                least_count=float(ones),
+                least_count=int(ones),
+                most_count=others - int(zeros),
                 least=float(first),
                 most=float(last),
                 left_out=float(np.maximum(zero, one)[~kept].sum()),
@@ -454,51 +374,28 @@ def _crowds(response: BitResponse, *, population: int, others: int, tail: float,
     return found
 
 
-def _corners(held: _Crowd, wanted: _Crowd) -> set[tuple[int, float, float]]:
-    """Shares of the rest that hold either bit, at whose mixtures all possible ones are, strip by strip."""
+def _corners(held: _Crowd, wanted: _Crowd, *, least: float, most: float) -> set[tuple[float, float]]:
+    """Corners of the shares of the rest that hold either bit, where ``least`` to ``most`` hold neither."""
     sides = ((held.least, held.most), (wanted.least, wanted.most))
-    neither = [k / _STRIPS for k in range(_STRIPS + 1)]
     found = [*product(*sides)]
-    found += [(x, 1 - share - x) for x in sides[0] for share in neither]
-    found += [(1 - share - y, y) for y in sides[1] for share in neither]
-    corners = set()
-    for x, y in found:
-        if (
-            sides[0][0] - _NEAR <= x <= sides[0][1] + _NEAR
-            and sides[1][0] - _NEAR <= y <= sides[1][1] + _NEAR
-        ):
-            place = (1 - x - y) * _STRIPS
-            first, last = math.floor(place - _NEAR), math.floor(place + _NEAR)
-            corners |= {(strip, x, y) for strip in (first, last) if 0 <= strip < _STRIPS}
-    return corners
+    for neither in (least, most):
+        found += [(x, 1 - neither - x) for x in sides[0]] + [(1 - neither - y, y) for y in sides[1]]
+    return {
+        (x, y)
+        for x, y in found
+        if sides[0][0] - _NEAR <= x <= sides[0][1] + _NEAR
+        and sides[1][0] - _NEAR <= y <= sides[1][1] + _NEAR
+        and least - _NEAR <= 1 - x - y <= most + _NEAR
+    }
 
 
-def _told(crowds: list[_Crowd], *, further: float) -> Floats:
-    """What further bits tell of the client that stands in: masses of a weight on ``_WEIGHTS``."""
-    sums: list[list[Floats]] = [[np.eye(1, len(_FINE_WEIGHTS))[0]], *([] for _ in range(_PARTS))]
-    for size in range(_PARTS, 0, -1):
-        # So large a share is only held where many of the crowd hold the bit, too.
-        share = size / _PARTS
-        part = _lowest(
-            [
-                _spread(share * values, mass, _FINE_WEIGHTS)
-                for values, mass in (
-                    crowd.told for crowd in crowds if crowd.most >= further * (share - 1 / _PARTS)
-                )
-            ]
-        )
-        for total in range(_PARTS - size + 1):
-            for before in sums[total]:
-                law = np.convolve(before, part)
-                law[len(_FINE_WEIGHTS) - 1] += law[len(_FINE_WEIGHTS) :].sum()
-                sums[total + size] = [_lowest([*sums[total + size], law[: len(_FINE_WEIGHTS)]])]
-    return _spread(_FINE_WEIGHTS, sums[-1][0], _WEIGHTS)
-
-
-def _lowest(laws: list[Floats]) -> Floats:
-    """A law on ``_FINE_WEIGHTS`` with the mean of a falling convex function at least that of all these."""
-    below = np.max([law[:-1].cumsum().cumsum() for law in laws], axis=0)  # Σ (t − weight)₊ at every t
-    return np.diff(np.diff(below, prepend=0.0), prepend=0.0, append=1.0)
+def _told(response: BitResponse, *, ones: int, zeros: int) -> Floats:
+    """What a third bit tells of the client that stands in: masses of a likelihood ratio on ``_WEIGHTS``."""
+    zero, one = _counts(response, ones=ones, zeros=zeros)
+    seen = zero > 0
+    law = _spread(one[seen] / zero[seen], zero[seen], _WEIGHTS)
+    law[0] += max(1.0 - float(law.sum()), 0.0)  # what a window has cut off hides nothing
+    return law
 
 
 def _spread(values: Floats, mass: Floats, places: Floats) -> Floats:

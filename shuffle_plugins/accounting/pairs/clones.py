@@ -21,10 +21,11 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.special import betainc
+from numpy.typing import ArrayLike
+from scipy.special import betainc, xlogy
 
-from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window, log_probability, log_sum
+from shuffle_plugins.accounting.losses.distribution import PositiveLosses, hull_outcomes
+from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window, log_probability
 from shuffle_plugins.accounting.numerics.orders import Vector, real_orders
 from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.core import checks
@@ -34,13 +35,8 @@ _Side = Literal["lower", "upper"]
 _BUCKETS = 2048  # of the number of clones; δ is then known to about a part in 10⁴
 _ROUNDING = 1e-10  # relative; binomial tails and masses are good to 1e-11 at 1e9 trials
 _CERTIFY = 1e-10  # relative step past a root, to where the bound holds in floating point too
-_CLONE_TOLERANCE = 2e-3  # of the number of clones, for Rényi divergences
-_TAIL_BUCKETS = 16  # more than five standard deviations above the mean number of clones
-_SIGN_TOLERANCE = 0.025  # of the standard deviation of D
-_LOG_CUT = -75.0  # log of the mass of coins that a node may leave to a bound
-_NEVER_UNDERFLOWS = 1000.0  # 2^−m is a normal double up to here
-_FURTHEST_SDS = 36.0  # and e^−W²/(2m) up to here
-_NEGLIGIBLE = -9.0  # log of the share of a moment that need not be known better than its bound
+_RARE = 1e-28  # δ near which the windows' tails begin to tell
+_POINTS, _FAR_POINTS = 321, 1000  # of the profile, by which Rényi divergences are known
 _LARGEST_COHORT = 10**12  # one to two seconds; the counts that are listed, some √n, take minutes at 10^15
 _LARGEST_LOCAL_EPSILON = 300.0  # e^2ε0 still fits a double
 
@@ -104,40 +100,41 @@ class ClonePair:
         return total + slack + TAIL if side == "upper" else max(total - slack - TAIL, 0.0)
 
     def rdp(self, orders: ArrayLike) -> Vector:
-        """Rényi divergence of P and Q at real orders, rounded up: the pair's own, to about two parts in 10³.
+        """Rényi divergence of P and Q at real orders α > 1, rounded up, in nats and at most ε0; shape (m,).
 
-        Nothing is left out: what the windows of the counts miss is bounded and added.
-
-        Args:
-            orders: real α > 1, shape (m,).
-
-        Returns:
-            Divergences in nats, at most ε0, shape (m,).
+        It is the pair's own to a few parts in 10⁴ where outcomes likelier than 1e-28 decide, and up to a
+        fifth above where rarer ones do.
         """
         alpha = real_orders(orders)
-        nodes = _sign_nodes(self, float(alpha.max()))
-        moments = np.array([self._log_moment(float(order), nodes) for order in alpha])
-        divergence = moments / (alpha - 1) * (1 + 1e-9)
-        return np.minimum(divergence, self.local_epsilon)
+        told, far, log_far = _profile(self)
+        # Of each outcome p·E^(α−1) + q·E^(1−α) − p − q. Of the profile's end α(α−1)∫ E^(α−2)·δ dE, and as
+        # much for what E^(−α−1) adds; of rarer losses E^(α−1) at the far ends of cells.
+        a = alpha[:, None]
+        excess = told.p * np.expm1(-a * told.loss) * np.expm1((1 - a) * told.loss)
+        with np.errstate(divide="ignore"):
+            each = [np.log(excess) + (a - 1) * told.loss, log_far + (a - 1) * far]
+        each[1][:, :1] += np.log(2 * a)
+        logs = np.concatenate(each, axis=1)
+        peak = logs.max(axis=1)
+        moment = np.logaddexp(0.0, peak + np.log(np.exp(logs - peak[:, None]).sum(axis=1)))
+        return np.minimum(moment / (alpha - 1) * (1 + 1e-9), self.local_epsilon)
 
-    def _log_moment(self, order: float, nodes: _SignNodes) -> float:
-        """log E_Q[(P/Q)^α]."""
-        value = nodes.log_excess(order)
-        beyond = nodes.log_cut(order * self.local_epsilon)
-        if beyond < value + _NEGLIGIBLE:
-            value = float(np.logaddexp(value, beyond))
-        else:
-            given = log_excess(reports=nodes.reports, order=order, local_epsilon=self.local_epsilon)
-            value = log_sum(nodes.log_bucket + given)
-        few = log_few(
-            edge=nodes.edge,
-            others=self.cohort - 1,
-            clone_probability=self.clone_probability,
-            order=order,
-            local_epsilon=self.local_epsilon,
-            rest=value,
-        )
-        return float(np.logaddexp(0.0, np.logaddexp(value, few)))
+
+@lru_cache(maxsize=64)
+def _profile(pair: ClonePair) -> tuple[PositiveLosses, Vector, Vector]:
+    """Outcomes that dominate the likely ones; ends of cells of loss, and log P[loss above their start]."""
+    low, high = 0.0, pair.local_epsilon
+    for _ in range(14):  # about where the profile falls into the windows' tails
+        middle = (low + high) / 2
+        low, high = (middle, high) if pair._delta(middle, "upper") > _RARE else (low, middle)
+    losses = high * np.linspace(0.0, 1.0, _POINTS)
+    told = hull_outcomes(losses, np.array([pair._delta(loss, "upper") for loss in losses.tolist()]))
+    # Of m = C + 1 reports more than a share (1 + x)/2 for one record: Chernoff, then the mean over C.
+    far = np.geomspace(high, pair.local_epsilon, _FAR_POINTS) if high < pair.local_epsilon else losses[-1:]
+    x = np.minimum(np.tanh(far[:-1] / 2) / math.tanh(pair.local_epsilon / 2), 1.0)
+    rate = (xlogy(1 + x, 1 + x) + xlogy(1 - x, 1 - x)) / 2
+    found = math.log(2) - rate + (pair.cohort - 1) * np.log1p(pair.clone_probability * np.expm1(-rate))
+    return told, far, np.append(math.log(told.beyond), found)
 
 
 @lru_cache(maxsize=256)
@@ -157,45 +154,6 @@ def binary_pair(*, local_epsilon: float, cohort: int) -> ClonePair:
         cohort=cohort,
         clone_probability=2 * math.exp(-local_epsilon) / (1 + math.exp(-local_epsilon)),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _SignNodes:
-    """Nodes of D/m for D ≥ 0 with their masses, each standing for −D too; t = tanh(ε0/2).
-
-    Attributes:
-        loss: log of the ratio of the densities 1 ± t·D/m, shape (nodes,).
-        log_mass: log of mass times the larger density, shape (nodes,).
-        reports: smallest m of each bucket, shape (buckets,).
-        log_bucket: log of the buckets' masses.
-        edge: fewer clones are not covered.
-        cut: W; only D ≤ W is covered.
-    """
-
-    loss: Vector
-    log_mass: Vector
-    reports: Vector
-    log_bucket: Vector
-    edge: int
-    cut: float
-
-    def log_excess(self, order: float) -> float:
-        """log(E_Q[(P/Q)^α] − 1), of what is covered."""
-        exponent = self.log_mass + (order - 1) * self.loss
-        peak = float(exponent.max())
-        few = np.expm1(-order * self.loss) * np.expm1((1 - order) * self.loss)
-        total = float((np.exp(exponent - peak) * few).sum())
-        return peak + math.log(total) if total > 0 else -math.inf
-
-    def log_cut(self, scaled: float) -> float:
-        """log of a bound on what D beyond ±W adds to a moment, at α·ε0 = ``scaled``."""
-        fewest, most = float(self.reports[0]), float(self.reports[-1])
-        if self.cut >= most:
-            return -math.inf
-        slope = scaled / fewest
-        if slope >= self.cut / most:
-            return math.log(3) + min(most * slope**2 / 2, scaled)
-        return math.log(3) + min(slope * self.cut - self.cut**2 / (2 * most), scaled)
 
 
 @lru_cache(maxsize=64)
@@ -237,196 +195,3 @@ def _first(candidate: Callable[[float], float], holds: Callable[[float], bool], 
             return value
         step *= 8
     return default
-
-
-def _clone_nodes(pair: ClonePair) -> tuple[Vector, Vector]:
-    """Smallest m and mass of buckets of the number of clones, but for those far below its mean."""
-    first, law = binomial_window(pair.cohort - 1, pair.clone_probability)
-    mean = (pair.cohort - 1) * pair.clone_probability
-    fine = max(1, int(_CLONE_TOLERANCE * mean))
-    near = 5 * math.sqrt(mean) + fine
-    low = int(np.clip(mean - near - first, 0, law.size - 1))
-    high = int(np.clip(mean + near - first, 0, law.size))
-    above = np.linspace(high, law.size, _TAIL_BUCKETS + 1)[:-1]
-    starts = np.unique(np.concatenate([np.arange(low, high, fine), above]).astype(np.int64))
-    starts = starts[starts < law.size]
-    return np.asarray(first + 1.0 + starts), np.asarray(np.add.reduceat(law, starts))
-
-
-def _sign_nodes(pair: ClonePair, order: float) -> _SignNodes:
-    """Nodes that serve every order up to ``order``."""
-    reports, bucket_mass = _clone_nodes(pair)
-    fewest, most = float(reports[0]), float(reports[-1])
-    pull = most * order * pair.local_epsilon / fewest
-    cut = most
-    if most > _NEVER_UNDERFLOWS:
-        furthest = _FURTHEST_SDS * math.sqrt(max(fewest, _NEVER_UNDERFLOWS))
-        cut = min(pull + math.sqrt(pull**2 - 2 * _LOG_CUT * most), furthest, most)
-    step = max(1, int(_SIGN_TOLERANCE * math.sqrt(fewest)))
-    count = math.ceil(cut / 2) + 1
-    count += -count % step
-    half = np.floor(reports / 2)[:, None]
-    i = np.arange(1, count, dtype=np.float64)
-    rise = np.clip((half - i + 1) / (reports[:, None] - half + i), 0.0, None)
-    heads = np.concatenate([np.ones((reports.size, 1)), np.cumprod(rise, axis=1)], axis=1)
-    odd = (reports % 2)[:, None]
-    heads[:, :1] *= np.where(odd == 0, 0.5, 1.0)  # D = 0 is its own mirror image
-    heads *= bucket_mass[:, None] / (2 * heads.sum(axis=1, keepdims=True))
-    groups = heads.reshape(reports.size, -1, step)
-    moved = (groups * np.arange(step)).sum(axis=2) / step
-    mass = np.zeros((reports.size, groups.shape[1] + (step > 1)))
-    mass[:, : groups.shape[1]] = groups.sum(axis=2) - moved
-    mass[:, mass.shape[1] - groups.shape[1] :] += moved
-    difference = 2.0 * step * np.arange(mass.shape[1]) + odd
-    keep = (mass > 0) & (difference <= reports[:, None])
-    share = (difference / reports[:, None])[keep]
-    mass = mass[keep]
-    loss = log_odds(share=share, local_epsilon=pair.local_epsilon)
-    density = math.log(2) - np.log1p(np.exp(-loss))
-    return _SignNodes(
-        loss=loss,
-        log_mass=np.log(mass) + density,
-        reports=reports,
-        log_bucket=np.log(np.maximum(bucket_mass, np.finfo(np.float64).tiny)),
-        edge=int(reports[0]) - 1 if pair.clone_probability < 1 else 0,
-        cut=cut,
-    )
-
-
-_NEGLIGIBLE_FEW = -8.0  # log of the share of a moment that need not be known better
-_CELLS = 48  # of the coins, to begin with
-_CELL_SDS = 0.3  # widest cell that matters, in standard deviations of the rarer face
-_MOST_PARTS = 16  # a cell is cut into at once
-_RUNGS = 32  # of the number of clones, to begin with
-_RUNG_PARTS = 6  # a rung is cut into at once
-_RUNG_WIDTH = 3e-3  # widest rung that matters, of its number of clones
-_SMALLEST_SLOPE = 1e-300  # in place of zero, so that a geometric sum needs no case of its own
-
-
-def log_odds(*, share: Vector, local_epsilon: float) -> Vector:
-    """L = log((1 + t·x)/(1 − t·x)) at x in [0, 1], without cancellation at a large ε0, where t is one."""
-    inverse = math.exp(-local_epsilon)
-    small = np.minimum(math.tanh(local_epsilon / 2) * share, 0.5)
-    large = np.log((1 + share) + (1 - share) * inverse) - np.log((1 - share) + (1 + share) * inverse)
-    return np.where(small < 0.5, 2 * np.arctanh(small), large)
-
-
-def log_excess(*, reports: Vector, order: float, local_epsilon: float) -> Vector:
-    """log(E_Q[(P/Q)^α] − 1) given m, rounded up: by a hundredth where it is large, by up to a half below 0.
-
-    Args:
-        reports: whole m ≥ 1, shape (rungs,).
-        order: α > 1.
-        local_epsilon: ε0 > 0.
-
-    Returns:
-        Shape (rungs,).
-    """
-    faces = np.floor(reports / 2) + 1  # the rarer face shows 0, …, m/2 times
-    edges = np.floor(faces[:, None] * np.linspace(0, 1, _CELLS + 1) ** 2)
-    row = np.repeat(np.arange(reports.size), _CELLS)
-    start, width = edges[:, :-1].ravel(), np.diff(edges, axis=1).ravel()
-    row, start, width = row[width > 0], start[width > 0], width[width > 0]
-    value = _cells(reports[row], start, width, order, local_epsilon)
-    while True:
-        peak = np.full(reports.size, -np.inf)
-        np.maximum.at(peak, row, value)
-        finest = np.maximum(_CELL_SDS * np.sqrt(start + 1), 1.0)
-        coarse = (value > peak[row] + _NEGLIGIBLE_FEW) & (width > finest)
-        if not coarse.any():
-            share: Vector = np.exp(value - peak[row])
-            return np.asarray(peak + np.log(np.bincount(row, weights=share)), dtype=np.float64)
-        parts = np.clip(np.ceil(width[coarse] / finest[coarse]), 2, _MOST_PARTS).astype(np.int64)
-        cut_start, cut_width = _cut(start[coarse], width[coarse], parts)
-        cut_row = np.repeat(row[coarse], parts)
-        cut_value = _cells(reports[cut_row], cut_start, cut_width, order, local_epsilon)
-        row = np.concatenate([row[~coarse], cut_row])
-        start = np.concatenate([start[~coarse], cut_start])
-        width = np.concatenate([width[~coarse], cut_width])
-        value = np.concatenate([value[~coarse], cut_value])
-
-
-def log_few(
-    *, edge: int, others: int, clone_probability: float, order: float, local_epsilon: float, rest: float
-) -> float:
-    """log of what C < ``edge`` clones add to E_Q[(P/Q)^α] − 1, rounded up.
-
-    Args:
-        edge: below the mean of the number of clones.
-        others: trials of that number, n − 1.
-        clone_probability: p in (0, 1).
-        order: α > 1.
-        local_epsilon: ε0 > 0.
-        rest: log of what the others add; an answer far below it is not made precise.
-    """
-    if edge < 1:
-        return -math.inf
-    start, width = _cut(np.zeros(1), np.full(1, float(edge)), np.array([min(_RUNGS, edge)]))
-    mass = _log_mass(start, width, others, clone_probability)
-    simple = log_sum(mass + _log_cosh_excess(start + 1, (order - 0.5) * local_epsilon))
-    if simple < rest + _NEGLIGIBLE_FEW:
-        return simple
-    value = mass + log_excess(reports=start + 1, order=order, local_epsilon=local_epsilon)
-    while True:
-        total = float(np.logaddexp(log_sum(value), rest))
-        matters = value > total + _NEGLIGIBLE_FEW - math.log(value.size)
-        coarse = matters & (width > np.maximum(_RUNG_WIDTH * start, 1.0))
-        if not coarse.any():
-            return log_sum(value)
-        parts = np.minimum(width[coarse], _RUNG_PARTS).astype(np.int64)
-        cut_start, cut_width = _cut(start[coarse], width[coarse], parts)
-        cut_value = _log_mass(cut_start, cut_width, others, clone_probability)
-        cut_value += log_excess(reports=cut_start + 1, order=order, local_epsilon=local_epsilon)
-        start = np.concatenate([start[~coarse], cut_start])
-        width = np.concatenate([width[~coarse], cut_width])
-        value = np.concatenate([value[~coarse], cut_value])
-
-
-def _cells(reports: Vector, start: Vector, width: Vector, order: float, local_epsilon: float) -> Vector:
-    """log of a bound on what ``width`` counts of the rarer face from ``start`` on add."""
-    more = (reports - 2 * start) / reports
-    less = np.maximum(reports - 2 * (start + width), 0.0) / reports
-    loss = log_odds(share=more, local_epsilon=local_epsilon)
-    fall = (order - 1) * (loss - log_odds(share=less, local_epsilon=local_epsilon)) / width
-    rise = np.log((reports - start) / (start + 1))
-    with np.errstate(divide="ignore"):  # L = 0 adds nothing
-        small = np.log(-np.expm1(-order * loss)) + np.log(-np.expm1(-(order - 1) * loss))
-    mass = log_probability(successes=start, trials=reports, success=0.5)
-    density = math.log(2) - np.log1p(np.exp(-loss))
-    largest = mass + density + (order - 1) * loss + small
-    return np.asarray(largest + _log_geometric(rise - fall, width), dtype=np.float64)
-
-
-def _log_mass(start: Vector, width: Vector, others: int, probability: float) -> Vector:
-    """log of a bound on P[start ≤ C < start + width], all below the mean."""
-    last = start + width - 1
-    fall = (
-        np.log(np.maximum(last, 0.5) / (others - last + 1)) + math.log1p(-probability) - math.log(probability)
-    )
-    mass = log_probability(successes=last, trials=float(others), success=probability)
-    return mass + _log_geometric(fall, width)
-
-
-def _log_cosh_excess(reports: Vector, scaled: float) -> Vector:
-    """log(cosh(s/m)^m − 1)."""
-    ratio = scaled / reports
-    exponent = np.where(
-        ratio < 1e-3, scaled * ratio / 2, reports * (ratio + np.log1p(np.exp(-2 * ratio)) - math.log(2))
-    )
-    return exponent + np.log(-np.expm1(-exponent))
-
-
-def _log_geometric(step: Vector, terms: Vector) -> Vector:
-    """log Σ_{j < terms} e^(j·step)."""
-    size = np.maximum(np.abs(step), _SMALLEST_SLOPE)
-    falling = np.log(np.expm1(-terms * size) / np.expm1(-size))
-    return falling + (terms - 1) * np.maximum(step, 0.0)
-
-
-def _cut(start: Vector, width: Vector, parts: NDArray[np.int64]) -> tuple[Vector, Vector]:
-    """Starts and widths of ``parts`` ranges of whole numbers in place of each range, none of them empty."""
-    first = np.repeat(np.cumsum(parts) - parts, parts)
-    index = np.arange(int(parts.sum())) - first
-    span, pieces = np.repeat(width, parts), np.repeat(parts, parts)
-    low, high = np.floor(span * index / pieces), np.floor(span * (index + 1) / pieces)
-    return np.repeat(start, parts) + low, high - low

@@ -1,18 +1,15 @@
-"""The noise of sums: fair coins through the Gaussian that covers them, and crowds' bits.
+"""The noise of sums: fair coins and crowds' bits through the Gaussians that cover them.
 
-Sums in the shuffle model get their noise from fair coins of many clients: Bin(M, ½). A channel that commutes
-with integer shifts takes a Gaussian to nearly that. So an integer query with binomial noise is, up to total
-variation ``distance``, a function of the same query with Gaussian noise, whose variance s² is less than M/4
-by a share of about 1.8/√M (``docs/proofs/sums.md``, "The cover"). What a crowd's bits of any probabilities
-are worth to each of them is compared with a Gaussian, too (``docs/proofs/counts.md``).
+Proofs: ``docs/proofs/sums.md``, "The cover", and ``docs/proofs/counts.md``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +21,9 @@ from shuffle_plugins.accounting.losses.distribution import (
     finite_losses,
     profile_losses,
 )
-from shuffle_plugins.accounting.numerics.binomial import binomial_window
+from shuffle_plugins.accounting.numerics.binomial import binomial_masses, binomial_window
 from shuffle_plugins.accounting.numerics.grid import Floats
-from shuffle_plugins.accounting.numerics.search import zero_between
+from shuffle_plugins.accounting.numerics.search import narrowed, zero_between
 
 FEWEST_TRIALS = 64
 MOST_TRIALS = 10**15
@@ -39,11 +36,12 @@ _CELL_VARIANCE, _CELL_FOURTH, _CELL_SIXTH = 1 / 12, -1 / 120, 1 / 252  # cumulan
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GaussianCover:
-    """A Gaussian of which centred binomial noise is nearly a function.
+    """A Gaussian of which centred binomial noise is a function, up to a distance in total variation.
 
     Attributes:
-        deviation: its standard deviation s, in units of the binomial's lattice.
-        distance: bound on the total variation between Bin(M, ½) and the channel's image of the Gaussian.
+        deviation: its standard deviation, in units of the binomial's lattice.
+        distance: between Bin(M, ½) and the image of the Gaussian under a channel that commutes with integer
+            shifts, at most.
     """
 
     deviation: float
@@ -52,11 +50,7 @@ class GaussianCover:
 
 @lru_cache(maxsize=512)
 def gaussian_cover(trials: int) -> GaussianCover:
-    """The Gaussian that covers Bin(trials, ½).
-
-    Args:
-        trials: M, the number of fair coins of honest clients, in [64, 1e15].
-    """
+    """The Gaussian that covers Bin(trials, ½), trials in [64, 1e15]: fair coins of honest clients."""
     if type(trials) is not int or not FEWEST_TRIALS <= trials <= MOST_TRIALS:
         raise ValueError(
             f"trials must be an int in [{FEWEST_TRIALS}, {MOST_TRIALS:g}], got {trials!r}: fewer coins "
@@ -81,16 +75,11 @@ def _parts(trials: int) -> list[tuple[int, int]]:
     return [(n, times) for n, times in ((size + 1, larger), (size, parts - larger)) if times]
 
 
-@dataclass(frozen=True, slots=True)
-class _ThreePoints:
+class _ThreePoints(NamedTuple):
     """0 with the remaining probability, ±reach with half of ``outer`` each."""
 
     reach: float
     outer: float
-
-    @property
-    def variance(self) -> float:
-        return self.outer * self.reach**2
 
 
 def _three_points(trials: int) -> _ThreePoints:
@@ -113,7 +102,8 @@ def _three_points(trials: int) -> _ThreePoints:
 
 
 def _deviation(trials: int) -> float:
-    return math.sqrt(trials / 4 - _CELL_VARIANCE - _three_points(trials).variance)
+    points = _three_points(trials)
+    return math.sqrt(trials / 4 - _CELL_VARIANCE - points.outer * points.reach**2)
 
 
 @lru_cache(maxsize=512)
@@ -161,30 +151,19 @@ def log_ratio(trials: int, *, log_tail: float) -> float:
     """How far apart the logarithms of the masses of Bin(trials, ½) and of the channel's image are.
 
     Outside of outcomes whose mass is at most exp(``log_tail``) under either law, one is at most e^η times the
-    other; this is η, rounded up, which is charged to ε (``docs/proofs/sums.md``, "Large ε").
-
-    Args:
-        trials: M.
-        log_tail: negative.
-
-    Returns:
-        η; infinite where it is not computed: for fewer than 2**16 coins, and for tails further out than 32
-        standard deviations.
+    other; this is η, rounded up, which is charged to ε (``docs/proofs/sums.md``, "Large ε"). It is infinite
+    where it is not computed: for fewer than 2**16 coins, and for tails further out than 32 deviations.
     """
     if trials < FEWEST_COMPARED or log_tail == -math.inf:
         return math.inf
-    parts = _parts(trials)
-    share = log_tail - math.log(sum(times for _, times in parts))
-    return math.fsum(_part_log_ratio(part, log_tail=share) * times for part, times in parts)
-
-
-def _part_log_ratio(trials: int, *, log_tail: float) -> float:
-    room = math.log(2) - log_tail
-    outer = _three_points(trials).reach + _deviation(trials) * math.sqrt(2 * room)
-    deviations = max(math.sqrt(trials * room / 2), outer) / (math.sqrt(trials) / 2)
-    place = math.ceil(deviations / _COMPARED_STEP)
-    found = _log_ratios(trials)
-    return found[place] if place < len(found) else math.inf
+    parts, total = _parts(trials), 0.0
+    room = math.log(2) - log_tail + math.log(sum(times for _, times in parts))
+    for part, times in parts:
+        outer = _three_points(part).reach + _deviation(part) * math.sqrt(2 * room)
+        deviations = max(math.sqrt(part * room / 2), outer) / (math.sqrt(part) / 2)
+        place, found = math.ceil(deviations / _COMPARED_STEP), _log_ratios(part)
+        total += times * found[place] if place < len(found) else math.inf
+    return total
 
 
 @lru_cache(maxsize=64)
@@ -292,17 +271,17 @@ def _mills(x: Floats) -> Floats:
 
 
 def profile_reach(mu: float, *, cells: int) -> Floats:
-    """Losses from 0 up at which a Gaussian profile is asked for, ``cells`` to half a deviation.
-
-    Raises:
-        ArithmeticError: if the noise is so small that losses leave floating-point range.
-    """
+    """Losses from 0 up at which a Gaussian profile is asked for, ``cells`` to half a deviation."""
     largest = mu * mu / 2 + _REACH * mu
-    if largest > _LARGEST_LOSS:
+    _check_losses(largest, mu)
+    return np.linspace(0.0, largest, math.ceil(2 * cells * largest / mu) + 1)
+
+
+def _check_losses(largest: float, mu: float) -> None:
+    if not largest <= _LARGEST_LOSS:
         raise ArithmeticError(
             f"a noise multiplier of {1 / mu:.3g} protects nobody: losses reach {largest:.3g}"
         )
-    return np.linspace(0.0, largest, math.ceil(2 * cells * largest / mu) + 1)
 
 
 def gaussian_losses(
@@ -349,10 +328,7 @@ def participation_profile(
         excess = -gamma * np.expm1(mu * t - mu**2 / 2) / below  # E - 1
     losses = np.log1p(excess)
     losses[0], excess[0] = 0.0, 0.0
-    if not losses[-1] <= _LARGEST_LOSS:
-        raise ArithmeticError(
-            f"a noise multiplier of {1 / mu:.3g} protects nobody: losses reach {losses[-1]:.3g}"
-        )
+    _check_losses(losses[-1], mu)
     # γ·Φ(t) less what the other law accepts, each of whose two parts is φ(t) times a difference of Mills
     # ratios: tails keep their digits.
     at_zero, at_other = (1 - gamma) * excess * near, gamma * (1 + excess) * far
@@ -378,10 +354,10 @@ def participation_losses(
         norm: largest norm of a record, over the sensitivity, in [½, 1].
         participation: probability with which a record is in the sum.
         sampling_rate: γ in (0, 1], with which a client is one of those who answer.
-        resolution: how finely losses are resolved on their grid.
+        resolution: how finely losses are kept.
 
     Raises:
-        ArithmeticError: as :func:`participation_profile`.
+        ArithmeticError: as :func:`gaussian_losses`.
     """
     mu = 1.0 / noise_multiplier
     losses, deltas = participation_profile(
@@ -513,7 +489,8 @@ class _Law:
         # A score at v = 1 is 1/(1/S + 2): those of low counts are further from 0 than at v = −1.
         least = score[max(int(np.searchsorted(count, lowest)) - 1, 0)]
         least = least / (1 + 2 * least) if least < 0 else least
-        keep = (score >= _below(score, least)) & (count <= highest + 1)
+        least = score[max(int(np.searchsorted(score, least, side="right")) - 1, 0)]
+        keep = (score >= least) & (count <= highest + 1)
         return cls(
             score=score[keep],
             above=(gain / 2 * without - score * from_above)[keep],
@@ -525,26 +502,14 @@ class _Law:
         x = self.score
         middle, half = (x[1:] + x[:-1]) / 2, (x[1:] - x[:-1]) / 2
         right = middle >= 0
-        value, slope = _gaussian_excess(np.abs(middle), shift)
-        slope = np.where(right, -slope, slope)
+        # E(shift·Z − x)₊ at x ≥ 0, and how steeply it falls.
+        u = np.abs(middle) / shift
+        density = np.exp(-(u**2) / 2) / math.sqrt(2 * math.pi)
+        value = shift * density * (1 - u * _mills(u))  # loses few digits up to some tens of deviations
+        slope = np.where(right, -ndtr(-u), ndtr(-u))
         left_end = np.where(right, self.above[:-1], self.below[:-1])
         right_end = np.where(right, self.above[1:], self.below[1:])
         return bool(np.all(left_end <= value - slope * half) and np.all(right_end <= value + slope * half))
-
-
-def _below(score: Floats, least: float) -> float:
-    """The largest score that is at most ``least``; the smallest one if there is none."""
-    return float(score[max(int(np.searchsorted(score, least, side="right")) - 1, 0)])
-
-
-def _gaussian_excess(x: Floats, deviation: float) -> tuple[Floats, Floats]:
-    """E(deviation·Z − x)₊ at x ≥ 0, and how steeply it falls."""
-    u = x / deviation
-    density = np.exp(-(u**2) / 2) / math.sqrt(2 * math.pi)
-    tail = ndtr(-u)
-    # 1 − u·m(u), m the Mills ratio, loses few digits up to some tens of deviations.
-    value = deviation * density * (1 - u * math.sqrt(math.pi / 2) * erfcx(u / math.sqrt(2)))
-    return value, tail
 
 
 def _makeups(crowd: int, flip: float, *, own: int) -> Iterator[_Law]:
@@ -568,21 +533,13 @@ def _binomial(trials: int, probability: float, *, room: int) -> tuple[int, Float
     mean = trials * probability
     reach = _LISTED_REACH * math.sqrt(mean * (1 - probability)) + room + 60
     low, high = max(0, math.floor(mean - reach)), min(trials, math.ceil(mean + reach))
-    middle = min(max(math.floor(mean), low), high)
-    odds = probability / (1 - probability)
-    rising = np.arange(middle, high, dtype=np.float64)
-    falling = np.arange(middle, low, -1, dtype=np.float64)
-    above = np.cumprod((trials - rising) / (rising + 1) * odds)
-    below = np.cumprod(falling / (trials - falling + 1) / odds)
-    mass = np.concatenate([below[::-1], [1.0], above])
-    return low, np.asarray(mass / mass.sum(), dtype=np.float64)
+    return low, binomial_masses(trials, probability, low=low, high=high)
 
 
-def _shift(laws: Iterator[_Law] | list[_Law], *, start: float) -> float:
+def _shift(laws: Iterable[_Law], *, start: float) -> float:
     """The least c within which all laws are, to a part in ten thousand; infinite if none is found."""
-    shift, checked = start, 0
+    shift = start
     for law in laws:
-        checked += 1
         if law.within(shift):
             continue
         short = shift
@@ -590,7 +547,5 @@ def _shift(laws: Iterator[_Law] | list[_Law], *, start: float) -> float:
             short, shift = shift, 1.3 * shift
             if shift > 100 * start:
                 return math.inf
-        while shift > short * (1 + _PRECISION):
-            middle = math.sqrt(short * shift)
-            short, shift = (short, middle) if law.within(middle) else (middle, shift)
-    return shift if checked else math.inf
+        shift = narrowed(lambda c, law=law: not law.within(c), short, shift, precision=_PRECISION)[1]
+    return shift

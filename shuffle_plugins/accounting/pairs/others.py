@@ -30,7 +30,7 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting.losses.distribution import hull_outcomes, joined, profile_points
 from shuffle_plugins.accounting.numerics.grid import Floats
-from shuffle_plugins.accounting.numerics.mixed_sums import MOST_EACH, Law, MixedSums
+from shuffle_plugins.accounting.numerics.mixed_sums import Law, MixedSums
 from shuffle_plugins.accounting.numerics.normal_sums import BoundedTerms, log_chernoff, positive_part_bound
 from shuffle_plugins.accounting.pairs.reports import Atoms, InformationBound, RecordTypes, information
 
@@ -43,9 +43,10 @@ _SCOUTS = 32  # points of a first rough profile
 _LITTLE = 1e-4  # largest relative error that a rare bucket's cheap bound may add to the profile, …
 _LITTLE_OF_ROUGH = 0.01  # … and to the first, rough one
 _NEGLIGIBLE = 1e-33  # of a δ that is one of up to 10^9 rounds'
-_ROUGH = 0.02  # smoothing of rough profiles, as a share of the sum's variance
-_FEW = 0.4  # smoothing: the variance of so many reports, …
+_ROUGH = 0.014  # smoothing of rough profiles, as a share of the sum's variance
+_FEW = 0.25  # smoothing: the variance of so many reports, …
 _MOST_SMOOTHED = 5e-3  # … as a share of the sum's at most this
+_FEW_SLOTS = 256  # up to which all sums are smoothed little
 _SMALL = 0.1  # deviation of the loss over the largest loss, up to which √information stands for it
 _NO_END = 5.0  # deviations of the loss; no profile ends before
 _UNIFORM_REACH = 12.0  # deviations of the loss that points cover evenly
@@ -212,19 +213,13 @@ def others_losses(
         step = deviation * math.sqrt(3 * tolerance)
         losses = profile_points(last, step=step, uniform=_UNIFORM_REACH * deviation)
         few = min(_FEW / pair.slots, _MOST_SMOOTHED)
-        if mass < 1 and pair.slots > MOST_EACH:  # sums of few telling reports have jumps, which take long
+        if mass < 1 and pair.slots > _FEW_SLOTS:  # sums of few telling reports have jumps, which take long
             few = min(_FEW / (pair.slots * pair.common), _ROUGH)
-        smoothing = tolerance / 3 + few
+        smoothing = tolerance / (8 if mass < 1 else 3) + few
         right = hull_outcomes(losses, profile(losses, smoothing, little=_LITTLE if mass < 1 else 0.0))
     else:
         right = rough
-    right, left, rest = joined(right, right, total=1.0)
-    return (
-        np.concatenate([right.loss, [0.0], -left.loss]),
-        np.concatenate([right.p, [rest], left.q]),
-        np.concatenate([right.q, [rest], left.p]),
-        right.beyond + left_out,
-    )
+    return *joined(right, right, total=1.0), right.beyond + left_out
 
 
 def _profile(

@@ -1,17 +1,15 @@
-r"""Rounds whose slots carry weights of any size: from the law of one slot to a finite privacy loss law.
+"""Rounds whose slots have one law, of any weights: finite pairs that dominate them, and that they dominate.
 
-A slot adds (u, v) to n·(dP/df − 1, dQ/df − 1), with any finite law. There are too many combinations to count.
-But every hockey-stick divergence is one expectation of one sum, bounded from above at points E_0 < E_1 < …,
-and the lower convex hull of the bounds is the profile of a finite pair that dominates (P, Q). The cost does
-not depend on the number of slots. Proofs: ``docs/proofs/noise.md``, section 1.
+Proofs: ``docs/proofs/noise.md``, sections 1, 2 and 7.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -56,8 +54,6 @@ class SlotPair:
             same mean, −``lost``.
         lost: P mass that one slot leaves out, n times over; charged to δ. Zero unless weights were cut.
 
-    Neighbouring relation of the divergences: that of the pair; replace-one for blanket pairs.
-
     Raises:
         ValueError: if the atoms are no such law.
     """
@@ -100,45 +96,27 @@ class SlotPair:
 
 
 def slot_losses(pair: SlotPair, *, tolerance: float) -> tuple[Floats, Floats, Floats, float]:
-    """A finite pair that dominates ``pair``: losses of its outcomes, their masses under P and under Q.
+    """Losses, P and Q masses of a finite pair that dominates ``pair``, and the P or Q mass missing from it.
 
     Args:
         pair: the pair.
-        tolerance: relative excess of the variance of the loss, in (0, 0.1]. A loss of ε comes out larger by
-            about half of it, relatively.
-
-    Returns:
-        Losses, P masses and Q masses, shape (outcomes,) each, and the P mass missing from them (as much Q
-        mass is missing, on the other side): H_E(P‖Q) ≤ Σ (p − E·q)₊ + missing for every E > 0, and so it is
-        with P and Q exchanged.
+        tolerance: relative excess of the variance of the loss. ε comes out larger by about half of it.
     """
-    if not 0 < tolerance <= 0.1:
-        raise ValueError(f"tolerance must be in (0, 0.1], got {tolerance!r}")
     if few_outcomes(pair):
         return listed_outcomes(pair)
     u, v, mass = (np.array(column) for column in zip(*(a for a in pair.atoms if a[2] > 0), strict=True))
     lost = pair.slots * pair.lost / pair.population
-    right = _speaking_for_first(pair, u, v, mass, tolerance=tolerance)
-    left = _speaking_for_first(pair, v, u, mass, tolerance=tolerance) if pair.one_sided else right
-    right, left, rest = joined(right, left, total=1.0 - lost)
-    return (
-        np.concatenate([right.loss, [0.0], -left.loss]),
-        np.concatenate([right.p, [rest], left.q]),
-        np.concatenate([right.q, [rest], left.p]),
-        max(right.beyond, left.beyond) + lost,
-    )
+    right = _side(pair, u, v, mass, tolerance=tolerance)
+    left = _side(pair, v, u, mass, tolerance=tolerance) if pair.one_sided else right
+    return *joined(right, left, total=1.0 - lost), max(right.beyond, left.beyond) + lost
 
 
-Atom = tuple[float, float, float]
-"""u, v, and their mass."""
-
-
-def _commonest(pair: SlotPair) -> tuple[Atom, list[Atom], int]:
+def _commonest(pair: SlotPair) -> tuple[tuple[float, float, float], Atoms, int]:
     """The atom of most mass, the others, and how many of these are drawn at most, but for 1e-30."""
     commonest, *others = sorted((atom for atom in pair.atoms if atom[2] > 0), key=lambda atom: -atom[2])
     # Under P one slot has another law, that of client 1; all others have that of the atoms.
     rest = min(math.fsum(mass for _, _, mass in others), 1.0)
-    return commonest, others, min(window_ends(pair.slots - 1, rest)[1] + 1, pair.slots)
+    return commonest, tuple(others), min(window_ends(pair.slots - 1, rest)[1] + 1, pair.slots)
 
 
 def few_outcomes(pair: SlotPair) -> bool:
@@ -151,14 +129,11 @@ def few_outcomes(pair: SlotPair) -> bool:
 
 
 def listed_outcomes(pair: SlotPair, *, common: float = 0.0) -> tuple[Floats, Floats, Floats, float]:
-    """The pair itself, outcome by outcome: one for every multiset of atoms.
+    """The pair itself, as :func:`slot_losses`: an outcome for every multiset of atoms.
 
     Args:
         pair: of few outcomes.
         common: added to the densities of P and of Q.
-
-    Returns:
-        Losses, P masses and Q masses, shape (outcomes,) each, and a bound on the P mass left out.
     """
     (base_u, base_v, base), others, most = _commonest(pair)
     n, slots, kinds = pair.population, pair.slots, len(others)
@@ -187,10 +162,8 @@ def listed_outcomes(pair: SlotPair, *, common: float = 0.0) -> tuple[Floats, Flo
     return loss_of(p, q, gain), p, q, slots * pair.lost / n + (TAIL if most < slots else 0.0)
 
 
-def _speaking_for_first(
-    pair: SlotPair, u: Floats, v: Floats, mass: Floats, *, tolerance: float
-) -> PositiveLosses:
-    """The outcomes of positive loss of a pair that dominates."""
+def _side(pair: SlotPair, u: Floats, v: Floats, mass: Floats, *, tolerance: float) -> PositiveLosses:
+    """The outcomes of positive loss of a pair that dominates, if the atoms add u to P and v to Q."""
     profile = _Profile(pair, u, v, mass)
     last = profile.last_loss()
     if last <= 0:
@@ -208,25 +181,18 @@ def _speaking_for_first(
 
 
 class _Profile:
-    """H_E(P‖Q) at E = e^loss ≥ 1, from above.
-
-    Args:
-        pair: gives n and the number of slots.
-        u: what the atoms add for P.
-        v: what they add for Q.
-        mass: their masses.
-    """
+    """H_E(P‖Q) at E = e^loss ≥ 1, from above, if the atoms add u to P and v to Q."""
 
     def __init__(self, pair: SlotPair, u: Floats, v: Floats, mass: Floats) -> None:
         self._population, self._slots = pair.population, pair.slots
         self._u, self._v, self._mass = u, v, mass
-        self._pure = self._pure_loss()
-        rare = self._find_rare()
-        self._bulk = ~rare
-        self._jumps = rare & (u > v)
-
-    def _find_rare(self) -> npt.NDArray[np.bool_]:
-        """Atoms so large and so seldom that more than one in a round is negligible."""
+        # The largest loss there is: the densities' ratio lies between those of rounds of equal slots.
+        above, gain = self._population + self._slots * v, self._slots * (u - v)
+        self._pure = math.inf
+        if not np.any((above <= 0) & (gain > 0)):
+            with np.errstate(invalid="ignore", divide="ignore"):
+                self._pure = math.log1p(float(np.where(gain > 0, gain / above, 0.0).max())) * (1 + 1e-12)
+        # Atoms so large and so seldom that more than one in a round is negligible.
         size = np.maximum(self._u, self._v)
         order = np.argsort(-size, kind="stable")
         expected = self._slots * np.cumsum(self._mass[order])
@@ -236,22 +202,12 @@ class _Profile:
         rare = np.zeros(len(size), dtype=np.bool_)
         if np.any(outlying):
             rare[order[: int(np.nonzero(outlying)[0][-1]) + 1]] = True
-        return rare
+        self._bulk, self._jumps = ~rare, rare & (u > v)
 
     def _sum(self, losses: Floats) -> tuple[Floats, Floats]:
         """The values u − E·v, shape (losses, atoms), and n·(1 − E)."""
         growth = np.expm1(losses)
         return (self._u - self._v) - growth[:, None] * self._v, -self._population * growth
-
-    def _pure_loss(self) -> float:
-        """The largest loss there is: the densities' ratio lies between those of rounds of equal slots."""
-        above = self._population + self._slots * self._v
-        gain = self._slots * (self._u - self._v)
-        if np.any((above <= 0) & (gain > 0)):
-            return math.inf
-        with np.errstate(invalid="ignore", divide="ignore"):
-            ratio = np.where(gain > 0, gain / above, 0.0).max()
-        return math.log1p(float(ratio)) * (1 + 1e-12)
 
     def last_loss(self) -> float:
         """Where the profile has ended: at the largest loss, or with less than 1e-40 left."""
@@ -271,9 +227,8 @@ class _Profile:
     def bound(self, losses: Floats, *, share: float) -> Floats:
         """Upper bounds, shape (losses,), from sums smoothed by that share of their variance."""
         values, shift = self._sum(losses)
-        bulk = np.where(self._bulk, values, 0.0)
         total = expected_positive_part(
-            values=bulk[:, self._bulk],
+            values=values[:, self._bulk],
             masses=self._mass[self._bulk],
             trials=self._slots,
             shift=shift,
@@ -322,15 +277,20 @@ _LEAST_REST = 0.25  # probability of the reports that are not clear: it is a dif
 _CLEAR_ROUNDOFF = 2.0**-50
 
 
-@dataclass(frozen=True, slots=True)
-class _Slots:
+class _Slots(NamedTuple):
     """Independent slots of one law. The masses may fall short of one: the rest has no gain and score 0."""
 
-    population: int
     count: int
     u: Floats
     v: Floats
     mass: Floats
+
+    @classmethod
+    def of(cls, atoms: Atoms, count: int) -> _Slots:
+        u, v, mass = np.array([atom for atom in atoms if atom[2] > 0]).T
+        # What rounding added to the means would be added to the mass of P and Q.
+        total = mass.sum()
+        return cls(count, u - (mass @ u) / total, v - (mass @ v) / total, mass)
 
 
 def slot_losses_from_below(pair: SlotPair) -> tuple[Floats, Floats, Floats]:
@@ -427,23 +387,24 @@ def _clearest(pair: SlotPair) -> tuple[tuple[_Class, _Class] | None, bool]:
 
 def _sum_of_scores(pair: SlotPair) -> tuple[Floats, Floats, Floats]:
     """From below: reports are read as scores, and only their sum is kept."""
-    u, v, mass = (np.array(column) for column in zip(*(a for a in pair.atoms if a[2] > 0), strict=True))
-    # What rounding added to the means would be added to the mass of P and Q.
-    total = mass.sum()
-    slots = _Slots(pair.population, pair.slots, u - (mass @ u) / total, v - (mass @ v) / total, mass)
+    slots = _Slots.of(pair.atoms, pair.slots)
     while True:
         scores = _scores(slots)
         if scores is not None:
             break
         slots = _in_blocks(slots)
-    law = _law_of_sum(slots, scores)
-    p, q = (np.maximum(law.mass + gain / pair.population, 0.0) for gain in (law.gain_u, law.gain_v))
-    for total in (float(p.sum()), float(q.sum())):
-        if not 1 - _MOST_LOST <= total <= 1 + _MOST_GAINED:
-            raise ArithmeticError(f"the law of {pair} is not resolved: its masses add up to {total}")
-    losses = loss_of(p, q, (law.gain_u - law.gain_v) / pair.population)
+    _, mass, gain_u, gain_v = _Tallied.of(slots, scores).law()
+    p, q = (np.maximum(mass + gain / pair.population, 0.0) for gain in (gain_u, gain_v))
+    _check_resolved(p, q)
+    losses = loss_of(p, q, (gain_u - gain_v) / pair.population)
     excess = max(math.fsum(p), math.fsum(q), 1.0)
     return losses, p / excess, q / excess
+
+
+def _check_resolved(p: Floats, q: Floats) -> None:
+    for total in (float(p.sum()), float(q.sum())):
+        if not 1 - _MOST_LOST <= total <= 1 + _MOST_GAINED:
+            raise ArithmeticError(f"the law of a sum of scores is not resolved: its masses add up to {total}")
 
 
 def bundle_losses_from_below(
@@ -464,26 +425,20 @@ def bundle_losses_from_below(
     Returns:
         As :func:`slot_losses_from_below`.
     """
-    u, v, mass = (np.array(column) for column in zip(*(a for a in atoms if a[2] > 0), strict=True))
-    total = mass.sum()
-    law = _Slots(slots, slots, u - (mass @ u) / total, v - (mass @ v) / total, mass)
-    scores = _scores(law, shortest=True)
+    law = _Slots.of(atoms, slots)
+    scores = _scores(law, or_coarser=True)
     if scores is None:
         raise ArithmeticError(f"the law of a sum of {slots} scores is too long to be listed")
-    tallied = _tallied(law, scores)
-    given = {f.name: getattr(tallied, f.name) for f in fields(_Tallied)}
-    bundle = _Bundle(**given, several=changed, participation=participation)
-    _, loss, p, q = (np.concatenate(columns) for columns in zip(*bundle.parts(), strict=True))
-    for mass_of in (float(p.sum()), float(q.sum())):
-        if not 1 - _MOST_LOST <= mass_of <= 1 + _MOST_GAINED:
-            raise ArithmeticError(
-                f"the law of {slots} reports is not resolved: its masses add up to {mass_of}"
-            )
+    _, loss, p, q = _Bundle.of(law, scores, several=changed, participation=participation).law()
+    _check_resolved(p, q)
     return loss, p, q
 
 
-def _scores(slots: _Slots, *, shortest: bool = False) -> Cells | None:
-    """Whole numbers nearly proportional to u − v; None if the transform of their sum would be too long."""
+def _scores(slots: _Slots, *, or_coarser: bool = False) -> Cells | None:
+    """Whole numbers nearly proportional to u − v; None if the transform of their sum would be too long.
+
+    If coarser ones are wanted instead, the finest whose sum's transform is not too long.
+    """
     difference = slots.u - slots.v
     top = float(np.abs(difference).max())
     if top == 0:
@@ -500,7 +455,7 @@ def _scores(slots: _Slots, *, shortest: bool = False) -> Cells | None:
             continue
         deviation = math.sqrt(slots.count * variance)
         too_long = 2 * (_REACH + math.sqrt(2 * _LOG_ALIASED)) * deviation > _LONGEST
-        if too_long and shortest:
+        if too_long and or_coarser:
             return found
         found = np.asarray(score, dtype=np.int64)
         together = float(slots.mass @ (difference * score))
@@ -512,77 +467,47 @@ def _scores(slots: _Slots, *, shortest: bool = False) -> Cells | None:
 def _in_blocks(slots: _Slots) -> _Slots:
     """Blocks of slots, each read as one score; a few slots that fill no block are left out."""
     blocks = math.isqrt(slots.count)
-    inner = _Slots(slots.population, slots.count // blocks, slots.u, slots.v, slots.mass)
+    inner = slots._replace(count=slots.count // blocks)
     scores = _scores(inner)
     if scores is None:
         inner = _in_blocks(inner)
         scores = _scores(inner)
         assert scores is not None
-    law = _law_of_sum(inner, scores)
-    mean = float((law.mass * law.place).sum())
-    deviation = math.sqrt(float((law.mass * (law.place - mean) ** 2).sum()))
-    cell = np.floor((law.place - mean) * (_BLOCK_CELLS / deviation) + 0.5).astype(np.int64)
+    place, *columns = _Tallied.of(inner, scores).law()
+    mean = float((columns[0] * place).sum())
+    deviation = math.sqrt(float((columns[0] * (place - mean) ** 2).sum()))
+    cell = np.floor((place - mean) * (_BLOCK_CELLS / deviation) + 0.5).astype(np.int64)
     cell -= cell.min()
     size = int(cell.max()) + 1
-    mass, u, v = (tally(cell, column, size) for column in (law.mass, law.gain_u, law.gain_v))
+    mass, u, v = (tally(cell, column, size) for column in columns)
     keep = mass > 0
     mass, u, v = mass[keep], u[keep] / mass[keep], v[keep] / mass[keep]
     mass /= max(float(mass.sum()), 1.0)
-    return _Slots(slots.population, blocks, u - mass @ u, v - mass @ v, mass)
-
-
-@dataclass(frozen=True, slots=True)
-class _SumLaw:
-    """The law of a sum of scores, and what it tells.
-
-    Attributes:
-        place: values of the sum, increasing.
-        mass: their probabilities, rounded down.
-        gain_u, gain_v: E[Σu; T] and E[Σv; T]. Their difference is rounded towards 0.
-    """
-
-    place: Floats
-    mass: Floats
-    gain_u: Floats
-    gain_v: Floats
-
-
-def _law_of_sum(slots: _Slots, scores: Cells) -> _SumLaw:
-    parts = list(_tallied(slots, scores).parts())
-    return _SumLaw(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-
-
-def _tallied(slots: _Slots, scores: Cells) -> _Tallied:
-    size = int(scores.max() - scores.min()) + 1
-    first = int(scores.min())
-    return _Tallied(
-        count=slots.count,
-        score=np.arange(first, first + size, dtype=np.float64),
-        mass=tally(scores - first, slots.mass, size),
-        u=tally(scores - first, slots.mass * slots.u, size),
-        v=tally(scores - first, slots.mass * slots.v, size),
-        rest=max(1.0 - math.fsum(slots.mass), 0.0),
-    ).trimmed()
+    return _Slots(blocks, u - mass @ u, v - mass @ v, mass)
 
 
 @dataclass(frozen=True, slots=True)
 class _Tallied:
-    """Scores with their masses, and with their masses times u and v; ``rest`` is more mass at score 0."""
+    """Scores with their masses, and with their masses times u and v."""
 
     count: int
     score: Floats
     mass: Floats
     u: Floats
     v: Floats
-    rest: float
 
-    def trimmed(self) -> _Tallied:
-        keep = self.mass > 0
-        score, mass, u, v = self.score[keep], self.mass[keep], self.u[keep], self.v[keep]
-        if self.rest > 0:
-            score, mass = np.append(score, 0.0), np.append(mass, self.rest)
-            u, v = np.append(u, 0.0), np.append(v, 0.0)
-        return _Tallied(self.count, score, mass, u, v, 0.0)
+    @classmethod
+    def of(cls, slots: _Slots, scores: Cells, **more: float) -> Self:
+        first, size = int(scores.min()), int(scores.max() - scores.min()) + 1
+        mass, u, v = (
+            tally(scores - first, column, size)
+            for column in (slots.mass, slots.mass * slots.u, slots.mass * slots.v)
+        )
+        keep = mass > 0
+        columns = [np.arange(first, first + size, dtype=np.float64)[keep], mass[keep], u[keep], v[keep]]
+        if (rest := 1.0 - math.fsum(slots.mass)) > 0:
+            columns = [np.append(each, new) for each, new in zip(columns, (0.0, rest, 0.0, 0.0), strict=True)]
+        return cls(slots.count, *columns, **more)
 
     @property
     def changed(self) -> int:
@@ -593,8 +518,6 @@ class _Tallied:
     def log_weight(self) -> float:
         """Log of how much likelier a round may be under P or Q than under everybody else's record."""
         return 0.0  # times so little as one report of many
-
-    # -- the tilted law: weights e^(θg), normalised ---------------------------------------------------------
 
     def cumulant(self, tilt: float) -> float:
         """Log of the moment generating function of the sum T of all scores at the tilt θ: log E e^(θT)."""
@@ -615,13 +538,9 @@ class _Tallied:
         variance = float(weight @ (self.score - mean) ** 2)
         return weight, self.count * mean, math.sqrt(self.count * variance)
 
-    @property
-    def most_tilt(self) -> float:
-        return _LARGEST_TILT / max(float(np.abs(self.score).max()), 1.0)
-
     def tilt_where(self, reached: Callable[[float], float], sign: int) -> float:
         """The tilt of that sign where a function that rises with its size is zero, or the largest."""
-        most = self.most_tilt
+        most = _LARGEST_TILT / max(float(np.abs(self.score).max()), 1.0)
         if reached(sign * most) <= 0:
             return sign * most
         return sign * zero_between(lambda size: reached(sign * size), 0.0, most, xtol=1e-12, rtol=1e-6)
@@ -636,25 +555,20 @@ class _Tallied:
 
         return self.tilted(tilt + self.tilt_where(decay, sign))[1]
 
-    def parts(self) -> Iterator[tuple[Floats, Floats, Floats, Floats]]:
-        """The law of T piece by piece, in the order of its places: the columns of :meth:`_piece`."""
-        lowest, highest = (
-            max(
-                math.floor(self.end(0.0, sign=-1, log_tail=_LOG_TAIL + self.log_weight)),
-                int(self.count * self.score.min()),
-            ),
-            min(
-                math.ceil(self.end(0.0, sign=1, log_tail=_LOG_TAIL + self.log_weight)),
-                int(self.count * self.score.max()),
-            ),
-        )
+    def law(self) -> tuple[Floats, ...]:
+        """Places of T in their order, and what a class keeps of each: the columns of :meth:`_piece`."""
+        low, high = (self.end(0.0, sign=sign, log_tail=_LOG_TAIL + self.log_weight) for sign in (-1, 1))
+        lowest = max(math.floor(low), int(self.count * self.score.min()))
+        highest = min(math.ceil(high), int(self.count * self.score.max()))
         _, mean, deviation = self.tilted(0.0)
         left, right = math.ceil(mean - _REACH * deviation), math.floor(mean + _REACH * deviation)
         left, right = max(min(left, math.floor(mean)), lowest), min(max(right, math.ceil(mean)), highest)
-        below = list(self._outwards(left - 1, lowest, sign=-1))
-        yield from reversed(below)
-        yield self._piece(0.0, left, right)
-        yield from self._outwards(right + 1, highest, sign=1)
+        below, above = (
+            list(self._outwards(start, end, sign=sign))
+            for start, end, sign in ((left - 1, lowest, -1), (right + 1, highest, 1))
+        )
+        pieces = [*reversed(below), self._piece(0.0, left, right), *above]
+        return tuple(np.concatenate(columns) for columns in zip(*pieces, strict=True))
 
     def _outwards(
         self, start: int, last: int, *, sign: int
@@ -675,15 +589,18 @@ class _Tallied:
             start = stop + sign
 
     def _piece(self, tilt: float, left: int, right: int) -> tuple[Floats, Floats, Floats, Floats]:
-        """Four columns of the places from ``left`` to ``right``: places first, then what the class keeps."""
+        """Places from ``left`` to ``right``, their masses, rounded down, and E[Σu; T] and E[Σv; T].
+
+        The difference of the latter is rounded towards 0.
+        """
         found, count = self._transform(tilt, left, right), self.count
         mass, mass_top = found.law(1.0, count)
         gain_u, u_top = found.law(count * found.first_u, count - 1)
         gain_v, v_top = found.law(count * found.first_v, count - 1)
         place = np.arange(left, right + 1, dtype=np.float64)
-        aliased = math.exp(-_LOG_ALIASED)
-        error = _ROUNDOFF * mass_top + 2 * aliased
-        gain_error = _ROUNDOFF * (u_top + v_top) + 2 * aliased * self.count
+        aliased = 2 * math.exp(-_LOG_ALIASED)  # at either end of the window
+        error = _ROUNDOFF * mass_top + aliased
+        gain_error = _ROUNDOFF * (u_top + v_top) + aliased * self.count
         # The loss is rounded towards 0, then both masses are lowered alike.
         half = np.maximum(np.abs(gain_u - gain_v) - gain_error, 0.0) / 2 * np.sign(gain_u - gain_v)
         middle = (gain_u + gain_v) / 2
@@ -776,12 +693,10 @@ class _Bundle(_Tallied):
 
     @property
     def changed(self) -> int:
-        """How many of the scores are client 1's."""
         return self.several
 
     @property
     def log_weight(self) -> float:
-        """Log of how much likelier a round may be under P or Q than under everybody else's record."""
         return self.several * math.log1p(
             max(float((column / self.mass).max()) for column in (self.u, self.v))
         )
@@ -791,7 +706,7 @@ class _Bundle(_Tallied):
         found, rest = self._transform(tilt, left, right), self.count - self.several
         x, other, several = found.one + found.first_u, found.one + found.first_v, self.several
         roundoff = _ROUNDOFF + 8 * several * 2.0**-53
-        aliased = 2 * math.exp(-_LOG_ALIASED)
+        aliased = 2 * math.exp(-_LOG_ALIASED)  # at either end of the window
 
         def apart(first: Waves, one: Waves, two: Waves) -> tuple[Floats, float]:
             """γ times the difference of the laws with ``several`` scores of one kind, and of another."""

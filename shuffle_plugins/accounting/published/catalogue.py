@@ -1,34 +1,209 @@
-"""Every published bound on T rounds of the subsampled shuffle, behind one signature.
+"""Every published bound on T rounds of the subsampled shuffle, behind one signature, and what composes them.
 
 The question is always the package's own: k of n clients without replacement (k = n: all of them), one ε0-LDP
-randomizer per round, shuffled, T adaptively composed rounds, replace-one neighbours, one δ. A paper's module
-gives its bound on one round; :class:`Composition` says how T of them are composed.
+randomizer per round, shuffled, T adaptively composed rounds, replace-one neighbours, one δ.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache, partial
 from typing import Any
 
-from shuffle_plugins.accounting.composition.points import check_rounds, compose_points
+import numpy as np
+
+from shuffle_plugins.accounting.composition.renyi import epsilon_from_rdp
 from shuffle_plugins.accounting.numerics.orders import Vector
 from shuffle_plugins.accounting.pairs.clones import ClonePair, binary_pair
-from shuffle_plugins.accounting.published import (
-    adaped,
-    bbg19,
-    check_ins,
-    cheu19,
-    clones,
-    efm19,
-    shuffle_rdp,
-    stronger_clones,
-    subsampled_rdp,
-)
-from shuffle_plugins.accounting.published.renyi_rounds import compose_renyi, compose_sampled_renyi
+from shuffle_plugins.accounting.published import divergences, shuffles
 from shuffle_plugins.accounting.terms import Sampling
+from shuffle_plugins.core import checks
+
+_LARGEST_ORDER = 2**15  # at which a curve is amplified: memory and time grow with it
+
+
+# -- (ε, δ) points -------------------------------------------------------------------------------------------
+
+
+def amplify_by_sampling(*, epsilon: float, delta: float, sampling_rate: float) -> tuple[float, float]:
+    """(ε', δ') of an (ε, δ)-DP mechanism run on a uniform k = γn of n records, for replace-one neighbours.
+
+    Ullman 2017; Balle, Barthe, Gaboardi 2018, Theorem 9. Tight for a black-box mechanism:
+    ε' = log(1 + γ(e^ε − 1)), δ' = γδ. For one particular mechanism, such as a shuffled randomizer, it is
+    loose, because it knows nothing of the mechanism but one point of its privacy profile.
+    """
+    checks.number("epsilon", epsilon, at_least=0)
+    checks.fraction("delta", delta)
+    checks.number("sampling_rate", sampling_rate, above=0, at_most=1)
+    # log(1 + γ(e^ε − 1)) = ε + log(γ + (1 − γ)e^−ε), which cannot overflow; small ε takes the other form
+    if epsilon < 1:
+        amplified = math.log1p(sampling_rate * math.expm1(epsilon))
+    else:
+        amplified = epsilon + math.log(sampling_rate + (1 - sampling_rate) * math.exp(-epsilon))
+    return amplified, sampling_rate * delta
+
+
+def strong_composition(*, epsilon: float, num_steps: int, delta_slack: float) -> float:
+    r"""ε of T adaptively composed (ε, δ)-DP steps, at total δ of 1 − (1 − δ)^T (1 − δ̃) ≤ T·δ + δ̃.
+
+    Kairouz, Oh, Viswanath 2015, Theorem 3.4: the smallest of
+
+        Tε,   Tε·(e^ε − 1)/(e^ε + 1) + ε·√(2T·log(e + √T·ε/δ̃)),   Tε·(e^ε − 1)/(e^ε + 1) + ε·√(2T·log(1/δ̃)).
+
+    Composing the steps' Rényi curves or privacy loss distributions is far tighter.
+
+    Args:
+        delta_slack: δ̃ in (0, 1), what composition itself may add to δ.
+    """
+    checks.number("epsilon", epsilon, at_least=0)
+    checks.whole("num_steps", num_steps, at_least=0)
+    checks.delta(delta_slack, name="delta_slack")
+    mean = num_steps * epsilon * math.tanh(epsilon / 2)
+    logarithm = min(
+        math.log(math.e + math.sqrt(num_steps) * epsilon / delta_slack), math.log(1 / delta_slack)
+    )
+    return min(num_steps * epsilon, mean + epsilon * math.sqrt(2 * num_steps) * math.sqrt(logarithm))
+
+
+def compose_points(
+    *,
+    shuffled: Callable[[float], float],
+    local_epsilon: float,
+    population: int,
+    cohort: int,
+    num_steps: int,
+    delta: float,
+) -> float:
+    """ε of T rounds from one (ε, δ) point of the shuffle, k-of-n amplification and strong composition.
+
+    It is how most papers compose their bounds. Half of δ pays for strong composition and the rounds share the
+    other half. Where the sum of the rounds' ε is smaller, they share all of δ. Where shuffling gains nothing,
+    each round counts as ε0 and composition gets all of δ. The smallest of the three is returned; its
+    looseness grows with T.
+
+    Args:
+        shuffled: ε of one shuffle of k reports as a function of its δ in (0, 1].
+    """
+    _check_rounds(local_epsilon, population, cohort, num_steps, delta)
+    sampling_rate = cohort / population
+
+    def sampled(round_delta: float) -> float:
+        shuffle_delta = min(1.0, round_delta / sampling_rate)
+        point, _ = amplify_by_sampling(
+            epsilon=min(shuffled(shuffle_delta), local_epsilon),
+            delta=shuffle_delta,
+            sampling_rate=sampling_rate,
+        )
+        return point
+
+    unshuffled, _ = amplify_by_sampling(epsilon=local_epsilon, delta=0.0, sampling_rate=sampling_rate)
+    found = [
+        num_steps * local_epsilon,
+        strong_composition(epsilon=unshuffled, num_steps=num_steps, delta_slack=delta),
+        num_steps * sampled(delta / num_steps),
+    ]
+    if num_steps > 1:
+        half = sampled(delta / (2 * num_steps))
+        found.append(strong_composition(epsilon=half, num_steps=num_steps, delta_slack=delta / 2))
+    return min(found)
+
+
+# -- Rényi curves --------------------------------------------------------------------------------------------
+
+
+def compose_renyi(
+    *,
+    curve: Callable[[Vector], Vector],
+    local_epsilon: float,
+    population: int,
+    cohort: int,
+    num_steps: int,
+    delta: float,
+    sampling: Sampling | None = Sampling.WITHOUT_REPLACEMENT,
+) -> float:
+    """ε of T rounds from the shuffle's Rényi curve, its amplification by sampling and their sum.
+
+    A round without sampling is never worse than one with it, so the smaller of the two divergences is taken
+    at each order. The sampling theorems blow up with the order and then give way to the curve itself, so ε
+    may have several local minima in the order: then orders are scanned all the way. Elsewhere they reach
+    twice past the best one found. Between the orders at which the curve is evaluated, (α − 1)·ε(α) is bounded
+    by its chord, because it is convex (van Erven, Harremoës 2014).
+
+    Args:
+        curve: upper bounds on the divergence of one shuffle of k reports, as a function of whole orders from
+            2 on; or of real orders above 1 where k = n. What it gives is remembered for as long as the same
+            object is passed.
+        sampling: which theorem amplifies, k of n without replacement or Poisson's; Poisson's is not for
+            replace-one neighbours. None if the curve, at whole orders, is that of the sampled round.
+    """
+    _check_rounds(local_epsilon, population, cohort, num_steps, delta)
+    amplified = sampling is not None and cohort < population
+    real = sampling is not None and not amplified
+
+    def best(orders: Vector) -> tuple[float, float]:
+        if amplified:
+            rdp = _amplified(orders, curve, local_epsilon, cohort / population, sampling)
+        else:
+            rdp = np.minimum(curve(orders), local_epsilon)
+        return epsilon_from_rdp(orders=orders, rdp=num_steps * rdp, delta=delta)
+
+    largest, most = (_LARGEST_ORDER, _LARGEST_ORDER) if amplified else (64, 4 * _LARGEST_ORDER)
+    while True:
+        orders = 1.0 + np.geomspace(1e-2 if real else 1.0, largest - 1, 96)
+        orders = orders if real else np.unique(orders.round())
+        value, order = best(orders)
+        if 2 * order <= largest or largest >= most:
+            break
+        largest *= 4
+    place = int(np.argmin(np.abs(orders - order)))
+    near = np.linspace(orders[max(place - 1, 0)], orders[min(place + 1, orders.size - 1)], 96)
+    whole = np.unique(np.maximum(near.round(), 2.0))
+    refined, _ = best(np.concatenate([near, whole]) if real else whole)
+    return min(value, refined, num_steps * local_epsilon)
+
+
+def _amplified(
+    orders: Vector,
+    curve: Callable[[Vector], Vector],
+    local_epsilon: float,
+    sampling_rate: float,
+    sampling: Sampling | None,
+) -> Vector:
+    """The sampling theorem on the curve, or the curve itself where that is smaller."""
+    every = _at_every_order(curve, local_epsilon)
+    if sampling is Sampling.POISSON:
+        found = divergences.poisson(orders=orders, rdp=every, sampling_rate=sampling_rate)
+    else:
+        found = divergences.without_replacement(
+            orders=orders, rdp=every, sampling_rate=sampling_rate, pure_epsilon=local_epsilon
+        )
+    return np.minimum(found, every[orders.astype(np.int64) - 2])
+
+
+@lru_cache(maxsize=32)
+def _at_every_order(curve: Callable[[Vector], Vector], local_epsilon: float) -> Vector:
+    """The curve at 2, 3, …: evaluated at some orders, by chords of (α − 1)·ε(α) between."""
+    every = np.arange(2, _LARGEST_ORDER + 1, dtype=np.float64)
+    small = every[:24]  # where a curve bends most; above, ratios of 1.06 cost less than a part in 10³
+    points = np.unique(np.append(small, np.geomspace(small[-1], _LARGEST_ORDER, 126).round()))
+    values = np.minimum(curve(points), local_epsilon)
+    chords: Vector = np.interp(every, points, (points - 1) * values) / (every - 1) * (1 + 1e-12)
+    chords.setflags(write=False)
+    return chords
+
+
+def _check_rounds(local_epsilon: float, population: int, cohort: int, num_steps: int, delta: float) -> None:
+    checks.number("local_epsilon", local_epsilon, above=0)
+    checks.whole("population", population)
+    checks.whole("cohort", cohort, at_most=population)
+    checks.whole("num_steps", num_steps)
+    checks.delta(delta)
+
+
+# -- the catalogue -------------------------------------------------------------------------------------------
 
 
 class Composition(StrEnum):
@@ -76,17 +251,9 @@ class PublishedBound:
     def epsilon(
         self, *, local_epsilon: float, population: int, cohort: int, num_steps: int, delta: float
     ) -> float:
-        """ε of T rounds.
+        """ε of T rounds in nats for replace-one neighbours, never above T·ε0.
 
-        Args:
-            population: n, the number of clients.
-            cohort: k ≤ n, reports shuffled together; k = n is full participation.
-
-        Returns:
-            ε in nats for replace-one neighbours, never above T·ε0.
-
-        Raises:
-            ValueError: in a range in which the theorem says nothing.
+        ValueError in a range in which the theorem says nothing.
         """
         rounds: dict[str, Any] = {
             "local_epsilon": local_epsilon,
@@ -95,51 +262,20 @@ class PublishedBound:
             "num_steps": num_steps,
             "delta": delta,
         }
-        check_rounds(**rounds)
         if self.compose is Composition.POINTS:
             return compose_points(
-                shuffled=lambda shuffle_delta: self.bound(
-                    local_epsilon=local_epsilon, cohort=cohort, delta=shuffle_delta
-                ),
+                shuffled=lambda share: self.bound(local_epsilon=local_epsilon, cohort=cohort, delta=share),
                 **rounds,
             )
         if self.compose is Composition.RENYI:
             curve = _curve(self.bound, local_epsilon, cohort)
             return compose_renyi(curve=curve, sampling=self.sampling, **rounds)
-        return compose_sampled_renyi(
-            curve=lambda orders: self.bound(
-                orders=orders, local_epsilon=local_epsilon, population=population, cohort=cohort
-            ),
-            **rounds,
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PublishedClaim:
-    """A published answer to another question than the catalogue's, with arguments of its own.
-
-    Attributes:
-        name: unique, in words.
-        source: paper and theorem.
-        epsilon: the claimed ε, called with ``delta`` and the arguments that its docstring names.
-        valid: whether it is an upper bound for the question that it asks. Nothing that gives a guarantee may
-            use a claim that is not.
-        note: what it answers; why it is not valid.
-    """
-
-    name: str
-    source: str
-    epsilon: Callable[..., float]
-    valid: bool
-    note: str
+        of_round = partial(self.bound, local_epsilon=local_epsilon, population=population, cohort=cohort)
+        return compose_renyi(curve=lambda orders: of_round(orders=orders), sampling=None, **rounds)
 
 
 def published_bound(name: str) -> PublishedBound:
-    """The bound of this name.
-
-    Raises:
-        ValueError: if no published bound is called so.
-    """
+    """The bound of this name; ValueError if no published bound is called so."""
     for bound in PUBLISHED_BOUNDS:
         if bound.name == name:
             return bound
@@ -154,172 +290,126 @@ def _curve(bound: Callable[..., Vector], local_epsilon: float, cohort: int) -> C
     return lambda orders: bound(orders=orders, local_epsilon=local_epsilon, cohort=cohort)
 
 
-def _point_of_pair(
+def _pair_epsilon(
     pair: Callable[..., ClonePair], *, local_epsilon: float, cohort: int, delta: float
 ) -> float:
-    """ε of a clone pair, rounded up."""
     return pair(local_epsilon=local_epsilon, cohort=cohort).upper_epsilon(delta)
 
 
-def _curve_of_pair(
-    pair: Callable[..., ClonePair], *, orders: Vector, local_epsilon: float, cohort: int
-) -> Vector:
-    """Rényi divergences of a clone pair, rounded up."""
+def _pair_rdp(pair: Callable[..., ClonePair], *, orders: Vector, local_epsilon: float, cohort: int) -> Vector:
     return pair(local_epsilon=local_epsilon, cohort=cohort).rdp(orders)
 
 
-def _second_shuffle_rdp(*, orders: Vector, local_epsilon: float, cohort: int) -> Vector:
-    """The second bound, which is stated from order 2.
-
-    Rényi divergence never decreases with the order, so for smaller orders its value at 2 is valid.
-    """
-    return shuffle_rdp.second_shuffle_rdp(orders=orders.clip(2.0), local_epsilon=local_epsilon, cohort=cohort)
+def _second_shuffle_rdp(*, orders: Vector, **shuffle: Any) -> Vector:
+    """Stated from order 2; below, its value at 2 is valid, as divergences never decrease with the order."""
+    return divergences.second_shuffle_rdp(orders=orders.clip(2.0), **shuffle)
 
 
 def _generic_blanket_bound(
-    inequality: bbg19.Inequality, *, local_epsilon: float, cohort: int, delta: float
+    inequality: shuffles.Inequality, *, local_epsilon: float, cohort: int, delta: float
 ) -> float:
-    """An inequality on the privacy blanket of any ε0-LDP randomizer."""
-    return bbg19.blanket_bound(
+    return shuffles.blanket_bound(
         inequality=inequality,
-        variable_at=partial(bbg19.generic_variable, local_epsilon=local_epsilon),
+        variable_at=partial(shuffles.generic_variable, local_epsilon=local_epsilon),
         local_epsilon=local_epsilon,
         cohort=cohort,
         delta=delta,
     )
 
 
-def _erlingsson_bound(*, local_epsilon: float, cohort: int, delta: float) -> float:
-    """Erlingsson et al. 2019, Theorem 7, which is stated up to ``efm19.LARGEST_DELTA``.
-
-    For a larger δ its value there is valid: an (ε, δ) guarantee holds for every larger δ.
-    """
-    return efm19.erlingsson_bound(
-        local_epsilon=local_epsilon, cohort=cohort, delta=min(delta, efm19.LARGEST_DELTA)
-    )
+def _erlingsson_bound(*, delta: float, **shuffle: Any) -> float:
+    """Stated up to a δ. An (ε, δ) guarantee holds for every larger δ: above, its value there is valid."""
+    return shuffles.erlingsson_bound(delta=min(delta, shuffles.LARGEST_DELTA), **shuffle)
 
 
-_POINTS = "sampling (Ullman), strong composition (KOV 2015)"
-_RENYI = "sampling by Wang et al. 2019, RDP"
 _ERRATUM = (
     "the paper's erratum withdraws it for adaptive randomizers; here Claims 2 and 6 of "
     "docs/proofs/accounting.md carry it"
 )
 _DISCRETE = "stated for randomizers with discrete outputs"
 
-_by_points = partial(PublishedBound, compose=Composition.POINTS)
-_by_renyi = partial(PublishedBound, compose=Composition.RENYI)
+
+def _points(name: str, source: str, bound: Callable[..., float], **about: Any) -> PublishedBound:
+    source = f"{source}, sampling (Ullman), strong composition (KOV 2015)"
+    return PublishedBound(name=name, source=source, bound=bound, compose=Composition.POINTS, **about)
+
+
+def _renyi(name: str, source: str, bound: Callable[..., Vector], **about: Any) -> PublishedBound:
+    source = f"{source}, sampling by {about.pop('by', 'Wang et al. 2019')}, RDP"
+    return PublishedBound(name=name, source=source, bound=bound, compose=Composition.RENYI, **about)
+
+
+_CCS = "Girgis et al. 2021 (CCS), Thm"
+_CLONES, _BINARY = "Feldman et al. 2021", "Feldman et al. 2022, binary pair"
 
 PUBLISHED_BOUNDS: tuple[PublishedBound, ...] = (
     PublishedBound(
         name="subsampled shuffle RDP, published",
         source="Girgis et al. 2021, Thm 1",
-        bound=subsampled_rdp.subsampled_rdp_bound,
+        bound=divergences.subsampled_rdp_bound,
         compose=Composition.SAMPLED_RENYI,
         note=_DISCRETE,
     ),
-    _by_renyi(
-        name="shuffle RDP, first bound",
-        source=f"Girgis et al. 2021 (CCS), Thm 5.3.1, {_RENYI}",
-        bound=shuffle_rdp.first_shuffle_rdp,
-        note=_DISCRETE,
-    ),
-    _by_renyi(
-        name="shuffle RDP, second bound",
-        source=f"Girgis et al. 2021 (CCS), Thm 5.3.2, {_RENYI}",
-        bound=_second_shuffle_rdp,
-        note=_DISCRETE,
-    ),
-    _by_renyi(
-        name="shuffle RDP, Poisson sampling",
-        source="Girgis et al. 2021 (CCS), Thm 5.3.1, sampling by Zhu and Wang 2019, RDP",
-        bound=shuffle_rdp.first_shuffle_rdp,
+    _renyi("shuffle RDP, first bound", f"{_CCS} 5.3.1", divergences.first_shuffle_rdp, note=_DISCRETE),
+    _renyi("shuffle RDP, second bound", f"{_CCS} 5.3.2", _second_shuffle_rdp, note=_DISCRETE),
+    _renyi(
+        "shuffle RDP, Poisson sampling",
+        f"{_CCS} 5.3.1",
+        divergences.first_shuffle_rdp,
+        by="Zhu and Wang 2019",
         sampling=Sampling.POISSON,
         valid=False,
         note="its sampling theorem is for Poisson cohorts and add/remove neighbours, not for replace-one",
     ),
-    _by_points(
-        name="clones, closed form",
-        source=f"Feldman et al. 2021, Thm 3.1, {_POINTS}",
-        bound=clones.clone_bound,
+    _points("clones, closed form", f"{_CLONES}, Thm 3.1", shuffles.clone_bound, adaptive=True),
+    _points(
+        "clones, numerical",
+        f"{_CLONES}, Thm 3.2 and App. F",
+        partial(_pair_epsilon, shuffles.clone_pair),
         adaptive=True,
     ),
-    _by_points(
-        name="clones, numerical",
-        source=f"Feldman et al. 2021, Thm 3.2 and App. F, {_POINTS}",
-        bound=partial(_point_of_pair, clones.clone_pair),
-        adaptive=True,
-    ),
-    _by_renyi(
-        name="clones, RDP",
-        source=f"Feldman et al. 2021, Sec. 6.1, {_RENYI}",
-        bound=partial(_curve_of_pair, clones.clone_pair),
-        adaptive=True,
-    ),
-    _by_points(
-        name="stronger clones, closed form",
-        source=f"Feldman et al. 2022, Thm 3.2, {_POINTS}",
-        bound=stronger_clones.stronger_clone_bound,
+    _renyi("clones, RDP", f"{_CLONES}, Sec. 6.1", partial(_pair_rdp, shuffles.clone_pair), adaptive=True),
+    _points(
+        "stronger clones, closed form",
+        "Feldman et al. 2022, Thm 3.2",
+        shuffles.stronger_clone_bound,
         adaptive=True,
         note=f"{_ERRATUM}: this closed form is never below the numerical bound of the binary pair",
     ),
-    _by_points(
-        name="stronger clones, numerical",
-        source=f"Feldman et al. 2022, binary pair, {_POINTS}",
-        bound=partial(_point_of_pair, binary_pair),
+    _points(
+        "stronger clones, numerical",
+        _BINARY,
+        partial(_pair_epsilon, binary_pair),
         adaptive=True,
         note=_ERRATUM,
     ),
-    _by_renyi(
-        name="stronger clones, RDP",
-        source=f"Feldman et al. 2022, binary pair, {_RENYI}",
-        bound=partial(_curve_of_pair, binary_pair),
-        adaptive=True,
-        note=_ERRATUM,
+    _renyi("stronger clones, RDP", _BINARY, partial(_pair_rdp, binary_pair), adaptive=True, note=_ERRATUM),
+    *(
+        _points(
+            f"privacy blanket, {name}",
+            "Balle et al. 2019, generic blanket",
+            partial(_generic_blanket_bound, inequality),
+        )
+        for name, inequality in (("Bennett", shuffles.bennett), ("Hoeffding", shuffles.hoeffding))
     ),
-    _by_points(
-        name="privacy blanket, Bennett",
-        source=f"Balle et al. 2019, generic blanket, {_POINTS}",
-        bound=partial(_generic_blanket_bound, bbg19.bennett),
-    ),
-    _by_points(
-        name="privacy blanket, Hoeffding",
-        source=f"Balle et al. 2019, generic blanket, {_POINTS}",
-        bound=partial(_generic_blanket_bound, bbg19.hoeffding),
-    ),
-    _by_points(
-        name="random check-ins, shuffling",
-        source=f"Balle et al. 2020, Thm 5.1, {_POINTS}",
-        bound=check_ins.check_in_shuffle_bound,
+    _points(
+        "random check-ins, shuffling",
+        "Balle et al. 2020, Thm 5.1",
+        shuffles.check_in_shuffle_bound,
         adaptive=True,
     ),
-    _by_points(
-        name="amplification by shuffling",
-        source=f"Erlingsson et al. 2019, Thm 7, {_POINTS}",
-        bound=_erlingsson_bound,
+    _points("amplification by shuffling", "Erlingsson et al. 2019, Thm 7", _erlingsson_bound, adaptive=True),
+    _renyi(
+        "amplification by shuffling, RDP",
+        "Erlingsson et al. 2019, Remark 1",
+        divergences.erlingsson_rdp,
         adaptive=True,
     ),
-    _by_renyi(
-        name="amplification by shuffling, RDP",
-        source=f"Erlingsson et al. 2019, Remark 1, {_RENYI}",
-        bound=efm19.erlingsson_rdp,
-        adaptive=True,
-    ),
-    _by_points(
-        name="binary response, closed form",
-        source=f"Cheu et al. 2019, Thm 4.11 as cited, {_POINTS}",
-        bound=cheu19.binary_response_bound,
+    _points(
+        "binary response, closed form",
+        "Cheu et al. 2019, Thm 4.11 as cited",
+        shuffles.binary_response_bound,
         valid=False,
         note="for binary randomized response alone, not for every ε0-LDP randomizer; its paper was not read",
-    ),
-)
-
-PUBLISHED_CLAIMS: tuple[PublishedClaim, ...] = (
-    PublishedClaim(
-        name="DP-AdaPeD, as printed",
-        source="Girgis 2023 (thesis), Thm 4.5.1, RDP",
-        epsilon=adaped.printed_epsilon,
-        valid=False,
-        note="Gaussian noise in the local steps of federated clients. No bound: " + "; ".join(adaped.REASONS),
     ),
 )

@@ -3,6 +3,6 @@
 Importing this package makes the kinds that come with it known to ``Round.from_state``.
 """
 
-from shuffle_plugins.accounting.rounds import central, gaussian, records, shuffle, sums, tags
+from shuffle_plugins.accounting.rounds import records, round, sums, tags
 
-__all__ = ["central", "gaussian", "records", "shuffle", "sums", "tags"]
+__all__ = ["records", "round", "sums", "tags"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+import math
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -16,32 +17,31 @@ from shuffle_plugins.accounting.losses.distribution import (
     finite_losses,
     profile_losses,
     profile_of,
+    tighter,
     together_profile,
 )
 from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window
 from shuffle_plugins.accounting.numerics.grid import Floats
+from shuffle_plugins.accounting.numerics.search import narrowed
+from shuffle_plugins.accounting.pairs.gaussian_reports import (
+    gaussian_instance_losses,
+    gaussian_report_losses,
+    gaussian_round_profile,
+)
 from shuffle_plugins.accounting.pairs.reports import Atoms, Blanket, most_telling
 from shuffle_plugins.accounting.pairs.shuffle import PairMixture, alike_atoms
 from shuffle_plugins.accounting.pairs.slots import bundle_losses_from_below
 from shuffle_plugins.accounting.rounds.round import (
-    Round,
+    OneInstanceRound,
+    ShuffleRound,
     lower_families,
     lower_losses,
     reversed_lower_losses,
     upper_losses,
 )
-from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import MAX_POPULATION, Adversary, Sampling, Unit
-from shuffle_plugins.core import Count, Flag, LocalEpsilon
-
-# Under Poisson sampling the number of clients in a round is random. Its possible values are put into this
-# many groups, and each group is charged as if it had its smallest number of reports.
-_COHORT_BUCKETS = 24
-
-_BUNDLE = "all others alike, all reports of a client"
-
-# How clients may be sampled if each sends more than one report; for others there is no proof.
-_PROVED_TOGETHER = (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL, Sampling.POISSON, Sampling.SINGLE_PASS)
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Count, Flag, LocalEpsilon, NotNegative, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +63,11 @@ class SampledRecordsRound(ShuffleRound):
     less (``docs/proofs/accounting.md``, section 2b).
 
     Attributes:
-        local_epsilon: ε0 of one report on one record.
-        population: n, the number of clients.
-        cohort: k, how many *clients* take part, as in :class:`ShuffleRound`. k·s reports are shuffled.
+        cohort: k, how many *clients* take part. k·s reports are shuffled.
         records_per_client: m ≥ 1, the number of records that each client has.
-        samples_per_client: s in [1, m], the number of records that a client reports on in a round.
-        sampling, adversary, mechanism, blanket, channel_fixed: as in :class:`ShuffleRound`. With s > 1 all
-            reports of a client come in one batch, and the samplings ``CHECK_IN`` and ``EPOCH`` are refused.
-            Nobody may see which records are drawn, not even a server that sees who takes part.
+        samples_per_client: s in [1, m], the number of records that a client reports on in a round. With s > 1
+            all reports of a client come in one batch, and the samplings ``CHECK_IN`` and ``EPOCH`` are
+            refused. Nobody may see which records are drawn, not even a server that sees who takes part.
         local_delta: must be 0, because there is no bound here for reports with a δ0 of their own.
     """
 
@@ -98,7 +95,7 @@ class SampledRecordsRound(ShuffleRound):
                 "them depends on two records, and here there are more; take a mechanism with δ0 = 0, such as "
                 "'privunit-g' or 'laplace', or one record per client"
             )
-        if samples > 1 and self.sampling not in _PROVED_TOGETHER:
+        if samples > 1 and self.sampling in (Sampling.CHECK_IN, Sampling.EPOCH):
             raise ValueError(
                 f"{self.sampling} sampling is accounted for one report per client and round, got "
                 f"samples_per_client={samples}: draw k of n clients (sampling='without-replacement'), or let "
@@ -107,16 +104,7 @@ class SampledRecordsRound(ShuffleRound):
 
     @classmethod
     def of(cls, clients: ShuffleRound, *, records_per_client: int, samples_per_client: int = 1) -> Self:
-        """A round of the same clients, mechanism and adversary, with m records and s reports per client.
-
-        Args:
-            clients: the round, of clients with one record each.
-            records_per_client: m, the number of records that each client has.
-            samples_per_client: s, the number of records that a client reports on.
-
-        Raises:
-            ValueError: if a number is out of range, as for the class.
-        """
+        """A round of the same clients, mechanism and adversary, with m records and s reports per client."""
         known = {f.name: getattr(clients, f.name) for f in fields(ShuffleRound)}
         return cls(**known, records_per_client=records_per_client, samples_per_client=samples_per_client)
 
@@ -124,11 +112,6 @@ class SampledRecordsRound(ShuffleRound):
     def clients(self) -> ShuffleRound:
         """The round of the same clients with one record and one report each."""
         return ShuffleRound(**{f.name: getattr(self, f.name) for f in fields(ShuffleRound)})
-
-    @property
-    def record_rate(self) -> float:
-        """s/m, the probability that a client that takes part reports on a given record of its own."""
-        return self.samples_per_client / self.records_per_client
 
     @property
     @override
@@ -158,26 +141,20 @@ class SampledRecordsRound(ShuffleRound):
     def instances(self) -> dict[str, PairMixture]:
         raise ValueError("rounds of sampled records have no pair of counts; lower_losses has their losses")
 
+    @override
     def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
-        """The privacy losses of a pair of distributions that dominates the round.
+        """From the profile of the reports of the clients drawn, lowered by the chance s/m of the record."""
+        if self.samples_per_client == 1:
+            profile = profile_of(upper_losses(self.clients, resolution))
+        else:  # one of a client's s reports is on the changed record
+            clients, rates, masses = zip(*self._cohorts(), strict=True)
+            laws = [upper_losses(self._reports_of(each), resolution) for each in clients]
+            profile = bundled_profile(laws, rates, masses, reports=self.samples_per_client, lost=TAIL)
+        return profile_losses(*profile, resolution=resolution, sampling_rate=self._record_rate)
 
-        They are made from the round's *profile*, a bound on δ at each ε: first that of the reports of the
-        clients drawn, then lowered by the chance s/m that the changed record is among those reported on.
-        """
-        profile = self._one_report(resolution) if self.samples_per_client == 1 else self._bundle(resolution)
-        return profile_losses(*profile, resolution=resolution, sampling_rate=self.record_rate)
-
-    def _one_report(self, resolution: Resolution) -> tuple[Floats, Floats]:
-        """The profile of the clients' round: values of ε, and δ at each."""
-        return profile_of(upper_losses(self.clients, resolution))
-
-    def _bundle(self, resolution: Resolution) -> tuple[Floats, Floats]:
-        """The profile if a client that takes part sends s reports, one of them on the changed record."""
-        drawn = self._cohorts()
-        laws = [upper_losses(self._reports_of(clients), resolution) for clients, _, _ in drawn]
-        rates = [rate for _, rate, _ in drawn]
-        masses = [mass for _, _, mass in drawn]
-        return bundled_profile(laws, rates, masses, reports=self.samples_per_client, lost=TAIL)
+    @property
+    def _record_rate(self) -> float:
+        return self.samples_per_client / self.records_per_client
 
     def _reports_of(self, clients: int) -> ShuffleRound:
         """The round of all reports of so many clients, as if each report came from a client of its own."""
@@ -197,7 +174,7 @@ class SampledRecordsRound(ShuffleRound):
             return [(int(self.cohort), self.sampling_rate if hidden else 1.0, 1.0)]
         others = self.population - 1 if server else self.population
         first, law = binomial_window(others, self.sampling_rate)
-        edges = np.unique(np.linspace(0, len(law), _COHORT_BUCKETS + 1).astype(np.int64))
+        edges = np.unique(np.linspace(0, len(law), 25).astype(np.int64))
         found = []
         for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             mass = float(law[low:high].sum())
@@ -223,19 +200,19 @@ class SampledRecordsRound(ShuffleRound):
     def lower_families(self) -> tuple[str, ...]:
         return self._attained.lower_families if self._attained is not None else ()
 
+    @override
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        """The privacy losses of an instance: datasets for which the round leaks at least as much.
+        """The changed record is x or x'. For s = 1 all other records of its client are x'.
 
-        The changed record is x in one dataset and x' in the other. For s = 1 all other records of its client
-        are x'. For s > 1 all other records of all clients are alike. Then it does not matter whose they are,
-        and the round is one that draws k·s of m·n records.
+        For s > 1 all other records of all clients are alike. Then it does not matter whose they are, and the
+        round is one that draws k·s of m·n records.
         """
         if self._attained is None:
             raise ValueError(f"a {type(self).__name__} has no instance {family!r}")
         found = lower_losses(self._attained, family, resolution)
         if self.samples_per_client > 1:
             return found
-        return sampled_instance([found], [1], sampling_rate=self.record_rate, resolution=resolution)
+        return sampled_instance([found], [1], sampling_rate=self._record_rate, resolution=resolution)
 
     @property
     def _attained(self) -> ShuffleRound | None:
@@ -255,7 +232,7 @@ class SampledRecordsRound(ShuffleRound):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeveralReportsRound(Round):
+class SeveralReportsRound(OneInstanceRound):
     """A round in which each client sends several randomised reports, and all reports are shuffled together.
 
     Neighbouring relation: replace-one *client*. Two datasets are neighbours if they differ in all that one
@@ -270,11 +247,8 @@ class SeveralReportsRound(Round):
     Attributes:
         report_epsilon: ε0 of one report in nats.
         reports_per_client: s ≥ 1, how many reports a client that takes part sends.
-        population, sampling, adversary: as of :class:`Round`.
-        channel_fixed: as of :class:`ShuffleRound`.
         cohort: k, how many *clients* take part; k·s reports are shuffled.
-        mechanism: name of the randomizer whose blanket is used; ``"generic"`` covers every ε0-LDP randomizer.
-        blanket: the randomizer's blanket; None takes the generic one.
+        mechanism, blanket, channel_fixed: as of :class:`ShuffleRound`.
     """
 
     cohort: int
@@ -286,6 +260,7 @@ class SeveralReportsRound(Round):
 
     KIND: ClassVar[str] = "several-reports"
     SELF_SAMPLED: ClassVar[bool] = True
+    seen = ShuffleRound.seen
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -297,15 +272,7 @@ class SeveralReportsRound(Round):
 
     @classmethod
     def of(cls, clients: ShuffleRound, *, reports_per_client: int) -> Self:
-        """A round of the same clients, mechanism and adversary, in which each sends s reports.
-
-        Args:
-            clients: the round, of clients that send one report each; the cohort's size is known.
-            reports_per_client: s.
-
-        Raises:
-            ValueError: if the reports have a δ0 of their own, or a number is out of range, as for the class.
-        """
+        """A round of the same clients, mechanism and adversary, in which each sends s reports."""
         if clients.local_delta:
             raise ValueError(
                 "(ε0, δ0) reports are not accounted where a client sends several: take a mechanism with "
@@ -338,25 +305,16 @@ class SeveralReportsRound(Round):
         )
 
     def records(self, *, records_per_client: int) -> SampledRecordsRound:
-        """The same round, for neighbours that differ in one record of a client, which has so many.
-
-        Args:
-            records_per_client: m ≥ s. A client draws s of them, and each report is about one.
-
-        Raises:
-            ValueError: if m is out of range.
-        """
-        return SampledRecordsRound(
-            local_epsilon=self.report_epsilon,
+        """The same round, for neighbours that differ in one of the m records that a client draws s of."""
+        clients = replace(
+            self.report,
             population=self.population,
             cohort=self.cohort,
             sampling=self.sampling,
             adversary=self.adversary,
-            mechanism=self.mechanism,
-            blanket=self.blanket,
-            channel_fixed=self.channel_fixed,
-            records_per_client=records_per_client,
-            samples_per_client=self.reports_per_client,
+        )
+        return SampledRecordsRound.of(
+            clients, records_per_client=records_per_client, samples_per_client=self.reports_per_client
         )
 
     @property
@@ -379,13 +337,8 @@ class SeveralReportsRound(Round):
     def description(self) -> str:
         return f"{self.reports_per_client} reports per client of {self.report.description}"
 
-    @property
     @override
-    def seen(self) -> str:
-        return self.report.seen
-
     def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
-        """The privacy losses of a pair of distributions that dominates the round."""
         profile = together_profile(upper_losses(self.report, resolution), reports=self.reports_per_client)
         return profile_losses(*profile, resolution=resolution, sampling_rate=self.sampling_rate)
 
@@ -397,22 +350,16 @@ class SeveralReportsRound(Round):
     @property
     @override
     def lower_families(self) -> tuple[str, ...]:
-        return (f"{self.mechanism} instance, {_BUNDLE}",) if self._told() else ()
-
-    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        """The privacy losses of that dataset and its neighbour."""
-        return self._dataset(resolution, exchanged=False)
-
-    def reversed_lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        """The privacy losses of the neighbour and that dataset."""
-        return self._dataset(resolution, exchanged=True)
+        name = f"{self.mechanism} instance, all others alike, all reports of a client"
+        return (name,) if self._told() else ()
 
     def _told(self) -> Atoms | None:
         """What one report tells, everybody else's being about one record: of the dataset that tells most."""
         found = alike_atoms(self.report.effective_blanket, mechanism=self.mechanism)
         return most_telling(found.values()) if found else None
 
-    def _dataset(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
+    @override
+    def _instance(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
         told = self._told()
         if told is None:
             raise ValueError(f"a {type(self).__name__} of {self.mechanism} has no instance")
@@ -423,22 +370,146 @@ class SeveralReportsRound(Round):
                 changed=self.reports_per_client,
                 participation=self.sampling_rate,
             )
-        except ArithmeticError:  # too many reports, or too telling ones
-            ask = reversed_lower_losses if exchanged else lower_losses
-            one = self._one_changed()
+        except ArithmeticError:
+            # Too many reports, or too telling ones: client 1's others are about what everybody else's are.
+            ask, one = reversed_lower_losses if exchanged else lower_losses, self.report
+            if self.sampling_rate < 1:
+                population = self.population * self.reports_per_client
+                if population > MAX_POPULATION:
+                    raise ArithmeticError(f"{population} reports are too many for a lower bound") from None
+                one = replace(one, population=population, sampling=Sampling.WITHOUT_REPLACEMENT)
             return ask(one, lower_families(one)[0], resolution)
         return finite_losses(loss, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
-
-    def _one_changed(self) -> ShuffleRound:
-        """A round that costs less: client 1's other reports are about what everybody else's are."""
-        if self.sampling_rate == 1:
-            return self.report
-        population = self.population * self.reports_per_client
-        if population > MAX_POPULATION:
-            raise ArithmeticError(f"{population} reports are too many for a lower bound")
-        return replace(self.report, population=population, sampling=Sampling.WITHOUT_REPLACEMENT)
 
     @classmethod
     @override
     def fields_from_state(cls, saved: dict[str, Any]) -> dict[str, Any]:
         return ShuffleRound.fields_from_state(saved)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianReportsRound(ShuffleRound):
+    """A shuffled round of reports that are a vector of an l2 ball plus N(0, σ²) on every coordinate.
+
+    No such report is ε0-LDP, but its likelihoods are known. They are used here in any dimension: what can be
+    told does not depend on it. Nothing is charged for the reports' δ0, but where the analysis says nothing:
+    in epochs and check-ins, without ``channel_fixed``, in rounds of few reports, and for little noise. Those
+    are accounted as a :class:`ShuffleRound` of (ε0, δ0) reports (``docs/proofs/noise.md``, section 6).
+    Reports of one number have a blanket of their own: a round that is given one takes the smaller of both
+    bounds, and needs no δ0.
+
+    Attributes:
+        mechanism, blanket: of reports of one number; both or neither.
+        radius: of the ball of records, in units of σ, the noise's standard deviation: r/σ for a ball of
+            radius r. Positive. Two records are at most 2·radius·σ apart.
+        attained: in the same unit, the length of two records that clients may really hold, opposite each
+            other; it makes the lower bound. 0 if none are known.
+    """
+
+    radius: Positive = field()
+    attained: NotNegative = 0.0
+
+    KIND: ClassVar[str] = "gaussian-reports"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.number("attained", self.attained, at_most=self.radius)
+        if self.blanket is None and self.mechanism != "generic":
+            raise ValueError(
+                "a GaussianReportsRound without a blanket has its radius over σ and no mechanism: omit it"
+            )
+
+    @property
+    @override
+    def comparable(self) -> tuple[Any, ...] | None:
+        if type(self) is not GaussianReportsRound:
+            return None
+        own = () if self.blanket is None else (self.mechanism, self.blanket.state())
+        return self.KIND, (self.radius, self.attained, self.channel_fixed, *own)
+
+    @property
+    @override
+    def description(self) -> str:
+        return f"Gaussian reports with σ = {1 / self.radius:.6g} times the radius"
+
+    @property
+    @override
+    def pair_name(self) -> str:
+        plain = super().pair_name
+        if self._profile() is None:
+            return plain
+        return "Gaussian reports" if self.blanket is None else f"Gaussian reports and {plain}"
+
+    @property
+    @override
+    def replacement_distance(self) -> float:
+        if self._profile() is not None:
+            return 0.0
+        return super().replacement_distance
+
+    @override
+    def instances(self) -> dict[str, PairMixture]:
+        return {} if self.blanket is None else super().instances()
+
+    @override
+    def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
+        profile = self._profile()
+        if profile is None:
+            return super().upper_losses(resolution)
+        found = gaussian_report_losses(profile, resolution=resolution)
+        if self.blanket is None:
+            return found
+        return tighter(super().upper_losses(resolution), found)
+
+    @override
+    def upper_losses_from_below(self, resolution: Resolution) -> PrivacyLossDistribution | None:
+        if self._profile() is None:
+            return super().upper_losses_from_below(resolution)
+        return None
+
+    @property
+    @override
+    def resolves_alone(self) -> bool:
+        return self._profile() is None and super().resolves_alone
+
+    @property
+    @override
+    def lower_families(self) -> tuple[str, ...]:
+        if self.blanket is not None:
+            return super().lower_families
+        without = (Sampling.SINGLE_PASS, Sampling.CHECK_IN, Sampling.EPOCH)
+        return ("sum of Gaussian reports",) if self.attained > 0 and self.sampling not in without else ()
+
+    @override
+    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+        if self.blanket is not None:
+            return super().lower_losses(family, resolution)
+        return gaussian_instance_losses(radius=self.attained, draw=self, resolution=resolution)
+
+    @property
+    def remedy(self) -> str:
+        """How many reports hide each other by their noise, so that nothing is charged for δ0."""
+        if self._profile() is not None:
+            return ""
+        everybody = self.population if self.sampling is Sampling.WITHOUT_REPLACEMENT else self.cohort
+
+        def hides(cohort: float) -> bool:
+            return replace(self, cohort=round(cohort))._profile() is not None
+
+        if everybody == self.cohort or not hides(everybody):
+            return f"{self.description} are hidden by no such cohort: take more noise"
+        _, least = narrowed(lambda cohort: not hides(cohort), self.cohort, everybody, precision=0.05)
+        return f"{self.description} hide each other from about {math.ceil(least)} of {self.population} on"
+
+    def _profile(self) -> tuple[Floats, Floats] | None:
+        # Beyond four σ reports have next to nothing in common.
+        if self.spans_batches or not self.channel_fixed or self.radius > 4:
+            return None
+        return gaussian_round_profile(
+            radius=self.radius,
+            population=self.population,
+            cohort=self.cohort,
+            # before a server an epoch is one batch
+            sampling=Sampling.FULL if self.sampling is Sampling.EPOCH else self.sampling,
+            sees_cohort=self.sees_cohort,
+        )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from scipy.special import ndtr
 from typing_extensions import override
 
 from shuffle_plugins.accounting.composition.sampled import sampled_instance
@@ -16,6 +17,8 @@ from shuffle_plugins.accounting.losses.distribution import (
     Resolution,
     discounted,
     finite_losses,
+    hull_outcomes,
+    joined,
     profile_losses,
 )
 from shuffle_plugins.accounting.numerics.binomial import TAIL
@@ -28,30 +31,30 @@ from shuffle_plugins.accounting.pairs.noise import (
     binomial_losses,
     gaussian_cover,
     gaussian_losses,
+    gaussian_profile,
     has_binomial_instance,
     log_ratio,
     participation_losses,
+    profile_reach,
     score_cover,
 )
-from shuffle_plugins.accounting.rounds.round import Round
-from shuffle_plugins.accounting.terms import Sampling
-from shuffle_plugins.core import (
+from shuffle_plugins.accounting.rounds.round import OneInstanceRound, Round
+from shuffle_plugins.accounting.terms import NeighbouringRelation, Sampling
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import (
     Chance,
     Count,
     Dim,
     Fraction,
     NotNegative,
     Positive,
-    checks,
     in_range,
+    one_of,
     whole_number,
 )
 
 _MOST_LISTED_LOSSES = 1 << 11
-_MOST_LISTED = 1 << 24  # outcomes of an instance
 _ROUNDOFF = 1e-12
-_WRAPPED = 1e-11  # more than sums mod q can move: their range leaves out noise of probability 2**-40
-_MOST_PARTS = 512  # that the coins of one coordinate are drawn in, where they are drawn for everybody at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +73,7 @@ class _CoveredSum(Round):
     participation: Chance | None = None
 
     SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (*Round.SAMPLINGS, Sampling.SINGLE_PASS)
+    pair_name = "covering Gaussian"
 
     @property
     @abstractmethod
@@ -80,11 +84,6 @@ class _CoveredSum(Round):
     def _relative_norm(self) -> float:
         """A bound on ‖x‖₂ over the sensitivity."""
         return 1.0
-
-    @property
-    @override
-    def pair_name(self) -> str:
-        return "covering Gaussian"
 
     @override
     def opened(self) -> Round:
@@ -112,7 +111,6 @@ class SumRound(_CoveredSum):
     the Gaussian that covers the binomial (``gaussian_cover``).
 
     Attributes:
-        dim, participation: number of coordinates, and probability of adding one's vector by a secret coin.
         sensitivity: bound on ‖x − x'‖₂ over the vectors a client may send, in steps of the lattice.
         attained: a distance of two such vectors that differ in one coordinate only, a whole number of steps,
             at most ``sensitivity``: it makes the lower bound. 0 if none is known. If ``norm`` is half the
@@ -137,6 +135,7 @@ class SumRound(_CoveredSum):
 
     KIND: ClassVar[str] = "sum"
     CHARGED_BY_RATIO: ClassVar[bool] = True
+    seen = "the sum of all vectors and coins, and nothing of what single clients add to it"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -176,11 +175,6 @@ class SumRound(_CoveredSum):
 
     @property
     @override
-    def seen(self) -> str:
-        return "the sum of all vectors and coins, and nothing of what single clients add to it"
-
-    @property
-    @override
     def replacement_distance(self) -> float:
         return min(1.0, self.dim * (self.cover().distance + self.coin_distance))
 
@@ -188,8 +182,8 @@ class SumRound(_CoveredSum):
     def replacement_ratio(self, log_tail: float) -> float:
         ratio = self.coin_ratio if self.coin_distance else 0.0
         each = log_tail - math.log(2 * self.dim)  # half for the coins, half for their cover
-        # Two tails of each client's coins (Hoeffding), or of each of the parts that many are drawn in.
-        drawn_tail = math.log(2 * self.cohort * _MOST_PARTS) - DRAWN_REACH**2 / 2
+        # Two tails of each client's coins (Hoeffding), or of each of the 512 parts that many are drawn in.
+        drawn_tail = math.log(2 * self.cohort * 512) - DRAWN_REACH**2 / 2
         if ratio is None or (self.coin_distance and each < drawn_tail):
             return math.inf
         return self.dim * (log_ratio(self.trials, log_tail=each) + ratio)
@@ -214,7 +208,7 @@ class SumRound(_CoveredSum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoissonBinomialRound(_CoveredSum):
+class PoissonBinomialRound(_CoveredSum, OneInstanceRound):
     """A round of the Poisson binomial mechanism (Chen, Özgür, Kairouz 2022), in an ℓ2 ball.
 
     For each coordinate j a client with value v_j in [−1, 1] adds ``bits`` bits, each a one with probability
@@ -223,13 +217,11 @@ class PoissonBinomialRound(_CoveredSum):
     norm of what v does: a client cannot be extreme in all coordinates at once.
 
     Attributes:
-        dim: coordinates.
         bits: of one client in one coordinate.
         flip: q, the least probability of a one, in (0, ½).
         distance: bound on ‖v − v'‖₂ over two clients' values.
         honest: clients of the cohort counted on to follow the protocol; all of them if None.
-        participation: probability with which each of the cohort, by a secret coin of its own, sends bits of
-            its values; the others' are of v = 0. None if all send their own.
+        participation: as of :class:`SumRound`; the others' bits are of v = 0.
         attained: values of a v such that v, −v and 0 may all be sent, as (abs(v_j), how many coordinates),
             rounded down, coordinates of value 0 left out: it makes the lower bound. None if none is known.
     """
@@ -242,6 +234,7 @@ class PoissonBinomialRound(_CoveredSum):
 
     KIND: ClassVar[str] = "poisson-binomial"
     SOURCE: ClassVar[str] = "shuffle_plugins, docs/proofs/counts.md"
+    seen = "the number of ones in each coordinate, over all clients, and nobody's own bits"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -281,11 +274,6 @@ class PoissonBinomialRound(_CoveredSum):
 
     @property
     @override
-    def seen(self) -> str:
-        return "the number of ones in each coordinate, over all clients, and nobody's own bits"
-
-    @property
-    @override
     def replacement_distance(self) -> float:
         return min(1.0, self.dim * self.cover().distance)
 
@@ -296,19 +284,12 @@ class PoissonBinomialRound(_CoveredSum):
         return ("opposite vectors instance",) if known else ()
 
     @override
-    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+    def _instance(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
         """A client that holds v or −v while everybody else holds −v.
 
         With secret participation it holds v or 0, and everybody else 0: then who does not take part sends
         what the others do.
         """
-        return self._opposite_vectors(resolution, exchanged=False)
-
-    @override
-    def reversed_lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        return self._opposite_vectors(resolution, exchanged=True)
-
-    def _opposite_vectors(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
         pairs = self.attained or ()
         half = (1 - 2 * self.flip) / 2
         laws = [
@@ -342,14 +323,14 @@ class PoissonBinomialRound(_CoveredSum):
         return saved | {"attained": attained if attained is None else tuple(map(tuple, attained))}
 
 
-def laplace_profile(*, rate: float, shift: int) -> tuple[Floats, Floats]:
+def _laplace_profile(*, rate: float, shift: int) -> tuple[Floats, Floats]:
     """Losses from 0 up, and δ there rounded up: of the discrete Laplace against itself ``shift`` steps away.
 
     Of two sums g steps apart the log-likelihood ratio at k is a·(|k − g| − |k|), a the noise's rate. At the
     losses a·(g − 2j) that occur the profile is P(k ≤ j) − e^{a(g−2j)}·P(k ≤ j − g) = 1 − e^{−aj}; between
     them it is linear in E = e^ε. Sums that are closer cost less at every ε, as the noise is log-concave.
 
-    Where more than 2,048 losses occur, that many of them: between points of a profile its chord is above it.
+    Of many losses 2,048 are listed: between points of a profile its chord is above it.
     """
     places = shift // 2 + 1
     j = np.unique(np.linspace(0, places - 1, min(places, _MOST_LISTED_LOSSES)).astype(np.int64))[::-1]
@@ -361,47 +342,6 @@ def laplace_profile(*, rate: float, shift: int) -> tuple[Floats, Floats]:
         kept = slice(0 if places <= _MOST_LISTED_LOSSES else 1, None)
         losses, values = np.append(0.0, losses[kept]), np.append(centre, values[kept])
     return losses * (1 + _ROUNDOFF), values * (1 + _ROUNDOFF)
-
-
-def laplace_losses(
-    *, rate: float, shift: int, sampling_rate: float, resolution: Resolution
-) -> PrivacyLossDistribution:
-    """From above, the privacy loss distribution of the discrete Laplace on a sample of fixed size.
-
-    Args:
-        rate: how fast the noise falls, in nats per step.
-        shift: how many steps two sums can be apart.
-        sampling_rate: γ in (0, 1].
-        resolution: how finely losses are resolved on their grid.
-    """
-    losses, deltas = laplace_profile(rate=rate, shift=shift)
-    return profile_losses(losses, deltas, resolution=resolution, sampling_rate=sampling_rate)
-
-
-def has_laplace_instance(*, shift: int) -> bool:
-    """Whether :func:`laplace_instance_losses` can list the outcomes."""
-    return 0 < shift <= _MOST_LISTED
-
-
-def laplace_instance_losses(
-    *, rate: float, shift: int, sampling_rate: float, resolution: Resolution
-) -> PrivacyLossDistribution:
-    """From below: everybody else holds x', and the client x or x', ``shift`` steps apart.
-
-    P is the law of the sum when the client holds x and takes part with probability γ. Arguments as of
-    :func:`laplace_losses`, ``shift`` at least 1.
-    """
-    fall = -rate
-    outside = 1 / (1 + math.exp(fall))
-    inside = -math.expm1(fall) * outside * np.exp(fall * np.arange(1, shift))
-    moved = np.concatenate([[outside], inside, [outside * math.exp(fall * shift)]]) * (1 - _WRAPPED)
-    q = moved[::-1]
-    p = (1 - sampling_rate) * q + sampling_rate * moved
-    return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
-
-
-_LARGEST_EPSILON = 500.0  # as of a local randomizer: above it e^ε0 leaves a float no room
-_INSTANCE = "discrete Laplace instance"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -426,20 +366,17 @@ class LaplaceRound(Round):
     distance: Fraction = 0.0
 
     KIND: ClassVar[str] = "laplace"
+    pair_name = "discrete Laplace"
+    seen = "the sum with its noise, and nothing of what single clients add to it"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.whole("attained", self.attained, at_least=0, at_most=self.sensitivity)
 
     @property
-    def rate(self) -> float:
+    def _rate(self) -> float:
         """How fast the noise falls, in nats per step."""
         return self.noise_epsilon / self.sensitivity
-
-    @property
-    @override
-    def pair_name(self) -> str:
-        return "discrete Laplace"
 
     @property
     @override
@@ -448,33 +385,149 @@ class LaplaceRound(Round):
 
     @property
     @override
-    def seen(self) -> str:
-        return "the sum with its noise, and nothing of what single clients add to it"
-
-    @property
-    @override
     def replacement_distance(self) -> float:
         return self.distance
 
     @override
     def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
-        return laplace_losses(
-            rate=self.rate,
-            shift=self.sensitivity,
-            sampling_rate=self.sampling_rate,
-            resolution=resolution,
+        losses, deltas = _laplace_profile(rate=self._rate, shift=self.sensitivity)
+        return profile_losses(losses, deltas, resolution=resolution, sampling_rate=self.sampling_rate)
+
+    @property
+    @override
+    def lower_families(self) -> tuple[str, ...]:
+        return ("discrete Laplace instance",) if 0 < self.attained <= 1 << 24 else ()  # what can be listed
+
+    @override
+    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+        """Everybody else holds x', and the client x (P, if it takes part) or x', ``attained`` apart."""
+        fall, rate = -self._rate, self.sampling_rate
+        outside = 1 / (1 + math.exp(fall))
+        inside = -math.expm1(fall) * outside * np.exp(fall * np.arange(1, self.attained))
+        moved = np.concatenate([[outside], inside, [outside * math.exp(fall * self.attained)]])
+        moved *= (
+            1 - 1e-11
+        )  # more than sums mod q can move: their range leaves out noise of probability 2**-40
+        q = moved[::-1]
+        p = (1 - rate) * q + rate * moved
+        return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CentralGaussianRound(Round):
+    """A round of DP-SGD or DP-FedAvg with a trusted server, which releases Σ x_i + N(0, σ²·I).
+
+    Nobody but the server sees a client's vector: it is no shuffled round, and is here so that both can be
+    compared and be in one table. Under replace-one, and without sampling, the ends of ε meet but for the
+    grid; so they do under Poisson sampling with add-or-remove-one.
+
+    Attributes:
+        cohort: k, or the expected number of clients under Poisson sampling.
+        noise_multiplier: σ over the sensitivity of the sum, which is how far apart the sums of neighbours can
+            be. With vectors clipped to the norm C that is C for ``"add-or-remove-one"`` and 2C for
+            ``"replace-one"``: there a noise of 4·C has the multiplier 2.
+        neighbouring_relation: ``"replace-one"`` or ``"add-or-remove-one"``. k of n drawn without replacement
+            is accounted for the first alone, as the cohort's size is public.
+    """
+
+    cohort: float
+    noise_multiplier: Positive
+    neighbouring_relation: Annotated[NeighbouringRelation, one_of(NeighbouringRelation)] = (
+        NeighbouringRelation.REPLACE_ONE
+    )
+
+    KIND: ClassVar[str] = "central-gaussian"
+    SOURCE: ClassVar[str] = "Balle, Wang 2018, Theorem 8; Balle, Barthe, Gaboardi 2018, Theorem 11"
+    SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (*Round.SAMPLINGS, Sampling.POISSON)
+    pair_name = "Gaussian"
+    seen = "the noisy sum; the server sees every vector, and is trusted"
+
+    @override
+    def _check_cohort(self) -> None:
+        if self.sampling is Sampling.POISSON:
+            checks.number("cohort", self.cohort, above=0, at_most=self.population)
+        else:
+            if type(self.cohort) is float and self.cohort.is_integer():
+                object.__setattr__(self, "cohort", int(self.cohort))
+            super()._check_cohort()
+        if self._adds_or_removes and self.sampling is Sampling.WITHOUT_REPLACEMENT:
+            raise ValueError(
+                "k of n without replacement has replace-one neighbours: with a client more or less the "
+                "cohort's law is another; use neighbouring_relation='replace-one', or sampling='poisson'"
+            )
+
+    @property
+    def _adds_or_removes(self) -> bool:
+        return self.neighbouring_relation is NeighbouringRelation.ADD_OR_REMOVE_ONE
+
+    @property
+    @override
+    def sampling_rate(self) -> float:
+        hidden = self.sampling is not Sampling.FULL and not self.sees_cohort
+        return self.cohort / self.population if hidden else 1.0
+
+    @property
+    @override
+    def description(self) -> str:
+        return f"a sum with Gaussian noise of {self.noise_multiplier:.6g} of its sensitivity, trusted server"
+
+    @override
+    def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
+        noise, rate = self.noise_multiplier, self.sampling_rate
+        if rate == 1 or self.sampling is Sampling.WITHOUT_REPLACEMENT:
+            return gaussian_losses(noise_multiplier=noise, sampling_rate=rate, resolution=resolution)
+        if self._adds_or_removes:
+            return _removal_losses(noise_multiplier=noise, sampling_rate=rate, resolution=resolution)
+        # Who is not drawn leaves the zero vector, half as far away as the record that takes its place.
+        return participation_losses(
+            noise_multiplier=noise, norm=0.5, participation=rate, sampling_rate=1.0, resolution=resolution
         )
 
     @property
     @override
     def lower_families(self) -> tuple[str, ...]:
-        return ("discrete Laplace instance",) if has_laplace_instance(shift=self.attained) else ()
+        return (
+            ("Gaussian instance",) if self.noise_multiplier >= 0.05 else ()
+        )  # with less nobody is protected
 
     @override
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        return laplace_instance_losses(
-            rate=self.rate,
-            shift=self.attained,
-            sampling_rate=self.sampling_rate,
-            resolution=resolution,
-        )
+        """In one dimension, of a record at the norm C; the others hold zero, or the client's other record."""
+        mu, rate = 1 / self.noise_multiplier, self.sampling_rate
+        opposite = self.sampling is Sampling.POISSON and not self._adds_or_removes
+        ends = (-mu / 2, mu / 2) if opposite else (mu, 0.0)
+        reach = 12.0 + max(map(abs, ends))
+        cell = min(1.0, 1 / mu) / (8 * resolution.cells)
+        edges = np.linspace(-reach, reach, 2 * math.ceil(reach / cell) + 1)
+        p, q = (rate * _cells(edges - end) + (1 - rate) * _cells(edges) for end in ends)
+        return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
+
+
+def _removal_losses(
+    *, noise_multiplier: float, sampling_rate: float, resolution: Resolution
+) -> PrivacyLossDistribution:
+    """From above, of a Gaussian on a Poisson sample, one record with (P) and without it (Q).
+
+    P = γN(μ, 1) + (1−γ)N(0, 1), Q = N(0, 1). With δ the Gaussian's profile H_E(P‖Q) is γ·δ(l) at
+    E = 1 + γ(e^l − 1), and H_E(Q‖P) is γ·E·e^−l·δ(l) at 1/E = 1 − γ(1 − e^−l).
+    """
+    mu = 1 / noise_multiplier
+    losses = profile_reach(mu, cells=resolution.cells)
+    deltas = gaussian_profile(losses, mu=mu)
+    added = -np.log1p(sampling_rate * np.expm1(-losses))
+    right = hull_outcomes(np.log1p(sampling_rate * np.expm1(losses)), sampling_rate * deltas)
+    apart = np.concatenate([[True], np.diff(added) > 0])  # far out the loss of an added record hardly grows
+    left = hull_outcomes(added[apart], (sampling_rate * np.exp(added - losses) * deltas)[apart])
+    return finite_losses(
+        *joined(right, left, total=1.0),
+        missing=max(left.beyond, right.beyond),
+        kind="upper",
+        resolution=resolution,
+        symmetric=False,
+    )
+
+
+def _cells(edges: Floats) -> Floats:
+    """Masses of a standard normal between edges."""
+    left, right = np.diff(ndtr(edges)), -np.diff(ndtr(-edges))
+    return np.asarray(np.where(edges[1:] <= 0, left, right), dtype=np.float64)

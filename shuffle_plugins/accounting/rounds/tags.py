@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar
@@ -26,23 +25,19 @@ from shuffle_plugins.accounting.pairs.bits import (
     sampled_counts_losses,
 )
 from shuffle_plugins.accounting.pairs.reports import Blanket, product_atoms
-from shuffle_plugins.accounting.rounds.round import Round, lower_families, lower_losses, upper_losses
-from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
-from shuffle_plugins.accounting.terms import Sampling
-from shuffle_plugins.core import (
-    Chance,
-    Count,
-    Dim,
-    Flag,
-    Fraction,
-    LocalEpsilon,
-    Ranged,
-    checks,
-    one_of,
+from shuffle_plugins.accounting.rounds.round import (
+    OneInstanceRound,
+    Round,
+    ShuffleRound,
+    lower_families,
+    lower_losses,
+    upper_losses,
 )
+from shuffle_plugins.accounting.terms import Sampling
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.ranges import Chance, Count, Dim, Flag, Fraction, LocalEpsilon, Ranged, one_of
 
 _LOUDEST_UNEVEN = 40.0  # ε0 of a bit; beyond it a zero is never flipped in practice, and nobody is hidden
-_FEW_FLIPS = 60.0  # times γ²: of zeros of a count, up to which the others' own bit tells more (measured)
 _ELSEWHERE = "counted bits held elsewhere instance"
 
 
@@ -64,15 +59,15 @@ class Tag(Ranged):
     lean: Fraction = 1.0
 
     def shuffled(self, reports: int) -> ShuffleRound:
-        """The round of one such tag: so many messages, everybody's.
+        """The round of one such tag: so many messages, everybody's."""
+        return self.sampled(population=reports, cohort=reports)
+
+    def sampled(self, *, population: int, cohort: int) -> ShuffleRound:
+        """The round of one such tag whose messages a uniform sample of the population sends.
 
         With several places the place is a part of the message that says nothing of the record
         (``docs/proofs/tags.md``, "What is seen").
         """
-        return self.sampled(population=reports, cohort=reports)
-
-    def sampled(self, *, population: int, cohort: int) -> ShuffleRound:
-        """The round of one such tag whose messages a uniform sample of the population sends."""
         build = Blanket.sign if self.places else Blanket.bit
         return ShuffleRound(
             local_epsilon=self.local_epsilon,
@@ -99,7 +94,7 @@ class Tag(Ranged):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ComposedRound(Round):
+class _ComposedRound(OneInstanceRound):
     """A round that is the composition of many shuffles of the same clients.
 
     Attributes:
@@ -110,28 +105,12 @@ class _ComposedRound(Round):
     honest: int | None = None
 
     SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (*Round.SAMPLINGS, Sampling.SINGLE_PASS)
+    resolves_alone = False
 
     @property
     def reports(self) -> int:
         """Clients whose messages hide each other."""
         return self.cohort if self.honest is None else self.honest
-
-    @property
-    @override
-    def resolves_alone(self) -> bool:
-        return False
-
-    @override
-    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        return self._dataset(resolution, exchanged=False)
-
-    @override
-    def reversed_lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        return self._dataset(resolution, exchanged=True)
-
-    @abstractmethod
-    def _dataset(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
-        """The privacy losses of the instance, or of its neighbour and it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +122,6 @@ class TaggedRound(_ComposedRound):
     among the cohort. The same clients send under all tags: sampling hides them once, after composition.
 
     Attributes:
-        honest: clients of the cohort counted on to follow the protocol; all of them if None.
         tags: kinds of tags.
         opposite: whether two records are opposite in every message under every tag, as far as its ``lean``
             says: it makes the lower bound.
@@ -158,6 +136,8 @@ class TaggedRound(_ComposedRound):
     participation: Chance | None = None
 
     KIND: ClassVar[str] = "tags"
+    pair_name = "composed tags"
+    seen = "the messages of each tag without senders and in random order (their sums show less)"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -176,28 +156,14 @@ class TaggedRound(_ComposedRound):
 
     @property
     @override
-    def pair_name(self) -> str:
-        return "composed tags"
-
-    @property
-    @override
     def description(self) -> str:
         return f"tagged messages with {self.local_epsilon:.6g} nats in all of a client's together"
 
-    @property
-    @override
-    def seen(self) -> str:
-        return "the messages of each tag without senders and in random order (their sums show less)"
-
-    def shuffles(self) -> tuple[tuple[ShuffleRound, int], ...]:
-        """Each kind of tag as a round among those who follow the protocol, and how many there are."""
-        return tuple((tag.shuffled(self.reports), tag.count) for tag in self.tags)
-
     @override
     def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
-        shuffles, counts = zip(*self.shuffles(), strict=True)
+        counts = [tag.count for tag in self.tags]
         composed = sampled_composition(
-            [upper_losses(each, resolution) for each in shuffles],
+            [upper_losses(tag.shuffled(self.reports), resolution) for tag in self.tags],
             counts,
             # Secret participation is one more sample (docs/proofs/sums.md, "Secret participation").
             sampling_rate=self.sampling_rate * (self.participation or 1.0),
@@ -216,7 +182,7 @@ class TaggedRound(_ComposedRound):
         return ("tags instance",) if known else ()
 
     @override
-    def _dataset(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
+    def _instance(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
         """All messages of two opposite records."""
         told = [tag for tag in self.tags if tag.lean > 0]
         attained = [tag.attained(self.reports) for tag in told]
@@ -250,15 +216,6 @@ class BitEncoding(StrEnum):
     OPTIMAL = "optimal"
     """Zeros with probability 1/(e^ε0 + 1), ones with 1/2: OUE. A report of weight one has ε0."""
 
-    def response(self, bit_epsilon: float) -> BitResponse:
-        """The probabilities of a one."""
-        make = BitResponse.symmetric if self is BitEncoding.SYMMETRIC else BitResponse.optimal
-        return make(bit_epsilon)
-
-
-# Variance of a count; with more, a sample's counts are as good as hidden all at once.
-_LITTLE_NOISE = {BitEncoding.SYMMETRIC: 100.0, BitEncoding.OPTIMAL: 200.0}
-
 
 @dataclass(frozen=True, kw_only=True)
 class CountedRound(_ComposedRound):
@@ -270,7 +227,6 @@ class CountedRound(_ComposedRound):
     vector is shorter). ``docs/proofs/tags.md`` has the proof.
 
     Attributes:
-        honest: clients of the cohort counted on to flip their bits; all of them if None.
         bit_epsilon: ε0 of one bit; up to 40 in the optimal encoding.
         length: bits of a client's vector.
         ones: how many of them may be set, in [1, length].
@@ -286,6 +242,8 @@ class CountedRound(_ComposedRound):
 
     KIND: ClassVar[str] = "counted"
     SOURCE: ClassVar[str] = "shuffle_plugins, docs/proofs/tags.md"
+    pair_name = "composed counts"
+    seen = "the number of ones in each place, over all clients, and nobody's own bits"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -299,7 +257,8 @@ class CountedRound(_ComposedRound):
     @property
     def response(self) -> BitResponse:
         """The probabilities of a one."""
-        return self.encoding.response(self.bit_epsilon)
+        symmetric = self.encoding is BitEncoding.SYMMETRIC
+        return (BitResponse.symmetric if symmetric else BitResponse.optimal)(self.bit_epsilon)
 
     @property
     @override
@@ -311,11 +270,6 @@ class CountedRound(_ComposedRound):
 
     @property
     @override
-    def pair_name(self) -> str:
-        return "composed counts"
-
-    @property
-    @override
     def description(self) -> str:
         return f"counts of {self.length} bits with {self.bit_epsilon:.6g} nats each, {self.encoding} encoding"
 
@@ -323,11 +277,6 @@ class CountedRound(_ComposedRound):
     def changes(self) -> int:
         """Bits in which two clients' vectors differ, at most."""
         return min(2 * self.ones, self.length)
-
-    @property
-    @override
-    def seen(self) -> str:
-        return "the number of ones in each place, over all clients, and nobody's own bits"
 
     @property
     @override
@@ -343,7 +292,9 @@ class CountedRound(_ComposedRound):
             fall = counted_losses(bit, others=self.reports - 1, resolution=resolution)
             laws, counts = [fall, fall.reversed()], [self.ones, self.ones]
         found = sampled_composition(laws, counts, sampling_rate=rate, resolution=resolution)
-        little = enough_noise(bit, self.reports) * bit.one * bit.not_one <= _LITTLE_NOISE[self.encoding]
+        # With more variance of a count, a sample's counts are as good as hidden all at once.
+        much = 100.0 if self.encoding is BitEncoding.SYMMETRIC else 200.0
+        little = enough_noise(bit, self.reports) * bit.one * bit.not_one <= much
         if rate < 1 and self.ones == 1 and self.honest is None and little:
             drawn = sampled_counts_losses(
                 bit, population=self.population, cohort=self.cohort, resolution=resolution
@@ -363,7 +314,8 @@ class CountedRound(_ComposedRound):
         """
         symmetric = self.encoding is BitEncoding.SYMMETRIC
         elsewhere = self.sampling_rate < 1 and self.ones == 1 and self.length >= 3 and self.honest is None
-        few = self.cohort * self.response.zero <= _FEW_FLIPS * self.sampling_rate**2
+        # Up to so many flipped zeros, over γ², the others' own bit tells more (measured).
+        few = self.cohort * self.response.zero <= 60 * self.sampling_rate**2
         if elsewhere and (few or not symmetric):
             return (_ELSEWHERE,)
         return ("counted bits instance",) if symmetric or self.length >= 2 * self.ones else ()
@@ -384,7 +336,7 @@ class CountedRound(_ComposedRound):
         return super().reversed_lower_losses(family, resolution)
 
     @override
-    def _dataset(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
+    def _instance(self, resolution: Resolution, *, exchanged: bool) -> PrivacyLossDistribution:
         if self.encoding is BitEncoding.SYMMETRIC:
             alone = self._tag().shuffled(self.reports)
             laws, counts = [lower_losses(alone, lower_families(alone)[0], resolution)], [self.changes]

@@ -4,6 +4,6 @@ Both paths return the same bits from the same keystream. The paths themselves ar
 ``*_torch`` and ``*_triton``; importing this package does not import Triton.
 """
 
-from shuffle_plugins.core import face
+from shuffle_plugins.core.extras import face
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -1,4 +1,3 @@
-from .signs import SignRule as SignRule
 from .signs import decode_signs as decode_signs
 from .signs import encode_signs as encode_signs
 from .signs import encode_signs_torch as encode_signs_torch

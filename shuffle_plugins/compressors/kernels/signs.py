@@ -1,14 +1,11 @@
 """Randomised signs of rotated rows and of gathered coordinates, and bits of 32 columns in a word.
 
-The torch paths, and the way to Triton's. Signs are drawn lazily: 16 bits for every draw, the other 46 only
-where those do not decide.
+Signs are drawn lazily: 16 bits for every draw, the other 46 only where those do not decide.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 import torch
@@ -16,8 +13,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from shuffle_plugins.compressors.hadamard import checked_indices, padded_dim, padded_transform
-from shuffle_plugins.core import Ranged, Rows, checks, whole_number
-from shuffle_plugins.randomness import COIN_BITS, PROBABILITY_BITS, Keystream, runs_kernels
+from shuffle_plugins.compressors.quantization import SignThresholds, plus_thresholds
+from shuffle_plugins.core import Rows, checks
+from shuffle_plugins.randomness.chacha import COIN_BITS, PROBABILITY_BITS, Keystream, runs_kernels
 
 WORD_BITS = 32
 
@@ -26,7 +24,6 @@ MARGIN = 2.0**-5
 """Float32 errs by less than this in the expected coin; within it, integers decide."""
 
 _LOWER_BITS = PROBABILITY_BITS - COIN_BITS
-_HALF = 1 << (PROBABILITY_BITS - 1)
 CHUNK_VALUES = 1 << 17
 """Values that the torch path holds at a time, unless one row has more."""
 
@@ -40,11 +37,7 @@ def packed_width(columns: int) -> int:
 
 
 def pack_signs(bits: Tensor) -> Tensor:
-    """Bits of each row in int32 words, (rows, ceil(columns / 32)); column j is bit j % 32 of word j // 32.
-
-    Args:
-        bits: (rows, columns) bool, or uint8 of which the lowest bit counts.
-    """
+    """Bits of each row, bool or uint8, in int32 words, (rows, ceil(columns / 32)); column j is bit j % 32."""
     if bits.dim() != 2 or bits.dtype not in (torch.bool, torch.uint8):
         raise ValueError(f"bits are (rows, columns), bool or uint8, got {bits.dtype} {tuple(bits.shape)}")
     if runs_kernels(bits.device):
@@ -109,7 +102,7 @@ def decode_signs_torch(packed: Tensor, *, columns: int) -> Tensor:
 
 
 def check_packed(packed: Tensor, *, columns: int) -> None:
-    """Raise ValueError unless ``packed`` is (rows, ceil(columns / 32)) int32."""
+    """Refuse what is not (rows, ceil(columns / 32)) int32."""
     if packed.dim() != 2 or packed.dtype != torch.int32 or packed.shape[1] != packed_width(columns):
         raise ValueError(
             f"bits of {columns} columns come packed as int32 (rows, {packed_width(columns)}), got "
@@ -131,51 +124,27 @@ def _add_up(level: Tensor) -> tuple[Tensor, Tensor]:
 # -- draws ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class SignRule(Ranged):
-    """How a value v in [-1, 1] becomes a sign: plus exactly if a uniform 62-bit draw is below a threshold.
+def coin_gain(thresholds: SignThresholds) -> float:
+    """Expected threshold of the value 1 less that of 0, in units of a coin."""
+    return thresholds.gain * 2.0 ** (COIN_BITS - 1)
 
-    The threshold is that of ``random_signs`` (``mechanisms/sign_patterns.py``): an integer in
-    [low, 2**62 - low] for every v, linear in v up to rounding in float64. Draw i of a keystream has coin
-    i, plus 2**15, as its upper 16 bits and the lower 46 bits of refinement i as the rest
-    (:meth:`~shuffle_plugins.randomness.chacha.Keystream.coins`,
-    :meth:`~shuffle_plugins.randomness.chacha.Keystream.refinements`).
 
-    Args:
-        low: threshold for the value -1, the lowest of all values.
+def lazy_signs(values: Tensor, thresholds: SignThresholds, *, draw: Keystream, first: int = 0) -> Tensor:
+    """:func:`.random_signs` of a flat float32 tensor from a keystream, as bool; draw ``first + i`` for value
+    i.
+
+    Draw i has coin i, plus 2**15, as its upper 16 bits and the lower 46 bits of refinement i as the rest;
+    ``first`` is a multiple of 4.
     """
-
-    low: Annotated[int, whole_number(at_most=_HALF)]
-
-    @property
-    def gain(self) -> float:
-        """Expected threshold of v = 1 less that of v = 0, in units of a coin."""
-        return (_HALF - self.low) / (1 << _LOWER_BITS)
-
-    def thresholds(self, values: Tensor) -> Tensor:
-        """Probability of a plus sign as a multiple of 2**-62, int64, for values in [-1, 1]."""
-        from_nearer_end = (1 - values.double().abs()).mul_(float(_HALF - self.low)).round_().to(torch.int64)
-        return torch.where(
-            values < 0, self.low + from_nearer_end, (1 << PROBABILITY_BITS) - self.low - from_nearer_end
-        )
-
-    def draw(self, values: Tensor, *, draw: Keystream, first: int = 0) -> Tensor:
-        """Bool, true for plus, for each of a flat float32 tensor of values in [-1, 1].
-
-        Args:
-            values: value i takes draw ``first + i``.
-            draw: source of the draws.
-            first: index of the first draw, a multiple of 4.
-        """
-        coins = draw.coins(first, values.numel(), device=values.device)
-        excess = (values * self.gain).sub_(coins).sub_(0.5)
-        plus = excess >= 0
-        undecided = _indices(excess.abs_() < 0.5 + MARGIN)
-        if undecided.numel():
-            upper = coins[undecided].to(torch.int64).add_(1 << (COIN_BITS - 1)) << _LOWER_BITS
-            lower = draw.refinements(undecided + first) & ((1 << _LOWER_BITS) - 1)
-            plus[undecided] = upper + lower < self.thresholds(values[undecided])
-        return plus
+    coins = draw.coins(first, values.numel(), device=values.device)
+    excess = (values * coin_gain(thresholds)).sub_(coins).sub_(0.5)
+    plus = excess >= 0
+    undecided = _indices(excess.abs_() < 0.5 + MARGIN)
+    if undecided.numel():
+        upper = coins[undecided].to(torch.int64).add_(1 << (COIN_BITS - 1)) << _LOWER_BITS
+        lower = draw.refinements(undecided + first) & ((1 << _LOWER_BITS) - 1)
+        plus[undecided] = upper + lower < plus_thresholds(values[undecided], thresholds=thresholds)
+    return plus
 
 
 def _indices(flags: Tensor) -> Tensor:
@@ -196,9 +165,7 @@ def encode_signs(
     Row i is zero-padded to ``size``, the next power of two, and rotated: :math:`y = H\,D\,x_i / \sqrt{size}`,
     D the diagonal of ``signs``. Its coordinate j becomes :math:`v = \mathrm{clamp}(y_j / scale, -1, 1)`,
     computed in float32 (NaN counts as 0), and a plus sign with probability :math:`\tfrac12 + (\tfrac12 -
-    low/2^{62})\,v`, an integer multiple of 2**-62 in [low, 2**62 - low]. So the sign stands for :math:`\pm
-    scale / (1 - 2\,low/2^{62})`, unbiased where nothing is clamped. All coordinates are sent: ε0 of a row is
-    ``size`` times that of a sign.
+    low/2^{62})\,v`. All coordinates are sent: ε0 of a row is ``size`` times that of a sign.
 
     Args:
         x: (clients, dim); 64-bit rows are rounded to float32.
@@ -207,11 +174,9 @@ def encode_signs(
         low_threshold: ``low``, in [1, 2**61].
         draw: from :meth:`~shuffle_plugins.randomness.Randomness.keystream`, for this call alone: coordinate j
             of row i takes draw 32 · ceil(size/32) · i + j.
-
-    Returns:
-        int32 (clients, ceil(size / 32)); unused bits are zero.
     """
-    rows, rule, scale = Rows.of(x), SignRule(low=low_threshold), checks.number("scale", scale, above=0)
+    rows, scale = Rows.of(x), checks.number("scale", scale, above=0)
+    rule = SignThresholds(checks.whole("low_threshold", low_threshold, at_most=1 << (PROBABILITY_BITS - 1)))
     if signs is not None and (signs.shape != (rows.dim,) or signs.dtype != torch.int8):
         raise ValueError(f"signs must be int8 ({rows.dim},), got {signs.dtype} {tuple(signs.shape)}")
     if runs_kernels(rows.device):
@@ -229,7 +194,8 @@ def gather_signs(
     ``indices`` are int64 (clients, count), in [0, dim); coordinate k of row i takes draw count · i + k.
     Returns uint8 (clients, count), 1 for plus.
     """
-    rows, rule, scale = Rows.of(x), SignRule(low=low_threshold), checks.number("scale", scale, above=0)
+    rows, scale = Rows.of(x), checks.number("scale", scale, above=0)
+    rule = SignThresholds(checks.whole("low_threshold", low_threshold, at_most=1 << (PROBABILITY_BITS - 1)))
     checked_indices(indices, rows, size=rows.dim)
     if runs_kernels(rows.device) and len(rows.blocks) == 1:
         from shuffle_plugins.compressors.kernels.triton_signs import gather_signs_triton
@@ -239,9 +205,9 @@ def gather_signs(
 
 
 def encode_signs_torch(
-    rows: Rows, *, signs: Tensor | None, scale: float, rule: SignRule, draw: Keystream
+    rows: Rows, *, signs: Tensor | None, scale: float, rule: SignThresholds, draw: Keystream
 ) -> Tensor:
-    """:func:`encode_signs` in torch, a chunk of rows at a time."""
+    """A chunk of rows at a time."""
     size = padded_dim(rows.dim)
     width = WORD_BITS * packed_width(size)
     packed = torch.empty((rows.num_rows, width // WORD_BITS), dtype=torch.int32, device=rows.device)
@@ -250,23 +216,23 @@ def encode_signs_torch(
         part = rows.narrow(start, start + chunk).dense().to(torch.float32)
         rotated = padded_transform(part, signs=signs)
         values = pad(_unit_values(rotated, rotation_factor(size, scale)), (0, width - size))
-        bits = rule.draw(values.view(-1), draw=draw, first=start * width).view(values.shape)
+        bits = lazy_signs(values.view(-1), rule, draw=draw, first=start * width).view(values.shape)
         bits[:, size:] = False
         packed[start : start + chunk] = pack_signs_torch(bits)
     return packed
 
 
 def gather_signs_torch(
-    rows: Rows, indices: Tensor, *, scale: float, rule: SignRule, draw: Keystream
+    rows: Rows, indices: Tensor, *, scale: float, rule: SignThresholds, draw: Keystream
 ) -> Tensor:
-    """:func:`gather_signs` in torch, a chunk of rows at a time."""
+    """A chunk of rows at a time."""
     clients, count = indices.shape
     signs = torch.empty((clients, count), dtype=torch.uint8, device=rows.device)
     chunk = WORD_BITS * max(1, CHUNK_VALUES // (WORD_BITS * max(1, count)))
     for start in range(0, clients, chunk):
         chosen = indices[start : start + chunk]
         values = rows.narrow(start, start + chunk).gather(chosen).to(torch.float32)
-        bits = rule.draw(_unit_values(values, 1 / scale).view(-1), draw=draw, first=start * count)
+        bits = lazy_signs(_unit_values(values, 1 / scale).view(-1), rule, draw=draw, first=start * count)
         signs[start : start + chunk] = bits.view(chosen.shape)
     return signs
 

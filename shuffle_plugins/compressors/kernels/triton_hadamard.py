@@ -97,10 +97,8 @@ def transform_rows_triton(
 
 
 def high_butterflies(x: Tensor, *, size: int, signs: Tensor | None) -> Tensor:
-    """All butterflies of long rows but those within blocks that fit into a program.
-
-    Returns:
-        (rows · size / block, block) in float64 for float64 input, else float32: blocks to be transformed.
+    """All butterflies of long rows but those within blocks that fit into a program: (… , block) rows are
+    left.
     """
     while size > LARGEST_TILE:
         x = _transform_columns(x, size=size, signs=signs)

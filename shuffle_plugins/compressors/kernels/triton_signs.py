@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from shuffle_plugins.compressors.hadamard import padded_dim
-from shuffle_plugins.compressors.kernels.signs import MARGIN, WORD_BITS, SignRule, packed_width
+from shuffle_plugins.compressors.kernels.signs import MARGIN, WORD_BITS, coin_gain, packed_width
 from shuffle_plugins.compressors.kernels.triton_hadamard import (
     LARGEST_TILE,
     butterflies,
@@ -21,8 +21,9 @@ from shuffle_plugins.compressors.kernels.triton_hadamard import (
     load_tile,
     rows_per_program,
 )
+from shuffle_plugins.compressors.quantization import SignThresholds
 from shuffle_plugins.core import Rows
-from shuffle_plugins.randomness import Keystream
+from shuffle_plugins.randomness.chacha import Keystream
 from shuffle_plugins.randomness.triton_chacha import KEY_ARGUMENTS, chacha_blocks, interleave, on_device
 
 _WORDS = 128
@@ -132,13 +133,9 @@ def _gather_kernel(
 
 
 def encode_signs_triton(
-    rows: Rows, *, signs: Tensor | None, scale: float, rule: SignRule, draw: Keystream
+    rows: Rows, *, signs: Tensor | None, scale: float, rule: SignThresholds, draw: Keystream
 ) -> Tensor:
-    """:func:`~shuffle_plugins.compressors.kernels.signs.encode_signs` in Triton.
-
-    One kernel where a row fits into a program and the batch is one block of columns; otherwise chunks of rows
-    pass through a scratch buffer that stays in the GPU's cache.
-    """
+    """One kernel where a row fits into a program and the batch is one block of columns; else in chunks."""
     size = padded_dim(rows.dim)
     factor = 1 / (math.sqrt(size) * scale)
     signs = None if signs is None else signs.to(rows.device)
@@ -163,7 +160,7 @@ def encode_signs_triton(
 
 
 def gather_signs_triton(
-    x: Tensor, indices: Tensor, *, scale: float, rule: SignRule, draw: Keystream
+    x: Tensor, indices: Tensor, *, scale: float, rule: SignThresholds, draw: Keystream
 ) -> Tensor:
     """:func:`~shuffle_plugins.compressors.kernels.signs.gather_signs` in Triton."""
     out = torch.empty(indices.shape, dtype=torch.uint8, device=x.device)
@@ -173,8 +170,8 @@ def gather_signs_triton(
             # fmt: off
             _gather_kernel[(triton.cdiv(out.numel(), _GATHERED),)](
                 x, indices.contiguous(), out, out.numel(), indices.shape[1], x.stride(0), 1 / scale,
-                rule.gain, rule.low, *draw.state, *draw.following.state[8:], DRAWS=_GATHERED, MARGIN=MARGIN,
-                **launch_options(_GATHERED)
+                coin_gain(rule), rule.low, *draw.state, *draw.following.state[8:], DRAWS=_GATHERED,
+                MARGIN=MARGIN, **launch_options(_GATHERED)
             )
             # fmt: on
     return out
@@ -188,7 +185,7 @@ def _encode(
     size: int,
     first_row: int,
     factor: float,
-    rule: SignRule,
+    rule: SignThresholds,
     draw: Keystream,
 ) -> None:
     if x.shape[0] == 0:
@@ -199,9 +196,9 @@ def _encode(
     with on_device(x.device):
         # fmt: off
         _encode_kernel[(triton.cdiv(x.shape[0], together),)](
-            x, x if signs is None else signs, packed, *x.shape, x.stride(0), first_row, factor, rule.gain,
-            rule.low, *draw.state, *draw.following.state[8:], SIZE=size, STAGES=size.bit_length() - 1,
-            WIDTH=width, ROWS=together, SIGNED=signs is not None, MARGIN=MARGIN,
+            x, x if signs is None else signs, packed, *x.shape, x.stride(0), first_row, factor,
+            coin_gain(rule), rule.low, *draw.state, *draw.following.state[8:], SIZE=size,
+            STAGES=size.bit_length() - 1, WIDTH=width, ROWS=together, SIGNED=signs is not None, MARGIN=MARGIN,
             **launch_options(together * width)
         )
         # fmt: on

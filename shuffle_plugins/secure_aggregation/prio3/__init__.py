@@ -5,6 +5,6 @@ or more aggregators check the proof together without seeing the vector, and add 
 docs/guides/range-proofs.md says what that shows, what it does not, and what it costs.
 """
 
-from shuffle_plugins.core import face
+from shuffle_plugins.core.extras import face
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -1,7 +1,3 @@
-from .circuits import best_chunk_length as best_chunk_length
-from .prio3 import NONCE_SIZE as NONCE_SIZE
-from .prio3 import SEED_SIZE as SEED_SIZE
-from .prio3 import VERIFY_KEY_SIZE as VERIFY_KEY_SIZE
 from .prio3 import Prio3 as Prio3
 from .prio3 import Prio3Count as Prio3Count
 from .prio3 import Prio3Histogram as Prio3Histogram
@@ -9,6 +5,4 @@ from .prio3 import Prio3MultihotCountVec as Prio3MultihotCountVec
 from .prio3 import Prio3Sum as Prio3Sum
 from .prio3 import Prio3SumVec as Prio3SumVec
 from .prio3 import Prio3SumVecWithMultiproof as Prio3SumVecWithMultiproof
-from .prio3 import Report as Report
 from .prio3 import VerificationError as VerificationError
-from .prio3 import VerifyState as VerifyState

@@ -13,17 +13,17 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from typing_extensions import override
 
 from shuffle_plugins.secure_aggregation.prio3.field import FieldVector, PrimeField, kernels
 
 Measurement = TypeVar("Measurement")
 AggregateResult = TypeVar("AggregateResult")
 
-_LARGEST = 2**62  # of a measurement: sums and their intermediate values stay 64-bit integers
-
 
 class ValidityCircuit(ABC, Generic[Measurement, AggregateResult]):
-    """A validity circuit, with the encoding of the measurements that it accepts.
+    """A validity circuit, with the encoding of the measurements that it accepts, and proofs that it accepts
+    them.
 
     Attributes:
         field: The field of its elements.
@@ -33,6 +33,7 @@ class ValidityCircuit(ABC, Generic[Measurement, AggregateResult]):
         evaluation_length: Values that are all 0 exactly if the measurement is valid.
         calls: Calls of the gadget.
         arity: Input wires of the gadget.
+        largest: The most that a client adds to a coordinate of the sum.
     """
 
     field: PrimeField
@@ -42,6 +43,7 @@ class ValidityCircuit(ABC, Generic[Measurement, AggregateResult]):
     evaluation_length: int
     calls: int
     arity: int
+    largest = 1
 
     @property
     def wire_length(self) -> int:
@@ -56,14 +58,10 @@ class ValidityCircuit(ABC, Generic[Measurement, AggregateResult]):
     def fill_wires(
         self, encoded: FieldVector, joint_randomness: FieldVector, shares: int, wires: FieldVector
     ) -> None:
-        """Write the gadget's inputs on an encoded measurement, or a share of one.
+        """Write the gadget's inputs on an encoded measurement, or on one of so many shares of it.
 
-        Args:
-            encoded: ``measurement_length`` elements.
-            joint_randomness: ``joint_randomness_length`` elements.
-            shares: How many shares there are; 1 for the measurement itself.
-            wires: ``arity`` wires of ``wire_length`` elements after each other. The input of call i is
-                written at place 1 + i of each wire; the rest is left as it is.
+        The input of call i is written at place 1 + i of each of ``arity`` wires of ``wire_length`` elements
+        after each other; the rest is left as it is.
         """
 
     @abstractmethod
@@ -74,29 +72,105 @@ class ValidityCircuit(ABC, Generic[Measurement, AggregateResult]):
         """Pairs of wires whose products add up to the gadget's output. ``length`` elements are one wire."""
         return wires
 
-    @abstractmethod
     def truncate(self, encoded: FieldVector) -> FieldVector:
         """What is added up over clients: ``output_length`` linear functions of the encoding."""
+        return encoded[: self.output_length]
 
-    @abstractmethod
     def decode(self, total: FieldVector, num_measurements: int) -> AggregateResult:
         """The sum over clients."""
+        result: Any = self._checked_total(total, num_measurements)
+        return result
 
-    def _constant(self, value: int, shares: int) -> FieldVector:
-        """One element: a share of a public constant, of so many equal shares."""
-        return self.field.from_integers([value * self.field.inverse(shares)])
+    @property
+    def query_randomness_length(self) -> int:
+        """Random elements that a query takes; a proof takes one for each wire."""
+        return 1 + (self.evaluation_length if self.evaluation_length > 1 else 0)
 
-    def _checked_total(self, total: FieldVector, num_measurements: int, largest: int) -> NDArray[np.int64]:
+    @property
+    def proof_length(self) -> int:
+        """Elements of a proof: one for each wire, and the values of a polynomial of twice a wire's degree."""
+        return self.arity + 2 * self.wire_length - 1
+
+    @property
+    def verifier_length(self) -> int:
+        """Elements of a verifier: the circuit's output, each wire's value, and the gadget's."""
+        return 1 + self.arity + 1
+
+    def prove(
+        self, encoded: FieldVector, prove_randomness: FieldVector, joint_randomness: FieldVector
+    ) -> FieldVector:
+        """The proof, ``proof_length`` elements, that an encoded measurement is valid."""
+        length = self.wire_length
+        wires = self._wires(encoded, prove_randomness, joint_randomness, shares=1)
+        polynomial = self.field.sum_of_products(self.factors(wires, length), length)
+        return np.concatenate([prove_randomness, polynomial[:-1]])
+
+    def query(
+        self,
+        encoded: FieldVector,
+        proof: FieldVector,
+        query_randomness: FieldVector,
+        joint_randomness: FieldVector,
+        *,
+        shares: int,
+    ) -> FieldVector:
+        """A share of the verifier, ``verifier_length`` elements, from shares of measurement and proof."""
+        field, length = self.field, self.wire_length
+        wires = self._wires(encoded, proof[: self.arity], joint_randomness, shares=shares)
+        polynomial = self._completed(proof[self.arity :])
+        called = np.ascontiguousarray(polynomial[2 : 2 * self.calls + 1 : 2])
+        output = self.outputs(encoded, called, shares)
+        if self.evaluation_length > 1:
+            output = field.weigh_rows(output, query_randomness[:-1])
+        point = field.to_integers(query_randomness[-1:])[0]
+        return np.concatenate(
+            [
+                output,
+                field.weigh_rows(wires, field.evaluation_weights(point, length)),
+                field.weigh_rows(polynomial, field.evaluation_weights(point, 2 * length)),
+            ]
+        )
+
+    def decide(self, verifier: FieldVector) -> bool:
+        """Whether the verifier, the sum of all its shares, is that of a valid measurement."""
+        output, wires, gadget = verifier[:1], verifier[1:-1], verifier[-1:]
+        factors = self.factors(wires, 1)
+        products = self.field.multiply(factors[::2].copy(), factors[1::2].copy())
+        return not output.any() and [self.field.total(products)] == self.field.to_integers(gadget)
+
+    def _wires(
+        self, encoded: FieldVector, seeds: FieldVector, joint_randomness: FieldVector, *, shares: int
+    ) -> FieldVector:
+        wires = self.field.zeros(self.arity * self.wire_length)
+        wires[:: self.wire_length] = seeds
+        self.fill_wires(encoded, joint_randomness, shares, wires)
+        return wires
+
+    def _completed(self, values: FieldVector) -> FieldVector:
+        """The values of a polynomial at all n roots of unity, its last coefficient being 0, from all but one.
+
+        That coefficient is, but for a factor, the sum of value k times root**k.
+        """
+        field, n = self.field, len(values) + 1
+        root, powers = field.root(n), [1]
+        for _ in range(n - 2):
+            powers.append(powers[-1] * root % field.modulus)
+        partial = field.total(field.multiply(values, field.from_integers(powers)))
+        return np.concatenate([values, field.from_integers([-partial * root])])
+
+    def _checked_total(self, total: FieldVector, num_measurements: int) -> NDArray[np.int64]:
         """A sum over clients in which each adds at most ``largest`` to each coordinate."""
         if num_measurements < 1:
             raise ValueError(f"num_measurements is {num_measurements}; a sum is of at least one")
-        if num_measurements * largest >= 2**63:
-            raise ValueError(f"sums of {num_measurements} measurements up to {largest} do not fit 63 bits")
+        if num_measurements * self.largest >= 2**63:
+            raise ValueError(
+                f"sums of {num_measurements} measurements up to {self.largest} do not fit 63 bits"
+            )
         try:
             counts = self.field.to_words(total)
         except ValueError:
             counts = None
-        if counts is None or (counts > num_measurements * largest).any():
+        if counts is None or (counts > num_measurements * self.largest).any():
             raise ValueError(
                 f"the aggregate shares do not add up to a sum of {num_measurements} valid measurements: "
                 "aggregators added up different reports, or one of them altered its share"
@@ -113,29 +187,25 @@ class CountCircuit(ValidityCircuit[int, int]):
         self.joint_randomness_length = 0
         self.arity = 2
 
+    @override
     def encode(self, measurement: int) -> FieldVector:
-        """The measurement, 0 or 1, as one element of the field."""
         if measurement not in (0, 1):
             raise ValueError(f"a count is 0 or 1, not {measurement}")
         return self.field.from_integers([int(measurement)])
 
+    @override
     def fill_wires(
         self, encoded: FieldVector, joint_randomness: FieldVector, shares: int, wires: FieldVector
     ) -> None:
-        """The number on both wires."""
         wires[1 :: self.wire_length] = encoded
 
+    @override
     def outputs(self, encoded: FieldVector, gadget_outputs: FieldVector, shares: int) -> FieldVector:
-        """x·x - x, which is 0 if and only if the measurement x is 0 or 1."""
         return self.field.subtract(gadget_outputs, encoded)
 
-    def truncate(self, encoded: FieldVector) -> FieldVector:
-        """What is added up of a measurement: its one element."""
-        return encoded
-
+    @override
     def decode(self, total: FieldVector, num_measurements: int) -> int:
-        """How many are 1."""
-        return int(self._checked_total(total, num_measurements, 1)[0])
+        return int(self._checked_total(total, num_measurements)[0])
 
 
 class SumCircuit(ValidityCircuit[int, int]):
@@ -143,44 +213,44 @@ class SumCircuit(ValidityCircuit[int, int]):
 
     def __init__(self, field: PrimeField, *, max_measurement: int) -> None:
         self.field = field
-        self.max_measurement = max_measurement
+        self.largest = max_measurement
         self._weights = _bit_weights(field, max_measurement)
         self.measurement_length = self.evaluation_length = self.calls = len(self._weights)
         self.joint_randomness_length, self.output_length, self.arity = 0, 1, 1
 
+    @override
     def encode(self, measurement: int) -> FieldVector:
-        """Its bits, lowest first."""
-        return _encode_bits(self.field, [measurement], self.max_measurement)
+        return _encode_bits(self.field, [measurement], self.largest)
 
+    @override
     def fill_wires(
         self, encoded: FieldVector, joint_randomness: FieldVector, shares: int, wires: FieldVector
     ) -> None:
-        """A bit in each call."""
         wires[1 : 1 + self.calls] = encoded
 
+    @override
     def outputs(self, encoded: FieldVector, gadget_outputs: FieldVector, shares: int) -> FieldVector:
-        """What each call returned."""
         return gadget_outputs
 
+    @override
     def factors(self, wires: FieldVector, length: int) -> FieldVector:
-        """The gadget is x·(x - 1)."""
         one = self.field.from_integers([1])
         return np.concatenate([wires, self.field.subtract(wires, one.repeat(len(wires), axis=0))])
 
+    @override
     def truncate(self, encoded: FieldVector) -> FieldVector:
-        """The integer that the bits stand for."""
         return self.field.weigh_rows(encoded, self._weights)
 
+    @override
     def decode(self, total: FieldVector, num_measurements: int) -> int:
-        """The sum of the measurements, as a whole number."""
-        return int(self._checked_total(total, num_measurements, self.max_measurement)[0])
+        return int(self._checked_total(total, num_measurements)[0])
 
 
 class _BitVector(ValidityCircuit[Measurement, NDArray[np.int64]]):
     """The base of circuits that check that every element of the encoding is a bit.
 
     They add up r·x·(x - 1) over the bits x, with powers of joint randomness for r, in calls of the gadget
-    ParallelSum(Mul) on ``chunk_length`` bits each.
+    ParallelSum(Mul) on ``chunk_length`` bits each; by default as many as make the proof shortest.
     """
 
     def __init__(self, field: PrimeField, *, measurement_length: int, chunk_length: int | None) -> None:
@@ -194,15 +264,15 @@ class _BitVector(ValidityCircuit[Measurement, NDArray[np.int64]]):
         self.arity = 2 * chunk
         self.evaluation_length = 2
 
+    @override
     def fill_wires(
         self, encoded: FieldVector, joint_randomness: FieldVector, shares: int, wires: FieldVector
     ) -> None:
-        """For each bit x and its r, the wires r·x and x - 1."""
-        one = self._constant(1, shares)
+        one = self.field.from_integers([self.field.inverse(shares)])  # a share of it
         kernels().bit_check_wires(encoded, joint_randomness, one, self.wire_length, wires)
 
+    @override
     def outputs(self, encoded: FieldVector, gadget_outputs: FieldVector, shares: int) -> FieldVector:
-        """The sum of what the calls returned, and the further checks."""
         return self.field.from_integers(
             [self.field.total(gadget_outputs), *self._further_checks(encoded, shares)]
         )
@@ -213,14 +283,7 @@ class _BitVector(ValidityCircuit[Measurement, NDArray[np.int64]]):
 
 
 class SumVecCircuit(_BitVector[ArrayLike]):
-    """The measurement is a vector of integers from 0 to ``max_measurement``.
-
-    Args:
-        field: The field.
-        length: Entries of the vector.
-        max_measurement: The largest value of an entry.
-        chunk_length: Bits that one call of the gadget checks; by default what makes the proof shortest.
-    """
+    """The measurement is a vector of integers from 0 to ``max_measurement``."""
 
     def __init__(
         self, field: PrimeField, *, length: int, max_measurement: int, chunk_length: int | None = None
@@ -229,24 +292,20 @@ class SumVecCircuit(_BitVector[ArrayLike]):
             raise ValueError(f"length is {length}; a vector has at least one entry")
         self._weights = _bit_weights(field, max_measurement)
         super().__init__(field, measurement_length=length * len(self._weights), chunk_length=chunk_length)
-        self.max_measurement = max_measurement
+        self.largest = max_measurement
         self.evaluation_length = 1
         self.output_length = length
 
+    @override
     def encode(self, measurement: ArrayLike) -> FieldVector:
-        """The bits of each entry, one entry after the other."""
         values = np.asarray(measurement)
         if values.shape != (self.output_length,):
             raise ValueError(f"the measurement has shape {values.shape}, not ({self.output_length},)")
-        return _encode_bits(self.field, values, self.max_measurement)
+        return _encode_bits(self.field, values, self.largest)
 
+    @override
     def truncate(self, encoded: FieldVector) -> FieldVector:
-        """The integers that the bits stand for."""
         return self.field.weigh_rows(encoded, self._weights)
-
-    def decode(self, total: FieldVector, num_measurements: int) -> NDArray[np.int64]:
-        """The sum of the vectors, ``length`` integers."""
-        return self._checked_total(total, num_measurements, self.max_measurement)
 
 
 class HistogramCircuit(_BitVector[int]):
@@ -258,8 +317,8 @@ class HistogramCircuit(_BitVector[int]):
         super().__init__(field, measurement_length=length, chunk_length=chunk_length)
         self.output_length = length
 
+    @override
     def encode(self, measurement: int) -> FieldVector:
-        """A bit for each bucket."""
         if not 0 <= measurement < self.output_length:
             raise ValueError(f"bucket {measurement} is not one of 0 to {self.output_length - 1}")
         return self.field.from_words(np.arange(self.output_length) == measurement)
@@ -267,13 +326,9 @@ class HistogramCircuit(_BitVector[int]):
     def _further_checks(self, encoded: FieldVector, shares: int) -> Sequence[int]:
         return [self.field.total(encoded) - self.field.inverse(shares)]
 
-    def truncate(self, encoded: FieldVector) -> FieldVector:
-        """What is added up of a measurement: one element for each bucket."""
-        return encoded
-
+    @override
     def decode(self, total: FieldVector, num_measurements: int) -> NDArray[np.int64]:
-        """How many measurements are in each bucket."""
-        counts = self._checked_total(total, num_measurements, 1)
+        counts = self._checked_total(total, num_measurements)
         if counts.sum() != num_measurements:
             raise ValueError(f"the buckets hold {counts.sum()} measurements and not {num_measurements}")
         return counts
@@ -292,8 +347,8 @@ class MultihotCountVecCircuit(_BitVector[ArrayLike]):
         self.max_weight = max_weight
         self.output_length = length
 
+    @override
     def encode(self, measurement: ArrayLike) -> FieldVector:
-        """The bits, and how many are set."""
         bits = np.asarray(measurement)
         if bits.shape != (self.output_length,) or not np.isin(bits, (0, 1)).all():
             raise ValueError(f"the measurement is not a vector of {self.output_length} bits")
@@ -303,14 +358,6 @@ class MultihotCountVecCircuit(_BitVector[ArrayLike]):
     def _further_checks(self, encoded: FieldVector, shares: int) -> Sequence[int]:
         reported = self.field.weigh_rows(encoded[self.output_length :], self._weights)
         return [self.field.total(self.truncate(encoded)) - self.field.total(reported)]
-
-    def truncate(self, encoded: FieldVector) -> FieldVector:
-        """The bits of the measurement."""
-        return encoded[: self.output_length]
-
-    def decode(self, total: FieldVector, num_measurements: int) -> NDArray[np.int64]:
-        """How often each bit is set."""
-        return self._checked_total(total, num_measurements, 1)
 
 
 def best_chunk_length(measurement_length: int) -> int:
@@ -325,7 +372,7 @@ def best_chunk_length(measurement_length: int) -> int:
 
 def _bit_weights(field: PrimeField, largest: int) -> FieldVector:
     """What the bits of an encoded integer stand for: powers of two, and last what is left to ``largest``."""
-    if not 1 <= largest <= _LARGEST:
+    if not 1 <= largest <= 2**62:  # sums and their intermediate values stay 64-bit integers
         raise ValueError(f"the largest measurement is {largest}; it is from 1 to 2**62")
     powers = [1 << i for i in range(largest.bit_length() - 1)]
     return field.from_integers([*powers, largest - sum(powers)])

@@ -136,24 +136,14 @@ class PrimeField:
         return pow(x, -1, self.modulus)
 
     def sum_of_products(self, wires: FieldVector, length: int) -> FieldVector:
-        """The sum of the products of polynomials: wires 0 and 1, 2 and 3, and so on.
+        """The values, at 2·length roots of unity, of the sum of the products of polynomials: wires 0 and 1, 2
+        and 3, …
 
-        Args:
-            wires: An even number of polynomials after each other, each by its ``length`` values at the roots
-                of unity of that order.
-            length: A power of two.
-
-        Returns:
-            The values of the sum at the 2·length roots of unity.
+        Each of an even number of polynomials after each other is given by its ``length`` values at the roots
+        of unity of that order, a power of two.
         """
         out = self.zeros(2 * length)
         kernels().sum_of_products(wires, *_doubling(self, length), out)
-        return out
-
-    def double(self, polynomial: FieldVector) -> FieldVector:
-        """A polynomial by its values at n roots of unity to its values at 2n; n is a power of two."""
-        out = self.zeros(2 * len(polynomial))
-        kernels().double(polynomial, *_doubling(self, len(polynomial)), out)
         return out
 
     def evaluation_weights(self, point: int, length: int) -> FieldVector:

@@ -25,7 +25,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
-from shuffle_plugins.compressors import compiled
+from shuffle_plugins.compressors.cpu_kernels import compiled
 
 if numba.config.DISABLE_JIT:
     raise ImportError("Prio3 needs numba's compiler, which is switched off: unset NUMBA_DISABLE_JIT")
@@ -249,16 +249,6 @@ def _odd_values(values, inverse_roots, twist, roots):
     for k in range(values.shape[0]):
         _set(values, k, _multiply(_get(values, k), _get(twist, k)))
     _values(values, roots)
-
-
-@compiled
-def double(values, inverse_roots, twist, roots, out):
-    """A polynomial by its values at the n-th roots of unity to its values at the 2n-th."""
-    odd = values.copy()
-    _odd_values(odd, inverse_roots, twist, roots)
-    for k in range(values.shape[0]):
-        _set(out, 2 * k, _get(values, k))
-        _set(out, 2 * k + 1, _get(odd, k))
 
 
 @compiled

@@ -11,10 +11,12 @@ wires at one random point, where they must fit; a random value in each wire hide
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
+from functools import reduce
 from hmac import compare_digest
-from typing import Any, Generic, NamedTuple, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,31 +37,17 @@ SEED_SIZE = 32
 """Bytes of a seed."""
 
 
-class _Stream(Protocol):
-    def read(self, length: int) -> bytes: ...
-
-
-def _turboshake128() -> Any:
+def _stream(seed: bytes, tag: bytes, binder: bytes) -> Any:
     try:
         from Crypto.Hash import TurboSHAKE128
     except ImportError as error:
         raise ImportError(
             "Prio3 needs pycryptodome 3.20 or later: pip install 'shuffle-plugins[secure-aggregation]'"
         ) from error
-    return TurboSHAKE128
-
-
-def _stream(seed: bytes, tag: bytes, binder: bytes) -> _Stream:
-    stream = _turboshake128().new(domain=1)
+    stream = TurboSHAKE128.new(domain=1)
     stream.update(len(tag).to_bytes(2, "little") + tag + len(seed).to_bytes(1, "little") + seed)
     stream.update(binder)
-    result: _Stream = stream
-    return result
-
-
-def derive_seed(seed: bytes, *, tag: bytes, binder: bytes) -> bytes:
-    """A new seed of :data:`SEED_SIZE` bytes."""
-    return _stream(seed, tag, binder).read(SEED_SIZE)
+    return stream
 
 
 def expand_into_vector(
@@ -81,111 +69,20 @@ class VerificationError(ValueError):
     """A report whose proof is refused: nobody may add any share of it to a sum."""
 
 
-@dataclass(frozen=True)
-class FullyLinearProof:
-    """The proof system of one validity circuit."""
-
-    valid: ValidityCircuit[Any, Any]
-
-    @property
-    def field(self) -> PrimeField:
-        """The field in which the circuit computes and the proof is made."""
-        return self.valid.field
-
-    @property
-    def prove_randomness_length(self) -> int:
-        """Random elements that a proof takes."""
-        return self.valid.arity
-
-    @property
-    def query_randomness_length(self) -> int:
-        """Random elements that a query takes."""
-        outputs = self.valid.evaluation_length
-        return 1 + (outputs if outputs > 1 else 0)
-
-    @property
-    def proof_length(self) -> int:
-        """Elements of a proof: one for each wire, and the values of a polynomial of twice a wire's degree."""
-        return self.valid.arity + 2 * self.valid.wire_length - 1
-
-    @property
-    def verifier_length(self) -> int:
-        """Elements of a verifier: the circuit's output, each wire's value, and the gadget's."""
-        return 1 + self.valid.arity + 1
-
-    def prove(
-        self, encoded: FieldVector, prove_randomness: FieldVector, joint_randomness: FieldVector
-    ) -> FieldVector:
-        """The proof, ``proof_length`` elements, that an encoded measurement is valid."""
-        length = self.valid.wire_length
-        wires = self._wires(encoded, prove_randomness, joint_randomness, shares=1)
-        polynomial = self.field.sum_of_products(self.valid.factors(wires, length), length)
-        return np.concatenate([prove_randomness, polynomial[:-1]])
-
-    def query(
-        self,
-        encoded: FieldVector,
-        proof: FieldVector,
-        query_randomness: FieldVector,
-        joint_randomness: FieldVector,
-        *,
-        shares: int,
-    ) -> FieldVector:
-        """A share of the verifier, ``verifier_length`` elements, from shares of measurement and proof."""
-        field, valid, length = self.field, self.valid, self.valid.wire_length
-        wires = self._wires(encoded, proof[: valid.arity], joint_randomness, shares=shares)
-        polynomial = self._completed(proof[valid.arity :])
-        called = np.ascontiguousarray(polynomial[2 : 2 * valid.calls + 1 : 2])
-        output = valid.outputs(encoded, called, shares)
-        if valid.evaluation_length > 1:
-            output = field.weigh_rows(output, query_randomness[:-1])
-        point = field.to_integers(query_randomness[-1:])[0]
-        return np.concatenate(
-            [
-                output,
-                field.weigh_rows(wires, field.evaluation_weights(point, length)),
-                field.weigh_rows(polynomial, field.evaluation_weights(point, 2 * length)),
-            ]
-        )
-
-    def decide(self, verifier: FieldVector) -> bool:
-        """Whether the verifier, the sum of all its shares, is that of a valid measurement."""
-        output, wires, gadget = verifier[:1], verifier[1:-1], verifier[-1:]
-        factors = self.valid.factors(wires, 1)
-        products = self.field.multiply(factors[::2].copy(), factors[1::2].copy())
-        return not output.any() and [self.field.total(products)] == self.field.to_integers(gadget)
-
-    def _wires(
-        self, encoded: FieldVector, seeds: FieldVector, joint_randomness: FieldVector, *, shares: int
-    ) -> FieldVector:
-        wires = self.field.zeros(self.valid.arity * self.valid.wire_length)
-        wires[:: self.valid.wire_length] = seeds
-        self.valid.fill_wires(encoded, joint_randomness, shares, wires)
-        return wires
-
-    def _completed(self, values: FieldVector) -> FieldVector:
-        """The values of a polynomial at all n roots of unity, its last coefficient being 0, from all but one.
-
-        That coefficient is, but for a factor, the sum of value k times root**k.
-        """
-        field, n = self.field, len(values) + 1
-        root, powers = field.root(n), [1]
-        for _ in range(n - 2):
-            powers.append(powers[-1] * root % field.modulus)
-        partial = field.total(field.multiply(values, field.from_integers(powers)))
-        return np.concatenate([values, field.from_integers([-partial * root])])
-
-
 NONCE_SIZE = 16
 """Bytes of a report's nonce."""
 
-VERIFY_KEY_SIZE = SEED_SIZE
-"""Bytes of the verification key that aggregators share and clients must not know."""
 
-_MOST_CONTEXT = 65_527  # bytes; the tag's length is written in two
-_WIRE_VERSION = 18  # of the drafts from 18 on
-_MEASUREMENT_SHARE, _PROOF_SHARE, _JOINT_RANDOMNESS, _PROVE_RANDOMNESS = 1, 2, 3, 4
-_QUERY_RANDOMNESS, _JOINT_RANDOMNESS_SEED, _JOINT_RANDOMNESS_PART = 5, 6, 7
+class _Usage(IntEnum):
+    """What the XOF is used for."""
+
+    MEASUREMENT_SHARE = 1
+    PROOF_SHARE = 2
+    JOINT_RANDOMNESS = 3
+    PROVE_RANDOMNESS = 4
+    QUERY_RANDOMNESS = 5
+    JOINT_RANDOMNESS_SEED = 6
+    JOINT_RANDOMNESS_PART = 7
 
 
 @dataclass(frozen=True)
@@ -195,8 +92,8 @@ class Report:
     Attributes:
         nonce: Drawn at random for this report, for all aggregators.
         public_share: For all aggregators; the same to each.
-        input_shares: One for each aggregator, secret from the others. The first, the leader's, is long; those
-            of the others, the helpers, are seeds.
+        input_shares: One for each aggregator, secret from the others; short seeds but for the first's, the
+            leader's.
     """
 
     nonce: bytes
@@ -218,49 +115,45 @@ class VerifyState:
 
 
 class _Received(NamedTuple):
-    """Shares of a measurement and its proofs, the joint randomness's seed, and the own part of it."""
+    """Shares of a measurement and its proofs, what to keep, and the own part of the joint randomness."""
 
     encoded: FieldVector
     proofs: FieldVector
-    seed: bytes
+    state: VerifyState
     part: bytes
 
 
 class Prio3(Generic[Measurement, AggregateResult]):
     """Sharing, verification and aggregation of measurements that a circuit accepts.
 
-    Args:
-        valid: The circuit: a :class:`ValidityCircuit`.
-        algorithm: The draft's number of this variant.
-        shares: Aggregators, from 2 to 255.
-        proofs: How often each measurement is proven; more proofs let a small field do.
-
     A client calls :meth:`shard`. Each aggregator calls :meth:`verify_init` and sends its verifier share to
     one of them, who calls :meth:`verifier_shares_to_message`. Each calls :meth:`verify_next` with that
     message, and :meth:`agg_update` with what it returns. :meth:`unshard` adds up the aggregate shares.
-
     Every ``context`` names the application and the round; a report for one is refused in any other.
+
+    Args:
+        shares: Aggregators, from 2 to 255; the first is the leader, the others are helpers.
+        proofs: How often each measurement is proven; more proofs let a small field do.
+        measurement: What the circuit is told of measurements; its ``chunk_length`` shapes the proof, and is
+            by default what makes it shortest. All parties use the same.
     """
 
-    def __init__(
-        self,
-        valid: ValidityCircuit[Measurement, AggregateResult],
-        *,
-        algorithm: int,
-        shares: int,
-        proofs: int = 1,
-    ) -> None:
+    algorithm: ClassVar[int]
+    """The draft's number of this variant."""
+    circuit: ClassVar[type[ValidityCircuit[Any, Any]]]
+    field: ClassVar[PrimeField] = FIELD128
+    fewest_proofs: ClassVar[int] = 1
+
+    def __init__(self, *, shares: int = 2, proofs: int | None = None, **measurement: Any) -> None:
         if not 2 <= shares <= 255:
             raise ValueError(f"Prio3 takes from 2 to 255 shares, not {shares}")
-        if not 1 <= proofs <= 255:
-            raise ValueError(f"Prio3 takes from 1 to 255 proofs, not {proofs}")
-        self.valid = valid
-        self.flp = FullyLinearProof(valid)
-        self.field: PrimeField = valid.field
-        self.algorithm = algorithm
-        self.shares = shares
-        self.proofs = proofs
-        self._joint = valid.joint_randomness_length > 0
+        self.shares, self.proofs = shares, self.fewest_proofs if proofs is None else proofs
+        if not self.fewest_proofs <= self.proofs <= 255:
+            raise ValueError(
+                f"over {self.field.name} this takes from {self.fewest_proofs} to 255 proofs, not {proofs}"
+            )
+        self.valid: ValidityCircuit[Measurement, AggregateResult] = self.circuit(self.field, **measurement)
+        self._joint = self.valid.joint_randomness_length > 0
 
     @property
     def rand_size(self) -> int:
@@ -274,20 +167,20 @@ class Prio3(Generic[Measurement, AggregateResult]):
 
     def input_share_size(self, aggregator: int) -> int:
         """Bytes of the input share of an aggregator; 0 is the leader."""
-        elements = self.valid.measurement_length + self.proofs * self.flp.proof_length
+        elements = self.valid.measurement_length + self.proofs * self.valid.proof_length
         body = SEED_SIZE if aggregator else elements * self.field.encoded_size
         return body + self._joint * SEED_SIZE
 
     @property
     def verifier_share_size(self) -> int:
         """Bytes of the verifier share that an aggregator sends for each report."""
-        elements = self.proofs * self.flp.verifier_length
+        elements = self.proofs * self.valid.verifier_length
         return elements * self.field.encoded_size + self._joint * SEED_SIZE
 
     @property
     def verifier_message_size(self) -> int:
         """Bytes of the message that aggregators finish the verification of a report with."""
-        return SEED_SIZE if self._joint else 0
+        return self._joint * SEED_SIZE
 
     @property
     def agg_share_size(self) -> int:
@@ -335,14 +228,14 @@ class Prio3(Generic[Measurement, AggregateResult]):
             joint = self._joint_randomness(context, self._joint_randomness_seed(context, parts))
         prove = self._expand(
             context,
-            _PROVE_RANDOMNESS,
+            _Usage.PROVE_RANDOMNESS,
             seeds[-1],
             bytes([self.proofs]),
-            self.proofs * self.flp.prove_randomness_length,
+            self.proofs * self.valid.arity,
         )
         proofs = np.concatenate(
             [
-                self.flp.prove(encoded, randomness, joint[i])
+                self.valid.prove(encoded, randomness, joint[i])
                 for i, randomness in enumerate(np.split(prove, self.proofs))
             ]
         )
@@ -363,36 +256,32 @@ class Prio3(Generic[Measurement, AggregateResult]):
         public_share: bytes,
         input_share: bytes,
     ) -> tuple[VerifyState, bytes]:
-        """Start to verify a report.
+        """Start to verify a report: what to keep, and the verifier share to send.
 
         Args:
-            verify_key: :data:`VERIFY_KEY_SIZE` random bytes that the aggregators share. They are fixed before
+            verify_key: :data:`SEED_SIZE` random bytes that the aggregators share. They are fixed before
                 the first report is made, and clients never learn them: a client that knew them could prove
                 anything.
             context: As the client used it.
             aggregator: Which one this is; 0 is the leader.
-            nonce: The report's.
-            public_share: The report's.
+            nonce, public_share: The report's.
             input_share: The report's share for this aggregator.
-
-        Returns:
-            What to keep, and the verifier share to send.
         """
-        _sized("verify_key", verify_key, VERIFY_KEY_SIZE)
+        _sized("verify_key", verify_key, SEED_SIZE)
         received = self._received(context, aggregator, nonce, public_share, input_share)
         joint = [self.field.zeros(0)] * self.proofs
         if self._joint:
-            joint = self._joint_randomness(context, received.seed)
+            joint = self._joint_randomness(context, received.state.joint_randomness_seed)
         query = self._expand(
             context,
-            _QUERY_RANDOMNESS,
+            _Usage.QUERY_RANDOMNESS,
             verify_key,
             bytes([self.proofs]) + nonce,
-            self.proofs * self.flp.query_randomness_length,
+            self.proofs * self.valid.query_randomness_length,
         )
         try:
             verifiers = [
-                self.flp.query(received.encoded, proof, randomness, joint[i], shares=self.shares)
+                self.valid.query(received.encoded, proof, randomness, joint[i], shares=self.shares)
                 for i, (proof, randomness) in enumerate(
                     zip(np.split(received.proofs, self.proofs), np.split(query, self.proofs), strict=True)
                 )
@@ -400,19 +289,13 @@ class Prio3(Generic[Measurement, AggregateResult]):
         except ValueError as error:
             raise VerificationError(f"a report is refused: {error}") from error
         share = self.field.encode(np.concatenate(verifiers)) + received.part
-        return self._state(received), share
+        return received.state, share
 
     def verify_state(
         self, *, context: bytes, aggregator: int, nonce: bytes, public_share: bytes, input_share: bytes
     ) -> VerifyState:
-        """What :meth:`verify_init` returned to keep, for an aggregator that kept the report in its place.
-
-        The arguments and errors are those of :meth:`verify_init`. Nothing is proven here.
-        """
-        return self._state(self._received(context, aggregator, nonce, public_share, input_share))
-
-    def _state(self, received: _Received) -> VerifyState:
-        return VerifyState(self.valid.truncate(received.encoded), received.seed)
+        """What :meth:`verify_init` returned to keep, for an aggregator that kept the report in its place."""
+        return self._received(context, aggregator, nonce, public_share, input_share).state
 
     def _received(
         self, context: bytes, aggregator: int, nonce: bytes, public_share: bytes, input_share: bytes
@@ -433,20 +316,18 @@ class Prio3(Generic[Measurement, AggregateResult]):
             parts = [public_share[i : i + SEED_SIZE] for i in range(0, self.public_share_size, SEED_SIZE)]
             parts[aggregator] = part
             seed = self._joint_randomness_seed(context, parts)
-        return _Received(encoded, proofs, seed, part)
+        return _Received(encoded, proofs, VerifyState(self.valid.truncate(encoded), seed), part)
 
     def verifier_shares_to_message(self, verifier_shares: Sequence[bytes], *, context: bytes) -> bytes:
-        """Decide the proof of a report from the verifier shares of all aggregators, in their order.
-
-        Returns:
-            The verifier message, for all aggregators.
+        """Decide a proof from the verifier shares of all aggregators, in their order; the message for all of
+        them.
 
         Raises:
             VerificationError: If the proof is refused, or a share is missing or not of the right form.
         """
         if len(verifier_shares) != self.shares:
             raise VerificationError(f"{len(verifier_shares)} verifier shares are not {self.shares}")
-        elements = self.proofs * self.flp.verifier_length
+        elements = self.proofs * self.valid.verifier_length
         verifiers, parts = self.field.zeros(elements), []
         for share in verifier_shares:
             try:
@@ -456,15 +337,12 @@ class Prio3(Generic[Measurement, AggregateResult]):
             except ValueError as error:
                 raise VerificationError(f"a report is refused: {error}") from error
             parts.append(share[len(body) :])
-        if not all(self.flp.decide(verifier) for verifier in np.split(verifiers, self.proofs)):
+        if not all(self.valid.decide(verifier) for verifier in np.split(verifiers, self.proofs)):
             raise VerificationError("a report is refused: its proof does not hold")
         return self._joint_randomness_seed(context, parts) if self._joint else b""
 
     def verify_next(self, state: VerifyState, verifier_message: bytes) -> FieldVector:
-        """Finish the verification of a report.
-
-        Returns:
-            The output share, to be added to this aggregator's sum with :meth:`agg_update`.
+        """The output share, to be added to this aggregator's sum with :meth:`agg_update`.
 
         Raises:
             VerificationError: If the proof was made with randomness that the client chose.
@@ -483,13 +361,6 @@ class Prio3(Generic[Measurement, AggregateResult]):
         """An aggregate share with one more report."""
         return self.field.add(agg_share, output_share)
 
-    def merge(self, agg_shares: Iterable[FieldVector]) -> FieldVector:
-        """Several aggregate shares as one."""
-        total = self.agg_init()
-        for share in agg_shares:
-            total = self.field.add(total, share)
-        return total
-
     def encode_agg_share(self, agg_share: FieldVector) -> bytes:
         """An aggregate share as bytes."""
         return self.field.encode(agg_share)
@@ -497,14 +368,13 @@ class Prio3(Generic[Measurement, AggregateResult]):
     def unshard(self, agg_shares: Sequence[bytes], *, num_measurements: int) -> AggregateResult:
         """The sum over clients, from the aggregate shares of all aggregators.
 
-        Raises:
-            ValueError: If a share is missing or not of the right form, or they do not add up to a sum of so
-                many valid measurements.
+        A ValueError if a share is missing or not of the right form, or they do not add up to a sum of so many
+        valid measurements.
         """
         if len(agg_shares) != self.shares:
             raise ValueError(f"{len(agg_shares)} aggregate shares are not {self.shares}")
         decoded = (self.field.decode(share, count=self.valid.output_length) for share in agg_shares)
-        return self.valid.decode(self.merge(decoded), num_measurements)
+        return self.valid.decode(reduce(self.field.add, decoded), num_measurements)
 
     def _expand_input_share(
         self, context: bytes, aggregator: int, share: bytes
@@ -518,32 +388,35 @@ class Prio3(Generic[Measurement, AggregateResult]):
                 blind,
             )
         elements = self.valid.measurement_length
-        vector = self.field.decode(body, count=elements + self.proofs * self.flp.proof_length)
+        vector = self.field.decode(body, count=elements + self.proofs * self.valid.proof_length)
         return vector[:elements], vector[elements:], blind
 
     def _helper_measurement_share(self, context: bytes, aggregator: int, seed: bytes) -> FieldVector:
         return self._expand(
-            context, _MEASUREMENT_SHARE, seed, bytes([aggregator]), self.valid.measurement_length
+            context, _Usage.MEASUREMENT_SHARE, seed, bytes([aggregator]), self.valid.measurement_length
         )
 
     def _helper_proofs_share(self, context: bytes, aggregator: int, seed: bytes) -> FieldVector:
         binder = bytes([self.proofs, aggregator])
-        return self._expand(context, _PROOF_SHARE, seed, binder, self.proofs * self.flp.proof_length)
+        return self._expand(context, _Usage.PROOF_SHARE, seed, binder, self.proofs * self.valid.proof_length)
 
     def _joint_randomness_part(
         self, context: bytes, aggregator: int, blind: bytes, share: FieldVector, nonce: bytes
     ) -> bytes:
         binder = bytes([aggregator]) + nonce + self.field.encode(share)
-        return derive_seed(blind, tag=self._tag(context, _JOINT_RANDOMNESS_PART), binder=binder)
+        return self._seed(context, _Usage.JOINT_RANDOMNESS_PART, blind, binder)
 
     def _joint_randomness_seed(self, context: bytes, parts: Sequence[bytes]) -> bytes:
-        tag = self._tag(context, _JOINT_RANDOMNESS_SEED)
-        return derive_seed(bytes(SEED_SIZE), tag=tag, binder=b"".join(parts))
+        return self._seed(context, _Usage.JOINT_RANDOMNESS_SEED, bytes(SEED_SIZE), b"".join(parts))
 
     def _joint_randomness(self, context: bytes, seed: bytes) -> list[FieldVector]:
         length = self.proofs * self.valid.joint_randomness_length
-        vector = self._expand(context, _JOINT_RANDOMNESS, seed, bytes([self.proofs]), length)
+        vector = self._expand(context, _Usage.JOINT_RANDOMNESS, seed, bytes([self.proofs]), length)
         return np.split(vector, self.proofs)
+
+    def _seed(self, context: bytes, usage: int, seed: bytes, binder: bytes) -> bytes:
+        found: bytes = _stream(seed, self._tag(context, usage), binder).read(SEED_SIZE)
+        return found
 
     def _expand(self, context: bytes, usage: int, seed: bytes, binder: bytes, length: int) -> FieldVector:
         tag = self._tag(context, usage)
@@ -551,83 +424,51 @@ class Prio3(Generic[Measurement, AggregateResult]):
 
     def _tag(self, context: bytes, usage: int) -> bytes:
         """The domain separation tag of one use of the XOF."""
-        if len(context) > _MOST_CONTEXT:
-            raise ValueError(f"a context has at most {_MOST_CONTEXT:,} bytes, not {len(context):,}")
-        version = bytes([_WIRE_VERSION, 0])
+        if len(context) > 65_527:  # the tag's length is written in two bytes
+            raise ValueError(f"a context has at most 65,527 bytes, not {len(context):,}")
+        version = bytes([18, 0])  # of the drafts from 18 on
         return version + self.algorithm.to_bytes(4, "big") + usage.to_bytes(2, "big") + context
 
 
 class Prio3Count(Prio3[int, int]):
     """How many clients answer 1 and not 0."""
 
-    def __init__(self, *, shares: int = 2) -> None:
-        super().__init__(CountCircuit(FIELD64), algorithm=1, shares=shares)
+    algorithm, circuit, field = 1, CountCircuit, FIELD64
 
 
 class Prio3Sum(Prio3[int, int]):
     """The sum of integers from 0 to ``max_measurement``."""
 
-    def __init__(self, *, max_measurement: int, shares: int = 2) -> None:
-        super().__init__(SumCircuit(FIELD64, max_measurement=max_measurement), algorithm=2, shares=shares)
+    algorithm, circuit, field = 2, SumCircuit, FIELD64
 
 
 class Prio3SumVec(Prio3[ArrayLike, NDArray[np.int64]]):
-    """The sum of vectors of integers from 0 to ``max_measurement``; ``length`` of them each.
+    """The sum of vectors of integers from 0 to ``max_measurement``; ``length`` of them each."""
 
-    ``chunk_length`` shapes the proof; all parties use the same. By default it makes the proof shortest.
-    """
-
-    def __init__(
-        self, *, length: int, max_measurement: int, chunk_length: int | None = None, shares: int = 2
-    ) -> None:
-        valid = SumVecCircuit(
-            FIELD128, length=length, max_measurement=max_measurement, chunk_length=chunk_length
-        )
-        super().__init__(valid, algorithm=3, shares=shares)
+    algorithm, circuit = 3, SumVecCircuit
 
 
 class Prio3SumVecWithMultiproof(Prio3[ArrayLike, NDArray[np.int64]]):
     """What :class:`Prio3SumVec` computes, with several proofs over Field64: half of the bytes.
 
     The draft calls this variant experimental, and asks for at least three proofs. It is identified by the
-    number that the draft keeps for experiments, 0xFFFFFFFF.
+    number that the draft keeps for experiments.
     """
 
-    def __init__(
-        self,
-        *,
-        length: int,
-        max_measurement: int,
-        chunk_length: int | None = None,
-        shares: int = 2,
-        proofs: int = 3,
-    ) -> None:
-        if proofs < 3:
-            raise ValueError(f"over Field64, {proofs} proofs convince nobody: take at least 3")
-        valid = SumVecCircuit(
-            FIELD64, length=length, max_measurement=max_measurement, chunk_length=chunk_length
-        )
-        super().__init__(valid, algorithm=0xFFFFFFFF, shares=shares, proofs=proofs)
+    algorithm, circuit, field = 0xFFFFFFFF, SumVecCircuit, FIELD64
+    fewest_proofs = 3
 
 
 class Prio3Histogram(Prio3[int, NDArray[np.int64]]):
     """How many clients are in each of ``length`` buckets; each is in one."""
 
-    def __init__(self, *, length: int, chunk_length: int | None = None, shares: int = 2) -> None:
-        valid = HistogramCircuit(FIELD128, length=length, chunk_length=chunk_length)
-        super().__init__(valid, algorithm=4, shares=shares)
+    algorithm, circuit = 4, HistogramCircuit
 
 
 class Prio3MultihotCountVec(Prio3[ArrayLike, NDArray[np.int64]]):
     """The sum of vectors of ``length`` bits of which at most ``max_weight`` are set."""
 
-    def __init__(
-        self, *, length: int, max_weight: int, chunk_length: int | None = None, shares: int = 2
-    ) -> None:
-        valid = MultihotCountVecCircuit(
-            FIELD128, length=length, max_weight=max_weight, chunk_length=chunk_length
-        )
-        super().__init__(valid, algorithm=5, shares=shares)
+    algorithm, circuit = 5, MultihotCountVecCircuit
 
 
 def _sized(name: str, value: bytes, size: int) -> bytes:

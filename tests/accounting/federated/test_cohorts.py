@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shuffle_plugins.accounting.federated.cohorts import (
+from shuffle_plugins.accounting.federated.rounds import (
     Cohort,
     cheapest,
     costliest,

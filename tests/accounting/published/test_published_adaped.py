@@ -5,7 +5,7 @@ import math
 import numpy as np
 from scipy.stats import norm
 
-from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS, PUBLISHED_CLAIMS, adaped
+from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS, PUBLISHED_CLAIMS, thesis
 
 TABLE = {"delta": 1e-4, "rounds": 60, "cohort": 50, "population": 50}
 
@@ -22,7 +22,7 @@ def gaussian_epsilon(loudness: float, delta: float) -> float:
 
 
 def test_the_formula_is_the_printed_one() -> None:
-    found = adaped.printed_rdp(
+    found = thesis.printed_rdp(
         orders=[2.0, 10.0], rounds=7, cohort=20, population=80, global_noise=4.0, dissimilarity_noise=2.0
     )
     per_order = (20 / 80) ** 2 * 6 * 7 * (1 / (20 * 16) + 1 / (20 * 4))
@@ -32,16 +32,16 @@ def test_the_formula_is_the_printed_one() -> None:
 def test_epsilon_is_that_of_the_line_through_zero() -> None:
     """ε(α) = cα has the closed form of the simple conversion, c + 2√(c·log 1/δ), from above."""
     c = 6 * 60 / 50 / 6.48**2
-    found = adaped.printed_epsilon(**TABLE, global_noise=6.48)
+    found = thesis.printed_epsilon(**TABLE, global_noise=6.48)
     assert 0.8 * (c + 2 * math.sqrt(c * math.log(1e4))) < found < c + 2 * math.sqrt(c * math.log(1e4))
 
 
 def test_it_is_in_the_catalogue_as_no_bound() -> None:
     (claim,) = [claim for claim in PUBLISHED_CLAIMS if "AdaPeD" in claim.name]
     assert not claim.valid
-    assert all(reason in claim.note for reason in adaped.REASONS)
-    assert len(adaped.REASONS) == 4
-    assert claim.epsilon is adaped.printed_epsilon
+    assert all(reason in claim.note for reason in thesis.REASONS)
+    assert len(thesis.REASONS) == 4
+    assert claim.epsilon is thesis.printed_epsilon
     assert claim.name not in {bound.name for bound in PUBLISHED_BOUNDS}  # which comparisons go through
 
 
@@ -49,7 +49,7 @@ def test_the_certified_epsilon_is_above_the_exact_one_of_the_steps_and_close() -
     for noise, psi_noise in ((100.0, math.inf), (30.0, 60.0), (6.5, 6.5)):
         loudness = 2 * math.sqrt(600 * (1 / noise**2 + 1 / psi_noise**2))
         exact = gaussian_epsilon(loudness, 1e-4)
-        found = adaped.noisy_steps_epsilon(
+        found = thesis.noisy_steps_epsilon(
             delta=1e-4, steps=600, global_noise=noise, dissimilarity_noise=psi_noise
         )
         assert exact <= found <= 1.1 * exact + 0.05
@@ -63,6 +63,6 @@ def test_the_printed_formula_is_below_what_the_average_can_leak() -> None:
     """
     steps, noise = 10, 6.48
     leaked = gaussian_epsilon(math.sqrt(60) * 2 * math.sqrt(steps / 50) / noise, 1e-4)
-    assert adaped.printed_epsilon(**TABLE, global_noise=noise) < 0.9 * leaked
-    certified = adaped.noisy_steps_epsilon(delta=1e-4, steps=60 * steps, global_noise=noise)
+    assert thesis.printed_epsilon(**TABLE, global_noise=noise) < 0.9 * leaked
+    certified = thesis.noisy_steps_epsilon(delta=1e-4, steps=60 * steps, global_noise=noise)
     assert leaked < certified

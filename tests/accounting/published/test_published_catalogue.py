@@ -6,13 +6,15 @@ import math
 import pytest
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound, pair_epsilon_interval
-from shuffle_plugins.accounting.composition.points import (
+from shuffle_plugins.accounting.published import shuffles
+from shuffle_plugins.accounting.published.catalogue import (
+    PUBLISHED_BOUNDS,
+    PublishedBound,
     amplify_by_sampling,
     compose_points,
+    published_bound,
     strong_composition,
 )
-from shuffle_plugins.accounting.published import clones
-from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS, PublishedBound, published_bound
 from shuffle_plugins.accounting.terms import Sampling
 
 Question = dict[str, float]
@@ -163,7 +165,7 @@ def test_points_are_composed_the_better_of_two_ways() -> None:
     asked = question(0.5, 10**5, 10**4, 400, 1e-6)
 
     def shuffled(delta: float) -> float:
-        return clones.clone_bound(local_epsilon=0.5, cohort=10**4, delta=delta)
+        return shuffles.clone_bound(local_epsilon=0.5, cohort=10**4, delta=delta)
 
     half = amplify_by_sampling(epsilon=shuffled(1e-6 / 80), delta=0.0, sampling_rate=0.1)[0]
     strong = strong_composition(epsilon=half, num_steps=400, delta_slack=5e-7)

@@ -8,15 +8,15 @@ import pytest
 from brute_force import k_ary_response
 
 from shuffle_plugins.accounting.pairs.clones import binary_pair
-from shuffle_plugins.accounting.published import check_ins, efm19
+from shuffle_plugins.accounting.published import divergences, shuffles
 from shuffle_plugins.accounting.published.catalogue import published_bound
 
 
 def test_known_values() -> None:
-    value = efm19.erlingsson_bound(local_epsilon=0.5, cohort=10**4, delta=1e-6)
+    value = shuffles.erlingsson_bound(local_epsilon=0.5, cohort=10**4, delta=1e-6)
     assert value == pytest.approx(0.2230, abs=5e-5)
     for order, expected in ((2, 1.244e-5), (8, 4.975e-5), (32, 1.990e-4)):
-        divergence = efm19.erlingsson_rdp(orders=[order], local_epsilon=0.5, cohort=10**6)[0]
+        divergence = divergences.erlingsson_rdp(orders=[order], local_epsilon=0.5, cohort=10**6)[0]
         assert divergence == pytest.approx(expected, rel=5e-4)
     composed = published_bound("amplification by shuffling, RDP").epsilon(
         local_epsilon=0.5, population=10**6, cohort=10**6, num_steps=10**5, delta=1e-8
@@ -56,7 +56,7 @@ def test_check_ins_cover_their_own_steps(local_epsilon: float, slots: int) -> No
         squares = sum(step**2 for step in steps)
         mean = sum(step * math.tanh(step / 2) for step in steps)
         exact = mean + math.sqrt(2 * math.log(1 / delta) * squares)
-        bound = check_ins.check_in_window_bound(local_epsilon=local_epsilon, window=slots, delta=delta)
+        bound = shuffles.check_in_window_bound(local_epsilon=local_epsilon, window=slots, delta=delta)
         assert exact <= bound * (1 + 1e-12)
 
 
@@ -64,23 +64,11 @@ def test_check_ins_as_printed() -> None:
     e0, m, p0, delta = 0.8, 500, 0.3, 1e-7
     e = math.exp(e0)
     printed = p0**2 * e * (e - 1) ** 2 / (2 * m) + p0 * (e - 1) * math.sqrt(2 * e * math.log(1 / delta) / m)
-    found = check_ins.check_in_window_bound(local_epsilon=e0, window=m, participation=p0, delta=delta)
+    found = shuffles.check_in_window_bound(local_epsilon=e0, window=m, participation=p0, delta=delta)
     assert found == pytest.approx(printed, rel=1e-12)
     n = 10**5
     printed = e**3 * (e - 1) ** 2 / (2 * n) + e**1.5 * (e - 1) * math.sqrt(2 * math.log(1 / delta) / n)
-    assert check_ins.check_in_shuffle_bound(local_epsilon=e0, cohort=n, delta=delta) == pytest.approx(printed)
-
-
-def test_small_local_epsilons_have_the_simple_form_of_the_paper() -> None:
-    """ε ≤ 7·p0·ε0·√(log(1/δ)/m) for ε0 ≤ 1 and δ ≤ 1/100."""
-    for e0 in (0.01, 0.5, 1.0):
-        for m in (1, 10, 10**6):
-            for delta in (0.01, 1e-9):
-                for p0 in (0.1, 1.0):
-                    found = check_ins.check_in_window_bound(
-                        local_epsilon=e0, window=m, participation=p0, delta=delta
-                    )
-                    assert found <= 7 * p0 * e0 * math.sqrt(math.log(1 / delta) / m)
+    assert shuffles.check_in_shuffle_bound(local_epsilon=e0, cohort=n, delta=delta) == pytest.approx(printed)
 
 
 def test_shuffling_bounds_lie_above_the_pair_that_dominates() -> None:
@@ -89,18 +77,18 @@ def test_shuffling_bounds_lie_above_the_pair_that_dominates() -> None:
             pair = binary_pair(local_epsilon=local_epsilon, cohort=n)
             for delta in (1e-2, 1e-6, 1e-15):
                 question = {"local_epsilon": local_epsilon, "cohort": n, "delta": delta}
-                claimed = [check_ins.check_in_shuffle_bound(**question)]
+                claimed = [shuffles.check_in_shuffle_bound(**question)]
                 if local_epsilon <= 0.5 and n >= 1_000:
-                    claimed.append(efm19.erlingsson_bound(**question))
+                    claimed.append(shuffles.erlingsson_bound(**question))
                 assert all(pair.delta(epsilon)[1] <= delta for epsilon in claimed if epsilon < local_epsilon)
             orders = np.array([1.5, 4.0, 50.0])
-            loose = efm19.erlingsson_rdp(orders=orders, local_epsilon=local_epsilon, cohort=n)
+            loose = divergences.erlingsson_rdp(orders=orders, local_epsilon=local_epsilon, cohort=n)
             assert np.all(np.minimum(loose, local_epsilon) >= pair.rdp(orders) * (1 - 3e-3))
 
 
 def test_regimes_are_kept() -> None:
     inside = {"local_epsilon": 0.5, "cohort": 1_000, "delta": 0.01}
-    efm19.erlingsson_bound(**inside)
+    shuffles.erlingsson_bound(**inside)
     for change, message in (
         ({"local_epsilon": 0.51}, "local_epsilon"),
         ({"local_epsilon": 0.0}, "local_epsilon"),
@@ -109,24 +97,14 @@ def test_regimes_are_kept() -> None:
         ({"delta": 0.0}, "delta"),
     ):
         with pytest.raises(ValueError, match=message):
-            efm19.erlingsson_bound(**(inside | change))
-    refused = [
-        {"local_epsilon": 0.0},
-        {"local_epsilon": 101.0},
-        {"cohort": 0},
-        {"delta": 0.0},
-        {"delta": 1.5},
-    ]
-    for change in refused:
-        with pytest.raises(ValueError, match=next(iter(change))):
-            check_ins.check_in_shuffle_bound(**(inside | change))
+            shuffles.erlingsson_bound(**(inside | change))
     with pytest.raises(ValueError, match="window"):
-        check_ins.check_in_window_bound(local_epsilon=0.5, window=0, delta=0.1)
+        shuffles.check_in_window_bound(local_epsilon=0.5, window=0, delta=0.1)
     for bad in (0.0, 1.1):
         with pytest.raises(ValueError, match="participation"):
-            check_ins.check_in_window_bound(local_epsilon=0.5, window=10, participation=bad, delta=0.1)
+            shuffles.check_in_window_bound(local_epsilon=0.5, window=10, participation=bad, delta=0.1)
     for orders in ([1.0], [math.inf]):
         with pytest.raises(ValueError, match="orders"):
-            efm19.erlingsson_rdp(orders=orders, local_epsilon=0.5, cohort=10)
+            divergences.erlingsson_rdp(orders=orders, local_epsilon=0.5, cohort=10)
     with pytest.raises(ValueError, match="local_epsilon"):
-        efm19.erlingsson_rdp(orders=[2.0], local_epsilon=101.0, cohort=10)
+        divergences.erlingsson_rdp(orders=[2.0], local_epsilon=101.0, cohort=10)

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from brute_force import extreme_channel, neighbours, shuffled_law
 
-from shuffle_plugins.accounting.published import clones, shuffle_rdp
-from shuffle_plugins.accounting.published.catalogue import published_bound
-from shuffle_plugins.accounting.published.renyi_rounds import compose_renyi
+from shuffle_plugins.accounting.published import divergences, shuffles
+from shuffle_plugins.accounting.published.catalogue import compose_renyi, published_bound
 
 SPOTS = {  # n = 10⁶, ε0 = 0.5: order → first bound, second bound (both at c = 1/2), lower bound
     2: (8.417e-7, 5.551e-6, 2.553e-7),
@@ -36,12 +35,12 @@ def first_as_printed(order: int, local_epsilon: float, n: int, split: float) -> 
 def test_known_values(order: int) -> None:
     question = {"orders": [order], "local_epsilon": 0.5, "cohort": 10**6}
     first, second, lower = SPOTS[order]
-    assert shuffle_rdp.first_shuffle_rdp(**question, split=0.5)[0] == pytest.approx(first, rel=5e-4)
-    assert shuffle_rdp.second_shuffle_rdp(**question, split=0.5)[0] == pytest.approx(second, rel=5e-4)
-    assert shuffle_rdp.shuffle_rdp_lower_bound(**question)[0] == pytest.approx(lower, rel=5e-4)
+    assert divergences.first_shuffle_rdp(**question, split=0.5)[0] == pytest.approx(first, rel=5e-4)
+    assert divergences.second_shuffle_rdp(**question, split=0.5)[0] == pytest.approx(second, rel=5e-4)
+    assert divergences.shuffle_rdp_lower_bound(**question)[0] == pytest.approx(lower, rel=5e-4)
     if order < 32:
         corollary = {2: 1.683e-6, 8: 6.733e-6}[order]
-        assert shuffle_rdp.shuffle_rdp_corollary(**question)[0] == pytest.approx(corollary, rel=5e-4)
+        assert divergences.shuffle_rdp_corollary(**question)[0] == pytest.approx(corollary, rel=5e-4)
 
 
 @pytest.mark.parametrize("split", [0.5, 0.03, 0.9])
@@ -49,7 +48,7 @@ def test_known_values(order: int) -> None:
     ("order", "local_epsilon", "n"), [(2, 0.5, 10**4), (3, 2.0, 50), (40, 1.0, 10**5), (300, 0.1, 10**4)]
 )
 def test_first_bound_as_printed(order: int, local_epsilon: float, n: int, split: float) -> None:
-    value = shuffle_rdp.first_shuffle_rdp(orders=[order], local_epsilon=local_epsilon, cohort=n, split=split)[
+    value = divergences.first_shuffle_rdp(orders=[order], local_epsilon=local_epsilon, cohort=n, split=split)[
         0
     ]
     exact = first_as_printed(order, local_epsilon, n, split)
@@ -59,7 +58,7 @@ def test_first_bound_as_printed(order: int, local_epsilon: float, n: int, split:
 def test_a_long_sum_is_cut_from_above() -> None:
     """At order 3000 most terms are left out, and bounded."""
     exact = first_as_printed(3_000, 0.1, 10**7, 0.01)
-    value = shuffle_rdp.first_shuffle_rdp(orders=[3_000], local_epsilon=0.1, cohort=10**7, split=0.01)[0]
+    value = divergences.first_shuffle_rdp(orders=[3_000], local_epsilon=0.1, cohort=10**7, split=0.01)[0]
     assert exact <= value <= exact * (1 + 2e-8)
 
 
@@ -73,7 +72,7 @@ def test_second_bound_as_printed(order: float, local_epsilon: float, n: int) -> 
         total = mpmath.exp(order**2 * (e - 1) ** 2 / clones_kept)
         total += mpmath.exp(local_epsilon * order - (n - 1) / (8 * e))
         exact = float(mpmath.log(total) / (order - 1))
-    value = shuffle_rdp.second_shuffle_rdp(orders=[order], local_epsilon=local_epsilon, cohort=n, split=0.5)[
+    value = divergences.second_shuffle_rdp(orders=[order], local_epsilon=local_epsilon, cohort=n, split=0.5)[
         0
     ]
     assert exact <= value <= exact * (1 + 1e-8)
@@ -84,13 +83,13 @@ def test_the_best_split_is_never_worse_than_the_papers() -> None:
     for local_epsilon in (0.01, 0.5, 2.0, 6.0):
         for n in (1, 10, 10**4, 10**7):
             question = {"orders": orders, "local_epsilon": local_epsilon, "cohort": n}
-            lower = shuffle_rdp.shuffle_rdp_lower_bound(**question)
-            for bound in (shuffle_rdp.first_shuffle_rdp, shuffle_rdp.second_shuffle_rdp):
+            lower = divergences.shuffle_rdp_lower_bound(**question)
+            for bound in (divergences.first_shuffle_rdp, divergences.second_shuffle_rdp):
                 best, paper = bound(**question), bound(**question, split=0.5)
                 assert np.all(best <= paper * (1 + 1e-12))
                 assert np.all(best >= lower)
     question = {"orders": [10], "local_epsilon": 0.5, "cohort": 10**9}
-    ratio = shuffle_rdp.first_shuffle_rdp(**question, split=0.5) / shuffle_rdp.first_shuffle_rdp(**question)
+    ratio = divergences.first_shuffle_rdp(**question, split=0.5) / divergences.first_shuffle_rdp(**question)
     assert ratio == pytest.approx(2, rel=0.01), "Remark 5.3.3: a factor of 2 in the limit"
 
 
@@ -99,10 +98,10 @@ def test_a_few_splits_are_as_good_as_many() -> None:
     for local_epsilon, n in ((0.5, 10**4), (2.0, 10**6), (1.0, 10**9)):
         question = {"orders": orders, "local_epsilon": local_epsilon, "cohort": n}
         many = np.min(
-            [shuffle_rdp.first_shuffle_rdp(**question, split=c) for c in np.geomspace(1e-4, 0.99, 120)],
+            [divergences.first_shuffle_rdp(**question, split=c) for c in np.geomspace(1e-4, 0.99, 120)],
             axis=0,
         )
-        assert np.all(shuffle_rdp.first_shuffle_rdp(**question) <= 1.02 * many)
+        assert np.all(divergences.first_shuffle_rdp(**question) <= 1.02 * many)
 
 
 @pytest.mark.parametrize(("local_epsilon", "n"), [(0.5, 4), (1.5, 5)])
@@ -110,7 +109,7 @@ def test_upper_bounds_cover_random_channels(local_epsilon: float, n: int) -> Non
     rng = np.random.default_rng(5)
     orders = np.array([2, 3, 6])
     question = {"orders": orders, "local_epsilon": local_epsilon, "cohort": n}
-    bounds = [shuffle_rdp.first_shuffle_rdp(**question), shuffle_rdp.second_shuffle_rdp(**question)]
+    bounds = [divergences.first_shuffle_rdp(**question), divergences.second_shuffle_rdp(**question)]
     tried = 0
     while tried < 4:
         channel = extreme_channel(rng, local_epsilon=local_epsilon, records=3, outputs=4)
@@ -129,15 +128,15 @@ def test_the_first_bound_lies_above_the_clone_pair_it_estimates() -> None:
     for local_epsilon in (0.1, 1.0, 3.0):
         for n in (100, 10**4, 10**7):
             question = {"orders": orders, "local_epsilon": local_epsilon, "cohort": n}
-            bound = np.minimum(shuffle_rdp.first_shuffle_rdp(**question), local_epsilon)
+            bound = np.minimum(divergences.first_shuffle_rdp(**question), local_epsilon)
             assert np.all(
-                bound >= clones.clone_pair(local_epsilon=local_epsilon, cohort=n).rdp(orders) * (1 - 3e-3)
+                bound >= shuffles.clone_pair(local_epsilon=local_epsilon, cohort=n).rdp(orders) * (1 - 3e-3)
             )
 
 
 def test_between_whole_orders_the_moments_chord_bounds() -> None:
     question = {"local_epsilon": 1.0, "cohort": 10**4}
-    whole = shuffle_rdp.first_shuffle_rdp(orders=[1.5, 2, 2.25, 3, 1.000001], **question)
+    whole = divergences.first_shuffle_rdp(orders=[1.5, 2, 2.25, 3, 1.000001], **question)
     assert whole[0] * 0.5 == pytest.approx(0.5 * whole[1], rel=1e-9)
     assert whole[2] * 1.25 == pytest.approx(0.75 * whole[1] + 0.25 * 2 * whole[3], rel=1e-9)
     assert whole[4] == pytest.approx(whole[1], rel=1e-6)
@@ -148,7 +147,7 @@ def test_composed_values() -> None:
     question = {"local_epsilon": 0.5, "population": 10**6, "cohort": 10**6, "delta": 1e-8}
     for power, expected in ((3, 0.170), (4, 0.511), (5, 1.640), (6, 5.575)):
         printed = compose_renyi(
-            curve=lambda orders: shuffle_rdp.first_shuffle_rdp(
+            curve=lambda orders: divergences.first_shuffle_rdp(
                 orders=orders, local_epsilon=0.5, cohort=10**6, split=0.5
             ),
             num_steps=10**power,
@@ -164,10 +163,10 @@ def test_the_corollary_has_a_regime() -> None:
     edge = (10**6 / 9 * math.exp(-2.5)) ** 0.25
     question = {"local_epsilon": 0.5, "cohort": 10**6}
     inside = [math.floor(edge)]
-    assert shuffle_rdp.shuffle_rdp_corollary(orders=inside, **question) >= shuffle_rdp.first_shuffle_rdp(
+    assert divergences.shuffle_rdp_corollary(orders=inside, **question) >= divergences.first_shuffle_rdp(
         orders=inside, split=0.5, **question
     )
     with pytest.raises(ValueError, match=r"Corollary 5\.3\.1 needs"):
-        shuffle_rdp.shuffle_rdp_corollary(orders=[math.ceil(edge)], **question)
+        divergences.shuffle_rdp_corollary(orders=[math.ceil(edge)], **question)
     with pytest.raises(ValueError, match="whole orders"):
-        shuffle_rdp.shuffle_rdp_corollary(orders=[2.5], **question)
+        divergences.shuffle_rdp_corollary(orders=[2.5], **question)

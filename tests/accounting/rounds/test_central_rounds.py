@@ -147,15 +147,6 @@ def test_many_different_rounds_cost_the_larger_of_both_directions() -> None:
     assert loaded.epsilon(1e-6) == many.epsilon(1e-6)
 
 
-def test_epsilon_falls_with_noise_and_rises_with_the_rate() -> None:
-    by_noise = [accountant(z, 50, 1_000, 50, POISSON, ADD).epsilon(1e-6).upper for z in (0.8, 1.0, 1.5, 3.0)]
-    by_rate = [
-        accountant(1.0, k, 1_000, 50, POISSON, ADD).epsilon(1e-6).upper for k in (10, 50.5, 200, 1_000)
-    ]
-    assert by_noise == sorted(by_noise, reverse=True)
-    assert by_rate == sorted(by_rate)
-
-
 @pytest.mark.parametrize("cohort", [True, "10", np.int64(10), 10.5])
 def test_a_cohort_of_fixed_size_is_a_whole_number(cohort: object) -> None:
     with pytest.raises(ValueError, match="cohort"):

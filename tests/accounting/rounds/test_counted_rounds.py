@@ -19,7 +19,6 @@ from shuffle_plugins.accounting import (
     CountedRound,
     LossComposition,
     PrivacyLossDistribution,
-    Round,
     Sampling,
     ShuffleAccountant,
     Tag,
@@ -205,10 +204,12 @@ def test_with_few_flips_on_a_sample_the_ends_are_near(
 
 
 @first_fast("held", [40, 0, 1, 300, 999])
-@pytest.mark.parametrize("encoding", list(BitEncoding))
+@pytest.mark.parametrize(
+    "encoding", [BitEncoding.OPTIMAL, pytest.param(BitEncoding.SYMMETRIC, marks=pytest.mark.slow)]
+)
 def test_no_crowd_on_a_sample_costs_more(encoding: BitEncoding, held: int) -> None:
     """A crowd of which ``held`` have a further bit and all others the one that client 1 changes to."""
-    bit, gamma, others = encoding.response(4.8), 1 / 6, 999
+    bit, gamma, others = getattr(BitResponse, encoding)(4.8), 1 / 6, 999
 
     def law(ones: int) -> tuple[np.ndarray, np.ndarray]:
         crowd = np.convolve(
@@ -330,31 +331,3 @@ def test_a_discounted_pair_has_the_profile_of_the_pair_less_the_distance() -> No
             own = np.maximum(p - ratio * q, 0).sum()
             allowed = max(own - (1 + ratio) * distance, 1 - ratio, 0.0)
             assert np.maximum(found.p - ratio * found.q, 0).sum() == pytest.approx(allowed, abs=1e-12)
-
-
-def test_states_are_read_back_and_fields_are_checked() -> None:
-    each = CountedRound(
-        bit_epsilon=3.0,
-        length=7,
-        ones=2,
-        encoding=BitEncoding.OPTIMAL,
-        distance=1e-9,
-        population=50,
-        cohort=20,
-        honest=18,
-        sampling=Sampling.WITHOUT_REPLACEMENT,
-    )
-    assert Round.from_state(each.state()) == each
-    for wrong in (
-        {"ones": 8},
-        {"ones": 0},
-        {"bit_epsilon": 0.0},
-        {"bit_epsilon": 41.0},
-        {"encoding": "rappor"},
-        {"honest": 21},
-        {"distance": 1.5},
-        {"sampling": Sampling.POISSON},
-    ):
-        fields = {"bit_epsilon": 3.0, "length": 7, "encoding": "optimal", "population": 50, "cohort": 20}
-        with pytest.raises(ValueError, match=r"must|known size"):
-            CountedRound(**{"sampling": Sampling.WITHOUT_REPLACEMENT, **fields, **wrong})

@@ -16,13 +16,10 @@ from thinning import first_fast
 from shuffle_plugins.accounting import (
     Blanket,
     EpsilonInterval,
-    Round,
     ShuffleAccountant,
     ShuffleRound,
-    calibrate_cohort,
-    calibrate_local_epsilon,
 )
-from shuffle_plugins.accounting.published import clones
+from shuffle_plugins.accounting.published import shuffles
 from shuffle_plugins.accounting.rounds.sums import SumRound
 from shuffle_plugins.accounting.rounds.tags import Tag, TaggedRound
 from shuffle_plugins.mechanisms.oracles import (
@@ -273,13 +270,6 @@ def test_an_epoch_costs_what_a_round_of_everybody_costs_at_any_batch_size(
         assert 0.35 < found.lower < found.upper <= 0.3685
 
 
-def test_records_that_fill_no_batch_lower_what_is_attained_and_not_what_is_certified() -> None:
-    divided, left_out = (accountant_of((epoch(cohort), 20)).epsilon(1e-5) for cohort in (6_000, 7_000))
-    assert left_out.upper == divided.upper
-    sampled = ShuffleRound(local_epsilon=3.0, population=60_000, cohort=56_000)
-    assert left_out.lower == accountant_of((sampled, 20)).epsilon(1e-5).lower < divided.lower
-
-
 @pytest.mark.slow
 def test_a_server_that_knows_the_batches_finds_a_client_in_its_batch_alone() -> None:
     known = accountant_of((epoch(6_000, adversary="server"), 20)).epsilon(1e-5)
@@ -312,38 +302,14 @@ def test_the_delta_of_reports_is_charged_for_everybody() -> None:
     assert (too_large.upper, too_large.upper_bound) == (2.0, "local epsilon, no amplification")
 
 
-def test_what_an_epoch_is_survives_a_checkpoint() -> None:
-    one = epoch(600, mechanism="k-rr", blanket=ideal_k_ary_response(local_epsilon=3.0, categories=9))
-    assert Round.from_state(one.state()) == one
-    accountant, restored = accountant_of((one, 3)), ShuffleAccountant()
-    restored.load_state_dict(accountant.state_dict())
-    assert restored.epsilon(1e-6) == accountant.epsilon(1e-6)
-
-
 def test_the_randomizer_of_a_report_may_be_chosen_during_the_round_at_the_price_of_one_chosen_before() -> (
     None
 ):
     for local_epsilon, was, least in ((2.0, 0.155, 0.114), (4.0, 0.601, 0.411)):
         found = accountant_of((epoch(1, population=10_000, local_epsilon=local_epsilon), 1)).epsilon(1e-6)
         assert found.upper == pytest.approx(least, abs=5e-4)
-        published = clones.clone_pair(local_epsilon=local_epsilon, cohort=10_000).upper_epsilon(1e-6)
+        published = shuffles.clone_pair(local_epsilon=local_epsilon, cohort=10_000).upper_epsilon(1e-6)
         assert published == pytest.approx(was, abs=5e-4)
-
-
-@pytest.mark.slow
-def test_calibration_knows_epochs() -> None:
-    asked = {"target_epsilon": 0.3685, "delta": 1e-5, "population": 60_000}
-    assert calibrate_local_epsilon(**asked, num_steps=20, cohort=60, sampling="epoch") == pytest.approx(
-        3.0, abs=5e-3
-    )
-    batches = {"population": 500, "num_steps": 2, "local_epsilon": 1.0, "sampling": "epoch"}
-    with pytest.raises(ValueError, match="same at every batch size"):
-        calibrate_cohort(target_epsilon=0.5, delta=1e-5, **batches)
-    smallest = calibrate_cohort(target_epsilon=0.8, delta=1e-5, adversary="server", **batches)
-    assert 1 < smallest < 500
-    for size, fits in ((smallest, True), (smallest - 1, False)):
-        one = epoch(size, population=500, local_epsilon=1.0, adversary="server")
-        assert (accountant_of((one, 2)).epsilon(1e-5, lower=False).upper <= 0.8) is fits
 
 
 @pytest.mark.parametrize(
@@ -361,11 +327,6 @@ def test_sums_of_an_epochs_batches_are_refused(build: Callable[[str], object]) -
     build("single-pass")
     with pytest.raises(ValueError, match="draw k of n"):
         build("epoch")
-
-
-def test_an_epoch_is_charged_as_a_whole() -> None:
-    with pytest.raises(ValueError, match="as a whole"):
-        epoch().received(60)
 
 
 def test_one_order_kept_for_two_epochs_costs_more_than_two_epochs() -> None:

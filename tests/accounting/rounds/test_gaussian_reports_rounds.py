@@ -109,19 +109,6 @@ def test_epochs_and_small_rounds_are_accounted_by_their_delta() -> None:
     assert quiet.upper_losses_from_below(COARSE) is None
 
 
-def test_it_is_saved_and_read_back_and_checks_its_fields() -> None:
-    here = _round()
-    assert GaussianReportsRound.from_state(here.state()) == here
-    assert "σ" in here.description
-    assert here.replacement_distance == 0
-    with pytest.raises(ValueError, match="attained must be"):
-        replace(here, attained=2 * here.radius)
-    with pytest.raises(ValueError, match="radius must be"):
-        replace(here, radius=0.0, attained=0.0)
-    with pytest.raises(ValueError, match="has its radius over σ and no mechanism"):
-        replace(here, blanket=None, mechanism="gaussian")
-
-
 def test_coarse_codes_have_no_lower_end() -> None:
     coarse = registry.get("gaussian", local_epsilon=0.5, dim=2, local_delta=1e-12, bits=8)
     found = coarse.round(population=100, cohort=100, sampling=Sampling.FULL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections import defaultdict
 from collections.abc import Callable
@@ -16,9 +17,20 @@ from thinning import first_fast
 from shuffle_plugins.accounting import (
     Adversary,
     Blanket,
+    CentralGaussianRound,
+    CountedRound,
+    GaussianReportsRound,
+    LaplaceRound,
+    PoissonBinomialRound,
+    Round,
+    SampledRecordsRound,
     Sampling,
+    SeveralReportsRound,
     ShuffleAccountant,
     ShuffleRound,
+    SumRound,
+    Tag,
+    TaggedRound,
     pair_epsilon_interval,
 )
 from shuffle_plugins.accounting.composition.pld import LossComposition
@@ -347,6 +359,44 @@ def test_a_received_count_costs_what_its_cohort_costs() -> None:
 
 
 # -- histories of all kinds ---------------------------------------------------------------------------------
+
+
+EVERYBODY = {"population": 300, "cohort": 300}
+TAGS = (Tag(local_epsilon=1.0, count=3, places=True, lean=0.5), Tag(local_epsilon=0.5, count=2, places=False))
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        ShuffleRound(local_epsilon=1.0, population=90, cohort=9, sampling="epoch", adversary="server"),
+        SampledRecordsRound(local_epsilon=1.0, **EVERYBODY, records_per_client=5, samples_per_client=2),
+        SeveralReportsRound(
+            report_epsilon=1.0, reports_per_client=3, mechanism="binary-rr", blanket=Blanket.bit(1.0),
+            **EVERYBODY,
+        ),
+        GaussianReportsRound(local_epsilon=1.0, local_delta=1e-9, radius=0.3, attained=0.2, **EVERYBODY),
+        CentralGaussianRound(noise_multiplier=2.0, neighbouring_relation="add-or-remove-one", **EVERYBODY),
+        SumRound(
+            sensitivity=20.0, attained=20, trials=90_000, dim=2, norm=15.0, participation=0.5,
+            coin_ratio=1e-3, coin_distance=1e-12, **EVERYBODY,
+        ),
+        PoissonBinomialRound(
+            dim=2, bits=4, flip=0.25, distance=2.0, honest=200, attained=((0.5, 2),), participation=0.3,
+            **EVERYBODY,
+        ),
+        LaplaceRound(noise_epsilon=0.5, sensitivity=10, attained=7, distance=1e-12, **EVERYBODY),
+        TaggedRound(tags=TAGS, opposite=True, honest=250, participation=0.5, **EVERYBODY),
+        CountedRound(bit_epsilon=2.0, length=7, ones=3, encoding="optimal", distance=1e-9, **EVERYBODY),
+    ],
+    ids=lambda one: one.KIND,
+)  # fmt: skip
+def test_a_state_comes_back_as_the_same_round(one: Round) -> None:
+    state = json.loads(json.dumps(one.state()))
+    assert Round.from_state(state) == type(one).from_state(state) == one
+    accountant = accountant_of((one, 2))
+    restored = ShuffleAccountant()
+    restored.load_state_dict(json.loads(json.dumps(accountant.state_dict())))
+    assert restored.history == accountant.history
 
 
 def test_rounds_of_every_kind_compose_in_any_order_and_survive_a_checkpoint() -> None:

@@ -256,11 +256,6 @@ def test_a_budget_is_compared_at_its_own_delta() -> None:
         assert ("EXCEEDS" in str(found)) is exceeded
 
 
-def test_a_delta_above_one_in_n_is_warned_of() -> None:
-    assert stated(BINARY, delta=1e-3).warnings == ()
-    assert "showing the data of one client" in stated(BINARY, delta=2e-3).warnings[0]
-
-
 def test_histories_of_several_mechanisms_are_listed_by_kind() -> None:
     counts = [
         ShuffleRound(

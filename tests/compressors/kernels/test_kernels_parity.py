@@ -21,7 +21,6 @@ if not (INTERPRETED or torch.cuda.is_available()):
 from shuffle_plugins.compressors.hadamard import hadamard_transform, padded_transform
 from shuffle_plugins.compressors.kernels import triton_signs
 from shuffle_plugins.compressors.kernels.signs import (
-    SignRule,
     decode_signs_torch,
     encode_signs_torch,
     gather_signs_torch,
@@ -36,6 +35,7 @@ from shuffle_plugins.compressors.kernels.triton_signs import (
     pack_signs_triton,
     unpack_signs_triton,
 )
+from shuffle_plugins.compressors.quantization import SignThresholds
 from shuffle_plugins.core import Rows
 from shuffle_plugins.randomness import Keystream, SeededRandomness, runs_kernels
 from shuffle_plugins.randomness.triton_chacha import keystream_words
@@ -138,7 +138,7 @@ def encode_both(rows, *, dim, scale=1.3, low=1 << 58, rotate=True):
     given = {
         "signs": diagonal(dim) if rotate else None,
         "scale": scale,
-        "rule": SignRule(low=low),
+        "rule": SignThresholds(low=low),
         "draw": SeededRandomness(1).keystream(),
     }
     on_device = Rows([block.to(DEVICE) for block in rows.blocks])
@@ -205,7 +205,7 @@ def test_encoded_signs_of_what_is_not_a_number():
 @pytest.mark.parametrize(("clients", "dim", "count"), [(1, 1, 1), (40, 9, 3), (5_000, 7, 1)])
 def test_gathered_signs(clients, dim, count):
     x, indices = batch(clients, dim), SeededRandomness(2).integers(dim, (clients, count))
-    given = {"scale": 1.3, "rule": SignRule(low=1 << 58), "draw": SeededRandomness(1).keystream()}
+    given = {"scale": 1.3, "rule": SignThresholds(low=1 << 58), "draw": SeededRandomness(1).keystream()}
     result = gather_signs_triton(x.to(DEVICE), indices.to(DEVICE), **given).cpu()
     assert torch.equal(result, gather_signs_torch(Rows(x), indices, **given))
 

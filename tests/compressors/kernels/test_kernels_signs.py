@@ -15,10 +15,9 @@ from shuffle_plugins.compressors.kernels import (
     signs,
     unpack_signs,
 )
-from shuffle_plugins.compressors.kernels.signs import SignRule
+from shuffle_plugins.compressors.quantization import SignThresholds, plus_thresholds, random_signs
 from shuffle_plugins.core import Rows
-from shuffle_plugins.mechanisms.sign_patterns import SignThresholds, random_signs
-from shuffle_plugins.randomness import Keystream, Randomness, SeededRandomness
+from shuffle_plugins.randomness import Randomness, SeededRandomness
 
 EPSILONS = [1e-4, 1.5, 50.0]
 
@@ -88,10 +87,10 @@ class NearMisses:
     """Coins next to where they decide, so that nearly every draw needs its lower bits."""
 
     def __init__(self, values, rule):
-        self.coin = (values * rule.gain).floor().to(torch.int64)
+        self.coin = (values * signs.coin_gain(rule)).floor().to(torch.int64)
         self.coin += SeededRandomness(4).integers(4, values.numel()) - 2
         self.coin.clamp_(-(1 << 15), (1 << 15) - 1)
-        thresholds = rule.thresholds(values)
+        thresholds = plus_thresholds(values, thresholds=rule)
         self.lower = (thresholds + SeededRandomness(5).integers(3, values.numel()) - 1) & ((1 << 46) - 1)
 
     def coins(self, start, count, *, device):
@@ -107,24 +106,14 @@ class NearMisses:
 
 @pytest.mark.parametrize("local_epsilon", EPSILONS)
 def test_draws_next_to_their_threshold_are_decided_by_integers(local_epsilon):
-    rule = SignRule(low=SignThresholds.of(local_epsilon).low)
+    rule = SignThresholds.of(local_epsilon)
     values = torch.cat([batch(1, 20_000)[0].clamp(-1, 1), torch.tensor([0.0, 1.0, -1.0, 1e-30, -1e-30])])
     near = NearMisses(values, rule)
     source = GivenDraws(near.draws)
     expected = random_signs(values, thresholds=SignThresholds(low=rule.low), randomness=source).bool()
-    assert torch.equal(rule.thresholds(values), source.thresholds)
-    assert torch.equal(rule.draw(values, draw=near), expected)
+    assert torch.equal(signs.lazy_signs(values, rule, draw=near), expected)
     on_the_edge = (near.draws - source.thresholds).abs() <= 1
     assert int(on_the_edge.sum()) > 3_000
-
-
-@pytest.mark.parametrize("local_epsilon", EPSILONS)
-def test_no_threshold_leaves_what_the_privacy_parameter_allows(local_epsilon):
-    low = SignThresholds.of(local_epsilon).low
-    rule = SignRule(low=low)
-    thresholds = rule.thresholds(torch.cat([torch.linspace(-1, 1, 10_001), torch.tensor([-1.0, 1.0])]))
-    assert int(thresholds.min()) == low
-    assert int(thresholds.max()) == (1 << 62) - low
 
 
 def test_signs_are_unbiased():
@@ -157,28 +146,6 @@ def test_chunks_and_blocks_of_columns_change_nothing(monkeypatch):
         assert all(torch.equal(a, b) for a, b in zip(run(part), whole, strict=True))
 
 
-def test_no_more_than_a_chunk_is_drawn_at_a_time(monkeypatch):
-    asked = []
-    coins = Keystream.coins
-
-    def recorded(self, start, count, *, device="cpu"):
-        asked.append(count)
-        return coins(self, start, count, device=device)
-
-    monkeypatch.setattr(Keystream, "coins", recorded)
-    keystream = SeededRandomness(1).keystream()
-    encode_signs(torch.zeros(3_000, 500), signs=None, scale=1.0, low_threshold=1 << 60, draw=keystream)
-    gather_signs(
-        torch.zeros(300_000, 1),
-        torch.zeros(300_000, 2, dtype=torch.int64),
-        scale=1.0,
-        low_threshold=1 << 60,
-        draw=keystream,
-    )
-    assert sum(asked) == 3_000 * 512 + 600_000
-    assert max(asked) <= signs.CHUNK_VALUES
-
-
 def test_a_sum_that_is_not_a_number_counts_as_zero():
     broken = torch.full((1, 64), 3e38)
     broken[0, ::2] = -3e38
@@ -192,16 +159,6 @@ def test_a_sum_that_is_not_a_number_counts_as_zero():
     assert torch.equal(unpack_signs(packed, columns=64)[0], expected)
 
 
-def test_empty_batches_have_no_signs():
-    keystream = SeededRandomness(1).keystream()
-    packed = encode_signs(torch.zeros(0, 5), signs=None, scale=1.0, low_threshold=1, draw=keystream)
-    assert packed.shape == (0, 1)
-    none = torch.zeros(0, 2, dtype=torch.int64)
-    drawn = gather_signs(torch.zeros(0, 5), none, scale=1.0, low_threshold=1, draw=keystream)
-    assert drawn.shape == (0, 2)
-    assert decode_signs(packed, columns=8).tolist() == [0] * 8
-
-
 @pytest.mark.parametrize("columns", [1, 31, 32, 33, 100, 2_000])
 @pytest.mark.parametrize("rows", [0, 1, 2, 3, 1_500])
 def test_bits_are_packed_and_counted_without_loss(rows, columns):
@@ -212,12 +169,6 @@ def test_bits_are_packed_and_counted_without_loss(rows, columns):
     assert torch.equal(unpack_signs(packed, columns=columns), bits)
     assert torch.equal(pack_signs(bits.bool()), packed)
     assert torch.equal(decode_signs(packed, columns=columns), bits.sum(dim=0, dtype=torch.int64))
-
-
-def test_a_column_is_a_bit_of_a_word():
-    bits = torch.zeros(1, 64, dtype=torch.uint8)
-    bits[0, [0, 5, 63]] = 1
-    assert pack_signs(bits).tolist() == [[33, -(1 << 31)]]
 
 
 def encode(x=None, **changes):

@@ -23,9 +23,9 @@ from shuffle_plugins.accounting import Sampling, ShuffleAccountant
 from shuffle_plugins.ledger import ClientLedger, ClientLimits
 from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.shuffler.keys import (
-    generate_sealing_key,
-    generate_service_key,
-    generate_signing_key,
+    SealingKey,
+    ServiceKey,
+    SigningKey,
     public_key_bytes,
     write_private_key,
 )
@@ -302,9 +302,9 @@ class _Sealed:
 
     def __init__(self, folder: Path) -> None:
         self.mixer, self.analyzer, self.signer = (
-            generate_service_key(),
-            generate_sealing_key(),
-            generate_signing_key(),
+            ServiceKey.generate(),
+            SealingKey.generate(),
+            SigningKey.generate(),
         )
         write_private_key(folder / "client.pem", self.signer)
         self.config = {
@@ -324,7 +324,7 @@ def test_a_client_that_pinned_a_mixer_sends_nothing_unsealed(sealed: _Sealed) ->
 
 
 def test_a_client_without_a_mixer_does_not_seal_to_whom_the_server_says() -> None:
-    asked = instruction(_spec(1.0), analyzer_key=public_key_bytes(generate_sealing_key()))
+    asked = instruction(_spec(1.0), analyzer_key=public_key_bytes(SealingKey.generate()))
     assert _answer(ShuffleMod(limits=GENEROUS), {}, asked) == ClientRefusal.NO_MIXER_KEY
 
 
@@ -336,7 +336,7 @@ def test_a_signing_key_that_cannot_be_used(fault: str, sealed: _Sealed, tmp_path
     else:
         path.unlink()
     if fault == "other":
-        write_private_key(path, generate_sealing_key())
+        write_private_key(path, SealingKey.generate())
     asked = instruction(_spec(1.0), analyzer_key=public_key_bytes(sealed.analyzer))
     assert _answer(ShuffleMod(limits=GENEROUS), sealed.config, asked) == ClientRefusal.BAD_SIGNING_KEY
 

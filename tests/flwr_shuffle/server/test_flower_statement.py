@@ -23,7 +23,7 @@ from strategy_harness import CLIENTS, DIM, MODEL, grid_of, honest_payload, recor
 from shuffle_plugins.accounting import Adversary, Cover, PrivacyStatement
 from shuffle_plugins.ledger import BudgetLedger, read_statement
 from shuffle_plugins.protocols import VectorSum
-from shuffle_plugins.shuffler.keys import generate_service_key
+from shuffle_plugins.shuffler.keys import ServiceKey
 
 SUM = VectorSum.with_noise(dim=DIM, cohort=16, noise_multiplier=2.5, overhead=0.3, honest_fraction=0.75)
 
@@ -69,7 +69,7 @@ def test_rounds_are_stated_also_while_one_is_under_way(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("rate", [None, 0.5])
 def test_a_mix_node_is_trusted_not_to_help_the_server(rate: float | None) -> None:
-    stage = MixNodeStage(mixer_public_key=[generate_service_key().public.hex() for _ in range(2)])
+    stage = MixNodeStage(mixer_public_key=[ServiceKey.generate().public.hex() for _ in range(2)])
     share = 0.8
     sampling = (
         FixedSize(10, honest_fraction=share) if rate is None else SelfSampling(rate, honest_fraction=share)
@@ -85,7 +85,7 @@ def test_a_mix_node_is_trusted_not_to_help_the_server(rate: float | None) -> Non
 
 @pytest.mark.parametrize("verified", [False, True])
 def test_a_shared_sum_trusts_no_server(verified: bool) -> None:
-    keys = [generate_service_key().public.hex() for _ in range(2)]
+    keys = [ServiceKey.generate().public.hex() for _ in range(2)]
     stage = SharedSumStage(aggregator_public_keys=keys, verified=verified)
     found = shuffled_sum(shuffler=stage, sampling=SelfSampling(0.5)).statement()
     assert found.trust[0] == stage.trust

@@ -20,17 +20,10 @@ from flwr_shuffle.service_messages import SERVICE_KEY
 from flwr_shuffle.service_nodes import register_mix_node
 from mixing import SIZE, MixedRun, encoded, operators_files
 
-from shuffle_plugins.shuffler import (
-    BatchLimits,
-    BatchSpool,
-    Refusal,
-    ShuffleError,
-    layer_size,
-    ticket_size,
-)
-from shuffle_plugins.shuffler.keys import (
-    generate_service_key,
-)
+from shuffle_plugins.shuffler import BatchLimits, Refusal, ShuffleError
+from shuffle_plugins.shuffler.envelopes import layer_size, ticket_size
+from shuffle_plugins.shuffler.keys import ServiceKey
+from shuffle_plugins.shuffler.mixer import BatchSpool
 
 PIECE = 2 * layer_size(SIZE, mixers=2, position=0)
 
@@ -94,7 +87,7 @@ def test_a_client_that_seals_nonsense_inside_is_dropped_by_the_second(
     two: MixedRun, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody can say whose it was; it counts neither as a report nor as an answer."""
-    stranger = generate_service_key().public.sealing
+    stranger = ServiceKey.generate().public.sealing
     two.changes = {5: {"mixer_key": [two.mixer_keys[0].public.sealing, stranger]}}
     found = two.round()
     # All layers are bound to the whole row, so the first mixer finds it already.

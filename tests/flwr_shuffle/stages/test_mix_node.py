@@ -26,25 +26,18 @@ from flwr_shuffle.stages import Anonymous
 from mixing import SIZE, SPEC, MixedRun, encoded
 
 from shuffle_plugins.mechanisms import MechanismSpec
-from shuffle_plugins.shuffler import (
-    BatchRefused,
-    BatchRequest,
-    Mixer,
-    Refusal,
-    RoundContext,
-    SpentTokens,
-    Statement,
-    envelope_size,
-    items_digest,
-)
+from shuffle_plugins.shuffler import BatchRefused, BatchRequest, Mixer, Refusal, RoundContext, SpentTokens
+from shuffle_plugins.shuffler.batches import items_digest
+from shuffle_plugins.shuffler.envelopes import envelope_size
 from shuffle_plugins.shuffler.keys import (
+    SealingKey,
+    ServiceKey,
+    SigningKey,
     enrol_client,
-    generate_sealing_key,
-    generate_service_key,
-    generate_signing_key,
     public_key_bytes,
     write_private_key,
 )
+from shuffle_plugins.shuffler.service import Statement
 
 
 @pytest.fixture
@@ -141,9 +134,9 @@ def test_strangers_and_wrong_keys_are_dropped(run: MixedRun, caplog: pytest.LogC
     run.stage = run.new_stage(exclude_after=None)
     run.stage.open(run.grid)
     for change, code in (
-        ({"signing_key": generate_signing_key()}, Refusal.UNKNOWN_SIGNER),
-        ({"mixer_key": public_key_bytes(generate_sealing_key())}, Refusal.UNREADABLE),
-        ({"analyzer_key": public_key_bytes(generate_sealing_key())}, Refusal.UNREADABLE),
+        ({"signing_key": SigningKey.generate()}, Refusal.UNKNOWN_SIGNER),
+        ({"mixer_key": public_key_bytes(SealingKey.generate())}, Refusal.UNREADABLE),
+        ({"analyzer_key": public_key_bytes(SealingKey.generate())}, Refusal.UNREADABLE),
     ):
         run.changes = {6: change}
         instruction = run.instruction()
@@ -205,7 +198,7 @@ def test_garbage_stops_no_round_and_who_sends_it_is_not_invited_for_ever(
 
 def test_what_is_wrong_with_everybody_is_nobodys_fault(run: MixedRun) -> None:
     run.stage = run.new_stage(exclude_after=1)
-    run.changes = {i: {"mixer_key": public_key_bytes(generate_sealing_key())} for i in range(1, 7)}
+    run.changes = {i: {"mixer_key": public_key_bytes(SealingKey.generate())} for i in range(1, 7)}
     found = run.round()
     assert (found.refusal, found.answered) == (Refusal.UNDER_MINIMUM, 0)
     assert run.stage.excluded_nodes == {run.nodes[0]}
@@ -251,7 +244,7 @@ def test_nonsense_that_a_client_sealed_is_dropped_and_does_not_count(run: MixedR
 
 
 def test_enrolled_clients_are_read_anew_every_round(run: MixedRun) -> None:
-    newcomer = generate_signing_key()
+    newcomer = SigningKey.generate()
     run.changes = {1: {"signing_key": newcomer}}
     assert run.round().answered == 5
     enrol_client(run.folder / "enrolled", public_key_bytes(newcomer))
@@ -308,7 +301,7 @@ def test_without_a_mix_node_the_run_does_not_start(run: MixedRun) -> None:
 
 
 def test_of_several_mix_nodes_the_pinned_one_mixes(run: MixedRun, caplog: pytest.LogCaptureFixture) -> None:
-    other = generate_service_key()
+    other = ServiceKey.generate()
     write_private_key(run.folder / "other", other)
     SpentTokens.create(run.folder / "other.rounds", public_key=other.public.sealing)
     configs = [run.config(0), {**run.config(0), "shuffle-mixer-key-file": str(run.folder / "other")}, {}]
@@ -336,7 +329,7 @@ Forgery = Callable[[dict[int, Message], MixedRun, int, int], RecordDict]
 def signed_by_itself(real: dict[int, Message], run: MixedRun, impostor: int, mixer: int) -> RecordDict:
     """The pinned key to seal to, which is no secret, and a signature by another key."""
     said = role_of(real[mixer])
-    return replace(said, signature=generate_signing_key().sign(b"I am it")).to_content()
+    return replace(said, signature=SigningKey.generate().sign(b"I am it")).to_content()
 
 
 def passed_on(real: dict[int, Message], run: MixedRun, impostor: int, mixer: int) -> RecordDict:
@@ -396,7 +389,7 @@ def with_said(content: RecordDict, **entries: Any) -> RecordDict:
         lambda run, content: with_said(content, rejected={"0": "unreadable"}, answered=5),
         lambda run, content: with_said(content, outputs=bytes(32).hex()),
         lambda run, content: with_said(content, signature=bytes(64).hex()),
-        lambda run, content: with_said(content, signature=generate_signing_key().sign(b"x").hex()),
+        lambda run, content: with_said(content, signature=SigningKey.generate().sign(b"x").hex()),
         lambda run, content: Unable(code=Refusal.UNDER_MINIMUM).to_content(),
         lambda run, content: Unable(code=Refusal.MISCONFIGURED).to_content(),
     ],
@@ -532,7 +525,7 @@ def test_an_answer_to_another_round_is_no_answer(run: MixedRun) -> None:
 class Signer:
     """A mixer as far as signing goes."""
 
-    key = generate_service_key()
+    key = ServiceKey.generate()
     role = "mixer"
     minimum = 3
     public_key = key.public

@@ -25,6 +25,7 @@ from flwr_shuffle import (
     ShuffleMod,
     Waiting,
 )
+from flwr_shuffle import client as client_mod
 from flwr_shuffle.messages import (
     PAYLOAD_KEY,
     RECORD_KEY,
@@ -48,15 +49,9 @@ from shuffle_plugins.secure_aggregation import (
     Residues,
     SumTerms,
     sealed_seed_size,
-    sharing,
 )
 from shuffle_plugins.shuffler import BatchRefused, Refusal
-from shuffle_plugins.shuffler.keys import (
-    generate_service_key,
-    generate_signing_key,
-    public_key_bytes,
-    write_private_key,
-)
+from shuffle_plugins.shuffler.keys import ServiceKey, SigningKey, public_key_bytes, write_private_key
 
 BIT_SUM = PoissonBinomialSum(dim=DIM, cohort=COHORT, bits=63, message_epsilon=0.4)
 UNARY_SUM = UnaryL1Sum(dim=DIM, cohort=COHORT, radius=4.0, bit_epsilon=2.0)
@@ -143,13 +138,14 @@ def test_no_partys_view_has_anothers_counts_or_seeds(
 ) -> None:
     """All that the server relays and the logs say, searched for counts, reports, seeds and keys."""
     drawn: list[tuple[np.ndarray, tuple[bytes, ...]]] = []
-    honest = sharing.split
+    honest = client_mod.share
 
     def recorded(counts: np.ndarray, **kwargs: Any) -> Any:
-        drawn.append((counts.copy(), tuple(kwargs["seeds"])))
-        return honest(counts, **kwargs)
+        found = honest(counts, **kwargs)
+        drawn.append((counts.copy(), found.seeds))
+        return found
 
-    monkeypatch.setattr(sharing, "split", recorded)
+    monkeypatch.setattr(client_mod, "share", recorded)
     run = SharedRun(folder=tmp_path)
     with caplog.at_level(logging.DEBUG):
         run.strategy(ledger=tmp_path / "budget.db").start(
@@ -251,7 +247,7 @@ def test_replays_strangers_other_rounds_and_other_specs_are_left_out(tmp_path: P
     replies = run.answers(instruction)
     altered(replies[0], lambda _: payload_of(old[0]))  # of another round
     altered(replies[1], lambda _: payload_of(replies[2]))  # another client's, a second time
-    stranger = generate_signing_key()
+    stranger = SigningKey.generate()
     (tmp_path / "client3").unlink()
     write_private_key(tmp_path / "client3", stranger)
     (tmp_path / "ledger3").unlink()
@@ -280,7 +276,7 @@ def test_an_envelope_that_one_aggregator_cannot_open_leaves_the_client_out_every
 
 def test_a_client_that_lies_about_its_share_spoils_the_round_and_nothing_is_released(run: SharedRun) -> None:
     """Its envelopes are bound to the false share, and its seeds are real: only the check can tell."""
-    honest = sharing.split
+    honest = client_mod.share
     lied = []
 
     def lying(counts: np.ndarray, **kwargs: Any) -> Any:
@@ -290,11 +286,11 @@ def test_a_client_that_lies_about_its_share_spoils_the_round_and_nothing_is_rele
             found.share.counts[0] += 1
         return found
 
-    sharing.split = lying
+    client_mod.share = lying
     try:
         found = run.round()
     finally:
-        sharing.split = honest
+        client_mod.share = honest
     assert lied
     assert (found.refusal, found.total) == (Refusal.INCONSISTENT, None)
     assert not found.refusal.conclusive
@@ -305,14 +301,14 @@ def test_a_total_beyond_what_clients_can_have_is_refused(
 ) -> None:
     """A client that lies and checks its lie well can shift the sum; not beyond what all together could be."""
     instruction = run.instruction(shared=run.stage.shared(SUM, clients=100))
-    honest = sharing.split
+    honest = client_mod.share
 
     def lying(counts: np.ndarray, **kwargs: Any) -> Any:
         lie = np.full_like(counts, 50 * (SUM.counts.highest - SUM.counts.lowest)) if counts.any() else counts
         return honest(lie, **kwargs)
 
     replies = run.answers(instruction)[:5]
-    monkeypatch.setattr(sharing, "split", lying)
+    monkeypatch.setattr(client_mod, "share", lying)
     (run.folder / "ledger0").unlink()
     replies[0] = run.answers(instruction)[0]
     assert run.collect(replies, instruction).refusal is Refusal.INCONSISTENT
@@ -494,7 +490,7 @@ def refusals(run: SharedRun, instruction: Instruction) -> set[str]:
 
 def test_clients_share_with_the_aggregators_that_they_pinned_alone(tmp_path: Path) -> None:
     run = SharedRun(folder=tmp_path)
-    others = run.new_stage(aggregator_public_keys=[generate_service_key().public.hex(), run.pinned[1]])
+    others = run.new_stage(aggregator_public_keys=[ServiceKey.generate().public.hex(), run.pinned[1]])
     swapped = run.new_stage(aggregator_public_keys=run.pinned[::-1])
     for stage in (others, swapped):
         told = run.instruction(shared=stage.shared(SUM, clients=6))
@@ -637,7 +633,7 @@ def test_an_aggregator_that_calls_everything_bad_does_not_stop_the_run(
 ) -> None:
     """Nor is anybody blamed for an app without the mod."""
     run = SharedRun(folder=tmp_path, aggregators=aggregators)
-    run.enrolled.write_text(public_key_bytes(generate_signing_key()).hex())
+    run.enrolled.write_text(public_key_bytes(SigningKey.generate()).hex())
     result = run.strategy().start(run.grid, ArrayRecord({"w": Array(MODEL)}), num_rounds=1)
     assert np.array_equal(result.arrays["w"].numpy(), MODEL)
 

@@ -19,12 +19,8 @@ from flwr_shuffle.service_messages import SERVICE_KEY, AggregateRequest, Answer,
 from flwr_shuffle.stages import Anonymous
 from sharing_run import DIM, SUM, SharedRun, recorded
 
-from shuffle_plugins.secure_aggregation import (
-    VerifiedTerms,
-    seal_seed,
-    share_with_proof,
-)
-from shuffle_plugins.secure_aggregation.prio3 import NONCE_SIZE, SEED_SIZE
+from shuffle_plugins.secure_aggregation import VerifiedTerms, seal_seed, share_with_proof
+from shuffle_plugins.secure_aggregation.prio3.prio3 import NONCE_SIZE, SEED_SIZE
 from shuffle_plugins.shuffler import Refusal
 
 

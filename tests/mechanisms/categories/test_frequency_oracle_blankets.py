@@ -186,18 +186,3 @@ def test_all_datasets_are_below_the_worst_mix(name: str, population: int, cohort
         computed = others_module._profile(pair, buckets, np.log(factors), smoothing=1e-3)
         inside = pair.largest_ratio > factors
         assert np.all(bound[inside] <= computed[inside] + left_out)
-
-
-@pytest.mark.parametrize("categories", [3, 4, 10, 100])
-@pytest.mark.parametrize("local_epsilon", [0.5, math.log(2), 1.5, 4.0])
-def test_k_ary_response_is_known_to_one_per_cent(categories: int, local_epsilon: float) -> None:
-    blanket = k_ary_blanket(local_epsilon=local_epsilon, categories=categories)
-    accountant = ShuffleAccountant()
-    accountant.step(
-        ShuffleRound(
-            local_epsilon=local_epsilon, population=60_000, cohort=6_000, mechanism="k-rr", blanket=blanket
-        ),
-        num_steps=500,
-    )
-    interval = accountant.epsilon(1e-6)
-    assert 0 < interval.lower <= interval.upper <= 1.01 * interval.lower

@@ -113,6 +113,7 @@ def test_too_little_randomness_is_refused():
         LimitedHadamard(local_epsilon=1.0, dim=4, randomness_bits=1e-18)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bits", "clients"), [(1.0, 150_000), (0.7, 850_000)])
 def test_figure_7_7_of_the_thesis(bits, clients):
     """ε0 = 1, 1000 categories, p_i ∝ 0.8^i: l1 error 1.4 takes 150,000 clients at R = 1, 850,000 at 0.7.

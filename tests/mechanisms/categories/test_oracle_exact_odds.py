@@ -1,21 +1,17 @@
 """Integer thresholds never exceed ε0, in exact arithmetic, and come as near as integers can."""
 
-import decimal
 from fractions import Fraction
 
 import pytest
+from scripted_randomness import exponential
 
+from shuffle_plugins.compressors.quantization import flip_threshold, odds_below
 from shuffle_plugins.mechanisms import get, registry
-from shuffle_plugins.mechanisms.oracles import Mixture, flip_threshold, odds_below
+from shuffle_plugins.mechanisms.oracles import Mixture
 from shuffle_plugins.randomness import WHOLE
 
 EPSILONS = [1e-9, 1e-7, 1e-4, 0.1, 0.3, 1.0, 1.5, 2.718281828, 7.77, 20.0, 30.0, 42.9, 43.5, 100.0, 500.0]
 SHARES = [Fraction(1, 2), Fraction(1, 3), Fraction(7, 1000), Fraction(1, 10**6), Fraction(1, 10**9 + 1)]
-
-
-def exponential(epsilon):
-    with decimal.localcontext(decimal.Context(prec=400)):
-        return Fraction(decimal.Decimal(epsilon).exp())
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)

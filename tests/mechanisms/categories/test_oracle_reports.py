@@ -6,7 +6,7 @@ import pytest
 import torch
 from thinning import first_fast
 
-from shuffle_plugins.core import Field, Reports
+from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.oracles import (
     elements_through,

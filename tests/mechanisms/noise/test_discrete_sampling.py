@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from scripted_randomness import GivenWords
 
 from shuffle_plugins.mechanisms import discrete_sampling
 from shuffle_plugins.mechanisms.discrete_sampling import (
@@ -17,20 +18,9 @@ from shuffle_plugins.mechanisms.discrete_sampling import (
     discrete_gaussian,
     discrete_laplace,
 )
-from shuffle_plugins.randomness import Randomness, SeededRandomness
+from shuffle_plugins.randomness import SeededRandomness
 
 P_VALUE = 1e-4
-
-
-class Scripted(Randomness):
-    """Words from a list."""
-
-    def __init__(self, words):
-        self.left = list(words)
-
-    def words(self, count, *, device="cpu"):
-        drawn, self.left = self.left[:count], self.left[count:]
-        return torch.tensor(drawn, dtype=torch.int64)
 
 
 def p_value(values, log_mass):
@@ -100,7 +90,7 @@ def test_draws_at_the_very_edge_are_decided_by_further_digits(exponent):
     for below, expected in ((rest - 1, True), (rest + 1, False)):
         signed = below - (1 << 64) if below >= 1 << 63 else below
         drawn = bernoulli_exp(
-            numerators, denominator=exponent.denominator, randomness=Scripted([word, signed])
+            numerators, denominator=exponent.denominator, randomness=GivenWords(word, signed)
         )
         assert bool(drawn[0]) is expected
 
@@ -113,19 +103,6 @@ def test_logarithms_at_the_very_edge_are_decided_by_further_digits(scale):
     for below, expected in ((rest - 1, 4), (rest + 1, 3)):
         signed = below - (1 << 64) if below >= 1 << 63 else below
         found = discrete_sampling._floor_of_logarithm(
-            word, scale=Fraction(scale), randomness=Scripted([signed])
+            word, scale=Fraction(scale), randomness=GivenWords(signed)
         )
         assert found == expected
-
-
-def test_seeds_and_empty_draws():
-    for draw in (
-        lambda seed: discrete_laplace(500, scale=9, randomness=SeededRandomness(seed)),
-        lambda seed: discrete_gaussian(500, sigma=9, randomness=SeededRandomness(seed)),
-    ):
-        assert torch.equal(draw(1), draw(1))
-        assert not torch.equal(draw(1), draw(2))
-    assert discrete_laplace(0, scale=9, randomness=SeededRandomness(1)).shape == (0,)
-    assert discrete_gaussian(0, sigma=9, randomness=SeededRandomness(1)).shape == (0,)
-    nothing = torch.zeros(0, dtype=torch.int64)
-    assert bernoulli_exp(nothing, denominator=1, randomness=SeededRandomness(1)).shape == (0,)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from scipy import special
+from scripted_randomness import Far
 from thinning import first_fast
 
 from shuffle_plugins.accounting import Blanket
-from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms import blanket, get
 from shuffle_plugins.mechanisms.noise import laplace_grid, noise_ratio, rounded_distance
 from shuffle_plugins.mechanisms.noise_law import (
@@ -22,7 +22,6 @@ from shuffle_plugins.mechanisms.noise_law import (
     gaussian_blanket,
     laplace_ball_information,
 )
-from shuffle_plugins.randomness import Randomness
 
 NAMES = ["laplace", "discrete-laplace", "gaussian", "discrete-gaussian"]
 EPSILONS = [1e-4, 1.5, 50.0]
@@ -103,15 +102,6 @@ def test_rows_outside_by_rounding_spend_no_more(name, dim):
     assert float(spent.abs().max()) <= 3.0 * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("epsilon", EPSILONS)
-@pytest.mark.parametrize(("name", "overhead"), [("laplace", 1.001), ("discrete-laplace", 1.03)])
-def test_the_grid_costs_little(name, overhead, epsilon):
-    mechanism = get(name, local_epsilon=epsilon, dim=13, radius=2.0)
-    textbook = 13 * 2 * (2 * 2.0 / epsilon) ** 2
-    assert mechanism.worst_variance <= overhead * textbook
-    assert mechanism.worst_variance >= 0.999 * textbook
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_codes_leave_room_for_the_noise(name):
     for epsilon in (1e-9, 1e-4, 1.5, 50.0, 500.0):
@@ -189,17 +179,6 @@ def test_discrete_gaussian_spends_at_most_delta(epsilon, bits):
                 assert hockey_stick(joint[0], joint[1], epsilon) <= 1e-2
 
 
-class Far(Randomness):
-    """Zero words for some calls, then the word 2**62: a pair as far out as is wanted, 22.5° off an axis."""
-
-    def __init__(self, calls):
-        self._left = calls
-
-    def words(self, count, *, device="cpu"):
-        self._left -= 1
-        return torch.full((count,), 0 if self._left >= 0 else 1 << 62)
-
-
 @pytest.mark.parametrize(("epsilon", "delta"), [(33.0, 1e-6), (6.0, 1e-18), (1.5, 1e-20), (500.0, 0.1)])
 @pytest.mark.parametrize("dim", [1, 2, 7])
 def test_a_record_can_send_what_its_neighbour_sends_with_probability_delta(epsilon, delta, dim):
@@ -210,18 +189,9 @@ def test_a_record_can_send_what_its_neighbour_sends_with_probability_delta(epsil
     sent = 1 - mechanism.sigma * float(special.ndtri(delta))
     reach = (sent + 1) / mechanism.sigma / math.cos(math.pi / 8)
     calls = math.ceil(reach**2 / 2 / math.log(2) / 10)
-    report = mechanism.randomize(row, randomness=Far(calls))
+    report = mechanism.randomize(row, randomness=Far(calls, lambda count: torch.full((count,), 1 << 62)))
+    # Zero words, then a pair as far out as is wanted, 22.5° off an axis.
     assert float(mechanism._multiples(report)[0, 0]) * mechanism.step >= sent
-
-
-def test_exact_bits_are_nearly_as_good_as_the_continuous_gaussian():
-    for epsilon in (0.5, 2.0, 50.0):
-        for dim in (1, 30, 3000):
-            discrete = get("discrete-gaussian", local_epsilon=epsilon, dim=dim)
-            continuous = get("gaussian", local_epsilon=epsilon, dim=dim)
-            assert discrete.worst_variance <= 1.02 * continuous.worst_variance
-            assert discrete.worst_variance >= continuous.worst_variance * 0.99
-            assert discrete.bits <= 20
 
 
 @pytest.mark.parametrize("dim", [1, 9, 300])
@@ -264,16 +234,6 @@ def test_a_grid_too_coarse_for_the_noise_is_refused():
         get("discrete-gaussian", local_epsilon=0.1, dim=1000, bits=8)
     with pytest.raises(ValueError, match="raise local_epsilon"):
         get("discrete-gaussian", local_epsilon=1e-9, dim=10**9, local_delta=1e-12)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_extreme_rows_are_clipped_to_the_ball(name):
-    mechanism = get(name, local_epsilon=50.0, dim=3, radius=1e-6)
-    rows = torch.tensor([[3e38, -3e38, 3e38], [1e-40, 0, 0]], dtype=torch.float64)
-    scaled = mechanism._scaled(Rows(rows)) * mechanism.step
-    order = 1 if "laplace" in name else 2
-    assert float(torch.linalg.vector_norm(scaled[0], ord=order)) == pytest.approx(1e-6)
-    assert bool(mechanism.sum(mechanism.randomize(rows, clip=True)).isfinite().all())
 
 
 @pytest.mark.parametrize("local_delta", [1e-30, 1e-18, 1e-6, 0.1])

@@ -6,9 +6,8 @@ import pytest
 import torch
 from thinning import first_fast
 
-from shuffle_plugins.accounting.pairs.reports import Form
 from shuffle_plugins.core import Rows
-from shuffle_plugins.mechanisms import blanket, get
+from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.projunit import Folding, along_square
 from shuffle_plugins.randomness import SeededRandomness
 
@@ -160,16 +159,3 @@ def test_without_folding_it_is_privunit():
         assert own.folded_radius == reference.radius
         estimate = own.expectation(own.clip(rows[:, :dim]))
         torch.testing.assert_close(estimate.float(), own.clip(rows[:, :dim]))
-
-
-def test_blankets():
-    folded = blanket("projunit", local_epsilon=2.0, dim=100_000)
-    inner = get("privunit", local_epsilon=2.0, dim=4096).blanket()
-    assert (folded.differing, folded.low, folded.exact, folded.outside) == (
-        inner.differing,
-        inner.low,
-        False,
-        0.0,
-    )
-    assert folded.form is Form.CORNERS
-    assert get("projunit", local_epsilon=2.0, dim=9, projected_dim=2).blanket().form is Form.CORNERS

@@ -8,7 +8,6 @@ import torch
 from shuffle_plugins.core import Reports
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.coefficients import balanced_level, sound_level
-from shuffle_plugins.mechanisms.sign_patterns import PublicIndices
 from shuffle_plugins.randomness import SeededRandomness
 
 PUBLIC = [("l1-hadamard", {}), ("sqkr", {"signs": 3}), ("l2-block", {"signs": 3})]
@@ -78,17 +77,14 @@ def test_public_rounds_can_be_cut_by_position(name, options):
     assert not torch.equal(at(0).sum(second), at(12).sum(second))
 
 
-def test_public_indices_are_uniform_and_belong_to_positions():
-    highs = torch.tensor([5, 8])
-    drawn = PublicIndices(purpose="test", seed=1, position=0).of(
-        4000, highs=highs, device=torch.device("cpu")
-    )
-    for column, high in enumerate(highs.tolist()):
+def test_public_places_are_uniform_and_belong_to_positions():
+    cpu, options = torch.device("cpu"), {"local_epsilon": 3.0, "dim": 7, "signs": 3, "public_seed": 1}
+    drawn = get("sqkr", **options)._public_places(4000, cpu)
+    for column, high in enumerate((6, 5, 5)):
         counts = torch.bincount(drawn[:, column], minlength=high).double()
         expected = 4000 / high
         assert float(((counts - expected) ** 2 / expected).sum()) < high + 6 * math.sqrt(2 * high)
-    later = PublicIndices(purpose="test", seed=1, position=70).of(10, highs=highs, device=torch.device("cpu"))
-    assert torch.equal(later, drawn[70:80])
+    assert torch.equal(get("sqkr", **options, position=70)._public_places(10, cpu), drawn[70:80])
 
 
 def test_what_does_not_fit_together_is_refused_with_what_would():

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import pytest
 import torch
+from scripted_randomness import exponential
 
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.bit_planes import (
@@ -21,16 +22,6 @@ WHOLE = 1 << 62
 EPSILONS = [1e-4, 1.5, 8.0, 50.0]
 
 
-def exponential_below(epsilon):
-    """A fraction below e^epsilon and close to it: the Taylor series, whose terms are all positive."""
-    x = Fraction(epsilon)
-    term = total = Fraction(1)
-    for n in range(1, 60 + 8 * math.ceil(epsilon)):
-        term = Fraction(math.floor(term * x / n * 2**400), 2**400)
-        total += term
-    return total
-
-
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize(("levels", "samples"), [(1, 1), (1, 3), (2, 1), (3, 2), (5, 1), (1, 20)])
 @pytest.mark.parametrize("constants", list(Constants))
@@ -42,7 +33,7 @@ def test_the_signs_of_a_report_cost_epsilon_together_and_no_more(epsilon, levels
         constants=constants,
     )
     odds = math.prod(Fraction(WHOLE - t.low, t.low) ** samples for t in planes.thresholds)
-    limit = exponential_below(epsilon)
+    limit = exponential(epsilon)
     assert odds <= limit
     spent = budgets(levels, per_place=epsilon / samples, constants=constants)
     for threshold, budget in zip(planes.thresholds, spent, strict=True):
@@ -68,7 +59,7 @@ def test_a_cap_keeps_epsilon_and_has_its_gain(epsilon, signs):
     near = Fraction(cap.cap_threshold, WHOLE)
     everywhere = (1 - near) / 2**signs
     odds = (everywhere + near / cap.patterns) / everywhere
-    limit = exponential_below(epsilon)
+    limit = exponential(epsilon)
     assert odds <= limit
     if epsilon < 20:
         assert odds - 1 >= (limit - 1) * (1 - Fraction(1, 10**8))
@@ -95,36 +86,6 @@ def test_the_agreements_of_a_cap_are_the_best():
             gains.append(mean / sum(weights))
         cap = cap_parameters(local_epsilon=epsilon, signs=signs)
         assert cap.gain == pytest.approx(max(gains), rel=1e-9)
-
-
-def records(mechanism):
-    """Vectors of the ball: one inside, zero, flat ones and opposite corners of several directions."""
-    generator = torch.Generator().manual_seed(7)
-    inside = torch.randn(mechanism.dim, generator=generator, dtype=torch.float64)
-    first = torch.zeros(mechanism.dim, dtype=torch.float64)
-    first[0] = 1
-    directions = torch.stack([inside.sign(), torch.ones_like(inside), inside, first])
-    outer = mechanism.clip(1e3 * mechanism.radius * torch.cat([directions, -directions]))
-    some = torch.stack([0.6 * mechanism.clip(inside.unsqueeze(0))[0], torch.zeros_like(inside)])
-    return torch.cat([outer, some])
-
-
-@pytest.mark.parametrize(
-    ("name", "dim", "options"),
-    [
-        ("sampled-bits", 5, {"samples": 2}),
-        ("linf-bit-planes", 3, {"levels": 2, "samples": 2}),
-        ("linf-block", 6, {"block": 3}),
-        ("linf-block", 7, {"block": 4}),
-        ("l1-hadamard", 5, {}),
-        ("l1-hadamard", 8, {"p": 1.7}),
-    ],
-)
-def test_two_records_spend_all_of_epsilon(name, dim, options):
-    mechanism = get(name, local_epsilon=1.5, dim=dim, radius=0.5, **options)
-    reports, vectors = mechanism.outcomes(), records(mechanism)
-    laws = torch.stack([mechanism.log_likelihood(reports, x) for x in vectors])
-    assert float((laws.amax(dim=0) - laws.amin(dim=0)).max()) == pytest.approx(1.5, rel=1e-9)
 
 
 def test_planes_add_up_and_the_ends_stay_in_range():

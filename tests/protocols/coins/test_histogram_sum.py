@@ -8,7 +8,7 @@ import torch
 from scipy.stats import binom
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.core import Field, Reports
+from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.protocols import HistogramSum, published
 from shuffle_plugins.randomness import SeededRandomness
 from shuffle_plugins.shuffler import InMemoryShuffler
@@ -18,13 +18,6 @@ def accounted(sum_round, **steps):
     accountant = ShuffleAccountant()
     accountant.step(sum_round, **steps)
     return accountant
-
-
-def test_a_difference_of_two_counts_is_charged_the_coins_of_both():
-    protocol = HistogramSum(categories=3, cohort=50, levels=4, coins=100)
-    whole, contrast = protocol.round(), protocol.contrast_round()
-    assert contrast.coin_distance == 2 * whole.coin_distance
-    assert contrast.coin_ratio == 2 * whole.coin_ratio > 0
 
 
 @pytest.mark.parametrize(("clients", "levels", "coins"), [(2, 1, 60), (3, 2, 50), (4, 5, 100)])
@@ -66,30 +59,16 @@ def test_a_larger_overhead_never_makes_a_target_unreachable(categories):
     assert messages == sorted(messages, reverse=True)
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_estimates_are_unbiased_with_the_predicted_error(whole):
+def test_intervals_hold_as_often_as_they_say():
     protocol = HistogramSum(categories=5, cohort=40, levels=4, coins=6)
     x = torch.tensor([0] * 25 + [3] * 15)
     truth = torch.bincount(x, minlength=5) / 40
-    found, covered, within = [], 0, 0
-    reach = protocol.largest_error(confidence=0.9)
+    covered, within, reach = 0, 0, protocol.largest_error(confidence=0.9)
     for seed in range(800):
-        source = SeededRandomness(seed)
-        if whole:
-            histogram = protocol.randomize_histogram(x, randomness=source)
-        else:
-            histogram = protocol.estimate(
-                protocol.total(protocol.randomize(x, randomness=source)), reports=40
-            )
-        found.append(histogram.frequencies)
+        histogram = protocol.randomize_histogram(x, randomness=SeededRandomness(seed))
         intervals = protocol.intervals(histogram, confidence=0.9)
         covered += int(((intervals.lower <= truth) & (truth <= intervals.upper)).sum())
         within += float((histogram.frequencies - truth).abs().max()) <= reach
-    estimates = torch.stack(found)
-    deviation = math.sqrt(protocol.squared_error / 800)
-    assert float((estimates.mean(dim=0) - truth).norm()) < 4 * deviation
-    errors = ((estimates - truth) ** 2).sum(dim=1)
-    assert float(errors.mean()) == pytest.approx(protocol.squared_error, rel=0.15)
     assert covered / 4_000 > 0.88
     assert within / 800 > 0.88
 

@@ -12,7 +12,6 @@ from thinning import first_fast
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.protocols import ScalarSum, published
 from shuffle_plugins.randomness import SeededRandomness
-from shuffle_plugins.shuffler import InMemoryShuffler
 
 
 def law_of_view(protocol, numbers):
@@ -46,23 +45,6 @@ def test_no_pair_of_neighbouring_datasets_leaks_more_than_certified(clients, lev
                 q = law_of_view(protocol, (yours, *others))
                 worst = max(worst, float(np.maximum(p - math.exp(epsilon) * q, 0).sum()))
         assert bound.lower <= worst * (1 + 1e-9) <= bound.upper * (1 + 1e-9)
-
-
-def test_the_law_of_messages_is_the_law_written_out():
-    protocol = ScalarSum(cohort=3, levels=2, coins=30, upper=1.0)
-    x = torch.tensor([[0.1], [0.6], [1.0]])
-    law = law_of_view(protocol, x.flatten().tolist())
-    shuffler, seen = InMemoryShuffler(minimum=2), []
-    for seed in range(3_000):
-        counts = protocol.randomize(x, randomness=SeededRandomness(seed))
-        messages = protocol.messages(counts) if seed < 20 else None
-        if messages:
-            assert torch.equal(protocol.tally(shuffler.shuffle(messages)).ones, protocol.total(counts))
-        seen.append(int(protocol.total(counts)))
-    mean = float((law * np.arange(len(law))).sum())
-    variance = float((law * (np.arange(len(law)) - mean) ** 2).sum())
-    assert abs(np.mean(seen) - mean) < 5 * math.sqrt(variance / len(seen))
-    assert np.var(seen) == pytest.approx(variance, rel=0.12)
 
 
 def test_numbers_outside_are_brought_inside():

@@ -11,10 +11,9 @@ from scipy.optimize import brentq
 from scipy.stats import binom, chisquare, norm
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.core import Field, Reports
+from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.protocols import VectorSum, published
-from shuffle_plugins.protocols.draws import DISTANCE, RATIO, alias_table, heads
-from shuffle_plugins.protocols.lattices import FixedPoint
+from shuffle_plugins.protocols.draws import DISTANCE, RATIO, heads
 from shuffle_plugins.randomness import SeededRandomness
 
 
@@ -39,9 +38,6 @@ def analytic_gaussian_variance(epsilon, delta):
     return brentq(excess, 1e-2, 1e4) ** 2
 
 
-# -- coins -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("coins", [1, 5, 64, 65, 256, 257, 1000])
 def test_coins_have_the_binomial_law(coins):
     draws = heads(coins, 40_000, randomness=SeededRandomness(1)).numpy()
@@ -55,43 +51,11 @@ def test_coins_have_the_binomial_law(coins):
     assert chisquare(groups, wanted * groups.sum() / wanted.sum()).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("coins", [300, (1 << 20) + 1, (1 << 20) + 2, 5_000_000])
-def test_the_tables_law_is_the_binomial_written_out_from_its_columns(coins):
-    table = alias_table(coins)
-    full = 2.0 ** (64 - table.bits)
-    own = (table.high.astype(np.longdouble) + table.low.astype(np.longdouble) * 2.0**-64) / full
-    law = own + np.bincount(table.other, weights=np.asarray(1 - own, dtype=float), minlength=len(own))
-    law = np.asarray(law / len(law), dtype=np.float64)
-    counts = table.first + np.arange(len(law))
-    assert law.sum() == pytest.approx(1, abs=1e-14)
-    # Ratios of neighbours, exact to a rounding, instead of another library's logarithms.
-    middle = coins // 2
-    listed = min(2000, math.floor(2.5 * math.sqrt(coins)))
-    ahead = np.arange(middle, middle + listed)
-    ratios = (coins - ahead) / (ahead + 1)
-    above = law[counts >= middle]
-    assert np.allclose(above[1 : listed + 1] / above[:listed], ratios, rtol=1e-9)
-    assert np.allclose(law[counts <= coins - middle][::-1][:listed], above[:listed], rtol=1e-12)
-
-
 def test_no_coins_and_impossible_ones():
     assert heads(0, 3).tolist() == [0, 0, 0]
     for coins, size in ((-1, 1), (True, 1), ((1 << 40) + 1, 1), (5, -1)):
         with pytest.raises(ValueError, match="must be a whole number"):
             heads(coins, size)
-
-
-# -- lattice -----------------------------------------------------------------------------------------------
-
-
-def test_vectors_outside_the_ball_are_brought_onto_it():
-    lattice = FixedPoint(dim=2, radius=1.0, levels=100)
-    encoded = lattice.encode(torch.tensor([[30.0, 40.0], [1e30, 0.0]]), randomness=SeededRandomness(5))
-    assert encoded.tolist()[0] == [60, 80] or (encoded[0] - torch.tensor([60, 80])).abs().max() <= 1
-    assert encoded[1].tolist() in ([100, 0], [99, 0])
-
-
-# -- messages ----------------------------------------------------------------------------------------------
 
 
 def test_the_shuffled_multiset_is_a_function_of_the_totals():
@@ -130,12 +94,6 @@ def test_impossible_counts_are_refused():
     many = VectorSum(dim=1000, cohort=10, levels=10, coins=100_000)
     with pytest.raises(ValueError, match="hand the shuffler whole reports"):
         many.messages(many.layout.reports(torch.zeros(1, 1000, dtype=torch.int64)))
-
-
-# -- the estimate ------------------------------------------------------------------------------------------
-
-
-# -- what it costs -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("dim", "clients"), [(1_000, 10_000), (1, 100), (100_000, 1_000_000)])

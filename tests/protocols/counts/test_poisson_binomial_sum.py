@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from shuffle_plugins.accounting import PrivacyTarget, ShuffleAccountant
+from shuffle_plugins.compressors.quantization import plus_thresholds
 from shuffle_plugins.core import Rows
-from shuffle_plugins.mechanisms.sign_patterns import plus_thresholds
 from shuffle_plugins.protocols import BallSum, PoissonBinomialSum
 from shuffle_plugins.protocols import counts as sums
 from shuffle_plugins.protocols.sums import least_noise_multiplier
@@ -57,7 +57,7 @@ def test_coefficients_stay_in_their_box_and_ball() -> None:
 @pytest.mark.slow
 def test_calibrated_for_a_target_it_is_near_the_gaussian_and_far_below_the_coordinates_bound() -> None:
     target = PrivacyTarget(epsilon=1.0, delta=DELTA, num_steps=1)
-    gaussian = 100 * (2 * least_noise_multiplier(target, sampling_rate=1.0)) ** 2
+    gaussian = 100 * least_noise_multiplier(target, sampling_rate=1.0) ** 2
     protocol = PoissonBinomialSum.calibrated(dim=100, cohort=1000, epsilon=1.0, delta=DELTA)
     assert 0.99 < spent(protocol.round()) <= 1.0
     assert protocol.worst_variance < 1.25 * gaussian

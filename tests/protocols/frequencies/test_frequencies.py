@@ -10,7 +10,7 @@ import torch
 from thinning import first_fast
 
 from shuffle_plugins.accounting import Sampling, ShuffleAccountant
-from shuffle_plugins.core import Field, Reports
+from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.mechanisms import KRandomizedResponse
 from shuffle_plugins.protocols import FrequencyEstimation, published
 from shuffle_plugins.protocols.frequencies import MOST_REFUSED, frequency_oracles

@@ -11,7 +11,7 @@ import torch
 from thinning import first_fast
 
 from shuffle_plugins.accounting import Adversary, LaplaceRound, Round, ShuffleAccountant
-from shuffle_plugins.core import Field, Reports
+from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.protocols import ScalarSum, SplitSum
 from shuffle_plugins.protocols.shares import PolyaNoise, mixing_distance
 from shuffle_plugins.randomness import SeededRandomness
@@ -266,27 +266,25 @@ def test_impossible_input_and_messages_are_refused():
     assert float(quiet.randomize_sum(torch.tensor([[-5.0], [7.0], [1e30], [0.0]]))) == pytest.approx(2.0)
     shares = protocol.randomize(torch.zeros(4, 1))
     values = shares.fields[0].values.long()
-    for wrong in (-1, protocol.modulus, 1 << 62):
-        forged = values.clone()
-        forged[1, 2] = wrong
-        with pytest.raises(ValueError, match="does not fit"):
-            protocol.layout.reports(forged)
-        wide = replace(shares, fields=(Field(forged.clamp(0, protocol.modulus), 62),))
-        for call in (protocol.total, protocol.messages):
-            with pytest.raises(ValueError, match="not of 'split-sum'"):
-                call(wide)
+    forged = values.clone()
+    forged[1, 2] = protocol.modulus
+    with pytest.raises(ValueError, match="does not fit"):
+        protocol.layout.reports(forged)
+    wide = replace(shares, fields=(Field(forged, 62),))
+    other = SplitSum(cohort=4000, levels=10, noise_epsilon=1.0, shares=5)
     messages = Reports.concat(protocol.messages(shares))
+    for call, received in (
+        (protocol.total, wide),
+        (protocol.messages, wide),
+        (other.total, shares),
+        (other.total, messages),
+    ):
+        with pytest.raises(ValueError, match="not of 'split-sum'"):
+            call(received)
     with pytest.raises(ValueError, match="missing or too many"):
         protocol.total(messages.narrow(1, len(messages)))
-    with pytest.raises(ValueError, match="not of 'split-sum'"):
-        protocol.messages(replace(shares, fields=(Field(values[:, :4], protocol.bits_per_message),)))
-    other = SplitSum(cohort=4000, levels=10, noise_epsilon=1.0, shares=5)
-    for received in (shares, messages):
-        with pytest.raises(ValueError, match="not of 'split-sum'"):
-            other.total(received)
-    for bad in (torch.zeros(2, dtype=torch.int64), torch.zeros(1)):
-        with pytest.raises(ValueError, match="a total is"):
-            protocol.estimate(bad)
+    with pytest.raises(ValueError, match="a total is"):
+        protocol.estimate(torch.zeros(2, dtype=torch.int64))
     with pytest.raises(ValueError, match="reports must be"):
         protocol.estimate(protocol.total(shares), reports=5)
 
@@ -298,12 +296,6 @@ def test_noise_that_hides_nothing_is_charged_in_full(noise_epsilon: float, steps
     accountant.step(loud, num_steps=steps)
     assert accountant.delta(1.0).upper > 0.99
     assert accountant.epsilon(1e-6, lower=False).upper > 0.9 * noise_epsilon * steps
-
-
-def test_no_two_numbers_are_taken_for_held_unless_it_is_said() -> None:
-    assert LaplaceRound(noise_epsilon=1.0, sensitivity=5, population=2, cohort=2).lower_families == ()
-    with pytest.raises(ValueError, match="noise_epsilon must be"):
-        LaplaceRound(noise_epsilon=501.0, sensitivity=1, population=2, cohort=2)
 
 
 def test_an_instance_too_large_to_be_listed_is_left_out() -> None:

@@ -12,9 +12,10 @@ from scipy import stats
 from thinning import first_fast
 
 from shuffle_plugins.accounting import BitEncoding, Sampling, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting.pairs.bits import BitResponse
 from shuffle_plugins.mechanisms import get, registry
 from shuffle_plugins.protocols import CountedUnary, HistogramSum, UnaryL1Sum
-from shuffle_plugins.protocols.draws import _table, drawn_binomials
+from shuffle_plugins.protocols.draws import binomial_table, drawn_binomials
 from shuffle_plugins.protocols.unary import exceeding_probability, least_max_weight
 from shuffle_plugins.randomness import WHOLE, SeededRandomness
 
@@ -25,9 +26,6 @@ def held(clients: int, length: int) -> torch.Tensor:
     return torch.arange(clients) % length
 
 
-# ---- what it computes --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("encoding", "oracle", "factor"), [("symmetric", "rappor", 2), ("optimal", "oue", 1)]
 )
@@ -35,7 +33,7 @@ def test_a_client_flips_as_the_oracle_of_that_name(encoding: str, oracle: str, f
     protocol = CountedUnary(length=5, cohort=30, bit_epsilon=1.25, encoding=encoding)
     single = get(oracle, local_epsilon=factor * 1.25, dim=5)
     assert protocol.round().local_epsilon == pytest.approx(single.local_epsilon)
-    assert (protocol._own_threshold, protocol._other_threshold) == (
+    assert protocol._thresholds == (
         single._own_threshold,
         single._other_threshold,
     )
@@ -75,16 +73,13 @@ def test_other_data_are_refused(data: torch.Tensor, said: str) -> None:
         CountedUnary(length=4, cohort=3, bit_epsilon=2.0, held=2).randomize(data)
 
 
-# ---- weights -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize(("length", "ones"), [(1, 1), (7, 1), (12, 3), (40, 2)])
 def test_weights_beyond_a_limit_are_as_seldom_as_exact_fractions_say(
     encoding: str, length: int, ones: int
 ) -> None:
     bit_epsilon = 1.7
-    bit = BitEncoding(encoding).response(bit_epsilon)
+    bit = getattr(BitResponse, encoding)(bit_epsilon)
     own, other = Fraction(bit.one), Fraction(bit.zero)
     law = [Fraction(1)]
     for p in [own] * ones + [other] * (length - ones):
@@ -102,7 +97,7 @@ def test_weights_beyond_a_limit_are_as_seldom_as_exact_fractions_say(
             encoding=BitEncoding(encoding),
             false_positive_rate=max(found, 1e-300),
         )
-        assert wanted == max(limit, 1)
+        assert wanted == max(limit, ones)
 
 
 def test_a_limit_is_the_one_of_the_draft() -> None:
@@ -158,9 +153,6 @@ def test_a_limit_that_nobody_meets_costs_next_to_nothing() -> None:
     assert costs[0].lower >= 0.98 * costs[0].upper
 
 
-# ---- targets -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_the_noise_is_near_that_of_coins_and_the_optimal_encoding_has_less_for_rare_bits() -> None:
     target = {"cohort": 20_000, "epsilon": 1.0, "delta": 1e-6}
@@ -182,28 +174,25 @@ def test_a_limit_is_chosen_for_all_steps_together() -> None:
     assert 0.26 < cost.lower <= cost.upper <= 0.3
 
 
-# ---- vectors of an l1 ball ---------------------------------------------------------------------------------
-
-
 def test_an_l1_sum_with_noise_is_worth_the_gaussian_of_that_multiplier() -> None:
     protocol = UnaryL1Sum.with_noise(dim=3, cohort=4_000, noise_multiplier=20.0, radius=0.5)
     # Two counts of variance σ²/2 make one coordinate: those of both signs.
     assert 2 * protocol.variance(0.0) * 0.25 == pytest.approx((20.0 * 0.5) ** 2, rel=1e-6)
 
 
-# ---- numbers of events -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("power", "probability"), [(0, 0.3), (5, 0.5), (9, 1e-3), (16, 0.02), (24, 1e-5)])
 def test_tables_are_those_of_the_binomial(power: int, probability: float) -> None:
     threshold = int(probability * WHOLE)
-    first, high, low = _table(power, threshold)
-    reached = [Fraction(int(a) * WHOLE + b, WHOLE * WHOLE) for a, b in zip(high, low, strict=True)]
-    law = stats.binom(1 << power, threshold / WHOLE)
-    for place, bound in list(enumerate(reached))[:: max(1, len(reached) // 40)]:
-        k = first + place
-        assert float(bound) == pytest.approx(float(law.cdf(k)), rel=1e-7, abs=1e-30)
-        assert float(1 - bound) == pytest.approx(float(law.sf(k)), rel=1e-7, abs=1e-30)
+    table = binomial_table(power, threshold)
+    law, full = [0] * len(table.high), 1 << (128 - table.bits)
+    for column, (high, low, other) in enumerate(zip(table.high, table.low, table.other, strict=True)):
+        own = (int(high) << 64) + int(low)
+        law[column] += own
+        law[int(other)] += full - own
+    exact = stats.binom(1 << power, threshold / WHOLE)
+    for place in range(0, table.further + 1, 1 + table.further // 40):
+        found = float(Fraction(law[place], 1 << 128))
+        assert found == pytest.approx(float(exact.pmf(table.first + place)), rel=1e-7, abs=1e-30)
 
 
 def test_numbers_of_events_follow_their_law() -> None:
@@ -214,9 +203,6 @@ def test_numbers_of_events_follow_their_law() -> None:
         law = stats.binom(many, 0.02)
         assert float(drawn[:, column].mean()) == pytest.approx(law.mean(), abs=5 * law.std() / 2_000**0.5)
         assert float(drawn[:, column].var()) == pytest.approx(law.var(), rel=0.4)
-
-
-# ---- beside the draft and whole reports --------------------------------------------------------------------
 
 
 @first_fast(

@@ -10,10 +10,16 @@ import torch
 from scipy import stats
 
 from shuffle_plugins.accounting import Sampling, ShuffleAccountant
-from shuffle_plugins.protocols import FoundValues, HeavyHitters, PrefixQuestion
+from shuffle_plugins.protocols import CountedUnary, FoundValues, HeavyHitters, PrefixQuestion
 from shuffle_plugins.randomness import SeededRandomness
 
-SMALL = HeavyHitters(bits=20, cohort=2_000, bit_epsilon=5.0, length=256, width=16)
+
+def small(*, cohort: int = 2_000, bit_epsilon: float = 5.0) -> HeavyHitters:
+    counts = CountedUnary(length=256, cohort=cohort, bit_epsilon=bit_epsilon)
+    return HeavyHitters(bits=20, cohort=cohort, counts=counts, width=16)
+
+
+SMALL = small()
 
 
 def values(search: HeavyHitters, *held: tuple[int, int]) -> torch.Tensor:
@@ -25,7 +31,7 @@ def values(search: HeavyHitters, *held: tuple[int, int]) -> torch.Tensor:
 
 
 def test_every_value_is_asked_for_by_its_prefixes() -> None:
-    loud = replace(SMALL, bit_epsilon=40.0)
+    loud = small(bit_epsilon=40.0)
     x = values(loud, (777, 300), (1_000_001, 200), (0, 150), ((1 << 20) - 1, 100))
     question = loud.first()
     asked = []
@@ -82,7 +88,7 @@ def test_everybody_in_all_rounds_finds_rarer_values_than_groups() -> None:
 def test_false_positives_and_misses_are_as_predicted() -> None:
     """Exact tails of the sums, against sums drawn as clients flip them."""
     search = replace(SMALL, false_positives=200.0)  # many, to see some
-    rate = 200.0 / (search.rounds * search.length)
+    rate = 200.0 / (search.rounds * search.counts.length)
     counts = search.counts
     reached = float(stats.binom.sf(search.threshold - 1, 2_000, counts.other))
     assert reached <= rate < float(stats.binom.sf(search.threshold - 2, 2_000, counts.other))
@@ -99,11 +105,11 @@ def test_false_positives_and_misses_are_as_predicted() -> None:
 
 
 def test_more_prefixes_than_can_be_kept_are_told() -> None:
-    loud = replace(SMALL, bit_epsilon=40.0)
+    loud = small(bit_epsilon=40.0)
     x = torch.arange(2_000) * 500
     found = loud.find(x)
     assert found.cut >= 1
-    one = replace(loud, cohort=2)
+    one = small(cohort=2, bit_epsilon=40.0)
     assert one.find(torch.tensor([9, 9])).values.tolist() == [9]
 
 
@@ -121,4 +127,4 @@ def test_wrong_data_are_refused() -> None:
     with pytest.raises(ValueError, match="integers"):
         SMALL.find(torch.zeros(2_000))
     with pytest.raises(ValueError, match="not even a value that everybody holds"):
-        replace(SMALL, cohort=4, bit_epsilon=0.5).detectable()
+        small(cohort=4, bit_epsilon=0.5).detectable()

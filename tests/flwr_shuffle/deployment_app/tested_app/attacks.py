@@ -12,17 +12,12 @@ from flwr_shuffle.messages import Role
 from flwr_shuffle.service_messages import SERVICE_KEY, MixMessage, RoleQuestion, refusal_in
 
 from shuffle_plugins.mechanisms import MechanismSpec
-from shuffle_plugins.shuffler import (
-    BatchRefused,
-    BatchRequest,
-    RoundContext,
-    ServicePublicKey,
-    open_reports,
-    seal,
-)
+from shuffle_plugins.shuffler import BatchRefused, BatchRequest, RoundContext
+from shuffle_plugins.shuffler.envelopes import open_reports, seal
 from shuffle_plugins.shuffler.keys import (
-    generate_sealing_key,
-    generate_signing_key,
+    SealingKey,
+    ServicePublicKey,
+    SigningKey,
     parse_mixer_public_key,
     public_key_bytes,
     read_signing_key,
@@ -83,7 +78,7 @@ def attack(
     accomplices = [read_signing_key(folder() / f"accomplice-{i}.key") for i in range(_BATCH)]
     mixer, pinned = _mixer(grid), parse_mixer_public_key(mixer_public_key)
     mixer_key = pinned.sealing
-    analyzer = generate_sealing_key()
+    analyzer = SealingKey.generate()
 
     def new_round() -> _Round:
         context = RoundContext(
@@ -101,8 +96,8 @@ def attack(
     twice = honest(fresh[2])
     twice[1] = fresh[2].envelope(reports[1], accomplices[0])
     stranger = honest(fresh[3])
-    stranger[0] = fresh[3].envelope(reports[0], generate_signing_key())
-    other_mixer = replace(fresh[4], mixer_key=public_key_bytes(generate_sealing_key()))
+    stranger[0] = fresh[3].envelope(reports[0], SigningKey.generate())
+    other_mixer = replace(fresh[4], mixer_key=public_key_bytes(SealingKey.generate()))
     longer = fresh[5].request(honest(fresh[5]))
     longer = replace(longer, items=[longer.items[0] + b"\0", *longer.items[1:]])
     alone = [fresh[6].envelope(reports[0], accomplices[0])]

@@ -13,8 +13,10 @@ from flwr.common.constant import ErrorCode
 from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, Role, instruction_of
 from flwr_shuffle.service_messages import Answer, MixMessage, NodeRole, Unable
 
-from shuffle_plugins.shuffler import MixedStatement, Refusal, envelope_size, items_digest
-from shuffle_plugins.shuffler.keys import generate_signing_key, parse_mixer_public_key
+from shuffle_plugins.shuffler import MixedStatement, Refusal
+from shuffle_plugins.shuffler.batches import items_digest
+from shuffle_plugins.shuffler.envelopes import envelope_size
+from shuffle_plugins.shuffler.keys import SigningKey, parse_mixer_public_key
 from tested_app.pauses import add_line
 
 DIM = 40
@@ -43,7 +45,7 @@ def hostile_mod(message: Message, context: Context, call_next: ClientAppCallable
 def _claim(public_key: str) -> RecordDict:
     """The role of the mixer, with its public key, which is no secret, and a signature of one's own."""
     key = parse_mixer_public_key(public_key).sealing
-    return NodeRole(public_key=key, minimum=2, signature=generate_signing_key().sign(b"me")).to_content()
+    return NodeRole(public_key=key, minimum=2, signature=SigningKey.generate().sign(b"me")).to_content()
 
 
 def _forged_batch(message: Message) -> RecordDict:
@@ -54,7 +56,7 @@ def _forged_batch(message: Message) -> RecordDict:
         answered=len(items),
         count=len(items),
         outputs=items_digest(items, size=asked.request.output_size),
-        signature=generate_signing_key().sign(b"me"),
+        signature=SigningKey.generate().sign(b"me"),
     )
     return Answer(token=asked.token, said=said, items=items).to_content()
 

@@ -15,7 +15,7 @@ from flwr_shuffle.stages import Anonymous, Replies
 
 from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.protocols import VectorSum
-from shuffle_plugins.shuffler.keys import generate_sealing_key
+from shuffle_plugins.shuffler.keys import SealingKey
 from tested_app.attacks import attack
 from tested_app.pauses import add_line, folder, note, pause
 
@@ -107,7 +107,7 @@ def main(grid: Grid, context: Context) -> None:
 
 def _mixed(config) -> dict[str, Any]:
     """What a strategy needs to have reports mixed."""
-    analyzer_key = generate_sealing_key()
+    analyzer_key = SealingKey.generate()
     add_line("analyzer-keys", analyzer_key.private_bytes_raw().hex())
     stage = PausingStage(
         mixer_public_key=str(config["mixer-public-key"]),

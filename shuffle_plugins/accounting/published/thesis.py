@@ -1,24 +1,125 @@
 """Girgis, "Communication-Efficient and Private Distributed Learning" (thesis, UCLA 2023): its smaller bounds.
 
-The thesis's chapter 5 is in :mod:`~.shuffle_rdp` and :mod:`~.subsampled_rdp`. The last three functions are
-orders: the thesis gives no constants for them, so they say how an error or a cost grows, not how large it is.
-None is in the catalogue: they answer other questions than the ε of T rounds of k of n clients.
+They answer other questions than the ε of T rounds of k of n clients. Three functions are orders: the thesis
+gives no constants for them, so they say how an error or a cost grows, not how large it is.
+
+**DP-AdaPeD** (section 4.5), whose printed accounting **is no bound**: each of K clients adds Gaussian noise
+to the clipped gradients of every local step, sends what τ such steps made of the global model and of ψ, and
+the server averages. Theorem 4.5.1 claims for the averages
+
+    ε(α) = (K/n)²·6(T/τ)·α·(C1²/(Kσ1²) + C2²/(Kσ2²)),   T steps in T/τ rounds, K of n clients in each.
+
+Four things are wrong with it (:data:`REASONS`). It is here to draw the thesis's columns, and nothing that
+gives a guarantee uses it. :func:`noisy_steps_epsilon` is what does hold of that algorithm. Neither concerns
+:class:`shuffle_plugins.optim.AdaPeD`, whose rounds are those of the mechanism that randomises its updates.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from shuffle_plugins.accounting.composition.points import amplify_by_sampling, strong_composition
+from shuffle_plugins.accounting.composition.renyi import epsilon_from_rdp
 from shuffle_plugins.accounting.numerics.orders import Vector, real_orders
-from shuffle_plugins.accounting.published.clones import clone_bound
+from shuffle_plugins.accounting.published.catalogue import amplify_by_sampling, strong_composition
+from shuffle_plugins.accounting.published.shuffles import clone_bound
 from shuffle_plugins.core import checks
 
-_ROUNDING = 1e-12
+REASONS = (
+    "τ clipped steps move a client's part of the average by up to τ·C1/K (2τ·C1/K if its data are replaced): "
+    "the squared sensitivity grows as τ², the proof has τ",
+    "the gradients of later local steps depend on the noise of earlier ones, so what is released is not a "
+    "fixed sum with Gaussian noise added, as the proof takes it to be",
+    "the sampled Gaussian mechanism's α·(K/n)² holds for small sampling rates and orders only; neither "
+    "is checked, and Table 4.2 samples nobody",
+    "it takes for granted that only the average is seen, while the algorithm sends each client's model to "
+    "the server",
+)
+"""Why Theorem 4.5.1 is not a bound, in words."""
+
+_ORDERS = 1.0 + np.geomspace(1e-4, 1e6, 4000)
+
+
+def printed_rdp(
+    *,
+    orders: ArrayLike,
+    rounds: int,
+    cohort: int,
+    population: int,
+    global_noise: float,
+    dissimilarity_noise: float,
+) -> Vector:
+    """Rényi divergences as Theorem 4.5.1 claims them. **Not a bound**: see :data:`REASONS`.
+
+    Args:
+        orders: α > 1, shape (m,).
+        rounds: T/τ ≥ 1, how often clients send.
+        cohort: K ≥ 1, clients in a round.
+        population: n ≥ K.
+        global_noise: σ1/C1 > 0, deviation of a local step's noise over its clipping norm.
+        dissimilarity_noise: σ2/C2 > 0, the same for ψ; infinite if ψ is not trained.
+    """
+    inverse = _inverse_noise(global_noise, dissimilarity_noise)
+    rate = checks.whole("cohort", cohort) / checks.whole("population", population, at_least=cohort)
+    rounds = checks.num_steps(rounds, name="rounds")
+    return rate**2 * 6 * rounds * real_orders(orders) * inverse / cohort
+
+
+def printed_epsilon(
+    *,
+    delta: float,
+    rounds: int,
+    cohort: int,
+    population: int,
+    global_noise: float,
+    dissimilarity_noise: float = math.inf,
+) -> float:
+    """ε at δ by Theorem 4.5.1, :func:`printed_rdp`, and the thesis's conversion. **Not a bound**."""
+    claimed = printed_rdp(
+        orders=_ORDERS,
+        rounds=rounds,
+        cohort=cohort,
+        population=population,
+        global_noise=global_noise,
+        dissimilarity_noise=dissimilarity_noise,
+    )
+    return epsilon_from_rdp(orders=_ORDERS, rdp=claimed, delta=checks.delta(delta))[0]
+
+
+def noisy_steps_epsilon(
+    *, delta: float, steps: int, global_noise: float, dissimilarity_noise: float = math.inf
+) -> float:
+    """ε that does hold of the printed algorithm, replace-one: every step is taken for seen.
+
+    A client's steps, each a gradient cut to norm C with noise N(0, σ²), are ``steps`` adaptively composed
+    Gaussian mechanisms of sensitivity 2C, for μ and for ψ: 2α·steps·(C1²/σ1² + C2²/σ2²) at every order α
+    (Mironov 2017, Proposition 7, and composition). The average and everything the server sees is computed
+    from them and from other clients' data, so the bound holds against everybody. The noise of other clients
+    does not count: how they move depends on it (the second of :data:`REASONS`).
+
+    Args:
+        steps: local steps of one client in the whole run, all rounds together.
+        global_noise, dissimilarity_noise: as of :func:`printed_rdp`.
+    """
+    inverse = _inverse_noise(global_noise, dissimilarity_noise)
+    rdp = 2 * checks.num_steps(steps, name="steps") * inverse * _ORDERS
+    return epsilon_from_rdp(orders=_ORDERS, rdp=rdp, delta=checks.delta(delta))[0]
+
+
+def _inverse_noise(global_noise: float, dissimilarity_noise: float) -> float:
+    """The sum C1²/σ1² + C2²/σ2² of both squared clipping norms over their noise variances."""
+    found = 0.0
+    for name, noise in (("global_noise", global_noise), ("dissimilarity_noise", dissimilarity_noise)):
+        if not noise > 0:
+            raise ValueError(f"{name} must be positive, got {noise!r}")
+        found += (1 / noise) * (1 / noise)  # a power would raise where it leaves floats
+    if not 0 < found < math.inf:
+        raise ValueError("global_noise and dissimilarity_noise must not both be infinite, or tiny")
+    return found
 
 
 def linear_rdp_epsilon(*, rho: float, delta: float, largest_order: float = math.inf) -> float:
@@ -32,9 +133,6 @@ def linear_rdp_epsilon(*, rho: float, delta: float, largest_order: float = math.
 
     Args:
         largest_order: the largest α at which the divergence is known to be at most α·ρ.
-
-    Raises:
-        ValueError: if the order of the proof is above ``largest_order``.
     """
     checks.number("rho", rho, above=0)
     checks.number("delta", delta, above=0, at_most=1 / math.e)
@@ -44,34 +142,7 @@ def linear_rdp_epsilon(*, rho: float, delta: float, largest_order: float = math.
         raise ValueError(
             f"Lemma 2.1.5 needs the Rényi bound at order {order:.6g}, it holds up to {largest_order:.6g} only"
         )
-    return 3 * max(rho * logarithm, math.sqrt(rho * logarithm)) * (1 + _ROUNDING)
-
-
-def binary_response_rdp(*, orders: ArrayLike, local_epsilon: float) -> Vector:
-    r"""Rényi divergence of one report of binary randomized response, exactly: (3.4) and Theorem 2.4.1.
-
-        ε(α) = log(p^α·(1 − p)^(1 − α) + p^(1 − α)·(1 − p)^α)/(α − 1),   p = 1/(e^ε0 + 1)
-
-    Of a report alone, against whoever sees it; a shuffle costs less. s reports of one client cost s times as
-    much. Exact, not a bound.
-
-    Args:
-        local_epsilon: ε0 = log((1 − p)/p) > 0 in nats.
-
-    Returns:
-        Divergences in nats for replace-one neighbours, shape (m,), rounded up; at most ε0.
-    """
-    alpha = real_orders(orders)
-    checks.number("local_epsilon", local_epsilon, above=0)
-    log_rest = -math.log1p(math.exp(-local_epsilon))  # log(1 − p)
-    log_p = log_rest - local_epsilon
-    up = alpha * log_p + (1 - alpha) * log_rest
-    down = (1 - alpha) * log_p + alpha * log_rest
-    # their sum less one, without cancellation
-    near = np.minimum(alpha * local_epsilon / 2, 1.0)
-    small = 4 * math.exp((log_p + log_rest) / 2) * np.sinh(near) * np.sinh(near * (alpha - 1) / alpha)
-    log_moment = np.where(alpha * local_epsilon < 1, np.log1p(small), np.logaddexp(up, down))
-    return np.minimum(log_moment / (alpha - 1) * (1 + _ROUNDING), local_epsilon)
+    return 3 * max(rho * logarithm, math.sqrt(rho * logarithm)) * (1 + 1e-12)
 
 
 def self_sampling_bound(
@@ -103,10 +174,7 @@ def self_sampling_bound(
             a result of Balle et al. 2019 without its constant; the clones' closed form is the default.
 
     Returns:
-        ε in nats for neighbours that differ in one record, never above T·ε0.
-
-    Raises:
-        ValueError: if exp(−qn/12) alone exceeds δ, or by ``shuffled``.
+        ε for neighbours that differ in one record, never above T·ε0.
     """
     checks.number("local_epsilon", local_epsilon, above=0)
     for name, value in (("population", population), ("num_steps", num_steps), ("records", records)):
@@ -155,7 +223,7 @@ def sampled_records_bound(
         shuffled: as in :func:`self_sampling_bound`.
 
     Returns:
-        ε in nats for neighbours that differ in one record, never above T·ε0.
+        ε for neighbours that differ in one record, never above T·ε0.
     """
     checks.number("local_epsilon", local_epsilon, above=0)
     for name, value, most in (
@@ -195,10 +263,7 @@ def frequency_error_bound(*, local_epsilon: float, categories: int, reports: int
         reports: n ≥ 1, clients with one report each.
 
     Returns:
-        The bound, rounded down.
-
-    Raises:
-        ValueError: if there are too few reports.
+        The bound, rounded down; ValueError if there are too few reports.
     """
     checks.number("local_epsilon", local_epsilon, above=0)
     even = checks.whole("categories", categories, at_least=2) // 2 * 2
@@ -207,23 +272,18 @@ def frequency_error_bound(*, local_epsilon: float, categories: int, reports: int
     if 12 * reports * information < (math.pi * even) ** 2:
         needed = math.ceil((math.pi * even) ** 2 / (12 * information))
         raise ValueError(f"the proof needs {needed} reports of {categories} categories, got {reports}")
-    return even / (16 * reports * information) * (1 - _ROUNDING)
+    return even / (16 * reports * information) * (1 - 1e-12)
 
 
 def local_error_order(
     *, local_epsilon: float, dim: int, cohort: int, norm: float, radius: float = 1.0
 ) -> float:
-    r"""Order of the least squared error of an ε0-LDP mean in an ℓp ball: Theorems 3.4.3 and 3.6.3.
+    r"""Order of the least squared error of an ε0-LDP mean in an ℓp ball of radius r: Theorems 3.4.3, 3.6.3.
 
         r²·min(1, d/(n·ε0²)) for 1 ≤ p < 2,   r²·d^(2 − 2/p)/(n·min(ε0, ε0²)) for p ≥ 2
 
-    **An order, not a bound**: the thesis gives no constant. The first is as its proof ends; its statement has
-    no minimum. It is stated for ε0 = O(1).
-
-    Args:
-        dim: d ≥ 1.
-        norm: p ≥ 1, may be infinite.
-        radius: r > 0 of the ball.
+    **An order, not a bound**. The first is as its proof ends; its statement has no minimum. Stated for
+    ε0 = O(1); p may be infinite.
     """
     checks.number("local_epsilon", local_epsilon, above=0)
     checks.whole("dim", dim)
@@ -243,14 +303,7 @@ def central_error_order(
 
         (r²·d/n²)·max(log(1/δ)/ε², n/(d·4^(b/d))) for b ≥ d,   n/b in place of the second term for b < d
 
-    **An order, not a bound**: the thesis gives no constant. It is stated for ε = O(1) and δ = o(1/n).
-
-    Args:
-        epsilon: ε > 0 in nats.
-        delta: δ in (0, 1/n).
-        dim: d ≥ 1.
-        bits: b > 0, bits that a client sends.
-        radius: r > 0.
+    **An order, not a bound**. It is stated for ε = O(1) and δ = o(1/n).
     """
     checks.number("epsilon", epsilon, above=0)
     checks.whole("dim", dim)
@@ -263,18 +316,10 @@ def central_error_order(
 
 
 def communication_orders(*, epsilon: float, dim: int, cohort: int) -> dict[str, float]:
-    """Order of the bits that a client sends for an error of order d/(nε)²: Table 3.1.
+    """Order of the bits that each of n ≥ 2 clients sends for an error of order d/(nε)², by scheme: Table 3.1.
 
-    **Orders, not numbers of bits**: they have no constants and leave out factors of log(1/δ).
-
-    Args:
-        epsilon: ε > 0 in nats, O(1).
-        dim: d ≥ 1.
-        cohort: n ≥ 2.
-
-    Returns:
-        Orders by scheme: ``"bit planes"`` (the thesis), ``"Cheu et al."``, ``"Chang et al."`` (sums of many
-        shuffled messages) and ``"secure aggregation"``.
+    **Orders, not numbers of bits**: they have no constants and leave out factors of log(1/δ). "bit planes" is
+    the thesis's scheme, "Cheu et al." and "Chang et al." are sums of many shuffled messages.
     """
     checks.number("epsilon", epsilon, above=0)
     checks.whole("dim", dim)
@@ -292,3 +337,34 @@ def communication_orders(*, epsilon: float, dim: int, cohort: int) -> dict[str, 
         "Chang et al.": dim * math.log(cohort),
         "secure aggregation": summed,
     }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishedClaim:
+    """A published answer to another question than the catalogue's, with arguments of its own.
+
+    Attributes:
+        name: unique, in words.
+        source: paper and theorem.
+        epsilon: the claimed ε, called with ``delta`` and the arguments that its docstring names.
+        valid: whether it is an upper bound for the question that it asks. Nothing that gives a guarantee may
+            use a claim that is not.
+        note: what it answers; why it is not valid.
+    """
+
+    name: str
+    source: str
+    epsilon: Callable[..., float]
+    valid: bool
+    note: str
+
+
+PUBLISHED_CLAIMS: tuple[PublishedClaim, ...] = (
+    PublishedClaim(
+        name="DP-AdaPeD, as printed",
+        source="Girgis 2023 (thesis), Thm 4.5.1, RDP",
+        epsilon=printed_epsilon,
+        valid=False,
+        note="Gaussian noise in the local steps of federated clients. No bound: " + "; ".join(REASONS),
+    ),
+)

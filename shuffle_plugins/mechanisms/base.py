@@ -1,0 +1,594 @@
+"""Base classes: a Reporter makes reports, a Summation adds them up, a PrivateSum is what hosts call."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from typing_extensions import override
+
+from shuffle_plugins.accounting import (
+    Adversary,
+    Blanket,
+    Round,
+    Sampling,
+    SeveralReportsRound,
+    ShuffleRound,
+)
+from shuffle_plugins.core import ReportLayout, Reports, Rows
+from shuffle_plugins.core.lazy_torch import Tensor, torch
+from shuffle_plugins.core.ranges import Count, Dim, LocalEpsilon, Radius, Ranged
+from shuffle_plugins.core.rows import checked_categories
+from shuffle_plugins.randomness.sources import Randomness, secure
+
+PrivacyParameter = Literal["local_epsilon", "noise_multiplier"]
+
+MOST_OUTCOMES = 1 << 16
+"""A mechanism of more reports does not list them."""
+
+
+class Norm(StrEnum):
+    """Norm of the ball in which a mechanism takes its inputs."""
+
+    L1 = "l1"
+    L2 = "l2"
+    LINF = "linf"
+
+
+@dataclass(frozen=True)
+class CountRange:
+    """The whole numbers that one client adds to each of the ``size`` entries of a total added up unseen."""
+
+    size: int
+    lowest: int
+    highest: int
+
+
+class Reporter(ABC):
+    """Turns each client's datum into one report, and everybody's reports into an estimate of their sum.
+
+    The base of one-message mechanisms and of protocols in which a client's report stands for many messages.
+    ``name`` is its registered name, also written in the header of its reports.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    def local_delta(self) -> float:
+        """δ0 of one client's whole report; 0 unless a mechanism says otherwise."""
+        return 0.0
+
+    @property
+    @abstractmethod
+    def layout(self) -> ReportLayout:
+        """The form of a client's whole report on the wire: its fields, and so its length and header."""
+
+    @property
+    def bits_per_report(self) -> int:
+        """Bits of one report on the wire, without the header."""
+        return self.layout.bits
+
+    @abstractmethod
+    def randomize(self, x: Any, *, randomness: Randomness | None = None) -> Reports:
+        """Each client's whole report, in the clients' order, for data of one client a row; there may be none.
+
+        All random bits come from ``randomness``, a fresh :class:`SecureRandomness` by default.
+        """
+
+    @abstractmethod
+    def sum(self, reports: Reports) -> Tensor:
+        """Unbiased estimate of the sum over those who reported, (dim,). No reports sum to zero."""
+
+    def aggregate(self, reports: Reports) -> Tensor:
+        """Unbiased estimate of the mean over those who reported, (dim,); there must be some."""
+        if len(reports) == 0:
+            raise ValueError("no reports to average; use sum() where a round may be empty")
+        return self.sum(reports) / len(reports)
+
+    @abstractmethod
+    def round(
+        self,
+        *,
+        population: int,
+        cohort: float,
+        sampling: Sampling = Sampling.WITHOUT_REPLACEMENT,
+        adversary: Adversary = Adversary.MODEL_OBSERVER,
+    ) -> Round:
+        """The round for an accountant.
+
+        Args:
+            population: n, how many clients there are.
+            cohort: k, reports of the round; their expected number under Poisson sampling.
+            sampling: how the cohort is chosen.
+            adversary: whom the guarantee is against, an observer of the model or the server.
+        """
+
+
+class Summation(Reporter):
+    """A randomizer whose reports are added up before they are read: a total, and an estimate of the sum."""
+
+    if TYPE_CHECKING:  # At run time this may be a field of a dataclass, which would inherit a property here.
+
+        @property
+        def cohort(self) -> int | None:
+            """How many clients' shares of noise make up the sum's; None if each report carries its own."""
+
+    @property
+    def counts(self) -> CountRange | None:
+        """The range of ``total`` of one report, if that is whole numbers with known bounds; else None.
+
+        Where it is known, parties can add up clients' totals mod a power of two, so that nobody sees a single
+        one (:mod:`shuffle_plugins.secure_aggregation`).
+        """
+        return None
+
+    @property
+    @abstractmethod
+    def worst_variance(self) -> float:
+        """Bound on E‖error‖² over all data: of the whole sum, or per report if :attr:`cohort` is None."""
+
+    @abstractmethod
+    def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
+        """What these clients add to a total, for a host that simulates all clients; rows are clipped, and one
+        that is not finite is one of zeros.
+
+        A share is distributed as ``total(randomize(x))`` without :meth:`common_noise`, and may be cheaper to
+        compute. Shares of disjoint groups of clients add up. They are not private until the common noise is
+        added.
+        """
+
+    def common_noise(self, *, randomness: Randomness | None = None) -> Tensor | None:
+        """Noise that is added to the total once for all clients of a round; None if shares have their own."""
+        return None
+
+    @abstractmethod
+    def total(self, reports: Reports) -> Tensor:
+        """The reports added up. Totals of disjoint groups add up.
+
+        If reports must be summed these are whole numbers, so that no rounding error depends on how
+        clients were grouped. What this mechanism never produces is refused.
+        """
+
+    @abstractmethod
+    def estimate(self, total: Any, *, reports: int) -> Any:
+        """Unbiased estimate of the sum of the clients' data, floating (dim,), from the total of all clients.
+
+        Args:
+            total: if reports must be summed, estimates of groups must not be added up instead: their rounding
+                errors would reveal the grouping.
+            reports: how many clients' reports are in the total.
+        """
+
+    @override
+    def sum(self, reports: Reports) -> Tensor:
+        return self._sum(self.total(reports), reports=len(reports))
+
+    def randomize_sum(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
+        """A draw distributed as ``sum(randomize(x))``, (dim,), for a host that simulates all clients.
+
+        Where :attr:`cohort` is a number there must be as many rows.
+        """
+        source = secure(randomness)
+        total = self.share(x, randomness=source)
+        held = len(x) if isinstance(x, Tensor) else x.num_rows
+        if self.cohort is not None and held != self.cohort:
+            raise ValueError(f"the sum is for {self.cohort} clients, got {held} rows")
+        noise = self.common_noise(randomness=source)
+        found = self._sum(total if noise is None else total + noise, reports=held)
+        floating = isinstance(x, Rows) or x.is_floating_point()
+        return found.to(Rows.of(x).compute_dtype if floating else torch.float64)
+
+    def secret_round(self, *, answered: int, participation: float) -> Round:
+        """The round of a sum whose clients all add noise, while only some, drawn in secret, add data.
+
+        Args:
+            answered: clients that add noise.
+            participation: probability with which each of them adds its vector, by a secret coin of its own;
+                otherwise it adds zero, in the same way.
+        """
+        raise ValueError(
+            f"{type(self).__name__} has no accounting for clients that take part in secret: use VectorSum or "
+            "BallSum, or let the server draw the clients"
+        )
+
+    def _sum(self, total: Tensor, *, reports: int) -> Tensor:
+        """The estimated sum as a vector, where :meth:`estimate` may give more than that."""
+        estimate: Tensor = self.estimate(total, reports=reports)
+        return estimate
+
+
+class PrivateSum(Summation):
+    """Adds up the vectors of many clients so that what is seen of the sum is private.
+
+    A :class:`~shuffle_plugins.mechanisms.LocalRandomizer` randomises each vector by itself; its reports are
+    shuffled and may be seen. In a multi-message sum such as :class:`~shuffle_plugins.protocols.VectorSum` the
+    noise of all clients together protects each of them: only the shuffler, or whoever takes its place, may
+    see a single report (:attr:`must_be_summed`). A host, the program that runs a mechanism, needs only this
+    interface.
+
+    A server that gets reports::
+
+        total = mechanism.total(reports)  # totals of groups of clients add up
+        estimate = mechanism.estimate(total, reports=len(reports))
+
+    A host that simulates all clients of a round::
+
+        rows = Rows.of(x)
+        total = mechanism.share(rows, randomness=source)  # shares of groups of clients add up
+        noise = mechanism.common_noise(randomness=source)  # once for the whole round
+        estimate = mechanism.estimate(total if noise is None else total + noise, reports=rows.num_rows)
+
+    Attributes:
+        privacy_parameter: the number by which a user sets its privacy.
+        norm: norm of the ball that holds the vectors.
+    """
+
+    privacy_parameter: ClassVar[PrivacyParameter]
+    norm: ClassVar[Norm]
+
+    if TYPE_CHECKING:  # As in Summation: at run time these may be fields of a dataclass.
+
+        @property
+        def dim(self) -> int:
+            """Length of a client's vector."""
+
+        @property
+        def radius(self) -> float:
+            """Radius of the ball, in :attr:`norm`; vectors outside are scaled onto it."""
+
+        @property
+        def local_epsilon(self) -> float:
+            """ε0 of one client's whole report, in nats, if nothing else protected it; may be infinite."""
+
+    @property
+    def must_be_summed(self) -> bool:
+        """True if only the sum of the reports may be revealed, False if single shuffled reports may be."""
+        return self.cohort is not None
+
+    @override
+    @abstractmethod
+    def estimate(self, total: Tensor, *, reports: int) -> Tensor: ...
+
+    @abstractmethod
+    def randomize(
+        self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
+    ) -> Reports:
+        """Randomise each row (clients, dim) into a report.
+
+        With ``clip``, rows outside of the ball are brought into it, and one with NaN or infinite entries is
+        one of zeros. The default differs: a local randomizer has False, and then refuses such rows; a
+        multi-message sum always clips, and refuses False.
+        """
+
+
+@dataclass(frozen=True)
+class SeveralReports(Ranged):
+    """What all s = ``reports_per_client`` reports of a client cost together, for accountants and ledgers."""
+
+    mechanism: PrivateSum
+    reports_per_client: Count
+
+    @property
+    def name(self) -> str:
+        """That of the mechanism whose reports are put together."""
+        return self.mechanism.name
+
+    @property
+    def local_epsilon(self) -> float:
+        """ε0 of all reports together, s·ε0."""
+        return self.reports_per_client * self.mechanism.local_epsilon
+
+    @property
+    def local_delta(self) -> float:
+        """δ0 of all reports together, s·δ0."""
+        return self.reports_per_client * self.mechanism.local_delta
+
+    def round(
+        self,
+        *,
+        population: int,
+        cohort: float,
+        sampling: Sampling = Sampling.WITHOUT_REPLACEMENT,
+        adversary: Adversary = Adversary.MODEL_OBSERVER,
+    ) -> SeveralReportsRound:
+        """The round for an accountant, as :meth:`PrivateSum.round`; ``cohort`` counts clients."""
+        one = self.mechanism.round(
+            population=population, cohort=cohort, sampling=sampling, adversary=adversary
+        )
+        if type(one) is not ShuffleRound:
+            raise ValueError(
+                f"several reports per client are accounted for shuffled reports, and a round of "
+                f"{self.name!r} is a {type(one).__name__}: take a one-message mechanism with δ0 = 0, such as "
+                "'privunit-g' or 'laplace'"
+            )
+        return SeveralReportsRound.of(one, reports_per_client=self.reports_per_client)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Mechanism(Ranged, Reporter):
+    """A local randomizer: one call turns each client's datum into one report, at a cost of ε0.
+
+    The reports of a round, shuffled, are all that leaves the clients; ``sum`` and ``aggregate`` are
+    post-processing of them. Vectors in a norm ball go to a :class:`LocalRandomizer`, categories to a
+    :class:`FrequencyOracle`.
+
+    Attributes:
+        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
+        dim: length of what is estimated: of a client's vector, or the number of categories.
+    """
+
+    local_epsilon: LocalEpsilon
+    dim: Dim
+
+    @property
+    def shufflable(self) -> bool:
+        """Whether a report can be read without knowing whose it is; only then does shuffling amplify."""
+        return True
+
+    @property
+    @abstractmethod
+    def domain(self) -> str:
+        """What a client may hold, in a word: a norm for the ball of vectors, or ``"categories"``."""
+
+    @property
+    @abstractmethod
+    def worst_variance(self) -> float:
+        """Largest E‖R(x) - x‖² over the domain, or a bound on it."""
+
+    @abstractmethod
+    def blanket(self) -> Blanket:
+        """The mechanism's own privacy blanket, for tight accounting."""
+
+    @abstractmethod
+    def sum(self, reports: Reports) -> Tensor:
+        """Unbiased estimate of the sum over clients, (dim,): of vectors, or how many hold each category.
+
+        Float32 for vectors, float64 for categories. Sums of chunks add up; no reports sum to zero. Reports
+        that are not shufflable are read in order, the first as that of the client at ``position``. What this
+        mechanism never sends is refused.
+        """
+
+    def outcomes(self) -> Reports | None:
+        """Every report there is, each once, where they are at most 2**16; else None.
+
+        With :meth:`log_likelihood` this makes ε0 and unbiasedness a matter of enumeration.
+        """
+        return None
+
+    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
+        """Log-probability of each report, had its client held x, (reports,) float64.
+
+        For proofs, audits and tests, with probabilities as they are rounded. Log-probabilities where
+        :meth:`outcomes` lists the reports; otherwise densities, up to a term that is the same for every x. x
+        is one datum of the domain: a vector (dim,), or a category (). A mechanism that does not know it
+        raises NotImplementedError.
+        """
+        raise NotImplementedError(f"{self.name} does not tell its law")
+
+    @override
+    def round(
+        self,
+        *,
+        population: int,
+        cohort: float,
+        sampling: Sampling = Sampling.WITHOUT_REPLACEMENT,
+        adversary: Adversary = Adversary.MODEL_OBSERVER,
+    ) -> ShuffleRound:
+        """A round of this mechanism, with all that is known of its reports, for an accountant.
+
+        A mechanism with δ0 > 0 is accounted through its (ε0, δ0) alone. The round has a fixed channel: what a
+        client randomises must not follow from other reports of the round. Where it does, record
+        ``dataclasses.replace(round, channel_fixed=False)``.
+        """
+        if not self.shufflable:
+            raise ValueError(
+                f"a report of {self!r} can be read only by whoever knows whose it is: it cannot be shuffled, "
+                "and costs local_epsilon"
+            )
+        return ShuffleRound(
+            local_epsilon=self.local_epsilon,
+            population=population,
+            cohort=cohort,
+            sampling=sampling,
+            adversary=adversary,
+            mechanism=self.name,
+            blanket=None if self.local_delta else self.blanket(),
+            local_delta=self.local_delta,
+            channel_fixed=True,
+        )
+
+    def read_reports(self, reports: Reports, *below: int) -> tuple[Tensor, ...]:
+        """The whole numbers in reports, an int64 tensor for each field, (reports,) or (reports, width).
+
+        Reports of another mechanism or layout are refused, and values not ``below`` the limit of their field.
+        """
+        return self.layout.read(reports, *below)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LocalRandomizer(Mechanism, PrivateSum):
+    """An unbiased randomizer of vectors in a norm ball, batched over clients.
+
+    One call randomises each row of a batch on its own. As a :class:`PrivateSum`, its reports are shuffled one
+    by one; a total is the sum of their estimates already.
+
+    Attributes:
+        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
+        dim: d, length of a client's vector.
+        radius: r, radius of the ball, in the mechanism's norm.
+    """
+
+    privacy_parameter: ClassVar[PrivacyParameter] = "local_epsilon"
+
+    radius: Radius = 1.0
+
+    @property
+    @override
+    def cohort(self) -> None:
+        return None
+
+    @property
+    @override
+    def domain(self) -> str:
+        return str(self.norm)
+
+    @property
+    def worst_variance(self) -> float:
+        """Largest E‖R(x) - x‖² over the ball: at 0, unless a mechanism says otherwise."""
+        return float(self.variance(torch.zeros(1, self.dim, dtype=torch.float64))[0])
+
+    @abstractmethod
+    def variance(self, x: Tensor | Rows) -> Tensor:
+        """E‖R(x) - x‖² of each row's report, (clients,) float64, for rows in the ball."""
+
+    @abstractmethod
+    def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        """One report for each row, brought into the ball as :meth:`clip` does; every mechanism implements it.
+
+        No clipped copy of the batch is needed: multiply by :meth:`clip_factors` where entries are used.
+
+        Args:
+            x: the batch, of this mechanism's dimension, with finite entries.
+            norms: norm of each row, (clients,), as :meth:`row_norms` measures it.
+            randomness: source of all random bits.
+        """
+
+    def clip(self, x: Tensor | Rows) -> Tensor:
+        """The rows brought into the ball, as a copy (clients, dim): what ``clip=True`` works with.
+
+        A row outside is scaled by radius/‖row‖ (CLDP-SGD, Algorithm 1), unless a mechanism says otherwise. A
+        row with NaN or infinite entries becomes zero.
+        """
+        return self.clip_rows(*self._admitted(x, clip=True))
+
+    @override
+    def randomize(
+        self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = False
+    ) -> Reports:
+        """Report each row (clients, dim) once, at a cost of ε0 per row.
+
+        With ``clip`` rows outside the ball are brought onto it first, as :meth:`clip` does, without a copy of
+        the batch. Otherwise a row outside by more than rounding, or not finite, is refused.
+        """
+        return self.randomize_rows(*self._admitted(x, clip=clip), secure(randomness))
+
+    @override
+    def randomize_sum(
+        self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
+    ) -> Tensor:
+        """A draw with the law of ``sum(randomize(x))``, (dim,), for a host that simulates all clients.
+
+        A mechanism may draw it more cheaply than report by report. The sum is a post-processing of the
+        shuffled reports, so any sampler of the same law has the reports' guarantee.
+        """
+        rows, norms = self._admitted(x, clip=clip)
+        return self.sum_rows(rows, norms, secure(randomness)).to(rows.compute_dtype)
+
+    def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
+        """:meth:`randomize_sum`, with rows clipped to the ball."""
+        return self.randomize_sum(x, randomness=randomness, clip=True)
+
+    def total(self, reports: Reports) -> Tensor:
+        """:meth:`Mechanism.sum`, which is the estimate itself."""
+        return self.sum(reports)
+
+    def estimate(self, total: Tensor, *, reports: int) -> Tensor:
+        """The total as it is: every report is unbiased by itself."""
+        return total
+
+    def sum_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Tensor:
+        """The sum of the rows' reports, (dim,); a mechanism that can draw it faster overrides this."""
+        return self.sum(self.randomize_rows(x, norms, randomness))
+
+    def check_rows(self, x: Tensor | Rows) -> Rows:
+        """The batch as :class:`~shuffle_plugins.core.rows.Rows`, of this mechanism's dimension."""
+        rows = Rows.of(x)
+        if rows.dim != self.dim:
+            raise ValueError(f"{self.name} takes vectors of dimension {self.dim}, got {rows.dim}")
+        return rows
+
+    def row_norms(self, rows: Rows) -> Tensor:
+        """Norm of each row in which the ball is meant, (clients,); NaN and infinite ones are passed on."""
+        norms: Tensor = getattr(rows, f"{self.norm}_norm")()
+        return norms
+
+    def admitted(self, rows: Rows, norms: Tensor, *, clip: bool) -> tuple[Rows, Tensor]:
+        """The rows to be randomised and their norms: with ``clip`` a row that is not finite becomes zero.
+
+        Without it a row that is outside the ball, or is not finite, is refused.
+        """
+        if clip:
+            return rows.finite(norms)
+        tolerance = {torch.float64: 1e-9, torch.float32: 1e-5}.get(rows.dtype, 1e-2)
+        limit = self.radius * (1 + tolerance)
+        if norms.numel() and not float(norms.max()) <= limit:  # not so for NaN either
+            raise ValueError(
+                f"a row has {self.domain} norm {float(norms.max()):g}, outside the ball of radius "
+                f"{self.radius:g}; clip it first, or pass clip=True, which takes a row with NaN or infinite "
+                "entries for zeros. Leave out neither the round nor the client: that would tell of the row"
+            )
+        return rows, norms
+
+    def _admitted(self, x: Tensor | Rows, *, clip: bool) -> tuple[Rows, Tensor]:
+        rows = self.check_rows(x)
+        return self.admitted(rows, self.row_norms(rows), clip=clip)
+
+    def clip_factors(self, norms: Tensor) -> Tensor:
+        """Factor that brings each row into the ball, (clients,): radius/norm outside it, else 1."""
+        return self.radius / norms.clamp(min=self.radius)
+
+    def clip_rows(self, rows: Rows, norms: Tensor) -> Tensor:
+        """The rows in the ball, for :meth:`clip`; a mechanism that clips in another way overrides this."""
+        return rows.dense() * self.clip_factors(norms).unsqueeze(1).to(rows.dtype)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FrequencyOracle(Mechanism):
+    """An unbiased ε0-LDP randomizer of one of K categories, batched over clients.
+
+    A client's datum x in {0, …, K - 1} stands for the unit vector e_x; ``sum`` estimates the counts,
+    ``aggregate`` the frequencies. Estimates are unbiased, so single entries may be negative.
+
+    Attributes:
+        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
+        dim: K, the number of categories, at least 2.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dim < 2:
+            raise ValueError(f"categories must be at least 2 for {self.name}, got dim={self.dim}")
+
+    @property
+    @override
+    def domain(self) -> str:
+        return "categories"
+
+    def variance(self, x: Tensor) -> Tensor:
+        """E‖R(x) - e_x‖² of each client's report, (clients,) float64, for categories x (clients,).
+
+        :attr:`worst_variance`, the same for every category, unless a mechanism says otherwise.
+        """
+        return torch.full((len(self.check_categories(x)),), self.worst_variance, dtype=torch.float64)
+
+    @abstractmethod
+    def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
+        """One report for each category, (clients,) int64 in [0, dim); every oracle implements it."""
+
+    @override
+    def randomize(self, x: Tensor, *, randomness: Randomness | None = None) -> Reports:
+        """Report each client's category, (clients,) integers in [0, dim), once, at a cost of ε0 per client.
+
+        What is no tensor is a TypeError; a category that does not exist a ValueError.
+        """
+        return self.randomize_categories(self.check_categories(x), secure(randomness))
+
+    def randomize_sum(self, x: Tensor, *, randomness: Randomness | None = None) -> Tensor:
+        """A draw with the law of ``sum(randomize(x))``, (dim,), for a host that simulates all clients."""
+        return self.sum(self.randomize(x, randomness=randomness))
+
+    def check_categories(self, x: Tensor) -> Tensor:
+        """The categories as int64, (clients,), refused as by :meth:`randomize`."""
+        return checked_categories(x, categories=self.dim)
