@@ -40,7 +40,7 @@ ORDERS = {"l2": 2.0, "linf": math.inf, "l1": 1.0}
 METHODS = {
     "CLDP-SGD, s = 1": CohortSGD(cohort=COHORT, num_steps=STEPS),
     "CLDP-SGD, s = 2": CohortSGD(cohort=COHORT, num_steps=STEPS, samples=2),
-    "DSS-SGD, s = 1": SelfSampledSGD(expected=COHORT, num_steps=STEPS),
+    "DSS-SGD, s = 1": SelfSampledSGD(cohort=COHORT, num_steps=STEPS),
 }
 
 

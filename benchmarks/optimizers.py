@@ -42,7 +42,6 @@ from shuffle_plugins.optim import (
     Phased,
     Problem,
     Smoothed,
-    Stage,
     VectorSums,
 )
 
@@ -185,17 +184,17 @@ def simulate(
             if shares is None or part.sampling is Sampling.SINGLE_PASS:
                 counts = generator.multinomial(part.cohort, [0.25, 0.5, 0.25], size=size)
                 shares = torch.from_numpy(counts / part.cohort)
-            gradients = _mean_slope(instance, stage, rule.query(state, step), shares)
+            gradients = _mean_slope(instance, stage.problem.smoothness, rule.query(state, step), shares)
             gradients += torch.from_numpy(generator.standard_normal(size)) * deviation
             state = rule.update(state, gradients, step, stage.problem.domain)
         points = rule.answer(state, part.num_steps)
     return points
 
 
-def _mean_slope(instance: Instance, stage: Stage, theta: Tensor, shares: Tensor) -> Tensor:
+def _mean_slope(instance: Instance, smoothness: float, theta: Tensor, shares: Tensor) -> Tensor:
     """Mean gradients of batches of which these shares have u = −1, 0, 1, for each coordinate."""
     away = theta - instance.optimum
-    moved = (instance.slope(away - u * instance.step, stage.problem.smoothness) for u in (-1, 0, 1))
+    moved = (instance.slope(away - u * instance.step, smoothness) for u in (-1, 0, 1))
     return sum(shares[..., k] * slope for k, slope in enumerate(moved))  # type: ignore[return-value]
 
 

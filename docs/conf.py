@@ -45,10 +45,12 @@ include_patterns = [
 exclude_patterns = [".*", "build", "dist", "outputs", "shuffle_plugins", "integrations", "tests", "docs/_*"]
 
 html_theme = "furo"
-if urls := tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"].get("urls"):
-    # then pages have a link to be edited by; until there is a public repository, the package names no address
+repository = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"][
+    "Repository"
+]
+if ".invalid" not in repository:  # pages have a link to be edited by once there is a public repository
     html_theme_options = {
-        "source_repository": urls["Repository"],
+        "source_repository": repository,
         "source_branch": "main",
         "source_directory": "",
     }

@@ -54,7 +54,7 @@ from shuffle_plugins.accounting.published import thesis
 from shuffle_plugins.optim import AdaPeD, ClientModels
 from shuffle_plugins.protocols import PoissonBinomialSum
 
-sys.path.append(str(Path(__file__).parent / "flower_adaped"))  # the app, whose network this is
+sys.path.append(str(Path(__file__).parent / "flower-adaped"))  # the app, whose network this is
 
 from flower_adaped.task import network
 

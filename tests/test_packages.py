@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email
 import importlib.metadata
+import importlib.util
 import os
 import re
 import subprocess
@@ -26,7 +27,7 @@ def run(*command: str | Path, cwd: Path, path: tuple[Path, ...] = (), code: int 
     """Output and errors of a command of Python that sees ``path`` before what is installed."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     variables["PYTHONPATH"] = os.pathsep.join(map(str, path))
-    variables["OMP_NUM_THREADS"] = "1"
+    variables |= {"OMP_NUM_THREADS": "1", "SOURCE_DATE_EPOCH": "1700000000"}
     ran = subprocess.run(
         [sys.executable, *map(str, command)], cwd=cwd, env=variables, capture_output=True, text=True
     )
@@ -104,6 +105,35 @@ def test_the_source_distribution_holds_what_is_built_and_nothing_large(source: P
     folders = {name.partition("/")[0] for name in names if "/" in name}
     assert folders == {"shuffle_plugins", "integrations"}
     assert source.stat().st_size < 2e6
+
+
+def test_another_build_elsewhere_and_later_has_the_same_bytes(
+    source: Path, wheel: Path, tmp_path: Path
+) -> None:
+    with tarfile.open(source) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (unpacked,) = tmp_path.iterdir()
+    for path in unpacked.rglob("*"):
+        os.utime(path, (1.6e9, 1.6e9))
+    run("-m", "hatchling", "build", "-d", tmp_path, cwd=unpacked)
+    for built in (source, wheel):
+        assert (tmp_path / built.name).read_bytes() == built.read_bytes()
+
+
+def test_an_index_would_take_both(source: Path, wheel: Path, metadata: Message) -> None:
+    if importlib.util.find_spec("twine") is None:
+        pytest.skip("twine is not installed")
+    assert "PASSED" in run("-m", "twine", "check", "--strict", source, wheel, cwd=source.parent)
+
+
+def test_addresses_are_all_placeholders_or_all_real(metadata: Message) -> None:
+    found = [each.partition(", ")[2] for each in metadata.get_all("Project-URL", [])]
+    assert len(found) == 5
+    assert len({".invalid" in address for address in found}) == 1
+    elsewhere = subprocess.run(
+        ["git", "grep", "-l", "shuffle-plugins[.]invalid"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert set(elsewhere.stdout.split()) <= {"pyproject.toml"}
 
 
 def test_the_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:

@@ -108,7 +108,100 @@ def composed_rounds() -> str:
     return table(head, rows)
 
 
-TABLES: Tables = {BENCHMARKS: {"peers, one round": single_rounds, "peers, T rounds": composed_rounds}}
+_CENTRAL = ("dp-accounting PLD", "dp-accounting RDP", "Opacus RDP", "Opacus PRV", "prv_accountant")
+
+
+def _central_table(relation: str, samplings: tuple[str, ...]) -> str:
+    asked = [
+        row
+        for row in result("benchmarks/central_rounds")["rows"]
+        if (row["setting"]["neighbouring_relation"], row["setting"]["sampling"])
+        in {(relation, each) for each in samplings}
+    ]
+    columns = [name for name in _CENTRAL if any(row["answers"][name] is not None for row in asked)]
+
+    def cell(answer: Any) -> str:
+        if isinstance(answer, list):
+            return f"[{rounded(answer[0], up=False)}, {rounded(answer[1], up=True)}]"
+        return "" if answer is None else "fails" if isinstance(answer, str) else rounded(answer, up=True)
+
+    rows = []
+    for row in asked:
+        setting, answers = row["setting"], row["answers"]
+        rows.append(
+            (
+                setting["sampling"].replace("without-replacement", "k of n"),
+                f"{setting['sampling_rate']:g}",
+                f"{setting['steps']:,}",
+                f"{setting['noise_multiplier']:g}",
+                f"{setting['delta']:.0e}".replace("e-0", "e-"),
+                f"**{cell(answers['ours'])}**",
+                *(cell(answers[name]) for name in columns),
+            )
+        )
+    return table(("sampling", "rate", "T", "noise", "δ", "**ours**", *columns), rows)
+
+
+def central_added() -> str:
+    """Rounds of a trusted server, one record more or less."""
+    return _central_table("add-or-remove-one", ("poisson", "full"))
+
+
+def central_replaced() -> str:
+    """Rounds of a trusted server, one record replaced."""
+    return _central_table("replace-one", ("without-replacement", "poisson", "full"))
+
+
+TABLES: Tables = {
+    BENCHMARKS: {
+        "peers, one round": single_rounds,
+        "peers, T rounds": composed_rounds,
+        "central rounds, add-or-remove-one": central_added,
+        "central rounds, replace-one": central_replaced,
+    }
+}
+
+
+def _central() -> list[str]:
+    """How far others are above our upper end, by the sampling they answer for."""
+    rows = result("benchmarks/central_rounds")["rows"]
+
+    def over(name: str, relation: str, *samplings: str) -> list[float]:
+        return [
+            row["answers"][name] / row["answers"]["ours"][1]
+            for row in rows
+            if row["setting"]["neighbouring_relation"] == relation
+            and row["setting"]["sampling"] in samplings
+            and isinstance(row["answers"][name], float)
+        ]
+
+    def gaps(relation: str, *samplings: str) -> list[float]:
+        return [
+            row["answers"]["ours"][1] / row["answers"]["ours"][0]
+            for row in rows
+            if row["setting"]["neighbouring_relation"] == relation and row["setting"]["sampling"] in samplings
+        ]
+
+    added, replaced = "add-or-remove-one", "replace-one"
+    rdp = over("dp-accounting RDP", added, "poisson", "full")
+    drawn = over("dp-accounting RDP", replaced, "without-replacement")
+    prv = over("Opacus PRV", added, "poisson", "full")
+    pld = [
+        *over("dp-accounting PLD", added, "poisson", "full"),
+        *over("dp-accounting PLD", replaced, "poisson", "full"),
+    ]
+    poisson = [*gaps(added, "poisson"), *gaps(replaced, "poisson")]
+    full = [*gaps(added, "full"), *gaps(replaced, "full")]
+    wide = gaps(replaced, "without-replacement")
+    return [
+        f"its PLD is {min(pld):.4f} to {max(pld):.3f} times our upper end",
+        f"RDP {min(rdp):.2f} to {max(rdp):.2f} times",
+        f"Opacus's PRV {min(prv):.4f} to {max(prv):.2f} times",
+        f"for k of n RDP is {min(drawn):.1f} to {max(drawn):.0f} times",
+        f"at most {100 * (max(poisson) - 1):.2g} % apart under Poisson sampling",
+        f"{100 * (max(full) - 1):.1g} % without sampling",
+        f"{100 * (min(wide) - 1):.0f} to {100 * (max(wide) - 1):.0f} % for k of n",
+    ]
 
 
 def _single_peers() -> list[str]:
@@ -150,6 +243,7 @@ def sentences() -> Sentences:
     return {
         BENCHMARKS: [
             *_single_peers(),
+            *_central(),
             f"it gives δ = {ratio['variation_ratio']:.4g},",
             f"ours is at most {rounded(upper, up=True)} (",
             f"ours {own} s, Opacus RDP {rdp} s, Opacus PRV {prv} s",

@@ -60,11 +60,11 @@ from shuffle_plugins.core import checks, rounded
 from shuffle_plugins.mechanisms.noise import noise_ratio
 from shuffle_plugins.planning import (
     ExpectedNoise,
-    ModelKind,
     TrainingRecipe,
     expected_noise,
     training_recipe,
 )
+from shuffle_plugins.planning.recipes import ModelKind
 from shuffle_plugins.randomness import Randomness, SeededRandomness, secure
 
 _logger = logging.getLogger(__name__)

@@ -15,6 +15,8 @@ from .comparison import compare as compare
 from .composition.pld import LossComposition as LossComposition
 from .composition.renyi import epsilon_from_rdp as epsilon_from_rdp
 from .composition.renyi import renyi_divergence as renyi_divergence
+from .exchange import from_dp_accounting as from_dp_accounting
+from .exchange import to_dp_accounting as to_dp_accounting
 from .federated.accountant import FederatedAccountant as FederatedAccountant
 from .federated.accountant import FederatedSpending as FederatedSpending
 from .federated.rounds import FederatedRound as FederatedRound

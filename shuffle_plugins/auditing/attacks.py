@@ -16,9 +16,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -46,11 +47,6 @@ finds less, it never finds too much.
 """
 
 _LARGEST_WEIGHT = 1e12  # of one report, so that sums stay finite and exact to 1e-4
-_DECIMALS = 9  # a score keeps: sums in another order differ beyond
-_MOST_SYMBOLS = 1 << 16  # different reports whose frequencies can be learned from some ten thousand
-_LEAST_REPEATS = 8  # of a value that is taken for one of its own
-_MOST_ATOMS = 64  # such values
-_HASH_FACTOR = 6364136223846793005  # Knuth's multiplier for 64-bit linear congruential generators
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +72,7 @@ class Target:
 class Attack(ABC):
     """A way to score rounds by how much they look like D rather than D'."""
 
-    name: str
+    name: ClassVar[str]
 
     @abstractmethod
     def prepare(self, target: Target) -> Score | None:
@@ -93,12 +89,12 @@ class LikelihoodRatio(Attack):
     """
 
     law: ReportLaw | None = None
-    name: str = field(default="likelihood ratio", init=False)
+    name: ClassVar[str] = "likelihood ratio"
 
     @override
     def prepare(self, target: Target) -> Score | None:
         mechanism, neighbours = target.mechanism, target.neighbours
-        law = self.law or _own_law
+        law = self.law or type(mechanism).log_likelihood
         if self.law is None and not tells_its_law(mechanism, neighbours.original):
             return None
 
@@ -121,15 +117,14 @@ class LikelihoodRatio(Attack):
 class Frequencies(Attack):
     """Weights from how often each report occurs; needs no law. It reads the integer fields of a report."""
 
-    name: str = field(default="report frequencies", init=False)
+    name: ClassVar[str] = "report frequencies"
 
     @override
     def prepare(self, target: Target) -> Score | None:
         samples = target.samples
         if all(part.values.is_floating_point() for part in samples.original.fields):
             return None
-        table = _FrequencyTable.learn(samples, symbols=_symbols)
-        return table.score if len(table.known) <= min(_MOST_SYMBOLS, len(samples.original) // 2) else None
+        return _learned(samples, _symbols, most=min(1 << 16, len(samples.original) // 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +135,7 @@ class Projection(Attack):
     scaled by its variance. It is cut into quantiles, finer at both ends, and single values that repeat.
     """
 
-    name: str = field(default="projection", init=False)
+    name: ClassVar[str] = "projection"
 
     @override
     def prepare(self, target: Target) -> Score | None:
@@ -155,7 +150,7 @@ class Projection(Attack):
             found: NDArray[np.int64] = np.searchsorted(edges, _numbers(reports) @ line, side="right")
             return found
 
-        return _FrequencyTable.learn(samples, symbols=bins).score
+        return _learned(samples, bins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +160,7 @@ class Aggregate(Attack):
     One call of the mechanism's ``sum`` per round.
     """
 
-    name: str = field(default="aggregate", init=False)
+    name: ClassVar[str] = "aggregate"
 
     @override
     def prepare(self, target: Target) -> Score | None:
@@ -197,17 +192,13 @@ def log_likelihood_ratio(rounds: ReleasedRounds, *, original: Tensor, replacemen
         share = (absent + rounds.totals(capped)) / rounds.populations.clamp(min=1.0)
         return share.clamp(min=1 / _LARGEST_WEIGHT).log()
 
-    return (log_density(original) - log_density(replacement)).round(decimals=_DECIMALS)
-
-
-def _own_law(mechanism: AuditedMechanism, reports: Reports, record: Tensor) -> Tensor:
-    return mechanism.log_likelihood(reports, record)
+    return (log_density(original) - log_density(replacement)).round(decimals=9)
 
 
 def tells_its_law(mechanism: AuditedMechanism, record: Tensor) -> bool:
     """Whether the mechanism has a ``log_likelihood``."""
     try:
-        _own_law(mechanism, mechanism.randomize(record.unsqueeze(0)), record)
+        mechanism.log_likelihood(mechanism.randomize(record.unsqueeze(0)), record)
     except NotImplementedError:
         return False
     return True
@@ -216,47 +207,33 @@ def tells_its_law(mechanism: AuditedMechanism, record: Tensor) -> bool:
 Symbols = Callable[[Reports], NDArray[np.int64]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _FrequencyTable:
-    """Weights a and b of each symbol, estimated from labelled reports.
+def _learned(samples: LabelledReports, symbols: Symbols, *, most: float = math.inf) -> Score | None:
+    """A score by the weights of each symbol, estimated from labelled reports; None if there are too many.
 
     A symbol seen rarely by everybody weighs about one: half an observation is added to every count. Symbols
     never seen weigh one.
     """
+    one, two, rest = (symbols(part) for part in (samples.original, samples.replacement, samples.others))
+    others = rest if len(rest) else np.concatenate([one, two])
+    known = np.unique(np.concatenate([one, two, others]))
+    if len(known) > most:
+        return None
 
-    symbols: Symbols
-    known: NDArray[np.int64]
-    original: NDArray[np.float64]
-    replacement: NDArray[np.float64]
+    def frequencies(seen: NDArray[np.int64]) -> NDArray[np.float64]:
+        counts = np.bincount(np.searchsorted(known, seen), minlength=len(known))
+        return counts / len(seen) + 0.5 / min(len(one), len(others))
 
-    @classmethod
-    def learn(cls, samples: LabelledReports, *, symbols: Symbols) -> _FrequencyTable:
-        one, two, rest = (symbols(part) for part in (samples.original, samples.replacement, samples.others))
-        others = rest if len(rest) else np.concatenate([one, two])
-        known = np.unique(np.concatenate([one, two, others]))
-        least = 0.5 / min(len(one), len(others))
+    base = frequencies(others)
+    weights = [torch.from_numpy(np.append(frequencies(seen) / base, 1.0)) for seen in (one, two)]
 
-        def frequencies(seen: NDArray[np.int64]) -> NDArray[np.float64]:
-            counts = np.bincount(np.searchsorted(known, seen), minlength=len(known))
-            return counts / len(seen) + least
+    def score(rounds: ReleasedRounds) -> Tensor:
+        seen = symbols(rounds.reports)
+        place = np.searchsorted(known, seen).clip(max=len(known) - 1)
+        place = np.where(known[place] == seen, place, len(known))
+        original, replacement = (each[torch.from_numpy(place)] for each in weights)
+        return log_likelihood_ratio(rounds, original=original, replacement=replacement)
 
-        base = frequencies(others)
-        return cls(
-            symbols=symbols,
-            known=known,
-            original=frequencies(one) / base,
-            replacement=frequencies(two) / base,
-        )
-
-    def score(self, rounds: ReleasedRounds) -> Tensor:
-        symbols = self.symbols(rounds.reports)
-        place = np.searchsorted(self.known, symbols).clip(max=len(self.known) - 1)
-        seen = self.known[place] == symbols
-        return log_likelihood_ratio(
-            rounds,
-            original=torch.from_numpy(np.where(seen, self.original[place], 1.0)),
-            replacement=torch.from_numpy(np.where(seen, self.replacement[place], 1.0)),
-        )
+    return score
 
 
 def _symbols(reports: Reports) -> NDArray[np.int64]:
@@ -265,7 +242,7 @@ def _symbols(reports: Reports) -> NDArray[np.int64]:
     for part in reports.fields:
         if not part.values.is_floating_point():
             for column in part.values.reshape(len(reports), part.width).to(torch.int64).numpy().T:
-                key = key * np.int64(_HASH_FACTOR) + column + 1
+                key = key * np.int64(6364136223846793005) + column + 1  # Knuth's multiplier
     return key
 
 
@@ -279,7 +256,7 @@ def _edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
     tail = np.geomspace(1e-6, 1 / 64, 16)
     quantiles = np.quantile(values, np.concatenate([tail, np.linspace(1 / 64, 63 / 64, 63), 1 - tail]))
     repeated, counts = np.unique(values, return_counts=True)
-    often = np.argsort(-counts, kind="stable")[:_MOST_ATOMS]
-    atoms = repeated[often[counts[often] >= _LEAST_REPEATS]]
+    often = np.argsort(-counts, kind="stable")[:64]
+    atoms = repeated[often[counts[often] >= 8]]
     edges: NDArray[np.float64] = np.unique(np.concatenate([quantiles, atoms, np.nextafter(atoms, np.inf)]))
     return edges

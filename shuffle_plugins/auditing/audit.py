@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -32,9 +32,7 @@ from shuffle_plugins.randomness import Randomness, secure
 
 Side = Literal["at least", "below"]
 
-LEAST_TRIALS = 100
-"""Fewer trials prove hardly anything: 100 clean hits show an ε of 2.9 at 99 % confidence."""
-_SELECTION_SHARE = 4  # one trial is spent on choosing the event for so many that are judged
+_LEAST_TRIALS = 100  # fewer prove hardly anything: 100 clean hits show an ε of 2.9 at 99 % confidence
 _MOST_THRESHOLDS = 256
 
 Scores = dict[Dataset, NDArray[np.float64]]
@@ -97,26 +95,14 @@ def _thresholds(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     return lines
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class AuditResult:
     """What an attack proves about ε. It bounds from below only: no audit can show that something is private.
 
-    Attributes:
-        epsilon: ε's lower bound, rounded down: the mechanism is not (ε', δ)-DP for any ε' < ``epsilon``,
-            unless an event of probability at most 1 - ``confidence`` happened in the audit. 0 says nothing.
-        delta: δ the bound is for.
-        confidence: joint confidence of the bound, both error rates together.
-        num_trials: independent trials behind the bound, on each of the two datasets.
-        num_steps: rounds in each trial.
-        attack: name of the attack.
-        neighbours: name of the pair of datasets.
-        threshold: where the attack draws its line.
-        side: the event is "the trial's score is ``side`` the threshold".
-        suspect: the dataset on which the event is the more likely.
-        hits: trials on that dataset in which the event happened.
-        false_alarms: trials on the other one in which it happened.
-        neighbouring_relation: always ``"replace-one"``.
-        adversary: what the attacker sees.
+    ``epsilon`` is rounded down: the mechanism is not (ε', δ)-DP for any ε' < ``epsilon``, unless an event of
+    probability at most 1 - ``confidence`` happened in the audit. In ``num_trials`` on each of two datasets,
+    of ``num_steps`` rounds, the ``event`` happened ``hits`` times on the suspect one, and on the other one in
+    ``false_alarms``.
     """
 
     epsilon: float
@@ -126,13 +112,11 @@ class AuditResult:
     num_steps: int
     attack: str
     neighbours: str
-    threshold: float
-    side: Side
-    suspect: Dataset
+    event: Event
     hits: int
     false_alarms: int
-    neighbouring_relation: str
     adversary: str
+    neighbouring_relation: ClassVar[str] = NEIGHBOURING_RELATION
 
     def violates(self, certified_epsilon: float) -> bool:
         """Whether the attack refutes the claim that the mechanism is (``certified_epsilon``, δ)-DP."""
@@ -156,24 +140,17 @@ class AuditResult:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialPlan(Ranged):
-    """How many trials an audit spends on what, and with what confidence it speaks.
-
-    Attributes:
-        num_steps: rounds in each trial.
-        num_trials: trials per dataset that are judged.
-        delta: δ of the bound.
-        confidence: joint confidence of the bound.
-    """
+    """Trials and confidence of an audit, as of :func:`audit_round`."""
 
     num_steps: Count
-    num_trials: Annotated[int, whole_number(at_least=LEAST_TRIALS)]
+    num_trials: Annotated[int, whole_number(at_least=_LEAST_TRIALS)]
     delta: Annotated[float, in_range(at_least=0, below=1)]
     confidence: Annotated[float, in_range(above=0, below=1)]
 
     @property
     def tried(self) -> int:
         """Trials per dataset on which events are chosen."""
-        return max(self.num_trials // _SELECTION_SHARE, LEAST_TRIALS)
+        return max(self.num_trials // 4, _LEAST_TRIALS)
 
     def choose(self, scores: Scores) -> Event:
         """The event that looks best in these trials, which are then not judged."""
@@ -195,12 +172,9 @@ class TrialPlan(Ranged):
             num_steps=self.num_steps,
             attack=attack,
             neighbours=neighbours,
-            threshold=event.threshold,
-            side=event.side,
-            suspect=event.suspect,
+            event=event,
             hits=hits,
             false_alarms=false_alarms,
-            neighbouring_relation=NEIGHBOURING_RELATION,
             adversary=adversary.value,
         )
 
@@ -227,17 +201,13 @@ def audit_round(
 
     Args:
         mechanism: what to audit, through its ``randomize`` alone.
-        shuffle_round: population, cohort, sampling and adversary; its ε0 must be what the mechanism declares.
-            Any sampling but a single pass. Its blanket is not used.
+        shuffle_round: population, cohort, sampling (any but a pass) and adversary; its blanket is not used.
         delta: δ in [0, 1). The bound cannot show events rarer than about 4/``num_trials``.
         num_steps: rounds composed in one trial; the same client differs in all of them.
-        num_trials: trials per dataset that are judged, at least 100; another quarter of it is spent on each
-            pair of neighbours to choose the event, and as many rounds to learn from.
-        confidence: joint confidence of the bound, in (0, 1).
-        neighbours: pairs of datasets to try; :func:`extreme_neighbours` by default.
-        attacks: attacks to try.
-        rounds_per_call: 1 to call the mechanism once per cohort, as :class:`RoundSimulator` says.
-        randomness: source of all random bits, the mechanism's included.
+        num_trials: at least 100; another quarter of it is spent on each pair of neighbours.
+        confidence: joint confidence of the bound.
+        neighbours: pairs of datasets to try, by default records as far apart as the domain has them.
+        rounds_per_call: 1 to call the mechanism once per cohort, which shows leaks that depend on a batch.
     """
     plan = TrialPlan(num_steps=num_steps, num_trials=num_trials, delta=delta, confidence=confidence)
     if mechanism.local_epsilon != shuffle_round.local_epsilon:
@@ -294,8 +264,8 @@ def audit_local(
 ) -> AuditResult:
     """Attack single reports: a cohort of one, in which nothing but ε0 protects the client.
 
-    A mechanism whose result :meth:`~AuditResult.violates` its ``local_epsilon`` is broken. Arguments and
-    errors as for :func:`audit_round`; the neighbours' ``others`` play no part.
+    A mechanism whose result :meth:`~AuditResult.violates` its ``local_epsilon`` is broken. Arguments are as
+    of :func:`audit_round`; the neighbours' ``others`` play no part.
     """
     alone = ShuffleRound(
         local_epsilon=mechanism.local_epsilon, population=1, cohort=1, sampling=Sampling.FULL
@@ -346,15 +316,11 @@ def audit_sum(
 ) -> AuditResult:
     """Attack one sum of all clients, and return the lower bound on ε that the attack proves.
 
-    Client 1 holds one of two records and everybody else the second. What all of them send, through
-    ``encode``, is added up as the shuffled messages would be; the score is the total along the difference of
-    the two records, which orders outcomes as their likelihood ratio does. The noise of all clients is in it:
-    of a protocol with an honest fraction below one, more than it is certified for.
-
-    Args:
-        protocol: what to audit.
-        delta, num_trials, confidence, randomness: as of :func:`~shuffle_plugins.auditing.audit_round`.
-        records: the two records, each (size,); by default the ends of the interval or of a diameter.
+    Client 1 holds one of two ``records``, each (size,), by default the ends of the interval or of a diameter;
+    everybody else holds the second. What all of them send is added up as the shuffled messages would be; the
+    score is the total along the difference of the two records, which orders outcomes as their likelihood
+    ratio does. The noise of all clients is in it: of a protocol with an honest fraction below one, more than
+    it is certified for. The other arguments are as of :func:`audit_round`.
     """
     plan = TrialPlan(num_steps=1, num_trials=num_trials, delta=delta, confidence=confidence)
     original, replacement = records or _extreme_records(protocol)
@@ -408,12 +374,10 @@ def _scores(
         count = min(step, trials - start)
         reports = protocol.randomize(cohort.repeat(count, 1), randomness=randomness)
         sent = reports.fields[0].values.long()
-        found.append(_totals(protocol, sent.reshape(count, protocol.cohort, -1)) @ line)
+        sent = sent.reshape(count, protocol.cohort, -1)
+        split = isinstance(protocol, SplitSum)
+        totals = sent.flatten(1).sum(dim=1, keepdim=True) if split else sent.sum(dim=1)
+        sums = [protocol.estimate(total, reports=protocol.cohort) for total in totals]
+        found.append(torch.stack(sums) @ line)
     scores: NDArray[np.float64] = torch.cat(found).numpy()
     return scores
-
-
-def _totals(protocol: CoinSum | SplitSum, sent: Tensor) -> Tensor:
-    """Estimates of sums from what clients send, (trials, clients, …): float64 (trials, size)."""
-    totals = sent.flatten(1).sum(dim=1, keepdim=True) if isinstance(protocol, SplitSum) else sent.sum(dim=1)
-    return torch.stack([protocol.estimate(total, reports=protocol.cohort) for total in totals])

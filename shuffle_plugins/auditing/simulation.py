@@ -24,12 +24,8 @@ AuditedMechanism = LocalRandomizer | FrequencyOracle
 class Neighbours:
     """A pair of replace-one neighbours: client 1 holds ``original`` in D and ``replacement`` in D'.
 
-    Attributes:
-        name: what the choice is, for reports.
-        original: (dim,), or () for a category: client 1's record in D.
-        replacement: likewise, client 1's record in D'.
-        others: (records, dim), or (records,) for categories, at least one; the other n - 1 clients hold these
-            in turn, in both datasets.
+    Vectors are (dim,), categories (). The other n - 1 clients hold ``others``, (records, dim) or (records,),
+    at least one, in turn, in both datasets.
     """
 
     name: str
@@ -55,12 +51,11 @@ class Neighbours:
 def extreme_neighbours(mechanism: AuditedMechanism) -> tuple[Neighbours, ...]:
     """Records as far apart as the mechanism's domain has them, before several choices of everybody else.
 
-    For categories: the first two, before the second, the first, half of each, or the last.
-
-    For vectors: antipodal records on the boundary of the ball, float32. Everybody else holds the replacement,
-    or the original (the mirror image, unless the mechanism is broken in one direction), or the origin, or
-    half of them each of the two records, or, from dimension 2 on, a record of the boundary between the two,
-    as far from one as from the other (in an odd number of ±radius coordinates, as nearly as can be).
+    For categories: the first two, before the second, the first, half of each, or the last. For vectors:
+    antipodal records on the boundary of the ball, float32. Everybody else holds the replacement, the original
+    (the mirror image, unless the mechanism is broken in one direction), the origin, half of them each of the
+    two records, or, from dimension 2 on, a record of the boundary as far from one as from the other (in an
+    odd number of ±radius coordinates, as nearly as can be).
     """
     if isinstance(mechanism, FrequencyOracle):
         return _two_categories(mechanism.dim)
@@ -154,7 +149,7 @@ class ReleasedRounds:
 
     Attributes:
         reports: all reports, round by round; within a round in uniformly random order.
-        sizes: (rounds,) int64, how many reports each round has, in the order of ``reports``.
+        sizes: (rounds,) int64, how many reports each round has.
         populations: (rounds,) float64, among how many clients the adversary must look for client 1: n, or the
             cohort's size for a server that knows client 1 to be in it.
     """
@@ -182,16 +177,9 @@ class RoundSimulator:
     """Runs a mechanism on two neighbouring datasets.
 
     Client 1's row comes first in the mechanism's batch and reports are shuffled afterwards, so what a report
-    tells about its row stays in it, as it would in a deployment.
-
-    Args:
-        mechanism: what is run; its ``randomize`` is called with many rounds' clients at once.
-        neighbours: the two datasets.
-        shuffle_round: who takes part and who watches.
-        rounds_per_call: rounds whose clients share one call of ``randomize``; None for as many as fit. With 1
-            every call is one cohort, as in a deployment: slower, and needed to see leaks that depend on a
-            client's place in the batch or on the rest of it.
-        randomness: source of all random bits.
+    tells about its row stays in it, as it would in a deployment. ``rounds_per_call`` rounds' clients share
+    one call of ``randomize``; None for as many as fit. With 1 every call is one cohort, as in a deployment:
+    slower, and needed to see leaks that depend on a client's place in the batch or on the rest of it.
     """
 
     def __init__(

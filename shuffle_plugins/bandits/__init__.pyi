@@ -1,6 +1,4 @@
 from .designs import ContextualActions as ContextualActions
-from .designs import Design as Design
-from .designs import even_design as even_design
 from .designs import every_policy as every_policy
 from .designs import near_optimal_design as near_optimal_design
 from .designs import sampled_policies as sampled_policies
@@ -8,16 +6,9 @@ from .designs import unit_ball_net as unit_ball_net
 from .elimination import Batch as Batch
 from .elimination import Environment as Environment
 from .elimination import LinearBandit as LinearBandit
-from .elimination import PlannedBatch as PlannedBatch
-from .elimination import Play as Play
-from .privacy import Bound as Bound
 from .privacy import CentralModel as CentralModel
 from .privacy import LocalModel as LocalModel
 from .privacy import NonPrivate as NonPrivate
 from .privacy import PrivacyModel as PrivacyModel
-from .privacy import RewardMechanism as RewardMechanism
-from .privacy import RewardNoise as RewardNoise
 from .privacy import ShuffledModel as ShuffledModel
-from .privacy import laplace_deviation as laplace_deviation
-from .privacy import laplace_width as laplace_width
 from .privacy import published_local_epsilon as published_local_epsilon

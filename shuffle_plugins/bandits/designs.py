@@ -21,18 +21,11 @@ _MOST_NET_POINTS = 5_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    r"""Weights of a few of the actions, which are called the core set.
+    """A few of the actions (the core set): their indices, ascending int64, and weights, of sum 1.
 
-    A design gives weight π(a) to each action. With :math:`V(π) = \sum_a π(a)\,a a^T`, the variance of the
-    least squares estimate of the reward of a is proportional to :math:`\|a\|^2_{V(π)^{-1}}`. A design that
-    makes the largest of these values over all actions small is near G-optimal; the optimum is m, the
-    dimension that the actions span (Kiefer and Wolfowitz 1960).
-
-    Attributes:
-        support: indices of the actions of positive weight (the core set), ascending, int64.
-        weights: their weights, positive, with sum 1.
-        dimension: m, the dimension that all actions span together.
-        largest: the largest ‖a‖² in the inverse of V(π), over all actions; at best m.
+    With V(π) = Σ π(a)·a·aᵀ, the variance of the least squares estimate of the reward of a is proportional to
+    ‖a‖² in the inverse of V(π). A design that makes the largest of these over all actions small is near
+    G-optimal; the optimum is m, the ``dimension`` that the actions span (Kiefer and Wolfowitz 1960).
     """
 
     support: Indices
@@ -41,12 +34,10 @@ class Design:
     largest: float
 
     def counts(self, size: float, *, at_most: int) -> Indices:
-        """How often to play each action of the support: ⌈π(a)·size⌉, and ``at_most`` times in all.
+        """How often to play each action of the support: ⌈π(a)·size⌉, and ``at_most`` times in all, int64.
 
-        Where that many are not left the weights are kept as well as whole numbers can, by largest remainders.
-
-        Returns:
-            int64, one number for each action of the support; zeros only where fewer are left than it has.
+        Where that many are not left the weights are kept as well as whole numbers can, by largest remainders;
+        zeros only where fewer are left than the support has.
         """
         wanted = np.ceil(self.weights * size - 1e-9).astype(np.int64)
         if wanted.sum() <= at_most:
@@ -59,16 +50,12 @@ class Design:
 
 
 def near_optimal_design(actions: Vectors, *, slack: float = 2.0) -> Design:
-    """A design of few actions with largest ‖a‖² at most ``slack`` times the optimum m.
+    """A design of few of the actions (actions, dim) with largest ‖a‖² at most ``slack`` times the optimum m.
 
     Frank-Wolfe (Fedorov, Wynn) from m actions that span the space, found greedily, with exact steps: weight
     moves to the action of the largest ‖a‖². Then actions are removed, at an equal V(π) or a larger one,
     until at most m(m + 1)/2 are left (Carathéodory). Lattimore and Szepesvári 2020, chapter 21; Lemma 6.3.2
     of the thesis, which takes a slack of 2.
-
-    Args:
-        actions: (actions, dim); they need not span all dimensions.
-        slack: how far from the optimum to stop, at least 1.001.
     """
     checks.number("slack", slack, at_least=_LEAST_SLACK)
     rows, _ = span_coordinates(checked_actions(actions))
@@ -119,11 +106,7 @@ def unit_ball_net(*, dim: int, spacing: float) -> Vectors:
 
 
 def span_coordinates(actions: Vectors) -> tuple[Vectors, Vectors]:
-    """Well-conditioned coordinates of the actions in the space that they span.
-
-    Returns:
-        coordinates (actions, m) with orthonormal columns, and a basis (m, dim); their product is the actions.
-    """
+    """Coordinates (actions, m) with orthonormal columns, and a basis (m, dim), whose product they are."""
     left, singular, right = np.linalg.svd(actions, full_matrices=False)
     kept = singular > _RANK_TOLERANCE * singular[0]
     return left[:, kept], singular[kept, None] * right[kept]
@@ -190,15 +173,14 @@ _LAW_TOLERANCE = 1e-9
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ContextualActions:
-    r"""The policies of a problem with contexts, whose law is known, as actions of a linear bandit.
+    """The policies of a problem with contexts, whose law is known, as actions of a linear bandit.
 
     A client comes with a context c, such as an age group, and action a then has the features φ(c, a). A
     policy says which action to play in each context; those worth playing are argmax_a ⟨φ(c, a), θ⟩ for some
-    θ. Such a policy has the known expected features :math:`g(θ) = E_c\, φ(c, \arg\max_a ⟨φ(c, a),
-    θ⟩)`, and its expected reward is ⟨θ*, g(θ)⟩ (Hanna, Yang, Fragouli 2023; Corollary 6.3.1 of the thesis).
-    The client is told the policy, looks up its own action and reports its reward. So its context enters
-    nothing but the reward, whose noise protects both: joint differential privacy in the central model (all
-    that *other* clients see is ε-DP), ε0-LDP and (ε, δ)-DP of all that the server sees in the local and the
+    θ. Its expected features g(θ) are known, and its expected reward is ⟨θ*, g(θ)⟩ (Hanna, Yang, Fragouli
+    2023; Corollary 6.3.1 of the thesis). The client is told the policy, looks up its own action and reports
+    its reward. So its context enters nothing but the reward, whose noise protects both: joint differential
+    privacy in the central model, ε0-LDP and (ε, δ)-DP of all that the server sees in the local and the
     shuffle model.
 
     Attributes:

@@ -1,13 +1,11 @@
-r"""Batched elimination: find the best of many actions by dropping the worse ones, batch of clients by batch.
+"""Batched elimination: find the best of many actions by dropping the worse ones, batch of clients by batch.
 
 Algorithms 6.3.1, 6.3.2 and 6.4.1 of Girgis's thesis (*Privacy-preserving distributed machine learning*, UCLA
-2023): a trusted server adds noise, each client does, or each client does before a shuffler. T clients come in
-all. Batch i has about q^i clients, :math:`q = (2T)^{1/\ln T}`, for i = 1 … ⌊ln T⌋ - 1. In each batch clients
-are given the actions of the *core set*, a near-optimal design (:mod:`shuffle_plugins.bandits.designs`), least
-squares estimates all rewards, and each action more than 2γ below the best is dropped. The *width* γ is how
-far estimates may be off: with probability 1 - 1/T at least, no estimate of any batch is off by more. It is
-computed, because two of the closed forms that the thesis prints for it do not hold. After the last of these
-batches, all remaining clients are given the action with the best estimate.
+2023). T clients come in all; batch i has about q^i of them, q = (2T)^(1/ln T), for i = 1 … ⌊ln T⌋ - 1. Each
+is given an action of the *core set*, a near-optimal design; least squares estimates all rewards, and each
+action more than 2γ below the best is dropped. The *width* γ is how far estimates may be off: with probability
+1 - 1/T at least, none of any batch is off by more. It is computed, because two of the closed forms that the
+thesis prints for it do not hold. At last, all remaining clients are given the action with the best estimate.
 """
 
 from __future__ import annotations
@@ -62,8 +60,8 @@ class Batch:
         number: which batch of the run it is, counted from 1.
         actions: indices of the actions to play, int64 (played,).
         counts: how many clients are given each of these actions, int64 (played,).
-        noise: the noise that protects the rewards of the batch, and what it costs in ε. The bandit records
-            this cost before it hands out the batch.
+        noise: the noise that protects the rewards, and what it costs in ε: recorded before the batch is
+            handed out.
         final: whether this is the last batch, which gives the best action to all clients that are left.
             Nothing is learnt from it, so no rewards are asked for, and none need protection.
     """
@@ -79,16 +77,6 @@ class Batch:
         """How many clients the batch needs."""
         return int(self.counts.sum())
 
-    @property
-    def epsilon(self) -> EpsilonInterval | None:
-        """What the batch costs each of its clients; None without privacy, or if no rewards are asked for."""
-        return self.noise.epsilon
-
-    @property
-    def local_epsilon(self) -> float | None:
-        """ε0 of one client's report; None if clients send their rewards as they are."""
-        return self.noise.local_epsilon
-
     def assignment(self, *, randomness: Randomness | None = None) -> Indices:
         """An action for each client of the batch, in a uniformly random order, int64 (size,).
 
@@ -101,7 +89,7 @@ class Batch:
         return found
 
     def randomize(self, rewards: Floats, *, randomness: Randomness | None = None) -> Floats | Reports:
-        """Turn rewards into what the clients send: one report for each reward, (clients,), in [-1, 1].
+        """Turn rewards, (clients,) in [-1, 1], into what the clients send, one report for each.
 
         In the local and the shuffle model every client calls this on its own device, with its own reward
         alone; a client without a reward reports 0. Else rewards come back as they are: the server is trusted
@@ -109,12 +97,7 @@ class Batch:
         """
         if self.final:
             raise ValueError("the last batch asks for no rewards: keep them")
-        found = checked_rewards(rewards)
-        if self.local_epsilon is None:
-            return found
-        from shuffle_plugins.bandits import reports
-
-        return reports.randomized(self.noise, found, randomness=randomness)
+        return self.noise.randomized(checked_rewards(rewards), randomness=randomness)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,15 +126,12 @@ class LinearBandit:
             reward of an action is ⟨θ*, features⟩, where the vector θ* is unknown and ‖θ*‖ ≤ 1. Every reward
             lies in [-1, 1].
         horizon: T, how many clients will come in all, each for one action; at least 8.
-        privacy: who is trusted with rewards; :class:`NonPrivate`, :class:`CentralModel`,
-            :class:`LocalModel` or :class:`ShuffledModel`.
+        privacy: who is trusted with rewards.
         failure: β, the probability that some estimate is off by more than its width γ, so that the best
-            action may be dropped; 1/T by default. It has an influence on regret (the reward that is missed),
-            and none on privacy.
+            action may be dropped; 1/T by default. It has no influence on privacy.
         slack: how many times larger than the optimum the largest variance of an estimate may be; see
             :func:`near_optimal_design`.
-        core_set: whether to play only the few actions of the core set. False plays all actions that are
-            left, equally often; it is there to compare with.
+        core_set: False plays all actions that are left, equally often; it is there to compare with.
 
     Example:
         >>> bandit = LinearBandit(actions=features, horizon=100_000, privacy=CentralModel(epsilon=1.0))
@@ -174,19 +154,19 @@ class LinearBandit:
         core_set: bool = True,
     ) -> None:
         self._actions = short_actions(actions)
-        self._horizon = checks.whole("horizon", horizon, at_least=LEAST_HORIZON, at_most=_MAX_HORIZON)
+        self.horizon = checks.whole("horizon", horizon, at_least=LEAST_HORIZON, at_most=_MAX_HORIZON)
         if not isinstance(privacy, PrivacyModel):
             raise ValueError(
                 "privacy must be NonPrivate(), CentralModel(epsilon=…), LocalModel(local_epsilon=…) or "
                 f"ShuffledModel(epsilon=…, delta=…), got {privacy!r}"
             )
         self._privacy = privacy
-        share = 1 / self._horizon if failure is None else failure
+        share = 1 / self.horizon if failure is None else failure
         self._failure = checks.number("failure", share, above=0, below=1)
         self._slack = checks.number("slack", slack, at_least=1.001)
         self._core_set = bool(core_set)
         self._left = np.arange(len(self._actions))
-        self._clients = self._horizon
+        self.remaining_clients = self.horizon  # who were not yet given an action
         self._number = 0
         self._open: Batch | None = None
         self._finished = False
@@ -198,19 +178,9 @@ class LinearBandit:
     # -- what is known ----------------------------------------------------------------------------------
 
     @property
-    def horizon(self) -> int:
-        """T, how many clients come in all."""
-        return self._horizon
-
-    @property
     def num_batches(self) -> int:
         """How many batches are learnt from at most, ⌊ln T⌋ - 1."""
-        return int(math.log(self._horizon)) - 1
-
-    @property
-    def remaining_clients(self) -> int:
-        """How many clients were not yet given an action."""
-        return self._clients
+        return int(math.log(self.horizon)) - 1
 
     @property
     def remaining_actions(self) -> Indices:
@@ -219,10 +189,7 @@ class LinearBandit:
 
     @property
     def parameter(self) -> Floats:
-        """The last estimate of θ*, (dim,); zeros before the first.
-
-        It lies in the span of the actions that it was estimated from.
-        """
+        """The last estimate of θ*, (dim,), in the span of its actions; zeros before the first."""
         return self._parameter.copy()
 
     @property
@@ -237,11 +204,10 @@ class LinearBandit:
 
     @property
     def epsilon(self) -> EpsilonInterval | None:
-        """What the run has cost any client so far; None if nothing was protected.
+        """What the run has cost any client so far, replace-one; None if nothing was protected.
 
         Each client is in one batch only, so this is the cost of the batch that costs most. It includes a
-        batch whose rewards are still awaited. It holds for replace-one neighbours: for one client, the
-        rewards that it would give to the actions are replaced by others.
+        batch whose rewards are still awaited.
         """
         costs = [cost for cost in self._costs if cost is not None]
         return max(costs, key=lambda cost: cost.upper) if costs else None
@@ -270,7 +236,7 @@ class LinearBandit:
             unreleased=0,
             local_epsilon=None,
             local_delta=0.0,
-            population=(self._horizon, self._horizon),
+            population=(self.horizon, self.horizon),
             cohort=None,
             sampling="once per client",
             seen=model.seen,
@@ -303,7 +269,7 @@ class LinearBandit:
     def plan(self) -> tuple[PlannedBatch, ...]:
         """The batches still to come, as they will be if no action is dropped. Planning costs no privacy."""
         rows = []
-        clients = self._clients
+        clients = self.remaining_clients
         for number in range(self._number + 1, self.num_batches + 1):
             found = self._layout(number, clients)
             if found is None:
@@ -335,21 +301,21 @@ class LinearBandit:
                 f"the rewards of batch {self._open.number} are missing: pass them to update(), or give them "
                 "up with discard()"
             )
-        if self._clients == 0 or self._finished:
+        if self.remaining_clients == 0 or self._finished:
             return None
         number = self._number + 1
         if len(self._left) > 1 and number <= self.num_batches:
-            found = self._layout(number, self._clients)
+            found = self._layout(number, self.remaining_clients)
             if found is not None:
                 counts, noise = found
                 self._number = number
                 played = self._left[self._designed()[0].support]
                 self._costs.append(noise.epsilon)
-                self._clients -= int(counts.sum())
+                self.remaining_clients -= int(counts.sum())
                 self._open = Batch(number=self._number, actions=played, counts=counts, noise=noise)
                 return self._open
         self._number, self._finished = number, True
-        rest, self._clients = self._clients, 0
+        rest, self.remaining_clients = self.remaining_clients, 0
         return Batch(
             number=self._number,
             actions=np.array([self.best]),
@@ -368,30 +334,23 @@ class LinearBandit:
     ) -> None:
         """Estimate rewards from the reports of a batch, and drop the actions that are clearly worse.
 
-        In the central model the noise is added here, once.
-
         Args:
             batch: the batch whose rewards are awaited: what :meth:`select` returned last.
             actions: the action that each report is about, (reports,), indices as in :meth:`Batch.assignment`.
                 In the shuffle model the shuffler hands out the pairs of action and report, in an order that
                 does not show which client a pair comes from.
             reports: what :meth:`Batch.randomize` gave, (reports,); in the shuffle model of all clients.
-            randomness: source of the central model's noise.
+            randomness: source of the central model's noise, which is added here, once.
         """
         self._check_open(batch)
         places, counts = self._received(batch, actions, reports)
-        from shuffle_plugins.bandits import reports as received
-
-        totals = received.released_totals(
-            batch.noise, reports, places=places, played=len(batch.actions), randomness=randomness
-        )
+        totals = batch.noise.totals(reports, places=places, played=len(batch.actions), randomness=randomness)
         self._learn(batch, totals, counts)
 
     def update_totals(self, batch: Batch, totals: Floats) -> None:
         """As :meth:`update`, from unbiased sums in place of reports: (played,), over all reports asked for.
 
-        For simulations (:meth:`RewardNoise.simulated`), and where somebody else adds the reports up, with its
-        noise.
+        For simulations, and where somebody else adds the reports up, with its noise.
         """
         self._check_open(batch)
         found = np.asarray(totals, dtype=np.float64)
@@ -402,10 +361,7 @@ class LinearBandit:
         self._learn(batch, found, batch.counts)
 
     def discard(self, batch: Batch) -> None:
-        """Stop waiting for the rewards of a batch, and learn nothing from it.
-
-        Its clients still count as served, and its cost stays recorded.
-        """
+        """Stop waiting for the rewards of a batch; its clients count as served, its cost stays."""
         self._check_open(batch)
         self._open = None
 
@@ -415,15 +371,14 @@ class LinearBandit:
         """All that :meth:`load_state_dict` needs to go on, as plain types that JSON can hold.
 
         Save it after every :meth:`select`, before the actions are given to clients, and after every
-        :meth:`update`, before the next call of :meth:`select`. Otherwise a run that goes on from an older
-        state could draw new noise for rewards that were released already, and that would cost more ε than is
-        recorded.
+        :meth:`update`. Otherwise a run that goes on from an older state could draw new noise for rewards that
+        were released already, and that would cost more ε than is recorded.
         """
         return {
             "format": _STATE_FORMAT,
             "identity": self._identity(),
             "number": self._number,
-            "clients": self._clients,
+            "clients": self.remaining_clients,
             "left": self._left.tolist(),
             "parameter": self._parameter.tolist(),
             "widths": list(self._widths),
@@ -458,7 +413,7 @@ class LinearBandit:
             or (np.diff(left) <= 0).any()
             or parameter.shape != self._parameter.shape
             or not np.isfinite(parameter).all()
-            or not 0 <= clients <= self._horizon
+            or not 0 <= clients <= self.horizon
             or counts.ndim != 1
             or (counts < 1).any()
             or len(costs) != number - finished
@@ -473,7 +428,7 @@ class LinearBandit:
             played = left[design[0].support]
             batch = Batch(number=number, actions=played, counts=counts, noise=noise)
         self._left, self._parameter, self._costs, self._design = left, parameter, costs, design
-        self._number, self._clients, self._widths, self._finished = number, clients, widths, finished
+        self._number, self.remaining_clients, self._widths, self._finished = number, clients, widths, finished
         self._open = batch
         return batch
 
@@ -481,7 +436,7 @@ class LinearBandit:
 
     def _identity(self) -> str:
         """A digest of all arguments, by which a saved state is recognised as this bandit's."""
-        about = self._horizon, self._privacy, self._failure, self._slack, self._core_set, self._actions.shape
+        about = self.horizon, self._privacy, self._failure, self._slack, self._core_set, self._actions.shape
         return hashlib.sha256(repr(about).encode() + self._actions.tobytes()).hexdigest()
 
     def _designed(self) -> tuple[Design, Vectors, Vectors]:
@@ -497,7 +452,7 @@ class LinearBandit:
 
     def _layout(self, number: int, clients: int) -> tuple[Indices, RewardNoise] | None:
         """How many clients get each action of a batch, and its noise; None if too few clients are left."""
-        growth = (2 * self._horizon) ** (1 / math.log(self._horizon))
+        growth = (2 * self.horizon) ** (1 / math.log(self.horizon))
         counts = self._designed()[0].counts(growth**number, at_most=clients)
         if not counts.all():
             return None
@@ -588,12 +543,7 @@ class Play:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Environment:
-    """Actions whose rewards are +1 with probability (1 + ⟨θ*, a⟩)/2, else -1.
-
-    Attributes:
-        actions: (actions, dim) float64, of norm at most 1.
-        parameter: θ*, (dim,), of norm at most 1.
-    """
+    """Actions whose rewards are +1 with probability (1 + ⟨θ*, a⟩)/2, else -1; vectors of norm at most 1."""
 
     actions: Vectors
     parameter: Floats
@@ -643,12 +593,11 @@ class Environment:
     def play(
         self, bandit: LinearBandit, *, seed: int, on_batch: Callable[[Batch], None] | None = None
     ) -> Play:
-        """Simulate all clients of a fresh bandit with these actions, by batches: sums are drawn from their
-        exact law.
+        """Simulate all clients of a fresh bandit with these actions; sums are drawn from their exact law.
 
         Its seconds do not grow with the number of clients. Rewards and noise have streams of their own, so
         that with one seed bandits of different privacy models see the same rewards as long as they play the
-        same batches. The seed is not secure: for simulations only. ``on_batch`` is called with each batch.
+        same batches. The seed is not secure. ``on_batch`` is called with each batch.
         """
         if bandit.remaining_clients != bandit.horizon or len(bandit.remaining_actions) != len(self.actions):
             raise ValueError("play a fresh bandit that has the environment's actions")

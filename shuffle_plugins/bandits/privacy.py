@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
-from typing import Annotated, ClassVar
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 from scipy.optimize import brentq
@@ -36,19 +37,20 @@ from shuffle_plugins.core.ranges import Delta, Ranged, in_range, one_of
 from shuffle_plugins.mechanisms.noise import FINE_BITS, laplace_grid
 from shuffle_plugins.mechanisms.registry import blanket
 
+if TYPE_CHECKING:
+    from shuffle_plugins.core import Reports
+    from shuffle_plugins.mechanisms import LocalRandomizer
+    from shuffle_plugins.randomness import Randomness
+
 SENSITIVITY = 2.0
 """How far the reward of a client moves if it is replaced."""
 
-LEAST_EPSILON = 1e-3
-"""The smallest ε0 of a report, and ε of a sum: below, millions of clients teach nothing."""
-
+# The smallest ε0 of a report, and ε of a sum: below, millions of clients teach nothing.
+_LeastEpsilon = Annotated[float, in_range(at_least=1e-3)]
 _UNSHUFFLED = "ε0 of one report"
 _ROUNDING = 1 + 1e-9  # computed widths are rounded up by this factor
 _ROOT = 1e-12  # to which the root of a published bound is found; as much is taken off
-_WIDTH_PRECISION = 1e-4
 _TINY = 1e-300  # stands for a largest coefficient of zero, so that nothing is divided by zero
-_GOLDEN_STEPS = 28  # leaves 3e-5 of the logarithm of λ, and far less of the minimum
-_GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 class RewardMechanism(StrEnum):
@@ -83,30 +85,35 @@ class RewardNoise:
     local_epsilon: float | None = None
 
     def width(self, *, lengths: Floats, coefficients: Vectors, counts: Indices, failure: float) -> float:
-        r"""γ: how far the estimated reward of any action may be off, but for a probability for each action.
+        """γ: how far the estimated reward of any action may be off, rounded up.
 
         Args:
-            lengths: :math:`\|a\|^2_{V^{-1}}` of each action a, (actions,).
-            coefficients: :math:`a^T V^{-1} a_j` for the actions a_j that were played, (actions, played).
+            lengths: ‖a‖² in the inverse of V of each action a, (actions,).
+            coefficients: aᵀV⁻¹b for the actions b that were played, (actions, played).
             counts: how often each of them was played, (played,).
             failure: the probability, in (0, 1), with which one action's estimate may be off by more, in
                 either direction.
-
-        Returns:
-            the largest width of an action, rounded up.
         """
         # a reward in [-1, 1] is 1-sub-Gaussian about its mean (Hoeffding's lemma)
         return math.sqrt(2 * math.log(4 / failure) * float(lengths.max())) * _ROUNDING
 
     def simulated(self, successes: Indices, counts: Indices, rng: np.random.Generator) -> Floats:
-        """Released sums of rewards ±1, drawn from their exact law: for simulations, as nothing is secure.
-
-        Args:
-            successes: how many rewards were +1, for each played action.
-            counts: how many rewards there were.
-            rng: source of the noise.
-        """
+        """Released sums of rewards ±1 from their exact law, so many of each action +1: not secure."""
         return (2 * successes - counts).astype(np.float64)
+
+    def randomized(self, rewards: Floats, *, randomness: Randomness | None) -> Floats | Reports:
+        """What the clients send: a report for each reward, or the rewards."""
+        return rewards
+
+    def totals(
+        self, sent: Floats | Reports, *, places: Indices, played: int, randomness: Randomness | None
+    ) -> Floats:
+        """Unbiased sums of the rewards of each of ``played`` actions, with all the noise asked for.
+
+        ``sent`` are those of :meth:`randomized`, and ``places`` those of their actions among the played.
+        """
+        found: Floats = np.bincount(places, weights=_as_they_are(sent), minlength=played).astype(np.float64)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,40 +136,89 @@ class SumNoise(RewardNoise):
 
     @property
     def scale(self) -> Fraction:
-        """Scale of the noise in steps, at least 2·steps/ε, exactly."""
-        return Fraction(2 * self.steps) / Fraction(self.sum_epsilon)
+        """Scale of the noise in steps, at least 2·steps/ε, with a denominator that can be drawn from."""
+        exact = Fraction(2 * self.steps) / Fraction(self.sum_epsilon)
+        near = exact.limit_denominator(1 << 30)
+        return near if near >= exact else near + Fraction(1, 1 << 30)
 
     @override
     def width(self, *, lengths: Floats, coefficients: Vectors, counts: Indices, failure: float) -> float:
-        return laplace_width(
-            lengths=lengths,
-            coefficients=coefficients,
-            copies=np.ones_like(counts),
-            scale=SENSITIVITY / self.sum_epsilon,
-            failure=failure,
-        )
+        scaled = coefficients * (SENSITIVITY / self.sum_epsilon)
+        return laplace_width(lengths=lengths, scaled=scaled, copies=np.ones_like(counts), failure=failure)
 
     @override
     def simulated(self, successes: Indices, counts: Indices, rng: np.random.Generator) -> Floats:
         noise = _laplace_sums(np.ones_like(counts), rate=1 / float(self.scale), rng=rng)
         return (2 * successes - counts) + noise / self.steps
 
+    @override
+    def totals(
+        self, sent: Floats | Reports, *, places: Indices, played: int, randomness: Randomness | None
+    ) -> Floats:
+        import torch
+
+        from shuffle_plugins.mechanisms.discrete_sampling import discrete_laplace
+        from shuffle_plugins.randomness import secure
+
+        source = secure(randomness)
+        scaled = torch.from_numpy(_as_they_are(sent)) * self.steps
+        low = scaled.floor()
+        whole = (low + (source.uniform(len(scaled)) < scaled - low)).to(torch.int64)
+        sums = torch.zeros(played, dtype=torch.int64).index_add_(0, torch.from_numpy(places), whole)
+        noisy = sums + discrete_laplace(played, scale=self.scale, randomness=source)
+        found: Floats = noisy.double().div_(self.steps).numpy()
+        return found
+
 
 @dataclass(frozen=True, kw_only=True)
-class LaplaceReports(RewardNoise):
-    """Each client adds Laplace noise to its reward: the registry's mechanism ``"laplace"``."""
+class _Randomized(RewardNoise):
+    """Each client randomises its own reward."""
 
     local_epsilon: float
 
+    @property
+    @abstractmethod
+    def randomizer(self) -> LocalRandomizer:
+        """The mechanism with which it does."""
+
+    @override
+    def randomized(self, rewards: Floats, *, randomness: Randomness | None) -> Floats | Reports:
+        import torch
+
+        column = torch.from_numpy(np.ascontiguousarray(rewards)).reshape(-1, 1)
+        return self.randomizer.randomize(column, randomness=randomness)
+
+    @override
+    def totals(
+        self, sent: Floats | Reports, *, places: Indices, played: int, randomness: Randomness | None
+    ) -> Floats:
+        import torch
+
+        from shuffle_plugins.core import Reports
+
+        if not isinstance(sent, Reports):
+            raise ValueError("clients must randomise their rewards first: pass what batch.randomize() gives")
+        self.randomizer.layout.check(sent)
+        by_place = sent.permute(torch.from_numpy(np.argsort(places, kind="stable")))
+        ends = pairwise([0, *np.bincount(places, minlength=played).cumsum().tolist()])
+        return np.array([float(self.randomizer.sum(by_place.narrow(*each))[0]) for each in ends])
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaplaceReports(_Randomized):
+    """Each client adds Laplace noise to its reward: the registry's mechanism ``"laplace"``."""
+
+    @property
+    @override
+    def randomizer(self) -> LocalRandomizer:
+        from shuffle_plugins.mechanisms import Laplace
+
+        return Laplace(local_epsilon=self.local_epsilon, dim=1)
+
     @override
     def width(self, *, lengths: Floats, coefficients: Vectors, counts: Indices, failure: float) -> float:
-        return laplace_width(
-            lengths=lengths,
-            coefficients=coefficients,
-            copies=counts,
-            scale=SENSITIVITY / self.local_epsilon,
-            failure=failure,
-        )
+        scaled = coefficients * (SENSITIVITY / self.local_epsilon)
+        return laplace_width(lengths=lengths, scaled=scaled, copies=counts, failure=failure)
 
     @override
     def simulated(self, successes: Indices, counts: Indices, rng: np.random.Generator) -> Floats:
@@ -173,10 +229,15 @@ class LaplaceReports(RewardNoise):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignReports(RewardNoise):
+class SignReports(_Randomized):
     """Each client sends one random sign, which stands for ±coth(ε0/2): the mechanism ``"binary-rr"``."""
 
-    local_epsilon: float
+    @property
+    @override
+    def randomizer(self) -> LocalRandomizer:
+        from shuffle_plugins.mechanisms import BinaryRandomizedResponse
+
+        return BinaryRandomizedResponse(local_epsilon=self.local_epsilon)
 
     @override
     def width(self, *, lengths: Floats, coefficients: Vectors, counts: Indices, failure: float) -> float:
@@ -192,7 +253,7 @@ class SignReports(RewardNoise):
 
 
 class PrivacyModel(Ranged, ABC):
-    """Who is trusted with rewards, and how much may leak."""
+    """Who is trusted with rewards, and how much may leak. Every ε is against all who see what is played."""
 
     trust: ClassVar[str] = "unknown: this model of trust does not say"
     """Who is trusted with rewards, and for what, for a privacy statement."""
@@ -223,13 +284,10 @@ class NonPrivate(PrivacyModel):
 class CentralModel(PrivacyModel):
     """A trusted server sees the rewards and adds noise to their sums: ε-DP with δ = 0 (Algorithm 6.3.1).
 
-    The noise of each sum has scale 2/ε, whatever the number of rewards.
-
-    Attributes:
-        epsilon: ε against whoever sees the actions that are played, at least 1e-3.
+    The noise of each sum has scale 2/ε, whatever the number of rewards. ε is at least 1e-3.
     """
 
-    epsilon: Annotated[float, in_range(at_least=LEAST_EPSILON)]
+    epsilon: _LeastEpsilon
 
     trust: ClassVar[str] = "the server sees every reward, and is trusted with it and to add noise to sums"
     seen: ClassVar[str] = "the played actions, which follow from noisy sums; the server alone sees rewards"
@@ -250,7 +308,7 @@ class LocalModel(PrivacyModel):
         mechanism: ``"laplace"`` as in the thesis, or ``"binary-rr"``, one bit with less noise.
     """
 
-    local_epsilon: Annotated[float, in_range(at_least=LEAST_EPSILON)]
+    local_epsilon: _LeastEpsilon
     mechanism: Annotated[RewardMechanism, one_of(RewardMechanism)] = RewardMechanism.LAPLACE
 
     trust: ClassVar[str] = (
@@ -284,7 +342,7 @@ class ShuffledModel(PrivacyModel):
         bound: ``"certified"``, or ``"published"`` for the closed form that the thesis uses.
     """
 
-    epsilon: Annotated[float, in_range(at_least=LEAST_EPSILON)]
+    epsilon: _LeastEpsilon
     delta: Delta
     mechanism: Annotated[RewardMechanism, one_of(RewardMechanism)] = RewardMechanism.LAPLACE
     bound: Annotated[Bound, one_of(Bound)] = Bound.CERTIFIED
@@ -299,6 +357,12 @@ class ShuffledModel(PrivacyModel):
     def noise(self, reports: int) -> RewardNoise:
         count = _bucket(checks.whole("reports", reports))
         return _shuffled(self.epsilon, self.delta, count, self.mechanism, self.bound)
+
+
+def _as_they_are(sent: Floats | Reports) -> Floats:
+    if not hasattr(sent, "fields"):
+        return checked_rewards(sent)
+    raise ValueError("this batch takes rewards as they are, not reports of a mechanism")
 
 
 def checked_rewards(rewards: Floats) -> Floats:
@@ -334,64 +398,41 @@ def published_local_epsilon(*, epsilon: float, delta: float, reports: int) -> fl
     return max(found, epsilon)
 
 
-def laplace_deviation(coefficients: Vectors, *, copies: Indices, scale: float, failure: float) -> Floats:
-    r"""How far :math:`\sum_j l_j \sum_{i \le n_j} z_{ij}` is from 0, z Laplace, but for a probability.
-
-    Chernoff's bound at its best λ: the minimum over 0 < λ < 1/(b·max|l|) of :math:`(-\sum_j n_j \ln(1 - λ^2
-    l_j^2 b^2) + \ln(2/failure))/λ`; each λ gives a valid bound. It holds for discrete Laplace noise of the
-    same ratio too, whose moments are smaller. The closed form of the thesis, Lemma E.1.2, has a constant that
-    its condition on λ does not allow.
-
-    Args:
-        coefficients: l, (actions, noises).
-        copies: n, how many independent noises have each coefficient, (noises,).
-        scale: b of the Laplace distribution.
-        failure: probability of being farther off, on either side, in (0, 1).
-
-    Returns:
-        (actions,), rounded up.
-    """
-    return _best_chernoff(coefficients * scale, copies, math.log(2 / failure))[0]
-
-
-def laplace_width(
-    *, lengths: Floats, coefficients: Vectors, copies: Indices, scale: float, failure: float
-) -> float:
+def laplace_width(*, lengths: Floats, scaled: Vectors, copies: Indices, failure: float) -> float:
     """γ with Laplace noise: the largest sum, over actions, of the width of rewards and that of noise.
 
     Each takes half of the failure. λ is minimised over for the actions that could have the largest sum; the
     others are known to be below by the bound at the λ of one of these. The result is at most 1e-4 above the
-    largest of all minima. Arguments are as of :meth:`RewardNoise.width`; ``copies`` says how many independent
-    noises of this ``scale`` each played action has, (played,).
+    largest of all minima. ``scaled`` are coefficients times the noise's scale; the others are as of
+    :func:`laplace_deviation` and :meth:`RewardNoise.width`.
     """
     price = math.log(4 / failure)
     of_rewards = np.sqrt(2 * price * lengths) * _ROUNDING
-    scaled = coefficients * scale
     first = int((of_rewards + 2 * np.sqrt(np.square(scaled) @ copies * price)).argmax())
-    noise, rate = _best_chernoff(scaled[first : first + 1], copies, price)
-    known = float(of_rewards[first] + noise[0]) * (1 + _WIDTH_PRECISION)
-    above = of_rewards + _chernoff(scaled, copies, price, np.full(len(scaled), rate[0]))
-    candidates = np.flatnonzero(above > known)
+    noise, rate = laplace_deviation(scaled[first : first + 1], copies, price)
+    known = float(of_rewards[first] + noise[0]) * (1 + 1e-4)
+    sizes = np.abs(scaled)
+    largest = np.maximum(sizes.max(axis=1), _TINY)
+    rates = np.minimum(rate[0], 0.9 / largest)
+    above = (price - np.log1p(-np.square(sizes * rates[:, None])) @ copies) / rates * _ROUNDING
+    candidates = np.flatnonzero(of_rewards + np.where(sizes.max(axis=1) > 0, above, 0.0) > known)
     if not len(candidates):
         return known
     return max(
-        known, float((of_rewards[candidates] + _best_chernoff(scaled[candidates], copies, price)[0]).max())
+        known, float((of_rewards[candidates] + laplace_deviation(scaled[candidates], copies, price)[0]).max())
     )
 
 
-def _chernoff(coefficients: Vectors, copies: Indices, price: float, rates: Floats) -> Floats:
-    """Chernoff's bound at λ = ``rates``, or where that is out of reach at nine tenths of the largest λ."""
-    sizes = np.abs(coefficients)
-    largest = np.maximum(sizes.max(axis=1), _TINY)
-    used = np.minimum(rates, 0.9 / largest)
-    moments = -(np.log1p(-np.square(sizes * used[:, None])) @ copies)
-    found: Floats = (moments + price) / used * _ROUNDING
-    return np.where(sizes.max(axis=1) > 0, found, 0.0)
+def laplace_deviation(scaled: Vectors, copies: Indices, price: float) -> tuple[Floats, Floats]:
+    r"""How far sums of Laplace noise are from 0, but for a probability of 2·exp(-price); and λ of each.
 
-
-def _best_chernoff(coefficients: Vectors, copies: Indices, price: float) -> tuple[Floats, Floats]:
-    """The least of Chernoff's bounds for noises of scale 1, (actions,), and the λ of each."""
-    sizes = np.abs(coefficients)
+    For :math:`\sum_j l_j \sum_{i \le n_j} z_{ij}`, z Laplace of scale 1, l = ``scaled`` (actions, noises), n
+    = ``copies`` (noises,): Chernoff's bound at its best λ, the minimum over 0 < λ < 1/max|l| of
+    :math:`(-\sum_j n_j \ln(1 - λ^2 l_j^2) + price)/λ`, rounded up; each λ gives a valid bound. It holds for
+    discrete Laplace noise of the same ratio too, whose moments are smaller. The closed form of the thesis,
+    Lemma E.1.2, has a constant that its condition on λ does not allow.
+    """
+    sizes = np.abs(scaled)
     largest = np.maximum(sizes.max(axis=1), _TINY)
     relative = np.square(sizes / largest[:, None])
 
@@ -402,8 +443,9 @@ def _best_chernoff(coefficients: Vectors, copies: Indices, price: float) -> tupl
 
     # (ψ(u) + price)/u with ψ convex and ψ(0) = 0 falls and then rises, so golden sections find the minimum
     low, high = np.full(len(largest), math.log(1e-9)), np.full(len(largest), math.log1p(-1e-9))
-    for _ in range(_GOLDEN_STEPS):
-        left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+    golden = (math.sqrt(5) - 1) / 2
+    for _ in range(28):  # leaves 3e-5 of the logarithm of λ, and far less of the minimum
+        left, right = high - golden * (high - low), low + golden * (high - low)
         rises = bound(left) <= bound(right)
         low, high = np.where(rises, low, left), np.where(rises, right, high)
     best = (low + high) / 2

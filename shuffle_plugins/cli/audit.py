@@ -8,6 +8,7 @@ import typer
 
 from shuffle_plugins import auditing, mechanisms
 from shuffle_plugins.cli import options, output
+from shuffle_plugins.cli.options import number_option, option, whole_option
 from shuffle_plugins.cli.output import down, up
 
 
@@ -16,23 +17,19 @@ def audit_command(
     context: typer.Context,
     *,
     asked: options.Question,
-    mechanism: Annotated[str, options.option("--mechanism NAME", "Randomizer to attack.")],
+    mechanism: Annotated[str, option("--mechanism NAME", "Randomizer to attack.")],
     population: Annotated[
         int | None,
-        options.whole_option(
+        whole_option(
             "--population -n N",
             "Clients in the population, to attack shuffled rounds as well; a few dozen.",
         ),
     ] = None,
     dim: options.VectorDimOption = 1,
     rounds: options.RoundsOption = 1,
-    delta: Annotated[
-        float, options.number_option("--delta -d DELTA", "δ of the rounds; 0.001 or more.")
-    ] = 0.01,
-    trials: Annotated[int, options.whole_option("--trials N", "Simulated rounds per dataset.")] = 20_000,
-    confidence: Annotated[
-        float, options.number_option("--confidence C", "Confidence of the attack's bound.")
-    ] = 0.99,
+    delta: Annotated[float, number_option("--delta -d DELTA", "δ of the rounds; 0.001 or more.")] = 0.01,
+    trials: Annotated[int, whole_option("--trials N", "Simulated rounds per dataset.")] = 20_000,
+    confidence: Annotated[float, number_option("--confidence C", "Confidence of the attack's bound.")] = 0.99,
     as_json: options.JsonOption = False,
 ) -> None:
     """Attack a randomizer's reports, and its shuffled rounds; ends with status 1 if a claim is refuted."""
@@ -61,23 +58,20 @@ def audit_command(
             confidence=confidence,
         )
         found.append(("shuffled rounds", answer.interval.upper, attack))
-    if as_json:
-        output.print_json(
-            [
-                {
-                    "what": what,
-                    "claimed_epsilon": claimed,
-                    "attained_epsilon": result.epsilon,
-                    "delta": result.delta,
-                    "confidence": result.confidence,
-                    "attack": result.attack,
-                    "neighbouring_relation": result.neighbouring_relation,
-                    "refuted": result.violates(claimed),
-                }
-                for what, claimed, result in found
-            ]
-        )
-    else:
+    values = [
+        {
+            "what": what,
+            "claimed_epsilon": claimed,
+            "attained_epsilon": result.epsilon,
+            "delta": result.delta,
+            "confidence": result.confidence,
+            "attack": result.attack,
+            "neighbouring_relation": result.neighbouring_relation,
+            "refuted": result.violates(claimed),
+        }
+        for what, claimed, result in found
+    ]
+    if not output.answered(as_json, values):
         rows = [
             {
                 "attacked": what,

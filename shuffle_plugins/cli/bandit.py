@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from shuffle_plugins.cli import options, output
+from shuffle_plugins.cli.options import choice_option, number_option, option, whole_option
 from shuffle_plugins.cli.output import up
-
-if TYPE_CHECKING:
-    from shuffle_plugins.bandits import PrivacyModel
-
-_TRUST = ("central", "local", "shuffled", "non-private")
 
 
 def bandit_command(
@@ -21,41 +17,35 @@ def bandit_command(
     *,
     actions: Annotated[
         str,
-        options.option(
+        option(
             "--actions FILE|K",
             "Features of the actions: a .npy or .csv file with a row for each, of norm at most 1; or how "
             "many random ones to plan with.",
         ),
     ],
-    horizon: Annotated[int, options.whole_option("--horizon -t T", "Clients in all, each for one action.")],
+    horizon: Annotated[int, whole_option("--horizon -t T", "Clients in all, each for one action.")],
     model: Annotated[
         str,
-        options.choice_option(
+        choice_option(
             "--model WHO",
             "Who is trusted with rewards: shuffled (a shuffler), central (the server), local (nobody) or "
             "non-private.",
-            _TRUST,
+            ("central", "local", "shuffled", "non-private"),
         ),
     ] = "shuffled",
     epsilon: Annotated[
         float | None,
-        options.number_option("--epsilon -e EPS", "ε that a client may spend; ε0 of its report if local."),
+        number_option("--epsilon -e EPS", "ε that a client may spend; if local its ε0."),
     ] = None,
-    delta: Annotated[
-        float | None, options.number_option("--delta -d DELTA", "δ; needed if shuffled.")
-    ] = None,
-    dim: Annotated[int, options.whole_option("--dim D", "Dimensions of random actions.")] = 2,
+    delta: Annotated[float | None, number_option("--delta -d DELTA", "δ; needed if shuffled.")] = None,
+    dim: Annotated[int, whole_option("--dim D", "Dimensions of random actions.")] = 2,
     mechanism: Annotated[
         str,
-        options.choice_option(
-            "--mechanism NAME",
-            "How clients randomise their rewards: laplace or binary-rr.",
-            ("laplace", "binary-rr"),
-        ),
+        choice_option("--mechanism NAME", "Of rewards: laplace or binary-rr.", ("laplace", "binary-rr")),
     ] = "laplace",
     bound: Annotated[
         str,
-        options.choice_option(
+        choice_option(
             "--bound NAME",
             "What finds ε0 if shuffled: certified (the accountant) or published (the closed form).",
             ("certified", "published"),
@@ -68,44 +58,58 @@ def bandit_command(
     As they will be if no action is dropped; dropping actions changes a batch by few clients. Actions whose
     estimated rewards lie more than two widths below the best one are dropped.
     """
-    from shuffle_plugins.bandits import Environment, LinearBandit
+    from shuffle_plugins import bandits
 
     if model != "shuffled":
         unused = ("bound",) if model == "local" else ("bound", "mechanism")
         options.refuse_given(context, unused, f"rewards are {model}")
-    protected = _model(model, epsilon=epsilon, delta=delta, mechanism=mechanism, bound=bound)
+    if model == "non-private" and (epsilon is not None or delta is not None):
+        raise typer.BadParameter("without privacy there is no --epsilon and no --delta")
+    if model != "non-private" and epsilon is None:
+        raise typer.BadParameter("--epsilon is needed")
+    if (model == "shuffled") != (delta is not None):
+        raise typer.BadParameter(
+            "--delta is needed if rewards are shuffled: else they cost none, leave out --delta"
+        )
+    given: dict[str, dict[str, Any]] = {
+        "NonPrivate": {},
+        "CentralModel": {"epsilon": epsilon},
+        "LocalModel": {"local_epsilon": epsilon, "mechanism": mechanism},
+        "ShuffledModel": {"epsilon": epsilon, "delta": delta, "mechanism": mechanism, "bound": bound},
+    }
+    kind = "NonPrivate" if model == "non-private" else f"{model.capitalize()}Model"
     if actions.replace("_", "").replace(",", "").isdecimal():
-        features = Environment.random(actions=options.read_whole(actions), dim=dim, seed=0).actions
+        drawn = bandits.Environment.random(actions=options.read_whole(actions), dim=dim, seed=0)
+        features = drawn.actions
     else:
         options.refuse_given(context, ("dim",), "the file holds the actions")
         features = _read(Path(actions))
-    bandit = LinearBandit(actions=features, horizon=horizon, privacy=protected)
+    privacy = getattr(bandits, kind)(**given[kind])
+    bandit = bandits.LinearBandit(actions=features, horizon=horizon, privacy=privacy)
     output.progress("planning")
     plan = bandit.plan()
     last = horizon - sum(batch.reports for batch in plan)
     spent = [batch.epsilon for batch in plan if batch.epsilon is not None]
     dearest = max(spent, key=lambda cost: cost.upper) if spent else None
-    if as_json:
-        output.print_json(
+    values = {
+        "model": model,
+        "horizon": horizon,
+        "epsilon": None if dearest is None else dearest.upper,
+        "delta": None if dearest is None else dearest.delta,
+        "batches": [
             {
-                "model": model,
-                "horizon": horizon,
-                "epsilon": None if dearest is None else dearest.upper,
-                "delta": None if dearest is None else dearest.delta,
-                "batches": [
-                    {
-                        "batch": batch.number,
-                        "clients": batch.reports,
-                        "actions": batch.actions,
-                        "local_epsilon": batch.local_epsilon,
-                        "epsilon": None if batch.epsilon is None else batch.epsilon.upper,
-                        "width": batch.width,
-                    }
-                    for batch in plan
-                ],
-                "best_action_clients": last,
+                "batch": batch.number,
+                "clients": batch.reports,
+                "actions": batch.actions,
+                "local_epsilon": batch.local_epsilon,
+                "epsilon": None if batch.epsilon is None else batch.epsilon.upper,
+                "width": batch.width,
             }
-        )
+            for batch in plan
+        ],
+        "best_action_clients": last,
+    }
+    if output.answered(as_json, values):
         return
     rows = [
         {
@@ -119,38 +123,13 @@ def bandit_command(
         for batch in plan
     ]
     title = f"{len(features):,} actions in {features.shape[1]} dimensions, {horizon:,} clients"
-    output.show(output.table(rows, title=title))
-    output.remark(
-        "After a batch, actions whose estimated rewards lie more than 2 widths below the best one are "
-        "dropped."
+    output.show(
+        output.table(rows, title=title),
+        "Actions whose estimated rewards lie more than 2 widths below the best one are dropped.",
+        f"{last:,} clients are left for the action that looks best.",
     )
-    output.show(f"{last:,} clients are left for the action that looks best.")
     if dearest is not None:
         output.show(f"Each client is in one batch, so the run costs what the dearest batch does: {dearest}")
-
-
-def _model(
-    model: str, *, epsilon: float | None, delta: float | None, mechanism: str, bound: str
-) -> PrivacyModel:
-    from shuffle_plugins import bandits
-
-    if model == "non-private":
-        if epsilon is not None or delta is not None:
-            raise typer.BadParameter("without privacy there is no --epsilon and no --delta")
-        return bandits.NonPrivate()
-    if epsilon is None:
-        raise typer.BadParameter("--epsilon is needed")
-    kind = bandits.RewardMechanism(mechanism)
-    if model == "shuffled":
-        if delta is None:
-            raise typer.BadParameter("--delta is needed if shuffled")
-        which = bandits.Bound(bound)
-        return bandits.ShuffledModel(epsilon=epsilon, delta=delta, mechanism=kind, bound=which)
-    if delta is not None:
-        raise typer.BadParameter(f"{model} rewards cost no δ: leave out --delta")
-    if model == "central":
-        return bandits.CentralModel(epsilon=epsilon)
-    return bandits.LocalModel(local_epsilon=epsilon, mechanism=kind)
 
 
 def _read(path: Path) -> Any:

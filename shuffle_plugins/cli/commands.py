@@ -15,7 +15,7 @@ from io import TextIOWrapper
 from typing import Annotated, Any, cast
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from shuffle_plugins import __version__
 from shuffle_plugins.core.extras import missing_extra
@@ -63,9 +63,6 @@ _CommandLineError = cast(type[typer.BadParameter], _ancestry[_ancestry.index(Exc
 
 
 class _Command(TyperCommand):
-    def get_help_option(self, ctx: Any) -> Any:
-        return _as_flag(super().get_help_option(ctx))
-
     def invoke(self, ctx: Any) -> Any:
         from shuffle_plugins.cli.output import working
 
@@ -77,18 +74,6 @@ class _Command(TyperCommand):
             raise ValueError(_with_options(str(error), options)) from error
         finally:
             working.end()
-
-
-class _Group(TyperGroup):
-    def get_help_option(self, ctx: Any) -> Any:
-        return _as_flag(super().get_help_option(ctx))
-
-
-def _as_flag(option: Any) -> Any:
-    """The option, shown without a type: newer typer prints ``<bool>`` after a flag."""
-    if option is not None:
-        option.metavar = ""
-    return option
 
 
 def _root(
@@ -109,7 +94,6 @@ def _application(arguments: Sequence[str]) -> typer.Typer:
     """The command line with the one subcommand that the arguments begin with, or else with all of them."""
     application = typer.Typer(
         name="shuffle-plugins",
-        cls=_Group,
         callback=_root,
         invoke_without_command=True,
         help="What rounds of the shuffle model cost: certified ε for replace-one neighbours.",
@@ -122,7 +106,7 @@ def _application(arguments: Sequence[str]) -> typer.Typer:
         if isinstance(command, typer.Typer):
             for part in command.registered_commands:
                 part.cls = _Command
-            application.add_typer(command, name=name, cls=_Group)
+            application.add_typer(command, name=name)
         else:
             application.command(name, cls=_Command)(command)
     return application

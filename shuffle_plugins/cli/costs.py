@@ -9,6 +9,7 @@ import typer
 
 from shuffle_plugins import mechanisms, planning
 from shuffle_plugins.cli import options, output
+from shuffle_plugins.cli.options import option, whole_option
 
 # How the title of a picture calls what clients hold.
 _HELD = {"l1": "ℓ1 ball", "l2": "ℓ2 ball", "linf": "ℓ∞ ball", "categories": "categories"}
@@ -19,16 +20,14 @@ def mechanisms_command(
     local_epsilon: Annotated[float | None, options.NUMBERS["local-epsilon"].option()] = None,
     norm: Annotated[
         str | None,
-        options.option(
+        option(
             "--norm NORM",
             "What clients hold: vectors in an l1, l2 or linf ball, or categories. Each mechanism's own "
             "unless given.",
         ),
     ] = None,
     radius: options.RadiusOption = 1.0,
-    timed: Annotated[
-        bool, options.option("--time", "Measure the time of a report too; some ten seconds.")
-    ] = False,
+    timed: Annotated[bool, option("--time", "Measure the time of a report too; some ten seconds.")] = False,
     as_json: options.JsonOption = False,
     plot: options.PlotOption = None,
 ) -> None:
@@ -43,11 +42,10 @@ def mechanisms_command(
         if norm is not None or plot is not None or radius != 1 or timed:
             raise typer.BadParameter("--norm, --radius, --time and --plot need --dim and --local-epsilon")
         names = mechanisms.available(*mechanisms.ONE_MESSAGE)
-        if as_json:
-            entries = [{"name": name, "summary": mechanisms.summary(name)} for name in names]
-            return output.print_json(entries)
-        rows = [{"name": name, "what it is": mechanisms.summary(name)} for name in names]
-        return output.show(output.table(rows, text={"name": "bold", "what it is": ""}))
+        entries = [{"name": name, "summary": mechanisms.summary(name)} for name in names]
+        if not output.answered(as_json, entries):
+            output.show(output.table(entries, text={"name": "bold", "summary": ""}))
+        return
     output.check_picture(plot)
     found, refused = planning.choices(
         local_epsilon=local_epsilon,
@@ -56,9 +54,7 @@ def mechanisms_command(
         radius=radius,
         timed=timed,
     )
-    if as_json:
-        output.print_json([*map(asdict, found), *map(asdict, refused)])
-    else:
+    if not output.answered(as_json, [*map(asdict, found), *map(asdict, refused)]):
         least = min((choice.variance for choice in found), default=0.0)
         cells = []
         for choice in found:
@@ -87,28 +83,25 @@ def mechanisms_command(
             panels.setdefault(title, []).append(each)
         plot_choices(panels=panels, path=plot)
         output.picture_written(plot, as_json=as_json)
-    return None
 
 
 def round_costs_command(
     context: typer.Context,
     *,
-    clients: Annotated[str, options.option("--clients -k K,…", "Clients of a round, one number or several.")],
-    dim: Annotated[int | None, options.whole_option("--dim D", "Counts of a client in a shared sum.")] = None,
+    clients: Annotated[str, option("--clients -k K,…", "Clients of a round, one number or several.")],
+    dim: Annotated[int | None, whole_option("--dim D", "Counts of a client in a shared sum.")] = None,
     largest: Annotated[
         int,
-        options.whole_option(
-            "--largest C", "Largest count of a client: highest − lowest of the mechanism's counts."
-        ),
+        whole_option("--largest C", "Largest count of a client: highest − lowest of the mechanism's counts."),
     ] = 8191,
-    aggregators: Annotated[int, options.whole_option("--aggregators A", "Aggregators of the sum.")] = 1,
+    aggregators: Annotated[int, whole_option("--aggregators A", "Aggregators of the sum.")] = 1,
     verified: Annotated[
-        bool, options.option("--verified", "Clients prove that their counts are within bounds.")
+        bool, option("--verified", "Clients prove that their counts are within bounds.")
     ] = False,
     report_bytes: Annotated[
-        int | None, options.whole_option("--report-bytes B", "Bytes of a report that is mixed, not summed.")
+        int | None, whole_option("--report-bytes B", "Bytes of a report that is mixed, not summed.")
     ] = None,
-    mixers: Annotated[int, options.whole_option("--mixers M", "Mixers in the cascade.")] = 1,
+    mixers: Annotated[int, whole_option("--mixers M", "Mixers in the cascade.")] = 1,
     as_json: options.JsonOption = False,
 ) -> None:
     """What a shared sum (--dim) or a mixed round (--report-bytes) costs each party.
@@ -131,8 +124,8 @@ def round_costs_command(
                 clients=each, size=cast(int, dim), largest=largest, aggregators=aggregators, verified=verified
             )
         rows += [(each, cost) for cost in costs]
-    if as_json:
-        return output.print_json([{"clients": each, **asdict(cost)} for each, cost in rows])
+    if output.answered(as_json, [{"clients": each, **asdict(cost)} for each, cost in rows]):
+        return
     from rich.filesize import decimal
 
     cells = [
@@ -146,4 +139,4 @@ def round_costs_command(
         }
         for each, cost in rows
     ]
-    return output.show(output.table(cells, text={"party": ""}))
+    output.show(output.table(cells, text={"party": ""}))

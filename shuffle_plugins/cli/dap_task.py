@@ -4,35 +4,35 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from shuffle_plugins import accounting
 from shuffle_plugins.cli import options, output
+from shuffle_plugins.cli.options import choice_option, number_option, option, whole_option
 
 
 def dap_task_command(
     *,
-    length: Annotated[int, options.whole_option("--length D", "Bits, categories, or numbers in a vector.")],
-    cohort: Annotated[int, options.whole_option("--cohort -k K", "Reports in a batch, at least.")],
+    length: Annotated[int, whole_option("--length D", "Bits, categories, or numbers in a vector.")],
+    cohort: Annotated[int, whole_option("--cohort -k K", "Reports in a batch, at least.")],
     target_epsilon: options.TargetOption,
     delta: options.DeltaOption,
     protocol: Annotated[
         str,
-        options.choice_option(
+        choice_option(
             "--protocol NAME",
             "counted-unary (histograms and bits), histogram-sum, unary-l1-sum or vector-sum.",
             ("counted-unary", "histogram-sum", "unary-l1-sum", "vector-sum"),
         ),
     ] = "counted-unary",
     encoding: Annotated[
-        str, options.option("--encoding HOW", "Of unary encoding: symmetric or optimal.")
+        str, option("--encoding HOW", "Of unary encoding: symmetric or optimal.")
     ] = "symmetric",
-    held: Annotated[int, options.whole_option("--held M", "Ones that a client's bits may have.")] = 1,
-    rounds: Annotated[int, options.whole_option("--rounds -t T", "Batches that a client takes part in.")] = 1,
+    held: Annotated[int, whole_option("--held M", "Ones that a client's bits may have.")] = 1,
+    rounds: Annotated[int, whole_option("--rounds -t T", "Batches that a client takes part in.")] = 1,
     honest_fraction: Annotated[
-        float, options.number_option("--honest-fraction H", "Share of clients counted on.")
+        float, number_option("--honest-fraction H", "Share of clients counted on.")
     ] = 1.0,
     vdaf: Annotated[
         str | None,
-        options.option(
+        option(
             "--vdaf NAME",
             "Prio3MultihotCountVec, or Prio3SumVec, which janus and Divvi Up run; the latter is the default "
             "for them.",
@@ -40,7 +40,7 @@ def dap_task_command(
     ] = None,
     form: Annotated[
         str,
-        options.choice_option(
+        choice_option(
             "--format FORM",
             "json (everything), janus (part of a task file, YAML) or divviup (part of a task, JSON).",
             ("json", "janus", "divviup"),
@@ -82,9 +82,7 @@ def dap_task_command(
     elif form == "divviup":
         output.print_json(task.divviup())
     else:
-        accountant = accounting.ShuffleAccountant()
-        accountant.step(built.round(), num_steps=rounds)
-        found = accountant.epsilon(delta)
+        found = output.certified(built.round(), delta=delta, rounds=rounds)
         output.print_json(
             {
                 "vdaf": {"type": str(task.vdaf), **task.parameters},

@@ -1,8 +1,7 @@
 """``estimate``: private estimates from a file of values, one line for each client.
 
 The command does the work of all clients and of the shuffler, so whoever runs it has everybody's true values.
-What it prints is what a deployment would release, and is private if nothing else is shown. Each run draws new
-noise and is a further release: on the same values it costs the same ε once more.
+What it prints is what a deployment would release, and is private if nothing else is shown.
 """
 
 from __future__ import annotations
@@ -19,48 +18,29 @@ import typer
 
 from shuffle_plugins import accounting
 from shuffle_plugins.cli import options, output
+from shuffle_plugins.cli.options import choice_option, number_option, option, whole_option
 from shuffle_plugins.cli.output import down, up
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _MOST_ROWS = 40  # of a printed table; --json prints all
-_SEPARATE = (
-    "Each run is a release of its own: running it again on the same values costs the same ε once more."
-)
-
-_CategoriesOption = Annotated[
+_Categories = Annotated[
     str | None,
-    options.option(
-        "--categories A,B,…",
-        "All possible values. They are public, so they must not be taken from the data.",
-    ),
+    option("--categories A,B,…", "All possible values: public, so they must not be taken from the data."),
 ]
-_CategoriesFile = Annotated[
-    Path | None,
-    options.option("--categories-file FILE", "The same, from a file with one on each line."),
-]
+_CategoriesFile = Annotated[Path | None, option("--categories-file FILE", "The same, one on each line.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Values:
     """What clients hold: a category each."""
 
-    file: Annotated[
-        Path,
-        options.option(
-            "--input FILE",
-            "Text with one client's value on each line; or, with --column, CSV with a heading line.",
-        ),
-    ]
-    column: Annotated[
-        str | None, options.option("--column NAME", "Column of a CSV file with a heading line.")
-    ] = None
-    categories: _CategoriesOption = None
+    file: Annotated[Path, option("--input FILE", "A client's value on each line; with --column, CSV.")]
+    column: Annotated[str | None, option("--column NAME", "Column of a CSV file with a heading line.")] = None
+    categories: _Categories = None
     categories_file: _CategoriesFile = None
-    other: Annotated[
-        str | None, options.option("--other NAME", "Category that counts every value not listed.")
-    ] = None
+    other: Annotated[str | None, option("--other NAME", "Category of every value not listed.")] = None
 
     def read(self) -> tuple[list[str], Tensor]:
         """The public list of categories, and each client's as its position there."""
@@ -99,7 +79,7 @@ class _Values:
 
 estimate_command = typer.Typer(
     help="Private estimates from a file of values: frequencies, user-level means, several privacy levels, "
-    "recoverable reports. " + _SEPARATE,
+    "recoverable reports. Each run is a release of its own: again on the same values, the same ε once more.",
 )
 
 
@@ -108,13 +88,11 @@ estimate_command = typer.Typer(
 def _frequencies(
     *,
     values: _Values,
-    target_epsilon: Annotated[
-        float, options.number_option("--epsilon --target-epsilon EPS", "ε to stay within.")
-    ],
+    target_epsilon: Annotated[float, number_option("--epsilon --target-epsilon EPS", "ε to stay within.")],
     delta: options.DeltaOption,
     protocol: Annotated[
         str,
-        options.choice_option(
+        choice_option(
             "--protocol NAME",
             "one-message (one shuffled report of few bits), counted-unary (a bit for each category, flipped "
             "at random; only the sum of each bit is seen) or histogram-sum (noise from coins that all "
@@ -122,9 +100,7 @@ def _frequencies(
             ("one-message", "counted-unary", "histogram-sum"),
         ),
     ] = "one-message",
-    confidence: Annotated[
-        float, options.number_option("--confidence C", "Probability that all intervals hold together.")
-    ] = 0.95,
+    confidence: Annotated[float, number_option("--confidence C", "Of all intervals together.")] = 0.95,
     as_json: options.JsonOption = False,
 ) -> None:
     """How many clients hold each category, with error bars; the estimate costs at most ε at δ."""
@@ -137,19 +113,16 @@ def _frequencies(
     if protocol == "one-message":
         built = protocols.FrequencyEstimation.calibrated(categories=len(names), **common)
         mechanism, local_epsilon = built.oracle, built.local_epsilon
+        histogram = built.estimate(built.collect(held))
     elif protocol == "counted-unary":
         built = protocols.CountedUnary.calibrated(length=len(names), **common)
         mechanism, local_epsilon = built.name, built.local_epsilon
+        histogram = built.randomize_histogram(held)
     else:
         built = protocols.HistogramSum.calibrated(categories=len(names), **common)
         mechanism, local_epsilon = built.name, math.inf
-    accountant = accounting.ShuffleAccountant()
-    accountant.step(built.round())
-    spent = accountant.epsilon(delta)
-    if isinstance(built, protocols.FrequencyEstimation):
-        histogram = built.estimate(built.collect(held))
-    else:
         histogram = built.randomize_histogram(held)
+    spent = output.certified(built.round(), delta=delta)
     bars = built.intervals(histogram, confidence=confidence, simultaneous=True)
     columns = {
         "category": names,
@@ -161,23 +134,19 @@ def _frequencies(
     }
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     alone = math.isfinite(local_epsilon)
-    output.warn(warnings := output.delta_warnings(delta, population=len(held)))
-    if as_json:
-        output.print_json(
-            {
-                "protocol": protocol,
-                "mechanism": mechanism,
-                "local_epsilon": local_epsilon if alone else None,
-                "clients": len(held),
-                "delta": delta,
-                "lower": spent.lower,
-                "upper": spent.upper,
-                "neighbouring_relation": spent.neighbouring_relation,
-                "confidence": confidence,
-                "categories": rows,
-                "warnings": warnings,
-            }
-        )
+    found = {
+        "protocol": protocol,
+        "mechanism": mechanism,
+        "local_epsilon": local_epsilon if alone else None,
+        "clients": len(held),
+        "delta": delta,
+        "lower": spent.lower,
+        "upper": spent.upper,
+        "neighbouring_relation": spent.neighbouring_relation,
+        "confidence": confidence,
+        "categories": rows,
+    }
+    if output.answered(as_json, found, warnings=output.delta_warnings(delta, population=len(held))):
         return
     output.show(
         f"[bold]ε ∈ \\[{down(spent.lower)}, {up(spent.upper)}][/] at δ = {delta:g}, "
@@ -200,29 +169,22 @@ def _frequencies(
 @estimate_command.command("mean")
 def _mean(
     *,
-    file: Annotated[Path, options.option("--input FILE", "CSV with a heading line.")],
+    file: Annotated[Path, option("--input FILE", "CSV with a heading line.")],
     local_epsilon: options.LocalEpsilonOption,
     radius: options.RadiusOption,
     sigma: Annotated[
         float,
-        options.number_option(
+        number_option(
             "--sigma S",
             "How far a client's samples scatter about their mean: at most as normal ones of standard "
             "deviation S (sub-Gaussian), in every direction.",
         ),
     ],
-    client: Annotated[str, options.option("--client NAME", "Column that says whose sample a row is.")],
-    columns: Annotated[str, options.option("--columns A,B,…", "Columns of numbers, the vector's entries.")],
-    samples: Annotated[
-        int | None,
-        options.whole_option(
-            "--samples M", "How many samples of each client to use, the first M; all by default."
-        ),
-    ] = None,
-    delta: Annotated[
-        float, options.number_option("--delta -d DELTA", "δ of the guarantee after shuffling.")
-    ] = 1e-6,
-    mechanism: Annotated[str, options.option("--mechanism NAME", "Randomizer of vectors.")] = "privunit",
+    client: Annotated[str, option("--client NAME", "Column that says whose sample a row is.")],
+    columns: Annotated[str, option("--columns A,B,…", "Columns of numbers, the vector's entries.")],
+    samples: Annotated[int | None, whole_option("--samples M", "Each client's first M; else all.")] = None,
+    delta: Annotated[float, number_option("--delta -d DELTA", "δ of the guarantee after shuffling.")] = 1e-6,
+    mechanism: Annotated[str, option("--mechanism NAME", "Randomizer of vectors.")] = "privunit",
     as_json: options.JsonOption = False,
 ) -> None:
     """The mean over clients that hold several samples each; ε0 protects all samples of a client together.
@@ -234,8 +196,7 @@ def _mean(
     from shuffle_plugins.mechanisms.user_level import UserLevelMean, estimate_mean
 
     names = _listed(columns, "--columns")
-    vectors = _samples(file, client=client, columns=names, samples=samples)
-    data = torch.tensor(vectors, dtype=torch.float64)
+    data = torch.tensor(_samples(file, client=client, columns=names, samples=samples), dtype=torch.float64)
     clients, each, dim = data.shape
     plan = UserLevelMean(
         local_epsilon=local_epsilon,
@@ -246,47 +207,40 @@ def _mean(
         sigma=sigma,
         mechanism=mechanism,
     )
-    accountant = accounting.ShuffleAccountant()
-    accountant.step(
-        accounting.ShuffleRound(
-            local_epsilon=local_epsilon,
-            population=clients,
-            cohort=clients,
-            sampling=accounting.Sampling.FULL,
-            channel_fixed=plan.bins == 1,  # the second stage's channel follows from the first's reports
-        )
+    shuffled = accounting.ShuffleRound(
+        local_epsilon=local_epsilon,
+        population=clients,
+        cohort=clients,
+        sampling=accounting.Sampling.FULL,
+        channel_fixed=plan.bins == 1,  # the second stage's channel follows from the first's reports
     )
-    spent = accountant.epsilon(delta)
+    spent = output.certified(shuffled, delta=delta)
     error = math.sqrt(plan.mean_variance)
-    found = estimate_mean(data, plan=plan)
-    mean = dict(zip(names, found.mean.tolist(), strict=True))
-    output.warn(warnings := output.delta_warnings(delta, population=clients))
-    if as_json:
-        output.print_json(
-            {
-                "mechanism": mechanism,
-                "local_epsilon": found.local_epsilon,
-                "clients": clients,
-                "samples": each,
-                "delta": delta,
-                "upper": spent.upper,
-                "neighbouring_relation": spent.neighbouring_relation,
-                "stages": 2 if plan.bins > 1 else 1,
-                "noise": error,
-                "failure_probability": found.failure_probability,
-                "mean": mean,
-                "warnings": warnings,
-            }
-        )
+    estimated = estimate_mean(data, plan=plan)
+    mean = dict(zip(names, estimated.mean.tolist(), strict=True))
+    found = {
+        "mechanism": mechanism,
+        "local_epsilon": estimated.local_epsilon,
+        "clients": clients,
+        "samples": each,
+        "delta": delta,
+        "upper": spent.upper,
+        "neighbouring_relation": spent.neighbouring_relation,
+        "stages": 2 if plan.bins > 1 else 1,
+        "noise": error,
+        "failure_probability": estimated.failure_probability,
+        "mean": mean,
+    }
+    if output.answered(as_json, found, warnings=output.delta_warnings(delta, population=clients)):
         return
     output.show(
-        f"[bold]ε0 = {up(found.local_epsilon)}[/] for all {each:,} samples of each of {clients:,} clients; "
-        f"after shuffling ε ≤ {up(spent.upper)} at δ = {delta:g}, {spent.neighbouring_relation}"
+        f"[bold]ε0 = {up(estimated.local_epsilon)}[/] for all {each:,} samples of each of {clients:,} "
+        f"clients; after shuffling ε ≤ {up(spent.upper)} at δ = {delta:g}, {spent.neighbouring_relation}"
     )
     _show_rows([{"column": name, "mean": f"{value:.6g}"} for name, value in mean.items()])
     output.remark(
         f"Noise: {error:.3g} (root mean square, of the whole vector), beside what clients differ by "
-        f"themselves. With probability {found.failure_probability:.2g} at most, some client's mean lies "
+        f"themselves. With probability {estimated.failure_probability:.2g} at most, some client's mean lies "
         "outside the range that its report can carry, and is clipped."
     )
 
@@ -296,9 +250,7 @@ def _mean(
 def _refine(
     *,
     values: _Values,
-    levels: Annotated[
-        str, options.option("--levels EPS,…", "ε0 of each level; everybody may see the smallest one.")
-    ],
+    levels: Annotated[str, option("--levels EPS,…", "ε0 of each level; everybody may see the smallest one.")],
     as_json: options.JsonOption = False,
 ) -> None:
     """Frequencies at several privacy levels, from one public report of each client.
@@ -322,30 +274,26 @@ def _refine(
                 "frequencies": dict(zip(names, estimate, strict=True)),
             }
         )
-    if as_json:
-        output.print_json(
-            {
-                "clients": len(held),
-                "neighbouring_relation": "replace-one",
-                "randomness_bits": protocol.randomness_bits,
-                "separate_randomness_bits": protocol.separate_randomness_bits,
-                "levels": found,
-            }
-        )
+    together = {
+        "clients": len(held),
+        "neighbouring_relation": "replace-one",
+        "randomness_bits": protocol.randomness_bits,
+        "separate_randomness_bits": protocol.separate_randomness_bits,
+        "levels": found,
+    }
+    if output.answered(as_json, together):
         return
     output.show(
         f"{len(held):,} clients, one report each: {protocol.randomness_bits:.3f} random bits a client, "
         f"{protocol.separate_randomness_bits:.3f} for a report to each level"
     )
     heading = {f"{each['who']}, ε0 = {each['local_epsilon']:g}": each for each in found}
+    rows = [
+        {"category": name} | {word: f"{each['frequencies'][name]:.2%}" for word, each in heading.items()}
+        for name in names
+    ]
     errors = {word: f"{each['error']:.2%}" for word, each in heading.items()}
-    _show_rows(
-        [
-            {"category": name} | {word: f"{each['frequencies'][name]:.2%}" for word, each in heading.items()}
-            for name in names
-        ],
-        last={"category": "error (ℓ2)"} | errors,
-    )
+    _show_rows(rows, last={"category": "error (ℓ2)"} | errors)
     output.remark(
         "Reports stay in the clients' order, for the keys: no shuffling, ε0 is the whole guarantee."
     )
@@ -365,8 +313,8 @@ def _hide(
     *,
     values: _Values,
     local_epsilon: options.LocalEpsilonOption,
-    published: Annotated[Path, options.option("--published OUT", "New file for what anybody may see.")],
-    keys: Annotated[Path, options.option("--keys KEYS", "New file for the keys, which are secret.")],
+    published: Annotated[Path, option("--published OUT", "New file for what anybody may see.")],
+    keys: Annotated[Path, option("--keys KEYS", "New file for the keys, which are secret.")],
 ) -> None:
     """Hide each client's category at ε0, so that its key, and nothing else, gives it back (`recover`)."""
     names, held = values.read()
@@ -396,10 +344,10 @@ def _hide(
 @estimate_command.command("recover")
 def _recover(
     *,
-    published: Annotated[Path, options.option("--published FILE", "What `hide` published.")],
-    keys: Annotated[Path, options.option("--keys KEYS", "The keys that `hide` wrote.")],
+    published: Annotated[Path, option("--published FILE", "What `hide` published.")],
+    keys: Annotated[Path, option("--keys KEYS", "The keys that `hide` wrote.")],
     local_epsilon: options.LocalEpsilonOption,
-    categories: _CategoriesOption = None,
+    categories: _Categories = None,
     categories_file: _CategoriesFile = None,
 ) -> None:
     """Print the categories behind what `hide` published, each on a line of its own."""

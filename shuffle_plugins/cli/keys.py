@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from shuffle_plugins import shuffler
-from shuffle_plugins.cli import options, output
+from shuffle_plugins.cli import output
+from shuffle_plugins.cli.options import option
 
 _NewFile = Annotated[
     Path, typer.Argument(metavar="FILE", help="New file for the private key; never overwritten.")
 ]
 _StateOption = Annotated[
-    Path | None, options.option("--state FILE", "New file for spent rounds; FILE.rounds by default.")
+    Path | None, option("--state FILE", "New file for spent rounds; FILE.rounds by default.")
 ]
 _EnrolledFile = Annotated[
     Path, typer.Argument(metavar="ENROLLED", help="List of a mixer or aggregator; made if need be.")

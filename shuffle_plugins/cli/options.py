@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, cast, get_args, get_type_hints
@@ -56,7 +57,7 @@ def read_list(text: str, parse: Callable[[str], Any], option: str) -> list[Any]:
 
 
 def refuse_given(context: typer.Context, names: Iterable[str], because: str) -> None:
-    """Refuse parameters of the command that were typed where they mean nothing, and say why they do not."""
+    """Refuse options of the command that were typed where they mean nothing, and say why."""
     for name in names:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
@@ -70,14 +71,8 @@ def option(spec: str, help: str, read: Callable[[Any], Any] | None = None) -> An
     return typer.Option(*names, metavar=value, parser=read, help=help)
 
 
-def number_option(spec: str, help: str) -> Any:
-    """An option whose value is a number."""
-    return option(spec, help, read_number)
-
-
-def whole_option(spec: str, help: str) -> Any:
-    """An option whose value is a whole number."""
-    return option(spec, help, read_whole)
+number_option = partial(option, read=read_number)
+whole_option = partial(option, read=read_whole)
 
 
 def choice_option(spec: str, help: str, among: Collection[str]) -> Any:
@@ -94,14 +89,8 @@ def choice_option(spec: str, help: str, among: Collection[str]) -> Any:
 class AskedNumber(NamedTuple):
     """A number of a question: an option of the command line, a slider of the page.
 
-    Attributes:
-        spec: as of :func:`option`.
-        symbol: how formulas call it.
-        read: turns text into the number; raises ``typer.BadParameter``.
-        decades: powers of ten at the slider's ends. Other values may be typed.
-        start: where the slider is at first.
-        label: what it is.
-        hint: more on it, in sentences; may be empty.
+    ``spec`` is as of :func:`option`, ``symbol`` how formulas call it; ``read`` raises ``typer.BadParameter``;
+    ``decades`` are powers of ten at the slider's ends, and it starts at ``start``.
     """
 
     spec: str
@@ -309,12 +298,8 @@ class Question:
 def asks(*, optional: Collection[str] = (), without: Collection[str] = ()) -> Callable[[Any], Any]:
     """Give a command options for the fields of each of its parameters whose type is a dataclass.
 
-    Args:
-        optional: fields that may be left out, and are None then.
-        without: fields that the command does not ask for.
-
-    A parameter of the command's own takes the place of the field of the same name, and is part of the
-    dataclass too.
+    Those ``without`` are not asked for, ``optional`` ones may be left out and are None then. A parameter of
+    the command's own takes the place of the field of the same name, and is part of the dataclass too.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

@@ -10,10 +10,11 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from threading import Timer
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -24,6 +25,9 @@ from rich.text import Text
 from shuffle_plugins import accounting
 from shuffle_plugins.cli.options import GENERIC
 from shuffle_plugins.core import rounded
+
+if TYPE_CHECKING:
+    from rich.status import Status
 
 WIDE = 110
 """Columns that the widest layout needs."""
@@ -41,33 +45,27 @@ class _Working:
     """A line on a terminal's stderr, after a second, that says what a command is at; gone when it prints."""
 
     def __init__(self) -> None:
-        self._text, self._shown = "", False
-        self._timer: Timer | None = None
+        self._status: Status | None = None
+        self._timer = Timer(0, int)
 
     def begin(self, what: str = "working") -> None:
         self.end()
-        self._text = f"{what} …"
         if sys.stderr.isatty():
-            self._timer = Timer(_PATIENCE, self._show)
+            self._status = Console(stderr=True).status(f"{what} …")
+            self._timer = Timer(_PATIENCE, self._status.start)
             self._timer.daemon = True
             self._timer.start()
 
-    def _show(self) -> None:
-        self._shown = True
-        print(f"\r\x1b[K{self._text}", end="", file=sys.stderr, flush=True)
-
     def step(self, text: str) -> None:
-        self._text = text
-        if self._shown:
-            self._show()
+        if self._status is not None:
+            self._status.update(text)
 
     def end(self) -> None:
-        if self._timer is not None:
+        if self._status is not None:
             self._timer.cancel()
             self._timer.join()
-        if self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-        self._timer, self._shown = None, False
+            self._status.stop()
+            self._status = None
 
 
 working = _Working()
@@ -124,8 +122,23 @@ def warn(texts: Iterable[str]) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON; infinities and NaN are errors, as JSON has neither."""
+    """Print a value as JSON, which has no infinities and no NaN."""
     remark(json.dumps(value, indent=2, allow_nan=False))
+
+
+def answered(as_json: bool, values: Any, *, warnings: Sequence[str] | None = None) -> bool:
+    """Print warnings, and the answer if it is for a program; whether it was, so that nobody else reads it."""
+    warn(warnings or ())
+    if as_json:
+        print_json(values if warnings is None else values | {"warnings": warnings})
+    return as_json
+
+
+def certified(charged: accounting.Round, *, delta: float, rounds: int = 1) -> accounting.EpsilonInterval:
+    """ε of so many such rounds."""
+    accountant = accounting.ShuffleAccountant()
+    accountant.step(charged, num_steps=rounds)
+    return accountant.epsilon(delta)
 
 
 def interval_json(found: accounting.EpsilonInterval) -> dict[str, Any]:
@@ -178,11 +191,8 @@ def table(
 ) -> Table:
     """A table with a rule under its headings and no other lines, as all of them here are.
 
-    Args:
-        rows: cells by heading, all rows with those of the first; shown as they are, without markup.
-        text: headings of the columns that hold text, with a style of Rich or none; others hold numbers.
-        title: shown above it.
-        styles: of the rows, as far as they have one.
+    ``rows`` hold cells by heading, all with those of the first, without markup; ``text`` the headings of
+    columns that hold text, with a style of Rich or none; others hold numbers.
     """
     found = list(rows)
     headings = list(found[0]) if found else []
@@ -224,14 +234,8 @@ def times(ratio: float) -> str:
     return f"{ratio:,.0f}" if 1000 <= ratio < 10**9 else f"{ratio:.4g}"
 
 
-def up(value: float, digits: int = 4) -> str:
-    """A number rounded up."""
-    return rounded(value, up=True, digits=digits)
-
-
-def down(value: float, digits: int = 4) -> str:
-    """A number rounded down."""
-    return rounded(value, up=False, digits=digits)
+up = partial(rounded, up=True)
+down = partial(rounded, up=False)
 
 
 def interval(found: accounting.EpsilonInterval) -> str:

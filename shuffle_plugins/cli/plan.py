@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields, is_dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -13,7 +13,11 @@ from rich.table import Table
 
 from shuffle_plugins import planning
 from shuffle_plugins.cli import options, output
+from shuffle_plugins.cli.options import number_option, option, whole_option
 from shuffle_plugins.cli.output import WIDE, down, times, up, width
+
+if TYPE_CHECKING:
+    from shuffle_plugins.planning.plans import Baseline, SumPlan
 
 _BEST = "best"  # planning.BEST_MECHANISM, without loading the planner for --help
 _FEW_REPORTS = 10  # of a client in all rounds; more are worth a warning
@@ -32,7 +36,7 @@ def plan_command(
     dim: options.VectorDimOption,
     mechanism: Annotated[
         str,
-        options.option(
+        option(
             "--mechanism NAME",
             "Randomizer; best compares all of them. Or a sum, vector-sum or poisson-binomial: then the "
             "server's drawing of clients is compared with clients that take part in secret.",
@@ -40,7 +44,7 @@ def plan_command(
     ] = _BEST,
     rounds: Annotated[
         str | None,
-        options.option(
+        option(
             "--rounds -t T,…",
             "Rounds, one number or several to choose from; searched unless given. Under single-pass sampling "
             "and check-in, passes; under epoch, epochs. Of a sum 1 unless given.",
@@ -48,7 +52,7 @@ def plan_command(
     ] = None,
     cohort: Annotated[
         str | None,
-        options.option(
+        option(
             "--cohort -k K,…",
             "Reports per round, one number or several to choose from; searched unless given. Of a sum, "
             "clients whose data are in a round, all N unless given.",
@@ -60,21 +64,21 @@ def plan_command(
     radius: options.RadiusOption = 1.0,
     norm: Annotated[
         str | None,
-        options.option(
+        option(
             "--norm NORM",
             "Norm of that ball, l1, l2 or linf: the mechanism's own unless given, l2 for best.",
         ),
     ] = None,
     spread: Annotated[
         float | None,
-        options.number_option(
+        number_option(
             "--spread S",
             "Root mean square distance of the vectors from their mean; the worst case unless given.",
         ),
     ] = None,
     tolerance: Annotated[
         float,
-        options.number_option("--tolerance SHARE", "Error to give away for less communication, as a share."),
+        number_option("--tolerance SHARE", "Error to give away for less communication, as a share."),
     ] = 0.05,
     as_json: options.JsonOption = False,
     plot: options.PlotOption = None,
@@ -83,6 +87,9 @@ def plan_command(
 
     To train a model, `recipe` is the command to begin with.
     """
+    from shuffle_plugins.planning.errors import check_norm
+    from shuffle_plugins.planning.sums import SUMS
+
     output.check_picture(plot)
     steps = None if rounds is None else options.read_list(rounds, options.read_whole, "--rounds")
     asked: dict[str, Any] = {
@@ -94,11 +101,11 @@ def plan_command(
         "cohorts": None if cohort is None else options.read_list(cohort, options.read_whole, "--cohort"),
         "adversary": adversary,
         "radius": radius,
-        "norm": None if norm is None else planning.check_norm(norm),
+        "norm": None if norm is None else check_norm(norm),
         "spread": spread,
     }
     warnings = output.delta_warnings(delta, population=population)
-    if mechanism in planning.SUMS:
+    if mechanism in SUMS:
         if sampling != "without-replacement" or method != "pld" or plot is not None:
             raise typer.BadParameter(
                 "a sum is planned for all its ways of drawing clients, by pld, without a picture: leave out "
@@ -106,13 +113,9 @@ def plan_command(
             )
         output.progress("planning")
         sums = planning.plan_sums(**asked | {"norm": asked["norm"] or "l2"}, num_steps=steps or 1)
-        output.warn(warnings)
-        if as_json:
-            output.print_json(_json(sums) | {"warnings": warnings})
-        else:
+        if not output.answered(as_json, _json(sums), warnings=warnings):
             output.show(_sums_table(sums), output.legend(_SUMS_LEGEND), _footing(sums))
-            for text in sums.remarks():
-                output.remark(text)
+            output.remark("\n".join(sums.remarks()))
         return
     if mechanism != _BEST:
         options.check_one_report(mechanism)
@@ -126,21 +129,16 @@ def plan_command(
         whole_grid=plot is not None,
         progress=progress,
     )
-    output.warn(warnings)
-    if as_json:
-        output.print_json(_json(found) | {"warnings": warnings})
-    else:
-        output.show(_headline(found), *_plan_tables(found), _legend(found), _footing(found))
-        for text in found.remarks():
+    if not output.answered(as_json, _json(found), warnings=warnings):
+        legend = output.legend(_LEGEND | {"thrifty": _THRIFTY.format(found.tolerance)})
+        output.show(_headline(found), *_plan_tables(found), legend, _footing(found))
+        for text in (*found.remarks(), *([_FOR_TRAINING] if steps is None else [])):
             output.remark(text)
-        if steps is None:
-            output.remark(_FOR_TRAINING)
-        output.left_out((each.mechanism, each.reason) for each in found.dismissed)
+        output.left_out((each.name, each.reason) for each in found.dismissed)
         if found.adversary == "server":
             output.remark(
                 "Reports hide their clients' data from a server, but not who sent them. In a sum clients can "
-                f"take part in secret, so that sampling counts against a server too: --mechanism "
-                f"{planning.SUMS[0]}."
+                f"take part in secret, so that sampling counts against a server too: --mechanism {SUMS[0]}."
             )
     if plot is not None:
         from shuffle_plugins.cli.plotting import plot_plan
@@ -170,7 +168,7 @@ def _headline(plan: planning.Plan) -> str:
 def _plan_tables(plan: planning.Plan) -> Iterator[Table]:
     """The choice beside its alternatives, then the error by cohort and by number of rounds."""
     best = plan.best
-    shown: dict[str, planning.PlanRow | planning.Baseline] = {"best": best}
+    shown: dict[str, planning.PlanRow | Baseline] = {"best": best}
     if plan.thrifty != best:
         shown["thrifty"] = plan.thrifty
     shown |= {other.name: other for other in plan.baselines}
@@ -180,7 +178,7 @@ def _plan_tables(plan: planning.Plan) -> Iterator[Table]:
             "k": None if row.cohort is None else f"{row.cohort:,}",
             "T": None if row.num_steps is None else f"{row.num_steps:,}",
             "ε0": None if row.local_epsilon is None else down(row.local_epsilon),
-            "error": up(row.average_mse, 3),
+            "error": up(row.average_mse, digits=3),
             "× best": times(row.average_mse / best.average_mse),
         }
         for name, row in shown.items()
@@ -206,18 +204,18 @@ def _rows(title: str, rows: Sequence[planning.PlanRow], best: planning.PlanRow, 
             changing: f"{row.cohort if changing == 'k' else row.num_steps:,}",
             "ε0": down(row.local_epsilon),
             **_interval(row.epsilon),
-            "noise": up(row.noise_mse, 3),
-            "sampling": up(row.sampling_mse, 3),
-            "error": up(row.average_mse, 3),
-            "bits per client" if wide else "bits": up(row.bits_per_client, 3),
-            **({"bits in total": up(float(row.total_bits), 3)} if wide else {}),
+            "noise": up(row.noise_mse, digits=3),
+            "sampling": up(row.sampling_mse, digits=3),
+            "error": up(row.average_mse, digits=3),
+            "bits per client" if wide else "bits": up(row.bits_per_client, digits=3),
+            **({"bits in total": up(float(row.total_bits), digits=3)} if wide else {}),
         }
         for row in rows
     ]
     return output.table(cells, title=title, styles=["bold" if row == best else "" for row in rows])
 
 
-def _sums_table(plan: planning.SumPlan) -> Table:
+def _sums_table(plan: SumPlan) -> Table:
     """The ways to take sums, one a row."""
     rows = [
         {
@@ -228,8 +226,8 @@ def _sums_table(plan: planning.SumPlan) -> Table:
             "charged": f"{row.charged_steps:,}",
             "noise": up(row.noise_multiplier),
             **_interval(row.epsilon),
-            "error": up(row.average_mse, 3),
-            "bits per client" if width() >= WIDE else "bits": up(row.bits_per_client, 3),
+            "error": up(row.average_mse, digits=3),
+            "bits per client" if width() >= WIDE else "bits": up(row.bits_per_client, digits=3),
         }
         for row in plan.rows
     ]
@@ -244,37 +242,32 @@ def _interval(found: Any) -> dict[str, str | None]:
     return ({"ε from": lower} if width() >= WIDE else {}) | {"ε up to": up(found.upper)}
 
 
-def _legend(plan: planning.Plan) -> Table:
-    return output.legend(
-        {
-            "k, T": "reports of a round, and rounds (under single-pass sampling, check-in and epoch, passes)",
-            "ε0": "of one report, the largest with which T rounds stay within the target",
-            "ε from, ε up to": "certified interval of the ε of all T rounds",
-            "noise, sampling": "mean squared error of one round's average: by the mechanism, by drawing k of "
-            "n",
-            "error": "mean squared error of the average of all rounds",
-            "× best": "error over that of the best row",
-            "bits per client, in total": "that a client of the population sends in all rounds, and all "
-            "clients",
-            "thrifty": f"least communication with an error at most {plan.tolerance:.0%} above the best",
-            "no shuffler": "all clients report to a server that sees who sent what",
-            "trusted curator": "a server that all trust adds the noise to the true average",
-        }
-    )
-
-
+_COMMON_LEGEND = {
+    "error": "mean squared error of the average of all rounds",
+    "bits per client": "that a client of the population sends in all rounds",
+}
+_LEGEND = {
+    "k, T": "reports of a round, and rounds (under single-pass sampling, check-in and epoch, passes)",
+    "ε0": "of one report, the largest with which T rounds stay within the target",
+    "ε from, ε up to": "certified interval of the ε of all T rounds",
+    "noise, sampling": "mean squared error of one round's average: by the mechanism, by drawing k of n",
+    **_COMMON_LEGEND,
+    "× best": "error over that of the best row",
+    "no shuffler": "all clients report to a server that sees who sent what",
+    "trusted curator": "a server that all trust adds the noise to the true average",
+}
+_THRIFTY = "least communication with an error at most {:.0%} above the best"
 _SUMS_LEGEND = {
     "who draws": "those whose data are in a round: the server, the clients in secret by coins, or nobody",
     "k, answer": "clients whose data are in a round, and clients who send something",
     "T, charged": "rounds, and the rounds that ε counts",
     "noise": "deviation of the noise of a round's sum, over the radius of the clients' ball",
     "ε from, ε up to": "certified interval of the ε of the charged rounds",
-    "error": "mean squared error of the average of all rounds",
-    "bits per client": "that a client of the population sends in all rounds",
+    **_COMMON_LEGEND,
 }
 
 
-def _footing(plan: planning.Plan | planning.SumPlan) -> str:
+def _footing(plan: planning.Plan | SumPlan) -> str:
     """One line that says for which setting the tables' numbers hold."""
     return (
         f"{plan.neighbouring_relation} neighbours · adversary: {plan.adversary} · n = {plan.population:,} · "
@@ -283,7 +276,7 @@ def _footing(plan: planning.Plan | planning.SumPlan) -> str:
     )
 
 
-def _json(plan: planning.Plan | planning.SumPlan) -> dict[str, Any]:
+def _json(plan: planning.Plan | SumPlan) -> dict[str, Any]:
     values: dict[str, Any] = _plain(plan) | {
         "neighbouring_relation": plan.neighbouring_relation,
         "best": _plain(plan.best),
@@ -323,26 +316,26 @@ def recipe_command(
     population: options.PopulationOption,
     target_epsilon: options.TargetOption,
     delta: options.DeltaOption,
-    dim: Annotated[int, options.whole_option("--dim D", "Trained parameters of the model.")],
+    dim: Annotated[int, whole_option("--dim D", "Trained parameters of the model.")],
     model: Annotated[
         str,
-        options.option(
+        option(
             "--model KIND",
             "linear: a linear classifier on rows of length one, whose weights start from zero; or network.",
         ),
     ] = "linear",
     mechanism: Annotated[
         str,
-        options.option(
+        option(
             "--mechanism NAME",
             "Randomizer of one report per record; best compares all of them. Or a sum, such as vector-sum, "
             "if records may send many messages: far less noise.",
         ),
     ] = _BEST,
     cohort: Annotated[
-        int | None, options.whole_option("--cohort -k K", "Records of a step; a tenth of N unless given.")
+        int | None, whole_option("--cohort -k K", "Records of a step; a tenth of N unless given.")
     ] = None,
-    rounds: Annotated[int | None, options.whole_option("--rounds -t T", "Steps; 200 unless given.")] = None,
+    rounds: Annotated[int | None, whole_option("--rounds -t T", "Steps; 200 unless given.")] = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Settings of a training run for a target (ε, δ), without tuning on the data, and why.
@@ -363,18 +356,14 @@ def recipe_command(
     warnings = output.delta_warnings(delta, population=population)
     if (noisy := found.warning()) is not None:
         warnings.append(noisy)
-    output.warn(warnings)
     rows = [dict(zip(("name", "value", "reason"), row, strict=True)) for row in found.settings()]
-    if as_json:
-        values = asdict(found) | {
-            "epsilon": output.interval_json(found.epsilon),
-            "neighbouring_relation": found.neighbouring_relation,
-            "signal_to_noise_ratio": found.expected_noise.signal_to_noise_ratio,
-            "settings": rows,
-            "warnings": warnings,
-        }
-        del values["expected_noise"]
-        output.print_json(values)
-        return
-    cells = [{"setting": row["name"], "value": row["value"], "why": row["reason"]} for row in rows]
-    output.show(output.table(cells, text={"setting": "", "why": ""}, title=found.title))
+    values = asdict(found) | {
+        "epsilon": output.interval_json(found.epsilon),
+        "neighbouring_relation": found.neighbouring_relation,
+        "signal_to_noise_ratio": found.expected_noise.signal_to_noise_ratio,
+        "settings": rows,
+    }
+    del values["expected_noise"]
+    if not output.answered(as_json, values, warnings=warnings):
+        cells = [{"setting": row["name"], "value": row["value"], "why": row["reason"]} for row in rows]
+        output.show(output.table(cells, text={"setting": "", "why": ""}, title=found.title))

@@ -54,10 +54,9 @@ def _figure(width: float, height: float) -> Figure:
 def plot_comparisons(*, comparisons: Sequence[accounting.Comparison], path: Path) -> None:
     """Write a log-log picture of ε against rounds: one panel per ε0, one line per bound.
 
-    The certified interval is shaded and the package's own bounds are coloured; published ones are grey, told
-    apart by their markers, and share a line where they agree. Those beyond a hundred times the certified ε
-    are left out. Below each panel the same lines stand as multiples of the certified ε, on a linear scale
-    around 1. The answers are at one δ, and the path's suffix chooses the format.
+    The certified interval is shaded and the package's own bounds are coloured; published ones are grey and
+    share a line where they agree. Those beyond a hundred times the certified ε are left out. Below each panel
+    the same lines stand as multiples of the certified ε.
     """
     panels: dict[float, list[accounting.Comparison]] = {}
     curves: dict[tuple[str, str], Curve] = {}

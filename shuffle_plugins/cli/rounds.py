@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from shuffle_plugins import accounting
 from shuffle_plugins.cli import options, output
+from shuffle_plugins.cli.options import choice_option, number_option, option
 
 _PLOT_POINTS = 13  # numbers of rounds of a curve: enough for a smooth line, few enough for seconds
 
@@ -22,7 +23,7 @@ def epsilon_command(
     *,
     asked: options.Question,
     everything: Annotated[
-        bool, options.option("--all", "Compute every published bound, not two of them; seconds.")
+        bool, option("--all", "Compute every published bound, not two of them; seconds.")
     ] = False,
     as_json: options.JsonOption = False,
     plot: options.PlotOption = None,
@@ -80,12 +81,10 @@ def _of_a_client(asked: options.Question) -> float | None:
 def compare_command(
     *,
     asked: options.Question,
-    local_epsilon: Annotated[
-        str, options.option("--local-epsilon -e EPS0,…", "One ε0 or several, comma-separated.")
-    ],
+    local_epsilon: Annotated[str, option("--local-epsilon -e EPS0,…", "One ε0 or several, comma-separated.")],
     rounds: Annotated[
         str,
-        options.option("--rounds -t T,…", f"One number or several. {options.NUMBERS['rounds'].hint}"),
+        option("--rounds -t T,…", f"One number or several. {options.NUMBERS['rounds'].hint}"),
     ] = "1,10,100,1000,10000",
     as_json: options.JsonOption = False,
     plot: options.PlotOption = None,
@@ -124,7 +123,7 @@ def central_command(
     delta: options.DeltaOption,
     noise_multiplier: Annotated[
         float,
-        options.number_option(
+        number_option(
             "--noise-multiplier Z",
             "Deviation of the noise over the norm that vectors are clipped to, as in Opacus and in Flower's "
             "strategies. Replaced vectors are two such norms apart, which is counted.",
@@ -133,7 +132,7 @@ def central_command(
     cohort: options.CohortOption = None,
     sampling: Annotated[
         str,
-        options.choice_option(
+        choice_option(
             "--sampling SCHEME",
             "How the cohort is chosen: without-replacement, poisson (as Opacus does), or full, which also "
             "stands for whoever sees the cohort.",
@@ -142,7 +141,7 @@ def central_command(
     ] = "without-replacement",
     neighbours: Annotated[
         str,
-        options.choice_option(
+        choice_option(
             "--neighbours RELATION",
             "replace-one, as everywhere else here, or add-or-remove-one, as in Opacus.",
             tuple(accounting.NeighbouringRelation),
@@ -160,29 +159,23 @@ def central_command(
         sampling=accounting.Sampling(sampling),
         neighbouring_relation=relation,
     )
-    accountant = accounting.ShuffleAccountant()
-    accountant.step(central, num_steps=rounds)
     output.progress("composing")
-    found = accountant.epsilon(delta)
-    if as_json:
-        output.print_json(
-            {
-                "noise_multiplier": noise_multiplier,
-                "population": population,
-                "cohort": central.cohort,
-                "sampling": sampling,
-                "rounds": rounds,
-                "delta": delta,
-                **output.interval_json(found),
-                "neighbouring_relation": neighbours,
-                "trusted": "server",
-            }
-        )
-    else:
+    found = output.certified(central, delta=delta, rounds=rounds)
+    values = {
+        "noise_multiplier": noise_multiplier,
+        "population": population,
+        "cohort": central.cohort,
+        "sampling": sampling,
+        "rounds": rounds,
+        "delta": delta,
+        **output.interval_json(found),
+        "neighbouring_relation": neighbours,
+        "trusted": "server",
+    }
+    if not output.answered(as_json, values, warnings=output.delta_warnings(delta, population=population)):
         output.show(
             f"[bold]{escape(output.interval(found))}[/] at δ = {delta:g} · {neighbours} · trusted server"
         )
-    output.warn(output.delta_warnings(delta, population=population))
 
 
 class Unknown(StrEnum):
@@ -200,7 +193,7 @@ def calibrate_command(
     target_epsilon: options.TargetOption,
     solve: Annotated[
         Unknown,
-        options.option(
+        option(
             "--solve WHAT", "What to solve for: local-epsilon, rounds or cohort; the others are required."
         ),
     ] = Unknown.LOCAL_EPSILON,

@@ -15,6 +15,7 @@ import typer
 from shuffle_plugins import accounting
 from shuffle_plugins import ledger as ledgers
 from shuffle_plugins.cli import options, output
+from shuffle_plugins.cli.options import number_option, option
 from shuffle_plugins.cli.output import up
 
 if TYPE_CHECKING:
@@ -41,21 +42,19 @@ def statement_command(
             metavar="[FILE]", help="Ledger, checkpoint or saved state; only read.", show_default=False
         ),
     ] = None,
-    model: Annotated[
-        str | None, options.option("--model M", "Which model of a ledger that holds several.")
-    ] = None,
+    model: Annotated[str | None, option("--model M", "Which model of a ledger that holds several.")] = None,
     unit: Annotated[
         accounting.Unit | None,
-        options.option(
+        option(
             "--unit UNIT",
             "What a client stands for: client, record or user. A checkpoint's are records unless given, all "
             "others clients.",
         ),
     ] = None,
     target_epsilon: Annotated[
-        float | None, options.number_option("--target-epsilon EPS", "Budget to compare with.")
+        float | None, number_option("--target-epsilon EPS", "Budget to compare with.")
     ] = None,
-    markdown: Annotated[bool, options.option("--markdown", "Print Markdown.")] = False,
+    markdown: Annotated[bool, option("--markdown", "Print Markdown.")] = False,
     as_json: options.JsonOption = False,
 ) -> None:
     """What has to be said beside an ε: unit, neighbours, adversary, trust, and what is not covered.
@@ -87,9 +86,7 @@ def statement_command(
         found = accounting.PrivacyStatement.of(
             accountant, delta=asked.delta, subject="rounds as described", **about
         )
-    if as_json:
-        output.print_json(found.to_dict())
-    else:
+    if not output.answered(as_json, found.to_dict()):
         output.remark(found.to_markdown() if markdown else found.to_text(width=min(output.width(), 100)))
 
 
@@ -181,42 +178,40 @@ def budget_command(
     ledger: Annotated[
         Path, typer.Argument(metavar="LEDGER", help="File of a server's or of a client's ledger; only read.")
     ],
-    model: Annotated[str | None, options.option("--model M", "Only this model; all unless given.")] = None,
+    model: Annotated[str | None, option("--model M", "Only this model; all unless given.")] = None,
     delta: Annotated[
-        float | None, options.number_option("--delta -d DELTA", "δ in (0, 1), the run's own; else 1e-5.")
+        float | None, number_option("--delta -d DELTA", "δ in (0, 1), the run's own; else 1e-5.")
     ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """What federated training has cost, by model and run, or one client by run; also while it is going on."""
     asked = _LEDGER_DELTA if delta is None else delta
+    found: Any
     if ledgers.is_client_ledger(ledger):
         if model is not None:
             raise typer.BadParameter("--model is for a server's ledger; this is a client's")
         client = ledgers.read_client_budget(ledger, delta=asked)
-        if as_json:
-            facts = {"client": True, "delta": client.delta}
-            return output.print_json(_by_run(client.total, client.runs, _client_json, facts))
-        found = [_client_parts(client)] if client.runs else []
+        found = _by_run(client, _client_json, client=True, delta=client.delta)
+        parts = [_client_parts(client)] if client.runs else []
     else:
         budgets = ledgers.read_budget(ledger, delta=asked, model=model)
-        if as_json:
-            return output.print_json(
-                [_by_run(each.total, each.runs, _model_json, {"model": each.model}) for each in budgets]
-            )
-        found = [_model_parts(budget) for budget in budgets]
-    for parts in found:
-        output.show(*parts, "")
-    if not found:
+        found = [_by_run(each, _model_json, model=each.model) for each in budgets]
+        parts = [_model_parts(budget) for budget in budgets]
+    if output.answered(as_json, found):
+        return
+    for each in parts:
+        output.show(*each, "")
+    if not parts:
         output.remark("No rounds yet.")
     elif delta is None:
         output.remark(f"A ledger has no δ of its own: this is for {asked:g}; give the run's by --delta.")
-    return None
 
 
 def _by_run(
-    total: Any, runs: Mapping[str, Any], plain: Callable[[Any], dict[str, Any]], facts: dict[str, Any]
+    budget: ledgers.ModelBudget | ledgers.ClientBudget, plain: Callable[[Any], dict[str, Any]], **facts: Any
 ) -> dict[str, Any]:
-    return facts | plain(total) | {"runs": [{"run": run, **plain(spent)} for run, spent in runs.items()]}
+    runs = [{"run": run, **plain(spent)} for run, spent in budget.runs.items()]
+    return facts | plain(budget.total) | {"runs": runs}
 
 
 def _model_json(spent: Spent) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import lazy_loader
 _EXTRA_OF = {
     **dict.fromkeys(("torch", "cryptography", "numba", "tqdm"), "torch"),
     **dict.fromkeys(("anyio", "jinja2", "starlette", "uvicorn"), "app"),
+    "dp_accounting": "dp-accounting",
     "flwr": "flower",
     "matplotlib": "plot",
     "opacus": "opacus",

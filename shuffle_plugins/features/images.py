@@ -1,4 +1,9 @@
-"""Several kinds of fixed features of an image side by side, as one row for a linear model."""
+"""Fixed features of images, as rows of length one for a linear model that is trained by clipped gradients.
+
+Patches: Coates, Lee, Ng 2011, "An analysis of single-layer networks in unsupervised feature learning"; Thiry,
+Arbel, Belilovsky, Oyallon 2021, "The unreasonable effectiveness of patches in deep convolutional kernels
+methods". Here they come from pictures that nobody's data are in.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +13,336 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from shuffle_plugins.features.patches import PatchFeatures, check_images
-from shuffle_plugins.features.rows import ChannelWhitening, some_at_a_time
-from shuffle_plugins.features.scattering import Scattering
+from shuffle_plugins.core import checks
+from shuffle_plugins.features.scattering import Scattering, some_at_a_time
 
-_IMAGES_AT_ONCE = 500
+_LEAST_VARIANCE = 1e-5  # as torch's group norm
+# Added to a place's deviation, by order, so that an empty place of an image in [0, 1] stays near zero.
+_FLOORS = (1e-5, 0.02, 0.003)
+_LARGEST_VALUE = 1e15  # coefficient: sums of squares of larger ones, or of less than 1/this, leave float32
+
+
+def place_normalized(coefficients: Tensor, *, orders: Sequence[int]) -> Tensor:
+    """Every place's coefficients of each order with mean 0 and deviation about 1, and the row of length 1.
+
+    A place is one pixel of the coefficients' coarse grid. What it then says is which waves are strong there
+    compared with the others, and not how much contrast there is. Order 0, the blurred image, gets mean 0 and
+    deviation 1 over all places. All of this is taken from one image alone, so it spends no privacy.
+
+    Coefficients are those of images in [0, 1], (images, channels, rows, columns), or with colours, each
+    normalised by itself, (images, colours, channels, rows, columns); ``orders`` as of
+    :attr:`Scattering.orders`. Returns (images, numbers) of the same floating type, zeros for zeros.
+    """
+    _check_coefficients(coefficients)
+    if len(orders) > len(_FLOORS) or sum(orders) != coefficients.shape[-3]:
+        raise ValueError(
+            f"orders must be at most {len(_FLOORS)} numbers that add up to the {coefficients.shape[-3]} "
+            f"channels, got {tuple(orders)}"
+        )
+
+    def rows(part: Tensor) -> Tensor:
+        split = torch.split(part.float(), list(orders), dim=-3)
+        normal = [_standard(each, floor) for each, floor in zip(split, _FLOORS, strict=False)]
+        return functional.normalize(torch.cat(normal, dim=-3).flatten(1)).to(part.dtype)
+
+    return some_at_a_time(rows, coefficients, at_once=500)
+
+
+def _standard(part: Tensor, floor: float) -> Tensor:
+    """Without the mean, divided by the deviation: those of a place's channels, or of all places of one."""
+    axes = (-3,) if part.shape[-3] > 1 else (-2, -1)
+    centred = part - part.mean(dim=axes, keepdim=True)
+    variance = centred.square().mean(dim=axes, keepdim=True)
+    if part.shape[-3] > 1:
+        return centred / (variance.sqrt() + floor)
+    return centred / (variance + _LEAST_VARIANCE).sqrt()
+
+
+def group_normalized(coefficients: Tensor, *, groups: int = 1) -> Tensor:
+    """Every group of an image's channels with mean 0 and variance 1, and the whole row of length about 1.
+
+    Group normalisation (Wu, He 2018) takes its mean and variance from one image alone, so it spends no
+    privacy (Tramèr, Boneh 2021). Coefficients are as of :func:`place_normalized`, colours further channels,
+    split into ``groups`` of equal size. A group that is the same everywhere is 0.
+    """
+    _check_coefficients(coefficients)
+    flat = coefficients.flatten(1, -3)
+    if flat.shape[1] % checks.whole("groups", groups):
+        raise ValueError(f"groups must divide the number of channels, {flat.shape[1]}, got {groups}")
+    scale = 1 / math.sqrt(math.prod(flat.shape[1:]))
+
+    def rows(part: Tensor) -> Tensor:
+        normal = functional.group_norm(part.float(), groups, eps=_LEAST_VARIANCE)
+        return normal.flatten(1).mul_(scale).to(part.dtype)
+
+    return some_at_a_time(rows, flat, at_once=500)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ChannelWhitening:
+    """Makes coefficients rows of length 1, with channels that are less correlated and more equally strong.
+
+    The noise of private training is as large in a direction in which all records are alike as in one that
+    tells them apart. So a channel's mean over public pictures is subtracted, and the channels are multiplied
+    by (Σ + 0.001·I)^(-strength/2)·D⁻¹: D are the channels' standard deviations, and Σ is the covariance of
+    channels, each divided by its deviation, of public pictures that are scaled to length 1, over its average
+    eigenvalue. Strength 1 is whitening (of this kind also called ZCA).
+
+    :meth:`fit` is for **public** pictures, for example those of :func:`dead_leaves`. What it finds depends on
+    each of them; fitted to private images it would reveal them, and no accountant would know.
+    """
+
+    mean: Tensor
+    matrix: Tensor
+
+    @classmethod
+    def fit(cls, coefficients: Tensor, *, strength: float = 0.5) -> ChannelWhitening:
+        """The whitening of these public pictures' coefficients.
+
+        Args:
+            coefficients: as of :func:`place_normalized`, colours further channels; of many more pictures than
+                channels. Not the pictures themselves.
+            strength: from 0, which leaves the channels' correlations as they are, to 1.
+        """
+        _check_coefficients(coefficients)
+        checks.number("strength", strength, at_least=0, at_most=1)
+        flat = coefficients.detach().flatten(1, -3).double()
+        if len(flat) < max(2, flat.shape[1]):
+            raise ValueError(
+                "coefficients must be those of several pictures, at least as many as there are channels, got "
+                f"{len(flat)} of {flat.shape[1]} channels"
+            )
+        mean, deviation = (of(flat, dim=(0, 2, 3)) for of in (torch.mean, torch.std))
+        largest = flat.abs().amax(dim=(0, 2, 3))
+        # A channel whose deviation is less than this of its largest value varies by rounding only.
+        least = (1e-6 * largest).clamp(min=1 / _LARGEST_VALUE)
+        if not bool(((deviation > least) & (largest < _LARGEST_VALUE)).all()):  # NaN is neither
+            raise ValueError(
+                "coefficients must be finite and of ordinary size, and no channel the same everywhere"
+            )
+        scaled = ((flat - mean[:, None, None]) / deviation[:, None, None]).flatten(2)
+        scaled = scaled / scaled.norm(dim=(1, 2), keepdim=True).clamp(min=1e-12)
+        across = (scaled - scaled.mean(dim=0)).transpose(0, 1).flatten(1)
+        covariance = across @ across.T
+        if not float(covariance.trace()) > 1e-9 * len(flat):  # of which each picture gives at most 1
+            raise ValueError("coefficients must be those of several pictures that differ")
+        values, vectors = torch.linalg.eigh(covariance)
+        # Added to each eigenvalue, over the average one, so that no channel is multiplied by thousands.
+        gains = (values.clamp(min=0) / values.mean() + 1e-3) ** (-strength / 2)
+        return cls(mean=mean.float(), matrix=((vectors * gains) @ vectors.T / deviation).float())
+
+    def __call__(self, coefficients: Tensor) -> Tensor:
+        """Coefficients as rows of ℓ2 norm 1, (images, numbers), of the same dtype; spends no privacy.
+
+        Coefficients are as :meth:`fit` takes them, with as many channels; below 1e15, or rows are not of
+        length 1. A picture whose coefficients are the public mean is a row of zeros.
+        """
+        _check_coefficients(coefficients)
+        flat = coefficients.flatten(1, -3)
+        if flat.shape[1] != len(self.mean):
+            raise ValueError(
+                f"coefficients must have {len(self.mean)} channels, got {flat.shape[1]}: fit to pictures "
+                "that went through the same scattering, of the same order"
+            )
+        mean, matrix = self.mean.to(flat.device)[:, None], self.matrix.to(flat.device)
+
+        def rows(part: Tensor) -> Tensor:
+            whitened = matrix @ (part.flatten(2).float() - mean)
+            return functional.normalize(whitened.flatten(1)).to(part.dtype)
+
+        return some_at_a_time(rows, flat, at_once=500)
+
+
+def _check_coefficients(coefficients: Tensor) -> None:
+    if coefficients.dim() not in (4, 5) or not coefficients.is_floating_point():
+        raise ValueError(
+            "coefficients must be floating point of shape (images, channels, rows, columns), or with colours "
+            f"before the channels, got {coefficients.dtype} {tuple(coefficients.shape)}"
+        )
+
+
+_FLOOR = 1e-3  # added to a patch's variance, so that the noise of a flat patch is not made large
+_SAMPLED = 100_000  # public patches that are looked at
+_SMALLEST, _LARGEST = 0.04, 0.5  # radii of discs, over a picture's longer side
+_BEYOND = 0.2  # how far outside the picture a disc's middle may be, over that side
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PatchFeatures:
+    """Compares every patch of an image with filters, and averages what is found over each part of the image.
+
+    A patch x is a square of pixels with all their colours, p = (x - mean)/√(variance + 0.001). With a filter
+    w and its threshold t two numbers tell how well it agrees: max(0, w·p - t) and max(0, -w·p - t). Each is
+    averaged over the patches in each cell of a grid of ``places`` × ``places``.
+
+    :meth:`fit` takes filters from **public** pictures, for example those of :func:`dead_leaves`. Filters
+    are patches of those pictures; fitted to private images they would publish parts of them.
+
+    Attributes:
+        filters: w, (filters, colours, size, size) float32.
+        thresholds: t, (filters,) float32.
+        places: parts of an image in each direction.
+    """
+
+    filters: Tensor
+    thresholds: Tensor
+    places: int
+
+    @classmethod
+    def fit(
+        cls,
+        pictures: Tensor,
+        *,
+        filters: int = 128,
+        size: int = 6,
+        places: int = 3,
+        share: float = 0.25,
+        seed: int = 0,
+    ) -> PatchFeatures:
+        """Filters that are random patches of these public pictures, made less correlated (whitened).
+
+        Let Σ be the covariance of the normalised patches p, divided by its average eigenvalue. A filter is
+        (Σ + 0.1·I)^(-1/2) q, where q is (Σ + 0.1·I)^(-1/2) times a random patch, scaled to norm 1.
+
+        Args:
+            pictures: (pictures, colours, height, width), floating point in [0, 1]; better a few thousand.
+            filters: how many; an image then has 2·filters channels.
+            size: pixels of a patch's side, from 2 to the pictures' shorter side.
+            places: cells of the grid in each direction, from 1 to that side - size + 1.
+            share: each threshold t is set so that ``|w·p| > t`` for about this share of the public patches.
+            seed: which patches are drawn.
+        """
+        check_images("pictures", pictures)
+        checks.whole("filters", filters)
+        checks.whole("size", size, at_least=2, at_most=min(pictures.shape[-2:]))
+        checks.whole("places", places, at_most=min(pictures.shape[-2:]) - size + 1)
+        checks.number("share", share, above=0, below=1)
+        checks.whole("seed", seed, at_least=0)
+        if not len(pictures) or not bool(pictures.isfinite().all()):
+            raise ValueError("pictures must be at least one, and finite")
+        coins = torch.Generator().manual_seed(seed)
+        windows = pictures.detach().cpu().unfold(2, size, 1).unfold(3, size, 1)
+        drawn = [
+            torch.randint(windows.shape[axis], (_SAMPLED,), generator=coins, dtype=torch.int64)
+            for axis in (0, 2, 3)
+        ]
+        patches = windows[drawn[0], :, drawn[1], drawn[2]].flatten(1).double()
+        patches = patches - patches.mean(dim=1, keepdim=True)
+        variances = patches.square().mean(dim=1, keepdim=True)
+        # Patches of less variance have nothing in them to compare with.
+        patches = (patches / (variances + _FLOOR).sqrt())[variances[:, 0] > 1e-4]
+        if len(patches) < filters:
+            raise ValueError(
+                f"pictures must have patches with some contrast, at least as many as filters, {filters}; of "
+                f"{_SAMPLED} patches {len(patches)} have"
+            )
+        values, vectors = torch.linalg.eigh(patches.T @ patches / len(patches))
+        # Added to each eigenvalue of the patches' covariance, over the average one.
+        gains = (values.clamp(min=0) / values.mean() + 0.1) ** -0.5
+        whitening = (vectors * gains) @ vectors.T
+        chosen = patches[torch.randperm(len(patches), generator=coins)[:filters]] @ whitening
+        found = functional.normalize(chosen) @ whitening
+        found = found - found.mean(dim=1, keepdim=True)
+        answers = (patches[: max(1000, _SAMPLED // 10)] @ found.T).abs()
+        rank = max(1, round((1 - share) * len(answers)))
+        return cls(
+            filters=found.view(filters, pictures.shape[1], size, size).float(),
+            thresholds=answers.kthvalue(rank, dim=0).values.float(),
+            places=places,
+        )
+
+    @property
+    def channels(self) -> int:
+        """How many channels an image's features have: two for each filter."""
+        return 2 * len(self.filters)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """The features of each image, from that image alone; no gradient flows back to it.
+
+        Args:
+            images: (images, colours, height, width), floating, in [0, 1], which is not checked; colours as of
+                the public pictures. NaN in an image makes NaN in its features.
+
+        Returns:
+            (images, 2·filters, places, places) float32, at least 0: first the agreement with each filter,
+                then with its negative.
+        """
+        check_images("images", images)
+        colours, size = self.filters.shape[1:3]
+        least = size + self.places - 1
+        if images.shape[1] != colours or min(images.shape[-2:]) < least:
+            raise ValueError(
+                f"images must have {colours} colours and at least {least} x {least} pixels, got "
+                f"{tuple(images.shape)}"
+            )
+        images = images.detach()
+        filters = self.filters.to(images.device)
+        thresholds = self.thresholds.to(images.device)[:, None, None]
+        # Of all filters' answers, few enough to stay in the processor's cache.
+        at_once = max(1, (1 << 19) // (len(filters) * math.prod(images.shape[-2:])))
+
+        def features(part: Tensor) -> Tensor:
+            part = part.float().contiguous()
+            mean, square = (
+                functional.avg_pool2d(each.mean(dim=1, keepdim=True), size, stride=1)
+                for each in (part, part.square())
+            )
+            scale = (square - mean.square()).clamp_(min=0).add_(_FLOOR).rsqrt_()
+            answers = functional.conv2d(part, filters).mul_(scale)
+            both = [(sign * answers).sub_(thresholds).clamp_(min=0) for sign in (1, -1)]
+            return torch.cat([functional.adaptive_avg_pool2d(each, self.places) for each in both], dim=1)
+
+        return some_at_a_time(features, images, at_once=at_once)
+
+
+def dead_leaves(count: int, *, height: int, width: int, colours: int = 1, seed: int = 0) -> Tensor:
+    """Random pictures of discs that hide one another, whose edges have the statistics of photographs.
+
+    They are public, as nobody's data are in them: statistics of theirs cost no privacy. There are 60 discs in
+    a picture. Radii have a density ∝ r⁻³ between 4 and 50 % of the longer side, and each disc and the ground
+    have a colour that is uniform on [0, 1]. Lee, Mumford, Huang 2001, "Occlusion models for natural images";
+    Baradad et al. 2021, "Learning to see by looking at noise".
+
+    Returns:
+        (count, colours, height, width) float32, in [0, 1]; the same seed gives the same pictures.
+    """
+    for name, value in {"count": count, "height": height, "width": width, "colours": colours}.items():
+        checks.whole(name, value)
+    checks.whole("seed", seed, at_least=0)
+    coins = torch.Generator().manual_seed(seed)
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(count, *shape, 1, 1, generator=coins, dtype=torch.float32)
+
+    side = max(height, width)
+    pictures = uniform(colours).repeat(1, 1, height, width)
+    rows, columns = (torch.arange(size, dtype=torch.float32) for size in (height, width))
+    for _ in range(60):
+        radius = side / (_SMALLEST**-2 + uniform() * (_LARGEST**-2 - _SMALLEST**-2)).sqrt()
+        down, across = ((1 + 2 * _BEYOND) * uniform() - _BEYOND for _ in range(2))
+        inside = (rows[:, None] - height * down).square() + (
+            columns - width * across
+        ).square() < radius.square()
+        colour = uniform(colours)
+        pictures = torch.where(inside[:, None], colour, pictures)
+    return pictures
+
+
+def check_images(name: str, images: Tensor) -> None:
+    """Raise ValueError, with the argument's name, unless it is a floating-point tensor of four dimensions."""
+    if not isinstance(images, Tensor):
+        raise ValueError(f"{name} must be a torch tensor, got {type(images).__name__}")
+    if images.dim() != 4 or not images.is_floating_point():
+        hint = f"; write {name}[:, None] if there are no colours" if images.dim() == 3 else ""
+        hint += f"; write {name}.float() / 255 for bytes" if images.dtype == torch.uint8 else ""
+        raise ValueError(
+            f"{name} must be floating point of shape (images, colours, height, width), got {images.dtype} "
+            f"{tuple(images.shape)}{hint}"
+        )
+
+
 _OUTSIDE = 0.01  # of [0, 1], for rounding and interpolation
 
 FeatureKind = Callable[[Tensor], Tensor]
@@ -27,17 +356,11 @@ class ImageFeatures:
     """Turns each image into a vector of fixed features with ℓ2 norm 1, for a linear model.
 
     By default these are scattering coefficients of order 1 and how well patches agree with random patches,
-    each made less correlated and equally strong by public pictures (:class:`ChannelWhitening`), with the same
-    weight. An image's row depends on that image and on public pictures only, so computing it spends no
-    privacy. ::
+    each whitened by public pictures (:class:`ChannelWhitening`), with the same weight. An image's row depends
+    on that image and on public pictures only, so computing it spends no privacy. ::
 
         features = ImageFeatures.fit(dead_leaves(3000, height=28, width=28))
         rows = features(images[:, None])  # images: (n, 28, 28), floating point in [0, 1]
-
-    Attributes:
-        kinds: functions that make coefficients of images, each a kind of features.
-        whitenings: what makes rows of each kind's coefficients.
-        shape: (colours, height, width) of the images.
     """
 
     kinds: tuple[FeatureKind, ...]
@@ -57,8 +380,8 @@ class ImageFeatures:
                 the pictures' size and ``PatchFeatures.fit(pictures, filters=64)``.
 
         Raises:
-            ValueError: if the pictures are not such, or a kind's coefficients of a picture depend on the
-                other pictures, as those of a layer with batch normalisation do.
+            ValueError: also if a kind's coefficients of a picture depend on the other pictures, as those of a
+                layer with batch normalisation do.
         """
         check_images("pictures", pictures)
         _check_range("pictures", pictures)
@@ -84,15 +407,10 @@ class ImageFeatures:
         )
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Rows of the images' features; no gradient flows back to the images.
+        """(images, features) float32, each row of ℓ2 norm 1; 1,985 features by default for 28 × 28.
 
-        Args:
-            images: (images, colours, height, width), floating point in [0, 1], of the pictures' size and
-                colours. NaN in an image makes its row NaN.
-
-        Returns:
-            (images, features) float32, each row of ℓ2 norm 1: the kinds after each other,
-                colours·channels·rows·columns numbers of each; 1,985 by default for 28 × 28.
+        Images are (images, colours, height, width), floating point in [0, 1], of the pictures' size and
+        colours. No gradient flows back to them; NaN in an image makes its row NaN.
         """
         check_images("images", images)
         if tuple(images.shape[1:]) != self.shape:
@@ -107,13 +425,13 @@ class ImageFeatures:
             pairs = zip(self.kinds, self.whitenings, strict=True)
             return torch.cat([whitening(_coefficients(kind, part)) for kind, whitening in pairs], dim=1)
 
-        return some_at_a_time(rows, images, at_once=_IMAGES_AT_ONCE) * share
+        return some_at_a_time(rows, images, at_once=500) * share
 
 
 def _coefficients(kind: FeatureKind, images: Tensor) -> Tensor:
     """What a kind makes of images, float32, without a gradient, some at a time."""
     with torch.no_grad():
-        found = some_at_a_time(lambda part: kind(part).float(), images.detach(), at_once=_IMAGES_AT_ONCE)
+        found = some_at_a_time(lambda part: kind(part).float(), images.detach(), at_once=500)
     if len(found) != len(images):
         raise ValueError(f"each image must have its coefficients: a kind made {len(found)} of {len(images)}")
     return found

@@ -1,25 +1,21 @@
-r"""The scattering transform of images: moduli of wavelet coefficients, twice, blurred and sampled coarsely.
+"""The scattering transform of images: moduli of wavelet coefficients, twice, blurred and sampled coarsely.
 
 Bruna, Mallat 2013, "Invariant scattering convolution networks"; Oyallon, Mallat 2015, "Deep roto-translation
-scattering for object classification". With complex Morlet wavelets :math:`ψ_{j,θ}` of scales :math:`2^j`,
-j < J, and L directions θ, and a Gaussian :math:`φ_J` of width :math:`0.8·2^{J-1}`, the coefficients of an
-image x are
-
-.. math:: x ∗ φ_J, \qquad |x ∗ ψ_{j,θ}| ∗ φ_J, \qquad ||x ∗ ψ_{j,θ}| ∗ ψ_{j',θ'}| ∗ φ_J \quad (j < j'),
-
-each at every :math:`2^J`-th pixel. The wavelet is :math:`g(u)\,(e^{i ξ·u} - β)` with
-:math:`g(u) = \frac{s}{2πσ²} \exp(-(u_∥² + s² u_⊥²)/2σ²)` around the direction θ, :math:`σ = 0.8·2^j`,
-:math:`|ξ| = 3π/4·2^{-j}`, s = 4/L, and β such that the wavelet sums to zero.
+scattering for object classification". With complex Morlet wavelets ψ of scales 2^j, j < J, and L directions,
+and a Gaussian φ of width 0.8·2^(J-1), the coefficients of an image x are x ∗ φ, |x ∗ ψ| ∗ φ and ||x ∗ ψ| ∗
+ψ'| ∗ φ with ψ' coarser than ψ, each at every 2^J-th pixel. The wavelet is g(u)·(e^{iξ·u} - β) with g(u) =
+s/(2πσ²)·exp(-(u_∥² + s²u_⊥²)/2σ²) around its direction, σ = 0.8·2^j, |ξ| = 3π/4·2^(-j), s = 4/L, and β such
+that it sums to zero.
 
 Convolutions wrap around a padded image, in Fourier space; the border is mirrored. A modulus has lower
-frequencies than its argument, so :math:`|x ∗ ψ_{j,θ}|` is kept at every :math:`2^j`-th pixel alone. In all
-this it follows Andreux et al. 2020, "Kymatio: scattering transforms in Python", and gives its numbers. The
-last blur is a product of two narrow matrices, because a Gaussian separates into rows and columns.
+frequencies than its argument, so |x ∗ ψ| is kept at every 2^j-th pixel alone. In all this it follows Andreux
+et al. 2020, "Kymatio: scattering transforms in Python", and gives its numbers.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -28,10 +24,14 @@ from torch import Tensor
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.ranges import Count, Ranged, whole_number
-from shuffle_plugins.features.rows import some_at_a_time
 
 _WIDTH, _FREQUENCY = 0.8, 3 * math.pi / 4  # of the finest wavelet
 _WRAPS = 2  # copies of the image to each side over which filters reach: the tails beyond are below float32
+
+
+def some_at_a_time(function: Callable[[Tensor], Tensor], images: Tensor, *, at_once: int) -> Tensor:
+    """What a function makes of images, some at a time."""
+    return torch.cat([function(part) for part in torch.split(images, at_once)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +39,8 @@ class Scattering(Ranged):
     """A scattering transform for images of one size; calling it gives their coefficients.
 
     Attributes:
-        height: pixels of a column, at least 2**scales. Beyond a multiple of that, pixels are seen only by
-            the coefficients beside them.
-        width: pixels of a row, likewise.
+        height, width: pixels, at least 2**scales. Beyond a multiple of that, pixels are seen only by the
+            coefficients beside them.
         scales: J, scales of wavelets; a coefficient stands for 2**J by 2**J pixels.
         directions: L, directions of wavelets.
         order: 2 for waves in the image and waves in their strengths, 1 for the former alone.
@@ -93,8 +92,7 @@ class Scattering(Ranged):
         return self.channels, self.height >> self.scales, self.width >> self.scales
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Coefficients (..., channels, rows, columns) float32 of images (..., height, width), of any
-        floating type.
+        """Coefficients (..., channels, rows, columns) float32 of images (..., height, width), floating.
 
         No gradient flows back; colours are images of their own. Channels come by order; those of the first
         order by scale, then direction; those of the second by first wavelet, then second.

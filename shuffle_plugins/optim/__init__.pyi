@@ -1,8 +1,5 @@
-from .adaped import DISSIMILARITY as DISSIMILARITY
 from .adaped import AdaPeD as AdaPeD
 from .adaped import ClientModels as ClientModels
-from .adaped import distillation_loss as distillation_loss
-from .adaped import prior_loss as prior_loss
 from .methods import AGD as AGD
 from .methods import GD as GD
 from .methods import SGD as SGD
@@ -21,16 +18,12 @@ from .oracles import Local as Local
 from .oracles import OneMessage as OneMessage
 from .oracles import PanPrivate as PanPrivate
 from .oracles import Participation as Participation
-from .oracles import RunningSum as RunningSum
 from .oracles import Unprotected as Unprotected
 from .oracles import VectorSums as VectorSums
 from .plans import OptimizationPlan as OptimizationPlan
 from .plans import Result as Result
-from .plans import Spending as Spending
-from .plans import Stage as Stage
 from .problems import Ball as Ball
 from .problems import Box as Box
-from .problems import ConvexSet as ConvexSet
 from .problems import L1Ball as L1Ball
 from .problems import Problem as Problem
 from .problems import assign as assign

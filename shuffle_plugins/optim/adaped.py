@@ -1,16 +1,13 @@
 """AdaPeD, personalised federated learning by adaptive distillation: a client's loss and its local steps.
 
-Every client has a *personal model* of its own, θ, which it never shares, and a copy of one *global model*, μ.
-It learns from f(θ) + ½ log(2ψ) + KD(θ, μ) / (2ψ), where f is the loss on its data; KD (for knowledge
-distillation) is how far the outputs of μ are from those of θ on the same data; and ψ > 0, the
-*dissimilarity*, is how much the two models may differ. ψ is learnt, too: if the models disagree, ψ grows, and
-then μ holds θ back less. In each round a client takes τ local steps and shares what they changed in μ and ψ.
+Every client has a *personal model* θ, which it never shares, and a copy of one *global model* μ. It learns
+from f(θ) + ½ log(2ψ) + KD(θ, μ)/(2ψ), with f the loss on its data, KD how far the outputs of μ are from those
+of θ, and the *dissimilarity* ψ > 0, learnt too, how much the two may differ. In each round a client takes τ
+local steps and shares what they changed in μ and ψ, clipped once and randomised as one vector.
 
-Source: Girgis, Privacy-preserving distributed machine learning (thesis, UCLA 2023), section 4.5, equation
-4.16 and Algorithm 4.4.1. The thesis adds noise in every local step, and its bound on the privacy cost of that
-does not hold (:mod:`shuffle_plugins.accounting.published.thesis`). Here what a round changed in μ and ψ is
-one vector; it is clipped once, and then randomised by any :class:`~shuffle_plugins.mechanisms.PrivateSum`,
-whose cost is that of the round.
+Girgis, Privacy-preserving distributed machine learning (thesis, UCLA 2023), section 4.5, equation 4.16 and
+Algorithm 4.4.1. The thesis adds noise in every local step, and its bound on the privacy cost of that does not
+hold (:mod:`shuffle_plugins.accounting.published.thesis`).
 """
 
 from __future__ import annotations
@@ -54,17 +51,11 @@ def prior_loss(
     prior: Literal["gaussian", "laplace"],
     spread: float,
 ) -> Tensor:
-    r"""−log p(θ) of a personal model drawn around the global one: section 4.5's two other regularizers.
+    """−log p(θ) of a personal model drawn around the global one: section 4.5's two other regularizers.
 
-    With d numbers, :math:`\frac d2 \log(2πσ^2) + ‖θ − μ‖_2^2/(2σ^2)` for the Gaussian and :math:`d \log(2b) +
-    ‖θ − μ‖_1/b` for the Laplace prior. Added to f, it makes the thesis's (4.15), which local steps on θ and μ
+    With d numbers, d/2·log(2πσ²) + ‖θ − μ‖²/(2σ²) for the Gaussian and d·log(2b) + ‖θ − μ‖₁/b for the Laplace
+    prior; ``spread`` is σ or b. Added to f, it makes the thesis's (4.15), which local steps on θ and μ
     minimise in turn; the Gaussian's is the ℓ2 regularizer of earlier work. :class:`AdaPeD` has KD instead.
-
-    Args:
-        personal_model: θ, by parameter name.
-        global_model: μ, with the same names and shapes.
-        prior: which of the two.
-        spread: σ or b, above 0.
     """
     checks.number("spread", spread, above=0)
     apart = torch.cat([(personal_model[name] - global_model[name]).flatten() for name in global_model])
@@ -78,10 +69,8 @@ def prior_loss(
 class ClientModels(NamedTuple):
     """What a client trains. A tuple of tensors, so that ``torch.func.vmap`` can train many clients at once.
 
-    Attributes:
-        personal_model: θ, by parameter name; it never leaves the client.
-        global_model: the client's copy of μ, with the same names and shapes.
-        dissimilarity: ψ > 0, a tensor without dimensions (a scalar).
+    The personal model θ never leaves the client; the global model is its copy of μ, with the same names and
+    shapes; the dissimilarity is ψ > 0, a scalar tensor.
     """
 
     personal_model: dict[str, Tensor]
@@ -103,12 +92,10 @@ class AdaPeD(Ranged):
         personal_rate: η1, the learning rate of the personal model θ.
         global_rate: η2, the learning rate of the client's copy of the global model μ.
         dissimilarity_rate: η3, the learning rate of ψ.
-        least_dissimilarity: ψ_min, the smallest ψ. Gradient steps and noise can make ψ negative, which
-            the thesis does not treat. Here a smaller ψ is set to ψ_min after each step, and when ψ is
-            received.
-        dissimilarity_scale: s. A client sends s·ψ, in one vector with μ, and the changes of both are
-            clipped together. With a larger s the noise disturbs ψ less, but the change of ψ takes up more
-            of the clipping norm, and less of it is left for μ.
+        least_dissimilarity: ψ_min, the smallest ψ. Gradient steps and noise can make ψ negative, which the
+            thesis does not treat; here ψ is raised to ψ_min after each step, and when it is received.
+        dissimilarity_scale: s. A client sends s·ψ, in one vector with μ. With a larger s the noise disturbs ψ
+            less, but the change of ψ takes up more of the clipping norm.
         global_clip: C1, the largest norm of a step's gradient of μ; a longer one is scaled down to it.
         dissimilarity_clip: C2, the largest absolute value of a step's derivative in ψ. Neither clip has
             to do with privacy here: they keep single steps small.
@@ -133,11 +120,7 @@ class AdaPeD(Ranged):
         return self.task_loss(scores, labels) + twice.log() / 2 + distance / twice
 
     def step(self, models: ClientModels, inputs: Tensor, labels: Tensor) -> ClientModels:
-        """One local step: it changes θ, then μ given the new θ, then ψ given both.
-
-        It does the same as :meth:`personal_step`, :meth:`global_step` and :meth:`dissimilarity_step`, one
-        after another, with each model's outputs computed once.
-        """
+        """One local step: it changes θ, then μ given the new θ, then ψ given both."""
         global_model = self._outputs(models, inputs)
         models = self.personal_step(models, inputs, labels, global_scores=global_model[0])
         scores = self.predict(models.personal_model, inputs)
@@ -199,7 +182,6 @@ class AdaPeD(Ranged):
         return models._replace(dissimilarity=self.projected(psi - self.dissimilarity_rate * slope))
 
     def _outputs(self, models: ClientModels, inputs: Tensor) -> tuple[Tensor, _Pullback]:
-        """The global model's outputs, and the function that turns a gradient in them into one in μ."""
         scores, back, *_ = torch.func.vjp(lambda own: self.predict(own, inputs), models.global_model)
         return scores, back
 
@@ -208,23 +190,16 @@ class AdaPeD(Ranged):
         return dissimilarity.nan_to_num(nan=self.least_dissimilarity).clamp(min=self.least_dissimilarity)
 
     def arrays(self, models: ClientModels) -> dict[str, Tensor]:
-        """What server and client send each other: μ by parameter name, and s·ψ as :data:`DISSIMILARITY`.
-
-        Nothing of θ is in it. What training changed in these arrays, flattened to one vector, is the update
-        that is clipped and randomised.
-        """
+        """What server and client send each other: μ by parameter name, and s·ψ as :data:`DISSIMILARITY`."""
         if DISSIMILARITY in models.global_model:
             raise ValueError(f"a parameter of the model is called {DISSIMILARITY!r}: rename it")
         return {**models.global_model, DISSIMILARITY: models.dissimilarity * self.dissimilarity_scale}
 
     def received(self, arrays: Parameters, *, personal_model: Parameters | None = None) -> ClientModels:
-        """A client's models at the start of a round.
+        """A client's models at the start of a round, from the arrays that the server sent.
 
-        Args:
-            arrays: the arrays of :meth:`arrays`, as the server sent them. If noise has moved ψ below ψ_min,
-                it is set to ψ_min.
-            personal_model: the θ that the client kept from its last round; None in its first round, when θ
-                starts as a copy of μ.
+        ``personal_model`` is the θ that the client kept from its last round; None in its first, when θ starts
+        as a copy of μ.
         """
         if DISSIMILARITY not in arrays:
             raise ValueError(f"the arrays have no {DISSIMILARITY!r}: they are not of AdaPeD")
@@ -244,5 +219,4 @@ class AdaPeD(Ranged):
 
 
 def _moved(parameters: Parameters, gradient: Parameters, rate: float) -> dict[str, Tensor]:
-    """The parameters after one step of gradient descent: minus ``rate`` times their gradient."""
     return {name: value - rate * gradient[name] for name, value in parameters.items()}

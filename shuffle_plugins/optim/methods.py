@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, ClassVar
 
 from torch import Tensor
@@ -21,35 +21,22 @@ from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.ranges import Count, Delta, Positive, Ranged, in_range, whole_number
 from shuffle_plugins.optim import bounds
-from shuffle_plugins.optim.oracles import (
-    GradientModel,
-    GradientOracle,
-    GradientTarget,
-    Participation,
-    VectorSums,
-)
-from shuffle_plugins.optim.plans import Accelerated, Averaged, Decaying, OptimizationPlan, Result, Rule, Stage
+from shuffle_plugins.optim.bounds import Promised
+from shuffle_plugins.optim.oracles import GradientModel, GradientTarget, Participation, VectorSums
+from shuffle_plugins.optim.plans import OptimizationPlan, Result, Stage
 from shuffle_plugins.optim.problems import Problem, as_examples, flattened
 from shuffle_plugins.protocols import TargetUnreachable
 from shuffle_plugins.randomness.sources import Randomness, secure
 
 _GOLDEN = (math.sqrt(5) - 1) / 2  # the golden section's ratio
-_MOST_SAMPLED_STEPS = 1 << 9  # the bound on the last iterate falls slowly; so more steps gain little
-_WORTHWHILE = 1.1  # fewer steps are taken where their bound is within this factor of the least
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task(Ranged):
     """What a method chooses its numbers for: a problem, a group of clients, and how they are protected.
 
-    Attributes:
-        problem: what to minimise.
-        population: n, the number of clients in the group.
-        model: how gradients leave clients.
-        epsilon: ε that a client may spend (replace-one).
-        delta: δ at which that ε holds.
-        reach: upper bound on the distance from the start to the optimum.
-        records_per_client: m; with more than one, neighbours differ in one record of one client.
+    ``reach`` bounds the distance from the start to the optimum; the others are as of
+    :meth:`OptimizationMethod.plan`.
     """
 
     problem: Problem
@@ -76,51 +63,17 @@ class Task(Ranged):
         return self.model.noise(part, self.target)
 
     def participation(
-        self, sampling: Sampling, *, num_steps: int, cohort: int | None = None, samples: int = 1
+        self, sampling: Sampling, *, num_steps: int, cohort: int, samples: int = 1
     ) -> Participation:
-        """The group's clients in so many steps; in disjoint batches of equal size if no cohort is given."""
+        """The group's clients in so many steps."""
         return Participation(
             sampling=sampling,
             population=self.population,
-            cohort=self.population // num_steps if cohort is None else cohort,
+            cohort=cohort,
             num_steps=num_steps,
             records_per_client=self.records_per_client,
             samples_per_client=samples,
         )
-
-    def batches(self, num_steps: int) -> Participation:
-        """The group in ``num_steps`` disjoint batches."""
-        return self.participation(Sampling.SINGLE_PASS, num_steps=num_steps)
-
-    def everybody(self, num_steps: int) -> Participation:
-        """The whole group in every step."""
-        return self.participation(Sampling.FULL, num_steps=num_steps, cohort=self.population)
-
-    def num_batches(self, batch: int | None, loss: Callable[[int], float]) -> int:
-        """How many disjoint batches: as many as fit if their size is given, else the number of least loss."""
-        if batch is None:
-            return _number_of_least_loss(loss, most=self.population)
-        return self.population // checks.whole("batch", batch, at_most=self.population)
-
-    def stage(self, part: Participation, rule: Rule, oracle: GradientOracle, *, bound: float) -> Stage:
-        """A stage on this task's problem and clients."""
-        return Stage(
-            problem=self.problem,
-            participation=part,
-            rule=rule,
-            oracle=oracle,
-            reach=self.reach,
-            bound=bound,
-        )
-
-    def averaged_stage(self, part: Participation, step_size: float | None) -> Stage:
-        """One pass of gradient descent whose answer is the mean of the iterates (Lemma 4.2)."""
-        oracle = self.model.open(part, self.target)
-        moment = self.problem.gradient_length**2 + oracle.noise
-        steps = part.num_steps
-        eta = step_size or bounds.averaged_step(reach=self.reach, second_moment=moment, steps=steps)
-        bound = self.reach**2 / (2 * eta * steps) + eta * moment / 2
-        return self.stage(part, Averaged(step_size=eta), oracle, bound=bound)
 
 
 class OptimizationMethod(Ranged, ABC):
@@ -131,12 +84,7 @@ class OptimizationMethod(Ranged, ABC):
 
     @abstractmethod
     def stages(self, task: Task) -> tuple[Stage, ...]:
-        """What is to be done, with every number.
-
-        Raises:
-            ValueError: if the method is not for such a problem.
-            TargetUnreachable: if nothing keeps to the budget.
-        """
+        """What is to be done, with every number; TargetUnreachable if nothing keeps to the budget."""
 
     def plan(
         self,
@@ -151,8 +99,6 @@ class OptimizationMethod(Ranged, ABC):
         """The plan for n clients with one record each, or m; it starts in the middle of the domain.
 
         Args:
-            problem: what to minimise.
-            population: n, the number of clients, at least 2.
             epsilon, delta: what a client may spend on all of it (replace-one).
             model: how gradients leave clients; :class:`VectorSums` by default.
             records_per_client: m, the records of every client, for :class:`CohortSGD` and
@@ -212,8 +158,57 @@ def _number_of_least_loss(loss: Callable[[int], float], *, most: int) -> int:
     return found
 
 
+class _OneStage(OptimizationMethod):
+    """A method of one stage, whose bound is minimised over the number of its steps."""
+
+    @abstractmethod
+    def part(self, task: Task, steps: int) -> Participation:
+        """Who takes part in so many steps."""
+
+    @abstractmethod
+    def promised(self, task: Task, part: Participation, noise: float) -> Promised:
+        """How the optimiser moves if privacy adds so much noise to a step, and the bound on its loss."""
+
+    @abstractmethod
+    def steps(self, task: Task) -> int:
+        """How many."""
+
+    def loss(self, task: Task, steps: int) -> float:
+        """The bound for so many steps, with about the noise that there will be."""
+        part = self.part(task, steps)
+        return self.promised(task, part, task.noise(part))[1]
+
+    @override
+    def stages(self, task: Task) -> tuple[Stage, ...]:
+        part = self.part(task, self.steps(task))
+        oracle = task.model.open(part, task.target)
+        rule, bound = self.promised(task, part, oracle.noise)
+        problem, reach = task.problem, task.reach
+        return (
+            Stage(problem=problem, participation=part, rule=rule, oracle=oracle, reach=reach, bound=bound),
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
-class SGD(OptimizationMethod):
+class _OnePass(_OneStage):
+    """Disjoint batches of equal size, each client in one of them."""
+
+    batch: Count | None = None
+
+    @override
+    def part(self, task: Task, steps: int) -> Participation:
+        cohort = task.population // steps
+        return task.participation(Sampling.SINGLE_PASS, num_steps=steps, cohort=cohort)
+
+    @override
+    def steps(self, task: Task, *, loss: Callable[[int], float] | None = None) -> int:
+        if self.batch is None:
+            return _number_of_least_loss(loss or partial(self.loss, task), most=task.population)
+        return task.population // checks.whole("batch", self.batch, at_most=task.population)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGD(_OnePass):
     """P_SGD: one pass of mini-batch gradient descent (Algorithm 3, Theorem 4.1).
 
     Attributes:
@@ -221,66 +216,72 @@ class SGD(OptimizationMethod):
         step_size: η, by default D/√((L² + noise)·T).
     """
 
-    batch: Count | None = None
     step_size: Positive | None = None
 
     def __str__(self) -> str:
         return "P_SGD"
 
     @override
-    def stages(self, task: Task) -> tuple[Stage, ...]:
-        def loss(steps: int) -> float:
-            moment = task.problem.gradient_length**2 + task.noise(task.batches(steps))
-            return bounds.averaged_loss(reach=task.reach, second_moment=moment, steps=steps)
-
-        part = task.batches(task.num_batches(self.batch, loss))
-        return (task.averaged_stage(part, self.step_size),)
+    def promised(self, task: Task, part: Participation, noise: float) -> Promised:
+        moment, eta = task.problem.gradient_length**2 + noise, self.step_size
+        return bounds.averaged(reach=task.reach, moment=moment, steps=part.num_steps, step_size=eta)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AGD(OptimizationMethod):
+class PermutationSGD(SGD):
+    """Noisy SGD, a client a step, in a secret random order (Feldman, McMillan, Talwar 2021, Section 5.2).
+
+    Every step depends on the ones before; the pass is accounted as one epoch of batches of one. For models of
+    one-message reports; ``OneMessage(mechanism="gaussian")`` is the paper's own.
+
+    Attributes:
+        batch: clients whose mean gradient makes one report. Each batch is one element that is permuted; its
+            clients must trust somebody to add up their gradients.
+        step_size: η, by default D/√((L² + noise)·T).
+    """
+
+    batch: Count = 1
+
+    def __str__(self) -> str:
+        return "noisy SGD over a random permutation"
+
+    @override
+    def part(self, task: Task, steps: int) -> Participation:
+        return task.participation(Sampling.EPOCH, num_steps=steps, cohort=self.batch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AGD(_OnePass):
     """P_AGD: one pass of accelerated stochastic approximation, for smooth losses (Algorithm 4, Theorem 4.3).
 
     Attributes:
         batch: b; by default it minimises the bound, and is of the order n^(3/5)·(√d·L/(εβD))^(2/5).
     """
 
-    batch: Count | None = None
-
     def __str__(self) -> str:
         return "P_AGD"
 
     @override
-    def stages(self, task: Task) -> tuple[Stage, ...]:
+    def promised(self, task: Task, part: Participation, noise: float) -> Promised:
         smoothness = task.problem.smoothness
         if smoothness == math.inf:
             raise ValueError(f"{self} is for smooth losses; take Smoothed(inner=AGD()) for this one")
-
-        def known(part: Participation, noise: float) -> dict[str, float]:
-            variance = noise + task.problem.gradient_length**2 / part.cohort
-            return {"reach": task.reach, "smoothness": smoothness, "variance": variance}
-
-        def loss(steps: int) -> float:
-            part = task.batches(steps)
-            return bounds.accelerated_loss(**known(part, task.noise(part)), steps=steps)
-
-        part = task.batches(task.num_batches(self.batch, loss))
-        oracle = task.model.open(part, task.target)
-        found = known(part, oracle.noise)
-        rule = Accelerated(curvature=bounds.accelerated_curvature(**found, steps=part.num_steps))
-        bound = bounds.accelerated_loss(**found, steps=part.num_steps)
-        return (task.stage(part, rule, oracle, bound=bound),)
+        variance = noise + task.problem.gradient_length**2 / part.cohort
+        return bounds.accelerated(
+            reach=task.reach, smoothness=smoothness, variance=variance, steps=part.num_steps
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class GD(OptimizationMethod):
+class GD(_OneStage):
     """P_GD: every client in every step (Algorithm 5, Theorem 4.9).
 
     Attributes:
         num_steps: T. By default min(n/2, L²/noise₁), where noise₁ is that of a single step: with so many
             steps a step's noise outweighs the gradient, and more steps gain nothing. A smooth loss needs only
             2β·ηT steps for the same bound, and gets those if they are fewer.
-        step_size: η, by default the bound's minimiser, at most 1/(2β) if the loss is smooth.
+        step_size: η, by default the bound's minimiser, at most 1/(2β) if the loss is smooth. The bound is
+            always that minimum.
     """
 
     num_steps: Count | None = None
@@ -290,24 +291,27 @@ class GD(OptimizationMethod):
         return "P_GD"
 
     @override
-    def stages(self, task: Task) -> tuple[Stage, ...]:
-        steps = self.num_steps or self._steps(task)
-        part = task.everybody(steps)
-        oracle = task.model.open(part, task.target)
-        known = {
-            "reach": task.reach,
-            "lipschitz": task.problem.gradient_length,
-            "smoothness": task.problem.smoothness,
-            "noise": oracle.noise,
-        }
-        eta = self.step_size or bounds.repeated_step(**known, steps=steps, population=task.population)
-        bound = bounds.repeated_loss(**known, steps=steps, population=task.population)
-        return (task.stage(part, Averaged(step_size=eta), oracle, bound=bound),)
+    def part(self, task: Task, steps: int) -> Participation:
+        return task.participation(Sampling.FULL, num_steps=steps, cohort=task.population)
 
-    @staticmethod
-    def _steps(task: Task) -> int:
+    @override
+    def promised(self, task: Task, part: Participation, noise: float) -> Promised:
+        return bounds.repeated(
+            reach=task.reach,
+            lipschitz=task.problem.gradient_length,
+            smoothness=task.problem.smoothness,
+            noise=noise,
+            steps=part.num_steps,
+            population=task.population,
+            step_size=self.step_size,
+        )
+
+    @override
+    def steps(self, task: Task) -> int:
+        if self.num_steps is not None:
+            return self.num_steps
         square = task.problem.gradient_length**2
-        noise = task.noise(task.everybody(1))
+        noise = task.noise(self.part(task, 1))
         theorem = math.ceil(square / (noise + 2 * square / task.population))
         length = task.reach * math.sqrt(0.75 / (noise + square / task.population))  # ηT
         smooth = 2 * task.problem.smoothness * length
@@ -316,9 +320,7 @@ class GD(OptimizationMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class Smoothed(OptimizationMethod):
-    """An optimiser of smooth losses, run on the Moreau envelopes of losses that are not smooth.
-
-    Theorem 4.7, and Theorem 4.9 for GD.
+    """An optimiser of smooth losses on Moreau envelopes of losses that are not (Theorems 4.7 and 4.9).
 
     Attributes:
         inner: AGD or GD.
@@ -347,7 +349,7 @@ class Smoothed(OptimizationMethod):
     def _smoothness(self, task: Task) -> float:
         lipschitz, reach = task.problem.gradient_length, task.reach
         if isinstance(self.inner, GD):
-            noise = task.noise(task.everybody(1)) or lipschitz**2 / task.population**2
+            noise = task.noise(self.inner.part(task, 1)) or lipschitz**2 / task.population**2
             return lipschitz / reach * math.sqrt(min(task.population, lipschitz**2 / noise))
 
         def matching(steps: int) -> float:
@@ -355,32 +357,28 @@ class Smoothed(OptimizationMethod):
             return lipschitz / (2 * reach) * math.sqrt(steps * (steps + 1))
 
         def loss(steps: int) -> float:
-            part = task.batches(steps)
-            variance = task.noise(part) + lipschitz**2 / part.cohort
             beta = matching(steps)
-            return lipschitz**2 / (2 * beta) + bounds.accelerated_loss(
-                reach=reach, smoothness=beta, variance=variance, steps=steps
-            )
+            smooth = replace(task, problem=task.problem.smoothed(beta))
+            return lipschitz**2 / (2 * beta) + self.inner.loss(smooth, steps)
 
-        return matching(task.num_batches(self.inner.batch, loss))
+        return matching(self.inner.steps(task, loss=loss))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Phased(OptimizationMethod):
     """A method for convex losses turned into one for strongly convex ones (Theorems 4.8 and 4.9).
 
-    Clients are split into O(log log n) groups, one for each phase. A phase starts where the last one ended.
-    It assumes that its start is as near the optimum as strong convexity says: ‖θ − θ*‖² ≤ 2·(excess loss)/λ.
-    So a phase takes the ratio of the loss to its limit to a power: 3/5 for AGD, whose loss goes with D^(6/5),
-    and 1/2 for the others.
+    Clients are split into O(log log n) groups, one for each phase. A phase starts where the last one ended,
+    and assumes that its start is as near the optimum as strong convexity says: ‖θ − θ*‖² ≤ 2·(excess loss)/λ.
+    So it takes the ratio of the loss to its limit to a power: 3/5 for AGD, whose loss goes with D^(6/5), and
+    1/2 for the others.
 
     Attributes:
         inner: what runs in a phase: SGD, AGD, GD, or one of the last two smoothed.
         phases: number of phases; by default ⌈ln ln n/ln(5/3)⌉ for AGD and ⌈ln ln n/ln 2⌉ otherwise, at least
-            1. That ratio is at most a power of n at first, and after so many phases it is a constant.
+            1: that ratio is at most a power of n at first, and then a constant.
         growth: ratio of the sizes of consecutive groups. 1 gives equal groups, as in the paper's proof of
-            Theorem 4.8; with 2, the default, the last phase has half of all clients (Feldman, Koren, Talwar
-            2020).
+            Theorem 4.8; with 2, the default, the last phase has half of all clients.
     """
 
     inner: SGD | AGD | GD | Smoothed
@@ -419,56 +417,7 @@ class Phased(OptimizationMethod):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _SampledSGD(OptimizationMethod):
-    """SGD on clients drawn anew for every step, whose answer is the last iterate."""
-
-    num_steps: Count | None = None
-    samples: Count = 1
-
-    DRAWS_RECORDS: ClassVar[bool] = True
-    _SAMPLING: ClassVar[Sampling]
-
-    @property
-    @abstractmethod
-    def _wanted(self) -> int | None:
-        """Clients in a step, or their expected number; None for a twentieth of them."""
-
-    @override
-    def stages(self, task: Task) -> tuple[Stage, ...]:
-        size = self._wanted or max(2, -(-task.population // 20))
-        square = task.problem.gradient_length**2
-        worse = 1.0
-        if self._SAMPLING is Sampling.POISSON and size <= task.population:
-            heard, spread = bounds.random_cohort(population=task.population, expected=size)
-            ratio = max(1.0, spread) / heard
-            worse = ratio if ratio > bounds.LAST_ITERATE_ROOM else 1.0  # the bound has room for less
-
-        def part(steps: int) -> Participation:
-            return task.participation(self._SAMPLING, num_steps=steps, cohort=size, samples=self.samples)
-
-        def loss(steps: int, noise: float) -> float:
-            moment = square + noise
-            return worse * bounds.last_iterate_loss(reach=task.reach, second_moment=moment, steps=steps)
-
-        steps = self.num_steps
-        if steps is None:
-            tried = [1 << i for i in range(_MOST_SAMPLED_STEPS.bit_length())]
-            losses = {each: loss(each, task.noise(part(each))) for each in tried}
-            least = min(losses.values())
-            if least == math.inf:
-                raise TargetUnreachable(
-                    "no number of steps keeps to the budget in this model: take smaller cohorts"
-                )
-            steps = next(found for found, lost in losses.items() if lost <= _WORTHWHILE * least)
-        taken = part(steps)
-        oracle = task.model.open(taken, task.target)
-        scale = bounds.last_iterate_scale(reach=task.reach, second_moment=square + oracle.noise)
-        bound = loss(steps, oracle.noise)
-        return (task.stage(taken, Decaying(scale=scale), oracle, bound=bound),)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CohortSGD(_SampledSGD):
+class CohortSGD(_OneStage):
     """SGD on k clients drawn anew for every step; with one-message mechanisms it is CLDP-SGD.
 
     Thesis, Algorithm 4.3.1 and Theorems 4.3.1 and 5.4.3: η_t = D/(G√t), last iterate. If gradients are
@@ -482,63 +431,57 @@ class CohortSGD(_SampledSGD):
     """
 
     cohort: Count | None = None
-    _SAMPLING: ClassVar[Sampling] = Sampling.WITHOUT_REPLACEMENT
+    num_steps: Count | None = None
+    samples: Count = 1
 
-    @property
-    def _wanted(self) -> int | None:
-        return self.cohort
+    DRAWS_RECORDS: ClassVar[bool] = True
+    _SAMPLING: ClassVar[Sampling] = Sampling.WITHOUT_REPLACEMENT
 
     def __str__(self) -> str:
         return "CLDP-SGD"
 
+    @override
+    def part(self, task: Task, steps: int) -> Participation:
+        size = self.cohort or max(2, -(-task.population // 20))
+        return task.participation(self._SAMPLING, num_steps=steps, cohort=size, samples=self.samples)
+
+    @override
+    def promised(self, task: Task, part: Participation, noise: float) -> Promised:
+        moment = task.problem.gradient_length**2 + noise
+        return bounds.last_iterate(reach=task.reach, moment=moment, steps=part.num_steps)
+
+    @override
+    def steps(self, task: Task) -> int:
+        if self.num_steps is not None:
+            return self.num_steps
+        losses = {1 << i: self.loss(task, 1 << i) for i in range(10)}  # more steps gain little
+        least = min(losses.values())
+        if least == math.inf:
+            raise TargetUnreachable(
+                "no number of steps keeps to the budget in this model: take smaller cohorts"
+            )
+        return next(steps for steps, loss in losses.items() if loss <= 1.1 * least)
+
 
 @dataclass(frozen=True, kw_only=True)
-class SelfSampledSGD(_SampledSGD):
+class SelfSampledSGD(CohortSGD):
     """DSS-SGD: every client decides for itself, in secret, whether to take part in a step.
 
-    Thesis, Section 4.4 and Theorem 4.4.1. A step without reports changes nothing, and is charged all the
-    same.
-
-    Attributes:
-        expected: q·n, expected number of clients in a step, by default a twentieth of them.
-        samples, num_steps: as of :class:`CohortSGD`.
+    Thesis, Section 4.4 and Theorem 4.4.1. ``cohort`` is q·n, the expected number of clients in a step. One
+    without reports changes nothing, and is charged all the same.
     """
 
-    expected: Count | None = None
     _SAMPLING: ClassVar[Sampling] = Sampling.POISSON
-
-    @property
-    def _wanted(self) -> int | None:
-        return self.expected
 
     def __str__(self) -> str:
         return "DSS-SGD"
 
-
-@dataclass(frozen=True, kw_only=True)
-class PermutationSGD(OptimizationMethod):
-    """Noisy SGD, a client a step, in a secret random order (Feldman, McMillan, Talwar 2021, Section 5.2).
-
-    Every step depends on the ones before; the pass is accounted as one epoch of batches of one. For models of
-    one-message reports; ``OneMessage(mechanism="gaussian")`` is the paper's own.
-
-    Attributes:
-        batch: clients whose mean gradient makes one report. Each batch is one element that is permuted; its
-            clients must trust somebody to add up their gradients.
-        step_size: η, by default D/√((L² + noise)·T).
-    """
-
-    batch: Count = 1
-    step_size: Positive | None = None
-
-    def __str__(self) -> str:
-        return "noisy SGD over a random permutation"
-
     @override
-    def stages(self, task: Task) -> tuple[Stage, ...]:
-        batch = checks.whole("batch", self.batch, at_most=task.population)
-        part = task.participation(Sampling.EPOCH, num_steps=task.population // batch, cohort=batch)
-        return (task.averaged_stage(part, self.step_size),)
+    def promised(self, task: Task, part: Participation, noise: float) -> Promised:
+        rule, bound = super().promised(task, part, noise)
+        heard, spread = bounds.random_cohort(population=task.population, expected=part.cohort)
+        worse = max(1.0, spread) / heard
+        return rule, bound * (worse if worse > bounds.LAST_ITERATE_ROOM else 1.0)  # there is room for less
 
 
 def recommended(problem: Problem, *, interactive: bool = True) -> OptimizationMethod:
@@ -567,14 +510,13 @@ def minimize(
 ) -> Result:
     """Minimise the expected loss within (ε, δ), each row of the data being one client's.
 
-    Args:
-        problem: the loss and its domain.
-        data: a tensor, or several, with a row for each client; with m records each, (clients, m, …).
-        epsilon, delta, model, records_per_client: as of :meth:`OptimizationMethod.plan`.
-        method: by default the fully interactive one of Table 1.
-        randomness: as of :meth:`OptimizationPlan.run`, which may raise BudgetExceeded.
-        report: called with the plan's text before anything runs. With None nothing is printed; otherwise
-            runs of more than five seconds also show a progress bar.
+    ``data`` is a tensor, or several, with a row for each client; with m records each, (clients, m, …). The
+    method is by default the fully interactive one of Table 1, the other arguments are as of
+    :meth:`OptimizationMethod.plan`. ``report`` is called with the plan's text before anything runs; None is
+    silence.
+
+    Raises:
+        BudgetExceeded: as of :meth:`OptimizationPlan.run`.
     """
     check_kind("problem", problem, Problem, "a Problem, such as logistic_regression(…)")
     chosen = recommended(problem) if method is None else method
@@ -582,7 +524,7 @@ def minimize(
     source = secure(randomness)
     examples = as_examples(data)
     checks.whole("records_per_client", records_per_client)
-    problem.check(flattened(examples, records_per_client))
+    problem.accepts(flattened(examples, records_per_client))
     plan = chosen.plan(
         problem,
         population=len(examples[0]),

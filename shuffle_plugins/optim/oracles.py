@@ -1,8 +1,7 @@
 """How clients' gradients become an estimate of their mean, and what that costs: one interface for all models.
 
-A :class:`GradientModel` says in which privacy model gradients leave clients. Opened for a group of clients
-and a target it gives a :class:`GradientOracle`. An optimiser asks the oracle for means, and an accountant
-records its round.
+A :class:`GradientModel`, opened for a group of clients and a target, gives a :class:`GradientOracle`, which
+an optimiser asks for means and whose round an accountant records.
 """
 
 from __future__ import annotations
@@ -47,18 +46,12 @@ _IN_WORDS = {
 class Participation(Ranged):
     """How one group of clients takes part in so many steps.
 
-    Attributes:
-        sampling: which clients a step has. ``SINGLE_PASS``: each client is in one step, and all steps are of
-            equal size (sequentially interactive). ``FULL``: every client in every step (fully interactive).
-            ``WITHOUT_REPLACEMENT``: k of n drawn anew for every step. ``POISSON``: every client tosses a coin
-            for every step, in secret. ``EPOCH``: each client is in one step, in a secret uniform order, and
-            all clients of a step make one report together.
-        population: n, the number of clients in the group.
-        cohort: clients in a step; under ``POISSON`` the expected number.
-        num_steps: T.
-        records_per_client: m, the records that each client has.
-        samples_per_client: s, the records that a client draws anew, uniformly and in secret, for every step
-            that it is in; only under ``WITHOUT_REPLACEMENT`` and ``POISSON`` may there be several records.
+    Under ``SINGLE_PASS`` each client is in one step, and all steps are of equal size; under ``FULL``
+    everybody is in every step; under ``WITHOUT_REPLACEMENT`` k of n are drawn anew for every step; under
+    ``POISSON`` every client tosses a coin for every step, in secret, and the cohort is the expected number;
+    under ``EPOCH`` each client is in one step, in a secret uniform order, and all clients of a step make one
+    report together. Of m records a client draws s anew, uniformly and in secret, for every step that it is
+    in.
     """
 
     sampling: Sampling
@@ -150,14 +143,9 @@ _SHARE_OF_DELTA = 0.1  # that the δ0 of reports may add up to
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GradientTarget:
-    """What a model must meet for one group of clients.
+    """What a model must meet for a group of clients: ε at δ of all that one takes part in (replace-one).
 
-    Attributes:
-        dim: length of a gradient.
-        radius: L, to which gradients are clipped in the norm.
-        epsilon: ε of all that a client takes part in (replace-one).
-        delta: δ at which that ε holds.
-        norm: ℓ1, ℓ2 or ℓ∞.
+    Gradients are of length ``dim``, and clipped to the ``radius`` L in the norm.
     """
 
     dim: int
@@ -180,12 +168,11 @@ class GradientOracle:
     """Means of gradients, estimated privately. ``str`` of it says what clients send.
 
     Attributes:
-        target: to what gradients are clipped.
         round: what an accountant records before anything is released; None if nothing is protected.
         noise: bound on E‖estimate − mean‖², where the mean is that of the clipped gradients of a step.
         says: what clients send, in words.
         estimate: unbiased for the mean of clipped rows.
-        bits_per_report: bits of one report on the wire; None if a client sends no report of fixed size.
+        bits_per_report: of one report on the wire; None if a client sends no report of fixed size.
     """
 
     target: GradientTarget
@@ -214,23 +201,21 @@ class GradientModel(ABC):
     def open(self, participation: Participation, target: GradientTarget) -> GradientOracle:
         """An oracle that keeps to the target.
 
-        Raises:
-            ValueError: if clients cannot take part in this way in this model, or its options are not for such
-                gradients.
-            TargetUnreachable: if nothing keeps to the target.
+        Raises: ValueError: if clients cannot take part in this way, or the model's options are not for such
+        gradients. TargetUnreachable: if nothing keeps to the target.
         """
 
     def noise(self, participation: Participation, target: GradientTarget) -> float:
         """About the opened oracle's ``noise``, infinite if there is none; batch sizes are compared by it."""
-        return _opened_noise(self, participation, target)
+        try:
+            return _opened(self, participation, target).noise
+        except TargetUnreachable:
+            return math.inf
 
 
 @lru_cache(maxsize=4096)
-def _opened_noise(model: GradientModel, participation: Participation, target: GradientTarget) -> float:
-    try:
-        return model.open(participation, target).noise
-    except TargetUnreachable:
-        return math.inf
+def _opened(model: GradientModel, participation: Participation, target: GradientTarget) -> GradientOracle:
+    return model.open(participation, target)
 
 
 @dataclass(frozen=True)
@@ -257,8 +242,7 @@ class VectorSums(GradientModel):
 
     Attributes:
         honest_fraction: share of clients that are trusted to toss their coins.
-        overhead: share of variance beyond the Gaussian mechanism's; raised where more coins would be needed
-            than can be drawn.
+        overhead: share of variance beyond the Gaussian mechanism's; raised where that needs too many coins.
     """
 
     honest_fraction: float = 1.0
@@ -286,7 +270,7 @@ class VectorSums(GradientModel):
     def noise(self, participation: Participation, target: GradientTarget) -> float:
         # the Gaussian mechanism's, plus the overhead
         if participation.sampling not in (Sampling.SINGLE_PASS, Sampling.FULL):
-            return _opened_noise(self, participation, target)
+            return super().noise(participation, target)
         if participation.cohort * self.honest_fraction < 2:
             return math.inf
         ratio = noise_ratio(local_epsilon=target.epsilon, local_delta=target.delta)
@@ -333,11 +317,8 @@ class PanPrivate(GradientModel):
 
     The running sum of a batch starts from noise, and as much noise is added again before it is used: a client
     that came before somebody looked is hidden by the first noise, one that comes after by the second. So a
-    client costs one sum with one noise, and the error is that of two. The paper's noise is Gaussian. Here it
-    is the fair coins of P_vec, tossed by the processor, and the accounting is that of P_vec.
-
-    Attributes:
-        overhead: as of :class:`VectorSums`.
+    client costs one sum with one noise, and the error is that of two. The paper's noise is Gaussian; here it
+    is the fair coins of P_vec, tossed by the processor. ``overhead`` is as of :class:`VectorSums`.
     """
 
     overhead: float = 0.02
@@ -372,12 +353,7 @@ class PanPrivate(GradientModel):
 
 
 class RunningSum:
-    """The memory of a pan-private stream processor during one batch: whole numbers, noisy from the start.
-
-    Args:
-        protocol: gives the lattice and the number of coins.
-        randomness: where coins are tossed.
-    """
+    """The memory of a pan-private stream processor during one batch: whole numbers, noisy from the start."""
 
     def __init__(self, protocol: VectorSum, *, randomness: Randomness) -> None:
         self._protocol, self._randomness = protocol, randomness
@@ -391,12 +367,12 @@ class RunningSum:
 
     def close(self) -> Tensor:
         """Toss the second coins and return the estimated sum, float64 (dim,)."""
-        if self._count != self._protocol.cohort:
-            raise ValueError(f"the batch is of {self._protocol.cohort} clients, got {self._count}")
-        total = self.state + self._protocol.common_noise(randomness=self._randomness)
-        second = self._protocol.cohort * self._protocol.coins / 2
-        return self._protocol.lattice.in_units(
-            total.double() - self._protocol.cohort * self._protocol.levels - 2 * second
+        protocol = self._protocol
+        if self._count != protocol.cohort:
+            raise ValueError(f"the batch is of {protocol.cohort} clients, got {self._count}")
+        total = self.state + protocol.common_noise(randomness=self._randomness)
+        return protocol.lattice.in_units(
+            total.double() - protocol.cohort * (protocol.levels + protocol.coins)
         )
 
 
@@ -408,8 +384,8 @@ class OneMessage(GradientModel):
     """One report per client and step, by a local randomizer, amplified by the shuffler.
 
     ε0 is the largest that keeps to the target; of an (ε0, δ0) mechanism δ0 is a tenth of what δ leaves room
-    for. Clients that take part once come in a secret uniform order, in batches or one by one: an epoch. A
-    report hides among all reports of the pass, although later steps depend on earlier ones (Claim 6 of
+    for. Clients that take part once come in a secret uniform order: an epoch. A report hides among all
+    reports of the pass, although later steps depend on earlier ones (Claim 6 of
     ``docs/proofs/accounting.md``).
 
     Attributes:
@@ -529,9 +505,6 @@ class Local(GradientModel):
     """One report per client and step by an ε0-LDP randomizer without a shuffler, for comparison.
 
     A client's reports share its ε: ε0 = ε over the number of steps it takes part in.
-
-    Attributes:
-        mechanism: as of :class:`OneMessage`.
     """
 
     mechanism: str | None = None

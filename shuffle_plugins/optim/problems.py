@@ -40,8 +40,8 @@ class ConvexSet(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _CentredBall(Ranged, ConvexSet):
-    """A ball around the origin."""
+class Ball(Ranged, ConvexSet):
+    """The ℓ2 ball of a radius around the origin."""
 
     radius: Radius = 1.0
 
@@ -49,11 +49,6 @@ class _CentredBall(Ranged, ConvexSet):
     @override
     def diameter(self) -> float:
         return 2 * self.radius
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ball(_CentredBall):
-    """The ℓ2 ball of a radius around the origin."""
 
     @override
     def project(self, point: Tensor) -> Tensor:
@@ -88,7 +83,7 @@ class Box(Ranged, ConvexSet):
 
 
 @dataclass(frozen=True, kw_only=True)
-class L1Ball(_CentredBall):
+class L1Ball(Ball):
     """The ℓ1 ball around the origin, for sparse parameters: it goes with gradients of an ℓ∞ bound."""
 
     @override
@@ -133,13 +128,11 @@ class Problem(Ranged):
     accuracy, never privacy.
 
     Attributes:
-        dim: d, number of parameters.
         domain: Θ.
         gradients: (sub)gradients ∇ℓ(θ, x_i), (clients, dim).
         losses: ℓ(θ, x_i), (clients,); only for reports of progress.
-        lipschitz: L, bound on the length of a gradient in the norm: the loss is L-Lipschitz in its dual.
-        norm: ℓ1, ℓ2 or ℓ∞, given as :class:`Norm` or its value, such as ``"linf"``. Smoothness and strong
-            convexity are of the ℓ2 norm, whichever this is.
+        lipschitz: L, bound on the length of a gradient in the norm.
+        norm: ℓ1, ℓ2 or ℓ∞. Smoothness and strong convexity are of the ℓ2 norm, whichever this is.
         smoothness: β, Lipschitz constant of the gradient; infinite for a loss that is not smooth.
         strong_convexity: λ, zero if there is none.
         proximal: proximal points in closed form, for smoothing; by default they are searched for.
@@ -154,7 +147,7 @@ class Problem(Ranged):
     smoothness: float = math.inf
     strong_convexity: NotNegative = 0.0
     proximal: Proximal | None = None
-    accepts: Callable[[Examples], None] | None = None
+    accepts: Callable[[Examples], object] = lambda _: None
     norm: Annotated[Norm, one_of(Norm)] = Norm.L2
 
     def __post_init__(self) -> None:
@@ -166,23 +159,15 @@ class Problem(Ranged):
 
     @property
     def gradient_length(self) -> float:
-        """Bound on the ℓ2 length of a gradient: L, or √d·L where L bounds every coordinate.
-
-        Its square is max{d^(1−2/p), 1}·L², the first part of G² in Theorem 5.4.3 of the thesis.
-        """
+        """Bound on the ℓ2 length of a gradient: L, or √d·L where L bounds every coordinate."""
         return self.lipschitz * (math.sqrt(self.dim) if self.norm is Norm.LINF else 1.0)
-
-    def check(self, examples: Examples) -> None:
-        """Look at all examples once, before anything is released; ValueError if the loss is not for them."""
-        if self.accepts is not None:
-            self.accepts(examples)
 
     def mean_loss(self, parameters: Tensor, examples: Tensor | Examples) -> float:
         """Mean loss over examples."""
         if self.losses is None:
             raise ValueError("this problem does not tell its losses")
         found = as_examples(examples)
-        self.check(found)
+        self.accepts(found)
         return float(self.losses(parameters, found).double().mean())
 
     def regularised(self, strength: float) -> Problem:
@@ -201,26 +186,23 @@ class Problem(Ranged):
             assert proximal is not None
             return proximal(parameters * (beta / (beta + strength)), examples, beta + strength)
 
-        origin = self.domain.start(self.dim).zero_()
+        longest = self.domain.reach(torch.zeros(self.dim, dtype=torch.float64))  # of a point, in this norm
+        longest *= math.sqrt(self.dim) if self.norm is Norm.L1 else 1.0
         return replace(
             self,
             gradients=regularised_gradients,
             losses=None if losses is None else regularised_losses,
             proximal=None if proximal is None else regularised_proximal,
-            lipschitz=self.lipschitz + strength * self._longest(self.domain.reach(origin)),
+            lipschitz=self.lipschitz + strength * longest,
             smoothness=self.smoothness + strength,
             strong_convexity=self.strong_convexity + strength,
         )
 
-    def _longest(self, length: float) -> float:
-        """The largest norm, in this problem's, of a vector of this ℓ2 length."""
-        return length * (math.sqrt(self.dim) if self.norm is Norm.L1 else 1.0)
-
     def smoothed(self, smoothness: float) -> Problem:
-        r"""The Moreau envelopes :math:`ℓ_β(θ, x) = \min_u ℓ(u, x) + β/2·‖u − θ‖²` in place of the losses.
+        """The Moreau envelopes ℓ_β(θ, x) = min_u ℓ(u, x) + β/2·‖u − θ‖² in place of the losses.
 
-        :math:`∇ℓ_β(θ) = β(θ − prox(θ))`, a subgradient of ℓ at the proximal point; so the envelope of a loss
-        that is convex and L-Lipschitz everywhere is L-Lipschitz (2L where u is kept in Θ, as in the paper's
+        ∇ℓ_β(θ) = β(θ − prox(θ)), a subgradient of ℓ at the proximal point; so the envelope of a loss that is
+        convex and L-Lipschitz everywhere is L-Lipschitz (2L where u is kept in Θ, as in the paper's
         Definition 4.5: here it is not), β-smooth, and ℓ − L²/(2β) ≤ ℓ_β ≤ ℓ (Lemma 4.6).
         """
         smoothness = checks.number("smoothness", smoothness, above=0)
@@ -272,20 +254,6 @@ def flattened(examples: Examples, records_per_client: int) -> Examples:
     return tuple(tensor.flatten(0, 1) for tensor in examples)
 
 
-def at(examples: Examples, which: Tensor | slice) -> Examples:
-    """Some clients' examples."""
-    return tuple(t[which] for t in examples)
-
-
-def check_gradients(gradients: Tensor, *, clients: int, dim: int) -> Tensor:
-    """Gradients as the driver needs them, (clients, dim) float64."""
-    if gradients.shape != (clients, dim) or not gradients.dtype.is_floating_point:
-        raise ValueError(
-            f"gradients must be floating ({clients}, {dim}), got {gradients.dtype} {tuple(gradients.shape)}"
-        )
-    return gradients.detach().to(torch.float64)
-
-
 def logistic_regression(
     *,
     features: int,
@@ -304,17 +272,15 @@ def logistic_regression(
         regularisation: λ of λ/2·‖θ‖² that is added.
         norm: of the features and so of gradients, ``"l1"``, ``"l2"`` or ``"linf"``.
     """
-    geometry = checks.choice(Norm, "norm", norm)
     problem = _of_margins(
         lambda margins: nn.functional.softplus(-margins),
         slope=lambda margins: -torch.sigmoid(-margins),
         features=features,
         radius=radius,
         feature_bound=feature_bound,
-        norm=geometry,
+        norm=norm,
     )
-    smoothness = problem.lipschitz**2 * (features if geometry is Norm.LINF else 1) / 4
-    problem = replace(problem, smoothness=smoothness)
+    problem = replace(problem, smoothness=problem.gradient_length**2 / 4)
     return problem.regularised(regularisation) if regularisation else problem
 
 
@@ -340,7 +306,7 @@ def support_vector_machine(
         features=features,
         radius=radius,
         feature_bound=feature_bound,
-        norm=checks.choice(Norm, "norm", norm),
+        norm=norm,
     )
     problem = replace(problem, proximal=proximal)
     return problem.regularised(regularisation) if regularisation else problem
@@ -353,25 +319,22 @@ def _of_margins(
     features: int,
     radius: float,
     feature_bound: float,
-    norm: Norm,
+    norm: Norm | str,
 ) -> Problem:
     """A loss of the margins y⟨θ, x⟩ and its derivative, on labelled examples."""
+    geometry = checks.choice(Norm, "norm", norm)
+    domain: ConvexSet = Box(bound=radius, dim=features)
+    if geometry is not Norm.L1:
+        domain = L1Ball(radius=radius) if geometry is Norm.LINF else Ball(radius=radius)
     return Problem(
         dim=features,
-        domain=_dual_ball(norm, radius, features),
+        domain=domain,
         gradients=lambda theta, examples: _along(examples, slope(_margins(theta, examples))),
         losses=lambda theta, examples: loss(_margins(theta, examples)),
         lipschitz=feature_bound,
-        norm=norm,
+        norm=geometry,
         accepts=lambda examples: _check_labelled(examples, features),
     )
-
-
-def _dual_ball(norm: Norm, radius: float, features: int) -> ConvexSet:
-    """The ball of the norm in which a loss of gradients bounded in this one is Lipschitz."""
-    if norm is Norm.LINF:
-        return L1Ball(radius=radius)
-    return Ball(radius=radius) if norm is Norm.L2 else Box(bound=radius, dim=features)
 
 
 def _check_labelled(examples: Examples, features: int) -> None:
@@ -411,15 +374,12 @@ def from_module(
     """A torch module and a loss as a problem; parameters are one flat vector (:func:`assign` puts it back).
 
     Args:
-        module: called with the first tensor of the examples. No state may be shared between examples, so no
-            batch normalisation; it must be convex in its parameters for the theorems to hold.
+        module: called with the first tensor of the examples; convex in its parameters, for the theorems to
+            hold, and without state shared between examples, so without batch normalisation.
         loss: of the module's output and the other tensors of the examples, for a batch of one.
         lipschitz: clipping norm of one example's gradient.
         radius: of the ball of parameters, around the origin; or give a ``domain``.
-        domain: Θ.
-        smoothness: β, if known.
-        strong_convexity: λ, if known.
-        norm: in which ``lipschitz`` bounds a gradient, ``"l1"``, ``"l2"`` or ``"linf"``.
+        domain, smoothness, strong_convexity, norm: as of :class:`Problem`.
     """
     if (radius is None) == (domain is None):
         raise ValueError("give either a radius or a domain")

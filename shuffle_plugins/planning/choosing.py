@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.planning.errors import check_norm, enclosing_radius
+from shuffle_plugins.planning.plans import Dismissed
 
 if TYPE_CHECKING:
     from shuffle_plugins.mechanisms.base import Mechanism
@@ -23,15 +24,9 @@ _TIMED_VALUES, _MOST_TIMED = 1 << 21, 256  # numbers, and clients, in the batch 
 class Choice:
     """What one report of a mechanism costs.
 
-    Attributes:
-        name: registered name of the mechanism.
-        domain: what it takes: the norm of its own ball, or ``"categories"``.
-        local_delta: δ0 of its reports; 0 but for Gaussian noise.
-        radius: radius of its own ball around the clients'; None for categories.
-        variance: largest E‖R(x) - x‖² there: the mean squared error of one report.
-        bits: length of a report on the wire.
-        seconds: to randomise one client's datum in a batch, on one CPU; None unless timed.
-        summary: what it is, in a line.
+    ``domain`` is the norm of its own ball, of this ``radius`` around the clients', or ``"categories"``;
+    ``variance`` the largest E‖R(x) - x‖² there; ``seconds`` those to randomise one client's datum in a batch,
+    on one CPU, if they were measured.
     """
 
     name: str
@@ -44,14 +39,6 @@ class Choice:
     summary: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unavailable:
-    """A mechanism that cannot answer the question, and why."""
-
-    name: str
-    reason: str
-
-
 def choices(
     *,
     local_epsilon: float,
@@ -59,20 +46,11 @@ def choices(
     norm: Domain | None = None,
     radius: float = 1.0,
     timed: bool = False,
-) -> tuple[tuple[Choice, ...], tuple[Unavailable, ...]]:
-    """All registered mechanisms on clients' data of one kind, those of least error first.
+) -> tuple[tuple[Choice, ...], tuple[Dismissed, ...]]:
+    """All registered mechanisms on clients' data of one kind, of least error first; and those that refuse.
 
-    A mechanism made for another norm is set up for the smallest ball of its own around the clients'.
-
-    Args:
-        local_epsilon: ε0 of one report, in nats.
-        dim: length of a client's vector, or the number of categories.
-        norm: of the clients' ball, or ``"categories"``; None puts each mechanism to its own.
-        radius: radius of the clients' ball.
-        timed: whether to measure the time of a report, in a second or so for all of them.
-
-    Returns:
-        The mechanisms that apply, and those that do not.
+    A mechanism made for another norm is set up for the smallest ball of its own around the clients'. Without
+    a ``norm``, which may be ``"categories"``, each is put to its own. ``timed`` takes a second or so.
     """
     if norm is not None and norm not in get_args(Domain):
         raise ValueError(f"norm must be one of {', '.join(get_args(Domain))}, got {norm!r}")
@@ -80,7 +58,7 @@ def choices(
     checks.dim(dim)
     checks.radius(radius)
     found: list[Choice] = []
-    refused: list[Unavailable] = []
+    refused: list[Dismissed] = []
     for name in registry.available(*registry.ONE_MESSAGE):
         try:
             mechanism = registry.get(name, local_epsilon=local_epsilon, dim=dim)
@@ -97,7 +75,7 @@ def choices(
                 if size != mechanism.radius:
                     mechanism = registry.get(name, local_epsilon=local_epsilon, dim=dim, radius=size)
         except ValueError as error:
-            refused.append(Unavailable(name=name, reason=str(error)))
+            refused.append(Dismissed(name=name, reason=str(error)))
             continue
         found.append(
             Choice(

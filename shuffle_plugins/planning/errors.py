@@ -16,13 +16,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
 
 from scipy import special
 
 from shuffle_plugins.accounting import Sampling, zero_between
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import registry
+
+if TYPE_CHECKING:
+    from shuffle_plugins.mechanisms import PrivateSum
 
 NormName = Literal["l1", "l2", "linf"]
 
@@ -33,8 +36,7 @@ _ORDERS: dict[str, float] = {"l1": 1.0, "l2": 2.0, "linf": math.inf}
 _TINY = 1e-300  # in place of a δ that underflows, so that it has a logarithm
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReportError:
+class ReportError(NamedTuple):
     """The largest E‖R(x) - x‖² of a report over the clients' ball, and its bits on the wire."""
 
     variance: float
@@ -72,15 +74,7 @@ def enclosing_radius(*, radius: float, norm: NormName, within: NormName, dim: in
 def report_error(
     mechanism: str, *, local_epsilon: float, dim: int, radius: float, norm: NormName
 ) -> ReportError:
-    """The mechanism's error on clients in a ball, set up for the smallest ball of its own norm that holds it.
-
-    Args:
-        mechanism: its registered name.
-        local_epsilon: ε0 of one report.
-        dim: d, length of a client's vector.
-        radius: of the clients' ball.
-        norm: of the clients' ball.
-    """
+    """Its error on clients in a ball, set up for the smallest ball of its own norm that holds it."""
     own = mechanism_norm(mechanism, dim=dim)
     size = enclosing_radius(radius=radius, norm=norm, within=own, dim=dim)
     built = registry.get(mechanism, local_epsilon=local_epsilon, dim=dim, radius=size)
@@ -90,14 +84,10 @@ def report_error(
 def sampling_error(*, population: int, cohort: int, sampling: Sampling, spread: float) -> float:
     """Mean squared error of one round's average that sampling alone causes, as if the reports were exact.
 
-    Args:
-        population: n, the number of clients.
-        cohort: k, the expected number where clients join on their own.
-        sampling: how the cohort is chosen.
-        spread: S, root mean square distance of the clients' vectors from their mean. Where clients join on
-            their own, under Poisson sampling and random check-in, the sum of the reports is divided by the
-            expected number of them, so its size fluctuates too: S is then the distance from zero, and the
-            error (1 - k/n)·S²/k.
+    ``spread`` is S, the root mean square distance of the clients' vectors from their mean. Where clients join
+    on their own, under Poisson sampling and random check-in, the sum of the reports is divided by the
+    expected number of them, so its size fluctuates too: S is then the distance from zero, and the error (1 -
+    k/n)·S²/k.
     """
     if cohort == population:
         return 0.0
@@ -125,3 +115,103 @@ def gaussian_mse(*, target_epsilon: float, delta: float, sensitivity: float, dim
     narrowest = -0.5 * math.log(target_epsilon + 60 * (1 + math.log(1 / delta))) - 3
     root = zero_between(excess, narrowest, widest + 1, xtol=1e-13)
     return dim * (sensitivity * math.exp(root)) ** 2
+
+
+LEAST_RATIO = 2.0
+"""Ratio over a whole run under which training is warned of.
+
+What a run can learn depended on this ratio and little else: a linear model of MNIST's digits, at its best
+learning rate, ended at 32 to 38 % of test accuracy at a ratio of 0.5, 61 to 67 % at 1, 78 to 84 % at 2,
+89 to 91 % at 4, 91 to 94 % at 8 and 91 to 96 % at 16, in 10, 50 or 200 steps (``docs/guides/opacus.md``,
+``benchmarks/mnist_tuning.py``). Networks that learn their own features need more.
+"""
+
+_MANY_STEPS = 1000  # of a run whose number of steps is not known: a warning then needs no guess
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectedNoise:
+    """How the mean of one round's reports compares with its noise. Lengths are ℓ2, in units of the data.
+
+    ``noise`` is √E‖mean of reports - mean of clipped vectors‖², at most. ``largest_signal`` is the length of
+    the mean if all clipped vectors were as long as clipping allows and pointed the same way: gradients of
+    real training are less aligned, and less so the better the model fits. ``local_epsilon`` is None for a
+    sum.
+    """
+
+    noise: float
+    largest_signal: float
+    dim: int
+    cohort: float
+    local_epsilon: float | None
+
+    @property
+    def signal_to_noise_ratio(self) -> float:
+        """``largest_signal`` over ``noise``, of one round. No real round has more."""
+        return self.largest_signal / self.noise if self.noise else math.inf
+
+    def signal_to_noise_ratio_over(self, num_steps: int) -> float:
+        """The ratio for the sum of the means of T rounds: √T times that of one round.
+
+        Signals add up; of independent noises the squares do.
+        """
+        return math.sqrt(checks.whole("num_steps", num_steps)) * self.signal_to_noise_ratio
+
+    def remedies(self) -> tuple[str, ...]:
+        """What would raise the ratio, one thing each, with how much it helps."""
+        falls = "a sum's noise is divided by the cohort"
+        costs: tuple[str, ...] = ("a smaller noise multiplier, which costs epsilon",)
+        if self.local_epsilon is not None:
+            falls = "the noise falls as its square root"
+            costs = (
+                f"a larger local epsilon than {self.local_epsilon:.3g}, which costs epsilon",
+                "a multi-message sum such as vector-sum, whose noise is smaller by about the square root of "
+                "the cohort",
+            )
+        return (
+            f"a larger cohort than {self.cohort:,.0f} ({falls})",
+            f"train fewer parameters than {self.dim:,} (the noise grows as the square root)",
+            *costs,
+        )
+
+    def warning(self, *, num_steps: int | None = None) -> str | None:
+        """What is wrong with this noise and what would help; None if it leaves something to learn from.
+
+        ``num_steps`` are the rounds of the whole run. If they are unknown, the warning is for what is too
+        noisy even for 1,000.
+        """
+        steps = 1000 if num_steps is None else num_steps
+        over = self.signal_to_noise_ratio_over(steps)
+        if over >= LEAST_RATIO:
+            return None
+        known = "even over" if num_steps is None else "over all"
+        return (
+            "the noise will drown the updates: the signal-to-noise ratio of a step's mean is at most "
+            f"{self.signal_to_noise_ratio:.2g}, {over:.2g} {known} {steps:,} steps, and a run with less than "
+            f"{LEAST_RATIO:g} learns badly. What would help: {'; '.join(self.remedies())}"
+        )
+
+
+def expected_noise(mechanism: PrivateSum, *, cohort: float) -> ExpectedNoise:
+    """The noise in the mean of ``cohort`` reports, expected if clients join on their own, before any is made.
+
+    With V the variance that one report adds to the sum, the largest in the ball, the mean of k independent
+    reports has noise √(V/k). Assumes unbiased reports that are averaged with equal weights, made by clients
+    who follow the mechanism, a local randomizer or a sum of vectors. Clipping and sampling errors are not in
+    it. A sum's coins are counted from all clients, also where privacy counts on fewer (``honest_fraction``).
+    """
+    from shuffle_plugins.mechanisms import PrivateSum  # loads torch, as building the mechanism has done
+
+    checks.number("cohort", cohort, above=0)
+    if not isinstance(mechanism, PrivateSum):
+        raise ValueError(f"expected a local randomizer or a sum of vectors, got {mechanism!r}")
+    variance = mechanism.worst_variance / (mechanism.cohort or 1)
+    norm = check_norm(str(mechanism.norm))
+    signal = enclosing_radius(radius=mechanism.radius, norm=norm, within="l2", dim=mechanism.dim)
+    return ExpectedNoise(
+        noise=math.sqrt(variance / cohort),
+        largest_signal=signal,
+        dim=mechanism.dim,
+        cohort=cohort,
+        local_epsilon=mechanism.local_epsilon if mechanism.cohort is None else None,
+    )

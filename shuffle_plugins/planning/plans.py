@@ -8,7 +8,7 @@ from typing import Annotated
 
 from shuffle_plugins.accounting import NEIGHBOURING_RELATION, Adversary, EpsilonInterval, Method, Sampling
 from shuffle_plugins.accounting.calibrate import LARGEST_SEARCHED_LOCAL_EPSILON
-from shuffle_plugins.core import checks
+from shuffle_plugins.core import checks, rounded
 from shuffle_plugins.core.ranges import Delta, Dim, Radius, Ranged, TargetEpsilon, one_of
 from shuffle_plugins.planning.errors import NormName, check_norm, enclosing_radius
 
@@ -25,34 +25,42 @@ class Edge(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanRow:
-    """One way to spend the target (ε, δ): a mechanism, a cohort, a number of rounds and their largest ε0.
+class _Row:
+    """One way to spend the target (ε, δ): a cohort and a number of rounds, what they cost and what they tell.
 
     Attributes:
-        mechanism: name of the randomizer.
-        cohort: k, reports per round; where clients join on their own the expected number.
+        cohort: k, clients whose data are in a round; where they join on their own the expected number.
         num_steps: T, rounds; under single passes and check-in, passes.
-        local_epsilon: ε0 of one report.
-        epsilon: certified interval of all T rounds, replace-one.
-        noise_mse: mean squared error of one round's average that the randomizer causes.
+        epsilon: certified interval of the rounds that are charged, replace-one.
+        noise_mse: mean squared error of one round's average that the noise causes.
         sampling_mse: that of one round's average which the choice of the cohort causes.
         average_mse: mean squared error of the average over all rounds, cohorts redrawn.
-        bits_per_report: length of a report on the wire.
-        num_reports: reports in all rounds together, expected.
+        bits_per_report: length of what a client sends in a round, on the wire or as counts.
         bits_per_client: bits that a client of the population sends in all rounds, expected.
     """
 
-    mechanism: str
     cohort: int
     num_steps: int
-    local_epsilon: float
     epsilon: EpsilonInterval
     noise_mse: float
     sampling_mse: float
     average_mse: float
     bits_per_report: int
-    num_reports: int
     bits_per_client: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRow(_Row):
+    """Rounds of so many reports in all, at the largest ε0 that keeps to the target."""
+
+    mechanism: str
+    local_epsilon: float
+    num_reports: int
+
+    @property
+    def report_mse(self) -> float:
+        """Mean squared error of one report."""
+        return self.noise_mse * self.cohort
 
     @property
     def round_mse(self) -> float:
@@ -78,23 +86,18 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True)
 class Dismissed:
-    """A mechanism that a plan left out, and why."""
+    """A mechanism that cannot answer a question, or need not, and why."""
 
-    mechanism: str
+    name: str
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanQuestion(Ranged):
-    """What a plan is for.
+    """What a plan is for: ε at δ of all rounds, replace-one, and vectors of n clients.
 
     Attributes:
-        target_epsilon: ε to stay within, for replace-one neighbours.
-        delta: δ of every ε.
-        population: n, the number of clients.
-        dim: d, length of a client's vector.
-        radius: of the ball that the clients' vectors lie in.
-        norm: of that ball.
+        dim, radius, norm: of the ball that the clients' vectors lie in.
         spread: S, the root mean square ℓ2 distance of the clients' vectors from their mean (from zero where
             clients join on their own); None for the ℓ2 radius of the ball, its worst case.
         sampling: how cohorts are chosen.
@@ -135,12 +138,10 @@ class Plan(PlanQuestion):
     """The best way to spend (target ε, δ), and what was tried on the way; begins with the question's fields.
 
     Attributes:
-        tolerance: by how much the error of ``thrifty`` may exceed the least one, relatively.
         best: the row of least error.
         thrifty: of the rows within ``tolerance`` of the best, that of the same cohort and the fewest rounds;
             where only one T was tried, that of the smallest cohort.
-        cohort_edge: where the best cohort lies among those of all rows.
-        steps_edge: where the best T lies among those of all rows.
+        cohort_edge, steps_edge: where the best k and T lie among those of all rows.
         rows: every combination tried, by mechanism, T and k.
         baselines: what else the target would buy.
         dismissed: mechanisms that were left out.
@@ -198,4 +199,81 @@ class Plan(PlanQuestion):
             said.append(f"{len(self.infeasible)} combinations exceed the target at every ε0.")
         if self.adversary is Adversary.SERVER:
             said.append("Against the server every round is charged as if one client were in all of them.")
+        return tuple(said)
+
+
+class DrawnBy(StrEnum):
+    """Who decides whose data are in a round."""
+
+    SERVER = "server"
+    """The server draws k clients, and knows whom; only those answer."""
+
+    CLIENTS = "clients"
+    """All n clients answer and add noise; each adds its data with probability k/n, by a coin of its own."""
+
+    NOBODY = "nobody"
+    """All n clients add their data in every round."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumRow(_Row):
+    """One way to take sums.
+
+    Attributes: drawn_by: who decides whose data are in a round. answering: clients who send something in a
+    round: k, or all n if the clients draw. charged_steps: rounds that ε is charged for: fewer than T only if
+    the server draws and is the adversary, and then those of the client that is drawn most often, but for one
+    chance in a thousand. noise_multiplier: of the sum over the radius of the clients' ball, as of a Gaussian
+    mechanism.
+    """
+
+    drawn_by: DrawnBy
+    answering: int
+    charged_steps: int
+    noise_multiplier: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumPlan(PlanQuestion):
+    """Ways to take sums within a target (ε, δ); begins with the question's fields.
+
+    Attributes:
+        mechanism: registered name of the sum.
+        rows: what was tried, by T, k, and who draws.
+        infeasible: (who draws, k, T) that no noise keeps within the target.
+    """
+
+    mechanism: str
+    rows: tuple[SumRow, ...]
+    infeasible: tuple[tuple[DrawnBy, int, int], ...]
+
+    @property
+    def best(self) -> SumRow:
+        """The row of least error."""
+        return min(self.rows, key=lambda row: (row.average_mse, row.bits_per_client))
+
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader of the numbers should know, one sentence each."""
+        said = []
+        ways = {(row.drawn_by, row.cohort, row.num_steps): row for row in self.rows}
+        for row in self.rows:
+            drawn = ways.get((DrawnBy.SERVER, row.cohort, row.num_steps))
+            if row.drawn_by is DrawnBy.CLIENTS and drawn is not None:
+                said.append(
+                    f"k = {row.cohort:,}, T = {row.num_steps:,}: drawn in secret, the noise multiplier is "
+                    f"{rounded(row.noise_multiplier, up=True)} and not "
+                    f"{rounded(drawn.noise_multiplier, up=True)}, and a client sends "
+                    f"{row.bits_per_client / drawn.bits_per_client:.3g} times the bits."
+                )
+        if any(row.drawn_by is DrawnBy.CLIENTS for row in self.rows):
+            said.append(
+                "Drawing in secret needs a sum of which nobody, the server included, sees more than the "
+                "total (in Flower SelfSampling with a SharedSumStage)."
+            )
+        if any(row.charged_steps < row.num_steps for row in self.rows):
+            said.append(
+                "Where the server draws, ε against it counts the rounds of the client that is drawn most "
+                "often; a server that draws unfairly can exceed them, unless clients limit their own rounds."
+            )
+        if self.infeasible:
+            said.append(f"{len(self.infeasible)} combinations exceed the target whatever the noise.")
         return tuple(said)

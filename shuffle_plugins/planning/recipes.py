@@ -10,10 +10,10 @@ from typing import Any
 
 from shuffle_plugins.accounting import NEIGHBOURING_RELATION, EpsilonInterval
 from shuffle_plugins.core import checks, rounded
-from shuffle_plugins.planning.noise import ExpectedNoise
-from shuffle_plugins.planning.plans import PlanRow
+from shuffle_plugins.planning.errors import ExpectedNoise
+from shuffle_plugins.planning.plans import DrawnBy, PlanRow, SumRow
 from shuffle_plugins.planning.search import BEST_MECHANISM, plan
-from shuffle_plugins.planning.sums import SUMS, DrawnBy, SumRow, plan_sums
+from shuffle_plugins.planning.sums import SUMS, plan_sums
 
 _ONE_IN = 10  # a cohort takes one record in so many
 _STEPS = 200
@@ -50,29 +50,12 @@ length one it is also that of the noise in each output of a linear model, in log
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRecipe:
-    """Settings of a training run by stochastic gradient descent; ``print`` it.
+    """Settings of a training run by stochastic gradient descent, none computed from its data; ``print`` it.
 
-    Nothing in it was computed from the training data, so it costs no privacy. Noise comes in one of two ways.
-    Either every record sends *one report*, its gradient randomised by itself, or the records of a step send
-    messages of which only the *sum* has enough noise; then a step needs far less of it.
-
-    Attributes:
-        model: what is trained.
-        population: n, records of the data set.
-        dim: d, trained parameters.
-        target_epsilon: ε that the run stays within, for replace-one neighbours.
-        delta: δ of every ε.
-        mechanism: registered name of the randomizer of one report per record, or of the sum.
-        local_epsilon: ε0 of one report; None for a sum.
-        noise_multiplier: noise of a sum over ``max_grad_norm``; None with one report per record.
-        epsilon: certified interval of all steps, against somebody who sees the model after every step.
-        cohort: k, records of a step, drawn without replacement: the loader's batch size.
-        num_steps: T, steps.
-        max_grad_norm: ℓ2 norm to which gradients are clipped.
-        learning_rate: constant over the run.
-        momentum: of stochastic gradient descent.
-        expected_noise: ℓ2 norms of the noise in one step's mean gradient, and of the longest mean gradient
-            that clipping allows.
+    Either every record sends *one report*, its gradient randomised by itself (``local_epsilon``), or the
+    records of a step send messages of which only the *sum* has enough noise (``noise_multiplier``, over
+    ``max_grad_norm``); the other of the two is None. ``epsilon`` is certified for all steps, against somebody
+    who sees the model after each.
     """
 
     model: ModelKind
@@ -181,31 +164,21 @@ def training_recipe(
     cohort: int | None = None,
     num_steps: int | None = None,
 ) -> TrainingRecipe:
-    r"""Recommend mechanism, cohort, steps, noise, clipping and learning rate of a run, without any tuning.
+    """Recommend mechanism, cohort, steps, noise, clipping and learning rate of a run, without any tuning.
 
-    - A step takes a tenth of the data set, and a run 200 steps.
-    - The noise is the least that keeps all steps within (ε, δ).
-    - Gradients are clipped to C = 0.1, so small that nearly all of them become equally long (normalised
-      gradients, as Bu et al. 2023, *Automatic Clipping*, have them). No statistic of the data is needed.
-    - The learning rate η follows from the noise. With momentum m, and noise of standard deviation σ in every
-      coordinate of a step's mean gradient, T steps move each weight at random by
-      :math:`\eta\,\sigma\sqrt{T}/(1-m)`. This is set to 2 for a linear model, where it is the noise of every
-      output, in logits, and to 0.1 for a network.
+    The noise is the least that keeps all steps within (ε, δ). Gradients are clipped to C = 0.1, so small that
+    nearly all of them become equally long (as normalised ones, Bu et al. 2023, *Automatic Clipping*). With
+    momentum m, and noise of standard deviation σ in every coordinate of a step's mean gradient, T steps move
+    each weight at random by η·σ·√T/(1 - m); the learning rate η makes this 2 for a linear model, where it is
+    the noise of every output, in logits, and 0.1 for a network. ``docs/guides/opacus.md`` says how these
+    constants did on MNIST, where they were chosen, and elsewhere.
 
-    The constants were chosen on MNIST; ``docs/guides/opacus.md`` says how they did there and elsewhere.
-
-    Args:
-        target_epsilon: ε of the whole run, for replace-one neighbours, against an observer of the model.
-        delta: δ of it.
-        population: n, records of the data set, at least 20.
-        dim: d, number of trained parameters.
-        model: ``"linear"``: a linear classifier on rows of length one, whose weights start from zero, or
-            ``"network"``.
-        mechanism: for one report per record, the name of a registered randomizer of vectors in an ℓ2 ball, a
-            sequence of names to choose from, or ``"best"`` to choose among all; for a sum, one of
-            :data:`SUMS`.
-        cohort: k, records of a step, up to ``population``; by default a tenth of it.
-        num_steps: T, steps; by default 200.
+    Args: target_epsilon: ε of the whole run at δ, for replace-one neighbours, against an observer of the
+    model. population: n, records of the data set, at least 20. dim: d, number of trained parameters. model:
+    ``"linear"``: on rows of length one, from weights of zero; or ``"network"``. mechanism: for one report per
+    record, registered randomizers of vectors in an ℓ2 ball, or ``"best"``; for a sum, one of those that
+    :func:`plan_sums` plans. cohort: k, records of a step; by default a tenth of all. num_steps: T; by default
+    200.
     """
     kind = checks.choice(ModelKind, "model", model)
     checks.whole("population", population, at_least=2 * _ONE_IN)

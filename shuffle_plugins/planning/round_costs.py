@@ -24,32 +24,19 @@ class Rates:
     """Seconds of one core for the steps of a round, unless given those of the machine of the benchmarks.
 
     A test holds the model to within 2.5 times what was measured, at any length of vectors.
-
-    Attributes:
-        share: of a client, to share one count and pack it.
-        seal: of a client, to seal one envelope.
-        seal_byte: to seal or open one byte of a report, in one layer.
-        digest_byte: to bind an envelope to one byte of a share.
-        add: of the server, to read one count of a share, check its digest and add it up.
-        open_seed: of an aggregator, to open an envelope, check its signature and look for duplicates.
-        expand_byte: of an aggregator, to expand one byte and add it up.
-        prove: of a client, to prove one bit of a count.
-        verify: of the server or an aggregator, to verify one bit of a count and add it up.
-        mix: of a mixer, to open an envelope, check its signature, and permute it.
-        open_report: of the server, to open one report out of a mixed batch.
     """
 
-    share: float = 5e-8
-    seal: float = 1.5e-4
-    seal_byte: float = 1e-9
-    digest_byte: float = 9e-10
-    add: float = 4.2e-8
-    open_seed: float = 2e-4
-    expand_byte: float = 2.7e-10
-    prove: float = 4.3e-7
-    verify: float = 1.25e-7
-    mix: float = 3e-4
-    open_report: float = 6e-5
+    share: float = 5e-8  # of a client, to share one count and pack it
+    seal: float = 1.5e-4  # of a client, to seal one envelope
+    seal_byte: float = 1e-9  # to seal or open one byte of a report, in one layer
+    digest_byte: float = 9e-10  # to bind an envelope to one byte of a share
+    add: float = 4.2e-8  # of the server, to read one count of a share, check its digest and add it up
+    open_seed: float = 2e-4  # of an aggregator, to open an envelope, check its signature and find duplicates
+    expand_byte: float = 2.7e-10  # of an aggregator, to expand one byte and add it up
+    prove: float = 4.3e-7  # of a client, to prove one bit of a count
+    verify: float = 1.25e-7  # of the server or an aggregator, to verify one bit of a count and add it up
+    mix: float = 3e-4  # of a mixer, to open an envelope, check its signature, and permute it
+    open_report: float = 6e-5  # of the server, to open one report out of a mixed batch
 
 
 _MEASURED = Rates()
@@ -57,14 +44,9 @@ _MEASURED = Rates()
 
 @dataclass(frozen=True, kw_only=True)
 class PartyCost:
-    """What a round costs one party.
+    """What a round costs one party: bytes received and sent, seconds of one core, bytes held at once.
 
-    Attributes:
-        party: "client", "server", "aggregator" or "mixer".
-        received: bytes that it gets.
-        sent: bytes that it sends.
-        seconds: of one core.
-        memory: bytes that it holds at once.
+    ``party`` is "client", "server", "aggregator" or "mixer".
     """
 
     party: str
@@ -91,7 +73,7 @@ def sum_round_costs(
         largest: the largest count, where the smallest is 0: ``mechanism.counts.highest - lowest``.
         aggregators: how many there are.
         verified: whether clients prove that their counts are within bounds.
-        rates: of another machine.
+        rates: of another machine than that of the benchmarks.
     """
     aggregators = checks.whole("aggregators", aggregators)
     layout = ResidueLayout.of_sum(
@@ -150,14 +132,7 @@ def sum_round_costs(
 def mixed_round_costs(
     *, clients: int, report_bytes: int, mixers: int = 1, rates: Rates = _MEASURED
 ) -> tuple[PartyCost, ...]:
-    """What a mixed round costs one client, the server, and each mixer in their order.
-
-    Args:
-        clients: how many send a report.
-        report_bytes: bytes of a report.
-        mixers: how many there are, in a cascade.
-        rates: of another machine.
-    """
+    """What a mixed round costs one client, the server, and each mixer in their order."""
     clients, mixers = checks.whole("clients", clients, at_least=2), checks.whole("mixers", mixers)
     checks.whole("report_bytes", report_bytes)
     layers = [layer_size(report_bytes, mixers=mixers, position=place) for place in range(mixers + 1)]

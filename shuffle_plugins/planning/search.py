@@ -41,20 +41,11 @@ BEST_MECHANISM = "best"
 MOST_SEARCHED_STEPS = 10_000
 """The most rounds that are tried where T is left open."""
 
-PRECISION = 2e-4
-"""Relative precision of the ε0 of a combination."""
-
+PRECISION = 2e-4  # relative, of the ε0 of a combination
 _COHORT_RATIO = math.sqrt(10)  # first grid of cohorts: n, n/√10, … n/1000
 _STEPS_RATIO = 10.0  # first grid of numbers of rounds
-_REFINEMENTS = 2  # how often the grids' steps are halved, in logarithms, around the best
-_MOST_ECONOMIES = 6  # combinations tried for less communication
-_FINE_ENOUGH = 1.2  # ratio of the reports of two combinations between which none is tried any more
-_EQUAL = 1e-3  # relative difference of errors that the precision of ε0 cannot tell apart
-_FEW_CELLS = 12  # combinations of k and T that are all tried
 _GUESSED = 2e-3  # relative precision of an error at a guessed ε0
-_SMALL_SHARE = 100  # the baseline of a small sample takes one client of so many
 _NEARBY = 0.01  # in log ε0, where a slope is taken
-_LEAST_SLOPE, _GREATEST_SLOPE = 0.2, 50.0  # d log ε / d log ε0 that is believed
 
 Cell = tuple[int, int]
 Progress = Callable[[int, int], None]
@@ -80,31 +71,24 @@ def plan(
     whole_grid: bool = False,
     progress: Progress | None = None,
 ) -> Plan:
-    r"""Find the cohort k, level ε0 and number of rounds T whose average is nearest to the clients' mean.
+    """Find the cohort k, level ε0 and number of rounds T whose average is nearest to the clients' mean.
 
     For every (k, T) the largest ε0 within the target is solved for. The error of the average of T rounds,
-    each with a fresh cohort, follows from the model in :mod:`shuffle_plugins.planning.errors`: it is
-    :math:`(V(ε_0) + S²(n-k)/(n-1))/(kT)`, and where T counts passes, which hear everybody,
-    :math:`V(ε_0)/(nT)`. What is left open is searched on geometric grids, refined around the best. Arguments
-    that are not told here are the fields of :class:`PlanQuestion`.
+    each with a fresh cohort, is (V(ε0) + S²(n-k)/(n-1))/(kT), and where T counts passes, which hear
+    everybody, V(ε0)/(nT). What is left open is searched on geometric grids, refined around the best.
+    Arguments that are not told here are the fields of :class:`~shuffle_plugins.planning.plans.PlanQuestion`.
 
     Args:
-        mechanism: a registered name, several, or ``"best"`` for all of them. Those of a closed form need no
-            torch; another is built to learn its variance, which loads it.
-        num_steps: T, a sequence of candidates, or None to search up to ``MOST_SEARCHED_STEPS``. Under single
-            passes and check-in T counts passes. Against a server every round is charged as if one client were
-            in all of them.
-        cohorts: candidates for k, or None to search; expected numbers where clients join on their own.
-        norm: of the clients' ball, ``"l1"``, ``"l2"`` or ``"linf"``: the mechanism's own by default, ℓ2 with
-            several mechanisms. A mechanism of another norm takes the smallest ball of its norm around it.
+        mechanism: a registered name, several, or ``"best"`` for all of them.
+        num_steps, cohorts: T and k, candidates, or None to search.
+        norm: of the clients' ball: the mechanism's own by default, ℓ2 with several mechanisms. One of another
+            norm takes the smallest ball of its norm around it.
         tolerance: ``thrifty`` may exceed the least error by this share of it.
-        whole_grid: try every combination of the grids, for a picture; by default of large grids only those of
-            the best cohort, and of the best T.
+        whole_grid: try every combination of large grids too, for a picture.
         progress: called with the combinations done and those expected so far.
 
     Raises:
-        ValueError: if an argument is out of range, or no combination stays within the target even at the
-            smallest ε0.
+        ValueError: also if no combination stays within the target even at the smallest ε0.
     """
     checks.number("tolerance", tolerance, at_least=0)
     ShuffleRound(local_epsilon=1.0, population=population, cohort=population)
@@ -144,7 +128,7 @@ def plan(
     if not search.rows and cohorts is None:
         search.reach_down(names, min(ks), min(ts))
     if not search.rows:
-        told = "; ".join(f"{each.mechanism}: {each.reason}" for each in dismissed)
+        told = "; ".join(f"{each.name}: {each.reason}" for each in dismissed)
         raise ValueError(
             f"nothing stays within ε={target_epsilon}, δ={delta}: use fewer rounds, a smaller cohort or a "
             "larger population" + (f" ({told})" if told else "")
@@ -330,10 +314,10 @@ class _Search:
             return math.exp(low if excess(low) >= 0 else high), None
         x = zero_between(excess, low, high, xtol=PRECISION / 4)
         slope = (excess(x + _NEARBY) - excess(x - _NEARBY)) / (4 * _NEARBY)  # ε is as the square root
-        if not _LEAST_SLOPE < slope < math.inf:
+        if not 0.2 < slope < math.inf:
             return math.exp(x), None
         spare = math.log(asked.target_epsilon / near.epsilon.upper) if near.epsilon.upper > 0 else 0.0
-        if spare < PRECISION * _GREATEST_SLOPE:
+        if spare < PRECISION * 50:
             x += spare / slope - PRECISION / 2
         return math.exp(min(max(x, bottom), top)), slope
 
@@ -355,13 +339,13 @@ class _Search:
         several, those that complain are left out.
         """
         cells = [(cohort, num_steps) for cohort in cohorts for num_steps in steps]
-        if whole or len(cells) <= _FEW_CELLS:
+        if whole or len(cells) <= 12:
             return self._scan(names, cells, strict=strict)
         tried = {(max(cohorts), num_steps) for num_steps in steps}
         self.expected = len(cohorts) + len(steps) - 1
         dismissed = self._scan(names, tried, strict=strict)
         if not self.rows:
-            complained = {each.mechanism for each in dismissed}
+            complained = {each.name for each in dismissed}
             kept = [name for name in names if name not in complained]
             return dismissed + self._scan(kept, cells, strict=strict)
         while True:
@@ -381,7 +365,7 @@ class _Search:
         for name in sorted(names, key=lambda each: (self._promise(each), each)):
             try:
                 floor = self._report(name, LARGEST_SEARCHED_LOCAL_EPSILON).variance
-                promising = [each for each in cells if each not in least or floor < _variance(least[each])]
+                promising = [each for each in cells if each not in least or floor < least[each].report_mse]
                 unlike = [
                     each for each in promising if each not in least or self._may_beat(name, least[each])
                 ]
@@ -389,22 +373,22 @@ class _Search:
                 self.expected = max(self.expected, done + len(unlike))
                 for cell in unlike:
                     row = self.evaluate(name, *cell)
-                    if row is not None and (cell not in least or _variance(row) < _variance(least[cell])):
+                    if row is not None and (cell not in least or row.report_mse < least[cell].report_mse):
                         least[cell] = row
             except ValueError as error:
                 if strict:
                     raise
                 self.rows = {key: row for key, row in self.rows.items() if key[0] != name}
-                dismissed.append(Dismissed(mechanism=name, reason=str(error)))
+                dismissed.append(Dismissed(name=name, reason=str(error)))
                 continue
             if not promising:
                 reason = (
                     f"a larger error at ε0 = {LARGEST_SEARCHED_LOCAL_EPSILON:g} than another mechanism's here"
                 )
-                dismissed.append(Dismissed(mechanism=name, reason=reason))
+                dismissed.append(Dismissed(name=name, reason=reason))
             elif not unlike:
                 reason = "no smaller error than another mechanism's, by the variances of the losses"
-                dismissed.append(Dismissed(mechanism=name, reason=reason))
+                dismissed.append(Dismissed(name=name, reason=reason))
         return tuple(dismissed)
 
     def _may_beat(self, mechanism: str, row: PlanRow) -> bool:
@@ -412,8 +396,8 @@ class _Search:
         level, _ = self._guess(mechanism, row.cohort, row.num_steps, like=row)
         found = self._report(mechanism, level)
         if found.bits < row.bits_per_report:
-            return found.variance <= _variance(row) * (1 + _GUESSED)
-        return found.variance < _variance(row) * (1 - _GUESSED)
+            return found.variance <= row.report_mse * (1 + _GUESSED)
+        return found.variance < row.report_mse * (1 - _GUESSED)
 
     def _promise(self, mechanism: str) -> float:
         try:
@@ -432,7 +416,7 @@ class _Search:
     def best(self) -> PlanRow:
         """The least error. Equals, as far as ε0 is solved for: fewer bits, fewer rounds, larger cohorts."""
         least = min(row.average_mse for row in self.rows.values())
-        equals = (row for row in self.rows.values() if row.average_mse <= least * (1 + _EQUAL))
+        equals = (row for row in self.rows.values() if row.average_mse <= least * (1 + 1e-3))
         return min(equals, key=lambda row: (row.bits_per_report, row.num_steps, -row.cohort, row.average_mse))
 
     def refine(self, *, cohorts: bool, steps: bool) -> None:
@@ -442,7 +426,7 @@ class _Search:
             if best.cohort > min(row.cohort for row in self._alike(best, num_steps=True)):
                 break
             self.evaluate(best.mechanism, max(1, int(best.cohort / cohort_ratio)), best.num_steps)
-        for _ in range(_REFINEMENTS):
+        for _ in range(2):
             cohort_ratio, steps_ratio = math.sqrt(cohort_ratio), math.sqrt(steps_ratio)
             if cohorts:
                 best = self.best()
@@ -466,7 +450,7 @@ class _Search:
             near = (row for row in self._alike(best, num_steps=one_t) if row.average_mse <= limit)
             return min(near, key=lambda row: (row.total_bits, row.average_mse))
 
-        for _ in range(_MOST_ECONOMIES):
+        for _ in range(6):
             row = least()
             cheaper = [
                 each for each in self._alike(best, num_steps=one_t) if each.num_reports < row.num_reports
@@ -474,7 +458,7 @@ class _Search:
             if not (cohorts if one_t else steps) or not cheaper:
                 break
             below = max(cheaper, key=lambda row: row.num_reports)
-            if row.num_reports < _FINE_ENOUGH * below.num_reports:
+            if row.num_reports < 1.2 * below.num_reports:
                 break
             cohort, num_steps = row.cohort * below.cohort, row.num_steps * below.num_steps
             self.evaluate(best.mechanism, round(math.sqrt(cohort)), round(math.sqrt(num_steps)))
@@ -507,7 +491,7 @@ class _Search:
                     local_epsilon=unshuffled,
                 )
             )
-        small = max(1, asked.population // _SMALL_SHARE)
+        small = max(1, asked.population // 100)
         if asked.sampling is not Sampling.FULL and small < best.cohort:
             row = self.solve(best.mechanism, small, best.num_steps)
             if row is not None:
@@ -527,11 +511,6 @@ class _Search:
             dim=asked.dim,
         )
         return (*found, Baseline(name="trusted curator, Gaussian", average_mse=curator))
-
-
-def _variance(row: PlanRow) -> float:
-    """Mean squared error of one report, from that of the average of the row's cohort."""
-    return row.noise_mse * row.cohort
 
 
 def _around(value: int, ratio: float, *, most: int) -> list[int]:

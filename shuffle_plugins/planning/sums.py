@@ -4,124 +4,23 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from enum import StrEnum
+from dataclasses import asdict
 from itertools import product
 
 from scipy import special
 
 from shuffle_plugins.accounting import (
     Adversary,
-    EpsilonInterval,
     PrivacyTarget,
     Sampling,
     ShuffleAccountant,
 )
-from shuffle_plugins.core import checks, rounded
+from shuffle_plugins.core import checks
 from shuffle_plugins.planning.errors import NormName, sampling_error
-from shuffle_plugins.planning.plans import PlanQuestion
+from shuffle_plugins.planning.plans import DrawnBy, PlanQuestion, SumPlan, SumRow
 
 SUMS = ("vector-sum", "poisson-binomial")
 """Sums that can be planned: those of vectors in an ℓ2 ball in which clients can take part in secret."""
-
-_MORE_NOISE = 1.002  # times the noise, where a noise multiplier alone costs more than the target
-_UNLIKELY = 1e-3  # how probably some client is drawn more often than a plan assumes
-
-
-class DrawnBy(StrEnum):
-    """Who decides whose data are in a round."""
-
-    SERVER = "server"
-    """The server draws k clients, and knows whom; only those answer."""
-
-    CLIENTS = "clients"
-    """All n clients answer and add noise; each adds its data with probability k/n, by a coin of its own."""
-
-    NOBODY = "nobody"
-    """All n clients add their data in every round."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SumRow:
-    """One way to take the sums: a cohort, a number of rounds, and who draws the cohort.
-
-    Attributes:
-        drawn_by: who decides whose data are in a round.
-        cohort: k, clients whose data are in a round; expected, if the clients draw.
-        answering: clients who send something in a round: k, or all n if the clients draw.
-        num_steps: T, rounds.
-        charged_steps: rounds that ε is charged for. They are fewer than T only if the server draws and is the
-            adversary: then they are those of the client that is drawn most often. With less than one chance
-            in a thousand some client is drawn more often.
-        noise_multiplier: noise of the sum over the radius of the clients' ball, as a Gaussian mechanism's
-            standard deviation in every coordinate.
-        epsilon: certified interval of the charged rounds, replace-one.
-        noise_mse: mean squared error of one round's average that the noise causes.
-        sampling_mse: that of one round's average which the choice of the cohort causes.
-        average_mse: mean squared error of the average over all rounds.
-        bits_per_report: length of what a client sends in a round, as counts.
-        bits_per_client: bits that a client of the population sends in all rounds, expected.
-    """
-
-    drawn_by: DrawnBy
-    cohort: int
-    answering: int
-    num_steps: int
-    charged_steps: int
-    noise_multiplier: float
-    epsilon: EpsilonInterval
-    noise_mse: float
-    sampling_mse: float
-    average_mse: float
-    bits_per_report: int
-    bits_per_client: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class SumPlan(PlanQuestion):
-    """Ways to take sums within a target (ε, δ); begins with the question's fields.
-
-    Attributes:
-        mechanism: registered name of the sum.
-        rows: what was tried, by T, k, and who draws.
-        infeasible: (who draws, k, T) that no noise keeps within the target.
-    """
-
-    mechanism: str
-    rows: tuple[SumRow, ...]
-    infeasible: tuple[tuple[DrawnBy, int, int], ...]
-
-    @property
-    def best(self) -> SumRow:
-        """The row of least error."""
-        return min(self.rows, key=lambda row: (row.average_mse, row.bits_per_client))
-
-    def remarks(self) -> tuple[str, ...]:
-        """What a reader of the numbers should know, one sentence each."""
-        said = []
-        ways = {(row.drawn_by, row.cohort, row.num_steps): row for row in self.rows}
-        for row in self.rows:
-            drawn = ways.get((DrawnBy.SERVER, row.cohort, row.num_steps))
-            if row.drawn_by is DrawnBy.CLIENTS and drawn is not None:
-                said.append(
-                    f"k = {row.cohort:,}, T = {row.num_steps:,}: drawn in secret, the noise multiplier is "
-                    f"{rounded(row.noise_multiplier, up=True)} and not "
-                    f"{rounded(drawn.noise_multiplier, up=True)}, and a client sends "
-                    f"{row.bits_per_client / drawn.bits_per_client:.3g} times the bits."
-                )
-        if any(row.drawn_by is DrawnBy.CLIENTS for row in self.rows):
-            said.append(
-                "Drawing in secret needs a sum of which nobody, the server included, sees more than the "
-                "total (in Flower SelfSampling with a SharedSumStage)."
-            )
-        if any(row.charged_steps < row.num_steps for row in self.rows):
-            said.append(
-                "Where the server draws, ε against it counts the rounds of the client that is drawn most "
-                "often; a server that draws unfairly can exceed them, unless clients limit their own rounds."
-            )
-        if self.infeasible:
-            said.append(f"{len(self.infeasible)} combinations exceed the target whatever the noise.")
-        return tuple(said)
 
 
 def plan_sums(
@@ -138,20 +37,17 @@ def plan_sums(
     norm: NormName = "l2",
     spread: float | None = None,
 ) -> SumPlan:
-    r"""The least noise of multi-message sums within a target, whoever draws the clients of a round.
+    """The least noise of multi-message sums within a target, whoever draws the clients of a round.
 
     For every k < n and T two ways are compared. The server draws k clients, which it then knows: sampling
     amplifies against an observer of the model alone. Or all n clients answer and add noise, and each adds
     its data with probability k/n by a secret coin of its own: sampling amplifies against everybody who sees
     the sum alone, the server included (``docs/proofs/sums.md``, "Secret participation").
 
-    The error is that of the average over T rounds, as in :mod:`shuffle_plugins.planning.errors`: with
-    :math:`W` the variance of a round's sum it is :math:`(W/k² + \text{sampling})/T`. Where clients draw, the
-    sum is divided by the expected number k. Arguments that are not told here are the fields of
-    :class:`PlanQuestion`.
+    Arguments that are not told here are the fields of :class:`~shuffle_plugins.planning.plans.PlanQuestion`.
 
     Args:
-        mechanism: one of :data:`SUMS`.
+        mechanism: ``"vector-sum"`` or ``"poisson-binomial"``.
         num_steps: T, or a sequence of candidates. At k = n the error of the average hardly depends on it.
         cohorts: candidates for k, at least 2; by default n alone, which has the least error.
         norm: of the clients' ball; sums take the smallest ℓ2 ball around it.
@@ -230,7 +126,7 @@ def _row(asked: PlanQuestion, mechanism: str, *, drawn_by: DrawnBy, cohort: int,
         if multiplier and target.allows(each):
             break
         # The row is read for its noise multiplier. What that builds knows no target, and keeps to it, too.
-        multiplier = multiplier * _MORE_NOISE if multiplier else 2 * each.noise_multiplier
+        multiplier = multiplier * 1.002 if multiplier else 2 * each.noise_multiplier
         built = kind.with_noise(
             dim=asked.dim, cohort=answering, noise_multiplier=multiplier, radius=asked.reach
         )
@@ -263,5 +159,5 @@ def most_rounds(num_steps: int, *, share: float, clients: int) -> int:
     return bisect_left(
         range(num_steps),  # P(Bin(T, share) > T) is 0
         True,
-        key=lambda most: clients * float(special.bdtrc(most, num_steps, share)) <= _UNLIKELY,
+        key=lambda most: clients * float(special.bdtrc(most, num_steps, share)) <= 1e-3,
     )

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuffle_plugins.auditing import AuditedMechanism, estimand, tells_its_law
+from shuffle_plugins.auditing.attacks import tells_its_law
+from shuffle_plugins.auditing.simulation import AuditedMechanism, estimand
 from shuffle_plugins.core import Reports
 from shuffle_plugins.mechanisms.base import FrequencyOracle, LocalRandomizer, Norm
 from shuffle_plugins.randomness.sources import SeededRandomness

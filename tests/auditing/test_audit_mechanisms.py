@@ -14,7 +14,6 @@ from shuffle_plugins.auditing import (
     Projection,
     audit_local,
     audit_round,
-    extreme_neighbours,
 )
 from shuffle_plugins.mechanisms import available, get
 from shuffle_plugins.randomness import SeededRandomness
@@ -210,22 +209,9 @@ def test_the_result_says_what_it_is_for():
         result.consistent_with(-1.0)
 
 
-class OnePerReport(Aggregate):
-    """Forgets to add up."""
-
-    def prepare(self, target):
-        return lambda rounds: torch.zeros(len(rounds.reports))
-
-
 def test_an_attack_that_learns_nothing_proves_nothing():
     class Blind(Aggregate):
         def prepare(self, target):
             return lambda rounds: torch.zeros(len(rounds.sizes))
 
     assert small_audit(attacks=[Blind()]).epsilon == 0
-
-
-def test_neighbours_outside_the_ball_are_refused_by_the_mechanism():
-    wide = extreme_neighbours(get("binary-rr", local_epsilon=1.0, dim=1, radius=2.0))
-    with pytest.raises(ValueError, match="outside the ball"):
-        small_audit(neighbours=wide)

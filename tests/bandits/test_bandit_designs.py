@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shuffle_plugins.bandits import even_design, near_optimal_design, unit_ball_net
+from shuffle_plugins.bandits import near_optimal_design, unit_ball_net
+from shuffle_plugins.bandits.designs import even_design
 
 
 def on_the_sphere(actions: int, dim: int, seed: int = 0) -> np.ndarray:

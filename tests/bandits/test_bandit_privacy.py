@@ -13,14 +13,8 @@ from thinning import first_fast
 
 from shuffle_plugins.accounting import Adversary, Sampling, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.published import shuffles
-from shuffle_plugins.bandits import (
-    CentralModel,
-    LocalModel,
-    ShuffledModel,
-    laplace_deviation,
-    published_local_epsilon,
-)
-from shuffle_plugins.bandits.reports import randomized, released_totals, reward_mechanism
+from shuffle_plugins.bandits import CentralModel, LocalModel, ShuffledModel, published_local_epsilon
+from shuffle_plugins.bandits.privacy import laplace_deviation
 from shuffle_plugins.mechanisms import blanket
 from shuffle_plugins.mechanisms.noise import FINE_BITS, laplace_grid
 from shuffle_plugins.randomness import SeededRandomness
@@ -142,7 +136,7 @@ def test_every_batch_is_certified_within_the_target(mechanism: str, reports: int
     assert (noise.local_epsilon > 1) is (reports > 100)
     assert noise.epsilon.upper <= 0.5
     accountant = ShuffleAccountant()
-    accountant.step(reward_mechanism(noise).round(population=reports, cohort=1, sampling=Sampling.EPOCH))
+    accountant.step(noise.randomizer.round(population=reports, cohort=1, sampling=Sampling.EPOCH))
     again = min(accountant.epsilon(1e-6, lower=False).upper, noise.local_epsilon)  # at the batch's own size
     assert again <= 0.5
     assert noise.epsilon.delta == 1e-6
@@ -172,38 +166,20 @@ def test_the_closed_form_is_inverted(reports: int) -> None:
 # -- the central model ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("epsilon", [1e-3, 0.37, 1.0, 8.0, 1e6])
+@pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1 / 3, 0.37, 1.0, 8.0, 1e6])
 def test_central_noise_is_calibrated_to_replaced_rewards(epsilon: float) -> None:
     """P[k] ∝ e^(-|k|/scale) and a reward moves one sum by at most 2·steps: the log-ratio is 2·steps/scale."""
     noise = CentralModel(epsilon=epsilon).noise(100)
-    assert Fraction(2 * noise.steps) / noise.scale <= Fraction(epsilon)
+    assert Fraction(2 * noise.steps) / noise.scale <= Fraction(epsilon)  # also as it is drawn
     assert noise.scale <= 1 << 30
     assert (noise.epsilon.upper, noise.epsilon.delta) == (epsilon, 0.0)
-
-
-def test_the_scale_that_is_drawn_is_not_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
-    from shuffle_plugins.bandits import reports
-
-    drawn = []
-    original = reports.discrete_laplace
-
-    def spy(count, *, scale, randomness):
-        drawn.append(scale)
-        return original(count, scale=scale, randomness=randomness)
-
-    monkeypatch.setattr(reports, "discrete_laplace", spy)
-    for epsilon in (1e-3, 0.1, 1 / 3, 1e6):
-        noise = CentralModel(epsilon=epsilon).noise(2)
-        released_totals(noise, np.array([1.0, -1.0]), places=np.array([0, 0]), played=1, randomness=None)
-        assert drawn[-1] >= Fraction(2 * noise.steps) / Fraction(epsilon)
 
 
 def test_two_neighbours_look_alike_to_whoever_sees_the_sums() -> None:
     """20,000 released sums of one reward, +1 against -1: no half-line tells them apart by more than e^ε."""
     noise, draws = CentralModel(epsilon=0.7).noise(1), 20_000
     sums = [
-        released_totals(
-            noise,
+        noise.totals(
             np.full(draws, reward),
             places=np.arange(draws),
             played=draws,
@@ -224,7 +200,7 @@ def test_rewards_between_grid_points_are_rounded_without_bias() -> None:
     noise = CentralModel(epsilon=1e6).noise(1)
     rewards = np.full(50_000, 1 / 3)
     places = np.zeros(50_000, dtype=np.int64)
-    total = released_totals(noise, rewards, places=places, played=1, randomness=SeededRandomness(3))
+    total = noise.totals(rewards, places=places, played=1, randomness=SeededRandomness(3))
     assert total[0] == pytest.approx(50_000 / 3, abs=1e-2)
 
 
@@ -236,11 +212,11 @@ def test_simulated_sums_have_the_law_of_real_reports(mechanism: str) -> None:
     noise, draws = LocalModel(local_epsilon=1.5, mechanism=mechanism).noise(3), 8_000
     rewards = np.tile([1.0, 1.0, -1.0], draws)
     places = np.repeat(np.arange(draws), 3)
-    sent = randomized(noise, rewards, randomness=SeededRandomness(1))
+    sent = noise.randomized(rewards, randomness=SeededRandomness(1))
     values = sent.fields[0].values.numpy().ravel().astype(float)
     if mechanism == "laplace":
         grid = laplace_grid(local_epsilon=1.5, dim=1, bits=FINE_BITS)
-        values = (values - reward_mechanism(noise).limit) / grid.radius_in_steps
+        values = (values - noise.randomizer.limit) / grid.radius_in_steps
     else:
         values = (2 * values - 1) / math.tanh(0.75)
     real = np.bincount(places, weights=values)
@@ -258,8 +234,8 @@ def test_reports_of_each_action_are_added_up(mechanism: str) -> None:
     noise = LocalModel(local_epsilon=400.0, mechanism=mechanism).noise(5)
     rewards = np.array([1.0, -1.0, 1.0, 1.0, -1.0])
     places = np.array([1, 0, 1, 0, 0])
-    sent = randomized(noise, rewards, randomness=SeededRandomness(0))
-    totals = released_totals(noise, sent, places=places, played=2, randomness=None)
+    sent = noise.randomized(rewards, randomness=SeededRandomness(0))
+    totals = noise.totals(sent, places=places, played=2, randomness=None)
     assert totals == pytest.approx([-1.0, 2.0], abs=0.1)
 
 
@@ -280,7 +256,7 @@ def test_laplace_deviation_is_the_least_chernoff_bound() -> None:
             return (moments + math.log(2 / failure)) / rate
 
         best = minimize_scalar(bound, bounds=(-20, -1e-9), method="bounded", options={"xatol": 1e-10}).fun
-        found = laplace_deviation(coefficients, copies=copies, scale=scale, failure=failure)
+        found = laplace_deviation(coefficients * scale, copies, math.log(2 / failure))[0]
         assert found[0] == pytest.approx(best, rel=1e-5)
         assert found[0] >= best * (1 - 1e-9)
 
@@ -290,7 +266,7 @@ def test_laplace_deviation_holds_and_is_not_idle() -> None:
     coefficients, copies = np.array([[0.3, -1.0]]), np.array([4, 2])
     sums = 0.3 * rng.laplace(size=(200_000, 4)).sum(axis=1) - rng.laplace(size=(200_000, 2)).sum(axis=1)
     for failure in (0.3, 0.01):
-        width = laplace_deviation(coefficients, copies=copies, scale=1.0, failure=failure)[0]
+        width = laplace_deviation(coefficients, copies, math.log(2 / failure))[0][0]
         beyond = (np.abs(sums) > width).mean()
         assert failure / 100 < beyond <= failure
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
-import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -85,43 +83,3 @@ def test_a_bound_below_ours_is_a_violation(modules: Any, cells: list[Any]) -> No
     assert found["cohort"] == cell.setting.cohort
     within = replace(cell, published={**cell.published, name: cell.own.upper * (1 - 1e-7)})
     assert grid_report.violations(within) == []
-
-
-@pytest.mark.slow
-def test_a_report_is_written_and_read_back(modules: Any, cells: list[Any], tmp_path: Path) -> None:
-    _, grid_report, published_grid = modules
-    found = grid_report.report(cells, wall_seconds=1.0, processes=1)
-    path = tmp_path / "grid.json"
-    published_grid.write(cells, found, path)
-    grid_report.plot(cells, path.with_suffix(".png"))
-    saved = json.loads(path.read_text())
-    assert len(saved["cells"]) == saved["settings"] == 8
-    ratios = sorted(cell.own.upper / cell.own.lower for cell in cells)
-    assert saved["generic"]["all"]["most"] == pytest.approx(ratios[-1], rel=1e-6)
-    assert saved["generic"]["all"]["median"] == pytest.approx((ratios[3] + ratios[4]) / 2, rel=1e-6)
-    least = min(value for value in cells[0].published.values() if value is not None)
-    assert min(v for v in saved["cells"][0]["published"].values() if v is not None) == pytest.approx(
-        least, rel=1e-6
-    )
-    assert path.with_suffix(".png").stat().st_size > 10_000
-
-
-@pytest.mark.slow
-def test_no_loss_at_all_is_matched_not_undercut(modules: Any, cells: list[Any]) -> None:
-    _, grid_report, _ = modules
-    name = next(iter(cells[0].published))
-    nothing = replace(cells[0].own, lower=0.0, upper=0.0)
-    free = replace(cells[0], own=nothing, published={**cells[0].published, name: 0.0})
-    found = grid_report.report([free], wall_seconds=1.0, processes=1)
-    assert found.published[name].most == found.best_published.most == found.generic["all"].most == 1.0
-    assert found.violations == []
-    costly = replace(cells[0], published={**cells[0].published, name: 0.0})
-    assert [violation["bound"] for violation in grid_report.violations(costly)] == [name]
-
-
-@pytest.mark.slow
-def test_nothing_known_from_below_is_an_infinite_ratio(modules: Any, cells: list[Any]) -> None:
-    _, grid_report, _ = modules
-    unknown = replace(cells[0], own=replace(cells[0].own, lower=0.0))
-    found = grid_report.report([unknown, *cells[1:]], wall_seconds=1.0, processes=1)
-    assert found.generic["all"].most == math.inf

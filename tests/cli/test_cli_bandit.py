@@ -47,29 +47,6 @@ def test_people_read_a_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (ASKED[:-2], "--delta is needed"),
-        ((*ASKED[:5], "--model", "local"), "--epsilon is needed"),
-        ((*ASKED, "--model", "central"), "leave out --delta"),
-        ((*ASKED, "--model", "non-private"), "no --epsilon"),
-        ((*ASKED, "--mechanism", "gaussian"), "laplace, binary-rr"),
-        ((*ASKED, "--bound", "guess"), "certified, published"),
-        (("bandit", "--actions", "nowhere.csv", *ASKED[3:]), "nowhere.csv"),
-        (("bandit", "--actions", __file__, *ASKED[3:]), "one row of numbers per action"),
-        (("bandit", "--actions", "5", "--horizon", "5", *ASKED[5:]), "horizon"),
-    ],
-)
-def test_mistakes_end_in_one_line(
-    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(arguments) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-
-
-@pytest.mark.parametrize(
     "table",
     [
         np.zeros(3, dtype=[("a", float), ("b", float)]),
@@ -88,13 +65,6 @@ def test_a_file_of_anything_but_real_numbers_is_refused(
     error = capsys.readouterr().err
     assert "actions.npy is no table of real numbers" in error
     assert error.count("\n") == 1
-
-
-@pytest.mark.filterwarnings("error:loadtxt")
-def test_an_empty_file_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "actions.csv").touch()
-    assert cli.main(["bandit", "--actions", str(tmp_path / "actions.csv"), *ASKED[3:]]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.slow

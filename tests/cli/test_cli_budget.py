@@ -107,15 +107,6 @@ def test_what_is_no_ledger_ends_in_one_line_and_is_not_made(run: CommandLine, tm
     assert run()[0] == 2
 
 
-def test_a_delta_out_of_range_is_refused(run: CommandLine, tmp_path: Path) -> None:
-    path = tmp_path / "budget"
-    fill(path).close()
-    for delta in ("0", "1", "x"):
-        code, _, err = run(str(path), "--delta", delta)
-        assert code == 2
-        assert "delta" in err.lower() or "number" in err
-
-
 # -- a client's ledger --------------------------------------------------------------------------------------
 
 
@@ -156,13 +147,6 @@ def test_a_clients_ledger_is_read_too(run: CommandLine, tmp_path: Path) -> None:
     )
     assert [each["run"] for each in found["runs"]] == ["run-a", "run-b"] or found["runs"][0]["rounds"] == 3
     assert (found["rounds"], found["local_delta"], found["client"]) == (4, 0.0, True)
-
-
-def test_rounds_without_a_promise_are_seen_by_everybody(run: CommandLine, tmp_path: Path) -> None:
-    path = tmp_path / "client.db"
-    charged(path, {"r": 2}, promised=None)
-    found = json.loads(run(str(path), "--json")[1])
-    assert found["server_upper"] == pytest.approx(3.0, rel=1e-4)
 
 
 def test_a_clients_ledger_has_no_models(run: CommandLine, tmp_path: Path) -> None:

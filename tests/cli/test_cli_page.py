@@ -20,7 +20,7 @@ from shuffle_plugins.accounting import (
     compare,
 )
 from shuffle_plugins.cli import options, output
-from shuffle_plugins.cli.page import answers, rendering, server, settings
+from shuffle_plugins.cli.page import rendering, server, settings
 from shuffle_plugins.cli.page.settings import Setting
 from shuffle_plugins.planning import report_error
 
@@ -37,7 +37,7 @@ def test_the_interval_is_the_accountants() -> None:
     accountant = ShuffleAccountant()
     accountant.step(ROUND, num_steps=20)
     expected = accountant.epsilon(1e-5)
-    assert answers.bounds(Setting.read(SMALL)).interval == expected
+    assert settings.bounds(Setting.read(SMALL)).interval == expected
     verdict = next(rendering.parts(SMALL))
     assert verdict.part == "verdict"
     assert output.interval(expected) in verdict.html
@@ -58,7 +58,7 @@ def test_the_command_and_the_python_shown_give_the_same_interval(
 ) -> None:
     setting = Setting.read(SMALL | changed)
     assert Setting.read(setting.query()) == setting
-    found = answers.bounds(setting).interval
+    found = settings.bounds(setting).interval
     assert cli.main([*setting.arguments(), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert (printed["lower"], printed["upper"]) == (found.lower, found.upper)
@@ -99,9 +99,9 @@ def test_a_refusal_is_the_accountants_sentence_beside_its_field(
 
 def test_a_curve_asks_the_accountant_at_every_place() -> None:
     setting = Setting.read(SMALL)
-    *_, points = answers.curve(setting, published=FEW_PUBLISHED[:1])
+    *_, points = settings.curve(setting, published=FEW_PUBLISHED[:1])
     assert [each.place for each in points] == [1, 3, 10, 20, 30, 100, 300, 1000]
-    assert answers.places(setting)[0] == 20
+    assert settings.places(setting)[0] == 20
     for each in (points[0], points[-1]):
         found = compare(
             shuffle_round=ROUND, num_steps=int(each.place), delta=1e-5, published=FEW_PUBLISHED[:1]
@@ -112,8 +112,8 @@ def test_a_curve_asks_the_accountant_at_every_place() -> None:
 
 def test_a_trusted_server_has_the_gaussian_mechanisms_epsilon() -> None:
     asked = SMALL | {"mechanism": "l2-block", "dim": "64", "adversary": "server"}
-    found = answers.equally_noisy_gaussian(Setting.read(asked))
-    assert isinstance(found, answers.CentralGaussian)
+    found = settings.equally_noisy_gaussian(Setting.read(asked))
+    assert isinstance(found, settings.CentralGaussian)
     variance = report_error("l2-block", local_epsilon=1.0, dim=64, radius=1.0, norm="l2").variance
     assert found.noise_multiplier == pytest.approx(math.sqrt(200 * variance / 64), rel=1e-12)
     mu = 2 * math.sqrt(20) / found.noise_multiplier  # twenty Gaussians are one (Dong, Roth, Su 2022)

@@ -490,7 +490,10 @@ def flwr_run(app: str, *, rounds: int) -> Callable[[list[str]], None]:
         context = Context(_run(), 0, {}, RecordDict(), config)
         sys.path.insert(0, str(folder))
         try:
-            client, server = (importlib.import_module(f"{app}.{end}_app").app for end in ("client", "server"))
+            package = app.replace("-", "_")
+            client, server = (
+                importlib.import_module(f"{package}.{end}_app").app for end in ("client", "server")
+            )
             nodes = int(given["--federation-config"]["num-supernodes"])
             grid = InProcessGrid(client, num_nodes=nodes, run_config=config, run_id=context.run_id)
             with keys_removed(context):
@@ -502,27 +505,27 @@ def flwr_run(app: str, *, rounds: int) -> Callable[[list[str]], None]:
 
 
 @types(
-    "examples/flower_mnist/README.md",
+    "examples/flower-mnist/README.md",
     "Simulation",
     slow=True,
-    programs={"flwr": flwr_run("flower_mnist", rounds=15)},
+    programs={"flwr": flwr_run("flower-mnist", rounds=15)},
     by_chance=("round ",),
 )
 def flower_mnist() -> Told:
     """Accuracies differ from run to run; ε against an observer does not."""
     printed = yield {"abbreviated": {"/tmp/": f"{Path.cwd()}/"}}
     said, section = re.compile(r"^(round \d+): .* (\S+) against an observer", re.MULTILINE), "## Deployment"
-    shown = said.findall((ROOT / "examples/flower_mnist/README.md").read_text().split(section)[0])
+    shown = said.findall((ROOT / "examples/flower-mnist/README.md").read_text().split(section)[0])
     assert [name for name, _ in shown] == ["round 0", "round 1", "round 15"]
     assert set(shown) <= set(said.findall(printed)[:16])
     assert "Budget of" in printed
 
 
 @types(
-    "examples/flower_adaped/README.md",
+    "examples/flower-adaped/README.md",
     "Simulation",
     slow=True,
-    programs={"flwr": flwr_run("flower_adaped", rounds=1)},
+    programs={"flwr": flwr_run("flower-adaped", rounds=1)},
 )
 def flower_adaped() -> Told:
     printed = yield {"abbreviated": {"/tmp/": f"{Path.cwd()}/", "/path/to/mnist": ""}}

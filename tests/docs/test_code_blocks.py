@@ -24,7 +24,7 @@ DEPLOYED = (
 )
 EXTENDING = "tests/testing/test_conformance_extending.py"
 RECIPES = "tests/opacus_shuffle/test_opacus_recipes.py"
-APP = "examples/flower_mnist/README.md"
+APP = "examples/flower-mnist/README.md"
 RUN_BY = {
     ("README.md", "examples/opacus_mnist.py"): ".ci/run::main_job",
     ("README.md", "-m pytest"): ".ci/run::tests",
@@ -87,7 +87,7 @@ NOT_RUN = {
     ("docs/reference/mnist.md", "mnist_shared_sum.py"): MNIST,
     (APP, "export FLWR"): "sets a variable for the commands below it",
     (APP, "pgrep"): "ends processes of whoever reads the page",
-    ("examples/flower_adaped/README.md", "export FLWR"): "sets a variable for the commands below it",
+    ("examples/flower-adaped/README.md", "export FLWR"): "sets a variable for the commands below it",
 }
 """By page and words that are in one block of it alone: why nothing runs this block."""
 

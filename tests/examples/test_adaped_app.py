@@ -15,7 +15,7 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from flwr_shuffle import InProcessGrid
 
-FOLDER = Path(__file__).parents[2] / "examples" / "flower_adaped"
+FOLDER = Path(__file__).parents[2] / "examples" / "flower-adaped"
 CLIENTS = 6
 
 

@@ -38,7 +38,7 @@ pytestmark = [
 DIM = 40
 CLIENTS = 4
 ROUNDS = 6
-EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "flower_mnist"
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "flower-mnist"
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from flwr_shuffle.messages import ClientRefusal
 from processes import Deployment
 
 run_clientapp = import_module("flwr.supernode.runtime.run_clientapp")
-EXAMPLE = Path(__file__).parents[2] / "examples" / "flower_mnist"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-mnist"
 
 
 def other_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

@@ -26,7 +26,7 @@ from shuffle_plugins.ledger import BudgetLedger, RoundState
 pytestmark = pytest.mark.process
 
 MODULE = Path(__file__).with_name("simulated_app.py")
-EXAMPLE = Path(__file__).parents[2] / "examples" / "flower_mnist"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-mnist"
 
 
 def marked(mark: str) -> list[int]:

@@ -38,7 +38,7 @@ def planned(**fields: Any) -> dict[str, Any]:
         "rows": found.rows,
         "baselines": found.baselines,
         # Several have the same error, and the processor's rounding puts one of them first.
-        "dismissed": sorted(each.mechanism for each in found.dismissed),
+        "dismissed": sorted(each.name for each in found.dismissed),
         "infeasible": found.infeasible,
         "spread": found.spread,
         "norm": found.norm,
@@ -177,7 +177,7 @@ _METHODS: dict[str, tuple[str, optim.OptimizationMethod, str]] = {
         "sums",
     ),
     "cohorts": ("hinge", optim.CohortSGD(cohort=60, num_steps=4), "sums"),
-    "self-sampled": ("hinge", optim.SelfSampledSGD(expected=60, num_steps=4), "reports"),
+    "self-sampled": ("hinge", optim.SelfSampledSGD(cohort=60, num_steps=4), "reports"),
     "permutation": ("hinge", optim.PermutationSGD(), "reports"),
 }
 for _name, (_problem, _method, _model) in _METHODS.items():
@@ -191,15 +191,10 @@ QUESTIONS.add(
 )
 _STEPS: dict[str, Any] = {"reach": 2.0, "steps": 30}
 _REPEATED: dict[str, Any] = _STEPS | {"lipschitz": 1.0, "smoothness": 0.5, "noise": 3.0, "population": 500}
-QUESTIONS.add(
-    "promised losses: 30",
-    lambda: {
-        "averaged": bounds.averaged_loss(**_STEPS, second_moment=3.0),
-        "averaged step": bounds.averaged_step(**_STEPS, second_moment=3.0),
-        "accelerated": bounds.accelerated_loss(**_STEPS, smoothness=0.5, variance=3.0),
-        "accelerated step": bounds.accelerated_curvature(**_STEPS, smoothness=0.5, variance=3.0),
-        "repeated": bounds.repeated_loss(**_REPEATED),
-        "repeated step": bounds.repeated_step(**_REPEATED),
-        "last": bounds.last_iterate_loss(**_STEPS, second_moment=3.0),
-    },
-)
+_PROMISED = {
+    "averaged": partial(bounds.averaged, **_STEPS, moment=3.0),
+    "accelerated": partial(bounds.accelerated, **_STEPS, smoothness=0.5, variance=3.0),
+    "repeated": partial(bounds.repeated, **_REPEATED),
+    "last": partial(bounds.last_iterate, **_STEPS, moment=3.0),
+}
+QUESTIONS.add("promised losses: 30", lambda: {name: promised() for name, promised in _PROMISED.items()})

@@ -11,7 +11,8 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from shuffle_plugins.mechanisms import get
-from shuffle_plugins.optim import DISSIMILARITY, AdaPeD, ClientModels, distillation_loss, prior_loss
+from shuffle_plugins.optim import AdaPeD, ClientModels
+from shuffle_plugins.optim.adaped import DISSIMILARITY, distillation_loss, prior_loss
 from shuffle_plugins.protocols import PoissonBinomialSum
 
 NETWORK = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()
@@ -86,16 +87,6 @@ def test_a_step_descends_the_loss_in_each_of_the_three_in_turn():
     torch.testing.assert_close(
         after.dissimilarity, before.dissimilarity - 0.3 * slope["psi"][0], rtol=1e-5, atol=1e-7
     )
-
-
-def test_a_step_is_its_three_parts_in_turn():
-    method, before = adaped(global_clip=0.3, dissimilarity_clip=0.2), models()
-    apart = method.personal_step(before, INPUTS, LABELS)
-    apart = method.dissimilarity_step(method.global_step(apart, INPUTS), INPUTS)
-    together = method.step(before, INPUTS, LABELS)
-    assert_close(together.personal_model, apart.personal_model)
-    assert_close(together.global_model, apart.global_model)
-    torch.testing.assert_close(together.dissimilarity, apart.dissimilarity)
 
 
 def test_psi_settles_where_it_equals_the_distance_of_the_models():

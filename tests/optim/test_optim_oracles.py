@@ -7,7 +7,6 @@ import torch
 
 from shuffle_plugins.accounting import (
     Adversary,
-    BudgetExceeded,
     Sampling,
     ShuffleAccountant,
     ShuffleRound,
@@ -15,17 +14,8 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.accounting.published.shuffles import clone_pair
 from shuffle_plugins.mechanisms import get
-from shuffle_plugins.optim import (
-    GradientTarget,
-    Local,
-    OneMessage,
-    PanPrivate,
-    Participation,
-    RunningSum,
-    Spending,
-    Unprotected,
-    VectorSums,
-)
+from shuffle_plugins.optim import Local, OneMessage, PanPrivate, Unprotected, VectorSums
+from shuffle_plugins.optim.oracles import GradientTarget, Participation, RunningSum
 from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.randomness import SeededRandomness
 
@@ -209,33 +199,6 @@ def test_a_stream_of_another_length_is_not_answered():
     running.receive(torch.zeros(7, 2))
     with pytest.raises(ValueError, match="8 clients"):
         running.close()
-
-
-# -- spending ---------------------------------------------------------------------------------------------
-
-
-def test_disjoint_groups_cost_what_the_dearest_costs():
-    cheap, dear = (
-        ShuffleRound(local_epsilon=e, population=500, cohort=500, sampling="full") for e in (0.5, 1.0)
-    )
-    spending = Spending(2)
-    spending.charge(0, cheap, target_epsilon=2.0, delta=1e-5)
-    spending.charge(1, dear, target_epsilon=2.0, delta=1e-5)
-    alone = ShuffleAccountant()
-    alone.step(dear)
-    assert spending.epsilon(1e-5) == alone.epsilon(1e-5)
-
-
-def test_what_goes_beyond_the_budget_is_refused_and_not_recorded():
-    recorded = ShuffleRound(local_epsilon=1.0, population=500, cohort=500, sampling="full")
-    once = ShuffleAccountant()
-    once.step(recorded)
-    spending = Spending(before=once)
-    budget = 1.2 * once.epsilon(1e-5, lower=False).upper
-    with pytest.raises(BudgetExceeded, match="Nothing of it was released"):
-        spending.charge(0, recorded, target_epsilon=budget, delta=1e-5)
-    assert spending.accountants[0].num_steps == 1
-    assert once.num_steps == 1
 
 
 def test_batches_are_disjoint_and_cohorts_have_their_law():

@@ -5,7 +5,6 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from thinning import first_fast
@@ -33,7 +32,6 @@ from shuffle_plugins.optim import (
     logistic_regression,
     minimize,
     plans,
-    recommended,
     support_vector_machine,
 )
 from shuffle_plugins.protocols import TargetUnreachable
@@ -61,7 +59,7 @@ CASES = [
     (LOGISTIC, SGD(batch=60), OneMessage()),
     (LOGISTIC, CohortSGD(cohort=60, num_steps=8), OneMessage()),
     (LOGISTIC, CohortSGD(cohort=60, num_steps=8), VectorSums(overhead=0.2)),
-    (LOGISTIC, SelfSampledSGD(expected=60, num_steps=8), OneMessage()),
+    (LOGISTIC, SelfSampledSGD(cohort=60, num_steps=8), OneMessage()),
     (LOGISTIC, PermutationSGD(), OneMessage(mechanism="gaussian")),
     (LOGISTIC.regularised(0.1), Phased(inner=AGD()), VectorSums()),
     (LOGISTIC.regularised(0.1), Phased(inner=GD(num_steps=5), phases=2), VectorSums()),
@@ -95,7 +93,7 @@ def test_more_steps_than_the_budget_allows_are_refused_before_release():
     earlier = ShuffleAccountant()
     earlier.step(plan.stages[0].oracle.round, num_steps=2)
     asked = []
-    with pytest.raises(BudgetExceeded):
+    with pytest.raises(BudgetExceeded, match="Nothing of it was released"):
         plan.run(
             data, before=earlier, randomness=SeededRandomness(0), on_step=lambda step, _: asked.append(step)
         )
@@ -133,8 +131,10 @@ def test_phases_use_disjoint_clients_and_cost_what_one_costs():
     assert [stage.participation.population for stage in plan.stages] == [85, 171, 344]
     reaches = [stage.reach for stage in plan.stages]
     assert reaches == sorted(reaches, reverse=True)
+    spent = [each.epsilon(1e-5) for each in result.accountants]
+    assert len(spent) == 3
+    assert result.epsilon(1e-5) == max(spent, key=lambda found: found.upper)
     assert result.epsilon(1e-5).upper <= 1.0
-    assert len(result.spending.accountants) == 3
 
 
 def test_descent_without_noise_finds_the_optimum():
@@ -154,12 +154,6 @@ def test_one_call_prints_the_plan_before_it_runs():
     result = minimize(LOGISTIC, data, method=AGD(), report=printed.append, **BUDGET)
     assert "P_AGD with VectorSums" in printed[0]
     assert result.epsilon(1e-5).upper <= 1.0
-
-
-def test_the_table_of_methods():
-    assert recommended(LOGISTIC) == GD()
-    assert recommended(HINGE, interactive=False) == Smoothed(inner=AGD())
-    assert recommended(HINGE.regularised(1.0)) == Phased(inner=Smoothed(inner=GD()))
 
 
 def test_a_module_and_a_written_out_loss_are_the_same_problem():
@@ -240,26 +234,6 @@ def test_methods_rank_as_predicted_and_all_beat_the_local_model(bench):
         rate = next(r for r in bench.RATES if r.title == title)
         excess[title] = bench.measure(rate, clients=10**5, dim=48, epsilon=1.0, repeats=3, seed=1)["excess"]
     assert excess["P_GD"] < excess["P_AGD"] < excess["P_SGD"] < excess["local SGD"]
-
-
-@pytest.mark.slow
-def test_simulated_steps_are_those_of_the_protocol(bench):
-    """The benchmark's shortcut against a real run, of clients, coins and all."""
-    instance = bench.Instance(dim=24, smooth=True)
-    problem = instance.problem()
-    real = AGD().plan(problem, population=3000, epsilon=2.0, delta=1e-5)
-    simulated = AGD().plan(problem, population=3000, epsilon=2.0, delta=1e-5, model=bench.Simulated())
-    assert real.stages[0].participation == simulated.stages[0].participation
-    generator = np.random.default_rng(0)
-    losses = {"real": [], "simulated": []}
-    for seed in range(12):
-        u = torch.from_numpy(generator.choice([-1.0, 0, 1], p=[0.25, 0.5, 0.25], size=(3000, 24)))
-        answer = real.run(instance.optimum + instance.step * u, randomness=SeededRandomness(seed))
-        losses["real"].append(float(instance.excess(answer.parameters)))
-        losses["simulated"].append(float(instance.excess(bench.simulate(simulated, instance, generator)[0])))
-    means = [float(np.mean(values)) for values in losses.values()]
-    errors = [float(np.std(values, ddof=1)) / math.sqrt(12) for values in losses.values()]
-    assert abs(means[0] - means[1]) < 4 * math.hypot(*errors)
 
 
 def test_plans_have_the_sizes_of_the_theorems():

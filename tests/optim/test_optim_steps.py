@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from shuffle_plugins.optim import Ball, Box, Problem, bounds
-from shuffle_plugins.optim.plans import Accelerated, Averaged, Decaying
+from shuffle_plugins.optim.bounds import Accelerated, Averaged, Decaying
 
 F64 = torch.float64
 
@@ -64,15 +64,14 @@ def test_acceleration_keeps_its_bound_with_noise(steps):
     reach, variance, dim = 1.0, 4.0, 50
     start = torch.full((dim,), reach / math.sqrt(dim), dtype=F64)
     worst = 0.0
-    bound = bounds.accelerated_loss(reach=reach, smoothness=1.0, variance=variance, steps=steps)
-    c = bounds.accelerated_curvature(reach=reach, smoothness=1.0, variance=variance, steps=steps)
+    rule, bound = bounds.accelerated(reach=reach, smoothness=1.0, variance=variance, steps=steps)
     for h in (0.01, 0.1, 1.0):
         losses = [
             h / 2 * float(found.square().sum())
             for _ in range(20)
             for found in [
                 run(
-                    Accelerated(curvature=c),
+                    rule,
                     lambda p, t: (
                         h * p  # noqa: B023
                         + math.sqrt(variance / dim) * torch.randn(dim, generator=generator, dtype=F64)
@@ -90,13 +89,14 @@ def test_acceleration_keeps_its_bound_with_noise(steps):
 
 def test_curvature_and_step_minimise_their_bounds():
     given = {"reach": 2.0, "smoothness": 3.0, "variance": 5.0, "steps": 17}
-    best = bounds.accelerated_curvature(**given) - 2 * 3.0
+    rule, bound = bounds.accelerated(**given)
+    best = rule.curvature - 2 * 3.0
 
     def loss(s):
         T = 17
         return (6 + s) * 4 / (T * (T + 1)) + 5 * (2 * T + 1) / (6 * s)
 
-    assert loss(best) == pytest.approx(bounds.accelerated_loss(**given))
+    assert loss(best) == pytest.approx(bound)
     assert loss(best) < min(loss(best * 1.1), loss(best / 1.1))
     again = {
         "reach": 2.0,
@@ -106,12 +106,13 @@ def test_curvature_and_step_minimise_their_bounds():
         "steps": 50,
         "population": 80,
     }
-    eta = bounds.repeated_step(**again)
+    rule, bound = bounds.repeated(**again)
+    eta = rule.step_size
 
     def repeated(e):
         return 4 / (2 * e * 50) + e * 10 / 2 + e * 50 / 80
 
-    assert repeated(eta) == pytest.approx(bounds.repeated_loss(**again))
+    assert repeated(eta) == pytest.approx(bound)
     assert repeated(eta) < min(repeated(eta * 1.1), repeated(eta / 1.1))
 
 

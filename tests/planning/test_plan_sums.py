@@ -7,8 +7,9 @@ import torch
 from scipy import stats
 
 from shuffle_plugins.accounting import Adversary, ShuffleAccountant
-from shuffle_plugins.planning import DrawnBy, SumPlan, plan_sums
+from shuffle_plugins.planning import plan_sums
 from shuffle_plugins.planning.errors import gaussian_mse
+from shuffle_plugins.planning.plans import DrawnBy, SumPlan
 from shuffle_plugins.planning.sums import most_rounds
 from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.randomness import SeededRandomness

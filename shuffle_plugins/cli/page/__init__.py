@@ -1,8 +1,7 @@
 """``app``: a page on this machine where ε moves with its parameters. None of it imports torch.
 
-``settings`` reads a setting from a query and writes it as a command line or as Python; ``answers`` asks the
-accountant and puts what it says into the templates beside it, one part after the other; ``server`` computes
-them in processes that can be ended, and sends them to a browser on this machine.
+``settings`` reads a setting from a query and asks the accountant; ``rendering`` puts what it says into the
+templates, one part after the other; ``server`` has processes that can be ended do so.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from shuffle_plugins.cli import options
+from shuffle_plugins.cli.options import whole_option
 
 _PORT = 8484  # links to a setting work as long as the port is the same
 
@@ -20,7 +19,7 @@ def app_command(
     *,
     port: Annotated[
         int,
-        options.whole_option("--port PORT", "Port of 127.0.0.1 to serve the page at; 0 for any free one."),
+        whole_option("--port PORT", "Port of 127.0.0.1 to serve the page at; 0 for any free one."),
     ] = _PORT,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")

@@ -14,9 +14,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from shuffle_plugins import __version__, accounting
 from shuffle_plugins.cli import output
 from shuffle_plugins.cli.options import ADVERSARIES, GENERIC, NUMBERS, SAMPLINGS
-from shuffle_plugins.cli.page import answers, settings
-from shuffle_plugins.cli.page.answers import Point
-from shuffle_plugins.cli.page.settings import RefusedSetting, Setting
+from shuffle_plugins.cli.page import settings
+from shuffle_plugins.cli.page.settings import Point, RefusedSetting, Setting
 
 # Published bounds that take seconds come last.
 _SLOW = ("clones, RDP", "stronger clones, RDP")
@@ -32,11 +31,8 @@ NO_MORE = "null\n"
 class Part(NamedTuple):
     """What the page is sent in one piece.
 
-    Attributes:
-        part: id of the element that it belongs into; ``refused`` if there is no answer.
-        html: its new content.
-        field: the field that a refusal is about; None if it is about several.
-        done: whether nothing more will come for this element.
+    ``part`` is the id of the element that the html belongs into, ``refused`` if there is no answer; ``field``
+    what a refusal is about; ``done`` whether nothing more will come for this element.
     """
 
     part: str
@@ -88,7 +84,7 @@ def parts(query: Mapping[str, str]) -> Iterator[Part]:
     """
     try:
         setting = Setting.read(query)
-        answer = answers.bounds(setting)
+        answer = settings.bounds(setting)
     except RefusedSetting as refused:
         yield refused_part(refused.sentence, field=refused.field)
         return
@@ -101,18 +97,18 @@ def parts(query: Mapping[str, str]) -> Iterator[Part]:
         "asked": asked,
         "local": local,
         "times": local / found.upper if found.upper > 0 else None,
-        "gaussian": answers.equally_noisy_gaussian(setting),
+        "gaussian": settings.equally_noisy_gaussian(setting),
         "generic": setting.mechanism == GENERIC,
         "warnings": output.delta_warnings(found.delta, population=asked.population),
     }
     yield Part("verdict", _html("verdict.html", **known))
     yield Part("facts", _html("facts.html", **known))
     yield Part("code", _html("code.html", setting=setting))
-    few = accounting.FEW_PUBLISHED if answers.asks_published(setting) else ()
+    few = accounting.FEW_PUBLISHED if settings.asks_published(setting) else ()
     quick = tuple(name for name in accounting.ALL_PUBLISHED if name not in _SLOW)
     yield _bounds(setting, few, more=bool(few))
-    expected = (2 if few else 1) * len(answers.places(setting))
-    for count, points in enumerate(answers.curve(setting, published=few), start=1):
+    expected = (2 if few else 1) * len(settings.places(setting))
+    for count, points in enumerate(settings.curve(setting, published=few), start=1):
         yield Part("plot", _plot(setting, points, query.get("width", "")), done=count == expected)
     if few:
         yield _bounds(setting, quick, more=True)
@@ -125,7 +121,7 @@ def refused_part(sentence: str, *, field: str | None = None) -> Part:
 
 
 def _bounds(setting: Setting, names: Sequence[str], *, more: bool) -> Part:
-    answer = answers.bounds(setting, names)
+    answer = settings.bounds(setting, names)
     published = [each for each in answer.bounds if each.name in accounting.ALL_PUBLISHED]
     html = _html(
         "bounds.html",
@@ -135,7 +131,7 @@ def _bounds(setting: Setting, names: Sequence[str], *, more: bool) -> Part:
         missing=answer.out_of_range,
         certified=answer.interval.upper,
         more=more,
-        waits=not answers.asks_published(setting),
+        waits=not settings.asks_published(setting),
     )
     return Part("bounds", html, done=not more)
 

@@ -1,17 +1,19 @@
-"""What the page asks about: read from a query, and written as a query, a command line and Python."""
+"""What the page asks about, read from a query, and what the accountant and other analyses say of it."""
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Self
 
 import typer
 
-from shuffle_plugins import mechanisms
+from shuffle_plugins import accounting, mechanisms, planning
 from shuffle_plugins.cli.options import (
     ADVERSARIES,
     GENERIC,
@@ -43,9 +45,7 @@ _FIELDS = {
 class RefusedSetting(ValueError):
     """A setting that no answer can be given for.
 
-    Attributes:
-        field: name of the field that the sentence is about, one of the query's; None if it is about several.
-        sentence: what is wrong, and what would be right.
+    ``field`` is that of the query that the sentence is about; None if it is about several.
     """
 
     def __init__(self, sentence: str, *, field: str | None = None) -> None:
@@ -87,8 +87,7 @@ class Setting(Question):
     def read(cls, query: Mapping[str, str]) -> Self:
         """The setting of a query; what it does not name is as at first.
 
-        Numbers are read as the command line reads them, and whether they are in range is for the accountant
-        to say.
+        Numbers are read as the command line reads them; the accountant says whether they are in range.
 
         Raises:
             RefusedSetting: if a field cannot be read.
@@ -174,3 +173,140 @@ class Setting(Question):
 def _digits(value: float) -> str:
     """A number as Python code, thousands apart."""
     return f"{int(value):_}" if float(value).is_integer() else as_typed(value)
+
+
+# -- what is said of it --------------------------------------------------------------------------------------
+
+# A curve reaches so far on both sides of the setting, as factors; its points lie at those steps of each ten.
+_REACH = {"population": 100.0, "cohort": 100.0, "local-epsilon": 10.0, "rounds": 100.0}
+_PLACES = {"population": (1, 3), "cohort": (1, 3), "local-epsilon": (1, 2, 5), "rounds": (1, 3)}
+_LARGEST = {"local-epsilon": 20.0, "rounds": 1e6}  # beyond, only the setting itself is a point
+# Of more reports the numerical clone bounds add up so many terms that they take minutes and gigabytes.
+_MOST_PUBLISHED = 10**10
+
+
+def asks_published(setting: Setting) -> bool:
+    """Whether published bounds take seconds, so that a page can wait for them."""
+    return setting.participants()[1] <= _MOST_PUBLISHED
+
+
+def bounds(setting: Setting, published: Sequence[str] = ()) -> accounting.Comparison:
+    """The accountant's own bounds, and published ones of these names, where :func:`asks_published`.
+
+    Raises:
+        RefusedSetting: in the accountant's words, if the setting is out of range.
+    """
+    asked = replace(setting, over="rounds")
+    try:
+        _bounds(asked, ())
+        return _bounds(asked, tuple(published) if asks_published(setting) else ())
+    except typer.BadParameter as error:
+        raise RefusedSetting(error.message) from error
+    except ValueError as error:
+        raise RefusedSetting(str(error)) from error
+    except ArithmeticError as error:
+        raise RefusedSetting(f"out of numerical reach: {error}") from error
+
+
+# A slider that is moved back finds its answers there: a curve's points do not move with the setting.
+@lru_cache(maxsize=8192)
+def _bounds(asked: Question, published: tuple[str, ...]) -> accounting.Comparison:
+    return _bounds(asked, published[:-1]).beside(published) if published else asked.compare()
+
+
+def places(setting: Setting) -> tuple[float, ...]:
+    """Where a curve has its points: the setting's own place first, then others, nearer ones earlier.
+
+    Places that no round has, such as a cohort above the population, are left out.
+    """
+    own, reach = setting.place, _REACH[setting.over]
+    most = min(own * reach, _LARGEST.get(setting.over, math.inf))
+    if setting.over == "cohort":
+        most = min(most, setting.population)
+    least = own / reach
+    if setting.over in ("cohort", "rounds"):
+        least = max(least, 1.0)
+    if setting.over == "population":
+        least = max(least, setting.cohort or 2.0)
+    found = {
+        float(f"{step}e{power}")
+        for power in range(math.floor(math.log10(least)), math.ceil(math.log10(max(most, least))) + 1)
+        for step in _PLACES[setting.over]
+    }
+    ends = {most} if setting.over == "cohort" and own < most == setting.population else set()
+    near = sorted((found | ends) - {own}, key=lambda place: abs(math.log(place / own)))
+    return (own, *(place for place in near if least <= place <= most))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """ε at one place of the picture: the certified interval, ε0·T, and ε of published bounds by name."""
+
+    place: float
+    found: accounting.EpsilonInterval
+    local: float
+    published: dict[str, float]
+
+
+def point(setting: Setting, place: float, *, published: Sequence[str] = ()) -> Point | None:
+    """ε with the picture's field at ``place``; None if the accountant refuses that."""
+    there = setting.at(place)
+    try:
+        answer = bounds(there, published)
+    except RefusedSetting:
+        return None
+    return Point(
+        place=place,
+        found=answer.interval,
+        local=there.local_epsilon * there.rounds,
+        published={each.name: each.epsilon for each in answer.bounds if each.name in published},
+    )
+
+
+def curve(setting: Setting, *, published: Sequence[str]) -> Iterator[tuple[Point, ...]]:
+    """The picture's points in order of place, whenever one more is known; published bounds come last."""
+    found: dict[float, Point] = {}
+    for names in ((), tuple(published)) if published else ((),):
+        for place in places(setting):
+            one = point(setting, place, published=names)
+            if one is not None:
+                found[place] = one
+            yield tuple(found[each] for each in sorted(found))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CentralGaussian:
+    """A trusted server that adds as large Gaussian noise on the same rounds: its ε at δ."""
+
+    epsilon: float
+    noise_multiplier: float
+
+
+def equally_noisy_gaussian(setting: Setting) -> CentralGaussian | str:
+    """What a trusted server pays for noise of the mechanism's mean squared error, or why nothing compares.
+
+    Clients hold vectors of an ℓ2 ball, as clipped gradients are. The sum of k reports then has error k·V,
+    with V the largest variance of a report in the unit ball; the server's noise has k·V/d in each of the d
+    coordinates. Neighbours are replace-one, so that a record moves the sum by twice the clipping norm.
+    """
+    if setting.mechanism == GENERIC or setting.dim is None:
+        return "choose a mechanism for vectors: what noise the generic randomizer makes is not known"
+    if mechanisms.kind_of(setting.mechanism) is mechanisms.Kind.CATEGORIES:
+        return f"{setting.mechanism} takes categories, not vectors"
+    if setting.sampling not in ("without-replacement", "full"):
+        return "compared only where k of n are drawn, or everybody takes part"
+    population, cohort = setting.participants()
+    try:
+        report = planning.report_error(
+            setting.mechanism, local_epsilon=setting.local_epsilon, dim=setting.dim, radius=1.0, norm="l2"
+        )
+        multiplier = math.sqrt(cohort * report.variance / setting.dim)
+        law = accounting.gaussian_losses(
+            noise_multiplier=multiplier / 2,
+            sampling_rate=1.0 if setting.adversary == "server" else cohort / population,
+            resolution=accounting.FINE,
+        )
+        epsilon = accounting.LossComposition([law], [setting.rounds]).epsilon(setting.delta)
+    except (ValueError, ArithmeticError) as error:
+        return str(error)
+    return CentralGaussian(epsilon=epsilon, noise_multiplier=multiplier)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import flwr_shuffle.client as client_mod
 import numpy as np
 import pytest
 import torch
@@ -25,7 +26,6 @@ from flwr_shuffle import (
     ShuffleMod,
     Waiting,
 )
-from flwr_shuffle import client as client_mod
 from flwr_shuffle.messages import (
     PAYLOAD_KEY,
     RECORD_KEY,
