@@ -35,6 +35,7 @@ from flwr.superlink.grid.http_grid import HttpGrid
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 from typing_extensions import override
 
+# Flower has no public address for these two.
 from flwr_shuffle.messages import RECORD_KEY, ClientRefusal, Instruction, copied
 from flwr_shuffle.stages import Anonymous, Replies, ShuffleStage
 from flwr_shuffle.updates import Layout

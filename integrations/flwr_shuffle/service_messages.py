@@ -21,13 +21,7 @@ from shuffle_plugins.core.ranges import Count, whole_number
 from shuffle_plugins.secure_aggregation import ResidueLayout, Residues, Sealed, SumTerms, VerifiedTerms
 from shuffle_plugins.secure_aggregation.aggregator import aggregation_digest, answer_statement
 from shuffle_plugins.secure_aggregation.prio3.prio3 import SEED_SIZE
-from shuffle_plugins.shuffler import (
-    BatchRefused,
-    BatchRequest,
-    MixedStatement,
-    Refusal,
-    RoundContext,
-)
+from shuffle_plugins.shuffler import BatchRefused, BatchRequest, MixedStatement, Refusal, RoundContext
 from shuffle_plugins.shuffler.keys import KEY_BYTES
 from shuffle_plugins.shuffler.service import (
     CHALLENGE_BYTES,

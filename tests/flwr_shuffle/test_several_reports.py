@@ -36,12 +36,7 @@ from mod_harness import app as app_of
 from mod_harness import ask, question
 from mod_harness import instruction as instruction_of_round
 
-from shuffle_plugins.accounting import (
-    Adversary,
-    SampledRecordsRound,
-    SeveralReportsRound,
-    ShuffleAccountant,
-)
+from shuffle_plugins.accounting import Adversary, SampledRecordsRound, SeveralReportsRound, ShuffleAccountant
 from shuffle_plugins.ledger import BudgetLedger, ClientLimits
 from shuffle_plugins.mechanisms import MechanismSpec, get
 from shuffle_plugins.shuffler.keys import ServiceKey

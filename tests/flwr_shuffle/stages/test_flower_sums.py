@@ -46,12 +46,7 @@ from flwr_shuffle.stages import valid_sum
 from flwr_shuffle.updates import Layout
 from strategy_harness import CLIENTS, DIM, MODEL, client_app, honest_payload, numpy_of, record, train, update
 
-from shuffle_plugins.accounting import (
-    Adversary,
-    Sampling,
-    ShuffleAccountant,
-    ShuffleRound,
-)
+from shuffle_plugins.accounting import Adversary, Sampling, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports
 from shuffle_plugins.core.reports import Field
 from shuffle_plugins.mechanisms import Norm, PrivateSum, SumSpec, registry, spec_from_json
