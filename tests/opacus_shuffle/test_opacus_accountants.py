@@ -53,6 +53,9 @@ def test_epsilon_is_the_core_accountants_own(accountant: Any) -> None:
     assert accountant.get_epsilon_interval(1e-5) == interval
     assert interval.neighbouring_relation == "replace-one"
     assert 0 < interval.lower < interval.upper
+    with pytest.raises(ShufflePrivacyError, match="record"):  # as a hook of Opacus's would
+        accountant.step(noise_multiplier=1.0, sample_rate=0.1)
+    assert len(accountant) == 10
 
 
 @pytest.mark.parametrize("name", ["subsampled_shuffle_rdp", "subsampled_shuffle_pld"])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from opacus.utils.batch_memory_manager import BatchMemoryManager
 from opacus_shuffle import AdaptiveClipping, PrivacyEngine, ShufflePrivacyError
 from opacus_shuffle.sums import RoundSum, SumSetting
 from thinning import first_fast
@@ -233,7 +234,11 @@ def test_the_radius_never_leaves_its_bounds(norm: float, bound: float, options: 
     assert bound in radii
 
 
-def test_one_step_moves_the_radius_by_the_released_share(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("physical", [K, 30])
+def test_one_step_moves_the_radius_by_the_released_share(
+    monkeypatch: pytest.MonkeyPatch, physical: int
+) -> None:
+    """Also of a cohort in four parts: one bit for each record, and one move."""
     released = []
     original = RoundSum.estimate
 
@@ -243,9 +248,16 @@ def test_one_step_moves_the_radius_by_the_released_share(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(RoundSum, "estimate", spy)
     _, module, optimizer, loader = private(clipbound_learning_rate=0.3, target_unclipped_quantile=0.7)
-    radii = train(module, optimizer, loader, steps=4)
-    expected = 1.0
-    for difference, radius in zip(released, radii, strict=True):
+    parts, expected = math.ceil(K / physical), 1.0
+    with BatchMemoryManager(
+        data_loader=loader, max_physical_batch_size=physical, optimizer=optimizer
+    ) as split:
+        radii = train(module, optimizer, split, steps=4 * parts)
+    assert len(set(radii)) == len(released) + (parts > 1) == 4 + (parts > 1)
+    for difference, radius in zip(released, radii[parts - 1 :: parts], strict=True):
+        bits = difference / optimizer._sum.bit.report_value
+        assert round(bits) % 2 == K % 2
+        assert bits == pytest.approx(round(bits), abs=1e-3)
         expected *= math.exp(-0.3 * ((1 + difference / K) / 2 - 0.7))
         assert radius == pytest.approx(expected, rel=1e-5)
 

@@ -25,6 +25,10 @@ from torch.utils.data import DataLoader
 
 from shuffle_plugins import cli
 
+QUIET = dict.fromkeys(
+    ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+)
+
 
 def backward(module: nn.Module, optimizer: Any, batch: Any) -> None:
     x, y = batch
@@ -128,7 +132,9 @@ def test_a_raw_step_on_private_parameters_is_refused(
     assert not torch.equal(flat(public), before)
 
 
-def test_a_raw_step_on_the_rest_of_a_private_model_is_refused(make_model: Any, dataset: Any) -> None:
+def test_a_raw_step_on_the_rest_of_a_private_model_is_refused(
+    make_model: Any, dataset: Any, train: Any
+) -> None:
     model = make_model()
     head, body = model[-1], model[0]
     module, optimizer, loader = private(
@@ -138,9 +144,11 @@ def test_a_raw_step_on_the_rest_of_a_private_model_is_refused(make_model: Any, d
         optimizer=torch.optim.SGD(head.parameters(), lr=0.1),
     )
     rest = torch.optim.SGD(body.parameters(), lr=0.1)
+    before, trained = body.weight.clone(), head.weight.clone()
+    assert train(module, optimizer, loader) == 5
+    assert not torch.equal(head.weight, trained)
     backward(module, optimizer, next(iter(loader)))
-    optimizer.step()
-    before = body.weight.clone()
+    assert len(body.weight.grad_sample) == 8  # of this batch alone
     with pytest.raises(ShufflePrivacyError, match="every parameter that you train"):
         rest.step()
     assert torch.equal(body.weight, before)
@@ -304,6 +312,49 @@ def test_an_optimizer_state_of_more_rounds_than_the_books_hold_marks_them(
     assert late.statement().warnings == ()
     with pytest.raises(ValueError, match="privacy_rounds"):
         optimizer.load_state_dict({**state, "privacy_rounds": -1})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("books", [False, True])
+def test_a_checkpoint_of_lightning_is_marked_or_continued(
+    make_private: Any, tmp_path: Path, books: bool
+) -> None:
+    lightning = pytest.importorskip("lightning")
+
+    class Lit(lightning.LightningModule):
+        def __init__(self, engine: PrivacyEngine, model: nn.Module, optimizer: Any) -> None:
+            super().__init__()
+            self.engine, self.model, self.optimizer = engine, model, optimizer
+
+        def configure_optimizers(self) -> Any:
+            return self.optimizer
+
+        def training_step(self, batch: Any, _: int) -> torch.Tensor:
+            return cross_entropy(self.model(batch[0]), batch[1])
+
+        def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+            if books:
+                checkpoint["accountant"] = self.engine.accountant.state_dict()
+
+        def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+            if books:
+                self.engine.accountant.load_state_dict(checkpoint["accountant"])
+
+    def fit(epochs: int, path: Path | None = None) -> tuple[PrivacyEngine, Any]:
+        engine, model, optimizer, loader = make_private(randomness=None)
+        trainer = lightning.Trainer(max_epochs=epochs, accelerator="cpu", **QUIET)
+        trainer.fit(Lit(engine, model, optimizer), loader, ckpt_path=path)
+        return engine, trainer
+
+    _, trainer = fit(1)
+    trainer.save_checkpoint(tmp_path / "c.ckpt")
+    if books:
+        engine, _ = fit(2, tmp_path / "c.ckpt")
+    else:
+        with pytest.warns(UserWarning, match="5 rounds of an earlier run"):
+            engine, _ = fit(2, tmp_path / "c.ckpt")
+    assert len(engine.accountant) == (10 if books else 5)
+    assert bool(engine.statement().warnings) is not books
 
 
 # ---- progress ----------------------------------------------------------------------------------------------

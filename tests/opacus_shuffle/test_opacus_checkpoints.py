@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import warnings
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,12 @@ def trained(make_private: Any, train: Any, method: str, tmp_path: Any) -> Any:
     return engine, module, optimizer, path
 
 
+@pytest.mark.parametrize("stream", [False, True])
 def test_a_resumed_run_continues_the_history(
-    trained: Any, make_private: Any, train: Any, flat: Any, method: str
+    trained: Any, make_private: Any, train: Any, flat: Any, method: str, stream: bool
 ) -> None:
     engine, module, _, path = trained
+    path = io.BytesIO(path.read_bytes()) if stream else path
     resumed = PrivacyEngine(accountant=f"subsampled_shuffle_{method}")
     _, second, optimizer, loader = make_private(engine=resumed, max_grad_norm=0.5)
     checkpoint = resumed.load_checkpoint(path=path, module=second, optimizer=optimizer)
@@ -70,7 +73,7 @@ def test_the_loaded_history_counts_against_the_budget(
         step(module, optimizer, next(iter(loader)))
 
 
-@pytest.mark.parametrize("damage", ["history", "entry", "missing", "truncated"])
+@pytest.mark.parametrize("damage", ["history", "entry", "missing", "truncated", "other method"])
 def test_a_damaged_checkpoint_is_refused_before_anything_loads(
     trained: Any, make_private: Any, flat: Any, method: str, damage: str
 ) -> None:
@@ -81,6 +84,8 @@ def test_a_damaged_checkpoint_is_refused_before_anything_loads(
         state["history"] = "lost"
     elif damage == "entry":
         state["history"] = [(state["history"][0][0], -3)]
+    elif damage == "other method":
+        state["mechanism"] = f"subsampled_shuffle_{ {'rdp': 'pld', 'pld': 'rdp'}[method] }"
     elif damage == "missing":
         del checkpoint["privacy_accountant_state_dict"]
     torch.save(checkpoint, path)

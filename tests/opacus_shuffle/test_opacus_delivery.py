@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from opacus.optimizers import DPOptimizer
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from opacus_shuffle import (
     CohortLoader,
@@ -284,6 +285,17 @@ def test_a_batch_is_stepped_on_once(sampling: str, num_workers: int, prefetch_fa
         refused(engine, module, lambda: step(module, optimizer, x), match="taken on it already")
 
 
+@pytest.mark.parametrize("view", [lambda x: x, lambda x: x[:], lambda x: x.T.T, lambda x: x[:4]])
+def test_training_on_the_first_batch_all_along_is_refused(view: Any) -> None:
+    engine, module, optimizer, loader = tiny(batch_size=2)
+    batches = (x for (x,) in loader)
+    first = next(batches)
+    step(module, optimizer, first)
+    for _ in batches:
+        refused(engine, module, lambda: step(module, optimizer, view(first)), match="of an earlier one")
+    assert len(engine.accountant) == 1
+
+
 # ---- what stays allowed ------------------------------------------------------------------------------------
 
 LOADERS = [
@@ -456,6 +468,21 @@ def test_what_was_only_looked_at_is_not_recorded(make_private: Any, step: Any) -
     assert "7 batches were delivered and no step taken on them" in engine.statement(delta=1e-5).warnings[-1]
 
 
+def test_batches_passed_over_do_not_exceed_the_budget(make_private: Any, step: Any) -> None:
+    engine, module, optimizer, loader = make_private()
+    step(module, optimizer, next(iter(loader)))
+    most = engine.get_epsilon(1e-5)
+    engine, module, optimizer, loader = make_private(target_epsilon=most, target_delta=1e-5)
+    batches = iter(loader)
+    for _ in range(2):
+        x, _ = next(batches)
+        module(x)  # and no step
+    with pytest.raises(PrivacyBudgetExceeded):
+        next(batches)
+    assert len(engine.accountant) == 1
+    assert engine.get_epsilon(1e-5) == most
+
+
 def test_a_refused_budget_forgets_no_batch_that_was_passed_over(
     make_private: Any, step: Any, flat: Any
 ) -> None:
@@ -504,6 +531,16 @@ def test_tensors_that_are_in_every_batch_are_no_sign_of_an_earlier_one() -> None
     assert len(engine.accountant) == 4
 
 
+def test_earlier_batches_are_known_only_while_they_live() -> None:
+    watch, kept = StaleInputs(), torch.randn(3)
+    watch.deliver([kept])
+    for _ in range(1000):
+        watch.deliver({"x": (torch.randn(3),)})
+    assert len(watch._earlier) <= 130
+    assert watch.any_stale(((), {"y": kept[1:]}))
+    assert not watch.any_stale((kept.clone(), torch.eye(3).to_sparse()))
+
+
 def test_a_copied_model_watches_nothing() -> None:
     _, _, optimizer, _ = tiny()
     module = nn.Linear(1, 1)
@@ -524,9 +561,22 @@ def _hooks(module: nn.Module) -> list[Any]:
 # ---- loaders that do not announce --------------------------------------------------------------------------
 
 
-def test_opacus_own_wrapper_is_refused_for_our_loaders_and_works_for_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.parametrize("ours", [False, True])
+def test_batch_memory_manager_splits_what_no_optimizer_of_ours_is_attached_to(ours: bool) -> None:
+    """Opacus's own training goes on as before after our import."""
+    data, model = TensorDataset(torch.arange(100)), nn.Linear(1, 1)
+    drawn = {"batch_sampler": FixedSizeSampler(population=100, cohort=20)} if ours else {"batch_size": 20}
+    optimizer = DPOptimizer(
+        torch.optim.SGD(model.parameters()), noise_multiplier=0.0, max_grad_norm=1.0, expected_batch_size=20
+    )
+    loader: DataLoader[Any] = DataLoader(data, **drawn)
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=7, optimizer=optimizer) as split:
+        sizes = [len(x) for (x,) in split]
+    assert sizes == [7, 7, 6] * 5
+    assert optimizer._step_skip_queue == [True, True, False] * 5
+
+
+def test_opacus_own_wrapper_is_refused_for_our_loaders(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if Opacus called something else one day than the function that we replace."""
     from opacus.utils import batch_memory_manager
     from opacus_shuffle.loaders import _opacus_wrap_data_loader

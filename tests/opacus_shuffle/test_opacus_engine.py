@@ -12,6 +12,7 @@ import pytest
 import torch
 from opacus import GradSampleModule
 from opacus.data_loader import DPDataLoader
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.optimizers import DPPerLayerOptimizer
 from opacus.schedulers import ExponentialGradClip
 from opacus_shuffle import (
@@ -23,6 +24,7 @@ from opacus_shuffle import (
 )
 from opacus_shuffle.sums import ClippedBall
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.func import functional_call, grad, vmap
 from torch.utils.data import (
     ConcatDataset,
@@ -42,6 +44,7 @@ from shuffle_plugins.accounting import (
     calibrate_local_epsilon,
 )
 from shuffle_plugins.mechanisms import Gaussian, Norm, registry
+from shuffle_plugins.randomness import SecureRandomness
 
 DELTA = 1e-5
 
@@ -72,6 +75,24 @@ def test_the_epsilon_of_a_run_is_the_core_accountants_exactly(
     assert engine.get_epsilon(DELTA) == engine.get_epsilon(delta=DELTA) == expected.upper
     assert 0 < expected.lower < expected.upper
     assert expected.neighbouring_relation == "replace-one"
+
+
+def test_the_default_is_privunit_with_secure_coins_under_the_pld_accountant(
+    dataset: Any, make_model: Any, train: Any
+) -> None:
+    engine, model = PrivacyEngine(), make_model()
+    module, optimizer, loader = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(dataset, batch_size=8, shuffle=True),
+        local_epsilon=2.0,
+        max_grad_norm=1.0,
+    )
+    assert engine.accountant.mechanism() == "subsampled_shuffle_pld"
+    assert optimizer.mechanism.name == "privunit"
+    for coins in (optimizer._randomness, loader.batch_sampler._source):
+        assert isinstance(coins, SecureRandomness)
+    assert train(module, optimizer, loader) == 5
 
 
 # ---- n and k are exact -------------------------------------------------------------------------------------
@@ -143,6 +164,10 @@ class Stream(IterableDataset[Any]):
         return iter(range(10))
 
 
+class OwnSampler(RandomSampler):
+    pass
+
+
 class Unsized(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         return torch.zeros(6), 0
@@ -155,6 +180,8 @@ LOADERS = {
         lambda: DataLoader(Subset(DATA, [*range(40)] * 10), batch_size=8),
         r"360 of 400 rows .* weigh them in the loss",
     ),
+    "one index from both ends": (lambda: DataLoader(Subset(DATA, [0, 39, -1]), batch_size=2), "1 of 3 rows"),
+    "an object twice": (lambda: DataLoader(ConcatDataset([DATA, DATA]), batch_size=8), "40 of 80 rows"),
     "nested": (
         lambda: DataLoader(
             Subset(ConcatDataset([Subset(DATA, range(30)), Subset(DATA, range(20, 40))]), range(25, 40)),
@@ -173,6 +200,11 @@ LOADERS = {
         lambda: DataLoader(DATA, batch_size=8, sampler=RandomSampler(DATA, replacement=True)),
         "RandomSampler",
     ),
+    "part of the data": (
+        lambda: DataLoader(DATA, batch_size=8, sampler=RandomSampler(DATA, num_samples=16)),
+        "RandomSampler",
+    ),
+    "own sampler": (lambda: DataLoader(DATA, batch_size=8, sampler=OwnSampler(DATA)), "OwnSampler"),
     "a list": (lambda: [1, 2, 3], "DataLoader"),
 }
 
@@ -193,9 +225,35 @@ def test_modes_without_whole_gradients_are_refused(make_private: Any, mode: str)
         make_private(grad_sample_mode=mode)
 
 
-def test_unknown_keywords_are_refused(make_private: Any) -> None:
+def made(kind: type, model: nn.Module) -> nn.Module:
+    """The model as an instance of a wrapper, without what the wrapper does when it is made."""
+    model.__class__ = type("Wrapped", (kind, type(model)), {})
+    return model
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (functools.partial(made, FSDPModule), "FSDP"),
+        (functools.partial(made, DifferentiallyPrivateDistributedDataParallel), "process group"),
+        (lambda model: nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), model), "BatchNorm"),
+    ],
+    ids=["sharded", "without processes", "batch norm"],
+)
+def test_models_whose_gradients_are_not_one_records_are_refused(
+    make_private: Any, make_model: Any, change: Any, says: str
+) -> None:
+    with pytest.raises(Exception, match=says):  # Opacus's and torch's own errors, too
+        make_private(module=change(make_model()))
+
+
+def test_unknown_keywords_are_refused_and_told_what_replaces_them(make_private: Any, calibrated: Any) -> None:
     with pytest.raises(TypeError, match="typo_arg"):
         make_private(typo_arg=1)
+    with pytest.raises(TypeError, match="set by local_epsilon"):
+        make_private(noise_multiplier=1.0)
+    with pytest.raises(TypeError, match="the noise that meets the target is found"):
+        calibrated(epochs=1, noise_multiplier=1.0)
 
 
 def test_arguments_of_opacus_that_change_nothing_are_taken(make_private: Any, train: Any, flat: Any) -> None:
@@ -456,6 +514,17 @@ def test_gradient_accumulation_stops_at_the_step(make_private: Any) -> None:
     with pytest.raises(ShufflePrivacyError, match="2 backward passes"):
         optimizer.step()
     assert len(engine.accountant) == 1  # the first batch was passed over
+
+
+def test_gradient_accumulation_in_ew_mode_is_refused_at_the_next_batch(make_private: Any) -> None:
+    engine, module, _, loader = make_private(grad_sample_mode="ew")
+    batches = iter(loader)
+    x, y = next(batches)
+    nn.functional.cross_entropy(module(x), y).backward()
+    x, _ = next(batches)
+    with pytest.raises(RuntimeError, match="accumulates"):
+        module(x)
+    assert len(engine.accountant) == 1
 
 
 # ---- budget ------------------------------------------------------------------------------------------------

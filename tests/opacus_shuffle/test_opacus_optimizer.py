@@ -10,7 +10,7 @@ import torch
 from opacus import GradSampleModule
 from opacus.accountants import GaussianAccountant, PRVAccountant, RDPAccountant
 from opacus.optimizers import DPOptimizer
-from opacus.schedulers import ExponentialNoise
+from opacus.schedulers import ExponentialGradClip, ExponentialNoise
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from opacus_shuffle import (
     CohortLoader,
@@ -18,6 +18,7 @@ from opacus_shuffle import (
     Delivery,
     FixedSizeSampler,
     PoissonSampler,
+    PrivacyEngine,
     ShuffleDPOptimizer,
     ShufflePrivacyError,
     SubsampledShufflePLDAccountant,
@@ -25,6 +26,7 @@ from opacus_shuffle import (
 )
 from thinning import first_fast
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from shuffle_plugins.accounting import ShuffleAccountant
@@ -283,17 +285,63 @@ def test_an_empty_poisson_batch_is_a_round_like_any_other(flat: Any) -> None:
     assert torch.equal(flat(module), before)
 
 
-def test_an_optimizer_that_evaluates_the_loss_again_is_refused() -> None:
-    module = nn.Linear(6, 3)
-    with pytest.raises(ShufflePrivacyError, match=r"LBFGS .* such as SGD or Adam"):
+@pytest.mark.parametrize(
+    ("made_of", "said"),
+    [
+        (lambda module: torch.optim.LBFGS(module.parameters()), r"LBFGS .* such as SGD or Adam"),
+        (wrap, "original_optimizer"),
+    ],
+    ids=["evaluates the loss again", "private"],
+)
+def test_an_optimizer_that_cannot_be_wrapped_is_refused(made_of: Any, said: str) -> None:
+    with pytest.raises(ShufflePrivacyError, match=said):
         ShuffleDPOptimizer(
-            torch.optim.LBFGS(module.parameters()),
+            made_of(nn.Linear(6, 3)),
             randomizer="privunit",
             local_epsilon=1.0,
             max_grad_norm=1.0,
             population=40,
             cohort=8,
         )
+
+
+def without_backward(module: Any) -> None:
+    module(torch.randn(8, 6))
+    backward(module, torch.randn(8, 6))
+
+
+def in_two_passes(module: Any) -> None:
+    for _ in range(2):
+        backward(module, torch.randn(4, 6))
+
+
+def checkpointed(module: Any) -> None:
+    first, second = module._module
+    second(checkpoint(lambda x: first(x).tanh(), torch.randn(8, 6), use_reentrant=False)).sum().backward()
+
+
+def time_before_batch(module: Any) -> None:
+    first, second = module._module
+    second(first(torch.randn(5, 8, 6)).mean(0)).sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("train_on_a_batch", "error", "said"),
+    [
+        (without_backward, ShufflePrivacyError, "no_grad"),
+        (in_two_passes, ShufflePrivacyError, "GAN's discriminator .* added up before one"),
+        (checkpointed, ShufflePrivacyError, "switch activation .* checkpointing off"),
+        (time_before_batch, CohortMismatch, "batch_first=False"),
+    ],
+)
+def test_gradients_that_are_not_one_for_each_record_are_explained(
+    flat: Any, train_on_a_batch: Any, error: type[Exception], said: str
+) -> None:
+    module = GradSampleModule(nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 2)))
+    optimizer = wrap(module, announce=False)
+    optimizer.expect_batch(Delivery(rows=8))
+    train_on_a_batch(module)
+    refused(optimizer, module, flat, error, said)
 
 
 @pytest.mark.parametrize("stepped", [False, True])
@@ -464,24 +512,37 @@ class Shift(nn.Module):
         return x + self.amount
 
 
-def test_scalar_frozen_and_integer_parameters(transparent: Any) -> None:
+class Widen(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.double()
+
+
+def test_scalar_frozen_and_integer_parameters_and_several_precisions(transparent: Any) -> None:
     linear = nn.Linear(6, 3)
     linear.bias.requires_grad_(False)
-    module = GradSampleModule(nn.Sequential(Scale(), linear, Shift()))
+    module = GradSampleModule(nn.Sequential(Scale(), linear, Shift(), Widen(), nn.Linear(3, 2).double()))
     optimizer = wrap(module, randomizer=transparent, max_grad_norm=1e6)
     backward(module, torch.randn(8, 6))
     trainable = [p for p in module.parameters() if p.requires_grad]
     resting = [p for p in module.parameters() if not p.requires_grad]
-    assert [p.dim() for p in trainable] == [0, 2]
+    assert [(p.dim(), p.dtype.itemsize) for p in trainable] == [(0, 4), (2, 4), (2, 8), (1, 8)]
     assert {p.dtype for p in resting} == {torch.float32, torch.int64}
     gradient = [p.grad.clone() for p in trainable]
     before = [p.clone() for p in resting]
     optimizer.step()
-    assert transparent.batches == [(8, 1 + 18)]
+    assert transparent.batches == [(8, 1 + 18 + 6 + 2)]
     for p, g in zip(trainable, gradient, strict=True):
-        assert p.grad.shape == p.shape
-        assert torch.allclose(p.grad, g, rtol=1e-4)
+        assert (p.grad.shape, p.grad.dtype) == (p.shape, p.dtype)
+        assert torch.allclose(p.grad, g, rtol=1e-4, atol=1e-6)
     assert all(torch.equal(p, q) for p, q in zip(resting, before, strict=True))
+
+
+def test_complex_parameters_are_refused(flat: Any) -> None:
+    module = nn.ParameterList([torch.randn(6, dtype=torch.complex64)])
+    optimizer = wrap(module, announce=False)
+    optimizer.expect_batch(Delivery(rows=8))
+    module[0].grad_sample = torch.zeros(8, 6, dtype=torch.complex64)
+    refused(optimizer, module, flat, ValueError, "floating")
 
 
 # ---- configuration -----------------------------------------------------------------------------------------
@@ -563,6 +624,29 @@ def test_an_accountant_of_opacus_cannot_count_our_steps(accountant: Any) -> None
     with pytest.raises(ShufflePrivacyError, match="SubsampledShufflePLDAccountant"):
         optimizer.attach_step_hook(foreign.get_optimizer_hook_fn(sample_rate=0.2))
     assert foreign.history == []
+
+
+@pytest.mark.parametrize("accountant", ["subsampled_shuffle_rdp", "girgis-2021"])
+def test_a_hook_may_log_what_our_accountant_says(make_private: Any, train: Any, accountant: str) -> None:
+    engine, module, optimizer, loader = make_private(engine=PrivacyEngine(accountant=accountant))
+    books, logged = engine.accountant, []
+    optimizer.attach_step_hook(lambda _: logged.append(books.get_epsilon(1e-3)))
+    assert train(module, optimizer, loader) == len(logged) == 5
+    assert logged == sorted(logged)
+    assert logged[-1] == engine.get_epsilon(1e-3)
+
+
+def test_schedulers_move_the_radius_and_the_learning_rate(make_private: Any, train: Any) -> None:
+    engine, module, optimizer, loader = make_private(learning_rate=0.5)
+    radius = ExponentialGradClip(optimizer, gamma=0.5)
+    rate = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.1)
+    train(module, optimizer, loader)
+    radius.step()
+    rate.step()
+    assert optimizer.max_grad_norm == optimizer.mechanism.radius == 0.5
+    assert optimizer.original_optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
+    assert train(module, optimizer, loader) == 5
+    assert [steps for _, steps in engine.accountant.history] == [10]  # a round costs the same at any radius
 
 
 def test_the_noise_to_log_is_that_of_the_released_sum() -> None:

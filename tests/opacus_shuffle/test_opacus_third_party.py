@@ -213,6 +213,3 @@ def test_batches_that_it_is_not_made_for_are_refused(make_private: Any) -> None:
         make_private(randomizer="bank-of-coins", local_epsilon=1.0)
     with pytest.raises(ShufflePrivacyError, match="asked for"):
         make_private(randomizer=lambda *, local_epsilon, dim, radius: Shrunk(local_epsilon=1.0, dim=dim))
-
-
-# ---- a sum with a round of its own kind --------------------------------------------------------------------

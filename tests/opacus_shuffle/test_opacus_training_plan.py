@@ -140,6 +140,13 @@ def noisy(local_delta: float) -> Any:
     return partial(ChargedGaussian, local_delta=local_delta)
 
 
+def test_gaussian_reports_use_up_no_delta(make_private: Privately) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*local_delta of its own")
+        engine, *_ = make_private(randomizer=partial(Gaussian, local_delta=1e-4), local_epsilon=1.0)
+    assert engine.training_plan.delta_warning() is None
+
+
 @pytest.mark.parametrize("local_delta", [1e-6, 3e-7])
 def test_without_a_target_it_is_told_when_delta_is_used_up(
     make_private: Privately, local_delta: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from opacus import GradSampleModule
 from opacus.optimizers import DPOptimizer
 from opacus.schedulers import ExponentialNoise, LambdaGradClip
+from opacus.utils.batch_memory_manager import BatchMemoryManager
 from opacus_shuffle import (
     CohortMismatch,
     Delivery,
@@ -75,12 +77,20 @@ def opacus_step(module: nn.Module, batch: Any, *, cohort: int) -> list[torch.Ten
 # ---- what a step computes ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("physical", [8, 3])
 def test_without_noise_a_step_is_opacus_own(
-    private_sum: Any, make_model: Any, step: Any, balanced_coins: list[int]
+    private_sum: Any, make_model: Any, step: Any, balanced_coins: list[int], physical: int
 ) -> None:
-    _, module, optimizer, loader = private_sum()
-    batch = next(iter(loader))
-    step(module, optimizer, batch)
+    engine, module, optimizer, loader = private_sum()
+    chunks = []
+    with BatchMemoryManager(
+        data_loader=loader, max_physical_batch_size=physical, optimizer=optimizer
+    ) as split:
+        for chunk in itertools.islice(split, math.ceil(8 / physical)):
+            step(module, optimizer, chunk)
+            chunks.append(chunk)
+    batch = [torch.cat(parts) for parts in zip(*chunks, strict=True)]
+    assert len(engine.accountant) == 1
     lattice = optimizer.mechanism.lattice
     assert balanced_coins == [8 * optimizer.mechanism.coins]
     # 8 roundings of at most one step each, averaged over 8, times the learning rate; odd coins are half off.
@@ -159,20 +169,22 @@ def test_a_target_is_met_and_not_missed_by_much(solved: Any, train: Any, method:
         train(module, optimizer, loader)
 
 
-def test_a_target_counts_what_was_spent_before(solved: Any, train: Any) -> None:
+@pytest.mark.parametrize("randomizer", ["vector-sum", "linf-coordinate"])
+def test_a_target_counts_what_was_spent_before(solved: Any, train: Any, randomizer: str) -> None:
     engine = PrivacyEngine(accountant="subsampled_shuffle_rdp")
-    first = solved(engine=engine)[1:]
+    solved = functools.partial(solved, engine=engine, randomizer=randomizer)
+    first = solved()[1:]
     train(*first, epochs=2)
     with pytest.warns(UserWarning, match="10 rounds are recorded"):
-        second = solved(engine=engine, target_epsilon=2.0)[1:]
-    assert second[1].noise_multiplier > first[1].noise_multiplier
+        second = solved(target_epsilon=2.0)[1:]
+    assert second[1].effective_noise_multiplier > first[1].effective_noise_multiplier
     train(*second, epochs=2)
     assert 0.99 * 2.0 < engine.get_epsilon(1e-5) <= 2.0
     with (
         pytest.warns(UserWarning, match="recorded"),
         pytest.raises(ShufflePrivacyError, match="leave no room"),
     ):
-        solved(engine=engine, target_epsilon=1.9)
+        solved(target_epsilon=1.9)
 
 
 # ---- what is refused, and changes --------------------------------------------------------------------------
@@ -202,6 +214,7 @@ def test_noise_schedulers_of_opacus_change_the_noise_and_every_round_is_counted_
         scheduler.step()
         clip.step()
     assert optimizer.noise_multiplier == 4 * first
+    assert optimizer.max_grad_norm == optimizer.mechanism.radius == 0.5 * 0.25
     history = engine.accountant._core.history
     assert [steps for _, steps in history] == [5, 5]
     alone = [SubsampledShufflePLDAccountant() for _ in history]
