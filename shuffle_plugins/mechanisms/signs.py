@@ -341,8 +341,17 @@ class L1Hadamard(SignPatternRandomizer):
         return f"l{self.p:g}"
 
     def blanket(self) -> Blanket:
-        """The generic blanket: r1 times the first unit vector and its opposite attain it."""
-        return cap_blanket(local_epsilon=self.local_epsilon, signs=1, exact=True)
+        """The generic blanket. In the ℓ1 ball r1 times the first unit vector and its opposite attain it.
+
+        For p > 1 these lie outside the ball, unless it is an interval, and no other vector has every
+        coefficient at ±r1. From below client 1 then holds r·e_1 or −r·e_1, whose coefficients are all ±r.
+        """
+        epsilon, exact = self.local_epsilon, self.p == 1 or self.dim == 1
+        instances: tuple[Atoms, ...] = ()
+        if not exact and epsilon < LOUDEST_EXACT:
+            lean = flat_lean(self.coefficient_radius / self.radius)
+            instances = (leaning_patterns(local_epsilon=epsilon, signs=1, lean=lean),)
+        return cap_blanket(local_epsilon=epsilon, signs=1, exact=exact, instances=instances)
 
     @override
     def row_norms(self, rows: Rows) -> Tensor:

@@ -1,10 +1,13 @@
 """Sampled mechanisms as they are used: public indices, clipping and its bias, options, forged reports."""
 
+import itertools
 import math
 
 import pytest
 import torch
+from scipy.optimize import brentq
 
+from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.core import Reports
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.coefficients import balanced_level, sound_level
@@ -112,6 +115,28 @@ def test_lp_balls_lie_in_the_l1_ball_that_is_used_and_not_in_the_printed_one():
     assert float((laws[0] - laws[1]).max()) == pytest.approx(1.0, rel=1e-9)
     gain = math.tanh(0.5)
     assert mechanism.worst_variance == pytest.approx(dim * (2.0 * dim ** (1 / 3) / gain) ** 2, rel=1e-9)
+
+
+def test_a_lower_bound_in_an_lp_ball_is_that_of_rows_in_the_ball():
+    mechanism, delta = get("l1-hadamard", local_epsilon=2.0, dim=4, p=1.5), 0.1
+    signs = torch.tensor(list(itertools.product((-1.0, 0.0, 1.0), repeat=4)), dtype=torch.float64)
+    every = mechanism.outcomes()
+
+    def epsilon(rows):
+        """That at δ of the two rows which are told apart best."""
+        laws = torch.stack([mechanism.log_likelihood(every, row).exp() for row in mechanism.clip(10 * rows)])
+
+        def excess(found):
+            return float((laws[:, None] - math.exp(found) * laws).clamp(min=0).sum(dim=2).max()) - delta
+
+        return brentq(excess, 0.0, 2.0, xtol=1e-12)
+
+    accountant = ShuffleAccountant()
+    accountant.step(mechanism.round(population=1, cohort=1, sampling="full"))
+    lower = accountant.epsilon(delta).lower
+    assert lower <= epsilon(signs)
+    assert lower == pytest.approx(epsilon(torch.tensor([[1.0, 0, 0, 0], [-1.0, 0, 0, 0]]).double()), rel=1e-3)
+    assert get("l1-hadamard", local_epsilon=2.0, dim=1, p=1.5).blanket().exact
 
 
 def test_sound_level_is_sound_and_binds_only_in_large_dimensions():
