@@ -47,6 +47,8 @@ from shuffle_plugins.mechanisms.sign_patterns import (
 )
 from shuffle_plugins.randomness.sources import Randomness
 
+_PLACES_AT_ONCE = 1 << 16  # clients whose public places come from one stream of bytes
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SignPatternRandomizer(NumberRandomizer):
@@ -126,9 +128,17 @@ class SignPatternRandomizer(NumberRandomizer):
     def _public_places(self, clients: int, device: torch.device) -> Tensor:
         """Places of the clients from ``position`` on, (clients, blocks), however they are batched."""
         highs = self._cells.lengths
-        start, end = (at * len(highs) * 8 for at in (self.position, self.position + clients))
-        data = public_random_bytes(f"{self.name} indices", seed=self.public_seed or 0, count=end)
-        words = np.frombuffer(data, dtype="<u8", offset=start) >> np.uint64(2)
+        parts, at, end = [b""], self.position, self.position + clients
+        while (
+            at < end
+        ):  # each part of the round has bytes of its own: late clients do not wait for all before
+            part, first = divmod(at, _PLACES_AT_ONCE)
+            last = min(end - part * _PLACES_AT_ONCE, _PLACES_AT_ONCE)
+            purpose = f"{self.name} indices {part}" if part else f"{self.name} indices"
+            data = public_random_bytes(purpose, seed=self.public_seed or 0, count=last * len(highs) * 8)
+            parts.append(data[first * len(highs) * 8 :])
+            at = part * _PLACES_AT_ONCE + last
+        words = np.frombuffer(b"".join(parts), dtype="<u8") >> np.uint64(2)
         drawn = torch.from_numpy(words.astype(np.int64)).view(clients, len(highs))
         return drawn.remainder_(highs).to(device)
 

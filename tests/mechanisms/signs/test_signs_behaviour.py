@@ -90,6 +90,18 @@ def test_public_places_are_uniform_and_belong_to_positions():
     assert torch.equal(get("sqkr", **options, position=70)._public_places(10, cpu), drawn[70:80])
 
 
+@pytest.mark.parametrize("position", [65_530, 1 << 40])
+def test_places_far_into_a_round_cost_no_more_and_do_not_depend_on_batches(position):
+    cpu, options = torch.device("cpu"), {"local_epsilon": 3.0, "dim": 7, "signs": 3, "public_seed": 1}
+
+    def at(position, clients):
+        return get("sqkr", **options, position=position)._public_places(clients, cpu)
+
+    cut = [at(position, 10), at(position + 10, 20)] if position < 1 << 40 else [at(position, 30)]
+    assert torch.equal(at(position, 30), torch.cat(cut))
+    assert not torch.equal(at(65_536, 30), at(0, 30))
+
+
 def test_what_does_not_fit_together_is_refused_with_what_would():
     for name, options, match in [
         ("l1-hadamard", {"position": 3}, "only with public_seed"),
