@@ -221,7 +221,8 @@ class LInfBlock(SignPatternRandomizer):
 
     Attributes:
         block: s, in [1, min(d, 20)]; of least variance by default.
-        max_bits: most bits of a report; by default 15, or ceil(log2 d) + 1 if that is more.
+        max_bits: most bits of a report. None limits the default block to 15 bits, or to the ceil(log2 d) + 1
+            of a block of one if that is more, and a block that is given not at all.
     """
 
     name: ClassVar[str] = "linf-block"
