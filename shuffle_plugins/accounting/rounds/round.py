@@ -204,8 +204,9 @@ class Round(Ranged, CohortDraw, ABC):
     def comparable(self) -> tuple[Any, ...] | None:
         """What two rounds share whose costs compare by population and cohort alone; None if none do.
 
-        Only shuffled reports compare so, because a sum cannot be thinned out (``docs/proofs/accounting.md``,
-        Lemma 5).
+        ε0 and δ0 must be shared too, and are not in it: who compares adds them
+        (:attr:`.FederatedRound.kind` does). Only shuffled reports compare so, because a sum cannot be thinned
+        out (``docs/proofs/accounting.md``, Lemma 5).
         """
         return None
 
