@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 from enum import StrEnum
+from fractions import Fraction
 from numbers import Real
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -126,6 +128,14 @@ def round_adversary(adversary: Adversary | str) -> Adversary:
             "hides it: its ε is the local_epsilon of a client's reports, added up; use that instead"
         )
     return found
+
+
+def honest_clients(count: int, fraction: float) -> int:
+    """How many of so many clients are counted on: the product, rounded down, which may be 0.
+
+    It is exact, of the shortest decimal that is this float: 0.7 of 10 are 7, and nobody is rounded up.
+    """
+    return math.floor(Fraction(repr(checks.number("honest_fraction", fraction, above=0, at_most=1))) * count)
 
 
 @dataclass(frozen=True, kw_only=True)

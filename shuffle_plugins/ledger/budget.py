@@ -187,12 +187,16 @@ class BudgetLedger(BudgetFile):
 
         Args:
             token: bytes that name the round; never used before.
-            run: name of the run.
+            run: name of the run, without a ``#``.
             server_round: number of the round in it.
             worst: the round at its costliest: with the fewest reports that are accepted.
         """
         if not isinstance(token, bytes) or not token:
             raise ValueError("a round's token is bytes")
+        if _ERA in run:
+            raise ValueError(
+                f"the name of a run may not hold {_ERA!r}, which sets off its eras in the ledger, got {run!r}"
+            )
         with self.writing() as connection:
             if _last_round(connection, self.model) != self._last:
                 raise LedgerError(

@@ -26,7 +26,7 @@ from shuffle_plugins.randomness.sources import Randomness, secure
 PrivacyParameter = Literal["local_epsilon", "noise_multiplier"]
 
 MOST_OUTCOMES = 1 << 16
-"""A mechanism of more reports does not list them."""
+"""The most reports that a mechanism lists in ``outcomes``; of one that can send more there is no list."""
 
 
 class Norm(StrEnum):
@@ -79,7 +79,7 @@ class Reporter(ABC):
 
     @abstractmethod
     def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of the sum over those who reported, (dim,). No reports sum to zero."""
+        """Unbiased estimate of the sum over those who reported, (dim,). An empty batch sums to zeros."""
 
     def aggregate(self, reports: Reports) -> Tensor:
         """Unbiased estimate of the mean over those who reported, (dim,); there must be some."""
@@ -170,11 +170,11 @@ class Summation(Reporter):
 
         Where :attr:`cohort` is a number there must be as many rows.
         """
-        source = secure(randomness)
-        total = self.share(x, randomness=source)
-        held = len(x) if isinstance(x, Tensor) else x.num_rows
+        held = x.num_rows if isinstance(x, Rows) else len(x)
         if self.cohort is not None and held != self.cohort:
             raise ValueError(f"the sum is for {self.cohort} clients, got {held} rows")
+        source = secure(randomness)
+        total = self.share(x, randomness=source)
         noise = self.common_noise(randomness=source)
         found = self._sum(total if noise is None else total + noise, reports=held)
         floating = isinstance(x, Rows) or x.is_floating_point()

@@ -47,6 +47,8 @@ from shuffle_plugins.mechanisms.sign_patterns import (
 )
 from shuffle_plugins.randomness.sources import Randomness
 
+_PLACES_AT_ONCE = 1 << 16  # clients whose public places come from one stream of bytes
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SignPatternRandomizer(NumberRandomizer):
@@ -126,9 +128,17 @@ class SignPatternRandomizer(NumberRandomizer):
     def _public_places(self, clients: int, device: torch.device) -> Tensor:
         """Places of the clients from ``position`` on, (clients, blocks), however they are batched."""
         highs = self._cells.lengths
-        start, end = (at * len(highs) * 8 for at in (self.position, self.position + clients))
-        data = public_random_bytes(f"{self.name} indices", seed=self.public_seed or 0, count=end)
-        words = np.frombuffer(data, dtype="<u8", offset=start) >> np.uint64(2)
+        parts, at, end = [b""], self.position, self.position + clients
+        while (
+            at < end
+        ):  # each part of the round has bytes of its own: late clients do not wait for all before
+            part, first = divmod(at, _PLACES_AT_ONCE)
+            last = min(end - part * _PLACES_AT_ONCE, _PLACES_AT_ONCE)
+            purpose = f"{self.name} indices {part}" if part else f"{self.name} indices"
+            data = public_random_bytes(purpose, seed=self.public_seed or 0, count=last * len(highs) * 8)
+            parts.append(data[first * len(highs) * 8 :])
+            at = part * _PLACES_AT_ONCE + last
+        words = np.frombuffer(b"".join(parts), dtype="<u8") >> np.uint64(2)
         drawn = torch.from_numpy(words.astype(np.int64)).view(clients, len(highs))
         return drawn.remainder_(highs).to(device)
 
@@ -211,7 +221,8 @@ class LInfBlock(SignPatternRandomizer):
 
     Attributes:
         block: s, in [1, min(d, 20)]; of least variance by default.
-        max_bits: most bits of a report; by default 15, or ceil(log2 d) + 1 if that is more.
+        max_bits: most bits of a report. None limits the default block to 15 bits, or to the ceil(log2 d) + 1
+            of a block of one if that is more, and a block that is given not at all.
     """
 
     name: ClassVar[str] = "linf-block"
@@ -341,8 +352,17 @@ class L1Hadamard(SignPatternRandomizer):
         return f"l{self.p:g}"
 
     def blanket(self) -> Blanket:
-        """The generic blanket: r1 times the first unit vector and its opposite attain it."""
-        return cap_blanket(local_epsilon=self.local_epsilon, signs=1, exact=True)
+        """The generic blanket. In the ℓ1 ball r1 times the first unit vector and its opposite attain it.
+
+        For p > 1 these lie outside the ball, unless it is an interval, and no other vector has every
+        coefficient at ±r1. From below client 1 then holds r·e_1 or −r·e_1, whose coefficients are all ±r.
+        """
+        epsilon, exact = self.local_epsilon, self.p == 1 or self.dim == 1
+        instances: tuple[Atoms, ...] = ()
+        if not exact and epsilon < LOUDEST_EXACT:
+            lean = flat_lean(self.coefficient_radius / self.radius)
+            instances = (leaning_patterns(local_epsilon=epsilon, signs=1, lean=lean),)
+        return cap_blanket(local_epsilon=epsilon, signs=1, exact=exact, instances=instances)
 
     @override
     def row_norms(self, rows: Rows) -> Tensor:

@@ -175,13 +175,14 @@ class Plan(PlanQuestion):
         best, thrifty = self.best, self.thrifty
         said = []
         if self.everybody and self.cohort_edge is not Edge.ONLY:
-            said.append("Everything fits with k = n: no smaller cohort has a smaller error.")
+            said.append("The best cohort tried is everybody, k = n: no smaller one has a smaller error.")
         elif self.cohort_edge in (Edge.LOWEST, Edge.HIGHEST):
+            side = "beyond" if self.cohort_edge is Edge.HIGHEST else "below"
             said.append(
-                f"The best cohort is the {self.cohort_edge} one tried: the optimum may lie beyond k = "
+                f"The best cohort is the {self.cohort_edge} one tried: the optimum may lie {side} k = "
                 f"{best.cohort:,}."
             )
-        if self.steps_edge in (Edge.LOWEST, Edge.HIGHEST):
+        if self.steps_edge is Edge.HIGHEST or (self.steps_edge is Edge.LOWEST and best.num_steps > 1):
             beyond = "more" if self.steps_edge is Edge.HIGHEST else "fewer"
             said.append(
                 f"The best T is the {self.steps_edge} one tried: {beyond} rounds than {best.num_steps:,} may "
@@ -272,7 +273,8 @@ class SumPlan(PlanQuestion):
         if any(row.charged_steps < row.num_steps for row in self.rows):
             said.append(
                 "Where the server draws, ε against it counts the rounds of the client that is drawn most "
-                "often; a server that draws unfairly can exceed them, unless clients limit their own rounds."
+                "often, and by chance one time in a thousand more are charged; a server that draws unfairly "
+                "can exceed them, unless clients limit their own rounds."
             )
         if self.infeasible:
             said.append(f"{len(self.infeasible)} combinations exceed the target whatever the noise.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +21,7 @@ from shuffle_plugins.accounting import (
     narrowed,
     participation_losses,
 )
-from shuffle_plugins.accounting.terms import MAX_POPULATION
+from shuffle_plugins.accounting.terms import MAX_POPULATION, honest_clients
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.core.ranges import Ranged, whole_number
@@ -76,7 +75,7 @@ class Participants(NamedTuple):
         if sampling is Sampling.WITHOUT_REPLACEMENT:
             # Clients that are not honest may tell whether they were drawn. Should none of them have been,
             # the cohort was drawn from the honest ones; it cannot have been drawn from fewer than itself.
-            people = max(reports, math.floor(honest_fraction * people))
+            people = max(reports, honest_clients(people, honest_fraction))
         return cls(reports, honest, people, sampling)
 
 
@@ -367,10 +366,9 @@ def least_noise_multiplier(
 def honest_population(population: int, honest_fraction: float) -> int:
     """How many of so many clients are counted on.
 
-    The product is rounded down, but for what floating point takes off a whole number: 0.7 of 10 are 7.
+    The product is rounded down, of the decimal that is written: 0.7 of 10 are 7.
     """
-    checks.number("honest_fraction", honest_fraction, above=0, at_most=1)
-    honest = min(population, math.floor(honest_fraction * population * (1 + 1e-12)))
+    honest = honest_clients(population, honest_fraction)
     if honest < 1:
         raise ValueError(f"honest_fraction={honest_fraction!r} of {population} clients is nobody")
     return honest

@@ -92,6 +92,13 @@ def test_the_ledgers_accountant_is_the_one_that_was_there(path: Path) -> None:
     assert rdp.epsilon(DELTA, lower=False).upper > accountant.epsilon(DELTA, lower=False).upper
 
 
+def test_a_run_cannot_be_named_like_an_era_of_another(path: Path) -> None:
+    with BudgetLedger(path, model="m") as ledger:
+        with pytest.raises(ValueError, match="the name of a run may not hold '#'"):
+            ledger.begin(token=token(), run="r#2", server_round=1, worst=drawn(50))
+        assert not ledger.rounds()
+
+
 def test_a_refused_round_costs_what_was_learnt(path: Path) -> None:
     with BudgetLedger(path, model="m") as ledger:
         own = token()

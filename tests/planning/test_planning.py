@@ -3,6 +3,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -105,6 +106,15 @@ def test_an_edge_that_is_not_the_population_is_flagged() -> None:
     told = " ".join(found.remarks())
     assert "may lie beyond k = 40" in told
     assert "more rounds than 10" in told
+
+
+def test_nobody_is_sent_below_one_round() -> None:
+    found = planned(num_steps=(5, 10), cohorts=(20, 40))
+    lowest = replace(found, cohort_edge=Edge.LOWEST, steps_edge=Edge.LOWEST)
+    once = replace(lowest, best=replace(found.best, num_steps=1))
+    assert "fewer rounds than 10" in " ".join(lowest.remarks())
+    assert "may lie below k = 40" in " ".join(lowest.remarks())
+    assert "rounds than" not in " ".join(once.remarks())
 
 
 @pytest.mark.slow

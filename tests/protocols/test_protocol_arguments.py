@@ -12,6 +12,7 @@ from shuffle_plugins.protocols import (
     TargetUnreachable,
     VectorSum,
 )
+from shuffle_plugins.protocols.sums import honest_population
 
 KINDS = [
     (SplitSum, {}),
@@ -60,3 +61,18 @@ def test_rounds_name_the_population():
     ):
         with pytest.raises(ValueError, match="population must be"):
             protocol.round(population=10)
+
+
+@pytest.mark.parametrize(
+    ("clients", "share", "honest"),
+    [
+        (10, 0.7, 7),
+        (100, 0.29, 29),
+        (10**12, 0.9999999999999, 10**12 - 1),
+        (10**15, 0.1234567890123459, 123456789012345),
+    ],
+)
+def test_no_client_is_counted_on_that_the_share_does_not_hold(
+    clients: int, share: float, honest: int
+) -> None:
+    assert honest_population(clients, share) == honest

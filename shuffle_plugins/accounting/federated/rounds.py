@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, Self
 
 from shuffle_plugins.accounting.rounds.round import Round
-from shuffle_plugins.accounting.terms import Adversary, Sampling
+from shuffle_plugins.accounting.terms import Adversary, Sampling, honest_clients
 from shuffle_plugins.core import checks
 
 RoundKind = tuple[Any, ...]
@@ -254,8 +254,7 @@ def _round(mechanism: _Randomizer, *, population: int, cohort: int) -> Round:
 
 def _honest(count: int, fraction: float) -> int:
     """How many of ``count`` clients can be counted on, at least one: the client whose ε it is."""
-    checks.number("honest_fraction", fraction, above=0, at_most=1)
-    return max(1, math.floor(fraction * count))
+    return max(1, honest_clients(count, fraction))
 
 
 def _check_counts(**counts: int) -> None:

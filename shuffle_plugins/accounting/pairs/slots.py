@@ -42,6 +42,8 @@ _OUTLYING = 20.0  # … if they are so many standard deviations of the rest away
 class SlotPair:
     """A pair (P, Q): dP/df = 1 + Σ u_i/n and dQ/df = 1 + Σ v_i/n over independent slots of one law.
 
+    f is the law of the slots' atoms, drawn independently from ``atoms``: P and Q have densities against it.
+
     Attributes:
         population: n, the divisor.
         slots: number of independent slots, in [1, n].
@@ -203,6 +205,9 @@ class _Profile:
         rare = np.zeros(len(size), dtype=np.bool_)
         if np.any(outlying):
             rare[order[: int(np.nonzero(outlying)[0][-1]) + 1]] = True
+        # `bound` takes rare atoms out of the bulk, whose missing mass is treated as draws of zero, and adds
+        # rounds with one of them in `_with_a_jump`. Those of u ≤ v have v > 0, as they are large, so that
+        # u − E·v ≤ 0: a draw of zero in their place makes the positive part no smaller.
         self._bulk, self._jumps = ~rare, rare & (u > v)
 
     def _sum(self, losses: Floats) -> tuple[Floats, Floats]:

@@ -80,8 +80,8 @@ def compose_points(
     """ε of T rounds from one (ε, δ) point of the shuffle, k-of-n amplification and strong composition.
 
     It is how most papers compose their bounds. Half of δ pays for strong composition and the rounds share the
-    other half. Where the sum of the rounds' ε is smaller, they share all of δ. Where shuffling gains nothing,
-    each round counts as ε0 and composition gets all of δ. The smallest of the three is returned; its
+    other half; or the rounds' ε add up, and they share all of δ; or the rounds count without their shuffle,
+    as ε0 amplified by sampling, and composition gets all of δ. The smallest is returned, T·ε0 at most; its
     looseness grows with T.
 
     Args:
@@ -101,7 +101,7 @@ def compose_points(
 
     unshuffled, _ = amplify_by_sampling(epsilon=local_epsilon, delta=0.0, sampling_rate=sampling_rate)
     found = [
-        num_steps * local_epsilon,
+        num_steps * local_epsilon,  # the next is no larger, but for roundoff where k = n
         strong_composition(epsilon=unshuffled, num_steps=num_steps, delta_slack=delta),
         num_steps * sampled(delta / num_steps),
     ]
@@ -126,11 +126,11 @@ def compose_renyi(
 ) -> float:
     """ε of T rounds from the shuffle's Rényi curve, its amplification by sampling and their sum.
 
-    A round without sampling is never worse than one with it, so the smaller of the two divergences is taken
-    at each order. The sampling theorems blow up with the order and then give way to the curve itself, so ε
-    may have several local minima in the order: then orders are scanned all the way. Elsewhere they reach
-    twice past the best one found. Between the orders at which the curve is evaluated, (α − 1)·ε(α) is bounded
-    by its chord, because it is convex (van Erven, Harremoës 2014).
+    Sampling never raises the divergence (joint quasi-convexity), so the unsampled curve is a bound too; the
+    smaller is taken at each order. The sampling theorems blow up with the order and then give way to the
+    curve itself, so ε may have several local minima in the order: then orders are scanned all the way.
+    Elsewhere they reach twice past the best one found. Between the orders at which the curve is evaluated,
+    (α − 1)·ε(α) is bounded by its chord, because it is convex (van Erven, Harremoës 2014).
 
     Args:
         curve: upper bounds on the divergence of one shuffle of k reports, as a function of whole orders from

@@ -42,6 +42,8 @@ from shuffle_plugins.core.ranges import Flag, LocalEpsilon, Ranged, in_range, on
 
 _SeenBy = Annotated[Adversary, lambda _, value: round_adversary(value)]
 _KINDS: dict[str, type[Round]] = {}
+_FORGOTTEN = 1e-6  # of mass: so much is no roundoff, but a part of a law that was left out
+_SUMMATION = 1e-12  # of mass: masses are known to 2**-40 each, relative, so honest ones may lack as much
 _cached = lru_cache(maxsize=8192)  # histories of some thousand distinct rounds are asked about time and again
 
 
@@ -202,8 +204,9 @@ class Round(Ranged, CohortDraw, ABC):
     def comparable(self) -> tuple[Any, ...] | None:
         """What two rounds share whose costs compare by population and cohort alone; None if none do.
 
-        Only shuffled reports compare so, because a sum cannot be thinned out (``docs/proofs/accounting.md``,
-        Lemma 5).
+        ε0 and δ0 must be shared too, and are not in it: who compares adds them
+        (:attr:`.FederatedRound.kind` does). Only shuffled reports compare so, because a sum cannot be thinned
+        out (``docs/proofs/accounting.md``, Lemma 5).
         """
         return None
 
@@ -362,13 +365,17 @@ def upper_losses(each: Round, resolution: Resolution) -> PrivacyLossDistribution
     found, name = each.upper_losses(resolution), type(each).__qualname__
     if found.kind != "upper":
         raise ValueError(f"upper_losses of a {name} bound from {found.kind!r}: make them with kind='upper'")
-    mass = float(found.p.sum()) + found.missing
-    if not (found.missing >= 0 and mass >= 1 - 1e-6):  # a part that was forgotten is more than roundoff
-        raise ValueError(
-            f"upper_losses of a {name} have P mass {float(found.p.sum())!r} and missing={found.missing!r}: "
-            "together they must be one; what is left out is charged to δ and belongs to missing"
-        )
-    return found
+    sides = {"P": found.p} if found.symmetric else {"P": found.p, "Q": found.q}  # Q's is P's if exchanged
+    gap = 0.0
+    for side, masses in sides.items():
+        mass = float(masses.sum())
+        if not (found.missing >= 0 and mass + found.missing >= 1 - _FORGOTTEN):
+            raise ValueError(
+                f"upper_losses of a {name} have {side} mass {mass!r} and missing={found.missing!r}: "
+                "together they must be one; what is left out is charged to δ and belongs to missing"
+            )
+        gap = max(gap, 1 - mass - found.missing)
+    return replace(found, missing=found.missing + gap) if gap > _SUMMATION else found
 
 
 @_cached

@@ -223,6 +223,8 @@ def test_no_more_clients_hide_a_report_than_are_honest_and_tossed_a_coin() -> No
     assert hiding(answered=1, reports=1, honest_fraction=0.1) == 1
     assert hiding(answered=10, reports=1, honest_fraction=0.1) == 1
     assert hiding(answered=100, reports=10, honest_fraction=0.55) == 55
+    assert hiding(answered=100, reports=10, honest_fraction=0.29) == 29
+    assert hiding(answered=10**15, reports=10, honest_fraction=0.1234567890123459) == 123_456_789_012_345
     assert hiding(answered=100, reports=10, rate=0.25) == 40
     assert hiding(answered=100, reports=10, rate=0.05) == 100
     assert hiding(answered=100, reports=1, rate=0.9) == 1

@@ -257,6 +257,26 @@ def test_answers_that_are_none_are_refused(wrong: str, said: str) -> None:
         epsilon(wrong)
 
 
+@pytest.mark.parametrize("side", ["p", "q"])
+def test_what_a_law_leaves_out_unsaid_is_charged_every_round(side: str) -> None:
+    short, steps = 9e-7, 10
+
+    @dataclass(frozen=True, kw_only=True)
+    class Short(Careless):
+        KIND = f"test-short-{side}"
+
+        def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
+            whole = super().upper_losses(resolution)
+            return replace(whole, **{side: getattr(whole, side) * (1 - short)}, symmetric=False)
+
+    def delta(kind: type[Careless]) -> float:
+        accountant = ShuffleAccountant()
+        accountant.step(kind(population=9, cohort=9, sampling="full"), num_steps=steps)
+        return accountant.delta(9.99).upper
+
+    assert delta(Short) >= delta(Careless) * (1 - short) ** steps + 0.99 * steps * short
+
+
 def test_a_kind_without_instances_has_no_losses_from_below() -> None:
     silent = Careless(population=9, cohort=9, sampling="full")
     assert silent.lower_families == ()

@@ -1,10 +1,13 @@
 """Sampled mechanisms as they are used: public indices, clipping and its bias, options, forged reports."""
 
+import itertools
 import math
 
 import pytest
 import torch
+from scipy.optimize import brentq
 
+from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.core import Reports
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.coefficients import balanced_level, sound_level
@@ -87,6 +90,18 @@ def test_public_places_are_uniform_and_belong_to_positions():
     assert torch.equal(get("sqkr", **options, position=70)._public_places(10, cpu), drawn[70:80])
 
 
+@pytest.mark.parametrize("position", [65_530, 1 << 40])
+def test_places_far_into_a_round_cost_no_more_and_do_not_depend_on_batches(position):
+    cpu, options = torch.device("cpu"), {"local_epsilon": 3.0, "dim": 7, "signs": 3, "public_seed": 1}
+
+    def at(position, clients):
+        return get("sqkr", **options, position=position)._public_places(clients, cpu)
+
+    cut = [at(position, 10), at(position + 10, 20)] if position < 1 << 40 else [at(position, 30)]
+    assert torch.equal(at(position, 30), torch.cat(cut))
+    assert not torch.equal(at(65_536, 30), at(0, 30))
+
+
 def test_what_does_not_fit_together_is_refused_with_what_would():
     for name, options, match in [
         ("l1-hadamard", {"position": 3}, "only with public_seed"),
@@ -112,6 +127,28 @@ def test_lp_balls_lie_in_the_l1_ball_that_is_used_and_not_in_the_printed_one():
     assert float((laws[0] - laws[1]).max()) == pytest.approx(1.0, rel=1e-9)
     gain = math.tanh(0.5)
     assert mechanism.worst_variance == pytest.approx(dim * (2.0 * dim ** (1 / 3) / gain) ** 2, rel=1e-9)
+
+
+def test_a_lower_bound_in_an_lp_ball_is_that_of_rows_in_the_ball():
+    mechanism, delta = get("l1-hadamard", local_epsilon=2.0, dim=4, p=1.5), 0.1
+    signs = torch.tensor(list(itertools.product((-1.0, 0.0, 1.0), repeat=4)), dtype=torch.float64)
+    every = mechanism.outcomes()
+
+    def epsilon(rows):
+        """That at δ of the two rows which are told apart best."""
+        laws = torch.stack([mechanism.log_likelihood(every, row).exp() for row in mechanism.clip(10 * rows)])
+
+        def excess(found):
+            return float((laws[:, None] - math.exp(found) * laws).clamp(min=0).sum(dim=2).max()) - delta
+
+        return brentq(excess, 0.0, 2.0, xtol=1e-12)
+
+    accountant = ShuffleAccountant()
+    accountant.step(mechanism.round(population=1, cohort=1, sampling="full"))
+    lower = accountant.epsilon(delta).lower
+    assert lower <= epsilon(signs)
+    assert lower == pytest.approx(epsilon(torch.tensor([[1.0, 0, 0, 0], [-1.0, 0, 0, 0]]).double()), rel=1e-3)
+    assert get("l1-hadamard", local_epsilon=2.0, dim=1, p=1.5).blanket().exact
 
 
 def test_sound_level_is_sound_and_binds_only_in_large_dimensions():
