@@ -152,7 +152,7 @@ class ShuffleMixin:
         self._delivered = 0
         self._released = 0
         self._on_nonfinite = on_nonfinite
-        self._looked_at: int | None = None
+        self._parameters_seen: int | None = None
         self._refused_round: int | None = None
         self._stale_inputs = StaleInputs()
         self._paid: dict[int, tuple[int, Round]] = {}  # by hook: the last epoch that it recorded
@@ -565,8 +565,8 @@ class ShuffleMixin:
                 "rounds: replace it (opacus.validators.ModuleValidator.fix makes GroupNorm of BatchNorm), or "
                 "call eval() on it after model.train()"
             )
-        if batch.iteration != self._looked_at:  # once an iteration, so that it costs nothing
-            self._looked_at = batch.iteration
+        if batch.iteration != self._parameters_seen:  # once an iteration, so that it costs nothing
+            self._parameters_seen = batch.iteration
             if not all(bool(p.isfinite().all()) for p in self._trained):
                 raise ShufflePrivacyError(
                     "a parameter is NaN or infinite: training has diverged, and further steps would be spent "
