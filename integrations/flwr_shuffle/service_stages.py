@@ -412,7 +412,8 @@ class MixNodeStage(ServiceStage):
             reports,
             answered=answered - damaged,
             unreadable=unreadable + len(said.rejected) + damaged,
-            refusal=Refusal.UNREADABLE if reports is None else None,
+            # they were mixed and opened, and may be whole reports of another version: the round is charged
+            refusal=Refusal.NO_REPORT if reports is None else None,
         )
 
     def _mixed(
