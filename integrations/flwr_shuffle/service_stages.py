@@ -65,6 +65,10 @@ _log = logging.getLogger("flwr")
 _LONGEST_PAUSE = 8.0  # seconds; the pause between two looks for nodes doubles each time, up to this
 
 
+class NodesNotFound(RuntimeError):
+    """The nodes of a stage are not connected, or cannot be told apart; says what to do."""
+
+
 class ServiceStage(ShuffleStage):
     """A stage whose work is done by nodes of other organisations, one for each public key that is pinned.
 
@@ -122,7 +126,7 @@ class ServiceStage(ShuffleStage):
                 holders = self._holders(connected)
             for nodes in holders:
                 if len(nodes) > 1:
-                    raise RuntimeError(
+                    raise NodesNotFound(
                         f"nodes {named(nodes)} all hold the {self.role}'s private keys: stop all but one. "
                         "If you did not start them, the keys are stolen: make new ones"
                     )
@@ -131,7 +135,7 @@ class ServiceStage(ShuffleStage):
             if time.monotonic() >= deadline:
                 missing = [key.hex() for key, nodes in zip(self._pinned, holders, strict=True) if not nodes]
                 which = f" {', '.join(missing)}" if len(holders) > 1 else ""
-                raise RuntimeError(
+                raise NodesNotFound(
                     f"no {self.role.node} with the pinned keys{which} is connected. Start a SuperNode with "
                     f'shuffle-role="{self.role}" and its files in --node-config, and let the client app call '
                     f"{self.role.registered_by}(app); if one runs, see its log and the warnings above"
@@ -150,7 +154,7 @@ class ServiceStage(ShuffleStage):
         """Ids of the nodes, in order. If one is not found the round is refused, and the run goes on."""
         try:
             self.open(grid)
-        except RuntimeError as error:
+        except NodesNotFound as error:
             _log.error("shuffle: %s", error)
             raise BatchRefused(Refusal.NOT_THIS_ROLE) from None
         return list(self._found)
@@ -181,7 +185,7 @@ class ServiceStage(ShuffleStage):
         # A single node may lie, and must not end a run: all that are connected were asked now, and say so.
         alone = not self._found and not self._known and len(replies) == len(nodes)
         if alone and all(self._is_unregistered(reply) for reply in replies):
-            raise RuntimeError(
+            raise NodesNotFound(
                 f"no node can be the {self.role.node}: the client app, which all nodes run, "
                 f"does not call {self.role.registered_by}(app). Call it where the app is made"
             )
@@ -259,8 +263,8 @@ class ServiceStage(ShuffleStage):
                     answer = request.read(reply.content, verifying_key=pinned[node].verifying)
             except BatchRefused as refused:
                 answer = refused
-            except ValueError:
-                pass
+            except ValueError as error:
+                _log.error("shuffle: %s %d: an answer that cannot be read: %s", self.role.node, node, error)
             found[node] = answer
             if answer.rejected:
                 dropped = len(answer.rejected)
@@ -367,7 +371,7 @@ class MixNodeStage(ServiceStage):
     @override
     def open(self, grid: Grid) -> None:
         if self._wrong_order:
-            raise RuntimeError(
+            raise NodesNotFound(
                 "the mixers of the cascade have refused everything: server, mixers and clients do not name "
                 "the same mixers in the same order. mixer_public_key of the server's MixNodeStage must list "
                 "the keys as shuffle-mixer-public-key does in the node_config of every mixer and client. If "

@@ -379,12 +379,14 @@ def test_a_sum_that_the_aggregator_did_not_sign_is_refused(run: SharedRun, of: i
     ],
 )
 def test_an_answer_that_cannot_be_read_counts_as_lost(
-    run: SharedRun, change: Callable[[dict[str, Any]], None]
+    run: SharedRun, change: Callable[[dict[str, Any]], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     tampered(run, change, step=Step.ADD_ALL)
     refusal = run.round().refusal
     assert refusal in (Refusal.NO_ANSWER, Refusal.NOT_PROVEN)
     assert not refusal.conclusive
+    unread = f"aggregator {run.nodes[0]}: an answer that cannot be read" in caplog.text
+    assert unread == (refusal is Refusal.NO_ANSWER)
 
 
 @pytest.mark.parametrize("lie", ["a count", "a client left out", "a client twice"])
@@ -451,6 +453,21 @@ def _replies(run: SharedRun, replies: list[Message], instruction: Instruction) -
     from flwr_shuffle.stages import Replies
 
     return Replies(messages=replies, instruction=instruction, dim=DIM, grid=run.grid)
+
+
+def test_another_error_of_the_grid_is_no_missing_aggregator(
+    run: SharedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round whose end is not known stays charged."""
+    instruction = run.instruction()
+    replies = run.answers(instruction)
+
+    def broken() -> list[int]:
+        raise RuntimeError("the connection is closed")
+
+    monkeypatch.setattr(run.grid, "get_node_ids", broken)
+    with pytest.raises(RuntimeError, match="connection is closed"):
+        run.stage.collect(_replies(run, replies, instruction))
 
 
 def test_a_round_is_added_up_once(run: SharedRun) -> None:
