@@ -94,6 +94,11 @@ class ServiceStage(ShuffleStage):
             checks.whole("exclude_after", exclude_after)
         self._exclude_after = exclude_after
         self._waiting = waiting or Waiting()
+        self._run: int | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget the nodes of a run: in another one other nodes may have their ids."""
         # by node id: position of the pinned key that it has proven to hold, and its role; None for others
         self._known: dict[int, tuple[int, NodeRole] | None] = {}
         self._found: dict[int, NodeRole] = {}
@@ -113,7 +118,10 @@ class ServiceStage(ShuffleStage):
 
     @override
     def open(self, grid: Grid) -> None:
-        """Find the nodes. Each node is asked only once, so this is fast if no node has joined since."""
+        """Find the nodes. Each node of a run is asked only once, so this is fast if no node has joined since."""
+        if grid.run.run_id != self._run:
+            self._forget()
+            self._run = grid.run.run_id
         deadline = time.monotonic() + self._waiting.discovery_timeout
         pause = self._waiting.poll_interval
         while True:
@@ -351,6 +359,10 @@ class MixNodeStage(ServiceStage):
         self.analyzer_key = keys.public_key_bytes(self._private_key)
         self.mixers = len(cascade)
         self.takes_several = self.mixers == 1
+
+    @override
+    def _forget(self) -> None:
+        super()._forget()
         self._mixed_before = False
         # Before any batch was mixed, one was refused as when parties list the mixers in different orders.
         self._wrong_order = False
@@ -370,7 +382,7 @@ class MixNodeStage(ServiceStage):
 
     @override
     def open(self, grid: Grid) -> None:
-        if self._wrong_order:
+        if self._wrong_order and grid.run.run_id == self._run:
             raise NodesNotFound(
                 "the mixers of the cascade have refused everything: server, mixers and clients do not name "
                 "the same mixers in the same order. mixer_public_key of the server's MixNodeStage must list "

@@ -196,6 +196,21 @@ def test_garbage_stops_no_round_and_who_sends_it_is_not_invited_for_ever(
     assert run.stage.excluded_nodes == {run.nodes[0], clients[1], clients[0]}
 
 
+def test_a_stage_that_is_used_again_knows_nothing_of_an_earlier_run(run: MixedRun) -> None:
+    """Another run's nodes may have the same ids, and there the first node is no mix node."""
+    run.stage = run.new_stage(exclude_after=1)
+    run.stage.open(run.grid)
+    instruction = run.instruction()
+    run.collect(garbage(run.answers(instruction), places={1}), instruction)
+    assert run.stage.excluded_nodes == {run.nodes[0], run.nodes[2]}
+    places = [5, 0, 1]
+    again = InProcessGrid(
+        run.grid._client_app, num_nodes=3, node_config=lambda place: run.config(places[place]), run_id=2
+    )
+    run.stage.open(again)
+    assert run.stage.excluded_nodes == {again.get_node_ids()[1]}
+
+
 def test_what_is_wrong_with_everybody_is_nobodys_fault(run: MixedRun) -> None:
     run.stage = run.new_stage(exclude_after=1)
     run.changes = {i: {"mixer_key": public_key_bytes(SealingKey.generate())} for i in range(1, 7)}
