@@ -618,6 +618,10 @@ class SharedSumStage(ServiceStage):
                     refusal=refused.code,
                 )
             finally:
+                # An aggregator's word is enough to invite a node no more. Only aggregators can tell who is
+                # not enrolled, and only with their shares does the server see that a proof fails; such a
+                # node would take an honest client's place in every round. An aggregator that lies wins
+                # nothing by it: it can leave the same clients out of every sum.
                 self._note(batch.bad, {}, nodes=nodes)
         sum_of = torch.from_numpy(found) + len(kept) * mechanism.counts.lowest
         total = Total(sum=mechanism.estimate(sum_of, reports=len(kept)), reports=len(kept))
