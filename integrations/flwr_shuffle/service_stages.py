@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -118,7 +119,7 @@ class ServiceStage(ShuffleStage):
 
     @override
     def open(self, grid: Grid) -> None:
-        """Find the nodes. Each node of a run is asked only once, so this is fast if no node has joined since."""
+        """Find the nodes. In a run each is asked only once, so this is fast if no node has joined since."""
         if grid.run.run_id != self._run:
             self._forget()
             self._run = grid.run.run_id
@@ -577,7 +578,7 @@ class SharedSumStage(ServiceStage):
         try:
             self._begun(instruction, dim).put(light, payload_of(reply))
         except OSError as error:
-            self._coming = None
+            self._drop()
             folder = self._share_folder or tempfile.gettempdir()
             raise OSError(
                 error.errno,
@@ -589,20 +590,26 @@ class SharedSumStage(ServiceStage):
     def _begun(self, instruction: Instruction, dim: int) -> _Shares:
         """The shares of this round that came so far; none if the round is a new one."""
         if self._coming is None or self._coming.instruction != instruction:
+            self._drop()
             mechanism, shared = instruction.mechanism.build(dim=dim), instruction.shared
             if shared is None or mechanism.counts is None:
                 raise ValueError("the clients of this round were not told to share their counts")
             context = context_of(instruction, dim=dim)
             terms = shared.of_round(context, counts=mechanism.counts, aggregators=self._keys)
-            file = tempfile.TemporaryFile(dir=self._share_folder)  # noqa: SIM115  (closed by collect)
-            self._coming = _Shares(instruction, terms, file)
+            file = tempfile.TemporaryFile(dir=self._share_folder)  # noqa: SIM115  (closed by collect or _drop)
+            self._coming = _Shares(instruction, mechanism, terms, file)
         return self._coming
+
+    def _drop(self) -> None:
+        """Close the file of a round that will not be collected, if there is one."""
+        coming, self._coming = self._coming, None
+        if coming is not None:
+            with suppress(OSError):  # a full disk: what is not written yet is not wanted
+                coming.file.close()
 
     @override
     def collect(self, replies: Replies) -> Anonymous:
         batch, self._coming = self._begun(replies.instruction, replies.dim), None
-        mechanism = replies.instruction.mechanism.build(dim=replies.dim)
-        assert mechanism.counts is not None
         with batch.file:
             nodes = batch.complete(replies)
             foreign = len(batch.bad)  # what an aggregator calls bad may be good
@@ -623,6 +630,8 @@ class SharedSumStage(ServiceStage):
                 # node would take an honest client's place in every round. An aggregator that lies wins
                 # nothing by it: it can leave the same clients out of every sum.
                 self._note(batch.bad, {}, nodes=nodes)
+        mechanism = batch.mechanism
+        assert mechanism.counts is not None
         sum_of = torch.from_numpy(found) + len(kept) * mechanism.counts.lowest
         total = Total(sum=mechanism.estimate(sum_of, reports=len(kept)), reports=len(kept))
         return replies.anonymous(None, answered=len(kept), unreadable=len(batch.bad), total=total)
@@ -647,7 +656,7 @@ class SharedSumStage(ServiceStage):
             _log.error("shuffle: an aggregator added up fewer clients than its minimum: %d", len(kept))
             raise BatchRefused(Refusal.INCONSISTENT) from None
         layout, shared = batch.terms.layout, replies.instruction.shared
-        counts = replies.instruction.mechanism.build(dim=replies.dim).counts
+        counts = batch.mechanism.counts
         assert counts is not None
         assert shared is not None
         try:
@@ -758,6 +767,7 @@ class _Shares:
     """
 
     instruction: Instruction
+    mechanism: PrivateSum
     terms: SumTerms
     file: IO[bytes]
     parts: dict[int, tuple[Message, _Part | None]] = field(default_factory=dict)

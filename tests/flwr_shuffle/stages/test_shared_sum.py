@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -752,6 +754,47 @@ def test_a_share_that_cannot_be_written_ends_the_run_charged(tmp_path: Path) -> 
         strategy.start(run.grid, ArrayRecord({"w": Array(MODEL)}), num_rounds=2)
     assert strategy.accountant.num_rounds == 1
     assert strategy.arrays is None
+
+
+def test_the_file_of_a_round_that_is_not_collected_is_closed(
+    run: SharedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    real = tempfile.TemporaryFile
+
+    def noted(**options: Any) -> Any:
+        made.append(real(**options))
+        return made[-1]
+
+    monkeypatch.setattr("flwr_shuffle.service_stages.tempfile.TemporaryFile", noted)
+    for instruction in (run.instruction(), run.instruction()):
+        reply = run.answers(instruction)[0]
+        run.stage.take(reply, instruction=instruction, dim=DIM)
+    assert [file.closed for file in made] == [True, False]
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr("flwr_shuffle.service_stages._Shares.put", full)
+    with pytest.raises(OSError, match="cannot be kept in"):
+        run.stage.take(reply, instruction=instruction, dim=DIM)
+    assert [file.closed for file in made] == [True, True]
+
+
+def test_a_sum_builds_its_mechanism_once(run: SharedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    instruction = run.instruction()
+    replies = run.answers(instruction)
+    kind, built = type(instruction.mechanism), []
+    build = kind.build
+
+    def noted(self: Any, **options: Any) -> Any:
+        built.append(options)
+        return build(self, **options)
+
+    monkeypatch.setattr(kind, "build", noted)
+    run.stage.open(run.grid)
+    assert run.stage.collect(_replies(run, replies, instruction)).total is not None
+    assert len(built) == 1
 
 
 def test_shares_lie_in_a_file_and_not_in_memory(
