@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -65,6 +66,10 @@ _log = logging.getLogger("flwr")
 _LONGEST_PAUSE = 8.0  # seconds; the pause between two looks for nodes doubles each time, up to this
 
 
+class NodesNotFound(RuntimeError):
+    """The nodes of a stage are not connected, or cannot be told apart; says what to do."""
+
+
 class ServiceStage(ShuffleStage):
     """A stage whose work is done by nodes of other organisations, one for each public key that is pinned.
 
@@ -90,6 +95,11 @@ class ServiceStage(ShuffleStage):
             checks.whole("exclude_after", exclude_after)
         self._exclude_after = exclude_after
         self._waiting = waiting or Waiting()
+        self._run: int | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget the nodes of a run: in another one other nodes may have their ids."""
         # by node id: position of the pinned key that it has proven to hold, and its role; None for others
         self._known: dict[int, tuple[int, NodeRole] | None] = {}
         self._found: dict[int, NodeRole] = {}
@@ -109,7 +119,10 @@ class ServiceStage(ShuffleStage):
 
     @override
     def open(self, grid: Grid) -> None:
-        """Find the nodes. Each node is asked only once, so this is fast if no node has joined since."""
+        """Find the nodes. In a run each is asked only once, so this is fast if no node has joined since."""
+        if grid.run.run_id != self._run:
+            self._forget()
+            self._run = grid.run.run_id
         deadline = time.monotonic() + self._waiting.discovery_timeout
         pause = self._waiting.poll_interval
         while True:
@@ -122,7 +135,7 @@ class ServiceStage(ShuffleStage):
                 holders = self._holders(connected)
             for nodes in holders:
                 if len(nodes) > 1:
-                    raise RuntimeError(
+                    raise NodesNotFound(
                         f"nodes {named(nodes)} all hold the {self.role}'s private keys: stop all but one. "
                         "If you did not start them, the keys are stolen: make new ones"
                     )
@@ -131,7 +144,7 @@ class ServiceStage(ShuffleStage):
             if time.monotonic() >= deadline:
                 missing = [key.hex() for key, nodes in zip(self._pinned, holders, strict=True) if not nodes]
                 which = f" {', '.join(missing)}" if len(holders) > 1 else ""
-                raise RuntimeError(
+                raise NodesNotFound(
                     f"no {self.role.node} with the pinned keys{which} is connected. Start a SuperNode with "
                     f'shuffle-role="{self.role}" and its files in --node-config, and let the client app call '
                     f"{self.role.registered_by}(app); if one runs, see its log and the warnings above"
@@ -150,7 +163,7 @@ class ServiceStage(ShuffleStage):
         """Ids of the nodes, in order. If one is not found the round is refused, and the run goes on."""
         try:
             self.open(grid)
-        except RuntimeError as error:
+        except NodesNotFound as error:
             _log.error("shuffle: %s", error)
             raise BatchRefused(Refusal.NOT_THIS_ROLE) from None
         return list(self._found)
@@ -181,7 +194,7 @@ class ServiceStage(ShuffleStage):
         # A single node may lie, and must not end a run: all that are connected were asked now, and say so.
         alone = not self._found and not self._known and len(replies) == len(nodes)
         if alone and all(self._is_unregistered(reply) for reply in replies):
-            raise RuntimeError(
+            raise NodesNotFound(
                 f"no node can be the {self.role.node}: the client app, which all nodes run, "
                 f"does not call {self.role.registered_by}(app). Call it where the app is made"
             )
@@ -259,8 +272,8 @@ class ServiceStage(ShuffleStage):
                     answer = request.read(reply.content, verifying_key=pinned[node].verifying)
             except BatchRefused as refused:
                 answer = refused
-            except ValueError:
-                pass
+            except ValueError as error:
+                _log.error("shuffle: %s %d: an answer that cannot be read: %s", self.role.node, node, error)
             found[node] = answer
             if answer.rejected:
                 dropped = len(answer.rejected)
@@ -347,6 +360,10 @@ class MixNodeStage(ServiceStage):
         self.analyzer_key = keys.public_key_bytes(self._private_key)
         self.mixers = len(cascade)
         self.takes_several = self.mixers == 1
+
+    @override
+    def _forget(self) -> None:
+        super()._forget()
         self._mixed_before = False
         # Before any batch was mixed, one was refused as when parties list the mixers in different orders.
         self._wrong_order = False
@@ -366,8 +383,8 @@ class MixNodeStage(ServiceStage):
 
     @override
     def open(self, grid: Grid) -> None:
-        if self._wrong_order:
-            raise RuntimeError(
+        if self._wrong_order and grid.run.run_id == self._run:
+            raise NodesNotFound(
                 "the mixers of the cascade have refused everything: server, mixers and clients do not name "
                 "the same mixers in the same order. mixer_public_key of the server's MixNodeStage must list "
                 "the keys as shuffle-mixer-public-key does in the node_config of every mixer and client. If "
@@ -412,7 +429,8 @@ class MixNodeStage(ServiceStage):
             reports,
             answered=answered - damaged,
             unreadable=unreadable + len(said.rejected) + damaged,
-            refusal=Refusal.UNREADABLE if reports is None else None,
+            # they were mixed and opened, and may be whole reports of another version: the round is charged
+            refusal=Refusal.NO_REPORT if reports is None else None,
         )
 
     def _mixed(
@@ -560,7 +578,7 @@ class SharedSumStage(ServiceStage):
         try:
             self._begun(instruction, dim).put(light, payload_of(reply))
         except OSError as error:
-            self._coming = None
+            self._drop()
             folder = self._share_folder or tempfile.gettempdir()
             raise OSError(
                 error.errno,
@@ -572,20 +590,26 @@ class SharedSumStage(ServiceStage):
     def _begun(self, instruction: Instruction, dim: int) -> _Shares:
         """The shares of this round that came so far; none if the round is a new one."""
         if self._coming is None or self._coming.instruction != instruction:
+            self._drop()
             mechanism, shared = instruction.mechanism.build(dim=dim), instruction.shared
             if shared is None or mechanism.counts is None:
                 raise ValueError("the clients of this round were not told to share their counts")
             context = context_of(instruction, dim=dim)
             terms = shared.of_round(context, counts=mechanism.counts, aggregators=self._keys)
-            file = tempfile.TemporaryFile(dir=self._share_folder)  # noqa: SIM115  (closed by collect)
-            self._coming = _Shares(instruction, terms, file)
+            file = tempfile.TemporaryFile(dir=self._share_folder)  # noqa: SIM115  (closed by collect or _drop)
+            self._coming = _Shares(instruction, mechanism, terms, file)
         return self._coming
+
+    def _drop(self) -> None:
+        """Close the file of a round that will not be collected, if there is one."""
+        coming, self._coming = self._coming, None
+        if coming is not None:
+            with suppress(OSError):  # a full disk: what is not written yet is not wanted
+                coming.file.close()
 
     @override
     def collect(self, replies: Replies) -> Anonymous:
         batch, self._coming = self._begun(replies.instruction, replies.dim), None
-        mechanism = replies.instruction.mechanism.build(dim=replies.dim)
-        assert mechanism.counts is not None
         with batch.file:
             nodes = batch.complete(replies)
             foreign = len(batch.bad)  # what an aggregator calls bad may be good
@@ -601,7 +625,13 @@ class SharedSumStage(ServiceStage):
                     refusal=refused.code,
                 )
             finally:
+                # An aggregator's word is enough to invite a node no more. Only aggregators can tell who is
+                # not enrolled, and only with their shares does the server see that a proof fails; such a
+                # node would take an honest client's place in every round. An aggregator that lies wins
+                # nothing by it: it can leave the same clients out of every sum.
                 self._note(batch.bad, {}, nodes=nodes)
+        mechanism = batch.mechanism
+        assert mechanism.counts is not None
         sum_of = torch.from_numpy(found) + len(kept) * mechanism.counts.lowest
         total = Total(sum=mechanism.estimate(sum_of, reports=len(kept)), reports=len(kept))
         return replies.anonymous(None, answered=len(kept), unreadable=len(batch.bad), total=total)
@@ -626,7 +656,7 @@ class SharedSumStage(ServiceStage):
             _log.error("shuffle: an aggregator added up fewer clients than its minimum: %d", len(kept))
             raise BatchRefused(Refusal.INCONSISTENT) from None
         layout, shared = batch.terms.layout, replies.instruction.shared
-        counts = replies.instruction.mechanism.build(dim=replies.dim).counts
+        counts = batch.mechanism.counts
         assert counts is not None
         assert shared is not None
         try:
@@ -737,6 +767,7 @@ class _Shares:
     """
 
     instruction: Instruction
+    mechanism: PrivateSum
     terms: SumTerms
     file: IO[bytes]
     parts: dict[int, tuple[Message, _Part | None]] = field(default_factory=dict)

@@ -280,7 +280,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             wrap_model: as in Opacus; False attaches hooks to ``module`` and returns them.
             on_nonfinite: what becomes of a sample's gradient with NaN or infinite entries. ``"zero"`` counts
                 it as zeros, which depends on that sample alone. ``"raise"`` refuses the step, for those who
-                look for the cause: the refusal tells that there is such a sample, and no ε covers that.
+                look for the cause: the batch is recorded as one that is passed over. The refusal tells that
+                there is such a sample, and no ε covers that.
             randomness: coins of sampler and randomizer. ``SeededRandomness`` makes a run repeatable and voids
                 its privacy.
             target_epsilon: optional budget; the step that would exceed it raises ``PrivacyBudgetExceeded``.

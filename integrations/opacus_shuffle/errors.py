@@ -19,8 +19,8 @@ class ShufflePrivacyError(ValueError):
 
 
 class CohortMismatch(ShufflePrivacyError):
-    """A round holds another number of gradients than it is charged for; nothing of it was recorded or
-    released."""
+    """A round holds another number of gradients than it is charged for; nothing of it was released, and its
+    batch is recorded as one that is passed over."""
 
 
 class PrivacyBudgetExceeded(BudgetExceeded, ShufflePrivacyError):

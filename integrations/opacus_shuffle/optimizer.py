@@ -75,8 +75,10 @@ class ShuffleMixin:
     A step is taken on a batch that a :class:`~opacus_shuffle.CohortLoader` has just delivered, once, and on
     no other. A batch that is passed over in an iteration in which the model is trained is recorded all the
     same: whether a step is taken may depend on the data (``if not isfinite(loss): continue``), and how many
-    batches are delivered does not. A round that is not what the accountant records is refused before anything
-    is recorded or released, and dropped with the rest of its physical batches.
+    batches are delivered does not. Left out is the last batch of an iteration that was only looked at. A
+    round that is not what the accountant records is refused before anything is released, and dropped with
+    the rest of its physical batches; since a refusal may depend on the data too, its batch is one that is
+    passed over. What the accountant itself refuses, such as a round over the budget, is not recorded.
     """
 
     # What the base optimizer brings.
@@ -150,7 +152,7 @@ class ShuffleMixin:
         self._delivered = 0
         self._released = 0
         self._on_nonfinite = on_nonfinite
-        self._looked_at: int | None = None
+        self._parameters_seen: int | None = None
         self._refused_round: int | None = None
         self._stale_inputs = StaleInputs()
         self._paid: dict[int, tuple[int, Round]] = {}  # by hook: the last epoch that it recorded
@@ -473,10 +475,15 @@ class ShuffleMixin:
                 "whole"
             )
         self._trains = True
-        self._record_passed_over(but=1)  # this batch, which the hooks record themselves
+        try:
+            self._record_passed_over(but=1)  # this batch, which the hooks record themselves
+            for hook in self._accounting:
+                self._record(hook)
+        finally:  # what an accountant refuses does not depend on the data, and would be refused again
+            self._unrecorded -= 1
         for hook in self._hooks:
-            self._record(hook) if isinstance(hook, AccountingHook) else hook(self)
-        self._unrecorded -= 1
+            if not isinstance(hook, AccountingHook):
+                hook(self)
         self._released += 1
         params = self.params
         estimate = self._estimate(self._total, received=received)
@@ -508,15 +515,13 @@ class ShuffleMixin:
             self._unused = False
             self._clear_gradients()
             return False
-        released = self._released
         try:
             self._check_parameters(self.params)
             return bool(super().pre_step(closure))  # type: ignore[misc]
         except BaseException:
             if batch is not None:
                 self._refused_round = batch.round
-                if self._released == released:
-                    self._unrecorded -= 1
+                self._trains = True  # so that the batch is recorded: why it is refused may be in the data
             self._unused = False
             self._forget_round()
             self._clear_gradients()
@@ -560,8 +565,8 @@ class ShuffleMixin:
                 "rounds: replace it (opacus.validators.ModuleValidator.fix makes GroupNorm of BatchNorm), or "
                 "call eval() on it after model.train()"
             )
-        if batch.iteration != self._looked_at:  # once an iteration, so that it costs nothing
-            self._looked_at = batch.iteration
+        if batch.iteration != self._parameters_seen:  # once an iteration, so that it costs nothing
+            self._parameters_seen = batch.iteration
             if not all(bool(p.isfinite().all()) for p in self._trained):
                 raise ShufflePrivacyError(
                     "a parameter is NaN or infinite: training has diverged, and further steps would be spent "

@@ -54,6 +54,11 @@ class Refusal(StrEnum):
         "altered, sealed to another key, or sealed for another round; clients must pin this shuffler's "
         "key and all have heard the same round",
     )
+    NO_REPORT = (
+        "no-report",
+        "what was shuffled holds no report that the server can read; server and clients must run one version",
+        False,
+    )
     UNKNOWN_SIGNER = "unknown-signer", "not signed by an enrolled client; see the shuffler's enrolment file"
     WRONG_SIZE = "wrong-size", "batches or envelopes are not all of one size; clients must run one version"
     NOT_THIS_ROLE = (

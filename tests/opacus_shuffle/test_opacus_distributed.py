@@ -411,8 +411,8 @@ def test_one_ranks_refusal_is_everybodys(ranks: Any) -> None:
     assert "another process" in second[3]
     for rank in ranks:
         assert rank["refusals"]["unmoved"]
-        assert rank["refusals"]["recorded"] == 0
-        assert rank["refusals"]["history"][0][1] == N // K
+        assert rank["refusals"]["recorded"] == 3  # the four batches are recorded when the next one comes
+        assert rank["refusals"]["history"][0][1] == 4 + N // K
 
 
 def test_ranks_must_agree_on_the_round(ranks: Any) -> None:
@@ -426,9 +426,9 @@ def test_parts_of_two_draws_do_not_meet(ranks: Any, scenario: str) -> None:
     for number, rank in enumerate(ranks):
         assert len(rank[scenario]["errors"]) == (3 if scenario == "skipped_on_one_rank" else N // K)
         assert all("disagree on the round" in error for error in rank[scenario]["errors"])
-        # The model was trained after the list was made, of whose four batches one was refused; rank 0 passed
-        # over one more.
-        passed_over = 4 - number if scenario == "skipped_on_one_rank" else 0
+        # A refused batch is one that was passed over. Four are of the list; of the others the last one is
+        # recorded when the next one comes, or the iteration ends. Rank 0 skipped one more.
+        passed_over = 4 + 3 - number if scenario == "skipped_on_one_rank" else N // K
         assert sum(steps for _, steps in rank[scenario]["history"]) == passed_over
     assert ranks[0][scenario]["weights"] == ranks[1][scenario]["weights"]
 
