@@ -552,13 +552,12 @@ def test_a_loaded_history_is_composed_anew() -> None:
         for i in range(40)
     ]
 
-    def recorded(steps: int) -> ShuffleAccountant:
-        accountant = ShuffleAccountant()
-        for i, each in enumerate(rounds):
-            accountant.step(each, num_steps=steps if i < 20 else 10)
-        return accountant
-
-    short, long = recorded(10), recorded(13)
+    short, long = ShuffleAccountant(), ShuffleAccountant()
+    for accountant in (short, long):
+        for each in rounds:
+            accountant.step(each, num_steps=10)
+    for each in rounds[:20]:
+        long.step(each, num_steps=3)
     before, expected = short.epsilon(1e-6), long.epsilon(1e-6)
     assert before.upper < expected.upper
     short.load_state_dict(long.state_dict())

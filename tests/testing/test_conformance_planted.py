@@ -57,7 +57,8 @@ class LouderWithoutALaw(Louder):
 class LouderCap(PrivUnit):
     def __init__(self, *, local_epsilon, dim, radius=1.0):
         super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
-        self._parameters = PrivUnit(local_epsilon=1.05 * local_epsilon, dim=dim).parameters
+        louder = PrivUnit(local_epsilon=1.05 * local_epsilon, dim=dim).parameters
+        object.__setattr__(self, "parameters", louder)
 
 
 class LouderCapInSecret(LouderCap):
