@@ -477,8 +477,8 @@ class ShuffleMixin:
         self._trains = True
         try:
             self._record_passed_over(but=1)  # this batch, which the hooks record themselves
-            for hook in self._accounting:
-                self._record(hook)
+            for accounting in self._accounting:
+                self._record(accounting)
         finally:  # what an accountant refuses does not depend on the data, and would be refused again
             self._unrecorded -= 1
         for hook in self._hooks:
