@@ -147,7 +147,7 @@ def _noise(ones: int, zeros: int, reach: float, bit: BitResponse) -> Floats:
         binomial_window.__wrapped__(ones, bit.one),
         binomial_window.__wrapped__(zeros, bit.zero),
     )
-    mean = (ones * bit.one + zeros * bit.zero) * (1 - 1e-12) - low - first
+    mean = max((ones * bit.one + zeros * bit.zero) * (1 - 1e-12) - low - first, 0.0)
     size = len(of_ones) + len(of_zeros) - 1
     # 100_000: masses of two counts, up to which they are multiplied one by one
     if len(of_ones) * len(of_zeros) <= 100_000:
@@ -336,15 +336,16 @@ class _Crowd:
 def _crowds(response: BitResponse, *, population: int, others: int, tail: float, every: int) -> list[_Crowd]:
     """Buckets of datasets, by how many of the others that are drawn in any case hold a bit."""
     enough = enough_noise(response, others)
-    edges = np.concatenate([_SAMPLED_EDGES[::every] * enough, np.geomspace(enough, others + 1.0, 6)])
-    edges = np.unique(np.floor(edges))
+    # Beyond enough noise a bucket says only how few are left to hold a third bit.
+    beyond = np.geomspace(enough, others + 1.0, 2 + 2 * math.ceil(math.log2((others + 1) / enough)))
+    edges = np.unique(np.floor(np.concatenate([_SAMPLED_EDGES[::every] * enough, beyond])))
     low, high = edges[:-1], edges[1:] - 1
     rest = population - 1 - others
     least = ((population - 1) * likely_share(low, others, upper=False, tail=tail) - high) / rest
     most = ((population - 1) * likely_share(high, others, upper=True, tail=tail) - low) / rest
     found = []
     for ones, zeros, first, last in zip(low, others - high, least.clip(0, 1), most.clip(0, 1), strict=True):
-        _, of_ones = binomial_window(int(ones), response.one)
+        _, of_ones = binomial_window(int(min(ones, enough)), response.one)
         _, of_zeros = binomial_window(int(zeros), response.zero)
         count = np.convolve(of_ones, of_zeros)
         zero = np.convolve(count, [response.not_zero, response.zero])

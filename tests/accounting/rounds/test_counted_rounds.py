@@ -182,6 +182,7 @@ def test_the_symmetric_round_is_two_tags_that_are_counted() -> None:
         ("optimal", 1, 1_000, 1.15),
         ("optimal", 2, 100, 1.12),
         ("optimal", 8, 1_000, 1.07),
+        ("optimal", 1, 10_000, 1.1),
         ("optimal", 24, 1_000, 1.07),
     ],
 )
@@ -203,6 +204,18 @@ def test_with_few_flips_on_a_sample_the_ends_are_near(
     )
     found = accountant.epsilon(delta)
     assert found.upper < within * found.lower
+
+
+@pytest.mark.parametrize("bit_epsilon", [37.0, 60.0, 300.0])
+@pytest.mark.parametrize("cohort", [300, 100])
+def test_bits_that_are_hardly_ever_flipped_are_answered(bit_epsilon: float, cohort: int) -> None:
+    accountant = ShuffleAccountant()
+    sampling = Sampling.FULL if cohort == 300 else SAMPLED
+    accountant.step(
+        CountedRound(bit_epsilon=bit_epsilon, length=5, population=300, cohort=cohort, sampling=sampling)
+    )
+    found = accountant.epsilon(1e-6)
+    assert found.lower <= found.upper <= 2 * bit_epsilon * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("encoding", ["symmetric", "optimal"])
