@@ -105,6 +105,8 @@ def _on_grid(law: PrivacyLossDistribution, interval: float) -> tuple[dict[int, f
 
 
 def _from_grid(masses: Any, resolution: Resolution, *, symmetric: bool) -> PrivacyLossDistribution:
+    if not masses.size:
+        raise ArithmeticError("no finite loss is left in the distribution of dp_accounting")
     dense = masses.to_dense_pmf()
     upper, infinite = dense._pessimistic_estimate, float(dense._infinity_mass)
     loss = dense._discretization * (dense._lower_loss + np.arange(dense.size, dtype=np.float64))

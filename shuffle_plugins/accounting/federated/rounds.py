@@ -522,7 +522,7 @@ class ParticipationCounts:
                     totals[era, name] += rounds
         if not totals:
             return {}
-        era, name = max(totals, key=totals.__getitem__)
+        era, name = max(sorted(totals), key=totals.__getitem__)  # of several the same one in every run
         return {kind.index: kind.eras[era][name] for kind in self.kinds if name in kind.eras[era]}
 
     def of_clients(self) -> list[dict[int, int]]:
