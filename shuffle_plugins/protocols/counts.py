@@ -240,9 +240,8 @@ def _attained(dim: int, seed: int) -> tuple[tuple[float, int], ...] | None:
     """Values of a vector x of full length, as ``PoissonBinomialRound.attained`` takes them.
 
     Of two unit vectors, along a coordinate and along a vector of the frame, the one with the longer values,
-    rounded down to few of them, which leaks less: bits can be flipped to make it so. None if the values of −x
-        are
-    not those of x with the other sign.
+    rounded down to few of them, which leaks less: bits can be flipped to make it so. None if the values of
+    −x are not those of x with the other sign.
     """
     spread = KashinFrame(dim=dim, seed=seed)
     x = torch.eye(2, dim, dtype=torch.float64)

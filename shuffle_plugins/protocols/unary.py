@@ -356,9 +356,8 @@ class UnaryL1Sum(UnaryCounts, PrivateSum):
     A client draws coordinate j with probability \|x_j\|/radius, and none with the rest. Among 2·dim bits,
     first one for each positive coordinate and then one for each negative, it sets the bit of that coordinate
     and its sign: as a signed vector times the radius, x on average. It then flips all bits as in
-        :class:`CountedUnary`.
-    Use it for histograms of a client's own records, or other short vectors of small ℓ1 norm. Other attributes
-    are those of :class:`UnaryCounts`.
+    :class:`CountedUnary`. Use it for histograms of a client's own records, or other short vectors of small
+    ℓ1 norm. Other attributes are those of :class:`UnaryCounts`.
 
     Attributes:
         dim: d, length of a client's vector.

@@ -153,11 +153,10 @@ class Aggregator(BatchService):
     """Adds up the expansions of the seeds that a round's clients sealed to it.
 
     It gives out one sum per round: the difference of two sums could be one client's expansion, and with it
-        the
-    server could open that client's share. A bad envelope is dropped without the others, and the server is
-    told its position. Where there are several aggregators, all must add up the same clients: the server first
-    asks each which envelopes are good (:meth:`check`, as often as it likes), and then for the sum of those
-    that all found good (``exact=True``).
+    the server could open that client's share. A bad envelope is dropped without the others, and the server
+    is told its position. Where there are several aggregators, all must add up the same clients: the server
+    first asks each which envelopes are good (:meth:`check`, as often as it likes), and then for the sum of
+    those that all found good (``exact=True``).
     """
 
     role = "aggregator"

@@ -40,9 +40,8 @@ class Mixer(BatchService):
     """Opens the outer layer of a round's envelopes, drops dummies, and permutes the rest.
 
     It never sees a report: those are sealed to the analyzer. A bad envelope is dropped alone, and its
-        position
-    told: whoever relays envelopes could have left it out. Each round is mixed once, whatever the outcome
-    (:class:`BatchSpool`): mixing subsets of a batch would show who sent a dummy.
+    position told: whoever relays envelopes could have left it out. Each round is mixed once, whatever the
+    outcome (:class:`BatchSpool`): mixing subsets of a batch would show who sent a dummy.
 
     In a mix cascade the first mixer drops what is no good. The others take exactly what the one before has
     signed, with a ticket of each client, and refuse the whole batch unless the marks say that there is one
@@ -277,12 +276,10 @@ class BatchSpool:
         return said, self.take(request, first=0, most=said.count)
 
     def put(self, request: BatchRequest, items: Sequence[bytes], *, first: int) -> MixedStatement | None:
-        """Take the next piece; ``first`` is how many items have come before. With the last one the batch is
-        mixed.
+        """Take the next piece; ``first`` is how many items have come before. With the last one it is mixed.
 
         The first one begins the batch: if that is too large nothing is kept, and otherwise the round is spent
-            on
-        disk before anything else happens.
+        on disk before anything else happens.
 
         Returns:
             What the mixer has signed of the batch, after the last piece; None before.
@@ -398,8 +395,7 @@ class BatchSpool:
     def _make_room(self, request: BatchRequest, *, own: Path) -> None:
         """Check that the new batch, with those under way, is within the limits and fits on the disk.
 
-        Before that, remove what batches that ended early have left: those of the same run, and those of a day
-            ago.
+        Before that, remove what batches that ended early have left: those of the same run or a day ago.
         """
         reports = size = coming = 0  # coming: bytes that may still be written
         for folder in self._folder.glob("[0-9a-f]" * 32):
