@@ -18,7 +18,7 @@ from flwr.common.constant import ErrorCode
 
 from flwr_shuffle.updates import MOST_METRICS, Metric, UpdateTerms, of_kind, text_of
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Count, Ranged, in_range, whole_number
+from shuffle_plugins.core.ranges import Count, Ranged, byte_string, in_range, whole_number
 from shuffle_plugins.mechanisms import spec_from_json
 from shuffle_plugins.mechanisms.base import CountRange
 from shuffle_plugins.mechanisms.spec import Spec
@@ -146,17 +146,6 @@ def _of_type(kind: type, value: Any) -> Any:
     if type(value) is not kind:
         raise ValueError(f"{kind.__name__} is expected, got {value!r:.99}")
     return value
-
-
-def byte_string(*lengths: int) -> Callable[[str, object], bytes]:
-    """A check of a field of bytes that have one of these lengths."""
-
-    def check(name: str, value: object) -> bytes:
-        if type(value) is not bytes or len(value) not in lengths:
-            raise ValueError(f"{name} is {' or '.join(map(str, lengths))} bytes")
-        return value
-
-    return check
 
 
 RECORD_KEY = "shuffle"  # of the ConfigRecord of an instruction, and of a reply

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Self
 from flwr.app import ConfigRecord, RecordDict
 from typing_extensions import override
 
-from flwr_shuffle.messages import Role, Wire, byte_string
-from shuffle_plugins.core.ranges import Count, whole_number
+from flwr_shuffle.messages import Role, Wire
+from shuffle_plugins.core.ranges import Count, byte_string, whole_number
 from shuffle_plugins.secure_aggregation import ResidueLayout, Residues, Sealed, SumTerms, VerifiedTerms
 from shuffle_plugins.secure_aggregation.aggregator import aggregation_digest, answer_statement
 from shuffle_plugins.secure_aggregation.prio3.prio3 import SEED_SIZE

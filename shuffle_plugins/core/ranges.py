@@ -34,6 +34,17 @@ def whole_number(*, at_least: float = 1, at_most: float = float("inf")) -> Field
     return partial(checks.whole, at_least=at_least, at_most=at_most)
 
 
+def byte_string(*lengths: int, error: type[ValueError] = ValueError) -> FieldCheck:
+    """Bytes of one of these lengths; ``error`` is raised of others."""
+
+    def check(name: str, value: object) -> bytes:
+        if type(value) is not bytes or len(value) not in lengths:
+            raise error(f"{name} is {' or '.join(map(str, lengths))} bytes")
+        return value
+
+    return check
+
+
 def one_of(kind: type[StrEnum]) -> FieldCheck:
     """A member of an enumeration, given itself or its value."""
     return partial(checks.choice, kind)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from typing_extensions import override
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.ranges import Ranged, whole_number
+from shuffle_plugins.core.ranges import Ranged, byte_string, whole_number
 
 if TYPE_CHECKING:
     from shuffle_plugins.core import Reports
@@ -192,15 +193,8 @@ class InMemoryShuffler(Shuffler):
         return f"InMemoryShuffler(minimum={self._minimum})"
 
 
-def bytes_of(length: int) -> Callable[[str, object], bytes]:
-    """The range of a field: so many bytes."""
-
-    def check(name: str, value: object) -> bytes:
-        if not isinstance(value, bytes) or len(value) != length:
-            raise ShuffleError(f"{name} has {length} bytes")
-        return value
-
-    return check
+bytes_of = partial(byte_string, error=ShuffleError)
+"""The range of a field of bytes, by its length."""
 
 
 def _text(name: str, value: object) -> str:
