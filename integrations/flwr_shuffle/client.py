@@ -558,7 +558,7 @@ class ClientRefused(Exception):
 
     @property
     def code(self) -> ClientRefusal:
-        """Why."""
+        """Why the client does not take part."""
         return ClientRefusal(self.args[0])
 
 

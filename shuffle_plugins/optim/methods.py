@@ -171,7 +171,7 @@ class _OneStage(OptimizationMethod):
 
     @abstractmethod
     def steps(self, task: Task) -> int:
-        """How many."""
+        """How many steps the optimiser makes."""
 
     def loss(self, task: Task, steps: int) -> float:
         """The bound for so many steps, with about the noise that there will be."""

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
 
 from scipy import special
 
-from shuffle_plugins.accounting import Sampling, zero_between
+from shuffle_plugins.accounting import Sampling
+from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import registry
 
@@ -126,8 +127,6 @@ learning rate, ended at 32 to 38 % of test accuracy at a ratio of 0.5, 61 to 67 
 ``benchmarks/mnist_tuning.py``). Networks that learn their own features need more.
 """
 
-_MANY_STEPS = 1000  # of a run whose number of steps is not known: a warning then needs no guess
-
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedNoise:
@@ -180,7 +179,7 @@ class ExpectedNoise:
         ``num_steps`` are the rounds of the whole run. If they are unknown, the warning is for what is too
         noisy even for 1,000.
         """
-        steps = 1000 if num_steps is None else num_steps
+        steps = 1000 if num_steps is None else num_steps  # so many that a warning needs no guess
         over = self.signal_to_noise_ratio_over(steps)
         if over >= LEAST_RATIO:
             return None

@@ -216,7 +216,7 @@ def _splits(
 
 
 def _log_clones(local_epsilon: float, cohort: int, split: float) -> float:
-    """log n̄."""
+    """log n̄, the clones that are counted on: a share 1 − split of those expected, and one more."""
     return math.log(math.floor((1 - split) * (cohort - 1) * math.exp(-local_epsilon)) + 1)
 
 
@@ -428,7 +428,7 @@ def _log_expm1(x: float) -> float:
 
 
 def _log_spread(local_epsilon: float) -> float:
-    """log(e^ε0 − e^−ε0)."""
+    """log(e^ε0 − e^−ε0), the most that likelihood ratios of two reports differ by."""
     return local_epsilon + math.log(-math.expm1(-2 * local_epsilon))
 
 
