@@ -53,9 +53,9 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     Unit,
     delta_warning,
-    largest_within,
 )
 from shuffle_plugins.accounting.calibrate import LEAST_SEARCHED_LOCAL_EPSILON, normal_guess
+from shuffle_plugins.accounting.numerics.search import largest_within
 from shuffle_plugins.core import checks, rounded
 from shuffle_plugins.mechanisms.noise import noise_ratio
 from shuffle_plugins.planning import (

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shuffle_plugins.accounting import Atoms, Blanket, InformationBound, diluted, most_telling, product_atoms
+from shuffle_plugins.accounting import Atoms, Blanket, InformationBound
+from shuffle_plugins.accounting.pairs.reports import diluted, most_telling, product_atoms
 from shuffle_plugins.compressors.frames import Rotation
 from shuffle_plugins.compressors.quantization import SignThresholds, plus_thresholds
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks

@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, cast
 
-from shuffle_plugins.accounting import zero_between
+from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.compressors.frames import KashinFrame, Rotation, TightFrame, kashin_level, kashin_stretch
 from shuffle_plugins.compressors.hadamard import hadamard_coefficients, hadamard_transform, padded_dim
 from shuffle_plugins.core import Rows, checks

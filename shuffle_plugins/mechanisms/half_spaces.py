@@ -14,15 +14,8 @@ import numpy as np
 from scipy import special
 from typing_extensions import override
 
-from shuffle_plugins.accounting import (
-    Atoms,
-    Blanket,
-    Floats,
-    InformationBound,
-    most_telling,
-    read_coarsely,
-    two_level_atoms,
-)
+from shuffle_plugins.accounting import Atoms, Blanket, Floats, InformationBound
+from shuffle_plugins.accounting.pairs.reports import most_telling, read_coarsely, two_level_atoms
 from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.mechanisms.privunit import (

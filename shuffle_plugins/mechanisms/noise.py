@@ -14,7 +14,6 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, ClassVar
 
-import numpy as np
 from scipy import special
 from typing_extensions import override
 
@@ -26,8 +25,8 @@ from shuffle_plugins.accounting import (
     InformationBound,
     Sampling,
     ShuffleRound,
-    zero_between,
 )
+from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.compressors.quantization import stochastic_round
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
@@ -37,6 +36,8 @@ from shuffle_plugins.core.rows import rows_at_once
 from shuffle_plugins.mechanisms.base import MOST_OUTCOMES, LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.discrete_sampling import MAX_SIGMA, discrete_gaussian, discrete_laplace
 from shuffle_plugins.mechanisms.noise_law import (
+    NODES,
+    WEIGHTS,
     discrete_gaussian_instance,
     discrete_laplace_blanket,
     discrete_laplace_information,
@@ -55,8 +56,6 @@ _checked_delta = in_range(at_least=1e-30, at_most=0.1)
 
 _MARGIN = 1e-9  # relative; covers rounding in float64
 _LOUDEST_BLANKET = 150.0  # keeps products of the blanket's weights in float64's range
-
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -312,10 +311,10 @@ def gaussian_delta(ratio: float, *, epsilon: float) -> float:
     """
     half, shift = 0.5 / ratio, epsilon * ratio
     if half < 0.005:
-        places = shift - half + half * (1 + _NODES)
+        places = shift - half + half * (1 + NODES)
         slopes = 1 - places * math.sqrt(math.pi / 2) * special.erfcx(places / math.sqrt(2))
         density = math.exp(-0.5 * (shift - half) ** 2) / math.sqrt(2 * math.pi)
-        return density * half * float(_WEIGHTS @ slopes)
+        return density * half * float(WEIGHTS @ slopes)
     log_first = float(special.log_ndtr(half - shift))
     log_second = epsilon + float(special.log_ndtr(-half - shift))
     return math.exp(log_first) * -math.expm1(log_second - log_first)
@@ -597,8 +596,8 @@ class DiscreteGaussian(ApproximateNoise):
         rounding = min(self.dim / 4, math.sqrt(self.dim) * self.grid.radius_in_steps)
         return self.dim * self.sigma**2 + rounding * self.step**2
 
+    @override
     def variance(self, x: Tensor | Rows) -> Tensor:
-        """As of :class:`DiscreteLaplace`."""
         rounding = self._rounding_variance(self.check_rows(x))
         return rounding.mul_(self.step**2).add_(self.dim * self.sigma**2)
 

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from shuffle_plugins.accounting import Atoms, Blanket, Floats, most_telling, read_coarsely
+from shuffle_plugins.accounting import Atoms, Blanket, Floats
+from shuffle_plugins.accounting.pairs.reports import most_telling, read_coarsely
 from shuffle_plugins.core import checks
 
 _LINE_CELLS, _AXIS_CELLS = 4096, 48  # in which reports about a number, or on one of several axes, are read
@@ -22,7 +23,7 @@ _IN_ORDER = np.tri(_CELLS_ACROSS + 1, dtype=np.bool_).T  # of two records the fi
 _CELLS = 1 << 13  # in which continuous weights are counted first
 _MOST_LEVELS = 96
 _LARGEST_LOG_WEIGHT = 150.0  # keeps products of weights in float64's range
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)  # exact to the last digit in cells of a few tenths
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(8)  # exact to the last digit in cells of a few tenths
 
 
 def laplace_blanket(local_epsilon: float) -> Blanket:
@@ -228,8 +229,8 @@ def discrete_gaussian_instance(*, sigma: int, radius: float) -> Atoms:
 def _gaussian_cells(sigma: float, records: tuple[tuple[float, float], ...]) -> Atoms:
     edges = _code_edges(sigma, records[-1][0]) / sigma
     half = np.diff(edges)[:, None] / 2
-    inner = _opposite(edges[:-1, None] + half * (1 + _NODES), sigma, records)
-    mass, gain = ((half * _WEIGHTS * column).sum(axis=1) for column in inner)
+    inner = _opposite(edges[:-1, None] + half * (1 + NODES), sigma, records)
+    mass, gain = ((half * WEIGHTS * column).sum(axis=1) for column in inner)
     low, high = (
         [
             math.fsum(share * float(special.ndtr(-edge + sign * c / sigma)) for c, share in records)

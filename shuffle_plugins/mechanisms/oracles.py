@@ -19,7 +19,8 @@ from typing import Annotated, ClassVar, cast
 
 from typing_extensions import override
 
-from shuffle_plugins.accounting import Blanket, RecordTypes, two_level_atoms
+from shuffle_plugins.accounting import Blanket, RecordTypes
+from shuffle_plugins.accounting.pairs.reports import two_level_atoms
 from shuffle_plugins.compressors.hadamard import hadamard_scatter, hadamard_signs, padded_dim
 from shuffle_plugins.compressors.quantization import flip_threshold, odds_below
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks

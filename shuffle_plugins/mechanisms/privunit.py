@@ -18,14 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 from typing_extensions import override
 
-from shuffle_plugins.accounting import (
-    Atoms,
-    Blanket,
-    InformationBound,
-    most_telling,
-    two_level_atoms,
-    zero_between,
-)
+from shuffle_plugins.accounting import Atoms, Blanket, InformationBound
+from shuffle_plugins.accounting.numerics.search import zero_between
+from shuffle_plugins.accounting.pairs.reports import most_telling, two_level_atoms
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
 from shuffle_plugins.core.rows import Rows, rows_at_once

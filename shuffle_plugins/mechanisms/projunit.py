@@ -11,7 +11,8 @@ import numpy as np
 from scipy import special
 from typing_extensions import override
 
-from shuffle_plugins.accounting import Atoms, Blanket, most_telling, read_coarsely
+from shuffle_plugins.accounting import Atoms, Blanket
+from shuffle_plugins.accounting.pairs.reports import most_telling, read_coarsely
 from shuffle_plugins.compressors.frames import public_signs
 from shuffle_plugins.compressors.hadamard import hadamard_signs, hadamard_transform, padded_dim
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks

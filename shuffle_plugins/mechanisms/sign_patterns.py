@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from shuffle_plugins.accounting import Atoms, Blanket, most_telling, two_level_atoms
+from shuffle_plugins.accounting import Atoms, Blanket
+from shuffle_plugins.accounting.pairs.reports import most_telling, two_level_atoms
 from shuffle_plugins.compressors.quantization import (
     ROUNDED_DOWN,
     SignThresholds,

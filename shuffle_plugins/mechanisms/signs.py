@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shuffle_plugins.accounting import Atoms, Blanket, InformationBound, diluted
+from shuffle_plugins.accounting import Atoms, Blanket, InformationBound
+from shuffle_plugins.accounting.pairs.reports import diluted
 from shuffle_plugins.compressors.frames import public_random_bytes
 from shuffle_plugins.compressors.hadamard import l1_norms
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks

@@ -14,14 +14,13 @@ from shuffle_plugins.accounting import (
     Sampling,
     ShuffleAccountant,
     ShuffleRound,
-    largest_within,
-    zero_between,
 )
 from shuffle_plugins.accounting.calibrate import (
     LARGEST_SEARCHED_LOCAL_EPSILON,
     LEAST_SEARCHED_LOCAL_EPSILON,
     normal_guess,
 )
+from shuffle_plugins.accounting.numerics.search import largest_within, zero_between
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.planning.errors import (

@@ -19,9 +19,9 @@ from shuffle_plugins.accounting import (
     Sampling,
     ShuffleRound,
     calibrate_local_epsilon,
-    narrowed,
 )
 from shuffle_plugins.accounting.calibrate import LARGEST_SEARCHED_LOCAL_EPSILON, LEAST_SEARCHED_LOCAL_EPSILON
+from shuffle_plugins.accounting.numerics.search import narrowed
 from shuffle_plugins.core import ReportLayout, Reports, checks
 from shuffle_plugins.core.confidence import clopper_pearson_lower, clopper_pearson_upper
 from shuffle_plugins.core.ranges import LocalEpsilon

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shuffle_plugins.accounting import largest_within
+from shuffle_plugins.accounting.numerics.search import largest_within
 from shuffle_plugins.accounting.published import shuffles
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.bit_planes import budgets

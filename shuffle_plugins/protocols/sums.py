@@ -17,10 +17,9 @@ from shuffle_plugins.accounting import (
     Round,
     Sampling,
     gaussian_losses,
-    largest_within,
-    narrowed,
-    participation_losses,
 )
+from shuffle_plugins.accounting.numerics.search import largest_within, narrowed
+from shuffle_plugins.accounting.pairs.noise import participation_losses
 from shuffle_plugins.accounting.terms import MAX_POPULATION, honest_clients
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.core.lazy_torch import Tensor, torch
