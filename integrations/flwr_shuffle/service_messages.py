@@ -224,18 +224,12 @@ class MixMessage(ServiceRequest):
 
 
 class Step(StrEnum):
-    """What an aggregator is asked to do with a round's envelopes.
-
-    ``CHECK``: say which are not good. ``ADD``: add up the seeds of the good ones. ``ADD_ALL``: the same, if
-    all are good. ``VERIFY``: answer about the clients' range proofs. ``ADD_VERIFIED``: add up the shares of
-    clients whose proofs hold.
+    """What an aggregator is asked to do with a round's envelopes: say which are not good, and answer about
+    the range proofs of the others, if there are any; or add up all of them, or nothing.
     """
 
     CHECK = "check"
     ADD = "add"
-    ADD_ALL = "add-all"
-    VERIFY = "verify"
-    ADD_VERIFIED = "add-verified"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,14 +258,11 @@ class AggregateRequest(ServiceRequest):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.commitments) != len(self.envelopes):
-            raise ValueError("each envelope comes with the digest of a share")
-        if bool(self.largest) != (self.step in (Step.VERIFY, Step.ADD_VERIFIED)):
-            raise ValueError(f"the step {self.step} does not go with these terms")
-        if bool(self.verify_key) != (self.step is Step.VERIFY):
-            raise ValueError("proofs are verified with a key")
-        if len(self.messages) != (self.count if self.step is Step.ADD_VERIFIED else 0):
-            raise ValueError("each envelope of a verified sum comes with a verifier message")
+        proven = self.step if self.largest else None
+        messages = self.count if proven is Step.ADD else 0
+        found = len(self.commitments), bool(self.verify_key), len(self.messages)
+        if found != (self.count, proven is Step.CHECK, messages):
+            raise ValueError(f"what comes with the envelopes does not go with the step {self.step}")
         _ = self.terms  # refuses aggregators that do not go together
 
     @classmethod
@@ -326,7 +317,7 @@ class AggregateRequest(ServiceRequest):
 
     def said(self, answer: Answer) -> Statement:
         """What the aggregator signs of its answer."""
-        given = {Step.CHECK: (), Step.VERIFY: answer.shares}.get(self.step, (answer.total,))
+        given = answer.shares if self.step is Step.CHECK else (answer.total,)
         return answer_statement(request=self.digest, rejected=answer.rejected, given=given)
 
     @override
@@ -334,10 +325,11 @@ class AggregateRequest(ServiceRequest):
         answer = self._answer(content, verifying_key)
         if not self.said(answer).holds(answer.signature, verifying_key=verifying_key):
             raise BatchRefused(Refusal.NOT_PROVEN)
-        if self.step is Step.VERIFY and len(answer.shares) != self.count - len(answer.rejected):
-            raise ValueError("there is an answer about each good envelope")
-        if self.step is Step.ADD_VERIFIED and answer.rejected:
-            raise ValueError("all clients of a verified sum are added up, or none")
-        if self.step in (Step.ADD, Step.ADD_ALL):
+        if self.step is Step.CHECK:
+            if len(answer.shares) != (self.count - len(answer.rejected) if self.largest else 0):
+                raise ValueError("there is an answer about each proof of a good envelope")
+        elif answer.rejected:
+            raise ValueError("all clients that are asked for are added up, or none")
+        elif not self.largest:
             Residues.from_bytes(answer.total, layout=self.layout)
         return answer

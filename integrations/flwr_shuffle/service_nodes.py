@@ -108,24 +108,23 @@ def _aggregated(aggregator: VerifyingAggregator, request: AggregateRequest) -> A
     _log_rejected(answer.rejected.values())
     if answer.total:
         what = "%d clients whose proofs hold" if request.largest else "the seeds of %d clients"
-        _log.info(f"shuffle: {what} are added up", request.count - len(answer.rejected))
+        _log.info(f"shuffle: {what} are added up", request.count)
     return replace(answer, signature=aggregator.sign(request.said(answer)))
 
 
 def _added(aggregator: VerifyingAggregator, request: AggregateRequest) -> Answer:
     terms, sealed, minimum, token = request.terms, request.sealed, request.minimum, request.token
+    if request.step is Step.CHECK:
+        if not isinstance(terms, VerifiedTerms):
+            return Answer(token=token, rejected=aggregator.check(sealed, terms=terms))
+        found = aggregator.verify(sealed, terms=terms, verify_key=request.verify_key, minimum=minimum)
+        shares = [share for _, share in sorted(found.verifier_shares.items())]
+        return Answer(token=token, rejected=dict(found.rejected), shares=shares)
     if isinstance(terms, VerifiedTerms):
-        if request.step is Step.VERIFY:
-            found = aggregator.verify(sealed, terms=terms, verify_key=request.verify_key, minimum=minimum)
-            shares = [share for _, share in sorted(found.verifier_shares.items())]
-            return Answer(token=token, rejected=dict(found.rejected), shares=shares)
         decided = zip(sealed, request.messages, strict=True)
         return Answer(token=token, total=aggregator.add_verified(decided, terms=terms, minimum=minimum))
-    if request.step is Step.CHECK:
-        return Answer(token=token, rejected=aggregator.check(sealed, terms=terms))
-    exact = request.step is Step.ADD_ALL
-    added = aggregator.add_up(sealed, terms=terms, minimum=minimum, exact=exact)
-    return Answer(token=token, rejected=dict(added.rejected), total=added.total.to_bytes())
+    added = aggregator.add_up(sealed, terms=terms, minimum=minimum, exact=True)
+    return Answer(token=token, total=added.total.to_bytes())
 
 
 def _register(

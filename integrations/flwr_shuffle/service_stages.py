@@ -7,7 +7,7 @@ import secrets
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
@@ -614,8 +614,7 @@ class SharedSumStage(ServiceStage):
             nodes = batch.complete(replies)
             foreign = len(batch.bad)  # what an aggregator calls bad may be good
             try:
-                add = self._verified_sum if isinstance(batch.terms, VerifiedTerms) else self._added_up
-                kept, found = add(batch, replies)
+                kept, found = self._added_up(batch, replies)
             except BatchRefused as refused:
                 return replies.anonymous(
                     None,
@@ -639,88 +638,53 @@ class SharedSumStage(ServiceStage):
     def _added_up(self, batch: _Shares, replies: Replies) -> tuple[list[int], NDArray[np.int64]]:
         """Positions of the clients that all aggregators added up, and the sum of their counts, int64, each
         minus the lowest count that the mechanism allows.
-        """
-        kept, step = list(range(len(batch.nodes))), Step.ADD
-        self._check_enough(kept, batch.terms)
-        if len(self._keys) > 1:
-            _, refusals = self._asked_about(batch, replies, Step.CHECK, kept)
-            if refusals:  # nobody was asked for a sum
-                raise BatchRefused(Refusal.NOT_AGREED)
-            kept, step = batch.good(kept), Step.ADD_ALL
-            self._check_enough(kept, batch.terms)
-        answers = self._sums(batch, replies, step, kept)
-        kept = batch.good(kept)
-        try:
-            self._check_enough(kept, batch.terms)
-        except BatchRefused:  # the aggregator has given out a sum of fewer than everybody asked for
-            _log.error("shuffle: an aggregator added up fewer clients than its minimum: %d", len(kept))
-            raise BatchRefused(Refusal.INCONSISTENT) from None
-        layout, shared = batch.terms.layout, replies.instruction.shared
-        counts = batch.mechanism.counts
-        assert counts is not None
-        assert shared is not None
-        try:
-            found = reconstruct(
-                (Residues.from_bytes(batch.share(position), layout=layout) for position in kept),
-                [Residues.from_bytes(answer.total, layout=layout) for answer in answers],
-                layout=layout,
-                check_seed=shared.check_seed,
-            )
-        except CheckFailed as error:
-            _log.error("shuffle: %s", error)
-            raise BatchRefused(Refusal.INCONSISTENT) from None
-        if int(found.max()) > len(kept) * (counts.highest - counts.lowest):
-            _log.error("shuffle: the total is more than its clients' counts can be")
-            raise BatchRefused(Refusal.INCONSISTENT)
-        return kept, found
 
-    def _verified_sum(self, batch: _Shares, replies: Replies) -> tuple[list[int], NDArray[np.int64]]:
-        """As :meth:`_added_up`, of the clients whose proofs hold."""
-        terms = batch.terms
-        assert isinstance(terms, VerifiedTerms)
-        server, started = RoundVerifier[int](terms), list[int]()
-        for position, node in enumerate(batch.nodes):
-            try:
-                server.start(position, batch.share(position))
-                started.append(position)
-            except VerificationError:
-                batch.bad[node] = Refusal.PROOF_REFUSED
-        self._check_enough(started, terms)
-        key = server.verify_key
-        answers, refusals = self._asked_about(batch, replies, Step.VERIFY, started, verify_key=key)
+        Every aggregator first says who is good, and with range proofs answers about each; then it adds up
+        those who are good to all.
+        """
+        terms, counts, verifier = batch.terms, batch.mechanism.counts, None
+        assert counts is not None
+        if isinstance(terms, VerifiedTerms):
+            verifier = RoundVerifier[int](terms)
+            batch.proven(verifier.start, ((each, batch.share(each)) for each in range(len(batch.nodes))))
+        asked = batch.good(range(len(batch.nodes)))
+        self._check_enough(asked, terms)
+        key = verifier.verify_key if verifier else b""
+        answers, refusals = self._asked_about(batch, replies, Step.CHECK, asked, verify_key=key)
         if refusals:  # nobody was asked for a sum; but a round that was begun before may have given one
             codes = {refused.code for refused in refusals}
             known = [code for code in (Refusal.REPLAYED, Refusal.UNDER_MINIMUM) if code in codes]
             raise BatchRefused(known[0] if known else Refusal.NOT_AGREED)
-        said = []  # by aggregator: its verifier share of each client that it found good
-        for answer in answers:
-            found = [position for place, position in enumerate(started) if place not in answer.rejected]
-            said.append(dict(zip(found, answer.shares, strict=True)))
-        messages = dict[int, bytes]()
-        for position in batch.good(started):
-            try:
-                messages[position] = server.decide(position, [shares[position] for shares in said])
-            except VerificationError:
-                batch.bad[batch.nodes[position]] = Refusal.PROOF_REFUSED
-        kept = list(messages)
+        kept, messages = batch.good(asked), list[bytes]()
+        if verifier:
+            said = []  # by aggregator: its verifier share of each client that it found good
+            for answer in answers:
+                found = [position for place, position in enumerate(asked) if place not in answer.rejected]
+                said.append(dict(zip(found, answer.shares, strict=True)))
+            decided = ((position, [shares[position] for shares in said]) for position in kept)
+            messages = batch.proven(verifier.decide, decided)
+            kept = batch.good(kept)
         self._check_enough(kept, terms)
-        sums = self._sums(batch, replies, Step.ADD_VERIFIED, kept, messages=list(messages.values()))
+        answers, refusals = self._asked_about(batch, replies, Step.ADD, kept, messages=messages)
+        if refusals:  # of an aggregator that proves that it gave nothing, no total can be made
+            raise min(refusals, key=lambda refused: not refused.code.conclusive)
         try:
-            return kept, server.total([answer.total for answer in sums])
+            if verifier:
+                total = verifier.total([answer.total for answer in answers])
+            else:
+                assert replies.instruction.shared is not None
+                total = reconstruct(
+                    (Residues.from_bytes(batch.share(position), layout=terms.layout) for position in kept),
+                    [Residues.from_bytes(answer.total, layout=terms.layout) for answer in answers],
+                    layout=terms.layout,
+                    check_seed=replies.instruction.shared.check_seed,
+                )
+            if int(total.max()) > len(kept) * (counts.highest - counts.lowest):
+                raise CheckFailed
         except CheckFailed as error:
             _log.error("shuffle: %s", error)
             raise BatchRefused(Refusal.INCONSISTENT) from None
-
-    def _sums(
-        self, batch: _Shares, replies: Replies, step: Step, kept: Sequence[int], **fields: Any
-    ) -> list[Answer]:
-        """Every aggregator's sum. If any proves that it gave nothing out, its refusal is the one to report:
-        without its sum there is no total, so the round released nothing.
-        """
-        sums, refusals = self._asked_about(batch, replies, step, kept, **fields)
-        if refusals:
-            raise min(refusals, key=lambda refused: not refused.code.conclusive)
-        return sums
+        return kept, total
 
     def _check_enough(self, kept: Sequence[int], terms: SumTerms) -> None:
         """Raise UNDER_MINIMUM if there are fewer clients than any party asks for."""
@@ -802,6 +766,16 @@ class _Shares:
     def good(self, positions: Sequence[int]) -> list[int]:
         """Those of the positions whose replies are not bad."""
         return [position for position in positions if self.nodes[position] not in self.bad]
+
+    def proven(self, verify: Callable[[int, Any], Any], proofs: Iterable[tuple[int, Any]]) -> list[Any]:
+        """What ``verify`` makes of clients' parts of their proofs; those that it refuses are bad."""
+        found = []
+        for position, part in proofs:
+            try:
+                found.append(verify(position, part))
+            except VerificationError:
+                self.bad[self.nodes[position]] = Refusal.PROOF_REFUSED
+        return found
 
     def share(self, position: int) -> bytes:
         """The share of the client at this position, read from the file."""

@@ -73,8 +73,8 @@ MESSAGES: dict[str, Wire] = {
     "piece": MixMessage(request=BATCH, first=0, items=PIECE, most=2),
     "part": MixMessage(request=BATCH, first=1, most=2),
     "check": AggregateRequest(step=Step.CHECK, **SUM),
-    "verify": AggregateRequest(step=Step.VERIFY, largest=9, verify_key=bytes(32), **SUM),
-    "add": AggregateRequest(step=Step.ADD_VERIFIED, largest=9, messages=[b"x", b"y"], **SUM),
+    "verify": AggregateRequest(step=Step.CHECK, largest=9, verify_key=bytes(32), **SUM),
+    "add": AggregateRequest(step=Step.ADD, largest=9, messages=[b"x", b"y"], **SUM),
     "batch": Answer(
         token=CONTEXT.token,
         said=MixedStatement(

@@ -45,7 +45,6 @@ from thinning import first_fast
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.protocols import BallSum, PoissonBinomialSum, UnaryL1Sum, VectorSum
 from shuffle_plugins.secure_aggregation import (
-    Aggregator,
     Expansion,
     ResidueLayout,
     Residues,
@@ -180,7 +179,7 @@ def test_no_partys_view_has_anothers_counts_or_seeds(
         assert key.public_key().public_bytes_raw() not in blob
     sent = [m for m in run.grid.seen if m.metadata.message_type == Role.AGGREGATOR.work and m.has_content()]
     requests = [m for m in sent if m.metadata.dst_node_id in run.nodes[:2]]
-    assert {Step(json.loads(m.content[SERVICE_KEY]["step"])) for m in requests} == {Step.CHECK, Step.ADD_ALL}
+    assert {Step(json.loads(m.content[SERVICE_KEY]["step"])) for m in requests} == {Step.CHECK, Step.ADD}
     check_seeds = [
         Instruction.from_record(m.content[RECORD_KEY]).shared.check_seed
         for m in run.grid.seen
@@ -363,7 +362,7 @@ def forged(values: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("of", [0, 1])
 def test_a_sum_that_the_aggregator_did_not_sign_is_refused(run: SharedRun, of: int) -> None:
-    tampered(run, forged, step=Step.ADD_ALL, of=of)
+    tampered(run, forged, step=Step.ADD, of=of)
     found = run.round()
     assert found.refusal is Refusal.NOT_PROVEN
     assert not found.refusal.conclusive
@@ -383,7 +382,7 @@ def test_a_sum_that_the_aggregator_did_not_sign_is_refused(run: SharedRun, of: i
 def test_an_answer_that_cannot_be_read_counts_as_lost(
     run: SharedRun, change: Callable[[dict[str, Any]], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    tampered(run, change, step=Step.ADD_ALL)
+    tampered(run, change, step=Step.ADD)
     refusal = run.round().refusal
     assert refusal in (Refusal.NO_ANSWER, Refusal.NOT_PROVEN)
     assert not refusal.conclusive
@@ -420,8 +419,7 @@ def test_an_aggregator_that_does_not_answer(tmp_path: Path, aggregators: int) ->
     """Before sums are asked for, nothing is lost; afterwards the round is charged; then the run goes on."""
     run = SharedRun(folder=tmp_path, aggregators=aggregators)
     run.stage.open(run.grid)
-    steps = [Step.ADD] if aggregators == 1 else [Step.CHECK, Step.ADD_ALL]
-    for step in steps:
+    for step in Step:
         instruction = run.instruction()
         replies = run.answers(instruction)
         run.grid.relay = lambda messages, step=step: [
@@ -730,19 +728,6 @@ def test_a_stranger_that_joins_and_denies_the_role_ends_no_run(
     nodes = [*run.nodes[:1], run.nodes[-1]]
     with pytest.raises(RuntimeError, match="no aggregator with the pinned keys"):  # one has left indeed
         run.stage.open(run.grid)
-
-
-def test_a_sum_of_too_few_is_charged_and_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A single aggregator drops bad envelopes as it adds up; this one gives out a sum all the same."""
-    run = SharedRun(folder=tmp_path, aggregators=1)
-    instruction = run.instruction()
-    replies = run.answers(instruction)
-    for reply in replies[:4]:
-        altered(reply, lambda payload: payload[:-1] + bytes([payload[-1] ^ 1]))
-    monkeypatch.setattr(Aggregator, "_required", lambda self, terms, minimum: 1)
-    found = run.collect(replies, instruction)
-    assert (found.total, found.refusal) == (None, Refusal.INCONSISTENT)
-    assert not found.refusal.conclusive
 
 
 def test_a_share_that_cannot_be_written_ends_the_run_charged(tmp_path: Path) -> None:

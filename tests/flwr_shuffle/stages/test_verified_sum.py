@@ -188,7 +188,7 @@ def asked(run: VerifiedRun, step: Step) -> list[Message]:
 def test_an_aggregator_answers_each_step_of_a_round_once(run: VerifiedRun) -> None:
     """A server that asks again, with another key or without one client, gets nothing."""
     run.round()
-    for step in (Step.VERIFY, Step.ADD_VERIFIED):
+    for step in (Step.CHECK, Step.ADD):
         [first, _] = asked(run, step)
         request = AggregateRequest.from_content(first.content)
         changed = replace(
@@ -208,8 +208,8 @@ def test_requests_that_are_no_requests_spend_nothing(run: VerifiedRun) -> None:
     """A key or messages of a wrong length, a bound that does not fit, or none."""
     run.round()
     wrong: dict[Step, list[dict[str, Any]]] = {
-        Step.VERIFY: [{"verify_key": b"short"}, {"largest": 0}, {"largest": 1 << 62}, {"messages": [b""]}],
-        Step.ADD_VERIFIED: [{"messages": [b"x"]}, {"largest": -1}],
+        Step.CHECK: [{"verify_key": b"short"}, {"largest": 0}, {"largest": 1 << 62}, {"messages": [b""]}],
+        Step.ADD: [{"messages": [b"x"]}, {"largest": -1}],
     }
     spent = (run.folder / "aggregator0.rounds").read_bytes()
     for step, changes in wrong.items():
@@ -226,7 +226,7 @@ def test_requests_that_are_no_requests_spend_nothing(run: VerifiedRun) -> None:
 
 def test_clients_are_told_nothing_of_the_verification_key(run: VerifiedRun) -> None:
     run.round()
-    [first, second] = asked(run, Step.VERIFY)
+    [first, second] = asked(run, Step.CHECK)
     key = first.content[SERVICE_KEY]["verify_key"]
     assert len(key) == 32
     assert second.content[SERVICE_KEY]["verify_key"] == key

@@ -32,8 +32,10 @@ def _paused_batch(*of, mixed=nodes._mixed):
 def _paused_sum(aggregator, request, aggregated=nodes._aggregated):
     """An aggregator has written the round down, and checked proofs or added up; its answer is not out."""
     answer = aggregated(aggregator, request)
-    if request.step is not Step.CHECK:
-        pause("verified" if request.step is Step.VERIFY else "summed")
+    if request.step is Step.ADD:
+        pause("summed")
+    elif request.largest:
+        pause("verified")
     return answer
 
 
