@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, fields, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from threading import Thread
 from typing import Annotated, Any, Literal, Self, cast
@@ -38,6 +38,7 @@ from flwr_shuffle.messages import (
     ClientRefusal,
     Instruction,
     Role,
+    SharedTerms,
     context_of,
     digest_of,
     instruction_of,
@@ -61,7 +62,7 @@ from shuffle_plugins.mechanisms.spec import Spec
 from shuffle_plugins.randomness import SecureRandomness
 from shuffle_plugins.randomness.chacha import PROBABILITY_BITS
 from shuffle_plugins.secure_aggregation import VerifiedTerms, seal_seed, share, share_with_proof
-from shuffle_plugins.shuffler import Refusal, ShuffleError, keys
+from shuffle_plugins.shuffler import Refusal, RoundContext, ShuffleError, keys
 from shuffle_plugins.shuffler.envelopes import seal
 from shuffle_plugins.shuffler.keys import SigningKey
 
@@ -76,8 +77,8 @@ def _on_failure(name: str, value: object) -> object:
 
 def _allowed(name: str, value: Any) -> frozenset[str]:
     allowed = frozenset([value] if isinstance(value, str) else value)
-    if not allowed <= UNPROTECTED.keys():
-        raise ValueError(f"{name} names types of messages of {sorted(UNPROTECTED)}, got {sorted(allowed)}")
+    if not allowed <= set(UNPROTECTED):
+        raise ValueError(f"{name} names types of messages of {UNPROTECTED}, got {sorted(allowed)}")
     return allowed
 
 
@@ -195,9 +196,8 @@ class ShuffleMod(Ranged):
         except ClientRefused as refused:
             _log.warning("%s (%s)", refused, refused.__cause__)
             return refusal(str(refused.code), to=message)
-        code = UNPROTECTED.get(kind, ClientRefusal.UNKNOWN_TYPE)
-        _log.warning("%s", code)
-        return refusal(str(code), to=message)
+        _log.warning("%s", ClientRefusal.NOT_ALLOWED)
+        return refusal(str(ClientRefusal.NOT_ALLOWED), to=message)
 
     def _agreed(self, message: Message, context: Context, *, by_app: bool) -> _Task:
         """What to do in a round, once it is checked and charged. Nothing here depends on client data."""
@@ -214,14 +214,15 @@ class ShuffleMod(Ranged):
         dim = instruction.report_dim(len(nothing))
         try:
             mechanism = instruction.mechanism.build(dim=dim)
-            size = instruction.mechanism.report_bytes(dim=dim)
+            pack = _packing(settings, instruction, mechanism, dim=dim)
+        except ClientRefused:
+            raise
         except Exception as error:  # a mechanism may come from any package
             raise ClientRefused(ClientRefusal.BAD_MECHANISM) from error
         if mechanism.local_delta > (settings.max_local_delta or 0):
             raise ClientRefused(ClientRefusal.LOCAL_DELTA)
         if not instruction.metrics:
             nothing = instruction.update.mark(instruction.token, mechanism).to(nothing.dtype)
-        pack = _packing(settings, instruction, mechanism, dim=dim, size=size)
         participation = instruction.participation if instruction.shared else 1
         shuffled = _promised(
             instruction.mechanism, dim, instruction.minimum, participation, instruction.samples_per_client
@@ -441,74 +442,66 @@ def _model(message: Message) -> tuple[str, dict[str, Array]]:
 
 
 def _packing(
-    settings: ClientSettings, instruction: Instruction, mechanism: PrivateSum, *, dim: int, size: int
+    settings: ClientSettings, instruction: Instruction, mechanism: PrivateSum, *, dim: int
 ) -> Callable[[Reports | None], bytes]:
     """How this client packs its report of a round, or a refusal if its pinned keys do not allow that.
 
     What is returned refuses nothing more, so a round can be charged before it is used.
     """
-    if instruction.shared is not None:
-        return _shared(settings, instruction, mechanism, dim=dim)
-    if instruction.sealed:
-        return _sealed(settings, instruction, dim=dim, size=size)
-    if settings.mixer_public_key:
-        raise ClientRefused(ClientRefusal.UNSEALED)
-    if settings.aggregator_public_keys:
-        raise ClientRefused(ClientRefusal.UNSHARED)
-    whole = size * instruction.samples_per_client
-    return lambda reports: plain_payload(_bytes(reports), size=whole)
-
-
-def _sealed(
-    settings: ClientSettings, instruction: Instruction, *, dim: int, size: int
-) -> Callable[[Reports | None], bytes]:
-    if not settings.mixer_public_key:
-        raise ClientRefused(ClientRefusal.NO_MIXER_KEY)
-    if instruction.mixers != len(settings.mixer_public_key):
-        raise ClientRefused(ClientRefusal.OTHER_MIXERS)
-    signing_key, context = _signing_key(settings), context_of(instruction, dim=dim)
-
-    def pack(report: Reports | None) -> bytes:
-        return seal(
-            _bytes(report),
+    shared, size = instruction.shared, instruction.mechanism.report_bytes(dim=dim)
+    if shared is None and not instruction.sealed:
+        if settings.pins:
+            raise ClientRefused(ClientRefusal.PINNED)
+        whole = size * instruction.samples_per_client
+        return lambda reports: plain_payload(_bytes(reports), size=whole)
+    pinned = settings.aggregator_public_keys if shared else settings.mixer_public_key
+    if not pinned or settings.signing_key_file is None:
+        raise ClientRefused(ClientRefusal.NOT_PINNED)
+    if digest_of(pinned) != shared.aggregators if shared else len(pinned) != instruction.mixers:
+        raise ClientRefused(ClientRefusal.OTHER_PINNED)
+    try:
+        signing_key = keys.read_signing_key(settings.signing_key_file)
+    except ShuffleError as error:
+        raise ClientRefused(ClientRefusal.BAD_SIGNING_KEY) from error
+    context = context_of(instruction, dim=dim)
+    try:
+        if shared is not None:
+            return _sharing(shared, pinned, mechanism, context=context, signing_key=signing_key)
+        pack = partial(
+            seal,
             size=size,
             context=context,
             analyzer_key=instruction.analyzer_key,
-            mixer_key=settings.mixer_public_key,
+            mixer_key=pinned,
             signing_key=signing_key,
         )
-
-    try:
         pack(None)
-    except ShuffleError as error:
-        raise ClientRefused(ClientRefusal.BAD_ANALYZER_KEY) from error
-    return pack
-
-
-def _shared(
-    settings: ClientSettings, instruction: Instruction, mechanism: PrivateSum, *, dim: int
-) -> Callable[[Reports | None], bytes]:
-    """The client's share, then what is sealed to each aggregator. There are no dummies: None is all zeros."""
-    shared, pinned, counts = instruction.shared, settings.aggregator_public_keys, mechanism.counts
-    assert shared is not None
-    if not pinned:
-        raise ClientRefused(ClientRefusal.NO_AGGREGATORS)
-    if shared.aggregators != digest_of(pinned):
-        raise ClientRefused(ClientRefusal.OTHER_AGGREGATORS)
-    if counts is None or not mechanism.must_be_summed:  # who sits out must send noise, not a dummy
-        raise ClientRefused(ClientRefusal.NO_COUNTS)
-    signing_key = _signing_key(settings)
-    try:
-        terms = shared.of_round(context_of(instruction, dim=dim), counts=counts, aggregators=pinned)
-        if isinstance(terms, VerifiedTerms):
-            _ = terms.prio3  # refuses vectors that it has no proof for
     except ValueError as error:
         raise ClientRefused(ClientRefusal.BAD_INSTRUCTION) from error
-    try:
-        for key in pinned:  # of nothing: a share with its proof takes as long as the rest of a round
-            seal_seed(b"", terms=terms, share=b"", aggregator_key=key, signing_key=signing_key)
-    except ShuffleError as error:
-        raise ClientRefused(ClientRefusal.BAD_ANALYZER_KEY) from error
+    return lambda reports: pack(_bytes(reports))
+
+
+def _sharing(
+    shared: SharedTerms,
+    pinned: Sequence[bytes],
+    mechanism: PrivateSum,
+    *,
+    context: RoundContext,
+    signing_key: SigningKey,
+) -> Callable[[Reports | None], bytes]:
+    """The client's share, then what is sealed to each aggregator. There are no dummies: None is all zeros."""
+    counts = mechanism.counts
+    if counts is None or not mechanism.must_be_summed:  # who sits out must send noise, not a dummy
+        raise ClientRefused(ClientRefusal.NO_COUNTS)
+    terms = shared.of_round(context, counts=counts, aggregators=pinned)
+    if isinstance(terms, VerifiedTerms):
+        _ = terms.prio3  # refuses vectors that it has no proof for
+
+    def sealed(secrets: Iterable[bytes], data: bytes) -> list[bytes]:
+        return [
+            seal_seed(secret, terms=terms, share=data, aggregator_key=key, signing_key=signing_key)
+            for secret, key in zip(secrets, pinned, strict=True)
+        ]
 
     def pack(report: Reports | None) -> bytes:
         mine: NDArray[np.int64] = np.zeros(counts.size, np.int64)
@@ -519,12 +512,9 @@ def _shared(
         else:
             split = share(mine, layout=terms.layout, aggregators=len(pinned), check_seed=shared.check_seed)
             data, secrets = split.share.to_bytes(), split.seeds
-        envelopes = (
-            seal_seed(secret, terms=terms, share=data, aggregator_key=key, signing_key=signing_key)
-            for secret, key in zip(secrets, pinned, strict=True)
-        )
-        return b"".join([data, *envelopes])
+        return b"".join([data, *sealed(secrets, data)])
 
+    sealed([b""] * len(pinned), b"")  # of nothing: a share with its proof takes as long as the rest of a round
     return pack
 
 
@@ -533,24 +523,9 @@ def _bytes(reports: Reports | None) -> bytes | None:
     return None if reports is None else b"".join(reports.each_to_bytes())
 
 
-def _signing_key(settings: ClientSettings) -> SigningKey:
-    if settings.signing_key_file is None:
-        raise ClientRefused(ClientRefusal.BAD_SIGNING_KEY)
-    try:
-        return keys.read_signing_key(settings.signing_key_file)
-    except ShuffleError as error:
-        raise ClientRefused(ClientRefusal.BAD_SIGNING_KEY) from error
-
-
 PREFIX = "shuffle-"  # of every key of this package in a ``node_config``
 
-# Messages that the app answers without protection if its operator allows it, and how it refuses them.
-UNPROTECTED = {
-    "evaluate": ClientRefusal.NO_EVALUATE,
-    "query": ClientRefusal.NO_QUERY,
-    "get_parameters": ClientRefusal.NO_GET_PARAMETERS,
-    "get_properties": ClientRefusal.NO_GET_PROPERTIES,
-}
+UNPROTECTED = ("evaluate", "query", "get_parameters", "get_properties")  # what an operator may allow
 
 
 class ClientRefused(Exception):

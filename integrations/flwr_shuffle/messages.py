@@ -211,17 +211,18 @@ class ClientRefusal(StrEnum):
         "shuffle: the server asks for one client's share of a multi-message sum as a sealed report, but a "
         "single share is not private; the server must use SharedSumStage or SummingStage"
     )
-    UNSHARED = (
-        "shuffle: this client has pinned aggregators and sends nothing but shares of its counts to them and "
-        "the server"
+    PINNED = (
+        "shuffle: this client has pinned mixers or aggregators, and sends nothing but what is sealed to them"
     )
-    NO_AGGREGATORS = (
-        "shuffle: counts are shared with aggregators that the client has pinned; set "
-        "shuffle-aggregator-public-keys and shuffle-signing-key-file in its node_config"
+    NOT_PINNED = (
+        "shuffle: reports are sealed to mixers or aggregators that the client has pinned; set "
+        "shuffle-mixer-public-key or shuffle-aggregator-public-keys, and shuffle-signing-key-file, in its "
+        "node_config"
     )
-    OTHER_AGGREGATORS = (
-        "shuffle: the server's aggregators are not those that this client has pinned, or are in another "
-        "order: aggregator_public_keys of its stage and shuffle-aggregator-public-keys must be the same list"
+    OTHER_PINNED = (
+        "shuffle: the server's mixers or aggregators are not those that this client has pinned, or are in "
+        "another order: the keys of the server's stage and shuffle-mixer-public-key or "
+        "shuffle-aggregator-public-keys must be the same list"
     )
     NO_COUNTS = "shuffle: this mechanism has no whole-number counts that could be shared"
     SERVICE_NODE = (
@@ -230,23 +231,11 @@ class ClientRefusal(StrEnum):
         "shuffler=MixNodeStage(mixer_public_key=...) or SharedSumStage(aggregator_public_keys=...)"
     )
     BAD_SETTINGS = "shuffle: the client's node_config is not valid; the client's own log says why"
-    NO_EVALUATE = (
-        "shuffle: this client does not send evaluation results without protection; to allow it, set "
-        "shuffle-allow-evaluate=true in its node_config, or, in a simulation, ShuffleMod(allow=['evaluate'])"
+    NOT_ALLOWED = (
+        "shuffle: this client answers no message of this type without protection; to allow it, set "
+        "shuffle-allow-evaluate=true in its node_config, or the same of query, get-parameters or "
+        "get-properties; in a simulation ShuffleMod(allow=['evaluate'])"
     )
-    NO_QUERY = (
-        "shuffle: this client does not answer queries; to allow it, set shuffle-allow-query=true in its "
-        "node_config, or, in a simulation, ShuffleMod(allow=['query'])"
-    )
-    NO_GET_PARAMETERS = (
-        "shuffle: this client does not send its model without protection; its operator allows it by "
-        "shuffle-allow-get-parameters=true in node_config"
-    )
-    NO_GET_PROPERTIES = (
-        "shuffle: this client does not tell its properties; its operator allows it by "
-        "shuffle-allow-get-properties=true in node_config"
-    )
-    UNKNOWN_TYPE = "shuffle: this client does not answer messages of this type"
     NO_LIMITS = (
         "shuffle: the client has no limits; set shuffle-max-local-epsilon in its node_config, or, in a "
         "simulation, ShuffleMod(limits=ClientLimits(max_local_epsilon=..., max_rounds=...))"
@@ -262,14 +251,7 @@ class ClientRefusal(StrEnum):
         "what is spent over all runs"
     )
     LOCAL_DELTA = "shuffle: the mechanism's local delta exceeds shuffle-max-local-delta"
-    UNSEALED = "shuffle: this client has pinned a mixer's key and does not send unsealed reports"
-    OTHER_MIXERS = (
-        "shuffle: the server has another number of mixers in a cascade than this client has pinned in "
-        "shuffle-mixer-public-key"
-    )
-    NO_MIXER_KEY = "shuffle: sealed reports need shuffle-mixer-public-key and shuffle-signing-key-file"
     BAD_SIGNING_KEY = "shuffle: the client's signing key cannot be read"
-    BAD_ANALYZER_KEY = "shuffle: reports cannot be sealed to the analyzer's key that the server sent"
     LEDGER = "shuffle: the client's ledger cannot be used"
     MAX_LOCAL_EPSILON = "shuffle: the round's local epsilon exceeds the client's limit"
     NO_SUMS = (

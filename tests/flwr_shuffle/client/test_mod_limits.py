@@ -320,12 +320,12 @@ def sealed(tmp_path: Path) -> _Sealed:
 
 def test_a_client_that_pinned_a_mixer_sends_nothing_unsealed(sealed: _Sealed) -> None:
     refusal = _answer(ShuffleMod(limits=GENEROUS), sealed.config, instruction(_spec(1.0)))
-    assert refusal == ClientRefusal.UNSEALED
+    assert refusal == ClientRefusal.PINNED
 
 
 def test_a_client_without_a_mixer_does_not_seal_to_whom_the_server_says() -> None:
     asked = instruction(_spec(1.0), analyzer_key=public_key_bytes(SealingKey.generate()))
-    assert _answer(ShuffleMod(limits=GENEROUS), {}, asked) == ClientRefusal.NO_MIXER_KEY
+    assert _answer(ShuffleMod(limits=GENEROUS), {}, asked) == ClientRefusal.NOT_PINNED
 
 
 @pytest.mark.parametrize("fault", ["missing", "open", "other"])
@@ -353,7 +353,7 @@ def test_an_analyzer_key_that_is_no_point_is_refused_before_it_costs_anything(
     path = tmp_path / "ledger.db"
     grid = grid_of(train, node_config=sealed.config | {"shuffle-ledger-file": str(path)})
     answer = ask(grid, MODEL, instruction(_spec(1.0), analyzer_key=bytes(32)))
-    assert answer.error.reason == ClientRefusal.BAD_ANALYZER_KEY
+    assert answer.error.reason == ClientRefusal.BAD_INSTRUCTION
     assert not trained
     with ClientLedger(path) as ledger:
         assert ledger.spent().reports == 0

@@ -511,8 +511,8 @@ def test_clients_share_with_the_aggregators_that_they_pinned_alone(tmp_path: Pat
     swapped = run.new_stage(aggregator_public_keys=run.pinned[::-1])
     for stage in (others, swapped):
         told = run.instruction(shared=stage.shared(SUM, clients=6))
-        assert refusals(run, told) == {str(ClientRefusal.OTHER_AGGREGATORS)}
-    assert refusals(run, run.instruction(shared=None)) == {str(ClientRefusal.UNSHARED)}
+        assert refusals(run, told) == {str(ClientRefusal.OTHER_PINNED)}
+    assert refusals(run, run.instruction(shared=None)) == {str(ClientRefusal.PINNED)}
     assert not any((tmp_path / f"ledger{i}").exists() for i in range(6))  # nothing was charged
 
 
@@ -528,7 +528,7 @@ def test_a_client_that_pinned_none_does_not_share(run: SharedRun, monkeypatch: p
     app = ClientApp(mods=[ShuffleMod()])
     app.train()(run._train)
     run.grid = type(run.grid)(app, num_nodes=8, node_config=without.__getitem__)
-    assert refusals(run, run.instruction()) == {str(ClientRefusal.NO_AGGREGATORS)}
+    assert refusals(run, run.instruction()) == {str(ClientRefusal.NOT_PINNED)}
 
 
 @pytest.mark.parametrize("shared", [True, False])
