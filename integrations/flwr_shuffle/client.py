@@ -514,7 +514,9 @@ def _sharing(
             data, secrets = split.share.to_bytes(), split.seeds
         return b"".join([data, *sealed(secrets, data)])
 
-    sealed([b""] * len(pinned), b"")  # of nothing: a share with its proof takes as long as the rest of a round
+    sealed(
+        [b""] * len(pinned), b""
+    )  # of nothing: a share with its proof takes as long as the rest of a round
     return pack
 
 

@@ -58,10 +58,8 @@ class RoleQuestion(ServiceMessage):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRole(ServiceMessage):
-    """What a service node says of itself: the key to which clients seal, and the fewest reports that it gives
-    out; signed for the challenge and as one node of a run.
-
-    The server never passes the key on to clients.
+    """What a service node says of itself, signed for a challenge and as one node of a run: the key to which
+    clients seal, which the server never passes on to them, and the fewest reports that it gives out.
     """
 
     public_key: Annotated[bytes, byte_string(KEY_BYTES)]
@@ -70,13 +68,13 @@ class NodeRole(ServiceMessage):
 
     @classmethod
     def signed(cls, service: BatchService, *, challenge: bytes, run: str, node: int) -> Self:
-        """The role of a service, signed in answer to a challenge, as one node of a run."""
+        """The role of a service."""
         unsigned = cls(public_key=service.public_key.sealing, minimum=service.minimum, signature=b"")
         said = unsigned._statement(role=Role(service.role), challenge=challenge, run=run, node=node)
         return cls(public_key=unsigned.public_key, minimum=unsigned.minimum, signature=service.sign(said))
 
     def holds(self, *, role: Role, challenge: bytes, run: str, node: int, verifying_key: bytes) -> bool:
-        """Whether the owner of a key has signed this role, for this challenge and as this node."""
+        """Whether the owner of a key has signed this role for this challenge."""
         said = self._statement(role=role, challenge=challenge, run=run, node=node)
         return said.holds(self.signature, verifying_key=verifying_key)
 
@@ -105,10 +103,10 @@ class Answer(ServiceMessage):
 
     Attributes:
         rejected: which envelopes were dropped, by position, and why.
-        refusal: why there is nothing else; None if there is.
+        refusal: why there is nothing else.
         said: what a mixer has signed of a batch.
         items: what came out of a mixer, or a part of it.
-        total: what the seeds add up to, or the shares of a verified sum.
+        total: what the seeds or the verified shares add up to.
         shares: about proofs, in the order of the good envelopes.
         signature: of all this and the request; of a batch it is in ``said``.
     """
@@ -138,7 +136,7 @@ class ServiceRequest(ServiceMessage):
 
     @abstractmethod
     def declined(self, code: Refusal, rejected: Mapping[int, Refusal]) -> Statement:
-        """What the node signs if it gives nothing."""
+        """What the node signs if it gives nothing back."""
 
     def refused(self, refused: BatchRefused, *, service: BatchService) -> Answer:
         """The signed answer that there is nothing for this request."""
@@ -150,10 +148,9 @@ class ServiceRequest(ServiceMessage):
     def read(self, content: RecordDict, *, verifying_key: bytes) -> Answer:
         """A node's answer, signed for this very request, with what was asked for.
 
-        Raises:
-            BatchRefused: with the node's own code and the envelopes it dropped; WRONG_ROUND for an answer to
-                another round; NOT_PROVEN if it is not signed for this very request.
-            ValueError: if it is anything else.
+        BatchRefused with the node's own code and the envelopes it dropped; WRONG_ROUND for an answer to
+        another round; NOT_PROVEN if it is not signed for this request or has other items. ValueError for
+        anything else.
         """
 
     def _answer(self, content: RecordDict, verifying_key: bytes) -> Answer:
@@ -180,7 +177,6 @@ class MixMessage(ServiceRequest):
     The answer to the last piece holds what the mixer has signed of the batch, and the first part of it.
 
     Attributes:
-        request: the batch.
         first: position of the first item among all, of the piece or of what is asked for.
         most: how many items are asked for, or may come with the answer to the last piece.
         items: the piece; empty to ask for a part of what came out.
@@ -207,9 +203,6 @@ class MixMessage(ServiceRequest):
 
     @override
     def read(self, content: RecordDict, *, verifying_key: bytes) -> Answer:
-        """A mixer's answer: with ``said`` after the last piece, and with the items asked for; NOT_PROVEN too
-        if it has other items.
-        """
         answer = self._answer(content, verifying_key)
         last = bool(self.items) and self.first + len(self.items) == self.count
         if (answer.said is not None) != last:
@@ -278,7 +271,7 @@ class AggregateRequest(ServiceRequest):
 
     @cached_property
     def terms(self) -> SumTerms:
-        """What the aggregators have to agree on: the layout, who they are, and how large a row may be."""
+        """What the aggregators have to agree on."""
         context, layout, aggregators = self.context, self.layout, tuple(self.aggregators)
         if not self.largest:
             return SumTerms(context=context, layout=layout, aggregators=aggregators)
@@ -301,7 +294,7 @@ class AggregateRequest(ServiceRequest):
 
     @cached_property
     def digest(self) -> bytes:
-        """Digest of the request, 32 bytes, which the aggregator signs with its answer."""
+        """Digest of the request, 32 bytes."""
         return aggregation_digest(
             step=self.step,
             terms=self.terms,

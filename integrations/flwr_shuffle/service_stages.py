@@ -73,10 +73,9 @@ class NodesNotFound(RuntimeError):
 class ServiceStage(ShuffleStage):
     """A stage whose work is done by nodes of other organisations, one for each public key that is pinned.
 
-    A node is accepted only if it proves that it holds its key. One that says that it has the role, without a
-    proof, is named in the log and is not used as a client. A node that was restarted has a new id in Flower,
-    and the old id counts as connected for a while. So if two nodes have proven that they hold the same key,
-    both are asked again, and the one that answers is taken. Arguments are those of the subclasses.
+    A node must prove that it holds its key; one that claims the role without a proof is no client either. A
+    node that was restarted has a new id in Flower, and the old one counts as connected for a while: if two
+    have proven that they hold one key, both are asked again.
     """
 
     role: ClassVar[Role]
@@ -99,7 +98,6 @@ class ServiceStage(ShuffleStage):
         self._forget()
 
     def _forget(self) -> None:
-        """Forget the nodes of a run: in another one other nodes may have their ids."""
         # by node id: position of the pinned key that it has proven to hold, and its role; None for others
         self._known: dict[int, tuple[int, NodeRole] | None] = {}
         self._found: dict[int, NodeRole] = {}
@@ -119,7 +117,6 @@ class ServiceStage(ShuffleStage):
 
     @override
     def open(self, grid: Grid) -> None:
-        """Find the nodes. In a run each is asked only once, so this is fast if no node has joined since."""
         if grid.run.run_id != self._run:
             self._forget()
             self._run = grid.run.run_id
@@ -160,7 +157,7 @@ class ServiceStage(ShuffleStage):
         self._known = dict.fromkeys(connected) | self._known
 
     def _opened(self, grid: Grid) -> list[int]:
-        """Ids of the nodes, in order. If one is not found the round is refused, and the run goes on."""
+        """Ids of the nodes, in order; if one is not found the round is refused, and the run goes on."""
         try:
             self.open(grid)
         except NodesNotFound as error:
@@ -177,10 +174,8 @@ class ServiceStage(ShuffleStage):
         return holders
 
     def _roles(self, grid: Grid, nodes: Sequence[int]) -> dict[int, tuple[int, NodeRole] | None]:
-        """Ask nodes for their role; None for one that has not proven to hold a pinned key.
-
-        Nodes that do not answer are left out, and so are nodes that answer with an error: this may be an app
-        without the role, or a service node whose process failed.
+        """Ask nodes for their role; None for one that has not proven to hold a pinned key. Nodes without an
+        answer, or with an error, are left out: they may be service nodes whose process failed.
         """
         if not nodes:
             return {}
@@ -251,10 +246,8 @@ class ServiceStage(ShuffleStage):
     def _asked(
         self, replies: Replies, requests: Mapping[int, ServiceRequest]
     ) -> dict[int, Answer | BatchRefused]:
-        """What some nodes answer to what each is asked, by its id.
-
-        An answer that is lost, or cannot be read, may have held a batch or a sum that somebody else can
-        read, so its round still has to be charged: NO_ANSWER.
+        """What nodes answer to what each is asked, by its id. One that is lost, or cannot be read, may have
+        held a batch or a sum that somebody else can read: NO_ANSWER, for which the round is charged.
         """
         seconds = self._waiting.work_timeout
         if replies.timeout is not None:
@@ -287,10 +280,8 @@ class ServiceStage(ShuffleStage):
     def _note(
         self, bad: Mapping[int, Refusal], rejected: Mapping[int, Refusal], *, nodes: Sequence[int]
     ) -> None:
-        """Log whose envelopes of a round were dropped, and exclude nodes that only ever sent bad ones.
-
-        The server dropped some, ``bad`` by node, and a service node some, ``rejected`` by position in
-        ``nodes``, from whom it got them.
+        """Log whose envelopes of a round were dropped, by this server (``bad``) or by a service node, which
+        names positions in ``nodes``; exclude nodes that only ever sent bad ones.
         """
         found = {**bad, **{nodes[position]: code for position, code in rejected.items()}}
         by_code = defaultdict(list)
@@ -316,29 +307,24 @@ class ServiceStage(ShuffleStage):
 
 
 def named(nodes: Iterable[int]) -> str:
-    """Node ids as text for a line of the log: the first ten, and how many more there are."""
+    """The first ten node ids, and how many more there are."""
     names = [str(node) for node in sorted(nodes)]
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
 class MixNodeStage(ServiceStage):
-    """Sends a round's envelopes to the mix node, or through several, and opens the reports that come back.
-
-    Clients seal their reports twice: the inner layer to this server, the outer layer to the mixer, whose key
-    is pinned in the clients' own ``node_config``. docs/guides/shuffling.md says what each party learns.
+    """Sends a round's envelopes through the mix node, or several, and opens the reports that come back.
+    docs/guides/shuffling.md says what each party learns.
 
     Args:
         mixer_public_key: as ``shuffle-plugins keys mixer`` prints it: the key that clients pin. It comes from
             the mixer's operator, never from the node. For a mix cascade, all keys in the order in which the
             mixers work: a sequence of strings, or one string with commas between the keys.
         minimum: fewest reports that a mixer may give out together, at least 2; the mixer's own if larger.
-        analyzer_private_key: the key that opens the shuffled reports. By default a new one is made; give one
-            only if another process must read the reports too.
+        analyzer_private_key: opens the shuffled reports; a new one unless another process must read them too.
         exclude_after: a node that answered this many rounds in a row, and never with a good envelope, is not
-            invited any more; None never excludes a node. A round counts only if other nodes' envelopes were
-            good.
+            invited any more; None never excludes one. A round counts only if others' envelopes were good.
         piece_bytes: a larger batch is sent in several messages (pieces) of about this many bytes.
-        waiting: how long to wait for the mix nodes.
     """
 
     role = Role.MIXER
@@ -471,7 +457,6 @@ class MixNodeStage(ServiceStage):
     def _mixed_by(
         self, node: int, request: BatchRequest, items: list[bytes], *, replies: Replies
     ) -> tuple[list[bytes], MixedStatement]:
-        """What one mixer gives back of some items, and what it has signed about that."""
         number, most = (max(1, self._piece_bytes // size) for size in (request.size, request.output_size))
         said, first, taken = None, 0, list[bytes]()
         while said is None:
@@ -498,11 +483,8 @@ class MixNodeStage(ServiceStage):
 
 
 class SharedSumStage(ServiceStage):
-    """Adds up counts that neither the server nor any aggregator sees.
-
-    It is for protocols whose reports are whole numbers, such as ``VectorSum`` and ``BallSum``. The server
-    learns the total and nothing else, and an aggregator learns nothing, unless the server and all aggregators
-    work together. docs/guides/shuffling.md says what each party learns and how.
+    """Adds up counts, such as a ``VectorSum``'s, that neither the server nor any aggregator sees.
+    docs/guides/shuffling.md says what each party learns and how.
 
     Args:
         aggregator_public_keys: as ``shuffle-plugins keys aggregator`` prints them: the keys that clients pin,
@@ -510,8 +492,8 @@ class SharedSumStage(ServiceStage):
         minimum: fewest clients whose counts are added up, at least 2; an aggregator's own if larger.
         verified: whether clients prove that their counts are within the mechanism's bounds, by Prio3 of
             draft-irtf-cfrg-vdaf; those whose proofs do not hold are left out (docs/guides/range-proofs.md).
-        exclude_after, waiting: as of :class:`MixNodeStage`.
-        share_folder: folder of the nameless temporary file that holds all shares of a round; by default the
+        exclude_after: as of :class:`MixNodeStage`.
+        share_folder: of the nameless temporary file that holds all shares of a round; by default the
             system's. If that is in memory, as a tmpfs is, name a folder on a disk.
     """
 
@@ -588,7 +570,6 @@ class SharedSumStage(ServiceStage):
         return light
 
     def _begun(self, instruction: Instruction, dim: int) -> _Shares:
-        """The shares of this round that came so far; none if the round is a new one."""
         if self._coming is None or self._coming.instruction != instruction:
             self._drop()
             mechanism, shared = instruction.mechanism.build(dim=dim), instruction.shared
@@ -601,7 +582,6 @@ class SharedSumStage(ServiceStage):
         return self._coming
 
     def _drop(self) -> None:
-        """Close the file of a round that will not be collected, if there is one."""
         coming, self._coming = self._coming, None
         if coming is not None:
             with suppress(OSError):  # a full disk: what is not written yet is not wanted
@@ -687,7 +667,6 @@ class SharedSumStage(ServiceStage):
         return kept, total
 
     def _check_enough(self, kept: Sequence[int], terms: SumTerms) -> None:
-        """Raise UNDER_MINIMUM if there are fewer clients than any party asks for."""
         needed = max(self.minimum, self.needed.reports, self.needed.answered, terms.context.minimum)
         if len(kept) < needed:
             raise BatchRefused(Refusal.UNDER_MINIMUM)
@@ -695,14 +674,11 @@ class SharedSumStage(ServiceStage):
     def _asked_about(
         self, batch: _Shares, replies: Replies, step: Step, kept: Sequence[int], **fields: Any
     ) -> tuple[list[Answer], list[BatchRefused]]:
-        """Ask each aggregator to do a step with some clients' seeds; answers, and why some gave none.
-
-        Why a client is left out is added to ``batch.bad``.
-        """
+        """Each aggregator's answer about some clients' seeds, and why some gave none."""
         nodes = self._opened(replies.grid)
         minimum = max(self._minimum, self.needed.reports)
-        requests = zip(nodes, batch.requests(step, kept, minimum=minimum, **fields), strict=True)
-        answers = self._asked(replies, dict(requests)).values()
+        requests = batch.requests(step, kept, minimum=minimum, **fields)
+        answers = self._asked(replies, dict(zip(nodes, requests, strict=True))).values()
         for answer in answers:
             batch.bad |= {batch.nodes[kept[place]]: code for place, code in answer.rejected.items()}
         return (
@@ -712,9 +688,7 @@ class SharedSumStage(ServiceStage):
 
 
 class _Part(NamedTuple):
-    """What stays in memory of a reply: where its share begins in the file, the share's digest, the sealed
-    seeds.
-    """
+    """What stays in memory of a reply: where its share begins in the file, its digest, the sealed seeds."""
 
     start: int
     commitment: bytes
@@ -725,9 +699,9 @@ class _Part(NamedTuple):
 class _Shares:
     """The shares of a round, in a file, and what else came with them.
 
-    ``parts`` is by ``id`` of the message that the grid keeps of a reply: that message, and the rest of the
-    reply, or None if it had the wrong length. Once the round is complete, ``nodes`` has who sent the right
-    length, ``sent`` what they sent, and ``bad`` why a reply is left out, by its node.
+    ``parts`` has what the grid keeps of a reply, by its ``id``, with the rest of the reply, or None for a
+    wrong length. Once the round is complete, ``nodes`` has who sent the right length, ``sent`` what they
+    sent, and ``bad`` why a reply is left out, by its node.
     """
 
     instruction: Instruction
@@ -740,7 +714,6 @@ class _Shares:
     bad: dict[int, Refusal] = field(default_factory=dict)
 
     def put(self, kept: Message, payload: bytes) -> _Part | None:
-        """Write a reply's share to the file, and remember the rest beside what the grid keeps of it."""
         terms, part = self.terms, None
         first = terms.share_bytes
         if len(payload) == first + len(terms.aggregators) * sealed_seed_size(terms.secret_bytes):
@@ -764,7 +737,6 @@ class _Shares:
         return [reply.metadata.src_node_id for reply in replies.answers]
 
     def good(self, positions: Sequence[int]) -> list[int]:
-        """Those of the positions whose replies are not bad."""
         return [position for position in positions if self.nodes[position] not in self.bad]
 
     def proven(self, verify: Callable[[int, Any], Any], proofs: Iterable[tuple[int, Any]]) -> list[Any]:
@@ -778,7 +750,6 @@ class _Shares:
         return found
 
     def share(self, position: int) -> bytes:
-        """The share of the client at this position, read from the file."""
         self.file.seek(self.sent[position].start)
         return self.file.read(self.terms.share_bytes)
 

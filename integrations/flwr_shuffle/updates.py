@@ -10,12 +10,9 @@ import hashlib
 import json
 import logging
 import math
-import struct
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from io import BytesIO
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import numpy as np
 import torch
@@ -33,12 +30,7 @@ _log = logging.getLogger("flwr")
 
 _ORDERS = {Norm.L1: 1.0, Norm.L2: 2.0, Norm.LINF: math.inf}
 _BIT_SHARE = 0.3  # of the radius: a clearer bit leaves less of it to the update
-_STATISTICS = (
-    "running_mean",
-    "running_var",
-    "num_batches_tracked",
-)  # of BatchNorm and its kin
-_LENGTHS = {b"\x93NUMPY\x01\x00": struct.Struct("<H"), b"\x93NUMPY\x02\x00": struct.Struct("<I")}
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of BatchNorm and its kin
 _KEPT = 0.9  # weight of the rounds before, so that about ten rounds count
 MOST_METRICS = 64
 _FAILED_ROUNDS = "failed-rounds"  # a metric that clients know by themselves
@@ -191,7 +183,7 @@ def _dtype(name: str, declared: str) -> str:
 def _read(array: Array, place: _Place) -> NDArray[np.floating]:
     """The numbers that an array holds; their shape is checked, as it need not be what the array declares."""
     try:
-        values = _loaded(array)
+        values = array.numpy()
     except Exception as error:  # NumPy's parser raises many kinds
         raise ValueError(f"array {place.name!r} cannot be read") from error
     if values.shape != place.shape or values.dtype.kind != "f":
@@ -199,36 +191,6 @@ def _read(array: Array, place: _Place) -> NDArray[np.floating]:
             f"array {place.name!r} holds {values.dtype}{values.shape}, the model's {place.dtype}{place.shape}"
         )
     return values
-
-
-def _loaded(array: Array) -> NDArray[Any]:
-    """What ``array.numpy()`` returns, read-only and without a copy.
-
-    NumPy parses the header of each array as a Python literal, which takes longer than reading the numbers of
-    most layers. They recur with every client and round, so parsed headers are kept.
-    """
-    data = array.data
-    if array.stype != "numpy.ndarray" or data[:8] not in _LENGTHS:
-        return array.numpy()
-    length = _LENGTHS[data[:8]]
-    if len(data) < 8 + length.size:
-        raise ValueError("truncated array")
-    start = 8 + length.size + length.unpack_from(data, 8)[0]
-    shape, fortran, dtype = _header(data[:start])
-    if dtype.hasobject:
-        raise ValueError("an array of Python objects")
-    if len(data) != start + math.prod(shape) * dtype.itemsize:
-        raise ValueError("truncated array, or more than one")
-    return np.ndarray(shape, dtype, buffer=data, offset=start, order="F" if fortran else "C")
-
-
-@lru_cache(maxsize=1024)
-def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    file = BytesIO(data)
-    major, _ = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read(file)
-    return shape, fortran, dtype
 
 
 @dataclass(frozen=True, kw_only=True)

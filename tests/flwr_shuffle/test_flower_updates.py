@@ -156,7 +156,6 @@ VALID = record(MODEL)["weight"].data
         VALID[:9],
         VALID[:40],
         VALID[:-1],
-        VALID + b"\x00",
         VALID.replace(b"(2, 3)", b"(9, 9)"),
         VALID.replace(b"<f4", b"|O4"),
         VALID.replace(b"<f4", b"xyz"),

@@ -303,7 +303,10 @@ def test_clients_refuse_rounds_of_another_number_of_mixers(
     stage = MixNodeStage(
         mixer_public_key=keys[:server], waiting=Waiting(discovery_timeout=5.0, poll_interval=0.05)
     )
-    with caplog.at_level(logging.WARNING, logger="flwr"), pytest.raises(Exception, match="must be the same list"):
+    with (
+        caplog.at_level(logging.WARNING, logger="flwr"),
+        pytest.raises(Exception, match="must be the same list"),
+    ):
         rowed_strategy(stage).start(grid, zeros(), num_rounds=1)
     assert str(ClientRefusal.OTHER_PINNED) in caplog.text
     assert not list(tmp_path.glob("client*.db"))
