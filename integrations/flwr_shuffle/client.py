@@ -87,18 +87,14 @@ class ShuffleMod(Ranged):
     """Replaces what training returns by one ε0-LDP report of the update, of fixed size.
 
     It must be the app's first mod, ``ClientApp(mods=[ShuffleMod(), …])``: the first is the outermost and sees
-    what leaves the client. It charges the client's ledger, on disk, before it trains: a crash costs budget,
-    never privacy. Metrics, integer arrays and everything else are dropped. If the server asked for
-    self-sampling, the client draws in secret whether its report counts, and trains in both cases.
-
-    An ``evaluate`` message with an instruction is answered the same way, with the metrics that it names in
-    place of the update. Every message without an instruction is refused, unless the node's operator allows
-    it. Limits come from here and from the client's ``node_config``, whose keys docs/guides/flower.md lists;
-    if both set one, the stricter holds. On a SuperNode its operator's must be complete.
+    what leaves the client. It charges the client's ledger before it trains: a crash costs budget, never
+    privacy. An ``evaluate`` message with an instruction is answered the same way, with metrics in place of
+    the update; messages without one are refused. docs/guides/flower.md lists the keys of ``node_config``.
 
     Args:
-        limits: limits set by the app, for all clients.
-        max_local_delta: largest δ0 set by the app; needed here or in ``node_config`` for Gaussian noise.
+        limits: limits set by the app, for all clients; of these and ``node_config``'s the stricter hold. On a
+            SuperNode its operator's must be complete.
+        max_local_delta: largest δ0; needed here or in ``node_config`` for Gaussian noise.
         on_failure: what to answer when training fails, or returns something else than the model's arrays, or
             NaN. ``"hide"`` sends a report that looks like any other and leaves the model where it is: whether
             a client fails depends on its data, so a missing report would tell one bit of it. ``"error"``
@@ -106,8 +102,7 @@ class ShuffleMod(Ranged):
         allow: types of messages that the app answers without protection, of ``"evaluate"``, ``"query"``,
             ``"get_parameters"`` and ``"get_properties"``. For simulations: it has no effect on a SuperNode.
         node_config: for simulations, too: what a node's ``node_config`` has besides Flower's own entries, by
-            the node's context, such as that of :class:`SimulatedNodes`. It may set limits, without a ledger's
-            file.
+            the node's context, such as :class:`SimulatedNodes` says. It may set limits without a ledger file.
     """
 
     limits: Annotated[ClientLimits, of_kind(ClientLimits, "ClientLimits(…)")] | None = None
@@ -136,7 +131,7 @@ class ShuffleMod(Ranged):
             context.state = node.state
 
     def _configured(self, context: Context) -> Context:
-        """The context with what the app says of a simulated node; the same one for a node of an operator."""
+        """The context with what the app says of a node, if it is a simulated one."""
         configured = has_operator() or any(key.startswith(PREFIX) for key in context.node_config)
         if self.node_config is None or configured:
             return context
@@ -183,7 +178,6 @@ class ShuffleMod(Ranged):
             return refusal(str(ClientRefusal.INTERNAL), to=message)
 
     def _unprotected(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """The app's own answer where the operator allows that; otherwise a refusal."""
         kind = message.metadata.message_type.partition(".")[0]
         if message.metadata.message_type in QUERIES:
             if ROLE in context.node_config:
@@ -200,7 +194,7 @@ class ShuffleMod(Ranged):
         return refusal(str(ClientRefusal.NOT_ALLOWED), to=message)
 
     def _agreed(self, message: Message, context: Context, *, by_app: bool) -> _Task:
-        """What to do in a round, once it is checked and charged. Nothing here depends on client data."""
+        """What to do in a round, once it is checked and charged; nothing here depends on client data."""
         instruction = _instruction(message)
         if instruction.sealed and instruction.mechanism.must_be_summed:
             raise ClientRefused(ClientRefusal.SEALED_SUM)
@@ -233,8 +227,8 @@ class ShuffleMod(Ranged):
     def _payload(
         self, task: _Task, message: Message, context: Context, call_next: ClientAppCallable
     ) -> tuple[bytes, bool]:
-        """A payload of the vector in the app's answer, or of several; and whether the app failed."""
-        takes_part, reports, failed = task.takes_part(), [], False
+        """What is sent of the app's answers, and whether the app failed."""
+        takes_part, reports, failed = _coin(task.instruction.participation), [], False
         for asked in task.messages(message):
             try:
                 answer = call_next(asked, context)
@@ -279,7 +273,9 @@ class ShuffleMod(Ranged):
         _sleep(until=due)
         if late or (failures and isinstance(failures[0], ClientRefused)):
             if late:
-                _stop(thread)
+                # at its next instruction of Python; a single call into a library it still finishes
+                ident, ends = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_TooLate)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ends)
                 _log.warning("Training was not done when the reply was due; it counts as failed.")
             if self.on_failure == "error":
                 raise ClientRefused(ClientRefusal.TRAINING_FAILED)
@@ -297,8 +293,8 @@ class _TooLate(SystemExit):
 class _Task:
     """A round that the client has agreed to and was charged for.
 
-    ``read`` takes a report's vector from the app's answer, or raises; if the app fails, ``nothing`` is
-    reported. ``pack`` makes a payload of the client's reports, or of None for a dummy, of the same length.
+    ``read`` takes a report's vector from the app's answer, or raises: then ``nothing`` is reported. ``pack``
+    makes a payload of the client's reports, or of None for a dummy, of the same length.
     """
 
     nothing: Tensor
@@ -317,10 +313,6 @@ class _Task:
         for place in order[: self.instruction.samples_per_client].tolist():
             yield with_record(message, place)
 
-    def takes_part(self) -> bool:
-        """Draw in secret whether the client takes part."""
-        return _coin(self.instruction.participation)
-
     def report(self, vector: Tensor, *, takes_part: bool) -> Reports:
         """The report of a vector (dim,), or, to a sum, of zeros with its noise for who takes no part."""
         vector = self.instruction.update.prepared(vector, self.mechanism)
@@ -329,16 +321,13 @@ class _Task:
         return self.mechanism.randomize(vector.unsqueeze(0), clip=True)
 
     def payload(self, reports: Sequence[Reports], *, takes_part: bool) -> bytes:
-        """A payload with all reports of the client, or, if it takes no part, with a dummy.
-
-        In place of a dummy a sum gets a share of the zero vector: everybody's noise is needed.
-        """
+        """A payload with all reports of the client, or with a dummy; a sum needs everybody's noise."""
         sent = takes_part or self.mechanism.must_be_summed
         return self.pack(Reports.concat(reports) if sent else None)
 
     def payload_of_nothing(self) -> bytes:
         """A payload with as many reports of zeros."""
-        takes_part = self.takes_part()
+        takes_part = _coin(self.instruction.participation)
         count = self.instruction.samples_per_client
         reports = [self.report(self.nothing, takes_part=takes_part) for _ in range(count)]
         return self.payload(reports, takes_part=takes_part)
@@ -379,11 +368,6 @@ def _join(thread: Thread, *, until: float) -> None:
     thread.join(max(0.0, until - time.monotonic()))
 
 
-def _stop(thread: Thread) -> None:
-    """End a thread at its next instruction of Python; a single call into a library it still finishes."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_TooLate))
-
-
 def _sleep(*, until: float) -> None:
     while (left := until - time.monotonic()) > 0:
         time.sleep(left)
@@ -394,8 +378,8 @@ def _promised(spec: Spec, dim: int, minimum: int, participation: float, samples:
     """The round of as few reports as are promised, all clients taking part, as text for the ledger; None if
     it cannot be accounted for.
 
-    Where counts are shared with pinned aggregators, the client's own coin counts as well: nobody sees more
-    than the sum. More than a hundred million reports count as that many, which costs no less (Lemma 5 of
+    ``participation`` is 1 unless counts are shared with pinned aggregators: then nobody sees more than the
+    sum. More than a hundred million reports count as that many, which costs no less (Lemma 5 of
     docs/proofs/accounting.md), so that no server can make a client compute for minutes.
     """
     reports = min(minimum, 10**8) if spec.cohort is None else spec.cohort
@@ -554,10 +538,8 @@ def _pinned(name: str, value: Any) -> tuple[bytes, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientSettings(ClientLimits):
-    """What one client agrees to, and where its ledger and keys are.
-
-    Each field is a key of its ``node_config``, with ``shuffle-`` before it and dashes in it; the guide says
-    what they mean. Of pinned public keys the parts to seal to are kept, 32 bytes each, in their order.
+    """What one client agrees to, and where its ledger and keys are: the keys of its ``node_config``. Of
+    pinned public keys the parts to seal to are kept, 32 bytes each, in their order.
     """
 
     max_local_delta: Annotated[float, in_range(at_least=0, below=1)] | None = None
@@ -586,8 +568,8 @@ class ClientSettings(ClientLimits):
 
     @classmethod
     def read(cls, node_config: Mapping[str, UserConfigValue]) -> Self:
-        """What a node's operator wrote; BAD_SETTINGS if a value has the wrong type or is out of range, or a
-        ``shuffle-`` key is unknown, so that a mistyped limit is noticed.
+        """What a node's operator wrote; BAD_SETTINGS for a value out of range, and for an unknown key, lest a
+        mistyped limit have no effect.
         """
         known = {f"{PREFIX}{each.name.replace('_', '-')}": each.name for each in fields(cls)}
         own = {key: value for key, value in node_config.items() if key.startswith(PREFIX)}
@@ -609,12 +591,12 @@ class ClientSettings(ClientLimits):
         max_local_delta: float | None = None,
         by_app: bool = False,
     ) -> Self:
-        """The settings of a node that takes part, with the limits from the app's code.
+        """The settings of a node that takes part, with the limits from the app's code, which do not replace
+        an operator's.
 
-        On a SuperNode these do not replace its operator's. ``by_app`` is whether the app wrote
-        ``node_config``, for a simulation, whose nodes keep no files. NO_LIMITS if nobody limits ε0; NO_TOTAL
-        if nobody limits all rounds together (``max_epsilon`` does, where a key is pinned); NO_LEDGER if the
-        node sets limits and no file to record in.
+        ``by_app`` is whether the app wrote ``node_config``, for a simulation, whose nodes keep no files.
+        NO_LIMITS if nobody limits ε0; NO_TOTAL if nobody limits all rounds together (``max_epsilon`` does,
+        where a key is pinned); NO_LEDGER if the node sets limits and no file to record in.
         """
         own = cls.read(node_config)
         try:
@@ -637,10 +619,7 @@ class ClientSettings(ClientLimits):
 
 
 def has_operator() -> bool:
-    """Whether this process works for a SuperNode, and not for nodes of a simulation.
-
-    Flower tells it which node it is; not so in a simulation, and an InProcessGrid acts as the server.
-    """
+    """Whether this process works for a SuperNode; in a simulation Flower does not tell it which node."""
     try:
         return TaskIdentity.node_id != SUPERLINK_NODE_ID
     except RuntimeError:
@@ -677,16 +656,6 @@ def stricter(first: ClientLimits, second: ClientLimits) -> ClientLimits:
 # Keys in ``context.state`` of the tokens of all rounds, with what each was charged as, and of the outcomes.
 STATE_KEY, _OUTCOMES_KEY = "shuffle-ledger", "shuffle-outcomes"
 
-_CODES = {
-    Refused.MAX_LOCAL_EPSILON: ClientRefusal.MAX_LOCAL_EPSILON,
-    Refused.MAX_ROUNDS: ClientRefusal.MAX_ROUNDS,
-    Refused.MAX_TOTAL: ClientRefusal.MAX_TOTAL_LOCAL_EPSILON,
-    Refused.TOKEN_SPENT: ClientRefusal.TOKEN_SPENT,
-    Refused.NOT_SUMMED: ClientRefusal.SUMS_ALONE,
-    Refused.FEW_REPORTS: ClientRefusal.MIN_REPORTS,
-    Refused.MAX_EPSILON: ClientRefusal.MAX_EPSILON,
-}
-
 
 def charge(
     context: Context,
@@ -699,8 +668,7 @@ def charge(
     """Charge all reports of a round to this client, before it trains; if there is a file, it is on disk then.
 
     Without a file the record is in ``context.state``, for simulations: Flower saves that per node and run,
-    and only when the app has answered. ``shuffled`` is of :func:`_promised`. ClientRefused, and nothing
-    charged, if a limit would be exceeded, the token was charged before, or the file cannot be used.
+    and only when the app has answered. ``shuffled`` is of :func:`_promised`. A refusal charges nothing.
     """
     sent, summed = SeveralReports(mechanism, instruction.samples_per_client), mechanism.must_be_summed
     charged = Charged(shuffled, sent.local_epsilon, sent.local_delta)
@@ -725,7 +693,7 @@ def charge(
                 **charged._asdict(),
             )
     except ReportRefused as refused:
-        code = _CODES[refused.code]
+        code = ClientRefusal[refused.code.name]
         if code is ClientRefusal.MAX_LOCAL_EPSILON and math.isinf(mechanism.local_epsilon):
             code = ClientRefusal.NO_SUMS
         raise ClientRefused(code) from refused
@@ -746,7 +714,7 @@ def _charge_state(
 
 
 def count_outcome(context: Context, *, failed: bool) -> None:
-    """Record in the run's context, which stays on the client, whether the app failed in a round."""
+    """Record in the run's context whether the app failed in a round."""
     record = context.state.config_records.get(_OUTCOMES_KEY, ConfigRecord({"rounds": 0, "failed": 0}))
     rounds, failures = cast(int, record["rounds"]), cast(int, record["failed"])
     context.state[_OUTCOMES_KEY] = ConfigRecord({"rounds": rounds + 1, "failed": failures + failed})

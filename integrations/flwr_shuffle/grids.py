@@ -47,6 +47,8 @@ _log = logging.getLogger("flwr")
 # How Flower says that an app has no function for a message.
 NO_HANDLER = re.compile(r"No \w+ function registered with name '(\w+)'")
 
+SIMULATED_HEARTBEAT = 86_400.0  # seconds, at least; a SuperNode's is half an hour at most
+
 NodeConfig = Mapping[str, bool | float | int | str]
 
 
@@ -132,13 +134,6 @@ class WrappedGrid(MessageGrid):
         return self._grid.send_and_receive(messages, timeout=timeout)
 
 
-def innermost(grid: Grid) -> Grid:
-    """The grid inside all wrappers of this package."""
-    while isinstance(grid, WrappedGrid):
-        grid = grid._grid
-    return grid
-
-
 def arriving(grid: Grid, messages: list[Message], *, timeout: float | None) -> Iterator[Message]:
     """Send messages and yield the replies as they come, at most 32 in memory at once.
 
@@ -198,11 +193,6 @@ class InProcessGrid(MessageGrid):
         _identify(run_id)
 
     @property
-    def num_nodes(self) -> int:
-        """How many nodes there are; there will never be more."""
-        return len(self._nodes)
-
-    @property
     @override
     def run(self) -> Run:
         return self._run
@@ -214,6 +204,10 @@ class InProcessGrid(MessageGrid):
     @override
     def get_node_ids(self) -> list[int]:
         return list(self._nodes)
+
+    @override
+    def get_nodes(self) -> list[NodeInfo]:
+        return [NodeInfo(node_id=node, heartbeat_interval=SIMULATED_HEARTBEAT) for node in self._nodes]
 
     def context(self, node_id: int) -> Context:
         """What a node keeps: its configuration and its state."""

@@ -112,8 +112,6 @@ def check_strategy(strategy: Strategy) -> None:
         raise ValueError(
             f"{name} has its own start(), and it does not take the arguments of Flower's ({error}). {where}"
         ) from error
-    if any("__slots__" in vars(kind) and vars(kind)["__slots__"] for kind in type(strategy).__mro__):
-        raise ValueError(f"{name} has its own start() and __slots__, which cannot be shared. {where}")
 
 
 def needs_one_reply(strategy: Strategy) -> bool:

@@ -259,13 +259,13 @@ class ClientRefusal(StrEnum):
         "shuffle-max-local-epsilon=inf with shuffle-max-epsilon and shuffle-delta, or "
         "ClientLimits(max_local_epsilon=math.inf, max_epsilon=..., delta=...)"
     )
-    SUMS_ALONE = (
+    NOT_SUMMED = (
         "shuffle: this client agrees to sums alone (shuffle-max-local-epsilon=inf), not to reports by "
         "themselves; to those it agrees by a finite shuffle-max-local-epsilon"
     )
     MAX_ROUNDS = "shuffle: the client has taken part in as many rounds as it agrees to"
-    MAX_TOTAL_LOCAL_EPSILON = "shuffle: the round would exceed the client's total local epsilon"
-    MIN_REPORTS = (
+    MAX_TOTAL = "shuffle: the round would exceed the client's total local epsilon"
+    FEW_REPORTS = (
         "shuffle: the server promises fewer reports in a round than the client's shuffle-min-reports"
     )
     MAX_EPSILON = "shuffle: the round could take the client's certified epsilon over its shuffle-max-epsilon"

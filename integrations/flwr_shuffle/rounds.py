@@ -17,10 +17,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from torch import Tensor
 
-from flwr_shuffle.grids import AnonymousReply, InProcessGrid, ShuffleGrid, Waiting, innermost, model_of
+from flwr_shuffle.grids import SIMULATED_HEARTBEAT, AnonymousReply, ShuffleGrid, Waiting, model_of
 from flwr_shuffle.messages import RECORD_KEY, Instruction
 from flwr_shuffle.settings import Invitation, Settings
-from flwr_shuffle.stages import Anonymous, Needed, Total, valid_sum
+from flwr_shuffle.stages import Anonymous, Total, valid_sum
 from flwr_shuffle.updates import (
     Layout,
     Metric,
@@ -39,7 +39,6 @@ from shuffle_plugins.shuffler.shuffler import TOKEN_BYTES
 _log = logging.getLogger("flwr")
 
 _MENTION_EVERY = 10.0  # seconds between two lines about progress
-_LONGEST_HEARTBEAT = 86_400.0  # seconds; a SuperNode's is half an hour at most, a simulated node's is ages
 _ENOUGH_ERRORS = 20  # with no participant in between; if each client took part with probability ½: 2**-20
 
 
@@ -299,7 +298,7 @@ class Rounds:
         self._record.check_budget(checked)
         if evaluation is None:
             self._log_outlook(mechanism, len(messages) * samples * settings.sampling.participation)
-        settings.stage.needed = self._needed(invitation)
+        settings.stage.fewest_answers = self._fewest_answers(invitation)
         instruction = Instruction(
             token=secrets.token_bytes(TOKEN_BYTES),
             run=self._run,
@@ -452,15 +451,11 @@ class Rounds:
                 "; ".join(outlook.remedies()[1:]),
             )
 
-    def _needed(self, invitation: Invitation) -> Needed:
-        """The fewest reports and answers with which the stage may let reports out.
-
-        With a budget against the server, as many clients must answer as the check of the budget assumed.
-        """
-        settings, reports = self._settings, invitation.fewest
+    def _fewest_answers(self, invitation: Invitation) -> int:
+        """With a budget against the server, as many must answer as the check of the budget assumed."""
+        settings = self._settings
         observed = settings.max_epsilon is None or settings.adversary is Adversary.MODEL_OBSERVER
-        answered = reports if observed else settings.sampling.fewest_answers(invitation)
-        return Needed(reports=reports, answered=answered)
+        return invitation.fewest if observed else settings.sampling.fewest_answers(invitation)
 
     def _candidates(self, invitation: Invitation, reports: int) -> int:
         """How many candidates the round is charged with.
@@ -514,7 +509,7 @@ def connected(grid: Grid, *, needed: int, enough: int, waiting: Waiting, settlin
     A simulation has as many clients as it was started with: once their number has not changed for
     ``settling`` seconds, no more are waited for.
     """
-    inner, timeout = innermost(grid), waiting.connect_timeout
+    timeout = waiting.connect_timeout
     begun = changed = mention = time.monotonic()
     before = -1
     while len(nodes := sorted(set(grid.get_node_ids()))) < needed:
@@ -522,18 +517,11 @@ def connected(grid: Grid, *, needed: int, enough: int, waiting: Waiting, settlin
         if len(nodes) != before:
             before, changed = len(nodes), now
         short = f"{len(nodes)} clients are connected, {needed} are needed (population)"
-        if isinstance(inner, InProcessGrid) and inner.num_nodes < needed:
-            raise TimeoutError(
-                f"{short}, and an InProcessGrid gets no more than it was made with. Make it with more, "
-                f"InProcessGrid(app, num_nodes={needed}), or ask for fewer with a smaller population and "
-                "cohort"
-            )
         if nodes and now - changed >= min(settling, timeout) and is_simulation(grid.get_nodes()):
             raise TimeoutError(
                 f"{short}, and a simulation gets no more than it was started with. Start it with more, flwr "
-                f"run . --federation-config 'num-supernodes={needed}' or "
-                f"run_simulation(num_supernodes={needed}), or ask for fewer with a smaller population and "
-                "cohort"
+                f"run . --federation-config 'num-supernodes={needed}' or num_supernodes={needed} or, of an "
+                f"InProcessGrid, num_nodes={needed}, or ask for fewer (population and cohort)"
             )
         if now - begun >= timeout and len(nodes) < enough:
             raise TimeoutError(
@@ -558,6 +546,5 @@ def connected(grid: Grid, *, needed: int, enough: int, waiting: Waiting, settlin
 
 
 def is_simulation(nodes: Iterable[NodeInfo]) -> bool:
-    """Whether these are nodes of Flower's simulation, whose heartbeats are not due within a day."""
-    intervals = [node.heartbeat_interval for node in nodes]
-    return bool(intervals) and min(intervals) > _LONGEST_HEARTBEAT
+    """Whether these are nodes of a simulation, whose heartbeats are not due within a day."""
+    return min((node.heartbeat_interval for node in nodes), default=0.0) >= SIMULATED_HEARTBEAT

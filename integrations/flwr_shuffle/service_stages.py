@@ -388,9 +388,9 @@ class MixNodeStage(ServiceStage):
         bad = dict.fromkeys(payloads.keys() - envelopes.keys(), Refusal.WRONG_SIZE)
         unreadable = len(payloads) - len(envelopes)
         context = context_of(instruction, dim=replies.dim)
-        needed = max(self.minimum, self.needed.reports, instruction.minimum)
+        needed = max(self.minimum, instruction.minimum)
         try:
-            if len(envelopes) < max(needed, self.needed.answered):
+            if len(envelopes) < max(needed, self.fewest_answers):
                 raise BatchRefused(Refusal.UNDER_MINIMUM)
             mixed, said = self._mixed(list(envelopes.values()), context=context, replies=replies)
             self._mixed_before = True
@@ -437,7 +437,7 @@ class MixNodeStage(ServiceStage):
                 context=context,
                 analyzer_key=replies.instruction.analyzer_key,
                 mixers=self._pinned,
-                minimum=max(self._minimum, self.needed.reports),
+                minimum=self._minimum,
                 previous=previous,
             )
             try:
@@ -667,7 +667,7 @@ class SharedSumStage(ServiceStage):
         return kept, total
 
     def _check_enough(self, kept: Sequence[int], terms: SumTerms) -> None:
-        needed = max(self.minimum, self.needed.reports, self.needed.answered, terms.context.minimum)
+        needed = max(self.minimum, self.fewest_answers, terms.context.minimum)
         if len(kept) < needed:
             raise BatchRefused(Refusal.UNDER_MINIMUM)
 
@@ -676,8 +676,7 @@ class SharedSumStage(ServiceStage):
     ) -> tuple[list[Answer], list[BatchRefused]]:
         """Each aggregator's answer about some clients' seeds, and why some gave none."""
         nodes = self._opened(replies.grid)
-        minimum = max(self._minimum, self.needed.reports)
-        requests = batch.requests(step, kept, minimum=minimum, **fields)
+        requests = batch.requests(step, kept, minimum=self._minimum, **fields)
         answers = self._asked(replies, dict(zip(nodes, requests, strict=True))).values()
         for answer in answers:
             batch.bad |= {batch.nodes[kept[place]]: code for place, code in answer.rejected.items()}

@@ -247,54 +247,40 @@ class Settings(Ranged):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        most = self.population
-        if isinstance(self.sampling, FixedSize):
-            most = self.sampling.cohort
-            if most > self.population:
-                raise ValueError(
-                    f"a cohort of {most} cannot be drawn from a population of {self.population}; wait for "
-                    "more clients (population) or draw fewer"
-                )
-        if (self.minimum_reports or 0) > most:
+        sampling, spec = self.sampling, self.mechanism
+        invited = (
+            min(sampling.cohort, self.population) if isinstance(sampling, FixedSize) else self.population
+        )
+        if self.fewest_reports > invited:
             raise ValueError(
-                f"minimum_reports is {self.minimum_reports}, and a round has at most {most} reports"
+                f"a round needs {self.fewest_reports} reports (minimum_reports, the clients of the sum, or "
+                f"the minimum of the stage), and invites {invited} clients: invite more, or ask for fewer"
             )
-        self._check_records()
-        if self.mechanism.cohort is not None:
-            self._check_sum(self.mechanism.cohort)
-        elif self.stage.adds_up:
-            raise ValueError(
-                "this stage adds up multi-message sums; reports of a mechanism are shuffled: give a "
-                "MixNodeStage, shuffle_plugins.shuffler.InMemoryShuffler(), or none"
-            )
-        if self.stage.minimum > (self.minimum_reports or most):
-            raise ValueError(
-                f"the shuffler refuses less than {self.stage.minimum} reports, and a round has at most "
-                f"{most} (minimum_reports={self.minimum_reports}): invite more clients, or "
-                "lower the stage's minimum"
-            )
-        if isinstance(self.evaluation, PrivateEvaluation):
-            self.spec_of(self.evaluation)  # refuses before the run what the stage does not take
-
-    def _check_records(self) -> None:
-        """Refuse rounds of several records or reports per client that are not accounted."""
-        if self.updates.records_per_client > 1 and self.mechanism.must_be_summed:
+        if self.updates.records_per_client > 1 and spec.must_be_summed:
             raise ValueError(
                 "the draw of records is not accounted for sums, whose reports hide in each other: take a "
                 "one-message mechanism, or leave records_per_client out"
             )
-        if self.updates.samples_per_client == 1:
-            return
-        if not self.stage.takes_several:
+        if self.updates.samples_per_client > 1 and not self.stage.takes_several:
             raise ValueError(
                 "this stage does not take several reports of a client apart: use a MixNodeStage with a "
                 "single mixer, a shuffler in this process, or samples_per_client=1"
             )
-        if isinstance(self.sampling, SelfSampling) and self.sampling.honest_fraction < 1:
+        lies = isinstance(sampling, SelfSampling) and sampling.honest_fraction < 1
+        if self.updates.samples_per_client > 1 and lies:
             raise ValueError(
                 "with samples_per_client > 1 and self-sampling no bound is known for honest_fraction < 1: "
                 "use FixedSize or Poisson, or samples_per_client=1"
             )
+        if spec.cohort is None and self.stage.adds_up:
+            raise ValueError(
+                "this stage adds up multi-message sums; reports of a mechanism are shuffled: give a "
+                "MixNodeStage, shuffle_plugins.shuffler.InMemoryShuffler(), or none"
+            )
+        if spec.cohort is not None:
+            self._check_sum(spec.cohort)
+        if isinstance(self.evaluation, PrivateEvaluation):
+            self.spec_of(self.evaluation)  # refuses before the run what the stage does not take
 
     def _check_sum(self, clients: int) -> None:
         """Refuse what contradicts a sum whose noise is made by so many clients."""
@@ -303,11 +289,6 @@ class Settings(Ranged):
                 "the noise of a sum is made for the honest clients among its own: leave honest_fraction "
                 f"out of the sampling and build the sum with honest_fraction={share:g}"
             )
-        if self.max_epsilon is not None and self.adversary is Adversary.LOCAL:
-            raise ValueError(
-                "a sum protects against nobody who sees each client's share: hold its budget against the "
-                "observer or the server"
-            )
         if not self.stage.adds_up:
             raise ValueError(
                 "a client's share of a multi-message sum hides in everybody's sum alone: a shuffler of "
@@ -315,19 +296,11 @@ class Settings(Ranged):
                 "by which nobody sees a share, or SummingStage(), where the server is trusted, or take a "
                 "one-message mechanism"
             )
-        if isinstance(self.sampling, FixedSize):
-            invited = self.sampling.cohort
-        elif isinstance(self.sampling, SelfSampling) and isinstance(self.mechanism, SumSpec):
-            invited = self.population
-        else:
+        secret = isinstance(self.sampling, SelfSampling) and isinstance(self.mechanism, SumSpec)
+        if not secret and not isinstance(self.sampling, FixedSize):
             raise ValueError(
                 "the noise of a sum is made by clients whose number is known: use FixedSize sampling, or "
                 "SelfSampling, with which all who answer add noise"
-            )
-        if invited < clients:
-            raise ValueError(
-                f"the sum's noise is that of {clients} clients, a round invites {invited}: invite more, or "
-                "build the sum for fewer clients"
             )
         self._check_secret(self.mechanism, clients)
         if self.minimum_reports not in (None, clients):

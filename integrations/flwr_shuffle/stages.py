@@ -35,8 +35,8 @@ class Anonymous:
     """What a stage gives the server of a round's replies.
 
     Attributes:
-        reports: the readable reports of all clients in random order; None if there are none, they were added
-            up, or the batch was refused.
+        reports: the readable reports of all clients in random order; None if there are none or they were
+            added up.
         answered: how many clients answered with a report or a dummy. Where every invited client was asked
             for a report, a dummy is no answer, and is left out if it can be recognised.
         participants: ids of the nodes that answered without an error, in ascending order.
@@ -61,16 +61,6 @@ class Anonymous:
         if self.total is not None:
             return self.total.reports
         return 0 if self.reports is None else len(self.reports)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Needed:
-    """What a round must have before a stage gives out its reports: fewest clients that must have reported,
-    and fewest that must have answered, with a report or a dummy.
-    """
-
-    reports: int = 1
-    answered: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +103,7 @@ class Replies:
 class ShuffleStage(ABC):
     """A shuffler as a Flower server uses it: it takes the clients' replies and gives back their reports.
 
-    Before each round the server calls :meth:`open`, and sets ``needed``. During the round it calls
+    Before each round the server calls :meth:`open`, and sets ``fewest_answers``. During the round it calls
     :meth:`take` with each reply as it arrives, and at the end :meth:`collect` once. What :meth:`collect`
     returns must not depend on the order of the replies, nor say whose report is which.
 
@@ -125,7 +115,8 @@ class ShuffleStage(ABC):
             Then clients that decide in secret whether they take part in a sum hide that from the server too.
         analyzer_key: public key to which clients seal their reports; empty if they send them unsealed.
         mixers: to how many mixers they seal them.
-        needed: what the current round must have. With less, nobody gets to see its reports.
+        fewest_answers: how many clients of the current round must answer, with a report or a dummy, and the
+            instruction's ``minimum`` with a report, or nobody gets to see its reports.
     """
 
     takes_several = False
@@ -133,7 +124,7 @@ class ShuffleStage(ABC):
     hides_shares = False
     analyzer_key = b""
     mixers = 1
-    needed = Needed()
+    fewest_answers = 1
 
     @property
     @abstractmethod
@@ -213,8 +204,8 @@ class InMemoryStage(ShuffleStage):
         count = replies.clients(0 if reports is None else len(reports))
         answered, unreadable = count + dummies, unreadable + replies.clients(len(encoded)) - count
         try:
-            enough = count >= max(self.minimum, self.needed.reports)
-            if reports is None or not enough or answered < self.needed.answered:
+            enough = count >= max(self.minimum, replies.instruction.minimum)
+            if reports is None or not enough or answered < self.fewest_answers:
                 raise BatchRefused(Refusal.UNDER_MINIMUM)
             reports = self._shuffler.shuffle_reports(reports)
         except BatchRefused as refused:
@@ -245,7 +236,7 @@ class SummingStage(InMemoryStage):
             return shuffled
         total = valid_sum(replies.instruction.mechanism.build(dim=replies.dim), shuffled.reports)
         left_out = len(shuffled.reports) - total.reports
-        enough = total.reports >= max(self.minimum, self.needed.reports)
+        enough = total.reports >= max(self.minimum, replies.instruction.minimum)
         return replace(
             shuffled,
             reports=None,

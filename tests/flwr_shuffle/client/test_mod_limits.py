@@ -106,7 +106,7 @@ def test_rounds_and_total_are_counted(keeps_file: bool, tmp_path: Path) -> None:
 
     assert refused(2.0) is None
     assert refused(2.0) is None
-    assert refused(0.6) == ClientRefusal.MAX_TOTAL_LOCAL_EPSILON
+    assert refused(0.6) == ClientRefusal.MAX_TOTAL
     assert refused(0.25) is None
     assert refused(0.001) == ClientRefusal.MAX_ROUNDS
 
@@ -365,7 +365,7 @@ def test_an_analyzer_key_that_is_no_point_is_refused_before_it_costs_anything(
 def test_a_smaller_batch_than_the_operator_agrees_to_is_refused() -> None:
     mod = ShuffleMod(limits=GENEROUS)
     config = {"shuffle-min-reports": 50}
-    assert _answer(mod, config, instruction(_spec(1.0), minimum=49)) == ClientRefusal.MIN_REPORTS
+    assert _answer(mod, config, instruction(_spec(1.0), minimum=49)) == ClientRefusal.FEW_REPORTS
     assert _answer(mod, config, instruction(_spec(1.0), minimum=50)) is None
 
 

@@ -224,15 +224,8 @@ def test_a_start_that_cannot_be_run_is_refused():
         def start(self, grid, arrays):
             return None
 
-    class Slotted(FedAvg):
-        __slots__ = ("best",)
-
-        def start(self, *arguments, **named):
-            return None
-
-    for kind in (Fewer, Slotted):
-        with pytest.raises(ValueError, match=r"own start\(\).*evaluate_fn.*subclass of ShuffleStrategy"):
-            shuffled(kind())
+    with pytest.raises(ValueError, match=r"own start\(\).*evaluate_fn.*subclass of ShuffleStrategy"):
+        shuffled(Fewer())
     assigned = FedAvg()
     assigned.start = print
     with pytest.raises(ValueError, match=r"start\(\) assigned.*evaluate_fn"):
@@ -277,13 +270,8 @@ def test_a_simulation_with_too_few_nodes_ends_at_once_and_says_how_to_set_them()
 
 
 def test_an_in_process_grid_with_too_few_nodes_is_refused_at_once():
-    strategy = shuffled(sampling=FixedSize(10), population=1000)
-    begun = time.monotonic()
-    with pytest.raises(
-        TimeoutError, match=r"20 clients.*1000 are needed.*InProcessGrid\(app, num_nodes=1000\)"
-    ):
-        strategy.start(InProcessGrid(client_app(), num_nodes=20), record(FLOATS), num_rounds=1)
-    assert time.monotonic() - begun < 60
+    with pytest.raises(TimeoutError, match=r"20 clients.*1000 are needed.*num_nodes=1000"):
+        connected(grid_of(), needed=1000, enough=1000, waiting=Waiting(poll_interval=0.01), settling=0.05)
 
 
 def test_a_simulation_whose_nodes_are_still_registering_is_waited_for():

@@ -38,7 +38,6 @@ from flwr_shuffle.messages import (
     payload_of,
 )
 from flwr_shuffle.service_messages import SERVICE_KEY, AggregateRequest, Step
-from flwr_shuffle.stages import Needed
 from sharing_run import COHORT, DIM, MODEL, SUM, SharedRun, recorded, update_of
 from thinning import first_fast
 
@@ -673,7 +672,7 @@ def test_stage_says_whom_to_trust_and_keeps_the_largest_minimum(tmp_path: Path) 
     assert "must not work with the others" in run.stage.trust
     assert "lies" in run.stage.trust
     assert run.stage.excluded_nodes == set(run.nodes[:2])
-    run.stage.needed = Needed(reports=7, answered=7)
+    run.stage.fewest_answers = 7
     assert run.round().refusal is Refusal.UNDER_MINIMUM
 
 
